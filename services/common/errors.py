@@ -1,0 +1,95 @@
+"""Paceline's exceptions, split by whose fault they are.
+
+    PacelineError
+    ├── CallerError              the request is wrong; repeating it will not help
+    │   ├── InvalidRequest       a field, its value and the allowed range
+    │   ├── AlreadyExists        the request id is taken by other content
+    │   ├── NotFound             no such session for this caller
+    │   └── OffsetOutOfRange     a resume beyond the committed text
+    ├── BusyError                nothing is wrong, try again later
+    │   ├── Overloaded           admission refused before any work
+    │   └── NoWorker             no worker of a role can take the session
+    ├── SessionError             this session ended here
+    │   ├── Fenced               another orchestrator owns the session now
+    │   ├── DataLoss             what was asked for is not kept any more
+    │   └── SessionAborted       ended by Abort
+    ├── StartError               a process cannot start: settings, files, peers
+    └── StoreError               the session store refused or is away
+
+One border turns these into gRPC statuses, by a table: `services.common.serving`.
+"""
+
+from __future__ import annotations
+
+
+class PacelineError(Exception):
+    """Root of everything Paceline raises on purpose. `str()` is fit for a caller."""
+
+
+class CallerError(PacelineError):
+    """The request is wrong."""
+
+
+class InvalidRequest(CallerError):
+    """One field of the request is out of its range.
+
+    `field` is its path in the request (`sampling.top_p`).
+    """
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+        super().__init__(f"{field}: {value!r} is not allowed; allowed is {allowed}")
+
+
+class AlreadyExists(CallerError):
+    """The request id names a session with other content."""
+
+
+class NotFound(CallerError):
+    """There is no such session for this caller."""
+
+
+class OffsetOutOfRange(CallerError):
+    """A resume offset beyond the committed text."""
+
+
+class BusyError(PacelineError):
+    """Nothing is wrong; try again after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class Overloaded(BusyError):
+    """Admission refused the request before any work was done."""
+
+
+class NoWorker(BusyError):
+    """No worker of the needed role can take the session."""
+
+
+class SessionError(PacelineError):
+    """This session ended here."""
+
+
+class Fenced(SessionError):
+    """Another orchestrator owns the session now."""
+
+
+class DataLoss(SessionError):
+    """What was asked for is not kept any more."""
+
+
+class SessionAborted(SessionError):
+    """The session was ended by Abort."""
+
+
+class StartError(PacelineError):
+    """A process cannot start. The message names the setting, file or peer."""
+
+
+class StoreError(PacelineError):
+    """The session store refused a command or is away."""

@@ -1,0 +1,379 @@
+"""The values that travel between the parts of Paceline.
+
+Frozen records with the field's own names; standard library only. Generated
+protobuf classes never leave `services.common.wire`, which translates both ways.
+
+Positions: `output[i]` is the i-th generated token of a session (the prompt is
+not counted), so "position p" always means an index in the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+
+_HASH_MASK = (1 << 64) - 1
+_HASH_PRIME = 0x100000001B3
+EMPTY_HASH = 0xCBF29CE484222325
+
+
+def extend_hash(prefix_hash: int, tokens: Sequence[int]) -> int:
+    """Rolling 64-bit hash (FNV-1a over token ids) of an output text.
+
+    `prefix_hash` is the hash of the text before `tokens`; `EMPTY_HASH` for none.
+    """
+    for token in tokens:
+        prefix_hash = ((prefix_hash ^ (token + 1)) * _HASH_PRIME) & _HASH_MASK
+    return prefix_hash
+
+
+class VerifyMode(Enum):
+    """How draft tokens are verified; fixed when a session opens, until a re-open."""
+
+    GREEDY = 1
+    COUPLED = 2
+    STANDARD = 3
+    BLOCK = 4
+
+    @property
+    def exact_match(self) -> bool:
+        """The emitted token is the target's own choice, whatever the draft was."""
+        return self in (VerifyMode.GREEDY, VerifyMode.COUPLED)
+
+
+class Proposal(Enum):
+    """How a draft was made, which decides how it may be verified."""
+
+    ONE_HOT = 1
+    SAMPLED = 2
+    COUPLED = 3
+
+
+class Role(Enum):
+    """What a worker does."""
+
+    DRAFTER = "drafter"
+    VERIFIER = "verifier"
+
+
+class Origin(Enum):
+    """Where an emitted token came from."""
+
+    ACCEPTED = 1
+    RECOVERED = 2
+    BONUS = 3
+
+
+class FinishReason(Enum):
+    """Why a session ended."""
+
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+
+
+class SessionStatus(Enum):
+    """What a stored session is doing."""
+
+    ACTIVE = 1
+    PAUSED = 2
+    FINISHED = 3
+    ABORTED = 4
+
+
+class FailureReason(Enum):
+    """Why a worker gave up one session."""
+
+    CAPACITY = 1
+    UNKNOWN_SESSION = 2
+    INVALID = 3
+    UNSUPPORTED = 4
+    INTERNAL = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSampling:
+    """Sampling parameters with every default filled in.
+
+    `stop_token_ids` holds the EOS ids too, unless EOS is ignored; all of them
+    are masked until `min_tokens`. `top_k` 0 and `logprobs` None mean off.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int = 256
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SparseRow:
+    """One draft law: ids and the probabilities (they sum to 1) they were drawn with."""
+
+    token_ids: tuple[int, ...]
+    probabilities: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """Draft tokens in topological order.
+
+    `parents[i]` is the index of token i's parent, -1 for a child of the
+    committed text; None means a chain. `q` has one row per parent that has
+    children, in order of parent index, when `proposal` is SAMPLED.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    parents: tuple[int, ...] | None = None
+    q: tuple[SparseRow, ...] | None = None
+    proposal: Proposal = Proposal.ONE_HOT
+    without_replacement: bool = False
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDescription:
+    """What a worker is. Empty fingerprints mean "works with any"."""
+
+    worker_id: str
+    role: Role
+    model: str = ""
+    model_fingerprint: str = ""
+    tokenizer_fingerprint: str = ""
+    vocab_size: int = 0
+    max_context_length: int = 0
+    methods: tuple[str, ...] = ()
+    kv_capacity_tokens: int = 0
+    protocol_min: int = PROTOCOL_MIN
+    protocol_max: int = PROTOCOL_MAX
+    version: str = ""
+    capabilities: tuple[str, ...] = ()
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerBundle:
+    """Everything needed to turn text into ids and back, without weights."""
+
+    fingerprint: str
+    tokenizer_json: str
+    chat_template: str = ""
+    generation_config_json: str = "{}"
+    eos_token_ids: tuple[int, ...] = ()
+    bos_token: str = ""
+    eos_token: str = ""
+
+
+# --- Link messages: both roles -------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinkHello:
+    """First message of a link."""
+
+    orchestrator_id: str
+    protocol: int = PROTOCOL_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How busy a worker is; `steps` grows while its engine moves."""
+
+    steps: int = 0
+    sessions: int = 0
+    queued_tokens: int = 0
+    kv_tokens_used: int = 0
+    kv_tokens_capacity: int = 0
+    step_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """The worker stops taking sessions; open ones should move within the deadline."""
+
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFailed:
+    """One session is closed on the worker, and only this one."""
+
+    session: str
+    reason: FailureReason
+    message: str = ""
+    epoch: int = 0
+
+
+# --- Drafter link --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDraft:
+    """Open a session on a drafter, or anew with a higher epoch."""
+
+    session: str
+    epoch: int
+    prompt: tuple[int, ...]
+    committed: tuple[int, ...]
+    mode: VerifyMode
+    sampling: ResolvedSampling
+    seed: int
+    window: int
+    num_candidates: int = 1
+    drafter_index: int = 0
+    method: str = ""
+    traceparent: str = ""
+    options: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDraft:
+    """The committed text is now output[:base_len] + token_ids."""
+
+    session: str
+    epoch: int
+    base_len: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseDraft:
+    """Forget a session."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """A new draft window; 0 = draft nothing until told."""
+
+    session: str
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOpened:
+    """The drafter has the session and starts drafting."""
+
+    session: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """New tail tokens, drafted from the text whose rolling hash is `prefix_hash`."""
+
+    session: str
+    epoch: int
+    base_committed_len: int
+    first_position: int
+    prefix_hash: int
+    tree: DraftTree
+    final: bool = False
+    draft_ms: float = 0.0
+
+
+DrafterCommand = OpenDraft | CommitDraft | CloseDraft | Credit
+DrafterEvent = DraftOpened | Draft | Progress | Draining | SessionFailed
+
+
+# --- Verifier link -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVerify:
+    """Open a session on a verifier, or anew with a higher epoch."""
+
+    session: str
+    term: int
+    epoch: int
+    prompt: tuple[int, ...]
+    committed: tuple[int, ...]
+    mode: VerifyMode
+    sampling: ResolvedSampling
+    seed: int
+    window: int
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """One block to verify; `extends_round` 0 = it follows committed text."""
+
+    session: str
+    epoch: int
+    round: int
+    base_len: int
+    tree: DraftTree = field(default_factory=DraftTree)
+    extends_round: int = 0
+    want_bonus: bool = True
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseVerify:
+    """Forget a session."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOpened:
+    """The verifier has prefilled the session."""
+
+    session: str
+    epoch: int
+    cached_tokens: int = 0
+    prefill_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobRow:
+    """Natural logarithms of the target's raw law at one emitted token."""
+
+    logprob: float
+    top_token_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one block: `token_ids` follow output[:base_len].
+
+    The first `accepted` of them were drafted. A token beyond is a bonus when
+    `all_accepted`, else the recovered one.
+    """
+
+    session: str
+    epoch: int
+    round: int
+    base_len: int
+    token_ids: tuple[int, ...] = ()
+    accepted: int = 0
+    all_accepted: bool = False
+    discarded: bool = False
+    accepted_nodes: tuple[int, ...] = ()
+    logprobs: tuple[LogprobRow, ...] = ()
+    queue_ms: float = 0.0
+    verify_ms: float = 0.0
+    batch_size: int = 1
+    mode: VerifyMode = VerifyMode.GREEDY
+    bad_q_rows: int = 0
+    draft_tokens: int = 0
+
+
+VerifierCommand = OpenVerify | Verify | CloseVerify
+VerifierEvent = VerifyOpened | Verdict | Progress | Draining | SessionFailed
