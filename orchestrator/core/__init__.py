@@ -1,0 +1,1 @@
+"""The round machine: pure, standard library only."""

@@ -1,0 +1,106 @@
+"""The tail of a session: drafted tokens that are not yet on their way to the verifier.
+
+A tail is a tuple of pieces in text order. Chain pieces can be cut and joined
+freely; a tree is one block, and nothing follows it until it is verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from services.common.types import DraftTree, SparseRow
+
+_MASK = (1 << 64) - 1
+_INVERSE_PRIME = pow(0x100000001B3, -1, 1 << 64)
+
+
+def retract_hash(prefix_hash: int, tokens: Iterable[int]) -> int:
+    """Undo `extend_hash`: the hash before `tokens`, the last of which comes last."""
+    for token in reversed(tuple(tokens)):
+        prefix_hash = ((prefix_hash * _INVERSE_PRIME) & _MASK) ^ (token + 1)
+    return prefix_hash
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Draft tokens that arrived together, and the drafter's time for them (ms)."""
+
+    tree: DraftTree
+    draft_ms: float = 0.0
+
+
+Tail = tuple[Piece, ...]
+
+
+def is_chain(tree: DraftTree) -> bool:
+    """Whether each token follows the one before it."""
+    return tree.parents is None or all(p == i - 1 for i, p in enumerate(tree.parents))
+
+
+def chain_tokens(tail: Tail) -> tuple[int, ...]:
+    """The tokens of the chain pieces, in order; a closing tree is left out."""
+    return tuple(t for piece in tail if is_chain(piece.tree) for t in piece.tree.token_ids)
+
+
+def ends_in_tree(tail: Tail) -> bool:
+    """Whether nothing can be appended any more."""
+    return bool(tail) and not is_chain(tail[-1].tree)
+
+
+def drop_front(piece: Piece, count: int) -> Piece:
+    """The chain piece without its first `count` tokens; time is shared evenly."""
+    size = len(piece.tree)
+    kept = size - count
+    return Piece(slice_chain(piece.tree, count, size), piece.draft_ms * kept / size)
+
+
+def slice_chain(tree: DraftTree, start: int, stop: int) -> DraftTree:
+    """Tokens [start, stop) of a chain with their q rows."""
+    return replace(
+        tree,
+        token_ids=tree.token_ids[start:stop],
+        parents=None,
+        q=tree.q[start:stop] if tree.q is not None else None,
+    )
+
+
+def take(tail: Tail, count: int) -> tuple[Piece, Tail]:
+    """The next block of at most `count` chain tokens (or one whole tree) and the rest.
+
+    Pieces of different proposals are never joined: a block is verified by one rule.
+    """
+    if not tail or count <= 0:
+        return Piece(DraftTree()), tail
+    if not is_chain(tail[0].tree):
+        return tail[0], tail[1:]
+    block, rest = Piece(slice_chain(tail[0].tree, 0, 0)), tail
+    while rest and count > 0 and _joins(block, rest[0]):
+        head = rest[0]
+        cut = min(count, len(head.tree))
+        taken = Piece(slice_chain(head.tree, 0, cut), head.draft_ms * cut / len(head.tree))
+        block = _join(block, taken)
+        rest = rest[1:] if cut == len(head.tree) else (drop_front(head, cut), *rest[1:])
+        count -= cut
+    return block, rest
+
+
+def _joins(block: Piece, piece: Piece) -> bool:
+    return is_chain(piece.tree) and piece.tree.proposal is block.tree.proposal
+
+
+def _join(left: Piece, right: Piece) -> Piece:
+    rows: tuple[SparseRow, ...] | None = None
+    if left.tree.q is not None and right.tree.q is not None:
+        rows = left.tree.q + right.tree.q
+    tree = replace(left.tree, token_ids=left.tree.token_ids + right.tree.token_ids, q=rows)
+    return Piece(tree, left.draft_ms + right.draft_ms)
+
+
+def after_bonus(tail: Tail, bonus: int) -> Tail | None:
+    """The tail once `bonus` was committed before it, or None if it does not start so."""
+    if not tail or not is_chain(tail[0].tree) or tail[0].tree.token_ids[0] != bonus:
+        return None
+    if len(tail[0].tree) == 1:
+        return tail[1:]
+    return (drop_front(tail[0], 1), *tail[1:])

@@ -1,0 +1,289 @@
+"""What the round machine hears (events) and what it asks for (actions).
+
+`at` is the driver's monotonic clock in seconds: the machine has no clock of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from services.common.types import (
+    CommitDraft,
+    Credit,
+    Draft,
+    FinishReason,
+    LogprobRow,
+    OpenDraft,
+    OpenVerify,
+    Origin,
+    Role,
+    Verdict,
+    Verify,
+    VerifyMode,
+)
+
+# --- Events ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The session exists in the store under this owner; work may start."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAttached:
+    """Placement chose a worker for a role."""
+
+    at: float
+    role: Role
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOpened:
+    """The worker has the session, opened in this epoch."""
+
+    at: float
+    role: Role
+    worker: str
+    epoch: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """The worker is gone or gave the session up.
+
+    `fatal` means that no other worker could do better (the session itself is
+    refused), `busy` that it is only full. `epoch` is that of the open which
+    failed, so that a late notice hits no newer one; None = the whole worker.
+    """
+
+    at: float
+    role: Role
+    worker: str
+    reason: str = ""
+    fatal: bool = False
+    busy: bool = False
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftArrived:
+    """New tail tokens from a drafter."""
+
+    at: float
+    worker: str
+    draft: Draft
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictArrived:
+    """The outcome of a block."""
+
+    at: float
+    worker: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """The store has acknowledged everything up to this round."""
+
+    at: float
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went by."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """Nobody reads the stream any more."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reattached:
+    """Somebody reads the stream again."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AbortRequested:
+    """End the session at once."""
+
+    at: float
+
+
+Event = (
+    Begin
+    | WorkerAttached
+    | WorkerOpened
+    | WorkerLost
+    | DraftArrived
+    | VerdictArrived
+    | Persisted
+    | Tick
+    | Detached
+    | Reattached
+    | AbortRequested
+)
+
+# --- Actions ---------------------------------------------------------------------
+
+
+class SuspendReason(Enum):
+    """Why a session stopped before its end. It stays resumable."""
+
+    NO_VERIFIER = "no verifier could take the session in time"
+    DEADLINE = "the session's deadline passed"
+    DETACHED = "nobody was attached for the grace time"
+    REFUSED = "the verifier refused the session"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One verification, as statistics, spans and the store see it.
+
+    Times in milliseconds; `started_at` and `ended_at` on the driver's clock.
+    """
+
+    index: int
+    epoch: int
+    base_len: int
+    draft_tokens: int
+    accepted_tokens: int
+    emitted_tokens: int
+    draft_ms: float
+    verify_ms: float
+    queue_ms: float
+    round_ms: float
+    batch_size: int
+    drafter: str
+    verifier: str
+    mode: VerifyMode
+    started_at: float
+    ended_at: float
+    discarded_tokens: int = 0
+    bad_q_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the output ended."""
+
+    reason: FinishReason
+    matched_text: str = ""
+    matched_token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Tokens that became final in one round: they follow output[:base_len]."""
+
+    record: RoundRecord
+    base_len: int
+    token_ids: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    logprobs: tuple[LogprobRow, ...] = ()
+    ending: Ending | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NeedWorker:
+    """Ask placement for a worker; answered by WorkerAttached, or by nothing."""
+
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOnWorker:
+    """Open the session on an attached worker."""
+
+    worker: str
+    message: OpenDraft | OpenVerify
+
+
+@dataclass(frozen=True, slots=True)
+class SendVerify:
+    """Send a block to the verifier. `draft_ms` is what drafting it took."""
+
+    worker: str
+    message: Verify
+    draft_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SendToDrafter:
+    """Tell the drafter what was committed, or its new window."""
+
+    worker: str
+    message: CommitDraft | Credit
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Store a commit; answered by Persisted."""
+
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Hand a stored commit to the client."""
+
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """A chained block came back unverified. Statistics only."""
+
+    record: RoundRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Close the session on a worker and forget the worker."""
+
+    role: Role
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The session is over; everything was emitted."""
+
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """The session stops here and can be resumed."""
+
+    reason: SuspendReason
+    detail: str = ""
+
+
+Action = (
+    NeedWorker
+    | OpenOnWorker
+    | SendVerify
+    | SendToDrafter
+    | Persist
+    | Emit
+    | Discarded
+    | Release
+    | Finish
+    | Suspend
+)

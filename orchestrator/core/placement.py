@@ -1,0 +1,85 @@
+"""Which worker takes a session. Pure.
+
+A verifier is chosen by free KV and queue, a drafter by load among those whose
+tokenizer fits; a session stays where it is until its worker goes or drains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from services.common.types import Progress, Role, WorkerDescription
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A connected worker and its last progress report.
+
+    `assigned` counts the sessions this orchestrator has placed there.
+    """
+
+    description: WorkerDescription
+    progress: Progress
+    assigned: int = 0
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a session needs of a worker.
+
+    `tokens` is the KV it will reserve. Empty fingerprints and method mean any.
+    """
+
+    role: Role
+    tokens: int = 0
+    method: str = ""
+    model_fingerprint: str = ""
+    tokenizer_fingerprint: str = ""
+    avoid: Collection[str] = ()
+
+
+def choose(candidates: Iterable[Candidate], wanted: Wanted) -> str | None:
+    """The worker id that suits best, or None. Avoided workers come last of all."""
+    fitting = [c for c in candidates if _fits(c, wanted)]
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda c: _cost(c, wanted))
+    return best.description.worker_id
+
+
+def _fits(candidate: Candidate, wanted: Wanted) -> bool:
+    worker = candidate.description
+    if worker.role is not wanted.role or candidate.draining:
+        return False
+    if wanted.role is Role.VERIFIER:
+        same = not wanted.model_fingerprint or worker.model_fingerprint == wanted.model_fingerprint
+        return same and not _full(candidate, wanted)
+    known = not wanted.method or wanted.method in worker.methods
+    return (
+        known
+        and not _full(candidate, wanted)
+        and pairs(worker.tokenizer_fingerprint, wanted.tokenizer_fingerprint)
+    )
+
+
+def pairs(drafter_tokenizer: str, verifier_tokenizer: str) -> bool:
+    """Whether drafts of one tokenizer mean the same to the other; empty fits any."""
+    return not drafter_tokenizer or drafter_tokenizer == verifier_tokenizer
+
+
+def _full(candidate: Candidate, wanted: Wanted) -> bool:
+    progress = candidate.progress
+    free = progress.kv_tokens_capacity - progress.kv_tokens_used
+    return bool(progress.kv_tokens_capacity) and free < wanted.tokens
+
+
+def _cost(candidate: Candidate, wanted: Wanted) -> tuple[bool, int, int, str]:
+    progress = candidate.progress
+    return (
+        candidate.description.worker_id in wanted.avoid,
+        max(candidate.assigned, progress.sessions),
+        progress.queued_tokens,
+        candidate.description.worker_id,
+    )

@@ -1,0 +1,239 @@
+"""The round machine: `step(state, event) -> (state, actions)`.
+
+Rules that hold over all events (those of drafts and verdicts open their files):
+
+1. Committed tokens only grow; what is emitted was stored before.
+2. The next verify may leave before the store answers, but never with more than
+   `max_unpersisted` commits waiting for it.
+3. A verify leaves when a verifier has the session open, fewer than
+   `max_in_flight` live blocks are under way, and pacing says so. A chained
+   block follows a chain, holds at least one token and never ends the output.
+4. The loss of a worker bumps the epoch. Without a drafter the verifier decodes
+   alone; without a verifier the session waits, then suspends.
+5. A suspended session holds no worker and nothing in flight; it runs again when
+   somebody reattaches.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from orchestrator.core.attachment import lose_verifier, on_attached, on_lost, on_opened, suspend
+from orchestrator.core.drafting import on_draft
+from orchestrator.core.drafts import is_chain, take
+from orchestrator.core.events import (
+    AbortRequested,
+    Action,
+    Begin,
+    Detached,
+    DraftArrived,
+    Emit,
+    Ending,
+    Event,
+    Finish,
+    Persisted,
+    Reattached,
+    SendToDrafter,
+    SendVerify,
+    SuspendReason,
+    Tick,
+    VerdictArrived,
+    WorkerAttached,
+    WorkerLost,
+    WorkerOpened,
+)
+from orchestrator.core.pacing import Policy, View, Wait
+from orchestrator.core.state import Block, Phase, SessionConfig, State
+from orchestrator.core.turn import Turn
+from orchestrator.core.verdicts import on_verdict
+from services.common.types import (
+    EMPTY_HASH,
+    Credit,
+    DraftTree,
+    FinishReason,
+    Verify,
+    extend_hash,
+)
+
+
+def new_session(
+    config: SessionConfig, policy: Policy, committed: tuple[int, ...] = (), next_round: int = 1
+) -> State:
+    """A session before its first event; `committed` is what an earlier owner stored."""
+    return State(
+        config,
+        policy,
+        committed=committed,
+        committed_hash=extend_hash(EMPTY_HASH, committed),
+        next_round=next_round,
+    )
+
+
+def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
+    """Absorb one event. Pure; raises nothing for late, doubled or foreign events."""
+    turn = Turn(state, event.at)
+    match event:
+        case Begin():
+            _begin(turn)
+        case WorkerAttached():
+            on_attached(turn, event)
+        case WorkerOpened():
+            on_opened(turn, event)
+        case WorkerLost():
+            on_lost(turn, event)
+        case DraftArrived():
+            on_draft(turn, event)
+        case VerdictArrived():
+            if not on_verdict(turn, event):
+                lose_verifier(turn, "the verdict does not fit the session")
+        case Persisted():
+            _on_persisted(turn, event)
+        case Tick():
+            _on_tick(turn)
+        case Detached():
+            turn.set(detached_at=turn.now)
+        case Reattached():
+            _on_reattached(turn)
+        case AbortRequested():
+            _on_abort(turn)
+        case _:
+            assert_never(event)
+    _advance(turn)
+    return turn.state, tuple(turn.actions)
+
+
+# --- Life ------------------------------------------------------------------------
+
+
+def _begin(turn: Turn) -> None:
+    if turn.state.phase in (Phase.NEW, Phase.SUSPENDED):
+        turn.set(
+            phase=Phase.RUNNING,
+            began_at=turn.now,
+            verifier_missing_since=turn.now,
+            verifier_failures=0,
+            drafter_failures=0,
+            drafter_not_before=turn.now,
+        )
+        turn.need_workers()
+
+
+def _on_persisted(turn: Turn, event: Persisted) -> None:
+    """Emit what the store has acknowledged, in order."""
+    waiting = turn.state.unpersisted
+    while waiting and waiting[0].record.index <= event.round:
+        commit, waiting = waiting[0], waiting[1:]
+        turn.set(unpersisted=waiting)
+        turn.do(Emit(commit))
+        if commit.ending is not None:
+            turn.set(phase=Phase.DONE)
+            turn.do(Finish(commit.ending))
+
+
+def _on_tick(turn: Turn) -> None:
+    state, limits = turn.state, turn.state.config.limits
+    if state.phase is not Phase.RUNNING:
+        return
+    if state.detached_at is not None and turn.now >= state.detached_at + limits.detach_grace:
+        suspend(turn, SuspendReason.DETACHED)
+    elif turn.now >= state.began_at + limits.deadline:
+        suspend(turn, SuspendReason.DEADLINE)
+    elif state.verifier is None and turn.now >= state.verifier_missing_since + limits.verifier_wait:
+        suspend(turn, SuspendReason.NO_VERIFIER)
+    else:
+        turn.need_workers()
+
+
+def _on_reattached(turn: Turn) -> None:
+    turn.set(detached_at=None)
+    if turn.state.phase is Phase.SUSPENDED:
+        _begin(turn)
+
+
+def _on_abort(turn: Turn) -> None:
+    if turn.state.phase in (Phase.DONE, Phase.FINISHING):
+        return
+    turn.release_all()
+    turn.set(phase=Phase.DONE, unpersisted=())
+    turn.do(Finish(Ending(FinishReason.ABORT)))
+
+
+# --- Asking for more -------------------------------------------------------------
+
+
+def _advance(turn: Turn) -> None:
+    """After every event: repair, set the drafter's window, send what may be sent."""
+    if turn.state.phase is not Phase.RUNNING:
+        return
+    if turn.state.resync and not turn.state.live:
+        turn.resync_drafter()
+    _set_credit(turn)
+    turn.set(wait_until=None)
+    while _may_send(turn.state):
+        state = turn.state
+        decision = state.policy.decide(_view(state, turn.now))
+        if isinstance(decision, Wait):
+            turn.set(wait_until=decision.until)
+            return
+        if state.live and (decision.count == 0 or not state.tail):
+            return
+        _send(turn, decision.count)
+
+
+def _set_credit(turn: Turn) -> None:
+    state = turn.state
+    window = state.policy.window
+    if state.drafter is not None and window != state.credit:
+        turn.set(credit=window, drafter_final=False)
+        turn.do(SendToDrafter(state.drafter.worker, Credit(state.config.session, window)))
+
+
+def _may_send(state: State) -> bool:
+    live, limits = state.live, state.config.limits
+    if state.verifier is None or not state.verifier.opened:
+        return False
+    if len(state.unpersisted) >= limits.max_unpersisted:
+        return False
+    if not live:
+        return True
+    chained = all(is_chain(block.piece.tree) for block in live)
+    return len(live) < limits.max_in_flight and chained and bool(state.tail) and _room(state) > 0
+
+
+def _room(state: State) -> int:
+    """Draft tokens that still fit before the length limit, with one token after them."""
+    done = len(state.committed) + len(state.flying)
+    return max(0, state.config.sampling.max_tokens - done - 1)
+
+
+def _view(state: State, now: float) -> View:
+    drafter = state.drafter
+    drafting = drafter is not None and drafter.opened and not state.drafter_final
+    return View(
+        now=now,
+        idle_since=state.idle_since,
+        drafted=state.drafted,
+        drafting=drafting and state.credit > 0,
+        room=_room(state),
+    )
+
+
+def _send(turn: Turn, count: int) -> None:
+    state = turn.state
+    assert state.verifier is not None
+    piece, rest = take(state.tail, count)
+    live = state.live
+    chainable = state.config.limits.max_in_flight > 1 and not state.config.mode.exact_match
+    verify = Verify(
+        state.config.session,
+        state.epoch,
+        state.next_round,
+        len(state.committed) + len(state.flying),
+        piece.tree if piece.tree.token_ids else DraftTree(),
+        extends_round=live[-1].round if live else 0,
+        want_bonus=not chainable,
+    )
+    drafter = state.drafter.worker if state.drafter and piece.tree.token_ids else ""
+    block = Block(verify.round, verify.epoch, verify.base_len, piece, turn.now, drafter)
+    turn.set(tail=rest, in_flight=(*state.in_flight, block), next_round=state.next_round + 1)
+    turn.do(SendVerify(state.verifier.worker, verify, piece.draft_ms))

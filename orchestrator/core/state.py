@@ -1,0 +1,169 @@
+"""The state of one session, as a value.
+
+`committed` is final. The text a drafter may extend is
+committed + live blocks in flight + tail, called the *speculated text* below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from orchestrator.core.drafts import Piece, Tail, chain_tokens, ends_in_tree, is_chain
+from orchestrator.core.events import Commit
+from orchestrator.core.pacing import Policy
+from services.common.types import EMPTY_HASH, ResolvedSampling, Verdict, VerifyMode
+
+
+@dataclass(frozen=True, slots=True)
+class TextStop:
+    """A stop string that new tokens complete: the first `keep` of them stay."""
+
+    keep: int
+    text: str
+
+
+# (tokens that would follow the committed text) -> where a stop string ends it.
+FindStop = Callable[[tuple[int, ...]], TextStop | None]
+
+
+def no_text_stop(_tokens: tuple[int, ...]) -> TextStop | None:
+    """The rule of a session without stop strings."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds and counts that bound a session."""
+
+    deadline: float = 300.0
+    detach_grace: float = 10.0
+    verifier_wait: float = 60.0
+    max_in_flight: int = 1
+    max_unpersisted: int = 2
+    worker_attempts: int = 4
+    drafter_backoff: float = 1.0
+    max_tree_nodes: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """What a session was opened with; never changes."""
+
+    session: str
+    prompt: tuple[int, ...]
+    mode: VerifyMode
+    sampling: ResolvedSampling
+    seed: int
+    term: int = 1
+    # Drafting method; empty = plain decoding, no drafter is ever asked for.
+    method: str = ""
+    # Most tokens a drafter may be ahead of the committed text.
+    window: int = 0
+    num_candidates: int = 1
+    # 0 = not checked.
+    vocab_size: int = 0
+    ignore_stops: bool = False
+    find_stop: FindStop = no_text_stop
+    limits: Limits = field(default_factory=Limits)
+
+
+class Phase(Enum):
+    """Where a session stands."""
+
+    NEW = "new"
+    RUNNING = "running"
+    # The last commit is decided but not yet stored.
+    FINISHING = "finishing"
+    # Stopped before its end, resumable.
+    SUSPENDED = "suspended"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A worker that has, or is about to have, the session, opened in `epoch`."""
+
+    worker: str
+    epoch: int
+    opened: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block at the verifier. A doomed one will come back discarded."""
+
+    round: int
+    epoch: int
+    base_len: int
+    piece: Piece
+    sent_at: float
+    drafter: str = ""
+    doomed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One session. Only `rounds.step` makes a new one."""
+
+    config: SessionConfig
+    policy: Policy
+    phase: Phase = Phase.NEW
+    epoch: int = 1
+    committed: tuple[int, ...] = ()
+    committed_hash: int = EMPTY_HASH
+    tail: Tail = ()
+    in_flight: tuple[Block, ...] = ()
+    # Verdicts that arrived before those of earlier blocks.
+    early: tuple[Verdict, ...] = ()
+    next_round: int = 1
+    verifier: Attached | None = None
+    drafter: Attached | None = None
+    # The drafter said that it will not extend what it sent.
+    drafter_final: bool = False
+    # What the drafter was last told of its window.
+    credit: int = 0
+    resync: bool = False
+    unpersisted: tuple[Commit, ...] = ()
+    began_at: float = 0.0
+    idle_since: float = 0.0
+    verifier_missing_since: float = 0.0
+    verifier_failures: int = 0
+    drafter_failures: int = 0
+    drafter_not_before: float = 0.0
+    detached_at: float | None = None
+    # When pacing wants to be asked again.
+    wait_until: float | None = None
+    cached_tokens: int = 0
+
+    @property
+    def live(self) -> tuple[Block, ...]:
+        """Blocks whose verdict will move the text."""
+        return tuple(block for block in self.in_flight if not block.doomed)
+
+    @property
+    def flying(self) -> tuple[int, ...]:
+        """Draft tokens of the live chain blocks, in text order."""
+        return chain_tokens(tuple(block.piece for block in self.live))
+
+    @property
+    def speculated(self) -> tuple[int, ...]:
+        """Chain tokens beyond the committed text: in flight, then tail."""
+        return self.flying + chain_tokens(self.tail)
+
+    @property
+    def closed(self) -> bool:
+        """A tree ends the speculated text, so nothing can follow it."""
+        return ends_in_tree(self.tail) or any(not is_chain(b.piece.tree) for b in self.live)
+
+    @property
+    def drafted(self) -> int:
+        """Draft tokens (tree nodes) of the tail."""
+        return sum(len(piece.tree) for piece in self.tail)
+
+    @property
+    def wants_drafter(self) -> bool:
+        """Speculation is on and the drafters have not failed too often."""
+        limit = self.config.limits.worker_attempts
+        return bool(self.config.method) and self.drafter_failures < limit

@@ -1,0 +1,83 @@
+"""One turn of the round machine in the making: the next state and the actions so far."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.core.events import Action, NeedWorker, Release, SendToDrafter
+from orchestrator.core.state import State
+from services.common.types import CommitDraft, Role
+
+
+class Turn:
+    """Collects changes within one `step`; nothing outside ever sees it."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state = state
+        self.now = now
+        self.actions: list[Action] = []
+
+    def set(self, **changes: Any) -> None:
+        """Change fields of the state."""
+        self.state = replace(self.state, **changes)
+
+    def do(self, action: Action) -> None:
+        """Ask the driver for something; order is kept."""
+        self.actions.append(action)
+
+    def bump_epoch(self) -> None:
+        """Everything drafted so far is void."""
+        self.set(epoch=self.state.epoch + 1, tail=(), resync=False)
+
+    def doom(self) -> None:
+        """The blocks in flight will come back discarded."""
+        self.set(in_flight=tuple(replace(b, doomed=True) for b in self.state.in_flight))
+
+    def tell_drafter(self, base_len: int, tokens: tuple[int, ...]) -> None:
+        """Send the drafter what is committed now, and the epoch."""
+        state = self.state
+        if state.drafter is None:
+            return
+        message = CommitDraft(state.config.session, state.epoch, base_len, tokens)
+        self.do(SendToDrafter(state.drafter.worker, message))
+        self.set(drafter_final=False)
+
+    def resync_drafter(self) -> None:
+        """Void the tail and start the drafter anew from the committed text."""
+        self.bump_epoch()
+        self.tell_drafter(len(self.state.committed), ())
+
+    def lose_drafter(self) -> None:
+        """Go on without a drafter, and look for another one later."""
+        state = self.state
+        failures = state.drafter_failures + 1
+        backoff = state.config.limits.drafter_backoff * 2 ** (failures - 1)
+        self.set(
+            drafter=None,
+            drafter_final=False,
+            drafter_failures=failures,
+            drafter_not_before=self.now + backoff,
+        )
+        self.bump_epoch()
+
+    def release(self, role: Role) -> None:
+        """Close the session on the worker of a role, if there is one."""
+        attached = self.state.verifier if role is Role.VERIFIER else self.state.drafter
+        if attached is not None:
+            self.do(Release(role, attached.worker))
+        self.set(**{role.value: None})
+
+    def release_all(self) -> None:
+        """Close the session on both workers; nothing is in flight any more."""
+        self.release(Role.VERIFIER)
+        self.release(Role.DRAFTER)
+        self.set(in_flight=(), early=(), tail=(), drafter_final=False, wait_until=None)
+
+    def need_workers(self) -> None:
+        """Ask placement for the workers that are missing."""
+        state = self.state
+        if state.verifier is None:
+            self.do(NeedWorker(Role.VERIFIER))
+        if state.drafter is None and state.wants_drafter and self.now >= state.drafter_not_before:
+            self.do(NeedWorker(Role.DRAFTER))

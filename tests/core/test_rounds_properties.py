@@ -1,0 +1,83 @@
+"""The five properties of the round machine, over any interleaving."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.core.state import Phase
+from services.common.types import VerifyMode
+from tests.core.world import Faults, World
+
+FAULTS = st.builds(
+    Faults,
+    accuracy=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    duplicates=st.sampled_from([0.0, 0.3]),
+    reorder=st.sampled_from([0.0, 0.5]),
+    lose_drafter=st.sampled_from([0.0, 0.02]),
+    lose_verifier=st.sampled_from([0.0, 0.01]),
+    drafter_speed=st.sampled_from([0.1, 1.0]),
+)
+WORLDS = {
+    "seed": st.integers(0, 2**32),
+    "faults": FAULTS,
+    "pacing": st.sampled_from(["eager", "fixed"]),
+    "fallback": st.booleans(),
+    "mode": st.sampled_from([VerifyMode.GREEDY, VerifyMode.COUPLED, VerifyMode.BLOCK]),
+    "max_in_flight": st.sampled_from([1, 2, 3]),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(**WORLDS)
+def test_every_session_ends_with_the_targets_own_text_whatever_happens(seed, faults, **world):
+    """Lossless, fresh, live and growing at once: `World.check` looks after every event."""
+    sim = World(seed, faults, **world)
+    sim.run()
+    assert sim.finished
+    assert sim.emitted == sim.expected() == sim.persisted
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    duplicates=st.sampled_from([0.0, 0.3]),
+    pacing=WORLDS["pacing"],
+    mode=st.sampled_from([VerifyMode.GREEDY, VerifyMode.COUPLED]),
+    max_in_flight=WORLDS["max_in_flight"],
+)
+def test_a_perfect_drafter_is_never_rolled_back(seed, duplicates, **world):
+    sim = World(seed, Faults(accuracy=1.0, duplicates=duplicates), **world)
+    sim.run()
+    assert sim.finished
+    assert sim.rollbacks == 0
+    assert sim.state.epoch == 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), mode=WORLDS["mode"])
+def test_plain_decoding_needs_no_drafter(seed, mode):
+    sim = World(seed, Faults(), mode=mode, method="")
+    sim.run()
+    assert sim.emitted == sim.expected()
+    assert not sim.drafters
+
+
+@pytest.mark.parametrize("pacing", ["eager", "fixed"])
+def test_a_session_without_a_verifier_is_suspended_in_time_and_goes_on_when_reattached(pacing):
+    from orchestrator.core.events import NeedWorker, Reattached, Tick
+
+    sim = World(1, Faults(), pacing=pacing)
+    perform = sim.perform
+    sim.perform = lambda action: None if isinstance(action, NeedWorker) else perform(action)
+    sim.run(steps=50)
+    sim.now = 61.0
+    sim.feed(Tick(sim.now))
+    assert sim.suspended
+    assert sim.state.phase is Phase.SUSPENDED
+    sim.perform = perform
+    sim.feed(Reattached(sim.now))
+    for _ in range(5000):
+        sim.turn()
+    assert sim.emitted == sim.expected()
