@@ -1,0 +1,1 @@
+"""The orchestrator: clients on one side, drafters and verifiers on the other."""

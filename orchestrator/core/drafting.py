@@ -14,10 +14,10 @@
 from __future__ import annotations
 
 from orchestrator.core.drafts import Piece, is_chain, retract_hash, slice_chain
-from orchestrator.core.events import DraftArrived, Release
+from orchestrator.core.events import DraftArrived
 from orchestrator.core.state import Phase, State
 from orchestrator.core.turn import Turn
-from services.common.types import Draft, Role, extend_hash
+from services.common.types import Draft, extend_hash
 
 
 def on_draft(turn: Turn, event: DraftArrived) -> None:
@@ -26,7 +26,6 @@ def on_draft(turn: Turn, event: DraftArrived) -> None:
     if state.phase is not Phase.RUNNING or not _current(state, event):
         return
     if not _well_formed(state, draft):
-        turn.do(Release(Role.DRAFTER, event.worker))
         turn.lose_drafter()
         return
     known_all = draft.base_committed_len == len(state.committed)

@@ -10,8 +10,8 @@ Rules that hold over all events (those of drafts and verdicts open their files):
    block follows a chain, holds at least one token and never ends the output.
 4. The loss of a worker bumps the epoch. Without a drafter the verifier decodes
    alone; without a verifier the session waits, then suspends.
-5. A suspended session holds no worker and nothing in flight; it runs again when
-   somebody reattaches.
+5. A suspended session holds no worker and has nothing in flight. Whoever resumes
+   it starts a new machine from what is stored, in a new term.
 """
 
 from __future__ import annotations
@@ -55,17 +55,22 @@ from services.common.types import (
     extend_hash,
 )
 
+EPOCHS_PER_TERM = 1 << 16
+# Seconds until a missing worker is asked for again.
+LOOK_AGAIN = 0.25
 
-def new_session(
-    config: SessionConfig, policy: Policy, committed: tuple[int, ...] = (), next_round: int = 1
-) -> State:
-    """A session before its first event; `committed` is what an earlier owner stored."""
+
+def new_session(config: SessionConfig, policy: Policy, committed: tuple[int, ...] = ()) -> State:
+    """A session before its first event; `committed` is what an earlier owner stored.
+
+    Epochs of different terms never meet: random draws are keyed by them.
+    """
     return State(
         config,
         policy,
+        epoch=1 + (config.term - 1) * EPOCHS_PER_TERM,
         committed=committed,
         committed_hash=extend_hash(EMPTY_HASH, committed),
-        next_round=next_round,
     )
 
 
@@ -93,7 +98,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
         case Detached():
             turn.set(detached_at=turn.now)
         case Reattached():
-            _on_reattached(turn)
+            turn.set(detached_at=None)
         case AbortRequested():
             _on_abort(turn)
         case _:
@@ -102,19 +107,27 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
     return turn.state, tuple(turn.actions)
 
 
+def next_wake(state: State, now: float) -> float | None:
+    """When the machine wants its next Tick, if nothing else happens before."""
+    if state.phase is not Phase.RUNNING:
+        return None
+    limits = state.config.limits
+    times = [state.began_at + limits.deadline]
+    if state.detached_at is not None:
+        times.append(state.detached_at + limits.detach_grace)
+    if state.wait_until is not None:
+        times.append(state.wait_until)
+    if state.verifier is None or (state.drafter is None and state.wants_drafter):
+        times.append(now + LOOK_AGAIN)
+    return min(times)
+
+
 # --- Life ------------------------------------------------------------------------
 
 
 def _begin(turn: Turn) -> None:
-    if turn.state.phase in (Phase.NEW, Phase.SUSPENDED):
-        turn.set(
-            phase=Phase.RUNNING,
-            began_at=turn.now,
-            verifier_missing_since=turn.now,
-            verifier_failures=0,
-            drafter_failures=0,
-            drafter_not_before=turn.now,
-        )
+    if turn.state.phase is Phase.NEW:
+        turn.set(phase=Phase.RUNNING, began_at=turn.now, verifier_missing_since=turn.now)
         turn.need_workers()
 
 
@@ -142,12 +155,6 @@ def _on_tick(turn: Turn) -> None:
         suspend(turn, SuspendReason.NO_VERIFIER)
     else:
         turn.need_workers()
-
-
-def _on_reattached(turn: Turn) -> None:
-    turn.set(detached_at=None)
-    if turn.state.phase is Phase.SUSPENDED:
-        _begin(turn)
 
 
 def _on_abort(turn: Turn) -> None:

@@ -76,7 +76,7 @@ class Phase(Enum):
     RUNNING = "running"
     # The last commit is decided but not yet stored.
     FINISHING = "finishing"
-    # Stopped before its end, resumable.
+    # Stopped before its end; a new term may go on from what is stored.
     SUSPENDED = "suspended"
     DONE = "done"
 

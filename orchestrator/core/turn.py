@@ -51,10 +51,10 @@ class Turn:
     def lose_drafter(self) -> None:
         """Go on without a drafter, and look for another one later."""
         state = self.state
+        self.release(Role.DRAFTER)
         failures = state.drafter_failures + 1
         backoff = state.config.limits.drafter_backoff * 2 ** (failures - 1)
         self.set(
-            drafter=None,
             drafter_final=False,
             drafter_failures=failures,
             drafter_not_before=self.now + backoff,

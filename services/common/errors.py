@@ -12,7 +12,10 @@
     ├── SessionError             this session ended here
     │   ├── Fenced               another orchestrator owns the session now
     │   ├── DataLoss             what was asked for is not kept any more
-    │   └── SessionAborted       ended by Abort
+    │   ├── SessionAborted       ended by Abort
+    │   └── DeadlinePassed       the session's own deadline; it can be resumed
+    ├── ProtocolError            a peer broke the protocol
+    │   └── VersionMismatch      a peer speaks no protocol version of ours
     ├── StartError               a process cannot start: settings, files, peers
     └── StoreError               the session store refused or is away
 
@@ -85,6 +88,18 @@ class DataLoss(SessionError):
 
 class SessionAborted(SessionError):
     """The session was ended by Abort."""
+
+
+class DeadlinePassed(SessionError):
+    """The session's own deadline passed; it can be resumed."""
+
+
+class ProtocolError(PacelineError):
+    """A peer sent a message that no correct peer sends."""
+
+
+class VersionMismatch(ProtocolError):
+    """A peer speaks no protocol version of ours."""
 
 
 class StartError(PacelineError):

@@ -1,0 +1,1 @@
+"""The `paceline` command: processes, a local cluster, a client, the demo."""

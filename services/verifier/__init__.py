@@ -1,0 +1,1 @@
+"""The verifier: the target model, and the rules that keep its law."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.events import NeedWorker, Tick
+from orchestrator.core.rounds import new_session
 from orchestrator.core.state import Phase
 from services.common.types import VerifyMode
 from tests.core.world import Faults, World
@@ -65,19 +69,28 @@ def test_plain_decoding_needs_no_drafter(seed, mode):
 
 
 @pytest.mark.parametrize("pacing", ["eager", "fixed"])
-def test_a_session_without_a_verifier_is_suspended_in_time_and_goes_on_when_reattached(pacing):
-    from orchestrator.core.events import NeedWorker, Reattached, Tick
-
+def test_a_session_without_a_verifier_is_suspended_in_time(pacing):
     sim = World(1, Faults(), pacing=pacing)
     perform = sim.perform
     sim.perform = lambda action: None if isinstance(action, NeedWorker) else perform(action)
     sim.run(steps=50)
+    assert not sim.suspended
     sim.now = 61.0
     sim.feed(Tick(sim.now))
     assert sim.suspended
     assert sim.state.phase is Phase.SUSPENDED
-    sim.perform = perform
-    sim.feed(Reattached(sim.now))
-    for _ in range(5000):
-        sim.turn()
-    assert sim.emitted == sim.expected()
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), turns=st.integers(1, 400), mode=WORLDS["mode"])
+def test_a_new_owner_goes_on_from_what_was_stored(seed, turns, mode):
+    first = World(seed, Faults(accuracy=0.7), mode=mode)
+    first.run(steps=turns)
+    second = World(seed + 1, Faults(accuracy=0.7), mode=mode)
+    config = replace(second.state.config, term=2)
+    second.state = new_session(config, second.state.policy, tuple(first.persisted))
+    second.persisted, second.emitted = list(first.persisted), list(first.persisted)
+    if not first.finished:
+        second.run()
+    assert second.emitted == second.expected()
+    assert second.state.epoch > first.state.epoch

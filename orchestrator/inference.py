@@ -1,0 +1,318 @@
+"""What the front door offers, without gRPC: start, attach, abort, look up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import asdict, dataclass, field, replace
+
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator import replies
+from orchestrator.core.events import (
+    AbortRequested,
+    Begin,
+    Detached,
+    DraftArrived,
+    Event,
+    Reattached,
+    Tick,
+    VerdictArrived,
+    WorkerLost,
+    WorkerOpened,
+)
+from orchestrator.core.pacing import make_policy
+from orchestrator.core.rounds import new_session
+from orchestrator.core.state import Limits, SessionConfig
+from orchestrator.driver import SessionDriver
+from orchestrator.ports import NewSession, SessionKey, SessionStore, StoredSession
+from orchestrator.recorder import Recorder
+from orchestrator.requests import (
+    ServedModel,
+    SessionSpec,
+    build_spec,
+    dump_spec,
+    load_spec,
+    parse_defaults,
+)
+from orchestrator.restored import finished_session
+from orchestrator.workers.link import WorkerEvent
+from orchestrator.workers.pool import Target, WorkerPool
+from services.common.errors import NoWorker, Overloaded, SessionAborted
+from services.common.types import (
+    Draft,
+    DraftOpened,
+    FailureReason,
+    Role,
+    SessionFailed,
+    SessionStatus,
+    Verdict,
+    VerifyOpened,
+)
+
+# A prompt this long (characters) is tokenized in a thread.
+LONG_PROMPT = 16_384
+DRAIN_POLL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How this orchestrator serves."""
+
+    owner: str
+    method: str = ""
+    pacing: str = "eager"
+    fallback: bool = True
+    num_speculative_tokens: int = 16
+    max_sessions: int = 1024
+    limits: Limits = field(default_factory=Limits)
+
+
+class Inference:
+    """Every session of this orchestrator. All methods belong to the event loop."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        target: Target,
+        store: SessionStore,
+        recorder: Recorder,
+        options: Options,
+    ) -> None:
+        self._pool, self._target = pool, target
+        self._store, self._recorder, self._options = store, recorder, options
+        self._live: dict[str, SessionDriver] = {}
+        self._methods: dict[str, None] = {}
+        self.defaults = parse_defaults(target.generation_config_json)
+
+    # --- the use cases ----------------------------------------------------------------
+
+    async def generate(
+        self, request: pb.GenerateRequest, tenant: str, parent: str = ""
+    ) -> AsyncIterator[replies.Event]:
+        """Start a session, or attach to the equal one of the same id; its events."""
+        spec = await self._resolve(request)
+        if len(self._live) >= self._options.max_sessions:
+            raise Overloaded(f"{len(self._live)} sessions are open, which is the limit")
+        key = SessionKey(tenant, spec.session)
+        created = await self._store.create(key, self._record(request, spec))
+        if created.created:
+            driver = self._start(key, spec, created.term, (), parent)
+            return self._follow(driver, 0)
+        return await self.resume(key, 0)
+
+    async def resume(
+        self, key: SessionKey, offset: int, parent: str = ""
+    ) -> AsyncIterator[replies.Event]:
+        """Attach to a session at an output offset: a live one, or one from the store."""
+        driver = self._live.get(_name(key))
+        if driver is not None:
+            return self._follow(driver, offset)
+        stored = await self._store.get(key)
+        if stored.status is SessionStatus.ABORTED:
+            raise SessionAborted(f"session {key.session_id!r} was aborted")
+        if stored.status is SessionStatus.FINISHED:
+            rounds = await self._store.rounds(key)
+            return finished_session(stored, rounds, self._target.tokenizer, offset)
+        stored = await self._store.acquire(key, self._options.owner)
+        driver = self._live.get(_name(key)) or self._restore(key, stored, parent)
+        return self._follow(driver, offset)
+
+    async def abort(self, key: SessionKey) -> None:
+        """End a session at once."""
+        await self._store.abort(key)
+        driver = self._live.get(_name(key))
+        if driver is not None:
+            driver.feed(AbortRequested(driver.now()))
+
+    async def stored(self, key: SessionKey) -> StoredSession:
+        """What is known of a session. Raises NotFound."""
+        return await self._store.get(key)
+
+    def served_model(self) -> ServedModel:
+        """What requests are checked against."""
+        worker = self._target.worker
+        self._methods |= dict.fromkeys(self._pool.methods())
+        return ServedModel(
+            worker.model,
+            worker.vocab_size,
+            worker.max_context_length,
+            tuple(self._methods),
+            self.defaults,
+        )
+
+    def defaults_json(self) -> str:
+        """The model's own sampling defaults."""
+        values = asdict(self.defaults)
+        del values["warnings"]
+        return json.dumps(values)
+
+    @property
+    def active_sessions(self) -> int:
+        """Sessions at work here."""
+        return len(self._live)
+
+    async def drain(self, timeout: float) -> None:
+        """Let what is live come to its end; suspend the rest, which stays resumable."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        while self._live and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_POLL)
+        for driver in list(self._live.values()):
+            driver.fail(NoWorker("this orchestrator stops; the session can be resumed"))
+
+    # --- making sessions --------------------------------------------------------------
+
+    async def _resolve(self, request: pb.GenerateRequest) -> SessionSpec:
+        model, tokenizer = self.served_model(), self._target.tokenizer
+        if len(request.prompt) < LONG_PROMPT:
+            return build_spec(request, tokenizer, model)
+        return await asyncio.to_thread(build_spec, request, tokenizer, model)
+
+    def _record(self, request: pb.GenerateRequest, spec: SessionSpec) -> NewSession:
+        return NewSession(
+            request=request.SerializeToString(deterministic=True),
+            digest=spec.digest,
+            prompt=spec.prompt,
+            seed=spec.seed,
+            owner=self._options.owner,
+            resolved=dump_spec(spec),
+            target_fingerprint=self._target.worker.model_fingerprint,
+            ephemeral=spec.ephemeral,
+        )
+
+    def _restore(self, key: SessionKey, stored: StoredSession, parent: str) -> SessionDriver:
+        spec = load_spec(stored.resolved, stored.prompt)
+        return self._start(key, spec, stored.term, stored.committed, parent)
+
+    def _start(
+        self,
+        key: SessionKey,
+        spec: SessionSpec,
+        term: int,
+        committed: tuple[int, ...],
+        parent: str,
+    ) -> SessionDriver:
+        text = spec.text_stream(self._target.tokenizer)
+        text.append(committed)
+        config = self._config(_name(key), spec, term)
+        if spec.stop:
+            config = replace(config, find_stop=text.scan)
+        policy = make_policy(self._options.pacing, config.window, fallback=self._options.fallback)
+        driver = SessionDriver(
+            key,
+            spec,
+            new_session(config, policy, committed),
+            text,
+            workers=self._pool,
+            store=self._store,
+            recorder=self._recorder,
+            on_end=self._forget,
+        )
+        self._live[driver.name] = driver
+        self._recorder.begin(driver.name, spec, parent, driver.now())
+        driver.feed(Begin(driver.now()))
+        return driver
+
+    def _config(self, name: str, spec: SessionSpec, term: int) -> SessionConfig:
+        options = self._options
+        return SessionConfig(
+            session=name,
+            prompt=spec.prompt,
+            mode=spec.mode,
+            sampling=spec.sampling,
+            seed=spec.seed,
+            term=term,
+            method=self._method(spec),
+            window=spec.window_cap or options.num_speculative_tokens,
+            num_candidates=spec.num_candidates,
+            vocab_size=self._target.worker.vocab_size,
+            limits=options.limits,
+        )
+
+    def _method(self, spec: SessionSpec) -> str:
+        if spec.disable_speculation:
+            return ""
+        served = self._pool.methods()
+        default = self._options.method or (served[0] if served else "")
+        return spec.method[0] if spec.method else default
+
+    def _forget(self, driver: SessionDriver) -> None:
+        if self._live.get(driver.name) is driver:
+            del self._live[driver.name]
+            self._recorder.end(driver.name, driver.output.ending, driver.output.error, driver.now())
+
+    # --- readers ----------------------------------------------------------------------
+
+    async def _follow(self, driver: SessionDriver, offset: int) -> AsyncIterator[replies.Event]:
+        output, spec = driver.output, driver.spec
+        output.followers += 1
+        driver.feed(Reattached(driver.now()))
+        try:
+            yield replies.started(spec)
+            async for delivery in output.follow(offset):
+                yield replies.chunk(
+                    delivery.offset,
+                    delivery.token_ids,
+                    delivery.pieces,
+                    delivery.logprobs,
+                    delivery.rounds,
+                    delivery.origins,
+                    spec.include_rounds,
+                )
+            assert output.ending is not None
+            yield replies.complete(
+                output.ending,
+                len(spec.prompt),
+                output.length,
+                output.text(),
+                driver.totals,
+                driver.state.cached_tokens,
+            )
+        finally:
+            output.followers -= 1
+            if not output.followers and not output.ended:
+                driver.feed(Detached(driver.now()))
+
+    # --- what the workers say ---------------------------------------------------------
+
+    def on_event(self, worker: str, role: Role, event: WorkerEvent) -> None:
+        """Hand a worker's event to its session."""
+        driver = self._live.get(event.session) if hasattr(event, "session") else None
+        if driver is not None:
+            absorbed = _to_core(worker, role, event, driver.now())
+            if absorbed is not None:
+                driver.feed(absorbed)
+
+    def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
+        """A worker is gone, and these sessions with it."""
+        for name in sessions:
+            if driver := self._live.get(name):
+                driver.feed(WorkerLost(driver.now(), role, worker, reason))
+
+    def on_worker_up(self) -> None:
+        """Somebody may be waiting for this worker."""
+        for driver in list(self._live.values()):
+            driver.feed(Tick(driver.now()))
+
+
+def _name(key: SessionKey) -> str:
+    return f"{key.tenant}/{key.session_id}"
+
+
+def _to_core(worker: str, role: Role, event: WorkerEvent, at: float) -> Event | None:
+    match event:
+        case DraftOpened(_, epoch):
+            return WorkerOpened(at, role, worker, epoch)
+        case VerifyOpened(_, epoch, cached):
+            return WorkerOpened(at, role, worker, epoch, cached)
+        case Draft():
+            return DraftArrived(at, worker, event)
+        case Verdict():
+            return VerdictArrived(at, worker, event)
+        case SessionFailed(_, reason, message, epoch):
+            fatal = reason in (FailureReason.INVALID, FailureReason.UNSUPPORTED)
+            busy = reason is FailureReason.CAPACITY
+            return WorkerLost(at, role, worker, message or reason.name, fatal, busy, epoch)
+        case _:
+            return None

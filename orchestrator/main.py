@@ -1,0 +1,176 @@
+"""An orchestrator process: settings → store, workers, telemetry → served."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+
+from paceline.v1 import inference_pb2 as pb
+from paceline.v1 import inference_pb2_grpc as pb_grpc
+
+from orchestrator.core.state import Limits
+from orchestrator.inference import Inference, Options
+from orchestrator.recorder import Recorder
+from orchestrator.servicer import InferenceServicer
+from orchestrator.sessions import (
+    EmbeddedRedis,
+    RedisSessionStore,
+    StoreOptions,
+    WriterOptions,
+    connect,
+)
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.workers.link import LinkLimits
+from orchestrator.workers.pool import Target, WorkerPool
+from services.common import serving
+from services.common.errors import StoreError
+from services.common.logs import setup_logging
+from services.common.readyfile import write_line
+from services.common.registry import WorkerRegistry
+from services.common.serving import GrpcServer, ServingOptions, TlsFiles
+from services.common.telemetry import Telemetry
+from services.common.types import Role
+
+log = logging.getLogger(__name__)
+
+DISCOVER_EVERY = 0.5
+SETTLE_TIMEOUT = 3.0
+
+
+def run(settings: OrchestratorSettings) -> int:
+    """Serve until SIGTERM or SIGINT. Raises StartError when it cannot start."""
+    setup_logging(json=settings.log_json)
+    return serving.run(_serve(settings))
+
+
+async def _serve(settings: OrchestratorSettings) -> int:
+    stop = serving.stop_on_signals()
+    async with AsyncExitStack() as stack:
+        telemetry = Telemetry.start(
+            "paceline-orchestrator",
+            role="orchestrator",
+            worker_id=settings.orchestrator_id,
+            metrics_port=settings.metrics_port,
+            metrics_host=settings.metrics_host,
+        )
+        stack.callback(telemetry.shutdown)
+        url = settings.redis or await _embedded(stack)
+        store = await _store(settings, url)
+        stack.push_async_callback(store.close)
+        pool = _pool(settings)
+        stack.push_async_callback(pool.close)
+        pool.start()
+        discovery = asyncio.create_task(_discover(settings, pool, url), name="discovery")
+        stack.callback(discovery.cancel)
+        ready = asyncio.create_task(pool.ready(settings.start_timeout))
+        if not await _before(stop, ready):
+            return 0
+        await pool.settle(SETTLE_TIMEOUT)
+        inference = Inference(pool, ready.result(), store, Recorder(telemetry), _options(settings))
+        pool.attach(inference)
+        for warning in inference.defaults.warnings:
+            log.warning("%s", warning)
+        await _answer(settings, inference, pool, stop)
+    return 0
+
+
+async def _answer(
+    settings: OrchestratorSettings, inference: Inference, pool: WorkerPool, stop: asyncio.Event
+) -> None:
+    """Serve clients until told to stop."""
+    server = GrpcServer(_serving_options(settings))
+    assert pool.target is not None
+    servicer = InferenceServicer(inference, pool, pool.target, version("paceline"), settings.method)
+    pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
+    service = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
+    address = await server.start(service)
+    log.info("orchestrator %s serves on %s", settings.orchestrator_id, address)
+    if settings.ready_file is not None:
+        write_line(settings.ready_file, address)
+    await stop.wait()
+    await server.set_ready(False)
+    stopping = asyncio.create_task(server.stop(settings.grace))
+    await inference.drain(settings.grace)
+    await stopping
+
+
+async def _embedded(stack: AsyncExitStack) -> str:
+    server = EmbeddedRedis()
+    await stack.enter_async_context(server)
+    return server.url
+
+
+async def _store(settings: OrchestratorSettings, url: str) -> RedisSessionStore:
+    options = StoreOptions(
+        ttl_ms=round(1e3 * settings.session_ttl),
+        finished_ttl_ms=round(1e3 * settings.finished_ttl),
+        lease_ms=round(1e3 * settings.lease),
+    )
+    return await connect(url, options, WriterOptions(patience_s=settings.store_patience))
+
+
+def _pool(settings: OrchestratorSettings) -> WorkerPool:
+    limits = LinkLimits(silence=settings.worker_silence, engine_stall=settings.engine_stall)
+    return WorkerPool(settings.orchestrator_id, model=settings.model, limits=limits)
+
+
+async def _discover(settings: OrchestratorSettings, pool: WorkerPool, url: str) -> None:
+    """Keep the pool's addresses equal to the settings and the registry."""
+    registry = WorkerRegistry(url)
+    fixed = {
+        Role.VERIFIER: set(settings.verifier_addresses),
+        Role.DRAFTER: set(settings.drafter_addresses),
+    }
+    while True:
+        try:
+            listed = await registry.list()
+        except StoreError:
+            # The writer reports an absent Redis; links go on without it.
+            listed = None
+        for role, addresses in fixed.items():
+            if listed is not None:
+                found = {w.address for w in listed if w.description.role is role}
+                pool.set_addresses(role, addresses | found)
+        await asyncio.sleep(DISCOVER_EVERY)
+
+
+async def _before(stop: asyncio.Event, task: asyncio.Task[Target]) -> bool:
+    """Wait for the task; False if the process was told to stop first."""
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not task.done():
+        task.cancel()
+        return False
+    return True
+
+
+def _options(settings: OrchestratorSettings) -> Options:
+    limits = Limits(
+        deadline=settings.deadline,
+        detach_grace=settings.detach_grace,
+        verifier_wait=settings.verifier_wait,
+        max_in_flight=settings.chained_blocks,
+    )
+    return Options(
+        owner=settings.orchestrator_id,
+        method=settings.method,
+        pacing=settings.pacing,
+        fallback=settings.fallback,
+        num_speculative_tokens=settings.num_speculative_tokens,
+        max_sessions=settings.max_sessions,
+        limits=limits,
+    )
+
+
+def _serving_options(settings: OrchestratorSettings) -> ServingOptions:
+    tls = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    return ServingOptions(
+        address=f"{settings.host}:{settings.port}",
+        insecure=settings.insecure,
+        tls=tls if settings.tls_cert is not None else None,
+        reflection=settings.reflection,
+        grace=settings.grace,
+    )

@@ -1,0 +1,197 @@
+"""What the driver needs from the outside, as protocols. Tests pass fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.core.events import Action, Event
+from orchestrator.core.placement import Wanted
+from orchestrator.core.state import State
+from services.common.types import (
+    DrafterCommand,
+    FinishReason,
+    SessionStatus,
+    VerifierCommand,
+    WorkerDescription,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """Every lookup names the tenant, so a foreign session id is simply not found."""
+
+    tenant: str
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What is stored before any work is done on a session.
+
+    `request` and `resolved` are opaque bytes: the request as it came, and what
+    it was resolved to (mode, sampling), so that another orchestrator goes on
+    with the same values. `digest` identifies the request's content.
+    `ephemeral` sessions keep no text, tokens or prompt after their end.
+    """
+
+    request: bytes
+    digest: str
+    prompt: tuple[int, ...]
+    seed: int
+    owner: str
+    resolved: bytes = b""
+    target_fingerprint: str = ""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """`created` is False when an equal session was there before; attach to it then."""
+
+    created: bool
+    status: SessionStatus
+    term: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session as the store keeps it.
+
+    The lengths stay true when an ephemeral session has dropped its tokens.
+    `matched_stop` is the stop string or the stop token's id. Times are the
+    store's, in milliseconds; `lease_until_ms` is 0 when nobody works on it.
+    """
+
+    status: SessionStatus
+    term: int
+    owner: str
+    request: bytes
+    resolved: bytes
+    digest: str
+    target_fingerprint: str
+    prompt: tuple[int, ...]
+    committed: tuple[int, ...]
+    prompt_len: int
+    committed_len: int
+    seed: int
+    ephemeral: bool
+    finish_reason: FinishReason | None
+    matched_stop: str | int | None
+    created_ms: int
+    lease_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRound:
+    """One committed round: `tokens` tokens after output[:base_len]; opaque `record`."""
+
+    term: int
+    round: int
+    base_len: int
+    tokens: int
+    record: bytes
+
+
+class SessionStore(Protocol):
+    """Sessions that outlive an orchestrator.
+
+    A call takes its place in the order of writes when it is made, not when it
+    is awaited; replies resolve in that order. Cancelling an awaitable does not
+    withdraw its write. Every transition may be repeated without harm.
+
+    All raise StoreError when the store refuses, or stays away longer than its
+    patience. Those that take a `term` also raise Fenced (a later term exists),
+    SessionAborted, and DataLoss (the store has less than it acknowledged).
+    """
+
+    def create(self, key: SessionKey, session: NewSession) -> Awaitable[Created]:
+        """Store a new session with term 1, or find the equal one.
+
+        Raises AlreadyExists when the id is taken by other content.
+        """
+        ...
+
+    def acquire(self, key: SessionKey, owner: str) -> Awaitable[StoredSession]:
+        """Own a session with the next term, even over a live lease.
+
+        A finished or aborted session is returned as it is. Raises NotFound.
+        """
+        ...
+
+    def commit(
+        self,
+        key: SessionKey,
+        term: int,
+        round: int,
+        base_len: int,
+        token_ids: Sequence[int],
+        record: bytes = b"",
+    ) -> Awaitable[int]:
+        """Append one round's tokens after output[:base_len]; the new committed length.
+
+        `round` grows within a term. A repeated round with equal content changes
+        nothing; with other content it raises StoreError.
+        """
+        ...
+
+    def finish(
+        self,
+        key: SessionKey,
+        term: int,
+        committed_len: int,
+        reason: FinishReason,
+        matched_stop: str | int | None = None,
+    ) -> Awaitable[None]:
+        """End a session whose output has `committed_len` tokens."""
+        ...
+
+    def pause(self, key: SessionKey, term: int) -> Awaitable[None]:
+        """Nobody works on the session for now; a finished one stays finished."""
+        ...
+
+    def abort(self, key: SessionKey) -> Awaitable[SessionStatus]:
+        """End a session whoever owns it; FINISHED if it already was. Raises NotFound."""
+        ...
+
+    def get(self, key: SessionKey) -> Awaitable[StoredSession]:
+        """Read a session without touching it. Raises NotFound."""
+        ...
+
+    def rounds(self, key: SessionKey) -> Awaitable[tuple[StoredRound, ...]]:
+        """The newest committed rounds, oldest first; empty when nothing is kept."""
+        ...
+
+
+class Workers(Protocol):
+    """The workers, as a session sees them. Nothing here waits."""
+
+    def place(self, wanted: Wanted) -> WorkerDescription | None:
+        """The worker that suits best, or None."""
+        ...
+
+    def send(self, worker: str, session: str, command: DrafterCommand | VerifierCommand) -> None:
+        """Send a command for a session; swallowed by a worker that is gone."""
+        ...
+
+    def release(self, worker: str, session: str) -> None:
+        """Close the session on the worker."""
+        ...
+
+
+class Recorder(Protocol):
+    """Telemetry's one seam: it sees every event with the actions it led to."""
+
+    def on_step(self, session: str, event: Event, actions: Sequence[Action], state: State) -> None:
+        """Called after each step, before the actions are performed."""
+        ...
+
+    def traceparent(self, session: str) -> str:
+        """W3C trace context of the session's span; empty when nothing is traced."""
+        ...
+
+    def round_traceparent(self, session: str, round: int) -> str:
+        """W3C trace context of a round's span; empty when nothing is traced."""
+        ...

@@ -1,0 +1,109 @@
+"""The input of a request: a prompt, token ids or a conversation, as prompt ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.requests.checks import require
+from orchestrator.requests.model import ServedModel
+from orchestrator.requests.ranges import MAX_MESSAGES, MAX_PROMPT_BYTES, ROLES
+from orchestrator.text import Tokenizer
+from orchestrator.text.template import Message
+from services.common.errors import InvalidRequest
+
+
+def prompt_ids(
+    request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel
+) -> tuple[int, ...]:
+    """The prompt's token ids: at least one, and room for one token more.
+
+    Raises InvalidRequest; values name sizes, not content.
+    """
+    kind = _kind(request)
+    ids = _READERS[kind](request, tokenizer, model)
+    longest = model.max_context_length - 1
+    allowed = f"1 to {longest} tokens (the model's context is {model.max_context_length})"
+    require(1 <= len(ids) <= longest, kind, f"{len(ids)} tokens", allowed)
+    return ids
+
+
+def content(request: pb.GenerateRequest) -> list[Any]:
+    """The input as given, as a JSON value: what makes two inputs equal."""
+    kind = _kind(request)
+    if kind == "prompt":
+        return [kind, request.prompt]
+    if kind == "tokens":
+        return [kind, list(request.tokens.ids)]
+    return [kind, _messages(request)]
+
+
+def _kind(request: pb.GenerateRequest) -> str:
+    kind: str | None = request.WhichOneof("input")
+    if kind is None:
+        raise InvalidRequest("input", None, "one of prompt, tokens, conversation")
+    return kind
+
+
+def _read_prompt(
+    request: pb.GenerateRequest, tokenizer: Tokenizer, _model: ServedModel
+) -> tuple[int, ...]:
+    _require_size("prompt", _size(request.prompt), 1)
+    return tokenizer.encode(request.prompt)
+
+
+def _read_tokens(
+    request: pb.GenerateRequest, _tokenizer: Tokenizer, model: ServedModel
+) -> tuple[int, ...]:
+    ids = tuple(request.tokens.ids)
+    # Length first: an over-long list is not looked through.
+    if len(ids) < model.max_context_length:
+        require_in_vocabulary("tokens.ids", ids, model)
+    return ids
+
+
+def _read_conversation(
+    request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel
+) -> tuple[int, ...]:
+    messages = _messages(request)
+    field, count = "conversation.messages", len(messages)
+    require(1 <= count <= MAX_MESSAGES, field, f"{count} messages", f"1 to {MAX_MESSAGES}")
+    for index, (role, _) in enumerate(messages):
+        require(role in ROLES, f"{field}[{index}].role", role[:64], f"one of {', '.join(ROLES)}")
+    _require_size("conversation", sum(_size(text) for _, text in messages), 0)
+    if not tokenizer.has_chat_template:
+        allowed = f"a prompt or tokens: {model.name} has no chat template"
+        raise InvalidRequest("conversation", f"{count} messages", allowed)
+    return tokenizer.encode_conversation(messages)
+
+
+_Reader = Callable[[pb.GenerateRequest, Tokenizer, ServedModel], tuple[int, ...]]
+_READERS: dict[str, _Reader] = {
+    "prompt": _read_prompt,
+    "tokens": _read_tokens,
+    "conversation": _read_conversation,
+}
+
+
+def require_in_vocabulary(field: str, ids: tuple[int, ...], model: ServedModel) -> None:
+    """Raise InvalidRequest naming the first id that the model does not have."""
+    if not ids or max(ids) < model.vocab_size:
+        return
+    index = next(i for i, token in enumerate(ids) if token >= model.vocab_size)
+    raise InvalidRequest(f"{field}[{index}]", ids[index], f"0 to {model.vocab_size - 1}")
+
+
+def _messages(request: pb.GenerateRequest) -> list[Message]:
+    return [(message.role, message.content) for message in request.conversation.messages]
+
+
+def _size(text: str) -> int:
+    # Counting characters first keeps a huge text from being copied.
+    return len(text) if len(text) > MAX_PROMPT_BYTES else len(text.encode())
+
+
+def _require_size(field: str, size: int, least: int) -> None:
+    allowed = f"{least} to {MAX_PROMPT_BYTES} bytes"
+    require(least <= size <= MAX_PROMPT_BYTES, field, f"{size} bytes", allowed)

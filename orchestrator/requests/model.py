@@ -1,0 +1,113 @@
+"""What a request is checked against: the model that is served, and its own defaults."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.requests.checks import to_float32
+from orchestrator.requests.ranges import TEMPERATURE, TOP_P, Range
+
+# Generation config entries that would change the model's law and that nothing
+# here applies yet, with the value at which they do nothing.
+UNSUPPORTED_DEFAULTS: dict[str, object] = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "guidance_scale": 1.0,
+    "bad_words_ids": None,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None,
+    "watermarking_config": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDefaults:
+    """The sampling a model asks for where a request says nothing.
+
+    `warnings` names what the model asks for and does not get; each is for the
+    log, once, at start. Those parameters are neutral: refusing them would make
+    the model unusable for everyone.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The target model. `methods` are the drafting methods that a request may name."""
+
+    name: str
+    vocab_size: int
+    max_context_length: int
+    methods: tuple[str, ...] = ()
+    defaults: ModelDefaults = field(default_factory=ModelDefaults)
+
+
+def parse_defaults(generation_config_json: str) -> ModelDefaults:
+    """A model's defaults from its generation_config.json.
+
+    `do_sample: false` does not force greedy. Entries that cannot be used are
+    neutral and named in `warnings`; nothing raises.
+    """
+    try:
+        config = json.loads(generation_config_json or "{}")
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        return ModelDefaults(warnings=("the model's generation config is not a JSON object",))
+    warnings = _unsupported(config)
+    return ModelDefaults(
+        temperature=_number(config, "temperature", TEMPERATURE, 1.0, warnings),
+        top_p=_number(config, "top_p", TOP_P, 1.0, warnings),
+        top_k=_count(config, "top_k", warnings),
+        warnings=tuple(warnings),
+    )
+
+
+def _unsupported(config: dict[str, Any]) -> list[str]:
+    return [
+        f"{name} {config[name]!r} of the model's generation config is not supported yet"
+        for name, neutral in UNSUPPORTED_DEFAULTS.items()
+        if config.get(name) not in (None, neutral, [])
+    ]
+
+
+def _number(
+    config: dict[str, Any], name: str, allowed: Range, neutral: float, warnings: list[str]
+) -> float:
+    value = config.get(name)
+    if value is None:
+        return neutral
+    if isinstance(value, int | float) and math.isfinite(value) and allowed.holds(value):
+        return to_float32(value)
+    warnings.append(f"{name} {value!r} of the model's generation config is not {allowed.text}")
+    return neutral
+
+
+def _count(config: dict[str, Any], name: str, warnings: list[str]) -> int:
+    value = config.get(name)
+    if value is None:
+        return 0
+    if isinstance(value, int) and 0 <= value < 2**32:
+        return value
+    warnings.append(f"{name} {value!r} of the model's generation config is not a count")
+    return 0

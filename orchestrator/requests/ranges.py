@@ -1,0 +1,51 @@
+"""The numbers that bound a request, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_PROMPT_BYTES = 4 * 1024 * 1024
+MAX_MESSAGES = 1024
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 256
+MAX_STOP_TOKEN_IDS = 64
+MAX_LOGPROBS = 20
+MAX_SPECULATIVE_TOKENS = 64
+MAX_METHOD_LENGTH = 256
+DEFAULT_MAX_TOKENS = 256
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A closed range of numbers, `low` itself left out when `above`; never holds NaN.
+
+    With `or_zero`, 0 is allowed beside it.
+    """
+
+    low: float
+    high: float
+    above: bool = False
+    or_zero: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether the value is in the range."""
+        if self.or_zero and value == 0:
+            return True
+        over = value > self.low if self.above else value >= self.low
+        return over and value <= self.high
+
+    @property
+    def text(self) -> str:
+        """The range in words."""
+        zero = "0, or " if self.or_zero else ""
+        low = f"above {self.low:g}" if self.above else f"{self.low:g}"
+        return f"{zero}{low} to {self.high:g}"
+
+
+# Far below, logits divided by it would overflow float32.
+TEMPERATURE = Range(1e-4, 1e4, or_zero=True)
+TOP_P = Range(0.0, 1.0, above=True)
+MIN_P = Range(0.0, 1.0)
+PENALTY = Range(-2.0, 2.0)
+REPETITION_PENALTY = Range(0.0, 2.0, above=True)

@@ -1,0 +1,135 @@
+"""Sampling parameters: ranges, defaults, and what is not supported yet."""
+
+from __future__ import annotations
+
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.requests.checks import require, shown
+from orchestrator.requests.inputs import require_in_vocabulary
+from orchestrator.requests.model import ServedModel
+from orchestrator.requests.ranges import (
+    DEFAULT_MAX_TOKENS,
+    MAX_LOGPROBS,
+    MAX_STOP_LENGTH,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+    MIN_P,
+    PENALTY,
+    REPETITION_PENALTY,
+    TEMPERATURE,
+    TOP_P,
+    Range,
+)
+from services.common.errors import InvalidRequest
+from services.common.types import ResolvedSampling
+
+_NEUTRAL_ONLY = (
+    ("min_p", MIN_P, 0.0),
+    ("frequency_penalty", PENALTY, 0.0),
+    ("presence_penalty", PENALTY, 0.0),
+    ("repetition_penalty", REPETITION_PENALTY, 1.0),
+)
+
+
+def check_sampling(params: pb.SamplingParams, model: ServedModel) -> None:
+    """Everything that can be refused before the prompt is looked at."""
+    _check_number(params, "temperature", TEMPERATURE)
+    _check_number(params, "top_p", TOP_P)
+    for name, allowed, neutral in _NEUTRAL_ONLY:
+        _check_number(params, name, allowed)
+        _check_neutral(params, name, neutral)
+    _refuse_constraints(params)
+    _check_stops(params, model)
+    _check_logprobs(params)
+
+
+def resolve_sampling(
+    params: pb.SamplingParams, model: ServedModel, eos_token_ids: tuple[int, ...], room: int
+) -> ResolvedSampling:
+    """Checked parameters with every default filled in.
+
+    `room` is how many tokens the context has left after the prompt. Raises
+    InvalidRequest when the lengths asked for do not fit.
+    """
+    defaults = model.defaults
+    max_tokens = _max_tokens(params, room)
+    top_k = params.top_k if params.HasField("top_k") else defaults.top_k
+    return ResolvedSampling(
+        temperature=_or_default(params, "temperature", defaults.temperature),
+        top_p=_or_default(params, "top_p", defaults.top_p),
+        top_k=0 if top_k >= model.vocab_size else top_k,
+        max_tokens=max_tokens,
+        min_tokens=_min_tokens(params, max_tokens),
+        stop_token_ids=_stop_token_ids(params, eos_token_ids),
+        logprobs=params.logprobs if params.HasField("logprobs") else None,
+    )
+
+
+def stop_strings(params: pb.SamplingParams) -> tuple[str, ...]:
+    """The stop strings, each once, in the order given."""
+    return tuple(dict.fromkeys(params.stop))
+
+
+def _or_default(params: pb.SamplingParams, name: str, default: float) -> float:
+    value: float = getattr(params, name)
+    return value if params.HasField(name) else default
+
+
+def _check_number(params: pb.SamplingParams, name: str, allowed: Range) -> None:
+    if params.HasField(name):
+        value = getattr(params, name)
+        require(allowed.holds(value), f"sampling.{name}", shown(value), allowed.text)
+
+
+def _check_neutral(params: pb.SamplingParams, name: str, neutral: float) -> None:
+    if params.HasField(name):
+        value = getattr(params, name)
+        allowed = f"{neutral:g} (not supported yet)"
+        require(value == neutral, f"sampling.{name}", shown(value), allowed)
+
+
+def _refuse_constraints(params: pb.SamplingParams) -> None:
+    constraint = params.WhichOneof("response_format")
+    if constraint is not None:
+        raise InvalidRequest(f"sampling.{constraint}", "set", "left out (not supported yet)")
+    biases = len(params.logit_bias)
+    require(not biases, "sampling.logit_bias", f"{biases} entries", "none (not supported yet)")
+
+
+def _check_stops(params: pb.SamplingParams, model: ServedModel) -> None:
+    count = len(params.stop)
+    require(count <= MAX_STOPS, "sampling.stop", f"{count} strings", f"at most {MAX_STOPS} strings")
+    for index, stop in enumerate(params.stop):
+        fits = 1 <= len(stop) <= MAX_STOP_LENGTH
+        size, allowed = f"{len(stop)} characters", f"1 to {MAX_STOP_LENGTH} characters"
+        require(fits, f"sampling.stop[{index}]", size, allowed)
+    field, ids = "sampling.stop_token_ids", tuple(params.stop_token_ids)
+    allowed = f"at most {MAX_STOP_TOKEN_IDS} ids"
+    require(len(ids) <= MAX_STOP_TOKEN_IDS, field, f"{len(ids)} ids", allowed)
+    require_in_vocabulary(field, ids, model)
+
+
+def _check_logprobs(params: pb.SamplingParams) -> None:
+    wanted = params.logprobs
+    require(wanted <= MAX_LOGPROBS, "sampling.logprobs", wanted, f"0 to {MAX_LOGPROBS}")
+
+
+def _max_tokens(params: pb.SamplingParams, room: int) -> int:
+    if not params.HasField("max_tokens"):
+        return min(DEFAULT_MAX_TOKENS, room)
+    value: int = params.max_tokens
+    allowed = f"1 to {room} (what the context has left after the prompt)"
+    require(1 <= value <= room, "sampling.max_tokens", value, allowed)
+    return value
+
+
+def _min_tokens(params: pb.SamplingParams, max_tokens: int) -> int:
+    value: int = params.min_tokens
+    allowed = f"0 to {max_tokens} (max_tokens)"
+    require(value <= max_tokens, "sampling.min_tokens", value, allowed)
+    return value
+
+
+def _stop_token_ids(params: pb.SamplingParams, eos_token_ids: tuple[int, ...]) -> tuple[int, ...]:
+    eos = () if params.ignore_eos else eos_token_ids
+    return tuple(sorted({*eos, *params.stop_token_ids}))

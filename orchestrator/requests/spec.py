@@ -1,0 +1,63 @@
+"""What a session was asked to be: a checked request with every default filled in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from orchestrator.text import TextStream, Tokenizer
+from services.common.types import ResolvedSampling, VerifyMode
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """One session's fixed values.
+
+    `method` empty and `window_cap` None mean the server's default. `digest`
+    identifies the content: equal for requests that ask for the same, whatever
+    their id; a seed drawn by the server is no part of it.
+    """
+
+    session: str
+    model: str
+    prompt: tuple[int, ...]
+    sampling: ResolvedSampling
+    seed: int
+    mode: VerifyMode
+    digest: str
+    stop: tuple[str, ...] = ()
+    include_stop_str: bool = False
+    skip_special_tokens: bool = True
+    include_rounds: bool = False
+    ephemeral: bool = False
+    method: tuple[str, ...] = ()
+    window_cap: int | None = None
+    disable_speculation: bool = False
+    num_candidates: int = 1
+
+    def text_stream(self, tokenizer: Tokenizer) -> TextStream:
+        """An empty stream that turns this session's output into text."""
+        return TextStream(
+            tokenizer,
+            self.stop,
+            self.include_stop_str,
+            self.skip_special_tokens,
+            self.sampling.stop_token_ids,
+            self.sampling.min_tokens,
+        )
+
+
+# No part of a request's content: the id, what the input became, and the digest itself.
+_NO_CONTENT = ("session", "prompt", "digest")
+
+
+def content_digest(spec: SessionSpec, input_content: Any, given_seed: int | None) -> str:
+    """SHA-256 over the normalised values, as hex. `input_content` is a JSON value."""
+    # asdict would copy the prompt id by id.
+    fields = asdict(replace(spec, prompt=()))
+    values = {key: value for key, value in fields.items() if key not in _NO_CONTENT}
+    values |= {"mode": spec.mode.name, "seed": given_seed, "input": input_content}
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,123 @@
+"""Between our records and what Redis holds and answers."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+from urllib.parse import quote
+
+from orchestrator.ports import Created, NewSession, SessionKey, StoredRound, StoredSession
+from services.common.types import FinishReason, SessionStatus
+
+RECORD_VERSION = 1
+
+
+def keys_of(prefix: str, key: SessionKey) -> tuple[str, str, str]:
+    """The session's meta hash, its tokens and its rounds; one hash tag, so one slot.
+
+    Both names are escaped: no two sessions of two tenants can meet in one key.
+    """
+    tag = f"{quote(key.tenant, safe=':')}/{quote(key.session_id, safe=':')}"
+    family = f"{prefix}{{{tag}}}:"
+    return f"{family}meta", f"{family}tokens", f"{family}rounds"
+
+
+def pack(token_ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian uint32."""
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+
+
+def unpack(packed: bytes) -> tuple[int, ...]:
+    """Inverse of `pack`."""
+    return struct.unpack(f"<{len(packed) // 4}I", packed)
+
+
+def encode_stop(matched_stop: str | int | None) -> str:
+    """A stop string or a stop token's id as text that says which it is."""
+    match matched_stop:
+        case None:
+            return ""
+        case int():
+            return f"token:{matched_stop}"
+        case str():
+            return f"text:{matched_stop}"
+
+
+def decode_stop(encoded: bytes) -> str | int | None:
+    """Inverse of `encode_stop`."""
+    kind, _, value = encoded.decode().partition(":")
+    if kind == "token":
+        return int(value)
+    return value if kind == "text" else None
+
+
+def encode_session(session: NewSession, lease_ms: int) -> list[bytes | str | int]:
+    """Name, value, … of the meta hash, but for what the script itself sets."""
+    fields: dict[str, bytes | str | int] = {
+        "version": RECORD_VERSION,
+        "request": session.request,
+        "resolved": session.resolved,
+        "target_fingerprint": session.target_fingerprint,
+        "prompt": pack(session.prompt),
+        "prompt_len": len(session.prompt),
+        "seed": str(session.seed),
+        "owner": session.owner,
+        "ephemeral": int(session.ephemeral),
+        "lease_ms": lease_ms,
+    }
+    return list(chain.from_iterable(fields.items()))
+
+
+def decode_created(reply: list[Any]) -> Created:
+    """The answer of create.lua."""
+    _, created, status, term, owner = reply
+    return Created(bool(created), decode_status(status), int(term), owner.decode())
+
+
+def decode_status(name: bytes) -> SessionStatus:
+    """A status as the scripts write it."""
+    return SessionStatus[name.decode().upper()]
+
+
+def decode_session(reply: list[Any]) -> StoredSession:
+    """The answer of get.lua and acquire.lua."""
+    _, flat, tokens = reply
+    meta: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+    reason = meta.get(b"finish_reason")
+    return StoredSession(
+        status=decode_status(meta[b"status"]),
+        term=int(meta[b"term"]),
+        owner=meta[b"owner"].decode(),
+        request=meta.get(b"request", b""),
+        resolved=meta.get(b"resolved", b""),
+        digest=meta[b"digest"].decode(),
+        target_fingerprint=meta[b"target_fingerprint"].decode(),
+        prompt=unpack(meta.get(b"prompt", b"")),
+        committed=unpack(tokens),
+        prompt_len=int(meta[b"prompt_len"]),
+        committed_len=int(meta[b"committed_len"]),
+        seed=int(meta[b"seed"]),
+        ephemeral=meta[b"ephemeral"] == b"1",
+        finish_reason=FinishReason[reason.decode().upper()] if reason else None,
+        matched_stop=decode_stop(meta.get(b"matched_stop", b"")),
+        created_ms=int(meta[b"created_ms"]),
+        lease_until_ms=int(meta[b"lease_until_ms"]),
+    )
+
+
+def decode_rounds(reply: list[Any]) -> tuple[StoredRound, ...]:
+    """The answer of rounds.lua, oldest first."""
+    return tuple(_decode_round(flat) for _, flat in reply[1])
+
+
+def _decode_round(flat: list[bytes]) -> StoredRound:
+    fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+    return StoredRound(
+        term=int(fields[b"term"]),
+        round=int(fields[b"round"]),
+        base_len=int(fields[b"base_len"]),
+        tokens=int(fields[b"tokens"]),
+        record=fields[b"record"],
+    )

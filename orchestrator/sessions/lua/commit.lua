@@ -1,0 +1,32 @@
+-- ARGV: term, round, base_len, packed tokens, opaque record, most rounds kept
+local term, round, base = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local packed, record, keep = ARGV[4], ARGV[5], ARGV[6]
+local refused = refusal(term)
+if refused then return refused end
+
+local stored = redis.call('HMGET', meta, 'status', 'committed_len', 'round', 'round_base')
+local length, last, last_base = tonumber(stored[2]), tonumber(stored[3]), tonumber(stored[4])
+local count = #packed / 4
+
+if round <= last then
+  -- A replay. What it says must be what is stored; a finished session may have dropped its text.
+  local ended = stored[1] == 'finished'
+  local same = base + count <= length and (round < last or base == last_base)
+  if same and not ended and count > 0 then
+    same = redis.call('GETRANGE', text, base * 4, (base + count) * 4 - 1) == packed
+  end
+  if not same then return {'conflict', 'round ' .. round .. ' was committed with other content'} end
+  if not ended then hold() end
+  return {'ok', length}
+end
+
+if stored[1] == 'finished' then return {'ended'} end
+if base > length then return {'lost', length .. ' tokens'} end
+if base < length then return {'conflict', 'base ' .. base .. ' is before the end of the text, ' .. length} end
+
+if count > 0 then redis.call('APPEND', text, packed) end
+redis.call('XADD', rounds, 'MAXLEN', '~', keep, '*', 'term', term, 'round', ARGV[2],
+  'base_len', ARGV[3], 'tokens', integer(count), 'record', record)
+redis.call('HSET', meta, 'committed_len', integer(length + count), 'round', ARGV[2], 'round_base', ARGV[3])
+hold()
+return {'ok', length + count}

@@ -1,0 +1,55 @@
+-- Prepended to every script. All keys of a session share one hash tag.
+-- meta: a hash; text: committed tokens as packed little-endian uint32; rounds: a stream.
+-- Replies are {code, ...}; codes that refuse: missing, fenced, aborted, ended, lost, conflict.
+local meta, text, rounds = KEYS[1], KEYS[2], KEYS[3]
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function integer(number)
+  return string.format('%.0f', number)
+end
+
+local function field(name)
+  return redis.call('HGET', meta, name)
+end
+
+-- Scripts may not be cut short between these: a key without an expiry stays for ever.
+local function expire(ttl_ms)
+  for _, key in ipairs(KEYS) do
+    redis.call('PEXPIRE', key, ttl_ms)
+  end
+end
+
+local function hold()
+  local terms = redis.call('HMGET', meta, 'lease_ms', 'ttl_ms')
+  redis.call('HSET', meta, 'lease_until_ms', integer(now_ms() + terms[1]))
+  expire(terms[2])
+end
+
+local function let_go(status, ttl_ms)
+  redis.call('HSET', meta, 'status', status, 'lease_until_ms', '0')
+  expire(ttl_ms)
+end
+
+local function forget_if_ephemeral()
+  if field('ephemeral') == '1' then
+    redis.call('DEL', text, rounds)
+    redis.call('HDEL', meta, 'request', 'resolved', 'prompt', 'matched_stop')
+  end
+end
+
+local function snapshot()
+  return {'ok', redis.call('HGETALL', meta), redis.call('GET', text) or ''}
+end
+
+-- Why a write of `term` is refused, or nil. Finished sessions are the caller's to judge.
+local function refusal(term)
+  local stored = redis.call('HMGET', meta, 'status', 'term')
+  if not stored[1] then return {'missing'} end
+  if stored[1] == 'aborted' then return {'aborted'} end
+  if tonumber(stored[2]) > tonumber(term) then return {'fenced', stored[2]} end
+  if tonumber(stored[2]) < tonumber(term) then return {'lost', 'term ' .. stored[2]} end
+end

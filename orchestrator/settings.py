@@ -1,0 +1,99 @@
+"""Settings of an orchestrator process: flags, else `PACELINE_<NAME>`, else the default."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+class OrchestratorSettings(BaseSettings):
+    """Run one orchestrator: clients speak to it, it drives drafters and verifiers."""
+
+    model_config = SettingsConfigDict(env_prefix="PACELINE_", frozen=True, extra="ignore")
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(50051, ge=0, le=65535, description="port to listen on, 0 = a free one")
+    redis: str | None = Field(
+        None, description="URL of the Redis for sessions; left out: a private local server"
+    )
+    verifier_addresses: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="host:port of verifiers, joined by commas, beside those in the registry"
+    )
+    drafter_addresses: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="host:port of drafters, joined by commas, beside those in the registry"
+    )
+    model: str = Field("", description="target model to accept; left out: the first verifier's")
+    method: str = Field("", description="default drafting method; left out: the first offered")
+    pacing: Literal["eager", "fixed"] = Field(
+        "eager", description="when to verify: eager (asynchronous) or fixed (synchronous)"
+    )
+    fallback: bool = Field(True, description="stop drafting while drafts do not pay")
+    num_speculative_tokens: int = Field(
+        16, ge=1, le=64, description="most tokens a drafter may be ahead of the committed text"
+    )
+    chained_blocks: int = Field(
+        1, ge=1, le=4, description="most blocks of one session at the verifier at once"
+    )
+    max_sessions: int = Field(1024, ge=1, description="most sessions open at once")
+    deadline: float = Field(300.0, gt=0, description="seconds that one session may take")
+    detach_grace: float = Field(
+        10.0, ge=0, description="seconds that a session goes on after its client has left"
+    )
+    verifier_wait: float = Field(
+        60.0, gt=0, description="seconds that a session waits for a verifier"
+    )
+    worker_silence: float = Field(
+        2.0, gt=0, description="seconds without a message after which a worker counts as stalled"
+    )
+    engine_stall: float = Field(
+        15.0,
+        gt=0,
+        description="seconds without an engine step, while work waits, "
+        "after which a worker counts as stalled",
+    )
+    start_timeout: float = Field(
+        120.0, gt=0, description="seconds to wait for a first verifier at start"
+    )
+    session_ttl: float = Field(3600.0, gt=0, description="seconds that an idle session is kept")
+    finished_ttl: float = Field(600.0, gt=0, description="seconds that a finished one is kept")
+    lease: float = Field(5.0, gt=0, description="seconds that the lease of a session lasts")
+    store_patience: float = Field(
+        60.0, gt=0, description="seconds that a session waits for a Redis that is away"
+    )
+    orchestrator_id: str = Field(
+        default_factory=lambda: f"orchestrator-{secrets.token_hex(4)}",
+        min_length=1,
+        description="name in leases and logs; left out: a random one",
+    )
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="port of /metrics, 0 = a free one; left out: none"
+    )
+    metrics_host: str = Field("127.0.0.1", description="address of /metrics")
+    reflection: bool = Field(False, description="serve gRPC reflection")
+    ready_file: Path | None = Field(
+        None, description="file that gets the address as one line once this process serves"
+    )
+    grace: float = Field(5.0, ge=0, description="seconds that open streams get at the end")
+    log_json: bool = Field(False, description="log as JSON lines")
+    insecure: bool = Field(False, description="serve without TLS on other than loopback")
+    tls_cert: Path | None = Field(None, description="PEM file of this server's certificate")
+    tls_key: Path | None = Field(None, description="PEM file of its private key")
+    tls_ca: Path | None = Field(None, description="PEM file of the CA that clients must be of")
+
+    @field_validator("verifier_addresses", "drafter_addresses", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+    @field_validator("verifier_addresses", "drafter_addresses")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdigit():
+                raise ValueError(f"{address!r} is not host:port")
+        return value

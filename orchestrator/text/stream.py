@@ -1,0 +1,152 @@
+"""The text of a session as its tokens come.
+
+The text after n tokens is a function of those n tokens, of the stop strings and
+of the output flags: how the tokens were cut into chunks leaves no trace in it, so
+a resumed stream starts exactly where the first n tokens ended.
+
+Held back: the start of an incomplete character, and an end of the text that may
+still become a stop string. At the end of the output the latter comes out, the
+former never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+
+from orchestrator.core.state import TextStop
+from orchestrator.text.detokenize import DecodeState, advance
+from orchestrator.text.stops import ROOT, StopMatcher
+from orchestrator.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TextState:
+    """What the first `count` tokens leave behind; `stop` is the stop string they completed."""
+
+    decode: DecodeState = field(default_factory=DecodeState)
+    count: int = 0
+    node: int = ROOT
+    held: str = ""
+    stop: str = ""
+
+
+class TextRules:
+    """How one session's tokens become text: a pure step from state to state.
+
+    A stop string counts when its last character comes with a token after the
+    first `min_tokens`; of several, the one completed first, then the longest. It
+    is cut off unless `include_stop_str`. So is the text of `stop_token_ids`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str] = (),
+        include_stop_str: bool = False,
+        skip_special_tokens: bool = True,
+        stop_token_ids: Iterable[int] = (),
+        min_tokens: int = 0,
+    ) -> None:
+        hidden = frozenset() if include_stop_str else frozenset(stop_token_ids)
+        skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._silent = hidden | skipped
+        self._tokenizer = tokenizer
+        self._matcher = StopMatcher(stop) if stop else None
+        self._include_stop_str = include_stop_str
+        self._min_tokens = min_tokens
+
+    def step(self, state: TextState, token: int) -> tuple[TextState, str]:
+        """The state after one more token, and the text it released."""
+        counted = replace(state, count=state.count + 1)
+        if state.stop or token in self._silent:
+            return counted, ""
+        decode, text = advance(self._tokenizer, state.decode, token)
+        counted = replace(counted, decode=decode)
+        if self._matcher is None or not text:
+            return counted, text
+        return self._watch(self._matcher, counted, text)
+
+    def find_stop(self, state: TextState, tokens: Iterable[int]) -> TextStop | None:
+        """Where a stop string would end the output if `tokens` followed."""
+        for keep, token in enumerate(tokens, 1):
+            state, _ = self.step(state, token)
+            if state.stop:
+                return TextStop(keep, state.stop)
+        return None
+
+    def _watch(self, matcher: StopMatcher, state: TextState, text: str) -> tuple[TextState, str]:
+        node, waiting = state.node, state.held + text
+        for end, char in enumerate(text, len(state.held) + 1):
+            node = matcher.step(node, char)
+            stop = matcher.match(node)
+            if stop and state.count > self._min_tokens:
+                keep = end if self._include_stop_str else end - len(stop)
+                return replace(state, node=ROOT, held="", stop=stop), waiting[:keep]
+        keep = len(waiting) - matcher.held(node)
+        return replace(state, node=node, held=waiting[keep:]), waiting[:keep]
+
+
+class TextStream:
+    """The text of one session so far, a piece for each token.
+
+    Amortised constant work per token.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str] = (),
+        include_stop_str: bool = False,
+        skip_special_tokens: bool = True,
+        stop_token_ids: Iterable[int] = (),
+        min_tokens: int = 0,
+    ) -> None:
+        self.rules = TextRules(
+            tokenizer, stop, include_stop_str, skip_special_tokens, stop_token_ids, min_tokens
+        )
+        self.state = TextState()
+        self._pieces: list[str] = []
+
+    def __len__(self) -> int:
+        """Tokens taken so far."""
+        return len(self._pieces)
+
+    def scan(self, new_tokens: Iterable[int]) -> TextStop | None:
+        """Where a stop string would end the output if `new_tokens` followed. Changes nothing."""
+        return self.rules.find_stop(self.state, new_tokens)
+
+    def append(self, tokens: Iterable[int], finished: bool = False) -> list[str]:
+        """Take tokens; the text each released. With `finished` the last releases what is held.
+
+        Tokens after a completed stop string release nothing.
+        """
+        first = len(self._pieces)
+        for token in tokens:
+            self.state, piece = self.rules.step(self.state, token)
+            self._pieces.append(piece)
+        if finished and len(self._pieces) > first:
+            self._pieces[-1] += self.state.held
+            self.state = replace(self.state, held="", node=ROOT)
+        return self._pieces[first:]
+
+    @property
+    def text(self) -> str:
+        """All text released so far."""
+        return "".join(self._pieces)
+
+    def text_at(self, count: int) -> str:
+        """The text that the first `count` tokens released."""
+        return "".join(self._pieces[:count])
+
+    def pieces(self, offset: int = 0) -> list[str]:
+        """The text each token released, from the one at `offset` on."""
+        return self._pieces[offset:]
+
+    def replay(self, tokens: Iterable[int], finished: bool = False) -> TextStream:
+        """A stream by the same rules that has taken `tokens` from the start."""
+        stream = copy(self)
+        stream.state, stream._pieces = TextState(), []
+        stream.append(tokens, finished)
+        return stream

@@ -1,0 +1,52 @@
+"""A session's speculation in numbers, summed over its rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.core.events import RoundRecord
+
+
+@dataclass(slots=True)
+class SpecTotals:
+    """Sums over rounds; discarded blocks are left out.
+
+    `histogram[i]` counts rounds with a draft in which exactly i tokens were accepted.
+    """
+
+    target_steps: int = 0
+    emitted: int = 0
+    spec_steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    histogram: list[int] = field(default_factory=list)
+
+    def add(self, record: RoundRecord) -> None:
+        """Count one verified round."""
+        self.count(record.emitted_tokens, record.draft_tokens, record.accepted_tokens)
+
+    def count(self, emitted: int, drafted: int, accepted: int) -> None:
+        """Count a round by its numbers of tokens."""
+        self.target_steps += 1
+        self.emitted += emitted
+        if drafted:
+            self.spec_steps += 1
+            self.drafted += drafted
+            self.accepted += accepted
+            self.histogram.extend([0] * (accepted + 1 - len(self.histogram)))
+            self.histogram[accepted] += 1
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """1 + accepted / rounds with a draft, as vLLM defines it; 0 without such a round."""
+        return 1 + self.accepted / self.spec_steps if self.spec_steps else 0.0
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Accepted / drafted; 0 when nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def block_efficiency(self) -> float:
+        """Emitted tokens / target forwards; plain decoding = 1; 0 before the first."""
+        return self.emitted / self.target_steps if self.target_steps else 0.0

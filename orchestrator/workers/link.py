@@ -1,0 +1,265 @@
+"""One link: a worker's description, then batches of commands out and events in.
+
+A link never resends anything. When it breaks, its sessions are gone on the
+worker's side, and whoever owns them opens them elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from paceline.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+
+from services.common.errors import ProtocolError, StartError
+from services.common.serving import channel_options
+from services.common.types import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    DrafterCommand,
+    DrafterEvent,
+    Draining,
+    LinkHello,
+    Progress,
+    Role,
+    TokenizerBundle,
+    VerifierCommand,
+    VerifierEvent,
+    WorkerDescription,
+)
+from services.common.wire import DRAFTER_LINK, VERIFIER_LINK, decode_description, join_bundle
+
+log = logging.getLogger(__name__)
+
+Command = DrafterCommand | VerifierCommand
+WorkerEvent = DrafterEvent | VerifierEvent
+
+DESCRIBE_TIMEOUT = 5.0
+TOKENIZER_TIMEOUT = 60.0
+FIRST_RETRY = 0.1
+LONGEST_RETRY = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLimits:
+    """When a worker counts as stalled, and how much may wait for it.
+
+    `silence`: seconds without any message; `engine_stall`: seconds without an
+    engine step while work is queued; `outbox`: commands not yet sent.
+    """
+
+    silence: float = 2.0
+    engine_stall: float = 15.0
+    outbox: int = 65_536
+
+
+class WorkerLink:
+    """The link to the worker at one address; connects again until it is closed.
+
+    `on_up(link)` is called when the worker described itself and the stream is
+    open; it may refuse the worker by raising StartError. `on_event(link, event)`
+    gets everything but progress. `on_down(link)` says that the sessions are lost.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        role: Role,
+        orchestrator_id: str,
+        *,
+        on_up: Callable[[WorkerLink], Awaitable[None]],
+        on_event: Callable[[WorkerLink, WorkerEvent], None],
+        on_down: Callable[[WorkerLink, str], None],
+        limits: LinkLimits | None = None,
+    ) -> None:
+        self.address = address
+        self.role = role
+        self.description: WorkerDescription | None = None
+        self.progress = Progress()
+        self.draining = False
+        self.up = False
+        self.assigned: set[str] = set()
+        self.problem = ""
+        self._hello = LinkHello(orchestrator_id)
+        self._on_up, self._on_event, self._on_down = on_up, on_event, on_down
+        self._limits = limits or LinkLimits()
+        self._outbox: list[Command] = []
+        self._wake = asyncio.Event()
+        self._heard_at = self._moved_at = 0.0
+        self._codec: Any = DRAFTER_LINK if role is Role.DRAFTER else VERIFIER_LINK
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def worker_id(self) -> str:
+        """The worker's own name; its address before it told."""
+        return self.description.worker_id if self.description else self.address
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._task = asyncio.create_task(self._run(), name=f"link {self.address}")
+
+    async def close(self) -> None:
+        """End the link; the worker frees its sessions."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def send(self, command: Command) -> None:
+        """Queue a command; all that are queued in one turn of the loop leave together.
+
+        A worker that does not read is cut off when the queue is full.
+        """
+        if not self.up:
+            return
+        if len(self._outbox) >= self._limits.outbox:
+            self.cut("it does not read its commands")
+            return
+        self._outbox.append(command)
+        self._wake.set()
+
+    def stalled(self, now: float) -> str:
+        """Why the worker counts as stalled; empty while it does not."""
+        if not self.up:
+            return ""
+        if now - self._heard_at > self._limits.silence:
+            return f"silent for {now - self._heard_at:.1f} s"
+        idle = not self.progress.queued_tokens
+        if not idle and now - self._moved_at > self._limits.engine_stall:
+            return f"no engine step for {now - self._moved_at:.1f} s with work queued"
+        return ""
+
+    def check(self, now: float) -> None:
+        """Cut the link off if the worker is stalled."""
+        if reason := self.stalled(now):
+            self.cut(reason)
+
+    async def fetch_tokenizer(self) -> TokenizerBundle:
+        """The verifier's tokenizer, template and generation config."""
+        async with self._channel() as channel:
+            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+            parts = stub.GetTokenizer(verifier_pb2.GetTokenizerRequest(), timeout=TOKENIZER_TIMEOUT)
+            return join_bundle([message.part async for message in parts])
+
+    # --- connecting -----------------------------------------------------------------
+
+    def _channel(self) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(self.address, options=channel_options())
+
+    async def _run(self) -> None:
+        pause = FIRST_RETRY
+        while True:
+            try:
+                await self._connect_once()
+                pause = FIRST_RETRY
+            except (grpc.aio.AioRpcError, ProtocolError, StartError) as error:
+                self._report(_reason(error))
+            except Exception:
+                log.exception("link to the %s at %s failed", self.role.value, self.address)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_RETRY)
+
+    async def _connect_once(self) -> None:
+        async with self._channel() as channel:
+            self.description = await self._describe(channel)
+            stub: Any
+            if self.role is Role.DRAFTER:
+                stub = drafter_pb2_grpc.DrafterServiceStub(channel)
+            else:
+                stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+            call = stub.Link()
+            await call.write(self._codec.encode_request(hello=self._hello))
+            await self._serve(call)
+
+    async def _describe(self, channel: grpc.aio.Channel) -> WorkerDescription:
+        response: Any
+        if self.role is Role.DRAFTER:
+            drafter = drafter_pb2_grpc.DrafterServiceStub(channel)
+            response = await drafter.Describe(
+                drafter_pb2.DrafterServiceDescribeRequest(), timeout=DESCRIBE_TIMEOUT
+            )
+        else:
+            verifier = verifier_pb2_grpc.VerifierServiceStub(channel)
+            response = await verifier.Describe(
+                verifier_pb2.VerifierServiceDescribeRequest(), timeout=DESCRIBE_TIMEOUT
+            )
+        description = decode_description(response.worker)
+        _check(description, self.role)
+        return description
+
+    async def _serve(self, call: Any) -> None:
+        self._outbox.clear()
+        self._call = call
+        self._heard_at = self._moved_at = time.monotonic()
+        self.progress, self.draining, self.up = Progress(), False, True
+        writer = asyncio.create_task(self._write(call), name=f"writer {self.address}")
+        try:
+            await self._on_up(self)
+            self.problem = ""
+            await self._read(call)
+        finally:
+            self.up = False
+            writer.cancel()
+            call.cancel()
+            self._on_down(self, self.problem or "the link broke")
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch, self._outbox = self._outbox, []
+            if batch:
+                with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):
+                    await call.write(self._codec.encode_request(batch))
+
+    async def _read(self, call: Any) -> None:
+        async for message in call:
+            self._heard_at = time.monotonic()
+            for event in self._codec.decode_response(message):
+                self._absorb(event)
+
+    def _absorb(self, event: WorkerEvent) -> None:
+        match event:
+            case Progress():
+                if event.steps != self.progress.steps or not event.queued_tokens:
+                    self._moved_at = self._heard_at
+                self.progress = event
+            case Draining():
+                self.draining = True
+                self._on_event(self, event)
+            case _:
+                self._on_event(self, event)
+
+    def cut(self, reason: str) -> None:
+        """Give the worker up at once; the connection is made anew."""
+        if self.up:
+            log.warning("%s %s: %s", self.role.value, self.worker_id, reason)
+            self.problem, self.up = reason, False
+            self._call.cancel()
+
+    def _report(self, problem: str) -> None:
+        """Log a problem once, not at every retry."""
+        if problem != self.problem:
+            self.problem = problem
+            log.warning("%s at %s: %s", self.role.value, self.address, problem)
+
+
+def _check(description: WorkerDescription, role: Role) -> None:
+    if description.role is not role:
+        raise StartError(f"it is a {description.role.value}, not a {role.value}")
+    if description.protocol_min > PROTOCOL_MAX or description.protocol_max < PROTOCOL_MIN:
+        raise StartError(
+            f"it speaks protocol {description.protocol_min} to {description.protocol_max}, "
+            f"this orchestrator {PROTOCOL_MIN} to {PROTOCOL_MAX}"
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name.lower()}: {error.details()}"
+    return str(error)

@@ -1,0 +1,273 @@
+"""The links to all workers: discovery, pairing, placement, and routing of events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from orchestrator.core.placement import Candidate, Wanted, choose, pairs
+from orchestrator.text.tokenizer import Tokenizer
+from orchestrator.workers.link import Command, LinkLimits, WorkerEvent, WorkerLink
+from services.common.errors import StartError
+from services.common.types import (
+    CloseDraft,
+    CloseVerify,
+    Draining,
+    Progress,
+    Role,
+    WorkerDescription,
+)
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY = 0.25
+SETTLE_EVERY = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The one model this cluster serves, as its first verifier described it."""
+
+    worker: WorkerDescription
+    tokenizer: Tokenizer
+    generation_config_json: str
+    eos_token_ids: tuple[int, ...]
+
+
+class Sessions(Protocol):
+    """Who hears of the workers: the sessions' side of the pool."""
+
+    def on_event(self, worker: str, role: Role, event: WorkerEvent) -> None:
+        """Something for one session."""
+
+    def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
+        """These sessions are gone on the worker."""
+
+    def on_worker_up(self) -> None:
+        """A worker can take sessions now."""
+
+
+class WorkerPool:
+    """Every worker this orchestrator knows. All methods belong to the event loop."""
+
+    def __init__(
+        self, orchestrator_id: str, *, model: str = "", limits: LinkLimits | None = None
+    ) -> None:
+        """`model` is the only model id to accept; empty = that of the first verifier."""
+        self._id = orchestrator_id
+        self._model = model
+        self._limits = limits
+        self._links: dict[tuple[Role, str], WorkerLink] = {}
+        self._by_worker: dict[str, WorkerLink] = {}
+        self._sessions: Sessions | None = None
+        self._target_known = asyncio.Event()
+        self._checker: asyncio.Task[None] | None = None
+        self.target: Target | None = None
+
+    def attach(self, sessions: Sessions) -> None:
+        """From now on `sessions` hears of the workers."""
+        self._sessions = sessions
+
+    def start(self) -> None:
+        """Begin to watch for workers that stall."""
+        self._checker = asyncio.create_task(self._watch(), name="worker watch")
+
+    async def close(self) -> None:
+        """End every link."""
+        if self._checker is not None:
+            self._checker.cancel()
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+
+    def set_addresses(self, role: Role, addresses: Iterable[str]) -> None:
+        """Connect to what is new. A worker that left the list keeps its link while it is up."""
+        wanted = set(addresses)
+        for address in wanted:
+            if (role, address) not in self._links:
+                self._add(role, address)
+        for (known_role, address), link in list(self._links.items()):
+            if known_role is role and address not in wanted and not link.up:
+                del self._links[known_role, address]
+                self._closing = asyncio.create_task(link.close())
+
+    def _add(self, role: Role, address: str) -> None:
+        link = WorkerLink(
+            address,
+            role,
+            self._id,
+            on_up=self._on_up,
+            on_event=self._on_event,
+            on_down=self._on_down,
+            limits=self._limits,
+        )
+        self._links[role, address] = link
+        link.start()
+
+    async def ready(self, timeout: float) -> Target:
+        """Wait for a verifier and its tokenizer. Raises StartError with what is in the way."""
+        try:
+            await asyncio.wait_for(self._target_known.wait(), timeout)
+        except TimeoutError:
+            raise StartError(self._why_not_ready(timeout)) from None
+        assert self.target is not None
+        return self.target
+
+    def _why_not_ready(self, timeout: float) -> str:
+        problems = [
+            f"{link.address}: {link.problem or 'no answer'}"
+            for link in self.links(Role.VERIFIER)
+            if not link.up
+        ]
+        known = "; ".join(problems) or "none is known (setting verifiers, or the registry)"
+        return f"no verifier within {timeout:g} s: {known}"
+
+    # --- placing and sending ----------------------------------------------------------
+
+    def place(self, wanted: Wanted) -> WorkerDescription | None:
+        """The worker that suits best, or None. Drafters must share the target's tokenizer."""
+        if self.target is not None:
+            fingerprint = self.target.worker.tokenizer_fingerprint
+            wanted = replace(wanted, tokenizer_fingerprint=fingerprint)
+        candidates = [
+            Candidate(link.description, link.progress, len(link.assigned), link.draining)
+            for link in self._by_worker.values()
+            if link.up and link.description is not None
+        ]
+        chosen = choose(candidates, wanted)
+        return self._by_worker[chosen].description if chosen else None
+
+    def send(self, worker: str, session: str, command: Command) -> None:
+        """Send a command for a session; the worker counts it as one of its sessions.
+
+        A worker that is gone swallows it: its loss has been, or will be, told.
+        """
+        link = self._by_worker.get(worker)
+        if link is not None:
+            link.assigned.add(session)
+            link.send(command)
+
+    def release(self, worker: str, session: str) -> None:
+        """Close the session on the worker."""
+        link = self._by_worker.get(worker)
+        if link is None or session not in link.assigned:
+            return
+        link.assigned.discard(session)
+        link.send(CloseVerify(session) if link.role is Role.VERIFIER else CloseDraft(session))
+
+    def links(self, role: Role | None = None) -> list[WorkerLink]:
+        """All links, of one role if given."""
+        return [link for link in self._links.values() if role in (None, link.role)]
+
+    def methods(self) -> tuple[str, ...]:
+        """Drafting methods that a connected drafter offers, most preferred first."""
+        known = [m for link in self._up(Role.DRAFTER) for m in _methods(link)]
+        return tuple(dict.fromkeys(known))
+
+    def _up(self, role: Role) -> list[WorkerLink]:
+        return [link for link in self._by_worker.values() if link.up and link.role is role]
+
+    # --- what the links say -----------------------------------------------------------
+
+    async def _on_up(self, link: WorkerLink) -> None:
+        assert link.description is not None
+        other = self._by_worker.get(link.worker_id)
+        if other is not None and other is not link and other.up:
+            raise StartError(f"worker id {link.worker_id!r} is taken by {other.address}")
+        if link.role is Role.VERIFIER:
+            await self._admit_verifier(link, link.description)
+        else:
+            self._admit_drafter(link.description)
+        link.assigned.clear()
+        self._by_worker[link.worker_id] = link
+        log.info("%s %s at %s is connected", link.role.value, link.worker_id, link.address)
+        if self._sessions is not None:
+            self._sessions.on_worker_up()
+
+    async def _admit_verifier(self, link: WorkerLink, worker: WorkerDescription) -> None:
+        if self._model and worker.model != self._model:
+            raise StartError(f"it serves {worker.model!r}, this cluster {self._model!r}")
+        if self.target is None:
+            bundle = await link.fetch_tokenizer()
+            self.target = Target(
+                worker,
+                Tokenizer(bundle),
+                bundle.generation_config_json,
+                bundle.eos_token_ids,
+            )
+            self._target_known.set()
+            self._recheck_drafters()
+        known = self.target.worker
+        if worker.tokenizer_fingerprint != known.tokenizer_fingerprint:
+            raise StartError(_mismatch("verifier", worker, known))
+        if not self._up(Role.VERIFIER) and worker.model_fingerprint != known.model_fingerprint:
+            log.warning(
+                "the target changed from %s to %s",
+                known.model_fingerprint,
+                worker.model_fingerprint,
+            )
+
+    def _admit_drafter(self, worker: WorkerDescription) -> None:
+        if self.target is None:
+            return
+        known = self.target.worker
+        if not pairs(worker.tokenizer_fingerprint, known.tokenizer_fingerprint):
+            raise StartError(_mismatch("drafter", worker, known))
+
+    def _recheck_drafters(self) -> None:
+        """Drafters that connected before the target was known."""
+        for link in self._up(Role.DRAFTER):
+            try:
+                assert link.description is not None
+                self._admit_drafter(link.description)
+            except StartError as error:
+                link.cut(str(error))
+
+    def _on_event(self, link: WorkerLink, event: WorkerEvent) -> None:
+        if isinstance(event, Draining):
+            self._lose(link, "it drains")
+        elif (
+            self._sessions is not None
+            and not isinstance(event, Progress)
+            and event.session in link.assigned
+        ):
+            self._sessions.on_event(link.worker_id, link.role, event)
+
+    def _on_down(self, link: WorkerLink, reason: str) -> None:
+        if self._by_worker.get(link.worker_id) is link:
+            del self._by_worker[link.worker_id]
+            self._lose(link, reason)
+
+    def _lose(self, link: WorkerLink, reason: str) -> None:
+        """Tell the sessions; where the link still stands they are closed there, one by one."""
+        lost = list(link.assigned)
+        if self._sessions is not None and lost:
+            self._sessions.on_lost(link.worker_id, link.role, lost, reason)
+
+    async def settle(self, timeout: float) -> None:
+        """Wait until every worker known by now is connected or has a problem."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if all(link.up or link.problem for link in self._links.values()):
+                return
+            await asyncio.sleep(SETTLE_EVERY)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_EVERY)
+            now = time.monotonic()
+            for link in list(self._links.values()):
+                link.check(now)
+
+
+def _methods(link: WorkerLink) -> tuple[str, ...]:
+    return link.description.methods if link.description else ()
+
+
+def _mismatch(role: str, worker: WorkerDescription, known: WorkerDescription) -> str:
+    return (
+        f"the tokenizer of {role} {worker.worker_id} ({worker.tokenizer_fingerprint}) is not "
+        f"that of the target {known.model} ({known.tokenizer_fingerprint})"
+    )

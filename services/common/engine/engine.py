@@ -1,0 +1,134 @@
+"""One causal language model, many sessions, one forward at a time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from services.common.engine.context import affordable_tokens, max_context
+from services.common.engine.kv import KVBudget, KVCache
+from services.common.engine.bundle import make_bundle
+from services.common.engine.fingerprint import model_fingerprint
+from services.common.engine.layout import Layout, Segment
+from services.common.engine.loading import load_model
+from services.common.engine.prepare import prepare
+from services.common.engine.spec import ModelSpec
+from services.common.engine.threads import pin
+
+if TYPE_CHECKING:
+    from services.common.types import TokenizerBundle
+
+
+class Engine:
+    """A loaded model that runs packed, ragged steps. Single-threaded: one caller at a time."""
+
+    def __init__(
+        self,
+        model: Any,
+        spec: ModelSpec,
+        *,
+        fingerprint: str = "",
+        bundle: TokenizerBundle | None = None,
+    ) -> None:
+        """Wrap a prepared model; use `load` or `from_model` instead."""
+        config = model.config.get_text_config()
+        self._model = model
+        self.model_id = spec.model
+        self.dtype = spec.dtype
+        self.fingerprint = fingerprint
+        self.bundle = bundle
+        self.vocab_size: int = config.vocab_size
+        self.max_context_length = max_context(config, spec.max_context)
+        self.eos_token_ids: tuple[int, ...] = bundle.eos_token_ids if bundle else ()
+        self._budget = KVBudget(spec.kv_capacity_tokens or 0)
+
+    @classmethod
+    def from_model(
+        cls, model: Any, tokenizer: Any = None, spec: ModelSpec | None = None, *, check: bool = True
+    ) -> Engine:
+        """An engine on a copy of a transformers model in memory.
+
+        Raises StartError when the self-check fails.
+        """
+        dtype = str(model.dtype).removeprefix("torch.")
+        spec = spec or ModelSpec(model=model.config.model_type, dtype=dtype)
+        bundle = make_bundle(tokenizer, model) if tokenizer is not None else None
+        fingerprint = model_fingerprint(model, spec.dtype)
+        engine = cls(copy.deepcopy(model), spec, fingerprint=fingerprint, bundle=bundle)
+        engine._start(spec, check=check)
+        return engine
+
+    @classmethod
+    def load(cls, spec: ModelSpec) -> Engine:
+        """Load the weights of `spec.model`, prepare and check them.
+
+        Raises StartError, one line, for a missing or broken file, an
+        architecture that is not supported, or a failed self-check.
+        """
+        pin(spec.threads)
+        loaded = load_model(spec)
+        engine = cls(loaded.model, spec, fingerprint=loaded.fingerprint, bundle=loaded.bundle)
+        engine._start(spec)
+        return engine
+
+    def _start(self, spec: ModelSpec, *, check: bool = True) -> None:
+        prepare(self._model, self.model_id, self.forward, check=check)
+        if spec.kv_capacity_tokens is None:
+            self._budget.capacity = affordable_tokens(self._bytes_per_token())
+
+    def _bytes_per_token(self) -> int:
+        probe = KVCache(KVBudget(1), 1)
+        self.forward([Segment(probe, [0], logits_from=1)])
+        return probe.bytes_per_token
+
+    @property
+    def kv_tokens_used(self) -> int:
+        """Tokens of K/V reserved by open caches."""
+        return self._budget.used
+
+    @property
+    def kv_tokens_capacity(self) -> int:
+        """Tokens of K/V the engine may hold."""
+        return self._budget.capacity
+
+    def new_cache(self, reserve: int) -> KVCache:
+        """An empty cache for at most `reserve` tokens; raises Overloaded without room."""
+        return KVCache(self._budget, reserve)
+
+    @torch.inference_mode()
+    def forward(self, segments: Sequence[Segment]) -> list[Tensor]:
+        """Append the segments' tokens to their caches in one pass of the model.
+
+        Returns per segment the logits [rows, vocab_size] in float32. Raises
+        ValueError, with nothing changed, for a segment that does not fit.
+        """
+        if not segments:
+            return []
+        layout = Layout(segments)
+        self._check_positions(layout)
+        logits = self._run(layout)
+        layout.commit()
+        return list(logits.float().split(layout.logit_counts))
+
+    def _run(self, layout: Layout) -> Tensor:
+        """Logits [wanted rows, vocab_size] of one packed pass."""
+        device = self._model.device
+        output = self._model(
+            input_ids=torch.tensor([layout.token_ids], device=device),
+            position_ids=torch.tensor([layout.positions], device=device),
+            use_cache=False,
+            logits_to_keep=torch.tensor(layout.logit_rows, dtype=torch.long, device=device),
+            paceline_layout=layout,
+        )
+        return output.logits[0]  # type: ignore[no-any-return]
+
+    def _check_positions(self, layout: Layout) -> None:
+        if max(layout.positions) >= self.max_context_length:
+            raise ValueError(
+                f"position {max(layout.positions)} is beyond the context of "
+                f"{self.max_context_length} tokens"
+            )

@@ -1,0 +1,60 @@
+"""Digests that tell whether two workers run the same weights in the same way."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_CHUNK = 1 << 22
+
+
+def combine(*parts: str) -> str:
+    """One digest of several texts, in order."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def file_digest(path: Path, memo: Path) -> str:
+    """SHA-256 of a file's content.
+
+    Remembered in the folder `memo` under the file's path, size and time of
+    change, so that big weights are read for it once.
+    """
+    stat = path.stat()
+    key = combine(str(path.resolve()), str(stat.st_size), str(stat.st_mtime_ns), str(stat.st_ino))
+    note = memo / key
+    with suppress(OSError):
+        if digest := note.read_text():
+            return digest
+    digest = _hash_content(path)
+    with suppress(OSError):
+        memo.mkdir(parents=True, exist_ok=True)
+        note.write_text(digest)
+    return digest
+
+
+def _hash_content(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def folder_fingerprint(files: Iterable[Path], memo: Path, dtype: str) -> str:
+    """Fingerprint of a model saved in `files` (weights and config), run in `dtype`."""
+    digests = [file_digest(path, memo) for path in sorted(files)]
+    return combine(*digests, dtype)
+
+
+def model_fingerprint(model: Any, dtype: str) -> str:
+    """Fingerprint of a model in memory: its configuration, parameters and dtype."""
+    import torch
+
+    digest = hashlib.sha256(model.config.to_json_string().encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return combine(digest.hexdigest(), dtype)

@@ -1,0 +1,159 @@
+"""One packed step: which rows of the batch belong to which session, and what they see.
+
+Everything that is the same for all layers (positions, masks) is worked out here
+once a step; the attention of each layer only looks it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from services.common.engine.kv import KVCache
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """New tokens of one session for one forward.
+
+    `parents`: None for a chain; else, in topological order, the index within
+    this segment of each token's parent, -1 for one that follows the cached text.
+    Rows `token_ids[logits_from:]` get logits.
+    """
+
+    cache: KVCache
+    token_ids: Sequence[int]
+    parents: Sequence[int] | None = None
+    logits_from: int = 0
+
+
+class Piece:
+    """One segment's place in the packed row, and its masks."""
+
+    def __init__(self, segment: Segment, first_row: int) -> None:
+        """Check the segment; raises ValueError when its cache cannot take it."""
+        self.cache = segment.cache
+        self.row = first_row
+        self.count = len(segment.token_ids)
+        _check_tokens(segment, self.count)
+        self.past = self.cache.length
+        self.parents = _tree_parents(segment.parents, self.count)
+        self.logits_from = segment.logits_from
+        self.depths = _depths(self.parents) if self.parents else range(self.count)
+        self._views: dict[tuple[int | None, int], tuple[int, Tensor | None]] = {}
+
+    @property
+    def end(self) -> int:
+        """Length of the cache with this segment in it."""
+        return self.past + self.count
+
+    @property
+    def positions(self) -> list[int]:
+        """Position of each token in its session's text: the past, and its depth."""
+        return [self.past + depth for depth in self.depths]
+
+    @property
+    def starts_text(self) -> bool:
+        """A chain on an empty cache: plain causal attention."""
+        return self.past == 0 and self.parents is None
+
+    def view(self, window: int | None, groups: int, like: Tensor) -> tuple[int, Tensor | None]:
+        """What these rows see: (first key, additive mask or None for "all of them").
+
+        The mask is [1, 1, groups * n, keys], the rows repeated for each of the
+        `groups` query heads that share a K/V head.
+        """
+        key = (window, groups)
+        if key not in self._views:
+            self._views[key] = self._make_view(window, groups, like)
+        return self._views[key]
+
+    def _make_view(self, window: int | None, groups: int, like: Tensor) -> tuple[int, Tensor | None]:
+        first = max(0, self.past + 1 - window) if window is not None else 0
+        if self.count == 1:
+            return first, None
+        visible = self._visible(window)[:, first:]
+        mask = torch.zeros(visible.shape, dtype=like.dtype).masked_fill_(~visible, -torch.inf)
+        return first, mask.repeat(groups, 1)[None, None].to(like.device)
+
+    def _visible(self, window: int | None) -> Tensor:
+        """Bool [n, past + n]: the past, ancestors and the token itself, within the window."""
+        rows = torch.tensor(self.positions)[:, None]
+        keys = torch.cat((torch.arange(self.past), rows[:, 0]))[None, :]
+        visible = keys <= rows
+        if self.parents is not None:
+            visible[:, self.past :] = _ancestors(self.parents)
+        return visible if window is None else visible & (keys > rows - window)
+
+
+def _check_tokens(segment: Segment, count: int) -> None:
+    if count == 0:
+        raise ValueError("a segment needs at least one token")
+    if not 0 <= segment.logits_from <= count:
+        raise ValueError(f"logits_from {segment.logits_from} is not within 0..{count}")
+    segment.cache.check_append(count)
+
+
+def _tree_parents(parents: Sequence[int] | None, count: int) -> tuple[int, ...] | None:
+    """The parents as a tuple; None when they form a chain."""
+    if parents is None:
+        return None
+    if len(parents) != count:
+        raise ValueError(f"{len(parents)} parents for {count} tokens")
+    if any(not -1 <= parent < index for index, parent in enumerate(parents)):
+        raise ValueError("parents must come before their children")
+    chain = all(parent == index - 1 for index, parent in enumerate(parents))
+    return None if chain else tuple(parents)
+
+
+def _depths(parents: tuple[int, ...]) -> list[int]:
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+    return depths
+
+
+def _ancestors(parents: tuple[int, ...]) -> Tensor:
+    """Bool [n, n]: row i sees column j when j is i or an ancestor of it."""
+    seen = torch.zeros(len(parents), len(parents), dtype=torch.bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            seen[node] = seen[parent]
+        seen[node, node] = True
+    return seen
+
+
+class Layout:
+    """All segments of one forward, packed into one row of tokens."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        """Check and place the segments; raises ValueError before anything is changed."""
+        if len({id(segment.cache) for segment in segments}) < len(segments):
+            raise ValueError("two segments of one forward share a cache")
+        starts = accumulate((len(segment.token_ids) for segment in segments), initial=0)
+        self.pieces = [Piece(*pair) for pair in zip(segments, starts, strict=False)]
+        self.token_ids = [token for segment in segments for token in segment.token_ids]
+        self.positions = [position for piece in self.pieces for position in piece.positions]
+
+    @property
+    def logit_rows(self) -> list[int]:
+        """Rows of the packed batch whose logits are wanted, in order."""
+        return [
+            row
+            for piece in self.pieces
+            for row in range(piece.row + piece.logits_from, piece.row + piece.count)
+        ]
+
+    @property
+    def logit_counts(self) -> list[int]:
+        """Wanted rows per segment."""
+        return [piece.count - piece.logits_from for piece in self.pieces]
+
+    def commit(self) -> None:
+        """Make the new K/V valid in every cache, once the forward has succeeded."""
+        for piece in self.pieces:
+            piece.cache.commit(piece.count, piece.parents)

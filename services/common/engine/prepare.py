@@ -1,0 +1,59 @@
+"""From a transformers model to one that runs ragged steps, checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from services.common.engine import selfcheck
+from services.common.engine.attention import install
+from services.common.engine.packing import pack, worth_packing
+from services.common.errors import PacelineError, StartError
+
+
+def prepare(model: Any, name: str, forward: selfcheck.Forward, *, check: bool = True) -> None:
+    """Pack the weights where it pays, install the ragged attention, run the self-check.
+
+    `forward` runs a packed step of this model. Raises StartError, with the
+    figure, for a model whose ragged logits differ from its own.
+    """
+    model.eval().requires_grad_(False)
+    try:
+        _prepare(model, name, forward, check=check)
+    except PacelineError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise StartError(f"{name}: this architecture is not supported ({reason})") from error
+
+
+def _prepare(model: Any, name: str, forward: selfcheck.Forward, *, check: bool) -> None:
+    packing = worth_packing(model)
+    tolerance = selfcheck.tolerance_of(model)
+    texts = selfcheck.random_texts(model.config.get_text_config().vocab_size)
+    stock = selfcheck.stock_logits(model, texts) if check else None
+    if packing:
+        pack(model)
+    if stock is not None:
+        _check(model, name, forward, texts, stock, tolerance, packed=packing)
+    install(model)
+
+
+def _check(
+    model: Any,
+    name: str,
+    forward: selfcheck.Forward,
+    texts: Tensor,
+    stock: Tensor,
+    tolerance: float,
+    *,
+    packed: bool,
+) -> None:
+    if packed:
+        computed = selfcheck.stock_logits(model, texts)
+        selfcheck.require_equal(computed, stock, tolerance, f"{name} with packed weights")
+        stock, tolerance = computed, selfcheck.TOLERANCES[torch.float32]
+    ours = selfcheck.ragged_logits(model, forward, texts)
+    selfcheck.require_equal(ours, stock, tolerance, name)

@@ -1,0 +1,27 @@
+"""What an engine is asked to load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DTYPES = ("float32", "bfloat16", "float16")
+DEFAULT_CACHE_DIR = Path("~/.cache/paceline")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model and how to run it.
+
+    `model`: a Hugging Face id, a folder with safetensors, a `.gguf` file, or an
+    alias of `loading.ALIASES`. `kv_capacity_tokens` None: what a cautious share
+    of the free memory holds. `cache_dir`: where converted weights are kept.
+    """
+
+    model: str
+    dtype: str = "float32"
+    device: str = "cpu"
+    threads: int | None = None
+    kv_capacity_tokens: int | None = None
+    max_context: int | None = None
+    cache_dir: Path | None = None

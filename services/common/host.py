@@ -1,0 +1,249 @@
+"""Runs a worker's core in a thread of its own and bridges it to the event loop.
+
+    loop     submit, open_link, close_link ──▶ inbox (bounded) ──▶ thread
+    thread   absorb commands → step → hand the events back, once per step
+    loop     every link's sink gets its events; who waits for room is woken
+
+The core is plain synchronous code that only this thread enters, so it needs no
+lock; the event loop never waits for it. An exception out of the core ends the
+host: a core that broke its own rules must not serve on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from services.common.errors import NoWorker
+from services.common.types import Progress, WorkerDescription
+
+logger = logging.getLogger(__name__)
+
+C = TypeVar("C")
+C_contra = TypeVar("C_contra", contravariant=True)
+E = TypeVar("E")
+E_contra = TypeVar("E_contra", contravariant=True)
+
+Emit = Callable[[int, Any], None]
+"""Called by a core for each event: (link, event)."""
+
+
+class WorkerCore(Protocol[C_contra]):
+    """What a worker does, with no thread, lock or clock of the host in it.
+
+    `handle` is cheap (no forward) and turns a bad command into `SessionFailed`.
+    `step` decides, computes and absorbs; False = there was nothing to do.
+    """
+
+    def handle(self, link: int, command: C_contra, /) -> None:
+        """Absorb one command."""
+
+    def step(self) -> bool:
+        """One step of work for as many sessions as it can take."""
+
+    def drop_link(self, link: int, /) -> None:
+        """Free the sessions of this link, and only those."""
+
+    def progress(self) -> Progress:
+        """How busy the core is; `steps` is counted by the host."""
+
+    def describe(self) -> WorkerDescription:
+        """What the worker is."""
+
+
+class Sink(Protocol[E_contra]):
+    """Where the events of one link go. Called on the event loop."""
+
+    def put(self, events: Sequence[E_contra], /) -> None:
+        """Take events; never blocks."""
+
+    def close(self, error: Exception | None = None, /) -> None:
+        """End the link, with the error that ended it."""
+
+
+class _Drop:
+    """In the inbox: the link is gone."""
+
+
+_DROP = _Drop()
+
+
+class _Inbox(Generic[C]):
+    """Commands on their way into the thread, at most `limit` of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._items: deque[tuple[int, C | _Drop]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def offer(self, link: int, commands: Sequence[C]) -> int:
+        """Append as many commands as there is room for; how many that were."""
+        with self._changed:
+            room = max(0, self._limit - len(self._items))
+            self._items.extend((link, command) for command in commands[:room])
+            self._changed.notify()
+            return min(room, len(commands))
+
+    def drop(self, link: int) -> None:
+        """Append the end of a link, for which there is always room."""
+        with self._changed:
+            self._items.append((link, _DROP))
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Make `take` answer None."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def take(self, wait: bool) -> list[tuple[int, C | _Drop]] | None:
+        """Everything there is, after waiting for something if told to; None = closed."""
+        with self._changed:
+            while wait and not self._items and not self._closed:
+                self._changed.wait()
+            taken = list(self._items)
+            self._items.clear()
+            return None if self._closed else taken
+
+
+class WorkerHost(Generic[C, E]):
+    """One core in one thread. All methods belong to the event loop."""
+
+    def __init__(
+        self, make_core: Callable[[Emit], WorkerCore[C]], *, queue_limit: int = 4096
+    ) -> None:
+        """`queue_limit` bounds the commands that wait while a step runs."""
+        self._events: list[tuple[int, E]] = []
+        self._core = make_core(lambda link, event: self._events.append((link, event)))
+        self._inbox: _Inbox[C] = _Inbox(queue_limit)
+        self._sinks: dict[int, Sink[E]] = {}
+        self._last_link = 0
+        self._busy = False
+        self._steps = 0
+        self._progress = self._core.progress()
+        self._thread = threading.Thread(target=self._run, name="worker-core", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; needs the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._room = asyncio.Event()
+        self._failure: asyncio.Future[Exception] = self._loop.create_future()
+        self._thread.start()
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Stop after the step that runs. Links still open are closed."""
+        self._inbox.close()
+        await self._loop.run_in_executor(None, self._thread.join, timeout)
+        self._close_sinks(None)
+
+    def describe(self) -> WorkerDescription:
+        """What the worker is."""
+        return self._core.describe()
+
+    def progress(self) -> Progress:
+        """The newest snapshot of the core; `steps` grows while it works."""
+        return self._progress
+
+    async def failure(self) -> Exception:
+        """Wait for the core to fail; the exception it failed with."""
+        return await asyncio.shield(self._failure)
+
+    def open_link(self, sink: Sink[E]) -> int:
+        """A number for a new link, whose events go to `sink`."""
+        self._last_link += 1
+        if self._failure.done():
+            sink.close(_failed())
+        else:
+            self._sinks[self._last_link] = sink
+        return self._last_link
+
+    def close_link(self, link: int) -> None:
+        """Forget the link and free its sessions. Idempotent."""
+        if self._sinks.pop(link, None) is not None:
+            self._inbox.drop(link)
+
+    async def submit(self, link: int, commands: Sequence[C]) -> None:
+        """Hand commands to the core, waiting while too many wait already.
+
+        Commands of a link that is closed are dropped.
+        """
+        while commands and link in self._sinks:
+            self._room.clear()
+            admitted = self._inbox.offer(link, commands)
+            commands = commands[admitted:]
+            if commands:
+                await self._room.wait()
+
+    # --- in the thread ---------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except Exception as error:
+            logger.exception("the worker's core failed")
+            self._post(self._fail, error)
+
+    def _turn(self) -> bool:
+        """One turn of the loop; False = asked to stop."""
+        items = self._inbox.take(wait=not self._busy)
+        if items is None:
+            return False
+        self._absorb(items)
+        self._busy = self._core.step()
+        self._steps += self._busy
+        self._report(made_room=False)
+        return True
+
+    def _absorb(self, items: list[tuple[int, C | _Drop]]) -> None:
+        for link, item in items:
+            if isinstance(item, _Drop):
+                self._core.drop_link(link)
+            else:
+                self._core.handle(link, item)
+        self._report(made_room=bool(items))
+
+    def _report(self, *, made_room: bool) -> None:
+        """Publish the progress and post the events, in one call to the loop."""
+        self._progress = replace(self._core.progress(), steps=self._steps)
+        if self._events or made_room:
+            batch = self._events.copy()
+            self._events.clear()
+            self._post(self._deliver, batch)
+
+    def _post(self, callback: Callable[[Any], None], argument: object) -> None:
+        # The loop may be closed while the last step runs; then nobody listens.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, argument)
+
+    # --- posted to the loop ----------------------------------------------------
+
+    def _deliver(self, batch: list[tuple[int, E]]) -> None:
+        self._room.set()
+        by_link: dict[int, list[E]] = {}
+        for link, event in batch:
+            by_link.setdefault(link, []).append(event)
+        for link, events in by_link.items():
+            if sink := self._sinks.get(link):
+                sink.put(events)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure.set_result(error)
+        self._close_sinks(_failed())
+
+    def _close_sinks(self, error: Exception | None) -> None:
+        for sink in self._sinks.values():
+            sink.close(error)
+        self._sinks.clear()
+        self._room.set()
+
+
+def _failed() -> NoWorker:
+    return NoWorker("this worker's engine has failed")

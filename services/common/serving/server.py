@@ -1,0 +1,73 @@
+"""A grpc.aio server with the standard health service, and reflection by option."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from services.common.errors import StartError
+from services.common.serving.options import ServingOptions, server_credentials, server_options
+
+LIVENESS = "liveness"
+READINESS = "readiness"
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class GrpcServer:
+    """Add servicers to `grpc`, then `start`."""
+
+    def __init__(
+        self,
+        options: ServingOptions,
+        interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = (),
+    ) -> None:
+        """Needs the running event loop. Nothing listens yet."""
+        self._options = options
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self.address = options.address
+        self.grpc = grpc.aio.server(interceptors=interceptors, options=server_options(options))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+
+    async def start(self, *services: str) -> str:
+        """Listen; the bound host:port. `services` are full names, for reflection."""
+        self._bind()
+        if self._options.reflection:
+            names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self.grpc)
+        await self._health.set(LIVENESS, _SERVING)
+        await self.set_ready(True)
+        await self.grpc.start()
+        return self.address
+
+    async def set_ready(self, ready: bool) -> None:
+        """Health of "" and "readiness": whether new work is welcome."""
+        status = _SERVING if ready else _NOT_SERVING
+        for name in ("", READINESS):
+            await self._health.set(name, status)
+
+    async def set_failed(self) -> None:
+        """Health of every name: this process should be replaced."""
+        await self._health.set(LIVENESS, _NOT_SERVING)
+        await self.set_ready(False)
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """Refuse new RPCs and end the open ones after `grace` seconds."""
+        await self.grpc.stop(grace)
+
+    def _bind(self) -> None:
+        address, credentials = self._options.address, server_credentials(self._options)
+        try:
+            if credentials is None:
+                port = self.grpc.add_insecure_port(address)
+            else:
+                port = self.grpc.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise StartError(f"address: cannot listen on {address}") from error
+        if not address.startswith("unix:"):
+            self.address = f"{address.rpartition(':')[0]}:{port}"

@@ -1,0 +1,184 @@
+"""A whole worker process: servicers, health, drain, and an end that frees everything."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from paceline.v1 import drafter_pb2 as drafter
+from paceline.v1 import drafter_pb2_grpc as drafter_grpc
+from paceline.v1 import verifier_pb2 as verifier
+from paceline.v1 import verifier_pb2_grpc as verifier_grpc
+
+from services.common.errors import NotFound
+from services.common.host import WorkerHost
+from services.common.serving.border import border
+from services.common.serving.lifecycle import stop_on_signals
+from services.common.serving.links import LinkServer
+from services.common.serving.options import ServingOptions
+from services.common.serving.server import GrpcServer
+from services.common.types import Role, TokenizerBundle, WorkerDescription
+from services.common.wire import DRAFTER_LINK, VERIFIER_LINK, encode_description, split_bundle
+
+logger = logging.getLogger(__name__)
+
+C = TypeVar("C")
+E = TypeVar("E")
+
+Notice = Callable[[str], Awaitable[None] | None]
+"""Told the bound address; may be a coroutine function."""
+
+# How long the last messages of a closed link may take to leave.
+_LAST_WORDS_SECONDS = 1.0
+_DRAIN_POLL_SECONDS = 0.05
+
+
+class DrafterServicer(drafter_grpc.DrafterServiceServicer):
+    """The drafter's RPCs."""
+
+    def __init__(self, links: LinkServer[Any, Any], description: WorkerDescription) -> None:
+        self._links = links
+        self._description = encode_description(description)
+
+    async def Describe(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
+        """What this worker is."""
+        return drafter.DrafterServiceDescribeResponse(worker=self._description)
+
+    async def Link(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+        """One link."""
+        await self._links.serve(request_iterator, context)
+
+
+class VerifierServicer(verifier_grpc.VerifierServiceServicer):
+    """The verifier's RPCs."""
+
+    def __init__(
+        self,
+        links: LinkServer[Any, Any],
+        description: WorkerDescription,
+        bundle: TokenizerBundle | None,
+    ) -> None:
+        self._links = links
+        self._description = encode_description(description)
+        self._parts = [] if bundle is None else list(split_bundle(bundle))
+
+    async def Describe(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
+        """What this worker is."""
+        return verifier.VerifierServiceDescribeResponse(worker=self._description)
+
+    async def Link(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+        """One link."""
+        await self._links.serve(request_iterator, context)
+
+    async def GetTokenizer(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002, N802
+        """The tokenizer in parts of at most 1 MiB."""
+        async with border(context):
+            if not self._parts:
+                raise NotFound("this verifier has no tokenizer to give")
+            for part in self._parts:
+                yield verifier.GetTokenizerResponse(part=part)
+
+
+async def serve_worker(
+    options: ServingOptions,
+    host: WorkerHost[C, E],
+    description: WorkerDescription,
+    bundle: TokenizerBundle | None = None,
+    *,
+    on_ready: Notice | None = None,
+    on_drain: Notice | None = None,
+    stop: asyncio.Event | None = None,
+) -> int:
+    """Serve until `stop` (default: SIGTERM or SIGINT); the exit status.
+
+    Starts and stops `host`. `on_ready` is called once requests are served,
+    `on_drain` when no more sessions are wanted. 1 = the host failed.
+    """
+    stop = stop_on_signals() if stop is None else stop
+    links = _link_server(host, description)
+    server = GrpcServer(options)
+    service = _add_servicer(server, links, description, bundle)
+    async with _started(host):
+        address = await server.start(service)
+        async with _background(links.report_progress()):
+            logger.info(
+                "%s %s serves on %s", description.role.value, description.worker_id, address
+            )
+            await _notify(on_ready, address)
+            failed = not await _until(stop, host)
+            await (server.set_failed() if failed else server.set_ready(False))
+            await _notify(on_drain, address)
+            if not failed:
+                await _drain(links, host, options.grace)
+            links.close()
+            await server.stop(_LAST_WORDS_SECONDS)
+    return 1 if failed else 0
+
+
+def _link_server(host: WorkerHost[C, E], description: WorkerDescription) -> LinkServer[Any, Any]:
+    codec: Any = DRAFTER_LINK if description.role is Role.DRAFTER else VERIFIER_LINK
+    return LinkServer(host, description, codec)
+
+
+def _add_servicer(
+    server: GrpcServer,
+    links: LinkServer[Any, Any],
+    description: WorkerDescription,
+    bundle: TokenizerBundle | None,
+) -> str:
+    """Mount the servicer of the role; the service's full name."""
+    if description.role is Role.DRAFTER:
+        mount: Any = drafter_grpc.add_DrafterServiceServicer_to_server
+        mount(DrafterServicer(links, description), server.grpc)
+        return drafter.DESCRIPTOR.services_by_name["DrafterService"].full_name
+    mount = verifier_grpc.add_VerifierServiceServicer_to_server
+    mount(VerifierServicer(links, description, bundle), server.grpc)
+    return verifier.DESCRIPTOR.services_by_name["VerifierService"].full_name
+
+
+async def _drain(links: LinkServer[C, E], host: WorkerHost[C, E], grace: float) -> None:
+    """Wait until the sessions have moved, at most `grace` seconds."""
+    links.drain(grace)
+    deadline = asyncio.get_running_loop().time() + grace
+    # The core knows nothing of the loop, so its snapshot is polled.
+    while host.progress().sessions and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(_DRAIN_POLL_SECONDS)
+
+
+async def _until(stop: asyncio.Event, host: WorkerHost[Any, Any]) -> bool:
+    """Wait; True = told to stop, False = the host failed."""
+    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(host.failure())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return not waits[1].done() or waits[1].cancelled()
+
+
+async def _notify(notice: Notice | None, address: str) -> None:
+    answer = None if notice is None else notice(address)
+    if inspect.isawaitable(answer):
+        await answer
+
+
+@asynccontextmanager
+async def _started(host: WorkerHost[Any, Any]) -> AsyncIterator[None]:
+    host.start()
+    try:
+        yield
+    finally:
+        await host.stop()
+
+
+@asynccontextmanager
+async def _background(work: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()

@@ -1,0 +1,382 @@
+"""Every span, attribute and metric name of Paceline, with what it means.
+
+Own names start with `paceline.`. Beside them stand names that dashboards of the
+field already know: `spec_decode_num_*` as vLLM counts them, and `gen_ai.*` and
+`rpc.*` of the OpenTelemetry semantic conventions (GenAI server metrics and spans,
+status Development). No speculative decoding convention exists, hence our own.
+Never a session or a worker is a metric label; never a prompt or an output anywhere.
+This catalogue stays in one file, however long: a name is looked up in one place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Attribute(str):
+    """An attribute key of spans (or of the process), which knows what it means."""
+
+    __slots__ = ("help",)
+    help: str
+
+    def __new__(cls, key: str, help: str) -> Attribute:
+        """The key as a plain string with `help` beside it."""
+        made = super().__new__(cls, key)
+        made.help = help
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class SpanName:
+    """A span: who makes it, its kind, its parent, and what its length means."""
+
+    name: str
+    process: str
+    kind: str
+    parent: str
+    help: str
+
+
+class MetricKind(Enum):
+    """How a metric counts."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric; `unit` in UCUM, `buckets` the upper bounds of a histogram."""
+
+    name: str
+    kind: MetricKind
+    unit: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def prometheus(self) -> str:
+        """The name on `/metrics`, without the suffixes of a histogram's series."""
+        parts = [self.name.replace(".", "_")]
+        if self.unit == "s":
+            parts.append("seconds")
+        if self.kind is MetricKind.COUNTER:
+            parts.append("total")
+        return "_".join(parts)
+
+
+# --- Spans -------------------------------------------------------------------------
+
+GENERATE = SpanName(
+    "Generate",
+    "orchestrator",
+    "server",
+    "the client's span, by `traceparent` in its metadata",
+    "One session on this orchestrator, from its admission to its end.",
+)
+SPEC_ROUND = SpanName(
+    "spec_round",
+    "orchestrator",
+    "internal",
+    "Generate",
+    "One verification round: from sending the block until its verdict.",
+)
+SPEC_DRAFT = SpanName(
+    "spec_draft",
+    "orchestrator",
+    "client",
+    "spec_round",
+    "Drafting the block; it ends where the round starts, for drafting runs ahead.",
+)
+SPEC_VERIFY = SpanName(
+    "spec_verify",
+    "orchestrator",
+    "client",
+    "spec_round",
+    "The block's way to the verifier and back; the parent of the verifier's `verify`.",
+)
+PREFILL = SpanName(
+    "prefill",
+    "orchestrator, verifier, drafter",
+    "client (orchestrator), server (worker)",
+    "Generate",
+    "Opening the session on a worker, prompt included; on a worker, one step of it.",
+)
+PERSIST = SpanName(
+    "persist",
+    "orchestrator",
+    "client",
+    "spec_round",
+    "Storing the round's tokens: from asking until the store acknowledged.",
+)
+VERIFY_BATCH = SpanName(
+    "verify.batch",
+    "verifier",
+    "internal",
+    "none; linked to its members' rounds",
+    "One forward pass of the target model for many sessions.",
+)
+DRAFT_BATCH = SpanName(
+    "draft.batch",
+    "drafter",
+    "internal",
+    "none; linked to its members' sessions",
+    "One drafting step for many sessions.",
+)
+VERIFY = SpanName(
+    "verify",
+    "verifier",
+    "server",
+    "spec_verify",
+    "One session's part of a `verify.batch`, to which it is linked.",
+)
+DRAFT = SpanName(
+    "draft",
+    "drafter",
+    "server",
+    "Generate",
+    "One session's part of a `draft.batch`, to which it is linked.",
+)
+
+# --- Attributes --------------------------------------------------------------------
+
+SERVICE_NAME = Attribute("service.name", "Process: which Paceline service.")
+SERVICE_VERSION = Attribute("service.version", "Process: its version.")
+SERVICE_INSTANCE = Attribute("service.instance.id", "Process: the worker's or replica's id.")
+ROLE = Attribute("paceline.role", "orchestrator, verifier or drafter.")
+
+SESSION_ID = Attribute("paceline.session.id", "The session.")
+METHOD = Attribute("paceline.method", "The drafting method; empty = plain decoding.")
+MODE = Attribute("paceline.rejection_sample_method", "How draft tokens are verified.")
+EPOCH = Attribute("paceline.epoch", "Draft generation of the session.")
+ROUND_INDEX = Attribute("paceline.round.index", "Number of the round in its session.")
+ROUND_OUTCOME = Attribute("paceline.round.outcome", "What became of the block (see below).")
+DRAFT_TOKENS = Attribute("paceline.draft.tokens", "Draft tokens in the block.")
+ACCEPTED_TOKENS = Attribute("paceline.accepted.tokens", "Draft tokens the target accepted.")
+EMITTED_TOKENS = Attribute(
+    "paceline.emitted.tokens", "Tokens that became final; on Generate, in all rounds."
+)
+DISCARDED_TOKENS = Attribute("paceline.discarded.tokens", "Draft tokens returned unverified.")
+BAD_Q_ROWS = Attribute("paceline.draft.bad_q_rows", "Unusable rows of q in the block.")
+ROUNDS = Attribute("paceline.rounds", "Rounds with a verdict that the session took.")
+DRAFT_MS = Attribute("paceline.draft.duration", "Time to draft the block, ms.")
+VERIFY_MS = Attribute("paceline.verify.duration", "Time of the verifying step, ms.")
+QUEUE_MS = Attribute("paceline.verify.queue_wait", "Wait at the verifier before the step, ms.")
+BATCH_SIZE = Attribute("paceline.verify.batch_size", "Sessions in the verifying step.")
+DRAFTER = Attribute("paceline.draft.worker.id", "The drafter; empty = nothing drafted.")
+VERIFIER = Attribute("paceline.verify.worker.id", "The verifier.")
+WORKER = Attribute("paceline.worker.id", "The worker a session was opened on.")
+CACHED_TOKENS = Attribute("paceline.prefill.cached_tokens", "Prompt tokens found in a cache.")
+COMPLETED = Attribute("paceline.completed", "False when the work was given up before its end.")
+STEP_TOKENS = Attribute(
+    "paceline.step.tokens", "Tokens of the step: drafted, checked or fed as prompt."
+)
+STEP_SIZE = Attribute("paceline.step.batch_size", "Sessions in the step.")
+STEP_QUEUE_MS = Attribute("paceline.step.queue_wait", "Wait before the step, ms.")
+
+OPERATION = Attribute("gen_ai.operation.name", "text_completion or chat.")
+PROVIDER = Attribute("gen_ai.provider.name", "Always paceline.")
+RESPONSE_MODEL = Attribute("gen_ai.response.model", "The target model.")
+MAX_TOKENS = Attribute("gen_ai.request.max_tokens", "Most tokens to generate.")
+TEMPERATURE = Attribute("gen_ai.request.temperature", "Sampling temperature.")
+TOP_P = Attribute("gen_ai.request.top_p", "Nucleus size.")
+TOP_K = Attribute("gen_ai.request.top_k", "Most tokens to sample from; 0 = all.")
+STREAM = Attribute("gen_ai.request.stream", "Always true.")
+INPUT_TOKENS = Attribute("gen_ai.usage.input_tokens", "Prompt tokens.")
+OUTPUT_TOKENS = Attribute(
+    "gen_ai.usage.output_tokens", "Tokens handed to the client in this span."
+)
+FINISH_REASONS = Attribute("gen_ai.response.finish_reasons", "One: stop, length or abort.")
+FIRST_TOKEN = Attribute("gen_ai.response.time_to_first_chunk", "Seconds to the first token.")
+RPC_SYSTEM = Attribute("rpc.system.name", "Always grpc.")
+RPC_METHOD = Attribute("rpc.method", "The call that the span serves.")
+ERROR_TYPE = Attribute("error.type", "Why the session ended early, from a fixed set.")
+
+# --- Values of labels --------------------------------------------------------------
+
+
+class Outcome:
+    """What became of a round's block."""
+
+    ACCEPTED_ALL = "accepted_all"
+    PARTIAL = "partial"
+    REJECTED_ALL = "rejected_all"
+    PLAIN = "plain"
+    DISCARDED = "discarded"
+    ABANDONED = "abandoned"
+
+
+OUTCOMES = {
+    Outcome.ACCEPTED_ALL: "Every draft token was accepted.",
+    Outcome.PARTIAL: "Some were.",
+    Outcome.REJECTED_ALL: "None was.",
+    Outcome.PLAIN: "The block held no draft token: plain decoding.",
+    Outcome.DISCARDED: "A chained block whose predecessor was not fully accepted.",
+    Outcome.ABANDONED: "No verdict came before the verifier or the session was given up.",
+}
+LAST_POSITION = 31
+POSITIONS = (*(str(position) for position in range(LAST_POSITION + 1)), f"{LAST_POSITION + 1}+")
+
+# --- Metrics -----------------------------------------------------------------------
+
+_COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
+_MOMENTS = tuple(
+    base * 10.0**power for power in range(-4, 1) for base in (1.0, 2.5, 5.0)
+)  # 0.1 ms … 5 s
+_LENGTHS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_COUNTS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+
+ROUND_COUNT = Metric(
+    "paceline.rounds", _COUNTER, "{round}", "Rounds by what became of them.", ("outcome",)
+)
+DRAFT_COUNT = Metric(
+    "paceline.drafts", _COUNTER, "{draft}", "Rounds with at least one verified draft token."
+)
+DRAFTED = Metric("paceline.draft.tokens", _COUNTER, "{token}", "Draft tokens that were verified.")
+ACCEPTED = Metric(
+    "paceline.accepted.tokens", _COUNTER, "{token}", "Draft tokens that the target accepted."
+)
+ACCEPTED_AT = Metric(
+    "paceline.accepted.tokens_per_pos",
+    _COUNTER,
+    "{token}",
+    f"Accepted draft tokens by position in the block, 0 to {LAST_POSITION}, then all further.",
+    ("pos",),
+)
+EMITTED = Metric("paceline.emitted.tokens", _COUNTER, "{token}", "Tokens that became final.")
+DISCARDED = Metric(
+    "paceline.discarded.tokens", _COUNTER, "{token}", "Draft tokens that came back unverified."
+)
+MIGRATIONS = Metric(
+    "paceline.session.migrations",
+    _COUNTER,
+    "{session}",
+    "Sessions opened again on a worker, by its role.",
+    ("role",),
+)
+ROUND_SECONDS = Metric(
+    "paceline.round.duration",
+    _HISTOGRAM,
+    "s",
+    "From sending a block until its verdict.",
+    buckets=_MOMENTS,
+)
+DRAFT_SECONDS = Metric(
+    "paceline.draft.duration", _HISTOGRAM, "s", "Drafting one block.", buckets=_MOMENTS
+)
+VERIFY_SECONDS = Metric(
+    "paceline.verify.duration",
+    _HISTOGRAM,
+    "s",
+    "The verifying step of one block.",
+    buckets=_MOMENTS,
+)
+QUEUE_SECONDS = Metric(
+    "paceline.verify.queue_wait",
+    _HISTOGRAM,
+    "s",
+    "A block's wait at the verifier before its step.",
+    buckets=_MOMENTS,
+)
+ROUND_ACCEPTED = Metric(
+    "paceline.round.accepted_tokens",
+    _HISTOGRAM,
+    "{token}",
+    "Accepted draft tokens of a round that had any to verify.",
+    buckets=_COUNTS,
+)
+SESSIONS = Metric(
+    "paceline.sessions.active", _GAUGE, "{session}", "Sessions in this process.", ("role",)
+)
+PLAIN_SESSIONS = Metric(
+    "paceline.sessions.without_speculation",
+    _GAUGE,
+    "{session}",
+    "Sessions that decode plainly: no drafter has them open, or pacing rests.",
+)
+SPEC_DRAFTS = Metric("spec_decode_num_drafts", _COUNTER, "{draft}", "Drafts that were verified.")
+SPEC_DRAFTED = Metric(
+    "spec_decode_num_draft_tokens", _COUNTER, "{token}", "Draft tokens that were verified."
+)
+SPEC_ACCEPTED = Metric(
+    "spec_decode_num_accepted_tokens", _COUNTER, "{token}", "Draft tokens that were accepted."
+)
+SPEC_ACCEPTED_AT = Metric(
+    "spec_decode_num_accepted_tokens_per_pos",
+    _COUNTER,
+    "{token}",
+    "Accepted draft tokens by position; labelled as in vLLM.",
+    ("position",),
+)
+FIRST_TOKEN_SECONDS = Metric(
+    "gen_ai.server.time_to_first_token",
+    _HISTOGRAM,
+    "s",
+    "From the admission of a session to its first token.",
+    buckets=_MOMENTS + (10.0, 30.0),
+)
+TOKEN_SECONDS = Metric(
+    "gen_ai.server.time_per_output_token",
+    _HISTOGRAM,
+    "s",
+    "Mean time per token after the first, of sessions that finished.",
+    buckets=_MOMENTS,
+)
+REQUEST_SECONDS = Metric(
+    "gen_ai.server.request.duration",
+    _HISTOGRAM,
+    "s",
+    "From the admission of a session to its end.",
+    ("finish_reason",),
+    _LENGTHS,
+)
+STEP_SECONDS = Metric(
+    "paceline.step.duration", _HISTOGRAM, "s", "One engine step.", ("role",), _MOMENTS
+)
+STEP_SESSIONS = Metric(
+    "paceline.step.batch_size", _HISTOGRAM, "{session}", "Sessions in one step.", ("role",), _SIZES
+)
+STEP_WAIT_SECONDS = Metric(
+    "paceline.step.queue_wait",
+    _HISTOGRAM,
+    "s",
+    "A session's wait before a step, by what the step does for it.",
+    ("role", "kind"),
+    _MOMENTS,
+)
+STEP_TOKEN_COUNT = Metric(
+    "paceline.step.tokens",
+    _COUNTER,
+    "{token}",
+    "Tokens drafted, checked or fed as prompt.",
+    ("role", "kind"),
+)
+STEPS_UNTRACED = Metric(
+    "paceline.step.untraced", _COUNTER, "{step}", "Steps that came too fast to be recorded."
+)
+QUEUED_TOKENS = Metric(
+    "paceline.queue.tokens", _GAUGE, "{token}", "Tokens waiting for a step.", ("role",)
+)
+KV_USED = Metric("paceline.kv.tokens.used", _GAUGE, "{token}", "Tokens reserved in the KV cache.")
+KV_CAPACITY = Metric(
+    "paceline.kv.tokens.capacity", _GAUGE, "{token}", "Most tokens the KV cache holds."
+)
+
+
+def every_span() -> tuple[SpanName, ...]:
+    """All spans, in the order of this file."""
+    return tuple(value for value in globals().values() if isinstance(value, SpanName))
+
+
+def every_attribute() -> tuple[Attribute, ...]:
+    """All attribute keys, in the order of this file."""
+    return tuple(value for value in globals().values() if isinstance(value, Attribute))
+
+
+def every_metric() -> tuple[Metric, ...]:
+    """All metrics, in the order of this file."""
+    return tuple(value for value in globals().values() if isinstance(value, Metric))

@@ -1,0 +1,167 @@
+"""Telemetry of one process: a tracer, a meter, and `/metrics` for Prometheus."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from wsgiref.simple_server import WSGIServer
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import Histogram
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import _get_from_env_or_default as sampler_from_environment
+from opentelemetry.trace import NoOpTracer, Tracer, get_current_span
+from prometheus_client import CollectorRegistry, start_http_server
+
+from services.common.errors import StartError
+from services.common.telemetry import names
+from services.common.telemetry.exporting import (
+    FollowLinks,
+    MetricPipe,
+    SpanPipe,
+    wants_otlp,
+)
+from services.common.telemetry.instruments import (
+    Reading,
+    Tally,
+    register_counter,
+    register_gauge,
+    register_histogram,
+)
+
+SCOPE = "paceline"
+
+
+class Telemetry:
+    """What a process traces and counts with. Made by `start`, ended by `shutdown`."""
+
+    def __init__(
+        self, resource: Resource, spans: SpanPipe | None, metrics: MetricPipe | None
+    ) -> None:
+        self._spans, self._metrics = spans, metrics
+        self._registry = CollectorRegistry()
+        self._prometheus = PrometheusMetricReader(
+            scope_info_enabled=False, registry=self._registry
+        )
+        readers: list[MetricReader] = [self._prometheus]
+        readers += [metrics.reader] if metrics else []
+        # No span is ever "current" where we count, so there is nothing to exemplify.
+        self._meters = MeterProvider(readers, resource, AlwaysOffExemplarFilter(), False)
+        self._meter = self._meters.get_meter(SCOPE)
+        self.tracer: Tracer = _tracer(resource, spans) if spans else NoOpTracer()
+        self._page: _Page | None = None
+
+    @classmethod
+    def start(
+        cls,
+        service_name: str,
+        role: str,
+        worker_id: str = "",
+        *,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
+        version: str = "",
+    ) -> Telemetry:
+        """Begin. Reads the standard `OTEL_*` variables, which say what is exported where.
+
+        `metrics_port`: 0 picks a free one, None serves no `/metrics`. Raises
+        StartError for a port that is taken or a variable we cannot satisfy.
+        """
+        resource = Resource.create(
+            {
+                names.SERVICE_NAME: service_name,
+                names.SERVICE_INSTANCE: worker_id,
+                names.SERVICE_VERSION: version,
+                names.ROLE: role,
+            }
+        )
+        spans = SpanPipe() if wants_otlp("traces") else None
+        metrics = MetricPipe() if wants_otlp("metrics") else None
+        telemetry = cls(resource, spans, metrics)
+        if metrics_port is not None:
+            telemetry._serve(metrics_host, metrics_port)
+        return telemetry
+
+    @property
+    def metrics_address(self) -> str | None:
+        """HOST:PORT of `/metrics`, or None."""
+        return self._page.address if self._page else None
+
+    def counter(self, metric: names.Metric, rows: Sequence[tuple[str, ...]] = ()) -> Tally:
+        """A counter to add to; `rows` are label values to show from the start."""
+        return register_counter(self._meter, metric, rows)
+
+    def gauge(self, metric: names.Metric, read: Reading) -> None:
+        """A gauge that is read when somebody collects it, in the collecting thread."""
+        register_gauge(self._meter, metric, read)
+
+    def histogram(self, metric: names.Metric) -> Histogram:
+        """A histogram to record in; thread-safe."""
+        return register_histogram(self._meter, metric)
+
+    def shutdown(self, timeout: float = 2.0) -> None:
+        """Send what is left and stop, within about `timeout` seconds. Blocks; idempotent."""
+        ends_at = time.monotonic() + timeout
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+        if self._spans is not None:
+            self._spans.stop(timeout)
+        self._stop_metrics(max(0.1, ends_at - time.monotonic()))
+        self._spans = self._metrics = None
+
+    def _stop_metrics(self, timeout: float) -> None:
+        if self._metrics is None:
+            return
+        stopping = threading.Thread(
+            target=self._meters.shutdown, args=(timeout * 1e3,), daemon=True
+        )
+        stopping.start()
+        stopping.join(timeout)
+        if stopping.is_alive():
+            self._metrics.cut()
+
+    def _serve(self, host: str, port: int) -> None:
+        try:
+            self._page = _Page(*start_http_server(port, host, self._registry))
+        except OSError as error:
+            self.shutdown(0.1)
+            raise StartError(f"/metrics cannot be served at {host}:{port}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The HTTP server of `/metrics`."""
+
+    server: WSGIServer
+    thread: threading.Thread
+
+    @property
+    def address(self) -> str:
+        host, port = self.server.server_address[:2]
+        return f"{host!s}:{port}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join(1.0)
+
+
+def _tracer(resource: Resource, spans: SpanPipe) -> Tracer:
+    sampler = FollowLinks(sampler_from_environment())
+    provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
+    provider.add_span_processor(spans.processor)
+    return provider.get_tracer(SCOPE)
+
+
+def trace_ids() -> Mapping[str, str]:
+    """The ids of the current span for a log line; empty where there is none."""
+    context = get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}

@@ -1,0 +1,134 @@
+"""Traces the steps of a worker's engine.
+
+    engine thread   on_step ──▶ a bounded deque          (an append, nothing else)
+    telemetry thread            ──▶ spans and histograms
+
+A step is one span, linked to the spans of the rounds it served, and for each of
+these rounds that is sampled a child span that leads back to the batch by a link.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind
+
+from services.common.steps import StepEntry, StepRecord
+from services.common.telemetry import names
+from services.common.telemetry.propagation import parent_context, span_context
+from services.common.telemetry.setup import Telemetry
+from services.common.types import Progress
+
+_MOST_WAITING = 4096
+_MEMBER_SPANS = {
+    "verify": names.VERIFY.name,
+    "draft": names.DRAFT.name,
+    "prefill": names.PREFILL.name,
+}
+
+
+class StepTracer:
+    """Its `on_step` goes to a worker's core; `watch` and `close` belong to the process."""
+
+    def __init__(self, telemetry: Telemetry, role: Literal["verifier", "drafter"]) -> None:
+        self._telemetry, self._role = telemetry, role
+        batch = names.VERIFY_BATCH if role == "verifier" else names.DRAFT_BATCH
+        self._batch_name = batch.name
+        self._seconds = telemetry.histogram(names.STEP_SECONDS)
+        self._sessions = telemetry.histogram(names.STEP_SESSIONS)
+        self._waits = telemetry.histogram(names.STEP_WAIT_SECONDS)
+        self._tokens = telemetry.counter(names.STEP_TOKEN_COUNT)
+        self._untraced = telemetry.counter(names.STEPS_UNTRACED)
+        self._labels = {"role": role}
+        self._wait_labels = {kind: {"role": role, "kind": kind} for kind in _MEMBER_SPANS}
+        self._waiting: deque[StepRecord] = deque()
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="step-tracer", daemon=True)
+        self._thread.start()
+
+    def on_step(self, record: StepRecord) -> None:
+        """Take a record; costs the engine thread an append."""
+        if len(self._waiting) >= _MOST_WAITING:
+            self._untraced.add(1)
+            return
+        self._waiting.append(record)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def watch(self, progress: Callable[[], Progress]) -> None:
+        """Show sessions, queue and KV as gauges, read from `progress` when collected."""
+        role, gauge = self._role, self._telemetry.gauge
+        gauge(names.SESSIONS, lambda: [(progress().sessions, (role,))])
+        gauge(names.QUEUED_TOKENS, lambda: [(progress().queued_tokens, (role,))])
+        gauge(names.KV_USED, lambda: [(progress().kv_tokens_used, ())])
+        gauge(names.KV_CAPACITY, lambda: [(progress().kv_tokens_capacity, ())])
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Record what waits, then stop; call it before the telemetry's shutdown."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join(timeout)
+
+    # --- in the telemetry thread -------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                self._record(self._waiting.popleft())
+
+    def _record(self, record: StepRecord) -> None:
+        self._seconds.record((record.ended_ns - record.started_ns) / 1e9, self._labels)
+        self._sessions.record(len(record.entries), self._labels)
+        for entry in record.entries:
+            self._waits.record(entry.queue_ms / 1e3, self._wait_labels[entry.kind])
+            self._tokens.add(entry.tokens, self._role, entry.kind)
+        members = [(e, parent_context(e.traceparent)) for e in record.entries if _sampled(e)]
+        if members:
+            self._trace(record, members)
+
+    def _trace(self, record: StepRecord, members: list[tuple[StepEntry, Context]]) -> None:
+        links = [Link(span_context(parent)) for _, parent in members]
+        batch = self._telemetry.tracer.start_span(
+            self._batch_name, Context(), links=links, start_time=record.started_ns
+        )
+        if not batch.is_recording():
+            return
+        size = len(record.entries)
+        tokens = sum(entry.tokens for entry in record.entries)
+        batch.set_attributes({names.STEP_SIZE: size, names.STEP_TOKENS: tokens})
+        for entry, parent in members:
+            self._trace_member(record, entry, parent, batch)
+        batch.end(record.ended_ns)
+
+    def _trace_member(
+        self, record: StepRecord, entry: StepEntry, parent: Context, batch: Span
+    ) -> None:
+        member = self._telemetry.tracer.start_span(
+            _MEMBER_SPANS[entry.kind],
+            parent,
+            SpanKind.SERVER,
+            {
+                names.STEP_TOKENS: entry.tokens,
+                names.STEP_QUEUE_MS: entry.queue_ms,
+                names.STEP_SIZE: len(record.entries),
+                names.ROUND_INDEX: entry.round,
+            },
+            [Link(batch.get_span_context())],
+            record.started_ns,
+        )
+        member.end(record.ended_ns)
+
+
+def _sampled(entry: StepEntry) -> bool:
+    """Whether the sampled flag, the lowest bit of the last field, is set."""
+    return entry.traceparent[-2:] in _SAMPLED_FLAGS
+
+
+_SAMPLED_FLAGS = frozenset(f"{flags:02x}" for flags in range(1, 256, 2))

@@ -1,0 +1,54 @@
+"""Both directions between the generated classes and `services.common.types`.
+
+Nothing else in the house touches a generated class of the links. Encoding is
+total on valid records. Decoding checks shape (a member of every oneof, known
+enum values, lengths that agree, names that are there) and raises only
+`ProtocolError`; whether a well-formed command makes sense is the worker's to say.
+
+    records    what both links share
+    drafter    commands and events of the drafter link
+    verifier   commands and events of the verifier link
+    tokenizer  the tokenizer bundle, whole and in parts
+    codecs     one value per link: how its messages are cut into batches
+"""
+
+from services.common.wire.codecs import DRAFTER_LINK, VERIFIER_LINK, LinkCodec
+from services.common.wire.drafter import (
+    decode_drafter_command,
+    decode_drafter_event,
+    encode_drafter_command,
+    encode_drafter_event,
+)
+from services.common.wire.records import (
+    decode_description,
+    decode_hello,
+    encode_description,
+    encode_hello,
+)
+from services.common.wire.tokenizer import join_bundle, split_bundle
+from services.common.wire.verifier import (
+    decode_verifier_command,
+    decode_verifier_event,
+    encode_verifier_command,
+    encode_verifier_event,
+)
+
+__all__ = [
+    "DRAFTER_LINK",
+    "VERIFIER_LINK",
+    "LinkCodec",
+    "decode_description",
+    "decode_drafter_command",
+    "decode_drafter_event",
+    "decode_hello",
+    "decode_verifier_command",
+    "decode_verifier_event",
+    "encode_description",
+    "encode_drafter_command",
+    "encode_drafter_event",
+    "encode_hello",
+    "encode_verifier_command",
+    "encode_verifier_event",
+    "join_bundle",
+    "split_bundle",
+]

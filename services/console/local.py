@@ -1,0 +1,80 @@
+"""A local cluster that runs: its store, its workers, its orchestrator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.sessions.embedded import EmbeddedRedis
+from services.common.errors import StartError
+from services.console.cluster import ClusterOptions, Site, orchestrator_spec, worker_specs
+from services.console.supervisor import Supervisor
+from services.console.tether import available_cores
+
+Report = Callable[[str], None]
+
+_STORE_CHECK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running cluster: where clients connect, and the folder with its logs."""
+
+    address: str
+    logs: Path
+    supervisor: Supervisor
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process id of every process that runs, by name; the store is not among them."""
+        return self.supervisor.pids
+
+
+@contextlib.asynccontextmanager
+async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterator[Cluster]:
+    """Start every process, wait until they serve, and end them all on the way out.
+
+    `report` gets one line for everything a person should know. Raises StartError
+    with the one line of the process that could not start.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(_folder()))
+        redis = options.redis or await stack.enter_async_context(_store(report))
+        site = Site(os.getpid(), folder, redis, available_cores())
+        supervisor = Supervisor(report)
+        stack.push_async_callback(supervisor.stop)
+        # An orchestrator with nobody to speak for has nothing to serve: workers first.
+        await supervisor.start(worker_specs(options, site))
+        [address] = await supervisor.start([orchestrator_spec(options, site)])
+        yield Cluster(address, folder, supervisor)
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="paceline-up-", ignore_cleanup_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def _store(report: Report) -> AsyncIterator[str]:
+    """A Redis-compatible server of our own, started again if it dies; its URL."""
+    async with EmbeddedRedis(append_only=True) as server:
+        keeper = asyncio.create_task(_keep(server, report), name="keep store")
+        try:
+            yield server.url
+        finally:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+
+
+async def _keep(server: EmbeddedRedis, report: Report) -> None:
+    while True:
+        await asyncio.sleep(_STORE_CHECK_S)
+        if server.pid is None:
+            report("the store died; starting it again")
+            with contextlib.suppress(StartError):
+                # On this thread: the kernel ties the server to the thread that starts it.
+                server.restart()

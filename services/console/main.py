@@ -1,0 +1,137 @@
+"""The `paceline` command. Each subcommand imports its parts when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+DEMO_MODEL = "smollm2-135m-instruct"
+
+app = typer.Typer(
+    name="paceline",
+    help="Large language models served faster, with not one token's law changed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+# The process commands take their flags from their settings, `--help` included.
+_OWN_FLAGS = {
+    "ignore_unknown_options": True,
+    "allow_extra_args": True,
+    "help_option_names": [],
+}
+
+Dtype = Literal["float32", "bfloat16"]
+Target = Annotated[
+    str,
+    typer.Option(
+        envvar="PACELINE_TARGET",
+        help="Target model: Hugging Face id, folder with safetensors, .gguf file, "
+        f"or {DEMO_MODEL}.",
+    ),
+]
+Address = Annotated[
+    str, typer.Option(envvar="PACELINE_ADDRESS", help="HOST:PORT of an orchestrator.")
+]
+Temperature = Annotated[
+    float | None, typer.Option(help="0 = greedy; left out: the model's default.")
+]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+@app.command(context_settings=_OWN_FLAGS, short_help="Run one orchestrator (serves clients).")
+def orchestrator(context: typer.Context) -> None:
+    """Run one orchestrator."""
+    _run_process("orchestrator", context)
+
+
+@app.command(context_settings=_OWN_FLAGS, short_help="Run one drafter (proposes tokens).")
+def drafter(context: typer.Context) -> None:
+    """Run one drafter."""
+    _run_process("drafter", context)
+
+
+@app.command(context_settings=_OWN_FLAGS, short_help="Run one verifier (the target model).")
+def verifier(context: typer.Context) -> None:
+    """Run one verifier."""
+    _run_process("verifier", context)
+
+
+def _run_process(role: str, context: typer.Context) -> None:
+    from services.console.process import run_process
+
+    raise typer.Exit(run_process(role, context.args))
+
+
+@app.command()
+def up(
+    target: Target,
+    draft: Annotated[
+        str | None,
+        typer.Option(envvar="PACELINE_DRAFT", help="Draft model; left out: n-gram drafters."),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(envvar="PACELINE_METHOD", help="Drafting method (ngram, model).")
+    ] = "",
+    host: Annotated[str, typer.Option(envvar="PACELINE_HOST", help="Where to listen.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[
+        int,
+        typer.Option(envvar="PACELINE_PORT", min=0, max=65535, help="0 picks a free one."),
+    ] = 50051,
+    redis: Annotated[
+        str | None,
+        typer.Option(envvar="PACELINE_REDIS", help="URL of a Redis; left out: one of its own."),
+    ] = None,
+    verifiers: Annotated[int, typer.Option(min=1, help="How many verifiers.")] = 1,
+    drafters: Annotated[int, typer.Option(min=0, help="How many drafters.")] = 1,
+    dtype: Annotated[
+        Dtype, typer.Option(envvar="PACELINE_DTYPE", help="Number format of both models.")
+    ] = "float32",
+    verifier_threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of each verifier; left out: its share of the cores."),
+    ] = None,
+    drafter_threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of each drafter with a model; left out: one."),
+    ] = None,
+    pin: Annotated[bool, typer.Option(help="Keep each model on cores of its own.")] = True,
+    pacing: Annotated[
+        str,
+        typer.Option(envvar="PACELINE_PACING", help="When to verify: eager or fixed."),
+    ] = "",
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(help="Gets the address as one line when the cluster serves."),
+    ] = None,
+) -> None:
+    """Start a whole local cluster as separate processes, and keep it alive until Ctrl-C."""
+    from services.console.cluster import ClusterOptions
+    from services.console.up import run_up
+
+    options = ClusterOptions(
+        target=target,
+        draft=draft,
+        method=method,
+        host=host,
+        port=port,
+        redis=redis,
+        verifiers=verifiers,
+        drafters=drafters,
+        dtype=dtype,
+        verifier_threads=verifier_threads,
+        drafter_threads=drafter_threads,
+        pin=pin,
+        pacing=pacing,
+    )
+    raise typer.Exit(run_up(options, ready_file))

@@ -1,0 +1,104 @@
+"""One process of Paceline: `paceline orchestrator`, `drafter` or `verifier`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.common.errors import PacelineError, StartError
+from services.common.logs import setup_logging
+from services.console.flags import Flags
+from services.console.tether import die_with, pin
+
+
+class ProcessSettings(BaseSettings):
+    """What every process has besides its own settings."""
+
+    model_config = SettingsConfigDict(env_prefix="PACELINE_", extra="ignore")
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least serious log lines to write"
+    )
+    log_json: bool = Field(False, description="write log lines as JSON objects")
+    tether: int | None = Field(None, description="end when this parent process is gone")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Where a role's settings and its `run` are; imported only when it runs."""
+
+    package: str
+    settings: str
+    summary: str
+
+    def settings_class(self) -> type[BaseSettings]:
+        """The settings class of this role."""
+        kind: type[BaseSettings] = getattr(
+            importlib.import_module(f"{self.package}.settings"), self.settings
+        )
+        return kind
+
+    def run(self, settings: Any) -> int:
+        """Serve until told to stop; the exit status."""
+        status: int = importlib.import_module(f"{self.package}.main").run(settings)
+        return status
+
+
+ROLES = {
+    "orchestrator": Role(
+        "orchestrator",
+        "OrchestratorSettings",
+        "Serve clients: sessions, rounds and streams. Needs no torch and no weights.",
+    ),
+    "drafter": Role(
+        "services.drafter", "DrafterSettings", "Run one drafter: it proposes tokens."
+    ),
+    "verifier": Role(
+        "services.verifier", "VerifierSettings", "Run one verifier: the target model."
+    ),
+}
+
+
+def run_process(name: str, arguments: Sequence[str]) -> int:
+    """Run one role until it is told to stop; the exit status.
+
+    1 = it could not start or failed, 2 = a setting is not allowed; one line says why.
+    """
+    role = ROLES[name]
+    flags = Flags(f"paceline {name}", role.summary, role.settings_class(), ProcessSettings)
+    flags.parse(arguments)
+    try:
+        process = flags.read(ProcessSettings)
+        settings = flags.read(role.settings_class())
+    except StartError as error:
+        return complain(name, error, status=2)
+    try:
+        _settle(process, getattr(settings, "cpus", ()))
+        return role.run(settings)
+    except PacelineError as error:
+        return complain(name, error, status=1)
+    except KeyboardInterrupt:
+        return 130
+
+
+def complain(name: str, error: Exception, status: int) -> int:
+    """One line on stderr; the status."""
+    print(f"paceline {name}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    return status
+
+
+def _settle(process: ProcessSettings, cores: Sequence[int]) -> None:
+    if process.tether is not None:
+        die_with(process.tether)
+    if cores:
+        try:
+            pin(cores)
+        except OSError as error:
+            raise StartError(f"--cpus: {list(cores)}: {error.strerror}") from None
+    setup_logging(json=process.log_json, level=process.log_level)

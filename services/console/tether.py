@@ -1,0 +1,37 @@
+"""Ties a process to the one that started it, and to its cores.
+
+Done by the child itself, before anything heavy is imported: a hook between fork
+and exec would run in a process that may hold threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when `parent` is gone (Linux only)."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit("the process that started this one is gone")
+
+
+def pin(cores: Sequence[int]) -> None:
+    """Run on these cores only (Linux only); threads started later inherit it."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+
+
+def available_cores() -> tuple[int, ...]:
+    """The cores this process may use, in order."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))

@@ -1,0 +1,77 @@
+"""`paceline up`: a whole local cluster, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from services.common.errors import PacelineError
+from services.common.serving.lifecycle import stop_on_signals
+from services.console.cluster import ClusterOptions
+from services.console.local import local_cluster
+from services.console.process import complain
+
+
+def run_up(options: ClusterOptions, ready_file: Path | None = None) -> int:
+    """Serve until told to stop; the exit status (1 = it could not start)."""
+    try:
+        return asyncio.run(_until_stopped(options, ready_file))
+    except PacelineError as error:
+        return complain("up", error, status=1)
+
+
+async def _until_stopped(options: ClusterOptions, ready_file: Path | None) -> int:
+    stop = asyncio.create_task(stop_on_signals().wait())
+    serve = asyncio.create_task(_serve(options, ready_file))
+    await asyncio.wait([stop, serve], return_when=asyncio.FIRST_COMPLETED)
+    if serve.done():
+        stop.cancel()
+        serve.result()  # raises what ended it
+    say("stopping")
+    serve.cancel()
+    await asyncio.wait([serve])
+    say("stopped")
+    return 0
+
+
+async def _serve(options: ClusterOptions, ready_file: Path | None) -> None:
+    began = time.monotonic()
+    say(f"starting {describe(options)}")
+    async with local_cluster(options, say) as cluster:
+        say(f"logs are in {cluster.logs}")
+        took = time.monotonic() - began
+        print(f"serving on {cluster.address} after {took:.1f} s; Ctrl-C stops it", flush=True)
+        if ready_file is not None:
+            write_line(ready_file, cluster.address)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if ready_file is not None:
+                ready_file.unlink(missing_ok=True)
+
+
+def describe(options: ClusterOptions) -> str:
+    """The cluster in one line."""
+    method = options.method or ("model" if options.draft else "ngram")
+    draft = f" ({options.draft})" if options.draft else ""
+    verifiers = _count(options.verifiers, "verifier")
+    drafters = _count(options.drafters, f"{method} drafter")
+    return f"{verifiers} of {options.target} in {options.dtype}, {drafters}{draft}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def say(line: str) -> None:
+    """One line for the person who started it, apart from what scripts read on stdout."""
+    print(f"paceline up: {line}", file=sys.stderr, flush=True)
+
+
+def write_line(path: Path, line: str) -> None:
+    """Write whole or not at all: a reader never sees half an address."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(line + "\n")
+    partial.replace(path)

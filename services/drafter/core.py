@@ -1,0 +1,274 @@
+"""The drafter's core: commands in, one drafting step for all sessions, drafts out.
+
+Decide (which sessions owe drafts and have room) → draft (one call per method,
+all its sessions together) → absorb (the text grows, the drafts leave). Plain,
+synchronous, single-threaded; it knows no method and imports no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from services.common.errors import CallerError, InvalidRequest, NotFound, Overloaded
+from services.common.steps import OnStep, StepEntry, StepRecord
+from services.common.types import (
+    CloseDraft,
+    CommitDraft,
+    Credit,
+    DrafterCommand,
+    DrafterEvent,
+    DraftOpened,
+    FailureReason,
+    OpenDraft,
+    Progress,
+    Role,
+    SessionFailed,
+    WorkerDescription,
+)
+from services.drafter.protocol import Ask, Drafter, Proposed, SessionKey
+from services.drafter.session import DraftSession
+
+Emit = Callable[[int, DrafterEvent], None]
+"""(link number, event)."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    key: SessionKey
+    session: DraftSession
+    drafter: Drafter
+    traceparent: str
+
+
+class DrafterCore:
+    """Serves the sessions of all links with one or more methods.
+
+    `drafters` maps method names to methods; a session that names none gets
+    the first. `max_window` caps every session's window. `clock` is in nanoseconds.
+    `on_step` is told of every call of a method. Nothing raises: what goes wrong
+    becomes a `SessionFailed` of its session.
+    """
+
+    def __init__(
+        self,
+        drafters: Mapping[str, Drafter],
+        *,
+        emit: Emit,
+        worker_id: str,
+        version: str = "",
+        max_window: int = 64,
+        on_step: OnStep | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._drafters = dict(drafters)
+        self._default = next(iter(self._drafters))
+        self._emit = emit
+        self._worker = WorkerDescription(worker_id, Role.DRAFTER, version=version)
+        self._max_window = max_window
+        self._on_step = on_step
+        self._clock = clock
+        self._entries: dict[SessionKey, _Entry] = {}
+        self._steps = 0
+        self._step_ms = 0.0
+
+    # --- commands -------------------------------------------------------------
+
+    def handle(self, link: int, command: DrafterCommand) -> None:
+        """Absorb one command; no forward happens here."""
+        key = (link, command.session)
+        try:
+            self._dispatch(key, command)
+        except Exception as error:
+            self._fail(key, getattr(command, "epoch", 0), error)
+
+    def drop_link(self, link: int) -> None:
+        """Free the sessions of a broken link, and only those."""
+        for key in [key for key in self._entries if key[0] == link]:
+            self._close(key)
+
+    def _dispatch(self, key: SessionKey, command: DrafterCommand) -> None:
+        match command:
+            case OpenDraft():
+                self._open(key, command)
+            case CommitDraft():
+                self._commit(key, command)
+            case CloseDraft():
+                self._close(key)
+            case Credit():
+                if (entry := self._entries.get(key)) is not None:
+                    entry.session.credit(self._window(command.window))
+            case _:
+                assert_never(command)
+
+    def _open(self, key: SessionKey, opening: OpenDraft) -> None:
+        known = self._entries.get(key)
+        if known is not None and known.session.epoch > opening.epoch:
+            return
+        if known is None or known.session.epoch < opening.epoch:
+            self._close(key)
+            drafter = self._drafters.get(opening.method or self._default)
+            if drafter is None or opening.mode not in drafter.modes:
+                self._refuse(key, opening)
+                return
+            self._admit(key, opening, drafter)
+        self._emit(key[0], DraftOpened(opening.session, opening.epoch))
+
+    def _admit(self, key: SessionKey, opening: OpenDraft, drafter: Drafter) -> None:
+        if not opening.prompt:
+            raise InvalidRequest("prompt", "no tokens", "one token or more")
+        opening = replace(opening, window=self._window(opening.window))
+        session = DraftSession(opening)
+        drafter.open(key, opening)
+        self._entries[key] = _Entry(key, session, drafter, opening.traceparent)
+
+    def _commit(self, key: SessionKey, command: CommitDraft) -> None:
+        entry = self._entries.get(key)
+        if entry is None:
+            raise NotFound(f"no draft session {command.session!r} on this link")
+        before = len(entry.session.text)
+        kept = entry.session.commit(command)
+        if kept is not None and kept < before:
+            entry.drafter.rewind(key, kept)
+
+    def _close(self, key: SessionKey) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            entry.drafter.close(key)
+
+    def _window(self, window: int) -> int:
+        return max(0, min(window, self._max_window))
+
+    # --- the step -------------------------------------------------------------
+
+    def step(self) -> bool:
+        """One drafting step for every session that owes drafts; False = nothing to do."""
+        due = [entry for entry in self._entries.values() if entry.session.drafting]
+        if not due:
+            return False
+        started = self._clock()
+        for drafter in {id(entry.drafter): entry.drafter for entry in due}.values():
+            self._draft(drafter, [entry for entry in due if entry.drafter is drafter])
+        self._steps += 1
+        self._step_ms = (self._clock() - started) / 1e6
+        return True
+
+    def _draft(self, drafter: Drafter, due: Sequence[_Entry]) -> None:
+        ready = [entry for entry in due if entry.session.room > 0]
+        for entry in due:
+            if entry.session.room == 0:
+                self._absorb(entry, Proposed(final=True), 0.0)
+        if not ready:
+            return
+        started = self._clock()
+        proposals = self._propose(drafter, [_ask(entry) for entry in ready])
+        elapsed = self._clock() - started
+        served = [(entry, done) for entry, done in zip(ready, proposals, strict=True) if done]
+        for entry, proposed in served:
+            self._absorb(entry, proposed, elapsed / 1e6 / len(ready))
+        self._trace(elapsed, served)
+
+    def _propose(self, drafter: Drafter, asks: list[Ask]) -> list[Proposed | None]:
+        """All sessions together, or, if that fails, each alone; None for a failed one."""
+        try:
+            proposals = drafter.propose(asks)
+            return [proposal for proposal, _ in zip(proposals, asks, strict=True)]
+        except Exception as error:
+            if len(asks) == 1:
+                self._fail(asks[0].key, asks[0].epoch, error)
+                return [None]
+        return [proposal for ask in asks for proposal in self._propose(drafter, [ask])]
+
+    def _absorb(self, entry: _Entry, proposed: Proposed, draft_ms: float) -> None:
+        draft = entry.session.absorb(proposed.tree, proposed.final, draft_ms)
+        if draft is not None:
+            self._emit(entry.key[0], draft)
+
+    def _trace(self, elapsed_ns: int, served: Sequence[tuple[_Entry, Proposed]]) -> None:
+        if self._on_step is not None:
+            ended = time.time_ns()
+            entries = tuple(_step_entry(entry, proposed) for entry, proposed in served)
+            self._on_step(StepRecord(ended - elapsed_ns, ended, entries))
+
+    # --- failures -------------------------------------------------------------
+
+    def _refuse(self, key: SessionKey, opening: OpenDraft) -> None:
+        method = opening.method or self._default
+        drafter = self._drafters.get(method)
+        message = f"method {method!r} does not draft in mode {opening.mode.name}"
+        if drafter is None:
+            message = f"no method {method!r} here; there is {', '.join(self._drafters)}"
+        reason = FailureReason.UNSUPPORTED
+        self._emit(key[0], SessionFailed(opening.session, reason, message, opening.epoch))
+
+    def _fail(self, key: SessionKey, epoch: int, error: Exception) -> None:
+        self._drop(key)
+        reason = _reason(error)
+        message = str(error)
+        if reason is FailureReason.INTERNAL:
+            _log.error("a draft session failed", exc_info=error)
+            message = f"drafting failed ({type(error).__name__})"
+        self._emit(key[0], SessionFailed(key[1], reason, message, epoch))
+
+    def _drop(self, key: SessionKey) -> None:
+        try:
+            self._close(key)
+        except Exception:
+            _log.exception("closing a failed draft session failed")
+
+    # --- what others see ------------------------------------------------------
+
+    def progress(self) -> Progress:
+        """Steps so far and the load now; `queued_tokens` are those owed and not drafted."""
+        usages = [drafter.usage() for drafter in self._drafters.values()]
+        sessions = [entry.session for entry in self._entries.values()]
+        return Progress(
+            steps=self._steps,
+            sessions=len(sessions),
+            queued_tokens=sum(session.room for session in sessions if session.drafting),
+            kv_tokens_used=sum(usage.used for usage in usages),
+            kv_tokens_capacity=sum(usage.capacity for usage in usages),
+            step_ms=self._step_ms,
+        )
+
+    def describe(self) -> WorkerDescription:
+        """What this worker is; bound to a model and tokenizer only where a method is."""
+        worker = replace(self._worker, methods=tuple(self._drafters))
+        for drafter in self._drafters.values():
+            worker = drafter.describe(worker)
+        return worker
+
+
+def _ask(entry: _Entry) -> Ask:
+    session = entry.session
+    return Ask(
+        key=entry.key,
+        epoch=session.epoch,
+        text=session.text,
+        prompt_length=session.prompt_length,
+        committed_length=session.prompt_length + session.committed_length,
+        room=session.room,
+    )
+
+
+def _step_entry(entry: _Entry, proposed: Proposed) -> StepEntry:
+    drafted = len(proposed.tree)
+    kind, tokens = ("prefill", proposed.fed) if proposed.fed else ("draft", drafted)
+    return StepEntry(entry.key[1], kind, tokens, traceparent=entry.traceparent)
+
+
+def _reason(error: Exception) -> FailureReason:
+    match error:
+        case Overloaded():
+            return FailureReason.CAPACITY
+        case NotFound():
+            return FailureReason.UNKNOWN_SESSION
+        case CallerError():
+            return FailureReason.INVALID
+        case _:
+            return FailureReason.INTERNAL

@@ -1,0 +1,100 @@
+"""What a drafting method is: one small class, told only what drafting needs.
+
+The text of every session (prompt and output, committed and drafted) is owned
+by the core. A method keeps what it derives from the text (KV, an index) and
+follows it: `rewind` says from where on the text was replaced, and each `Ask`
+shows the text as it is now. So a method never decides what the text is, and
+one that catches up with `Ask.text` cannot skip a token or take one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from services.common.types import DraftTree, OpenDraft, VerifyMode, WorkerDescription
+
+SessionKey = tuple[int, str]
+"""(link number, session id): two orchestrators may use the same session id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One session that may be drafted further.
+
+    `text` is prompt + output, the output being committed tokens and the tail.
+    It is a live view: read it now, do not keep it. `prompt_length` and
+    `committed_length` are lengths of leading parts of `text`, the latter with
+    the prompt. `room` >= 1 is the greatest depth a proposal may have.
+    """
+
+    key: SessionKey
+    epoch: int
+    text: Sequence[int]
+    prompt_length: int
+    committed_length: int
+    room: int
+
+    @property
+    def position(self) -> int:
+        """Output index of the next token."""
+        return len(self.text) - self.prompt_length
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """The answer to one `Ask`.
+
+    A chain becomes part of the text at once (cut after a stop token and at
+    `room`); a tree does not, and nothing is asked after it until a commit.
+    No tokens and not `final`: not there yet, ask again (a prompt in chunks).
+    `final`: nothing more can be drafted from this text. `fed`: tokens of a
+    prompt that entered KV without completing it, for the trace.
+    """
+
+    tree: DraftTree = field(default_factory=DraftTree)
+    final: bool = False
+    fed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KVUsage:
+    """Tokens a method holds reserved and can hold; zeros for a method without KV."""
+
+    used: int = 0
+    capacity: int = 0
+
+
+class Drafter(Protocol):
+    """One drafting method, serving many sessions. Called from one thread."""
+
+    @property
+    def modes(self) -> frozenset[VerifyMode]:
+        """The modes this method has a lawful proposal for."""
+
+    def describe(self, worker: WorkerDescription) -> WorkerDescription:
+        """`worker` with what this method binds it to (model, tokenizer, context)."""
+
+    def usage(self) -> KVUsage:
+        """KV tokens in use."""
+
+    def open(self, key: SessionKey, opening: OpenDraft) -> None:
+        """Make room for a session. Cheap: no forward.
+
+        Raises `Overloaded` when there is no room for it, `InvalidRequest` when
+        it can never be served.
+        """
+
+    def rewind(self, key: SessionKey, length: int) -> None:
+        """The first `length` tokens of the text stay, what followed is gone."""
+
+    def close(self, key: SessionKey) -> None:
+        """Forget a session and free what it held."""
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
+        """Draft for all sessions together; one answer per ask, in order.
+
+        An exception leaves every session as it was: the core asks again for
+        each session alone, and closes those that fail alone.
+        """

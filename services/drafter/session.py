@@ -1,0 +1,228 @@
+"""What a drafter knows of one session: its text, epoch, window and turn. Pure.
+
+Rules:
+
+1.  text = prompt + committed output + tail. A tail token was drafted from
+    exactly the text before it.
+2.  A commit rolls back to the common prefix: of its tokens, those that equal
+    the tail stay where they are, the rest replaces the tail. A tail that
+    agrees with the whole commit survives it.
+3.  A commit of a higher epoch is adopted, and the whole tail beyond the
+    committed text is dropped, even if it agrees.
+4.  A commit that is already known, or of a lower epoch and adding nothing,
+    changes nothing. One that starts beyond the committed text is held until
+    the commits before it are there.
+5.  The committed text only grows. A commit that contradicts it is refused.
+6.  The tail is at most `window` long, the output at most `max_tokens`, and
+    nothing follows a token that ends the text.
+7.  Turns: an open, a commit that changes something and a credit each start a
+    turn (unless the window is 0), and each turn ends with one final draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from services.common.errors import InvalidRequest
+from services.common.types import (
+    EMPTY_HASH,
+    CommitDraft,
+    Draft,
+    DraftTree,
+    OpenDraft,
+    extend_hash,
+)
+
+MAX_HELD_COMMITS = 64
+
+
+class DraftSession:
+    """The bookkeeping of one session; see the rules above."""
+
+    __slots__ = (
+        "_hashes",
+        "_held",
+        "_max_tokens",
+        "_min_tokens",
+        "_name",
+        "_stop_ids",
+        "committed_length",
+        "drafting",
+        "epoch",
+        "prompt_length",
+        "text",
+        "window",
+    )
+
+    def __init__(self, opened: OpenDraft) -> None:
+        self._name = opened.session
+        self._max_tokens = opened.sampling.max_tokens
+        self._min_tokens = opened.sampling.min_tokens
+        self._stop_ids = frozenset(opened.sampling.stop_token_ids)
+        self._held: list[CommitDraft] = []
+        self._hashes = [EMPTY_HASH]
+        self.epoch = opened.epoch
+        self.prompt_length = len(opened.prompt)
+        self.text = list(opened.prompt)
+        """Prompt + output."""
+        self.committed_length = 0
+        """Committed tokens of the output."""
+        self.window = 0
+        self.drafting = False
+        """A turn is open: drafts are owed until a final one."""
+        self._check_length(len(opened.committed))
+        self._append(opened.committed)
+        self.committed_length = len(opened.committed)
+        self.credit(opened.window)
+
+    @property
+    def output_length(self) -> int:
+        """Committed tokens and tail."""
+        return len(self.text) - self.prompt_length
+
+    @property
+    def tail_length(self) -> int:
+        """Drafted tokens that are not committed."""
+        return self.output_length - self.committed_length
+
+    @property
+    def room(self) -> int:
+        """How many tokens may be drafted now."""
+        if self._ends(self.output_length - 1):
+            return 0
+        ahead = self.window - self.tail_length
+        return max(0, min(ahead, self._max_tokens - self.output_length))
+
+    def credit(self, window: int) -> None:
+        """Set the window (0 = draft nothing) and start a turn."""
+        self.window = window
+        self.drafting = window > 0
+
+    def commit(self, command: CommitDraft) -> int | None:
+        """Absorb a commit; the number of leading text tokens that stayed, None = no change.
+
+        Raises `InvalidRequest` for a commit that contradicts the committed text,
+        passes max_tokens, or is one too many beyond a gap.
+        """
+        if command.base_len > self.committed_length:
+            self._hold(command)
+            return None
+        kept = self._apply(command)
+        while (held := self._next_held()) is not None:
+            later = self._apply(held)
+            if later is not None:
+                kept = later if kept is None else min(kept, later)
+        if kept is not None:
+            self.drafting = self.window > 0
+        return kept
+
+    def absorb(self, tree: DraftTree, final: bool, draft_ms: float) -> Draft | None:
+        """Take a proposal drafted from `text`; the draft to send, None for nothing to say.
+
+        A chain is cut after a token that ends the text and at `room`, then
+        extends the tail. A tree leaves the text alone and ends the turn.
+        """
+        tree = self._cut(_normal(tree))
+        first, prefix_hash = self.output_length, self._hashes[-1]
+        if tree.parents is None:
+            self._append(tree.token_ids)
+        final = final or tree.parents is not None or self.room == 0
+        if not len(tree) and not final:
+            return None
+        self.drafting = not final
+        return Draft(
+            self._name, self.epoch, self.committed_length, first, prefix_hash, tree, final, draft_ms
+        )
+
+    # --- inside ---------------------------------------------------------------
+
+    def _apply(self, command: CommitDraft) -> int | None:
+        known = self.committed_length - command.base_len
+        if not self._agrees(command, known):
+            return None
+        fresh = command.token_ids[known:]
+        newer = command.epoch > self.epoch
+        if not fresh and not newer:
+            return None
+        self._check_length(self.committed_length + len(fresh))
+        return self._adopt(fresh, newer, max(self.epoch, command.epoch))
+
+    def _adopt(self, fresh: Sequence[int], newer: bool, epoch: int) -> int:
+        start = self.prompt_length + self.committed_length
+        same = _common_prefix(self.text, start, fresh)
+        kept = len(self.text)
+        if newer or same < len(fresh):
+            kept = start + same
+            self._truncate(kept)
+            self._append(fresh[same:])
+        self.committed_length += len(fresh)
+        self.epoch = epoch
+        return kept
+
+    def _agrees(self, command: CommitDraft, known: int) -> bool:
+        start = self.prompt_length + command.base_len
+        again = command.token_ids[:known]
+        if _common_prefix(self.text, start, again) == len(again):
+            return True
+        if command.epoch < self.epoch:
+            return False
+        raise InvalidRequest("commit.token_ids", "other tokens", "the text already committed")
+
+    def _hold(self, command: CommitDraft) -> None:
+        if len(self._held) >= MAX_HELD_COMMITS:
+            allowed = f"at most {self.committed_length}, the committed length"
+            raise InvalidRequest("commit.base_len", command.base_len, allowed)
+        self._held.append(command)
+        self._held.sort(key=lambda held: (held.base_len, held.epoch))
+
+    def _next_held(self) -> CommitDraft | None:
+        if self._held and self._held[0].base_len <= self.committed_length:
+            return self._held.pop(0)
+        return None
+
+    def _check_length(self, committed: int) -> None:
+        if committed > self._max_tokens:
+            raise InvalidRequest("committed", committed, f"at most max_tokens={self._max_tokens}")
+
+    def _ends(self, position: int) -> bool:
+        """Whether the output token at `position` ends the text."""
+        if position < self._min_tokens or position < 0:
+            return False
+        return self.text[self.prompt_length + position] in self._stop_ids
+
+    def _cut(self, tree: DraftTree) -> DraftTree:
+        if tree.parents is not None:
+            return tree
+        length = min(len(tree), self.room)
+        first_stop = max(0, self._min_tokens - self.output_length)
+        for index in range(first_stop, length):
+            if tree.token_ids[index] in self._stop_ids:
+                length = index + 1
+                break
+        q = None if tree.q is None else tree.q[:length]
+        return replace(tree, token_ids=tree.token_ids[:length], q=q)
+
+    def _append(self, tokens: Sequence[int]) -> None:
+        self.text.extend(tokens)
+        for token in tokens:
+            self._hashes.append(extend_hash(self._hashes[-1], (token,)))
+
+    def _truncate(self, length: int) -> None:
+        del self.text[length:]
+        del self._hashes[length - self.prompt_length + 1 :]
+
+
+def _common_prefix(text: Sequence[int], start: int, tokens: Sequence[int]) -> int:
+    """How many of `tokens` stand in `text` from `start` on."""
+    for index, token in enumerate(tokens):
+        if start + index >= len(text) or text[start + index] != token:
+            return index
+    return len(tokens)
+
+
+def _normal(tree: DraftTree) -> DraftTree:
+    """A chain that spells out its parents, without them."""
+    if tree.parents == tuple(range(-1, len(tree) - 1)):
+        return replace(tree, parents=None)
+    return tree

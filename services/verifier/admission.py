@@ -1,0 +1,123 @@
+"""Which commands a verifier refuses, before any work is done for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.common.errors import Overloaded
+from services.common.types import (
+    DraftTree,
+    FailureReason,
+    OpenVerify,
+    ResolvedSampling,
+    Verify,
+    VerifyMode,
+)
+
+MAX_LOGPROBS = 20
+MIN_TEMPERATURE = 1e-6
+
+_log = logging.getLogger(__name__)
+
+_NEUTRAL = ResolvedSampling()
+_NOT_SERVED = (
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+)
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer, not an error
+    """One session is refused; becomes a SessionFailed."""
+
+    def __init__(self, reason: FailureReason, message: str) -> None:
+        self.reason = reason
+        self.message = message
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model can take: ids below `vocab_size`, texts up to `context` tokens."""
+
+    vocab_size: int
+    context: int
+
+
+def check_open(opening: OpenVerify, limits: Limits) -> None:
+    """Raise Refusal unless this model can serve the session."""
+    if not opening.mode.exact_match:
+        raise Refusal(FailureReason.UNSUPPORTED, f"mode {opening.mode.name} is not served yet")
+    _check_sampling(opening, limits)
+    _check_text(opening, limits)
+
+
+def check_block(block: Verify, window: int, limits: Limits) -> None:
+    """Raise Refusal unless the block is a well-formed tree of at most `window` tokens."""
+    size = len(block.tree)
+    _require(size <= window, f"tree: {size} tokens, more than the session's window of {window}")
+    _require_vocabulary("tree.token_ids", block.tree.token_ids, limits)
+    _check_parents(block.tree)
+
+
+def explain(error: Exception) -> tuple[FailureReason, str]:
+    """How a failure is told to the orchestrator; anything unforeseen goes to the log."""
+    match error:
+        case Refusal():
+            return error.reason, error.message
+        case Overloaded():
+            return FailureReason.CAPACITY, str(error)
+    _log.error("a session failed", exc_info=error)
+    return FailureReason.INTERNAL, f"verification failed ({type(error).__name__})"
+
+
+def _check_sampling(opening: OpenVerify, limits: Limits) -> None:
+    sampling = opening.sampling
+    for name in _NOT_SERVED:
+        if getattr(sampling, name) != getattr(_NEUTRAL, name):
+            raise Refusal(FailureReason.UNSUPPORTED, f"sampling.{name} is not served yet")
+    if opening.mode is VerifyMode.COUPLED:
+        allowed = MIN_TEMPERATURE <= sampling.temperature < float("inf")
+        _require(allowed, f"sampling.temperature: {sampling.temperature} cannot be sampled from")
+    _require(0 < sampling.top_p <= 1, f"sampling.top_p: {sampling.top_p} is outside (0, 1]")
+    _require(sampling.top_k >= 0, f"sampling.top_k: {sampling.top_k} is negative")
+    _require(sampling.max_tokens > 0, f"sampling.max_tokens: {sampling.max_tokens} is not positive")
+    shown = sampling.logprobs or 0
+    _require(0 <= shown <= MAX_LOGPROBS, f"sampling.logprobs: {shown} is outside 0..{MAX_LOGPROBS}")
+    _require_vocabulary("sampling.stop_token_ids", sampling.stop_token_ids, limits)
+
+
+def _check_text(opening: OpenVerify, limits: Limits) -> None:
+    _require(len(opening.prompt) > 0, "prompt: no tokens; at least one is needed")
+    _require_vocabulary("prompt", opening.prompt, limits)
+    _require_vocabulary("committed", opening.committed, limits)
+    most = opening.sampling.max_tokens
+    given = len(opening.committed)
+    _require(given <= most, f"committed: {given} tokens, more than max_tokens {most}")
+    total = len(opening.prompt) + most
+    context = limits.context
+    _require(total <= context, f"prompt + max_tokens: {total} tokens, the context has {context}")
+
+
+def _check_parents(tree: DraftTree) -> None:
+    if tree.parents is None:
+        return
+    given, needed = len(tree.parents), len(tree)
+    _require(given == needed, f"tree.parents: {given} parents of {needed} tokens")
+    for node, parent in enumerate(tree.parents):
+        _require(-1 <= parent < node, f"tree.parents[{node}]: {parent} is not an earlier node")
+
+
+def _require_vocabulary(field: str, ids: Sequence[int], limits: Limits) -> None:
+    if ids and not (min(ids) >= 0 and max(ids) < limits.vocab_size):
+        message = f"{field}: an id is outside the vocabulary of {limits.vocab_size} tokens"
+        raise Refusal(FailureReason.INVALID, message)
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise Refusal(FailureReason.INVALID, message)

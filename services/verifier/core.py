@@ -1,0 +1,301 @@
+"""The verifier's core: blocks in, one forward for all sessions, verdicts out.
+
+Decide (every block that fits, and a share of every prompt) → forward (one
+packed pass) → absorb (the texts grow, the verdicts leave). Plain, synchronous,
+single-threaded; `handle` never runs the model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from torch import Tensor
+
+from services.common.engine import Engine
+from services.common.steps import OnStep, StepRecord
+from services.common.types import (
+    CloseVerify,
+    FailureReason,
+    OpenVerify,
+    Progress,
+    SessionFailed,
+    VerifierCommand,
+    VerifierEvent,
+    Verify,
+    VerifyOpened,
+    WorkerDescription,
+)
+from services.verifier.admission import Limits, Refusal, check_block, check_open, explain
+from services.verifier.batch import (
+    Judged,
+    Part,
+    block_part,
+    choices,
+    prompt_part,
+    step_entry,
+)
+from services.verifier.description import describe
+from services.verifier.rules import walk
+from services.verifier.scheduling import PrefillPace, share_prefill
+from services.verifier.session import Block, Key, Task, VerifySession
+from services.verifier.verdicts import check_walk, decided, discarded, logprob_rows
+
+Emit = Callable[[int, VerifierEvent], None]
+"""(link number, event)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierOptions:
+    """`max_step_tokens`: rows of one forward; `target_step_ms`: how long a prefill may make it.
+
+    `clock` is in seconds and only measures; no decision about a token depends on it.
+    """
+
+    max_step_tokens: int = 512
+    target_step_ms: float = 250.0
+    version: str = ""
+    clock: Callable[[], float] = time.perf_counter
+    on_step: OnStep | None = None
+
+
+class VerifierCore:
+    """Serves the sessions of all links with one engine.
+
+    Nothing raises: what goes wrong becomes a `SessionFailed` of its session.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        emit: Emit,
+        worker_id: str,
+        options: VerifierOptions | None = None,
+    ) -> None:
+        self._options = options or VerifierOptions()
+        self._engine = engine
+        self._emit = emit
+        self._worker_id = worker_id
+        self._limits = Limits(engine.vocab_size, engine.max_context_length)
+        self._sessions: dict[Key, VerifySession] = {}
+        self._pace = PrefillPace(self._options.target_step_ms, self._options.max_step_tokens)
+        self._steps = 0
+        self._recent_ms: deque[float] = deque(maxlen=16)
+
+    # --- commands ---------------------------------------------------------------
+
+    def handle(self, link: int, command: VerifierCommand) -> None:
+        """Absorb one command; no forward happens here."""
+        key = (link, command.session)
+        try:
+            match command:
+                case OpenVerify():
+                    self._open(key, command)
+                case Verify():
+                    self._enqueue(key, command)
+                case CloseVerify():
+                    self._close(key)
+                case _:
+                    assert_never(command)
+        except Exception as error:
+            self._fail(key, getattr(command, "epoch", 0), error)
+
+    def drop_link(self, link: int) -> None:
+        """Free the sessions of a broken link, and only those."""
+        for key in [key for key in self._sessions if key[0] == link]:
+            self._close(key)
+
+    def _open(self, key: Key, opening: OpenVerify) -> None:
+        known = self._sessions.get(key)
+        if known is not None and not known.replaced_by(opening):
+            if known.opened and known.opening.epoch == opening.epoch:
+                self._emit(key[0], VerifyOpened(opening.session, opening.epoch))
+            return
+        self._close(key)
+        check_open(opening, self._limits)
+        reserve = len(opening.prompt) + opening.sampling.max_tokens + opening.window
+        cache = self._engine.new_cache(reserve)
+        session = VerifySession(key[0], opening, cache, self._options.clock())
+        self._sessions[key] = session
+        self._note_prefilled(session)
+
+    def _enqueue(self, key: Key, command: Verify) -> None:
+        session = self._sessions.get(key)
+        if session is None:
+            raise Refusal(FailureReason.UNKNOWN_SESSION, "no such session on this link")
+        if session.knows(command.round):
+            self._answer_again(session, command)
+            return
+        check_block(command, session.opening.window, self._limits)
+        session.enqueue(Block(command, self._options.clock()))
+
+    def _answer_again(self, session: VerifySession, command: Verify) -> None:
+        if session.is_queued(command.round):
+            return
+        verdict = session.verdict(command.round) or discarded(session, command, 0.0)
+        self._emit(session.key[0], verdict)
+
+    def _close(self, key: Key) -> None:
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            session.cache.free()
+
+    # --- the step ---------------------------------------------------------------
+
+    def step(self) -> bool:
+        """One forward for every session with something to do; False = nothing to do."""
+        blocks, discards = self._take_blocks()
+        parts = blocks + self._take_prompts(sum(part.rows for part in blocks))
+        if not parts:
+            return discards > 0
+        started, started_ns = self._options.clock(), time.time_ns()
+        results = self._forward(parts)
+        self._absorb(parts, results, started)
+        self._measure(parts, started, started_ns)
+        return True
+
+    def _take_blocks(self) -> tuple[list[Part], int]:
+        """At most one block per session, oldest first; also how many were discarded."""
+        waiting = [own for own in self._sessions.values() if own.opened and own.queue]
+        waiting.sort(key=lambda session: session.queue[0].arrived)
+        parts: list[Part] = []
+        discards = used = 0
+        for session in waiting:
+            if used >= self._options.max_step_tokens:
+                break
+            task, skipped = self._next_task(session)
+            discards += skipped
+            if task is not None:
+                parts.append(block_part(session, task))
+                used += len(task.tree) + 1
+        return parts, discards
+
+    def _next_task(self, session: VerifySession) -> tuple[Task | None, int]:
+        """The first queued block that fits; those before it are answered as discarded."""
+        skipped = 0
+        while session.queue:
+            block = session.queue.popleft()
+            task = session.resolve(block)
+            if task is not None:
+                return task, skipped
+            skipped += 1
+            waited = (self._options.clock() - block.arrived) * 1e3
+            self._emit(session.key[0], discarded(session, block.command, waited))
+        return None, skipped
+
+    def _take_prompts(self, used: int) -> list[Part]:
+        waiting = [session for session in self._sessions.values() if session.prefill_left]
+        left = [session.prefill_left for session in waiting]
+        shares = share_prefill(left, self._pace.room(used))
+        return [
+            prompt_part(session, share)
+            for session, share in zip(waiting, shares, strict=True)
+            if share
+        ]
+
+    def _forward(self, parts: Sequence[Part]) -> list[Tensor | None]:
+        """All parts in one pass or, if that fails, each alone; None for a failed one."""
+        try:
+            return list(self._engine.forward([part.segment for part in parts]))
+        except Exception as error:
+            if len(parts) == 1:
+                self._fail_session(parts[0].session, error)
+                return [None]
+        return [result for part in parts for result in self._forward([part])]
+
+    # --- the outcome ------------------------------------------------------------
+
+    def _absorb(
+        self, parts: Sequence[Part], results: Sequence[Tensor | None], started: float
+    ) -> None:
+        judged: list[Judged] = []
+        for part, logits in zip(parts, results, strict=True):
+            if part.task is not None and logits is not None:
+                judged.append(Judged(part.session, part.task, logits))
+            elif logits is not None:
+                self._note_prefilled(part.session)
+        for block, chosen in zip(judged, self._choices(judged), strict=True):
+            if chosen is not None:
+                self._judge(block, chosen, started, len(parts))
+
+    def _choices(self, judged: Sequence[Judged]) -> Sequence[list[int] | None]:
+        """The choices of all blocks together; None, and a failed session, if that fails."""
+        try:
+            return choices(judged)
+        except Exception as error:
+            for block in judged:
+                self._fail_session(block.session, error)
+            return [None] * len(judged)
+
+    def _judge(self, block: Judged, chosen: Sequence[int], started: float, batch: int) -> None:
+        session, task = block.session, block.task
+        try:
+            walked = walk(task.tree, chosen)
+            check_walk(walked)
+            emitted = session.commit(task, walked)
+            top = session.opening.sampling.logprobs
+            logprobs = logprob_rows(block.logits, walked, emitted, top)
+        except Exception as error:
+            self._fail_session(session, error)
+            return
+        verdict = replace(
+            decided(session, task, walked, emitted),
+            logprobs=logprobs,
+            queue_ms=(started - task.block.arrived) * 1e3,
+            verify_ms=(self._options.clock() - started) * 1e3,
+            batch_size=batch,
+        )
+        session.store(verdict)
+        self._emit(session.key[0], verdict)
+
+    def _note_prefilled(self, session: VerifySession) -> None:
+        if session.prefill_left == 0:
+            session.opened = True
+            took = (self._options.clock() - session.since) * 1e3
+            opened = VerifyOpened(session.key[1], session.opening.epoch, prefill_ms=took)
+            self._emit(session.key[0], opened)
+
+    def _measure(self, parts: Sequence[Part], started: float, started_ns: int) -> None:
+        took = (self._options.clock() - started) * 1e3
+        self._steps += 1
+        self._recent_ms.append(took)
+        if any(part.task is None for part in parts):
+            self._pace.observe(sum(part.rows for part in parts), took)
+        if self._options.on_step is not None:
+            entries = tuple(step_entry(part, started) for part in parts)
+            self._options.on_step(StepRecord(started_ns, time.time_ns(), entries))
+
+    # --- failures ---------------------------------------------------------------
+
+    def _fail_session(self, session: VerifySession, error: Exception) -> None:
+        self._fail(session.key, session.opening.epoch, error)
+
+    def _fail(self, key: Key, epoch: int, error: Exception) -> None:
+        known = self._sessions.get(key)
+        epoch = known.opening.epoch if known is not None else epoch
+        self._close(key)
+        reason, message = explain(error)
+        self._emit(key[0], SessionFailed(key[1], reason, message, epoch))
+
+    # --- what others see ----------------------------------------------------------
+
+    def progress(self) -> Progress:
+        """Steps so far and the load now; `queued_tokens` are rows waiting for a forward."""
+        sessions = self._sessions.values()
+        blocks = sum(1 + len(block.command.tree) for own in sessions for block in own.queue)
+        return Progress(
+            steps=self._steps,
+            sessions=len(self._sessions),
+            queued_tokens=blocks + sum(session.prefill_left for session in sessions),
+            kv_tokens_used=self._engine.kv_tokens_used,
+            kv_tokens_capacity=self._engine.kv_tokens_capacity,
+            step_ms=sum(self._recent_ms) / max(1, len(self._recent_ms)),
+        )
+
+    def describe(self) -> WorkerDescription:
+        """What this worker is."""
+        return describe(self._engine, self._worker_id, self._options.version)

@@ -1,0 +1,25 @@
+"""What a verifier says of itself."""
+
+from __future__ import annotations
+
+from services.common.engine import Engine
+from services.common.types import Role, WorkerDescription
+
+CAPABILITIES = ("tree", "coupled", "greedy")
+
+
+def describe(engine: Engine, worker_id: str, version: str = "") -> WorkerDescription:
+    """The description of a verifier that runs `engine`."""
+    return WorkerDescription(
+        worker_id=worker_id,
+        role=Role.VERIFIER,
+        model=engine.model_id,
+        model_fingerprint=engine.fingerprint,
+        tokenizer_fingerprint=engine.bundle.fingerprint if engine.bundle else "",
+        vocab_size=engine.vocab_size,
+        max_context_length=engine.max_context_length,
+        kv_capacity_tokens=engine.kv_tokens_capacity,
+        version=version,
+        capabilities=CAPABILITIES,
+        dtype=engine.dtype,
+    )

@@ -1,0 +1,27 @@
+"""Stand-ins for the processes that a supervisor keeps."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from services.console.supervisor import ProcessSpec
+
+SERVE = """
+import os, pathlib, sys, time
+ready = pathlib.Path(sys.argv[1])
+ready.write_text(f"127.0.0.1:{os.getpid()}\\n")
+time.sleep(600)
+"""
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVE
+REFUSE = "import sys; print('starting'); sys.exit('weights.safetensors is not a weights file')"
+
+
+def child(folder: Path, name: str, program: str) -> ProcessSpec:
+    ready = folder / f"{name}.ready"
+    return ProcessSpec(
+        name=name,
+        argv=(sys.executable, "-c", program, str(ready)),
+        ready_file=ready,
+        log_file=folder / f"{name}.log",
+    )

@@ -1,0 +1,108 @@
+"""A settings class becomes flags, and its errors name the flag."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.common.errors import StartError
+from services.console.flags import Flags
+
+
+class Knobs(BaseSettings):
+    """A thing with knobs."""
+
+    model_config = SettingsConfigDict(env_prefix="PACELINE_TRIAL_", frozen=True)
+
+    target: str = Field(description="What to run.")
+    port: int = Field(default=0, ge=0, le=65535, description="Where to listen.")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    cpus: tuple[int, ...] = ()
+    loud: bool = False
+    threads: int | None = None
+
+
+def read(*arguments: str) -> Knobs:
+    flags = Flags("paceline trial", "A thing with knobs.", Knobs)
+    flags.parse(arguments)
+    return flags.read(Knobs)
+
+
+def test_flags_become_settings():
+    settings = read("--target", "m", "--port", "7", "--cpus", "0,2", "--loud", "--threads", "3")
+    assert settings == Knobs(target="m", port=7, cpus=(0, 2), loud=True, threads=3)
+
+
+def test_a_flag_wins_over_the_environment(monkeypatch):
+    monkeypatch.setenv("PACELINE_TRIAL_PORT", "5")
+    assert read("--target", "m").port == 5
+    assert read("--target", "m", "--port", "6").port == 6
+
+
+def test_no_loud_turns_off_what_the_environment_turned_on(monkeypatch):
+    monkeypatch.setenv("PACELINE_TRIAL_LOUD", "1")
+    assert read("--target", "m").loud
+    assert not read("--target", "m", "--no-loud").loud
+
+
+def test_a_missing_setting_is_named_with_its_variable():
+    with pytest.raises(StartError) as caught:
+        read()
+    assert str(caught.value) == "--target is needed (or PACELINE_TRIAL_TARGET)"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--port", "70000"), ("--port", "x"), ("--dtype", "int3"), ("--cpus", "a")]
+)
+def test_a_bad_value_is_named_with_its_flag_in_one_line(flag, value):
+    with pytest.raises(StartError) as caught:
+        read("--target", "m", flag, value)
+    message = str(caught.value)
+    assert message.startswith(f"{flag}: ")
+    assert value in message
+    assert "\n" not in message
+
+
+def test_a_bad_value_from_the_environment_is_named_with_its_variable(monkeypatch):
+    monkeypatch.setenv("PACELINE_TRIAL_PORT", "-1")
+    with pytest.raises(StartError, match=r"^PACELINE_TRIAL_PORT: '-1'"):
+        read("--target", "m")
+
+
+def test_an_unknown_flag_ends_with_status_2(capsys):
+    with pytest.raises(SystemExit) as caught:
+        read("--target", "m", "--colour", "red")
+    assert caught.value.code == 2
+    assert "--colour" in capsys.readouterr().err
+
+
+def test_help_explains_every_setting_with_its_default_and_variable():
+    text = Flags("paceline trial", "A thing with knobs.", Knobs).help()
+    for word in (
+        "A thing with knobs.",
+        "What to run.",
+        "--port",
+        "(default: float32)",
+        "--no-loud",
+    ):
+        assert word in text
+    assert "PACELINE_TRIAL_THREADS" in text.replace("\n", "").replace(" ", "")
+
+
+class Voice(BaseSettings):
+    """How to speak."""
+
+    model_config = SettingsConfigDict(env_prefix="PACELINE_TRIAL_")
+
+    tone: str = "calm"
+    loud: bool = True
+
+
+def test_two_classes_read_one_command_line_and_share_a_flag():
+    flags = Flags("paceline trial", "", Knobs, Voice)
+    flags.parse(["--target", "m", "--tone", "keen", "--no-loud"])
+    assert flags.read(Voice) == Voice(tone="keen", loud=False)
+    assert flags.read(Knobs) == Knobs(target="m", loud=False)

@@ -1,0 +1,167 @@
+"""The supervisor keeps real processes alive, and leaves none behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from services.common.errors import StartError
+from services.console.supervisor import RestartPolicy, Supervisor
+from tests.console.children import DEAF, REFUSE, SERVE, child
+
+pytestmark = pytest.mark.processes
+
+QUICK = RestartPolicy(first_pause=0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def until(condition, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0.02)
+
+
+async def test_start_returns_the_address_of_every_child_in_order(tmp_path):
+    supervisor = Supervisor(report=lambda line: None)
+    try:
+        names = ["verifier-1", "drafter-1"]
+        addresses = await supervisor.start([child(tmp_path, name, SERVE) for name in names])
+        assert addresses == [f"127.0.0.1:{supervisor.pids[name]}" for name in names]
+    finally:
+        await supervisor.stop()
+
+
+async def test_a_child_that_dies_is_started_again_and_reported_in_one_line(tmp_path):
+    lines: list[str] = []
+    supervisor = Supervisor(report=lines.append, policy=QUICK)
+    try:
+        await supervisor.start([child(tmp_path, "drafter-1", SERVE)])
+        first = supervisor.pids["drafter-1"]
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: supervisor.pids.get("drafter-1", first) != first)
+        assert len(lines) == 1
+        assert lines[0].startswith("drafter-1 died")
+    finally:
+        await supervisor.stop()
+
+
+async def test_stop_leaves_no_child(tmp_path):
+    supervisor = Supervisor(report=lambda line: None)
+    await supervisor.start([child(tmp_path, name, SERVE) for name in ("a", "b", "c")])
+    pids = list(supervisor.pids.values())
+    assert len(pids) == 3
+    await supervisor.stop()
+    assert not any(alive(pid) for pid in pids)
+
+
+async def test_a_child_that_ignores_the_request_to_stop_is_killed(tmp_path):
+    lines: list[str] = []
+    supervisor = Supervisor(report=lines.append, grace=0.3)
+    await supervisor.start([child(tmp_path, "deaf", DEAF)])
+    pid = supervisor.pids["deaf"]
+    await supervisor.stop()
+    assert not alive(pid)
+    assert "killed" in lines[0]
+
+
+async def test_a_stop_while_a_dead_child_waits_to_be_started_again_starts_nothing(tmp_path):
+    lines: list[str] = []
+    supervisor = Supervisor(report=lines.append, policy=RestartPolicy(first_pause=60.0))
+    await supervisor.start([child(tmp_path, "a", SERVE)])
+    os.kill(supervisor.pids["a"], signal.SIGKILL)
+    await until(lambda: bool(lines))
+    await supervisor.stop()
+    assert supervisor.pids == {}
+
+
+async def test_a_child_that_refuses_to_start_ends_the_start_with_its_own_last_line(tmp_path):
+    supervisor = Supervisor(report=lambda line: None)
+    specs = [child(tmp_path, "drafter-1", SERVE), child(tmp_path, "verifier-1", REFUSE)]
+    try:
+        with pytest.raises(StartError) as caught:
+            await supervisor.start(specs)
+    finally:
+        await supervisor.stop()
+    expected = "verifier-1 did not start: weights.safetensors is not a weights file"
+    assert str(caught.value) == expected
+    assert supervisor.pids == {}
+
+
+async def test_an_old_ready_file_does_not_make_a_child_ready(tmp_path):
+    spec = child(tmp_path, "verifier-1", REFUSE)
+    spec.ready_file.write_text("127.0.0.1:1\n")
+    supervisor = Supervisor(report=lambda line: None)
+    with pytest.raises(StartError):
+        await supervisor.start([spec])
+    await supervisor.stop()
+
+
+async def test_a_child_that_never_gets_ready_is_given_up_and_stopped(tmp_path):
+    supervisor = Supervisor(report=lambda line: None, start_timeout=0.3)
+    sleeper = child(tmp_path, "verifier-1", "import time; time.sleep(600)")
+    with pytest.raises(StartError, match="not ready"):
+        await supervisor.start([sleeper])
+    pid = supervisor.pids["verifier-1"]
+    await supervisor.stop()
+    assert not alive(pid)
+
+
+def test_a_tethered_child_ends_with_a_parent_that_was_killed(tmp_path):
+    ready = tmp_path / "pid"
+    grandchild = f"""
+import os, sys, time
+from services.console.tether import die_with
+die_with(int(sys.argv[1]))
+open({str(ready)!r} + ".part", "w").write(str(os.getpid()))
+os.rename({str(ready)!r} + ".part", {str(ready)!r})
+time.sleep(600)
+"""
+    parent = f"""
+import os, subprocess, sys
+subprocess.Popen([sys.executable, "-c", {grandchild!r}, str(os.getpid())]).wait()
+"""
+    process = subprocess.Popen([sys.executable, "-c", parent], cwd=Path.cwd())
+    deadline = time.monotonic() + 20
+    while not ready.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    pid = int(ready.read_text())
+    assert alive(pid)
+    process.kill()
+    process.wait()
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(pid)
+
+
+def test_a_process_whose_parent_is_already_gone_does_not_start():
+    program = "from services.console.tether import die_with; die_with(1 << 30)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "gone" in done.stderr
+
+
+@pytest.mark.parametrize(("deaths", "pause"), [(1, 0.5), (2, 1.0), (3, 2.0), (5, 4.0), (500, 4.0)])
+def test_the_pause_doubles_up_to_the_longest(deaths, pause):
+    assert RestartPolicy(first_pause=0.5, longest_pause=4.0).pause(deaths) == pause
+
+
+def test_a_steady_life_ends_the_row_of_deaths():
+    policy = RestartPolicy(steady_after=30.0)
+    assert policy.deaths_in_a_row(4, lifetime=1.0) == 5
+    assert policy.deaths_in_a_row(4, lifetime=31.0) == 1

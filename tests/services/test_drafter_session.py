@@ -1,0 +1,350 @@
+"""The drafter's bookkeeping of one session, against any order of commits and drafts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.errors import InvalidRequest
+from services.common.types import (
+    EMPTY_HASH,
+    CommitDraft,
+    Draft,
+    DraftTree,
+    OpenDraft,
+    ResolvedSampling,
+    SparseRow,
+    VerifyMode,
+    extend_hash,
+)
+from services.drafter.session import MAX_HELD_COMMITS, DraftSession
+
+
+def opened(**changes: object) -> OpenDraft:
+    sampling = ResolvedSampling(
+        max_tokens=changes.pop("max_tokens", 100),  # type: ignore[arg-type]
+        min_tokens=changes.pop("min_tokens", 0),  # type: ignore[arg-type]
+        stop_token_ids=changes.pop("stop", ()),  # type: ignore[arg-type]
+    )
+    values: dict[str, object] = {
+        "session": "s",
+        "epoch": 1,
+        "prompt": (50, 51),
+        "committed": (),
+        "mode": VerifyMode.GREEDY,
+        "sampling": sampling,
+        "seed": 0,
+        "window": 8,
+    }
+    return OpenDraft(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def commit(base: int, *tokens: int, epoch: int = 1) -> CommitDraft:
+    return CommitDraft("s", epoch, base, tokens)
+
+
+def chain(*tokens: int) -> DraftTree:
+    return DraftTree(tokens)
+
+
+def drafted(session: DraftSession, *tokens: int) -> Draft:
+    draft = session.absorb(chain(*tokens), False, 1.0)
+    assert draft is not None
+    return draft
+
+
+def output(session: DraftSession) -> list[int]:
+    return session.text[session.prompt_length :]
+
+
+# --- properties over any interleaving ------------------------------------------
+
+TOKENS = st.integers(0, 2)
+
+
+def next_draft(text: list[int]) -> int:
+    """What the imaginary drafter proposes: a function of the whole text."""
+    return extend_hash(EMPTY_HASH, text) % 3
+
+
+class Imaginary:
+    """A drafter with KV: it feeds what the rules say and records every token it fed."""
+
+    def __init__(self, session: DraftSession) -> None:
+        self.session = session
+        self.kv: list[int] = []
+
+    def draft(self) -> Draft | None:
+        text = self.session.text
+        if not self.session.drafting:
+            return None
+        if self.session.room == 0:
+            return self.session.absorb(DraftTree(), True, 0.0)
+        start = min(len(self.kv), len(text) - 1)
+        self.kv = self.kv[:start] + text[start:]
+        return self.session.absorb(chain(next_draft(text)), False, 0.0)
+
+    def commit(self, command: CommitDraft) -> None:
+        kept = self.session.commit(command)
+        if kept is not None:
+            del self.kv[kept:]
+
+    def check(self, truth: list[int]) -> None:
+        session, out = self.session, output(self.session)
+        assert session.text[: session.prompt_length] == [50, 51]
+        assert out[: session.committed_length] == truth[: session.committed_length]
+        for position in range(session.committed_length, len(out)):
+            assert out[position] == next_draft([50, 51, *out[:position]])
+        assert self.kv == session.text[: len(self.kv)]
+        assert len(session._hashes) == len(out) + 1
+        assert session._hashes[-1] == extend_hash(EMPTY_HASH, out)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[int], list[CommitDraft], list[int]]:
+    """A committed text, its commits as delivered (doubled, reordered), and when."""
+    truth: list[int] = []
+    for agrees, token in draw(st.lists(st.tuples(st.booleans(), TOKENS), min_size=1, max_size=40)):
+        truth.append(next_draft([50, 51, *truth]) if agrees else token)
+    cuts = draw(st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 3))))
+    commits, base, epoch = [], 0, 1
+    for size, bump, overlap in [*cuts, (len(truth), False, 0)]:
+        size, overlap, epoch = min(size, len(truth) - base), min(overlap, base), epoch + bump
+        tokens = tuple(truth[base - overlap : base + size])
+        commits.append(CommitDraft("s", epoch, base - overlap, tokens))
+        base += size
+    random = draw(st.randoms(use_true_random=False))
+    doubled = [c for c in commits for _ in range(random.choice((1, 1, 2)))]
+    doubled = [c for _, c in sorted(enumerate(doubled), key=lambda ic: ic[0] + random.random() * 3)]
+    return truth, doubled, [random.randint(0, 5) for _ in doubled]
+
+
+@settings(max_examples=400, deadline=None)
+@given(histories(), st.integers(1, 8))
+def test_the_text_is_the_committed_text_and_a_tail_drafted_from_it(
+    history: tuple[list[int], list[CommitDraft], list[int]], window: int
+) -> None:
+    truth, commits, drafts_between = history
+    imaginary = Imaginary(DraftSession(opened(window=window)))
+    committed = 0
+    for command, drafts in zip(commits, drafts_between, strict=True):
+        for _ in range(drafts):
+            imaginary.draft()
+            imaginary.check(truth)
+            assert imaginary.session.tail_length <= window
+        imaginary.commit(command)
+        imaginary.check(truth)
+        assert imaginary.session.committed_length >= committed
+        committed = imaginary.session.committed_length
+    assert committed == len(truth)
+    assert imaginary.session.epoch == max(c.epoch for c in commits)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), max_size=30))
+def test_a_perfect_drafter_is_never_rolled_back(moves: list[tuple[int, int]]) -> None:
+    truth: list[int] = []
+    while len(truth) < 200:
+        truth.append(next_draft([50, 51, *truth]))
+    imaginary = Imaginary(DraftSession(opened(max_tokens=200)))
+    session = imaginary.session
+    for drafts, size in moves:
+        for _ in range(drafts):
+            imaginary.draft()
+        before = len(session.text)
+        base = session.committed_length
+        kept = session.commit(commit(base, *truth[base : base + size]))
+        assert kept in (None, before)
+        imaginary.check(truth)
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(), st.integers(0, 4))
+def test_every_turn_ends_with_exactly_one_final_draft(
+    history: tuple[list[int], list[CommitDraft], list[int]], window: int
+) -> None:
+    session = DraftSession(opened(window=window))
+    imaginary = Imaginary(session)
+    for command in history[1]:
+        drafts = [imaginary.draft() for _ in range(12)]
+        finals = [draft.final for draft in drafts if draft is not None]
+        assert finals == ([False] * (len(finals) - 1) + [True] if finals else [])
+        assert not session.drafting
+        kept = session.commit(command)
+        assert session.drafting == (kept is not None and window > 0)
+
+
+# --- one rule at a time --------------------------------------------------------
+
+
+def test_a_commit_that_agrees_keeps_the_tail() -> None:
+    session = DraftSession(opened())
+    drafted(session, 1, 2, 3)
+    assert session.commit(commit(0, 1, 2)) == 5
+    assert output(session) == [1, 2, 3]
+    assert session.tail_length == 1
+
+
+def test_a_commit_that_differs_rolls_back_to_the_common_prefix() -> None:
+    session = DraftSession(opened())
+    drafted(session, 1, 2, 3)
+    assert session.commit(commit(0, 1, 9)) == 3
+    assert output(session) == [1, 9]
+    assert session.tail_length == 0
+
+
+def test_a_commit_beyond_the_tail_is_adopted() -> None:
+    session = DraftSession(opened())
+    drafted(session, 1)
+    assert session.commit(commit(0, 1, 2, 3)) == 3
+    assert output(session) == [1, 2, 3]
+
+
+def test_a_higher_epoch_drops_even_a_tail_that_agrees() -> None:
+    session = DraftSession(opened())
+    drafted(session, 1, 2, 3)
+    assert session.commit(commit(0, 1, 2, epoch=2)) == 4
+    assert output(session) == [1, 2]
+    assert session.epoch == 2
+
+
+def test_a_higher_epoch_without_tokens_drops_the_tail() -> None:
+    session = DraftSession(opened(committed=(7,)))
+    drafted(session, 1, 2)
+    assert session.commit(commit(1, epoch=3)) == 3
+    assert output(session) == [7]
+
+
+def test_an_old_commit_changes_nothing() -> None:
+    session = DraftSession(opened(epoch=5, committed=(1, 2, 3)))
+    drafted(session, 4)
+    assert session.commit(commit(1, 2, epoch=4)) is None
+    assert session.commit(commit(0, 9, 9, epoch=4)) is None
+    assert output(session) == [1, 2, 3, 4]
+
+
+def test_a_late_commit_that_adds_tokens_counts_in_the_current_epoch() -> None:
+    session = DraftSession(opened(epoch=5, committed=(1,)))
+    assert session.commit(commit(0, 1, 2, epoch=4)) == 3
+    assert (session.epoch, output(session)) == (5, [1, 2])
+
+
+def test_a_commit_beyond_a_gap_waits_for_the_one_before_it() -> None:
+    session = DraftSession(opened())
+    assert session.commit(commit(2, 3, 4, epoch=2)) is None
+    assert session.committed_length == 0
+    session.commit(commit(0, 1, 2))
+    assert (session.epoch, output(session)) == (2, [1, 2, 3, 4])
+
+
+def test_too_many_commits_beyond_a_gap_are_refused() -> None:
+    session = DraftSession(opened())
+    for _ in range(MAX_HELD_COMMITS):
+        session.commit(commit(5, 1))
+    with pytest.raises(InvalidRequest, match="base_len"):
+        session.commit(commit(5, 1))
+
+
+def test_a_contradiction_of_committed_text_is_refused_without_naming_tokens() -> None:
+    session = DraftSession(opened(committed=(1, 2)))
+    with pytest.raises(InvalidRequest, match="already committed") as refused:
+        session.commit(commit(1, 77, 3))
+    assert "77" not in str(refused.value)
+
+
+def test_a_commit_beyond_max_tokens_is_refused() -> None:
+    session = DraftSession(opened(max_tokens=2))
+    with pytest.raises(InvalidRequest, match="max_tokens"):
+        session.commit(commit(0, 1, 2, 3))
+
+
+def test_a_draft_tells_from_what_it_was_drafted() -> None:
+    session = DraftSession(opened(committed=(1, 2)))
+    drafted(session, 3)
+    draft = drafted(session, 4, 5)
+    assert (draft.epoch, draft.base_committed_len, draft.first_position) == (1, 2, 3)
+    assert draft.prefix_hash == extend_hash(EMPTY_HASH, (1, 2, 3))
+    assert draft.tree.token_ids == (4, 5)
+    assert draft.draft_ms == 1.0
+
+
+def test_a_chain_is_cut_at_the_window_and_ends_the_turn() -> None:
+    session = DraftSession(opened(window=2))
+    draft = drafted(session, 1, 2, 3)
+    assert draft.tree.token_ids == (1, 2)
+    assert draft.final
+    assert session.room == 0
+    assert not session.drafting
+
+
+def test_a_chain_never_passes_max_tokens() -> None:
+    session = DraftSession(opened(max_tokens=3, committed=(1,)))
+    assert drafted(session, 2, 3, 4).tree.token_ids == (2, 3)
+    session.commit(commit(1, 2))
+    assert session.room == 0
+
+
+def test_a_stop_token_is_sent_and_ends_the_draft() -> None:
+    session = DraftSession(opened(stop=(9,)))
+    draft = drafted(session, 1, 9, 2)
+    assert draft.tree.token_ids == (1, 9)
+    assert draft.final
+    session.commit(commit(0, 1))
+    assert session.room == 0
+
+
+def test_a_stop_token_before_min_tokens_ends_nothing() -> None:
+    session = DraftSession(opened(stop=(9,), min_tokens=2))
+    draft = drafted(session, 9, 9, 9, 1)
+    assert draft.tree.token_ids == (9, 9, 9)
+
+
+def test_a_cut_chain_keeps_the_laws_of_its_tokens() -> None:
+    session = DraftSession(opened(window=1))
+    rows = (SparseRow((1,), (1.0,)), SparseRow((2,), (1.0,)))
+    draft = session.absorb(DraftTree((1, 2), q=rows), False, 0.0)
+    assert draft is not None
+    assert draft.tree.q == rows[:1]
+
+
+def test_a_tree_leaves_the_text_alone_and_ends_the_turn() -> None:
+    session = DraftSession(opened(committed=(1,)))
+    draft = session.absorb(DraftTree((5, 6, 7), parents=(-1, -1, 0)), False, 0.0)
+    assert draft is not None
+    assert draft.final
+    assert output(session) == [1]
+    session.commit(commit(1, 5, 7))
+    assert session.drafting
+
+
+def test_a_chain_that_spells_out_its_parents_is_a_chain() -> None:
+    session = DraftSession(opened())
+    draft = session.absorb(DraftTree((5, 6), parents=(-1, 0)), False, 0.0)
+    assert draft is not None
+    assert draft.tree.parents is None
+    assert output(session) == [5, 6]
+
+
+def test_nothing_proposed_and_not_final_sends_nothing() -> None:
+    session = DraftSession(opened())
+    assert session.absorb(DraftTree(), False, 0.0) is None
+    assert session.drafting
+
+
+def test_window_zero_is_idle_until_a_credit() -> None:
+    session = DraftSession(opened(window=0))
+    assert not session.drafting
+    session.commit(commit(0, 1))
+    assert not session.drafting
+    session.credit(3)
+    assert session.drafting
+    assert session.room == 3
+
+
+def test_a_smaller_window_keeps_the_tail_and_leaves_no_room() -> None:
+    session = DraftSession(opened())
+    drafted(session, 1, 2, 3, 4)
+    session.credit(2)
+    assert output(session) == [1, 2, 3, 4]
+    assert session.room == 0

@@ -1,0 +1,355 @@
+"""A worker's servicer over real gRPC: hello, isolation, progress, bounds, drain."""
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+from paceline.v1 import drafter_pb2, drafter_pb2_grpc, types_pb2, verifier_pb2, verifier_pb2_grpc
+
+from services.common import types as t
+from services.common import wire
+from services.common.errors import Overloaded
+from services.common.host import WorkerHost
+from services.common.serving import ServingOptions, open_channel, serve_worker
+from services.common.serving.links import Outbox
+from tests.services.fakes import FakeCore, block, open_verify
+
+HELLO = t.LinkHello("o1")
+BUNDLE = t.TokenizerBundle("fingerprint", "x" * (3 << 20), chat_template="{{ messages }}")
+
+
+class Worker:
+    """A served fake core."""
+
+    def __init__(self, role):
+        self.cores = []
+        self.host = WorkerHost(self.make_core)
+        self.role = role
+        self.stop = asyncio.Event()
+        self.address = asyncio.get_running_loop().create_future()
+        self.drained = []
+
+    def make_core(self, emit):
+        self.cores.append(FakeCore(emit))
+        return self.cores[0]
+
+    @property
+    def core(self):
+        return self.cores[0]
+
+    async def serve(self, options, bundle):
+        return await serve_worker(
+            options,
+            self.host,
+            t.WorkerDescription("w1", self.role, methods=("ngram",)),
+            bundle,
+            on_ready=self.address.set_result,
+            on_drain=self.drained.append,
+            stop=self.stop,
+        )
+
+
+@asynccontextmanager
+async def worker(role=t.Role.VERIFIER, bundle=BUNDLE, **options):
+    served = Worker(role)
+    served.task = asyncio.create_task(served.serve(ServingOptions(**options), bundle))
+    await asyncio.wait([served.task, served.address], return_when=asyncio.FIRST_COMPLETED)
+    async with open_channel(served.address.result()) as channel:
+        served.channel = channel
+        served.stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        yield served
+    served.core.gate.set()
+    served.stop.set()
+    async with asyncio.timeout(20):
+        served.status = await served.task
+
+
+class Link:
+    """The orchestrator's end."""
+
+    def __init__(self, served, hello=HELLO):
+        self.call = served.stub.Link()
+        self.hello = hello
+        self.unread = []
+
+    async def send(self, *commands, codec=wire.VERIFIER_LINK):
+        await self.call.write(codec.encode_request(commands, self.hello))
+        self.hello = None
+
+    async def receive(self, kind, count=1):
+        """The next `count` events of `kind`, whatever comes between."""
+        found = []
+        async with asyncio.timeout(20):
+            while len(found) < count:
+                event = await self.next_event()
+                found += [event] if isinstance(event, kind) else []
+        return found
+
+    async def next_event(self):
+        while not self.unread:
+            message = await self.call.read()
+            assert message is not grpc.aio.EOF
+            self.unread = wire.VERIFIER_LINK.decode_response(message)
+        return self.unread.pop(0)
+
+    async def ended(self):
+        """The status, which comes after the last message is read."""
+        async with asyncio.timeout(20):
+            with suppress(grpc.aio.AioRpcError):
+                while await self.call.read() is not grpc.aio.EOF:
+                    pass
+            return await self.call.code(), await self.call.details()
+
+
+async def eventually(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_a_block_goes_there_and_its_verdict_comes_back():
+    async with worker() as served:
+        link = Link(served)
+        await link.send(open_verify(), block(5, 6))
+        assert await link.receive(t.VerifyOpened) == [t.VerifyOpened("s", 1)]
+        [verdict] = await link.receive(t.Verdict)
+        assert verdict.token_ids == (5, 6)
+    assert served.status == 0
+
+
+async def test_the_drafter_role_speaks_its_own_link():
+    async with worker(t.Role.DRAFTER) as served:
+        stub = drafter_pb2_grpc.DrafterServiceStub(served.channel)
+        described = await stub.Describe(drafter_pb2.DrafterServiceDescribeRequest())
+        assert wire.decode_description(described.worker).role is t.Role.DRAFTER
+        call = stub.Link()
+        opening = t.OpenDraft("s", 3, (1,), (), t.VerifyMode.GREEDY, t.ResolvedSampling(), 0, 8)
+        await call.write(wire.DRAFTER_LINK.encode_request([opening], t.LinkHello("o1")))
+        events = []
+        while t.DraftOpened("s", 3) not in events:
+            events += wire.DRAFTER_LINK.decode_response(await call.read())
+
+
+async def test_a_link_without_hello_is_refused():
+    async with worker() as served:
+        link = Link(served, hello=None)
+        await link.send(open_verify())
+        code, message = await link.ended()
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "hello" in message
+        assert served.core.handled == []
+
+
+async def test_a_link_that_ends_before_its_hello_is_refused():
+    async with worker() as served:
+        link = Link(served)
+        await link.call.done_writing()
+        assert (await link.ended())[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("protocol", [0, t.PROTOCOL_MAX + 1])
+async def test_a_foreign_protocol_version_is_refused_with_both_versions(protocol):
+    async with worker() as served:
+        link = Link(served, t.LinkHello("o1", protocol))
+        await link.send()
+        code, message = await link.ended()
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert f"{t.PROTOCOL_MIN} to {t.PROTOCOL_MAX}, the peer {protocol}" in message
+
+
+async def test_a_second_hello_ends_the_link():
+    async with worker() as served:
+        link = Link(served)
+        await link.send()
+        link.hello = t.LinkHello("o1")
+        await link.send()
+        assert (await link.ended())[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_broken_link_frees_its_sessions_and_only_those():
+    async with worker() as served:
+        ours, theirs = Link(served), Link(served)
+        await ours.send(open_verify("a"))
+        await theirs.send(open_verify("b"))
+        await ours.receive(t.VerifyOpened)
+        await theirs.receive(t.VerifyOpened)
+        ours.call.cancel()
+        await eventually(lambda: {session for _, session in served.core.sessions} == {"b"})
+        await theirs.send(block(7, session="b"))
+        assert (await theirs.receive(t.Verdict))[0].token_ids == (7,)
+
+
+async def test_a_link_that_the_peer_ends_well_ends_well_and_frees_its_sessions():
+    async with worker() as served:
+        link = Link(served)
+        await link.send(open_verify())
+        await link.receive(t.VerifyOpened)
+        await link.call.done_writing()
+        assert (await link.ended())[0] is grpc.StatusCode.OK
+        await eventually(lambda: not served.core.sessions)
+
+
+async def test_two_links_may_name_their_sessions_alike():
+    async with worker() as served:
+        links = [Link(served), Link(served)]
+        for number, link in enumerate(links):
+            await link.send(open_verify("same"), block(number, session="same"))
+        verdicts = [(await link.receive(t.Verdict))[0] for link in links]
+        assert [verdict.token_ids for verdict in verdicts] == [(0,), (1,)]
+
+
+async def test_a_bad_message_ends_its_own_link_only():
+    async with worker() as served:
+        ours, theirs = Link(served), Link(served)
+        await ours.send(open_verify("a"))
+        await theirs.send(open_verify("b"))
+        await ours.receive(t.VerifyOpened)
+        bad = types_pb2.DraftTree(token_ids=[1], parents=[5], proposal=types_pb2.PROPOSAL_ONE_HOT)
+        command = verifier_pb2.VerifierCommand(verify=verifier_pb2.Verify(session_id="a", tree=bad))
+        await ours.call.write(verifier_pb2.VerifierServiceLinkRequest(commands=[command]))
+        code, message = await ours.ended()
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "topological" in message
+        await theirs.send(block(7, session="b"))
+        assert (await theirs.receive(t.Verdict))[0].token_ids == (7,)
+        assert {session for _, session in served.core.sessions} == {"b"}
+
+
+async def test_progress_arrives_without_being_asked_for():
+    async with worker() as served:
+        link = Link(served)
+        await link.send(open_verify())
+        first, *_, last = await link.receive(t.Progress, count=3)
+        assert first.sessions in (0, 1)
+        assert last.sessions == 1
+
+
+async def test_progress_arrives_while_a_step_hangs_and_shows_that_steps_stand_still():
+    async with worker() as served:
+        link = Link(served)
+        served.core.gate.clear()
+        await link.send(open_verify(), block(1))
+        await link.receive(t.VerifyOpened)
+        reports = await link.receive(t.Progress, count=3)
+        assert {report.steps for report in reports} == {0}
+        assert reports[-1].queued_tokens == 1
+
+
+async def test_describe_and_the_tokenizer_are_served():
+    async with worker() as served:
+        described = await served.stub.Describe(verifier_pb2.VerifierServiceDescribeRequest())
+        assert wire.decode_description(described.worker).worker_id == "w1"
+        call = served.stub.GetTokenizer(verifier_pb2.GetTokenizerRequest())
+        parts = [message.part async for message in call]
+        assert len(parts) > 1
+        assert wire.join_bundle(parts) == BUNDLE
+
+
+async def test_a_verifier_without_a_tokenizer_says_so():
+    async with worker(bundle=None) as served:
+        call = served.stub.GetTokenizer(verifier_pb2.GetTokenizerRequest())
+        with pytest.raises(grpc.aio.AioRpcError, match="no tokenizer"):
+            [part async for part in call]
+
+
+async def health(served, name):
+    stub = health_pb2_grpc.HealthStub(served.channel)
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
+    return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_stop_drains_what_is_open_before_it_ends():
+    async with worker(grace=20.0) as served:
+        link = Link(served)
+        await link.send(open_verify())
+        await link.receive(t.VerifyOpened)
+        assert await health(served, "readiness")
+        served.stop.set()
+        assert await link.receive(t.Draining) == [t.Draining(20_000)]
+        names = ("", "readiness", "liveness")
+        assert [await health(served, name) for name in names] == [False, False, True]
+        assert served.drained == [served.address.result()]
+        await link.send(block(9))
+        await link.receive(t.Verdict)
+        await link.send(t.CloseVerify("s"))
+        assert (await link.ended())[0] is grpc.StatusCode.OK
+    assert served.status == 0
+
+
+async def test_a_link_that_opens_during_a_drain_is_told_at_once():
+    async with worker(grace=20.0) as served:
+        held, late = Link(served), Link(served)
+        await held.send(open_verify())
+        await held.receive(t.VerifyOpened)
+        served.stop.set()
+        await held.receive(t.Draining)
+        await late.send()
+        await late.receive(t.Draining)
+        held.call.cancel()
+
+
+async def test_a_drain_ends_by_itself_when_its_time_is_over():
+    async with worker(grace=0.05) as served:
+        link = Link(served)
+        await link.send(open_verify())
+        await link.receive(t.VerifyOpened)
+        served.stop.set()
+        assert (await link.ended())[0] is grpc.StatusCode.OK
+
+
+async def test_a_crash_of_the_core_ends_links_and_process_with_an_error():
+    async with worker() as served:
+        link = Link(served)
+        await link.send(open_verify(), block(666))
+        code, _ = await link.ended()
+        assert code is grpc.StatusCode.UNAVAILABLE
+        status = rpc_status.from_call(await failure(link))
+        retry = error_details_pb2.RetryInfo()
+        assert any(detail.Unpack(retry) for detail in status.details)
+        async with asyncio.timeout(20):
+            assert await served.task == 1
+
+
+async def failure(link):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in link.call:
+            pass
+    return caught.value
+
+
+async def test_an_outbox_keeps_the_newest_progress_only():
+    outbox = Outbox()
+    outbox.put(["a"])
+    outbox.report(t.Progress(steps=1))
+    outbox.report(t.Progress(steps=2))
+    assert await outbox.take() == ["a", t.Progress(steps=2)]
+
+
+async def test_an_outbox_above_half_its_limit_stops_the_reading_of_commands():
+    outbox = Outbox(limit=4)
+    outbox.put(["a", "b", "c"])
+    reading = asyncio.create_task(outbox.low())
+    await asyncio.sleep(0)
+    assert not reading.done()
+    await outbox.take()
+    async with asyncio.timeout(10):
+        await reading
+
+
+async def test_an_outbox_above_its_limit_ends_the_link_and_keeps_nothing():
+    outbox = Outbox(limit=4)
+    outbox.put(["a"] * 5)
+    with pytest.raises(Overloaded, match="does not read"):
+        await outbox.take()
+
+
+async def test_an_outbox_gives_what_waits_before_it_ends():
+    outbox = Outbox()
+    outbox.put(["last"])
+    outbox.close()
+    assert await outbox.take() == ["last"]
+    assert await outbox.take() == []

@@ -1,0 +1,273 @@
+import random
+
+import pytest
+import torch
+
+from services.common.types import CloseVerify, FailureReason, Role, Verdict, VerifyOpened
+from tests.services.fake_engine import VOCAB, FakeEngine, law
+from tests.services.verifier_bench import (
+    COUPLED,
+    GREEDY,
+    PROMPT,
+    Table,
+    block,
+    opening,
+    target_text,
+)
+
+torch.set_num_threads(1)
+MODES = [GREEDY, COUPLED]
+
+
+def no_draft(output):
+    return (), None
+
+
+def random_chain(seed, window=8):
+    rng = random.Random(seed)
+    return lambda output: ([rng.randrange(VOCAB) for _ in range(rng.randrange(window + 1))], None)
+
+
+def good_chain(text, seed, window=8):
+    """Mostly the target's own tokens, of varying length, now and then a wrong one."""
+    rng = random.Random(seed)
+
+    def draft(output):
+        tail = text[len(output) : len(output) + rng.randrange(window + 1)]
+        return [token if rng.random() < 0.9 else (token + 1) % VOCAB for token in tail], None
+
+    return draft
+
+
+def good_tree(text, seed, window=8):
+    rng = random.Random(seed)
+
+    def draft(output):
+        size = rng.randrange(1, window + 1)
+        parents = tuple(rng.randrange(-1, node) for node in range(size))
+        tokens = [rng.randrange(VOCAB) for _ in range(size)]
+        at, where = -1, len(output)
+        for node, parent in enumerate(parents):
+            if parent == at and where < len(text):
+                tokens[node], at, where = text[where], node, where + 1
+        return tokens, parents
+
+    return draft
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_empty_blocks_decode_plainly(mode):
+    command = opening(mode=mode)
+    assert Table().decode(command, no_draft, 30) == target_text(command, 30)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(6))
+def test_any_chain_gives_the_targets_text(mode, seed):
+    command = opening(mode=mode, temperature=0.8, top_k=6)
+    text = target_text(command, 40)
+    for draft in (random_chain(seed), good_chain(text, seed)):
+        assert Table().decode(command, draft, 40) == text
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(6))
+def test_any_tree_gives_the_targets_text(mode, seed):
+    command = opening(mode=mode, top_p=0.9)
+    text = target_text(command, 40)
+    assert Table().decode(command, good_tree(text, seed), 40) == text
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_perfect_draft_is_accepted_whole_with_a_bonus(mode):
+    table = Table()
+    command = table.opened(mode=mode)
+    text = target_text(command, 6)
+    verdict = table.verdict(block(1, 0, text[:5]))
+    assert verdict.token_ids == tuple(text)
+    assert (verdict.accepted, verdict.all_accepted, verdict.draft_tokens) == (5, True, 5)
+    assert verdict.mode is mode
+
+
+def test_without_a_bonus_only_the_draft_is_emitted():
+    table = Table()
+    text = target_text(table.opened(), 5)
+    first = table.verdict(block(1, 0, text[:2], want_bonus=False))
+    assert (first.token_ids, first.all_accepted) == (tuple(text[:2]), True)
+    assert table.verdict(block(2, 2)).token_ids == (text[2],)
+
+
+def test_a_rejection_is_answered_with_the_recovered_token_even_without_bonus():
+    table = Table()
+    text = target_text(table.opened(), 2)
+    wrong = (text[1] + 1) % VOCAB
+    verdict = table.verdict(block(1, 0, [text[0], wrong], want_bonus=False))
+    assert (verdict.token_ids, verdict.accepted) == (tuple(text), 1)
+    assert not verdict.all_accepted
+
+
+def test_a_tree_verdict_names_the_accepted_nodes():
+    table = Table()
+    text = target_text(table.opened(), 3)
+    wrong = (text[0] + 1) % VOCAB
+    verdict = table.verdict(block(1, 0, [wrong, text[0], 0, text[1]], (-1, -1, 0, 1)))
+    assert verdict.accepted_nodes == (1, 3)
+    assert verdict.token_ids == tuple(text)
+    assert verdict.all_accepted
+
+
+def test_a_chain_spelled_as_a_tree_is_a_chain():
+    table = Table()
+    text = target_text(table.opened(), 3)
+    verdict = table.verdict(block(1, 0, text[:2], (-1, 0)))
+    assert (verdict.token_ids, verdict.accepted_nodes) == (tuple(text), ())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_committed_text_is_taken_up_where_it_ends(mode):
+    whole = opening(mode=mode)
+    text = target_text(whole, 20)
+    table = Table()
+    table.opened(opening(mode=mode, committed=tuple(text[:7])))
+    assert table.verdict(block(1, 7, text[7:10])).token_ids == tuple(text[7:11])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_neighbours_do_not_change_a_text(mode):
+    commands = [opening(f"s{i}", mode, prompt=PROMPT[: i % 5 + 1], seed=i) for i in range(9)]
+    texts = [target_text(command, 20) for command in commands]
+    table = Table()
+    assert len(table.run(*commands)) == 9
+    outputs = [[] for _ in commands]
+    drafts = [good_chain(text, i) for i, text in enumerate(texts)]
+    for round_ in range(1, 21):
+        asks = [
+            block(round_, len(own), draft(own)[0], session=f"s{i}")
+            for i, (own, draft) in enumerate(zip(outputs, drafts, strict=True))
+        ]
+        before = len(table.engine.forwards)
+        verdicts = table.run(*asks)
+        assert len(table.engine.forwards) == before + 1
+        for verdict in verdicts:
+            assert verdict.batch_size == 9
+            outputs[int(verdict.session[1:])] += verdict.token_ids
+    for output, text in zip(outputs, texts, strict=True):
+        assert output[:20] == text
+
+
+def test_min_tokens_holds_stop_tokens_back_at_their_own_position():
+    free = opening(max_tokens=12)
+    stops = tuple(target_text(free, 3))
+    command = opening(max_tokens=12, min_tokens=6, stop_token_ids=stops)
+    text = target_text(command, 12)
+    assert not set(text[:6]) & set(stops)
+    assert Table().decode(command, good_chain(text, 3), 12) == text
+
+
+def test_a_draft_is_checked_only_up_to_max_tokens():
+    table = Table(FakeEngine(context=len(PROMPT) + 4))
+    command = table.opened(max_tokens=4, window=16)
+    text = target_text(command, 5)
+    verdict = table.verdict(block(1, 0, [*text, 0, 0, 0, 0, 0]))
+    assert verdict.draft_tokens == 4
+    assert verdict.token_ids[:4] == tuple(text[:4])
+
+
+def test_a_tree_is_checked_only_up_to_max_tokens():
+    table = Table(FakeEngine(context=len(PROMPT) + 2))
+    text = target_text(table.opened(max_tokens=2), 3)
+    wrong = (text[0] + 1) % VOCAB
+    tree = block(1, 0, [wrong, 0, 0, text[0], text[1], 0], (-1, 0, 1, -1, 3, 4))
+    verdict = table.verdict(tree)
+    assert verdict.accepted_nodes == (3, 4)
+    assert verdict.token_ids == tuple(text)
+
+
+def test_logprobs_are_those_of_the_raw_law():
+    table = Table()
+    command = table.opened(mode=COUPLED, temperature=0.5, top_k=3, logprobs=4)
+    text = target_text(command, 4)
+    verdict = table.verdict(block(1, 0, text[:3]))
+    assert len(verdict.logprobs) == len(verdict.token_ids) == 4
+    for i, row in enumerate(verdict.logprobs):
+        expected = torch.log_softmax(law([*PROMPT, *text[:i]]), dim=-1)
+        assert row.logprob == pytest.approx(float(expected[text[i]]), abs=1e-6)
+        best = torch.topk(expected, 4)
+        assert list(row.top_token_ids) == best.indices.tolist()
+        assert list(row.top_logprobs) == pytest.approx(best.values.tolist(), abs=1e-6)
+
+
+def test_logprobs_of_a_tree_follow_the_accepted_path():
+    table = Table()
+    text = target_text(table.opened(logprobs=0), 2)
+    wrong = (text[0] + 1) % VOCAB
+    verdict = table.verdict(block(1, 0, [wrong, text[0]], (-1, -1)))
+    expected = [float(torch.log_softmax(law([*PROMPT, *text[:i]]), -1)[text[i]]) for i in range(2)]
+    assert [row.logprob for row in verdict.logprobs] == pytest.approx(expected, abs=1e-6)
+    assert verdict.logprobs[0].top_token_ids == ()
+
+
+def test_logprobs_are_left_out_unless_asked_for():
+    table = Table()
+    table.opened()
+    assert table.verdict(block(1, 0)).logprobs == ()
+
+
+def test_kv_holds_all_text_but_the_last_token_after_every_verdict():
+    table = Table()
+    command = table.opened()
+    text = target_text(command, 40)
+    draft, trees = good_chain(text, 5), good_tree(text, 6)
+    output = []
+    session = table.core._sessions[1, "s"]
+    for round_ in range(1, 12):
+        tokens, parents = (draft if round_ % 2 else trees)(output)
+        output += table.verdict(block(round_, len(output), tokens, parents)).token_ids
+        assert session.cache.tokens == [*PROMPT, *output][:-1]
+
+
+def test_the_description_says_what_the_verifier_can_do():
+    worker = Table().core.describe()
+    assert worker.role is Role.VERIFIER
+    assert worker.capabilities == ("tree", "coupled", "greedy")
+    assert (worker.model_fingerprint, worker.vocab_size) == ("fake-fingerprint", VOCAB)
+
+
+def test_closing_and_dropping_links_free_their_sessions_and_only_those():
+    table = Table()
+    table.run(opening("a"), opening("b"), link=1)
+    table.run(opening("a"), link=2)
+    assert table.core.progress().sessions == 3
+    table.give(CloseVerify("b"), link=1)
+    table.core.drop_link(1)
+    assert table.core.progress().sessions == 1
+    assert isinstance(table.run(block(1, 0, session="a"), link=2)[0], Verdict)
+    table.core.drop_link(2)
+    assert table.engine.kv_tokens_used == 0
+
+
+def test_closing_an_unknown_session_is_nothing():
+    assert Table().run(CloseVerify("nobody")) == []
+
+
+def test_a_step_without_work_says_so():
+    assert Table().core.step() is False
+
+
+def test_a_session_of_one_token_opens_at_once():
+    table = Table()
+    table.give(opening(prompt=(3,)))
+    assert isinstance(table.taken()[0], VerifyOpened)
+    assert table.verdict(block(1, 0)).token_ids == tuple(target_text(opening(prompt=(3,)), 1))
+
+
+def test_a_verify_before_any_open_fails_that_session_only():
+    table = Table()
+    table.opened()
+    failed = table.failure(block(1, 0, session="other", epoch=4))
+    assert (failed.session, failed.reason, failed.epoch) == (
+        "other",
+        FailureReason.UNKNOWN_SESSION,
+        4,
+    )
+    assert table.verdict(block(1, 0)).token_ids

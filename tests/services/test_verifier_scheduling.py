@@ -1,0 +1,258 @@
+"""Prefill in chunks, capacity, refusals, failures, and what tracing is told."""
+
+import pytest
+import torch
+
+from services.common.types import FailureReason, SessionFailed, Verdict, VerifyMode, VerifyOpened
+from services.verifier.scheduling import PrefillPace, share_prefill
+from tests.services.fake_engine import VOCAB, FakeEngine
+from tests.services.verifier_bench import (
+    COUPLED,
+    GREEDY,
+    PROMPT,
+    Table,
+    block,
+    opening,
+    replace,
+    target_text,
+)
+
+torch.set_num_threads(1)
+LONG = tuple(i % VOCAB for i in range(300))
+
+
+def frozen_clock():
+    return 0.0
+
+
+def test_room_is_shared_in_equal_parts_and_short_prompts_leave_theirs_to_the_rest():
+    assert share_prefill([100, 100], 60) == [30, 30]
+    assert share_prefill([1000, 10, 40], 120) == [70, 10, 40]
+    assert share_prefill([5], 100) == [5]
+    assert share_prefill([], 100) == []
+    assert sum(share_prefill([9] * 7, 20)) == 20
+
+
+def test_the_prefill_pace_follows_what_the_machine_does():
+    pace = PrefillPace(target_ms=100, most=512)
+    for _ in range(40):
+        pace.observe(64, step_ms=640)
+    assert pace.room(0) == 16  # never none, however slow
+    for _ in range(40):
+        pace.observe(64, step_ms=64)
+    assert 98 <= pace.room(0) <= 102
+    assert 78 <= pace.room(20) <= 82
+    for _ in range(40):
+        pace.observe(64, step_ms=0.1)
+    assert pace.room(0) == 512
+    assert pace.room(512) == 16
+
+
+def test_a_long_prompt_is_fed_in_chunks_within_the_step_budget():
+    table = Table(max_step_tokens=64, clock=frozen_clock)
+    command = table.opened(prompt=LONG)
+    assert max(max(sizes) for sizes in table.engine.forwards) <= 64
+    assert sum(sum(sizes) for sizes in table.engine.forwards) == len(LONG) - 1
+    assert table.verdict(block(1, 0)).token_ids == tuple(target_text(command, 1))
+
+
+def test_a_long_prompt_stalls_no_session_that_decodes():
+    table = Table(max_step_tokens=32, clock=frozen_clock)
+    text = target_text(table.opened(opening("quick")), 8)
+    table.give(opening("slow", prompt=LONG))
+    for position in range(8):
+        table.give(block(position + 1, position, session="quick"))
+        assert table.core.step()
+        [verdict] = table.taken()
+        assert verdict.token_ids == (text[position],)
+    assert any(isinstance(event, VerifyOpened) for event in table.run())
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one():
+    table = Table(max_step_tokens=32, clock=frozen_clock)
+    table.give(opening("slow", prompt=LONG), opening("quick"))
+    table.core.step()
+    assert [event.session for event in table.taken()] == ["quick"]
+
+
+def test_a_block_that_comes_before_the_prefill_is_done_waits_for_it():
+    table = Table(max_step_tokens=32, clock=frozen_clock)
+    command = opening(prompt=LONG)
+    opened, verdict = table.run(command, block(1, 0))
+    assert isinstance(opened, VerifyOpened)
+    assert verdict.token_ids == tuple(target_text(command, 1))
+
+
+def test_more_blocks_than_a_step_holds_are_served_oldest_first():
+    ticks = iter(range(10_000))
+    table = Table(max_step_tokens=4, clock=lambda: float(next(ticks)))
+    table.run(*[opening(f"s{i}") for i in range(6)])
+    table.give(*[block(1, 0, [0], session=f"s{i}") for i in (3, 1, 5, 0, 2, 4)])
+    order = []
+    while table.core.step():
+        order.append([event.session for event in table.taken()])
+    assert order == [["s3", "s1"], ["s5", "s0"], ["s2", "s4"]]
+
+
+def test_closing_in_the_middle_of_a_prefill_frees_its_memory():
+    table = Table(max_step_tokens=32)
+    table.give(opening(prompt=LONG))
+    table.core.step()
+    table.core.drop_link(1)
+    assert table.engine.kv_tokens_used == 0
+    assert table.core.step() is False
+
+
+def test_a_full_verifier_refuses_the_newcomer_only():
+    needed = len(PROMPT) + 40 + 8
+    table = Table(FakeEngine(capacity=needed + 10))
+    text = target_text(table.opened(), 2)
+    failed = table.failure(opening("late", epoch=3))
+    assert (failed.session, failed.reason, failed.epoch) == ("late", FailureReason.CAPACITY, 3)
+    assert table.verdict(block(1, 0, text[:1])).token_ids == tuple(text)
+    table.core.drop_link(1)
+    table.opened(opening("late"))
+
+
+def test_the_reservation_holds_whatever_a_session_may_ask_for():
+    table = Table(FakeEngine(capacity=len(PROMPT) + 10 + 4, context=len(PROMPT) + 10))
+    text = target_text(table.opened(max_tokens=10, window=4), 12)
+    output = []
+    for round_ in range(1, 20):
+        if len(output) >= 10:
+            break
+        tail = [*text[len(output) :], 0, 0, 0, 0][:4]
+        output += table.verdict(block(round_, len(output), tail)).token_ids
+    assert output[:10] == text[:10]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason", "word"),
+    [
+        ({"mode": VerifyMode.BLOCK}, FailureReason.UNSUPPORTED, "BLOCK"),
+        ({"mode": VerifyMode.STANDARD}, FailureReason.UNSUPPORTED, "STANDARD"),
+        ({"min_p": 0.1}, FailureReason.UNSUPPORTED, "min_p"),
+        ({"repetition_penalty": 1.2}, FailureReason.UNSUPPORTED, "repetition_penalty"),
+        ({"logit_bias": ((1, 2.0),)}, FailureReason.UNSUPPORTED, "logit_bias"),
+        ({"prompt": ()}, FailureReason.INVALID, "prompt"),
+        ({"prompt": (1, VOCAB)}, FailureReason.INVALID, "prompt"),
+        ({"committed": (VOCAB,)}, FailureReason.INVALID, "committed"),
+        ({"committed": (1, 2, 3), "max_tokens": 2}, FailureReason.INVALID, "committed"),
+        ({"max_tokens": 0}, FailureReason.INVALID, "max_tokens"),
+        ({"max_tokens": 508}, FailureReason.INVALID, "max_tokens"),
+        ({"mode": COUPLED, "temperature": 0.0}, FailureReason.INVALID, "temperature"),
+        ({"mode": COUPLED, "temperature": float("nan")}, FailureReason.INVALID, "temperature"),
+        ({"top_p": 0.0}, FailureReason.INVALID, "top_p"),
+        ({"top_p": float("nan")}, FailureReason.INVALID, "top_p"),
+        ({"top_k": -1}, FailureReason.INVALID, "top_k"),
+        ({"logprobs": 21}, FailureReason.INVALID, "logprobs"),
+        ({"stop_token_ids": (VOCAB,)}, FailureReason.INVALID, "stop_token_ids"),
+    ],
+)
+def test_an_open_out_of_range_is_refused_by_name_and_reserves_nothing(more, reason, word):
+    table = Table()
+    failed = table.failure(opening(**more))
+    assert failed.reason is reason
+    assert word in failed.message
+    assert table.engine.kv_tokens_used == 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents", "word"),
+    [
+        ([VOCAB], None, "token_ids"),
+        ([1, 2], (-1, 1), r"parents[1]"),
+        ([1, 2], (-2, 0), r"parents[0]"),
+        ([1, 2], (-1,), "parents"),
+        ([1] * 9, None, "window"),
+    ],
+)
+def test_a_malformed_block_fails_its_session_and_no_other(tokens, parents, word):
+    table = Table()
+    table.run(opening(), opening("good"))
+    events = table.run(block(1, 0, tokens, parents), block(1, 0, session="good"))
+    [failed] = [event for event in events if isinstance(event, SessionFailed)]
+    assert (failed.session, failed.reason) == ("s", FailureReason.INVALID)
+    assert word in failed.message
+    [verdict] = [event for event in events if isinstance(event, Verdict)]
+    assert verdict.token_ids == tuple(target_text(opening("good"), 1))
+    assert table.core.progress().sessions == 1
+
+
+@pytest.mark.parametrize("mode", [GREEDY, COUPLED])
+def test_a_row_of_nan_fails_its_session_and_not_the_batch(mode):
+    poisoned = [*PROMPT]
+    table = Table(FakeEngine(poison=poisoned))
+    good = opening("good", mode, prompt=(7, 8))
+    table.run(opening(mode=mode), good)
+    events = table.run(block(1, 0), block(1, 0, session="good"))
+    assert {type(event): event.session for event in events} == {SessionFailed: "s", Verdict: "good"}
+    assert table.engine.kv_tokens_used == 2 + 40 + 8
+
+
+def test_a_row_of_nan_beyond_the_accepted_path_is_nothing():
+    text = target_text(opening(), 1)
+    wrong = (text[0] + 1) % VOCAB
+    table = Table(FakeEngine(poison=[*PROMPT, wrong]))
+    table.opened()
+    assert table.verdict(block(1, 0, [wrong])).token_ids == tuple(text)
+
+
+def test_a_forward_that_raises_fails_only_the_session_that_causes_it(caplog):
+    table = Table(FakeEngine(explode=11))
+    good = opening("good")
+    table.run(opening(), good)
+    events = table.run(block(1, 0, [11]), block(1, 0, [0], session="good"))
+    assert {type(event): event.session for event in events} == {SessionFailed: "s", Verdict: "good"}
+    [failed] = [event for event in events if isinstance(event, SessionFailed)]
+    assert failed.reason is FailureReason.INTERNAL
+    assert "RuntimeError" in failed.message
+
+
+def test_a_prefill_that_raises_fails_only_its_session():
+    table = Table(FakeEngine(explode=11))
+    events = table.run(opening(prompt=(11, 1)), opening("good"))
+    assert {type(event): event.session for event in events} == {
+        SessionFailed: "s",
+        VerifyOpened: "good",
+    }
+
+
+def test_tracing_learns_each_sessions_part_of_a_step():
+    records = []
+    table = Table(on_step=records.append)
+    table.run(opening("a", traceparent="t-a"), opening("b"))
+    [prefill] = records
+    assert {(own.session, own.kind, own.tokens) for own in prefill.entries} == {
+        ("a", "prefill", 4),
+        ("b", "prefill", 4),
+    }
+    ask = replace(block(1, 0, [1, 2], session="a"), traceparent="t-1")
+    table.run(ask, block(1, 0, session="b"), block(2, 9, session="b"))
+    entries = {own.session: own for own in records[-1].entries}
+    assert (entries["a"].round, entries["a"].tokens, entries["a"].traceparent) == (1, 2, "t-1")
+    assert entries["a"].kind == "verify"
+    assert records[-1].ended_ns >= records[-1].started_ns
+
+
+def test_progress_counts_steps_and_waiting_rows():
+    table = Table()
+    table.give(opening())
+    waiting = table.core.progress()
+    assert (waiting.steps, waiting.sessions, waiting.queued_tokens) == (0, 1, len(PROMPT) - 1)
+    table.run()
+    table.give(block(1, 0, [1, 2]))
+    assert table.core.progress().queued_tokens == 3
+    table.run()
+    done = table.core.progress()
+    assert (done.steps, done.queued_tokens) == (2, 0)
+    assert done.kv_tokens_used == len(PROMPT) + 40 + 8
+
+
+def test_verdicts_carry_their_times():
+    ticks = iter(range(10_000))
+    table = Table(clock=lambda: next(ticks) / 1000)
+    table.opened()
+    verdict = table.verdict(block(1, 0))
+    assert verdict.queue_ms > 0
+    assert verdict.verify_ms > 0

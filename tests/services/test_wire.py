@@ -1,0 +1,213 @@
+"""The wire loses nothing, and no bytes raise anything but ProtocolError."""
+
+import contextlib
+import dataclasses
+import struct
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.v1 import drafter_pb2, types_pb2, verifier_pb2
+
+from services.common import types as t
+from services.common import wire
+from services.common.errors import ProtocolError
+from services.common.wire.floats import decode_floats
+from services.common.wire.tokenizer import PART_BYTES
+from tests.services import wire_strategies as make
+
+
+def resent(message):
+    """The message as the other side parses it."""
+    return type(message).FromString(message.SerializeToString())
+
+
+@given(make.drafter_commands)
+def test_a_drafter_command_arrives_as_it_left(command):
+    assert wire.decode_drafter_command(resent(wire.encode_drafter_command(command))) == command
+
+
+@given(make.drafter_events)
+def test_a_drafter_event_arrives_as_it_left(event):
+    assert wire.decode_drafter_event(resent(wire.encode_drafter_event(event))) == event
+
+
+@given(make.verifier_commands)
+def test_a_verifier_command_arrives_as_it_left(command):
+    assert wire.decode_verifier_command(resent(wire.encode_verifier_command(command))) == command
+
+
+@given(make.verifier_events)
+def test_a_verifier_event_arrives_as_it_left(event):
+    assert wire.decode_verifier_event(resent(wire.encode_verifier_event(event))) == event
+
+
+@given(make.descriptions)
+def test_a_description_arrives_as_it_left(worker):
+    assert wire.decode_description(resent(wire.encode_description(worker))) == worker
+
+
+@given(make.bundles)
+def test_a_tokenizer_arrives_as_it_left(bundle):
+    assert wire.join_bundle(wire.split_bundle(bundle)) == bundle
+
+
+def test_a_large_tokenizer_travels_in_parts_of_at_most_a_mebibyte():
+    bundle = t.TokenizerBundle("f", "x" * (2 * PART_BYTES + 5))
+    parts = list(wire.split_bundle(bundle))
+    assert [len(part) <= PART_BYTES for part in parts] == [True] * 3
+    assert wire.join_bundle(parts) == bundle
+
+
+@given(st.lists(make.drafter_commands, max_size=3), st.none() | make.hellos)
+def test_a_batch_of_commands_keeps_its_order(commands, hello):
+    message = resent(wire.DRAFTER_LINK.encode_request(commands, hello))
+    assert wire.DRAFTER_LINK.decode_request(message) == (hello, commands)
+
+
+@given(st.lists(make.verifier_events, max_size=3))
+def test_a_batch_of_events_keeps_its_order(events):
+    message = resent(wire.VERIFIER_LINK.encode_response(events))
+    assert wire.VERIFIER_LINK.decode_response(message) == events
+
+
+def test_every_record_of_the_links_has_a_strategy():
+    """A field or a message added later cannot be forgotten here."""
+    drawn = {
+        record
+        for union in (t.DrafterCommand, t.DrafterEvent, t.VerifierCommand, t.VerifierEvent)
+        for record in union.__args__
+    }
+    messages = drafter_pb2.DrafterCommand, drafter_pb2.DrafterEvent
+    messages += verifier_pb2.VerifierCommand, verifier_pb2.VerifierEvent
+    arms = [field.message_type for m in messages for field in m.DESCRIPTOR.fields]
+    assert {record.__name__ for record in drawn} == {arm.name for arm in arms}
+    for record in drawn:
+        arm = next(arm for arm in arms if arm.name == record.__name__)
+        renamed = {"session": "session_id"}
+        names = {renamed.get(f.name, f.name) for f in dataclasses.fields(record)}
+        assert names == {field.name for field in arm.fields}
+
+
+DECODERS = {
+    drafter_pb2.DrafterServiceLinkRequest: wire.DRAFTER_LINK.decode_request,
+    drafter_pb2.DrafterServiceLinkResponse: wire.DRAFTER_LINK.decode_response,
+    verifier_pb2.VerifierServiceLinkRequest: wire.VERIFIER_LINK.decode_request,
+    verifier_pb2.VerifierServiceLinkResponse: wire.VERIFIER_LINK.decode_response,
+    types_pb2.WorkerDescription: wire.decode_description,
+    types_pb2.LinkHello: wire.decode_hello,
+}
+
+
+def _only_protocol_errors(kind, data):
+    try:
+        message = kind.FromString(data)
+    except DecodeError:
+        return
+    with contextlib.suppress(ProtocolError):
+        DECODERS[kind](message)
+
+
+@given(st.sampled_from(list(DECODERS)), st.binary(max_size=80))
+def test_random_bytes_raise_nothing_but_protocol_error(kind, data):
+    _only_protocol_errors(kind, data)
+
+
+@given(st.data())
+def test_mangled_messages_raise_nothing_but_protocol_error(data):
+    kind, batch = data.draw(
+        st.sampled_from(
+            [
+                (drafter_pb2.DrafterServiceLinkRequest, make.drafter_commands),
+                (drafter_pb2.DrafterServiceLinkResponse, make.drafter_events),
+                (verifier_pb2.VerifierServiceLinkRequest, make.verifier_commands),
+                (verifier_pb2.VerifierServiceLinkResponse, make.verifier_events),
+            ]
+        )
+    )
+    codec = wire.DRAFTER_LINK if kind.__module__.endswith("drafter_pb2") else wire.VERIFIER_LINK
+    record = [data.draw(batch)]
+    encode = codec.encode_request if "Request" in kind.__name__ else codec.encode_response
+    raw = bytearray(encode(record).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    _only_protocol_errors(kind, bytes(raw))
+
+
+@given(st.lists(st.binary(max_size=20), max_size=3))
+def test_random_parts_of_a_tokenizer_raise_nothing_but_protocol_error(parts):
+    with contextlib.suppress(ProtocolError):
+        wire.join_bundle(parts)
+
+
+def _open(**changes):
+    message = wire.encode_verifier_command(
+        t.OpenVerify("s", 1, 1, (1,), (), t.VerifyMode.GREEDY, t.ResolvedSampling(), 0, 4)
+    )
+    for name, value in changes.items():
+        setattr(message.open, name, value)
+    return message
+
+
+def _verify(**tree):
+    tree = {"proposal": types_pb2.PROPOSAL_ONE_HOT, **tree}
+    return verifier_pb2.VerifierCommand(
+        verify=verifier_pb2.Verify(session_id="s", tree=types_pb2.DraftTree(**tree))
+    )
+
+
+def test_an_open_without_sampling_is_refused():
+    message = _open()
+    message.open.ClearField("sampling")
+    with pytest.raises(ProtocolError, match="sampling is missing"):
+        wire.decode_verifier_command(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        (verifier_pb2.VerifierCommand(), "none of open, verify, close"),
+        (_open(mode=0), "open.mode"),
+        (_open(mode=99), "open.mode: unknown VerifyMode 99"),
+        (_open(session_id=""), "session_id is empty"),
+        (_verify(proposal=0), "tree.proposal"),
+        (_verify(proposal=77), "tree.proposal"),
+        (_verify(token_ids=[1, 2], parents=[-1]), "1 parents for 2 tokens"),
+        (_verify(token_ids=[1, 2], parents=[-1, 1]), "topological"),
+        (_verify(token_ids=[1], parents=[-2]), "topological"),
+        (_verify(q=[types_pb2.SparseRow(token_ids=[1], dtype=1)]), "0 bytes for 1 values"),
+        (_verify(q=[types_pb2.SparseRow(token_ids=[1], dtype=9)]), "unknown dtype 9"),
+    ],
+)
+def test_a_broken_command_is_refused_by_name(message, complaint):
+    with pytest.raises(ProtocolError, match=complaint):
+        wire.decode_verifier_command(message)
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"token_ids": [1], "accepted": 2}, "2 accepted among 1 tokens"),
+        ({"token_ids": [1, 2, 3], "accepted": 1}, "1 accepted among 3 tokens"),
+        ({"token_ids": [1], "logprobs": [verifier_pb2.LogprobRow()] * 2}, "2 logprobs"),
+        ({"token_ids": [1], "accepted": 1, "accepted_nodes": [0, 1]}, "2 nodes"),
+    ],
+)
+def test_a_verdict_that_does_not_add_up_is_refused(fields, complaint):
+    verdict = verifier_pb2.Verdict(session_id="s", mode=types_pb2.VERIFY_MODE_GREEDY, **fields)
+    with pytest.raises(ProtocolError, match=complaint):
+        wire.decode_verifier_event(verifier_pb2.VerifierEvent(verdict=verdict))
+
+
+def test_a_verify_without_a_tree_is_the_empty_block():
+    message = verifier_pb2.VerifierCommand(verify=verifier_pb2.Verify(session_id="s", round=3))
+    assert wire.decode_verifier_command(message) == t.Verify("s", 0, 3, 0, want_bonus=False)
+
+
+def test_half_floats_and_brain_floats_decode():
+    values = (0.5, -2.0, 0.0)
+    halves = struct.pack("<3e", *values)
+    brains = b"".join(struct.pack("<f", value)[2:] for value in values)
+    assert decode_floats(halves, 3, "q", types_pb2.D_TYPE_FLOAT16) == values
+    assert decode_floats(brains, 3, "q", types_pb2.D_TYPE_BFLOAT16) == values

@@ -1,0 +1,110 @@
+"""A verifier core on a table: commands in, events out, and the text it should give."""
+
+from dataclasses import replace
+
+import torch
+
+from services.common.engine.sampling import RowContext, choose
+from services.common.types import (
+    CloseVerify,
+    DraftTree,
+    OpenVerify,
+    ResolvedSampling,
+    SessionFailed,
+    Verdict,
+    Verify,
+    VerifyMode,
+    VerifyOpened,
+)
+from services.verifier.core import VerifierCore, VerifierOptions
+from tests.services.fake_engine import FakeEngine, law
+
+GREEDY, COUPLED = VerifyMode.GREEDY, VerifyMode.COUPLED
+PROMPT = (1, 2, 3, 4, 5)
+
+
+def opening(session="s", mode=GREEDY, prompt=PROMPT, committed=(), **more):
+    """An OpenVerify; sampling parameters may be given by their names."""
+    own = {name: more.pop(name) for name in list(more) if name in OpenVerify.__slots__}
+    own = {"term": 1, "epoch": 1, "seed": 9, "window": 8} | own
+    sampling = ResolvedSampling(**({"max_tokens": 40} | more))
+    return OpenVerify(
+        session=session, prompt=prompt, committed=committed, mode=mode, sampling=sampling, **own
+    )
+
+
+def block(round_, base_len, tokens=(), parents=None, session="s", epoch=1, **more):
+    return Verify(session, epoch, round_, base_len, DraftTree(tuple(tokens), parents), **more)
+
+
+def target_text(opened, count, next_logits=law):
+    """The output the target alone would give, token by token."""
+    text = list(opened.prompt)
+    for position in range(count):
+        context = RowContext(opened.mode, opened.sampling, opened.seed, position)
+        text += choose(torch.stack([next_logits(text)]), [context])
+    return text[len(opened.prompt) :]
+
+
+class Table:
+    """One core and its events. Session `s` on link 1 unless said otherwise."""
+
+    def __init__(self, engine=None, **options):
+        self.engine = engine or FakeEngine()
+        self.events = []
+        self.core = VerifierCore(
+            self.engine,
+            emit=lambda link, event: self.events.append((link, event)),
+            worker_id="v",
+            options=VerifierOptions(**options),
+        )
+
+    def give(self, *commands, link=1):
+        for command in commands:
+            self.core.handle(link, command)
+
+    def run(self, *commands, link=1):
+        """Hand commands in, step until idle, take the events of all links."""
+        self.give(*commands, link=link)
+        for _ in range(10_000):
+            if not self.core.step():
+                return self.taken()
+        raise AssertionError("the core never rests")
+
+    def taken(self):
+        events, self.events = [event for _, event in self.events], []
+        return events
+
+    def verdict(self, *commands, link=1):
+        """The only event of these commands, which is a verdict."""
+        [event] = self.run(*commands, link=link)
+        assert isinstance(event, Verdict), event
+        return event
+
+    def opened(self, command=None, link=1, **more):
+        command = command or opening(**more)
+        [event] = self.run(command, link=link)
+        assert isinstance(event, VerifyOpened), event
+        return command
+
+    def failure(self, *commands, link=1):
+        [event] = self.run(*commands, link=link)
+        assert isinstance(event, SessionFailed), event
+        return event
+
+    def decode(self, command, draft, count, link=1):
+        """Generate `count` tokens; `draft(output)` gives the next block's tokens, parents."""
+        self.opened(command, link)
+        output, round_ = list(command.committed), 0
+        while len(output) < count:
+            round_ += 1
+            tokens, parents = draft(output)
+            ask = block(round_, len(output), tokens, parents, command.session)
+            verdict = self.verdict(ask, link=link)
+            assert verdict.base_len == len(output)
+            output += verdict.token_ids
+        self.give(CloseVerify(command.session), link=link)
+        return output[:count]
+
+
+__all__ = ["COUPLED", "GREEDY", "PROMPT", "Table", "block", "opening", "replace", "target_text"]
