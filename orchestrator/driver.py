@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -77,6 +78,7 @@ class SessionDriver:
         self._inbox: deque[Event] = deque()
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._pieces: dict[int, tuple[str, ...]] = {}
         self._failure: PacelineError | None = None
         self._verifier_fingerprint = ""
@@ -87,7 +89,7 @@ class SessionDriver:
 
     def now(self) -> float:
         """The clock of every event."""
-        return self._loop.time()
+        return time.monotonic()
 
     # --- events in --------------------------------------------------------------------
 
@@ -120,14 +122,16 @@ class SessionDriver:
             self._close()
 
     def _set_timer(self) -> None:
-        wake = rounds.next_wake(self.state, self.now())
+        now = self.now()
+        wake = rounds.next_wake(self.state, now)
         if self._timer is not None:
-            if wake is not None and self._timer.when() <= wake:
+            if wake is not None and self._timer_at <= wake:
                 return
             self._timer.cancel()
             self._timer = None
         if wake is not None:
-            self._timer = self._loop.call_at(wake, self._tick)
+            self._timer_at = wake
+            self._timer = self._loop.call_later(max(0.0, wake - now), self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -210,7 +210,7 @@ class Inference:
             on_end=self._forget,
         )
         self._live[driver.name] = driver
-        self._recorder.begin(driver.name, spec, parent, driver.now())
+        self._recorder.start_generate(driver.name, config, model=spec.model, traceparent=parent)
         driver.feed(Begin(driver.now()))
         return driver
 
@@ -240,7 +240,10 @@ class Inference:
     def _forget(self, driver: SessionDriver) -> None:
         if self._live.get(driver.name) is driver:
             del self._live[driver.name]
-            self._recorder.end(driver.name, driver.output.ending, driver.output.error, driver.now())
+            error = driver.output.error
+            self._recorder.end_generate(
+                driver.name, error=type(error).__name__ if error is not None else ""
+            )
 
     # --- readers ----------------------------------------------------------------------
 

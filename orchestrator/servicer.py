@@ -70,7 +70,9 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         )
 
     async def GetModelInfo(  # noqa: N802
-        self, request: pb.GetModelInfoRequest, context: Any  # noqa: ARG002
+        self,
+        request: pb.GetModelInfoRequest,
+        context: Any,  # noqa: ARG002
     ) -> pb.GetModelInfoResponse:
         """The model that is served."""
         worker = self._target.worker
@@ -86,7 +88,9 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         )
 
     async def GetServerInfo(  # noqa: N802
-        self, request: pb.GetServerInfoRequest, context: Any  # noqa: ARG002
+        self,
+        request: pb.GetServerInfoRequest,
+        context: Any,  # noqa: ARG002
     ) -> pb.GetServerInfoResponse:
         """Workers, roles, loads and versions."""
         methods = self._pool.methods()

@@ -32,9 +32,7 @@ class Tally:
         return [(value, labels) for labels, value in self._values.copy().items()]
 
 
-def register_counter(
-    meter: Meter, metric: Metric, rows: Sequence[tuple[str, ...]] = ()
-) -> Tally:
+def register_counter(meter: Meter, metric: Metric, rows: Sequence[tuple[str, ...]] = ()) -> Tally:
     """A new counter that `meter` collects."""
     tally = Tally(metric, rows)
     meter.create_observable_counter(
@@ -45,9 +43,7 @@ def register_counter(
 
 def register_gauge(meter: Meter, metric: Metric, read: Reading) -> None:
     """A gauge whose value is `read` in the collecting thread."""
-    meter.create_observable_gauge(
-        metric.name, [_callback(metric, read)], metric.unit, metric.help
-    )
+    meter.create_observable_gauge(metric.name, [_callback(metric, read)], metric.unit, metric.help)
 
 
 def register_histogram(meter: Meter, metric: Metric) -> Histogram:
@@ -60,9 +56,7 @@ def register_histogram(meter: Meter, metric: Metric) -> Histogram:
     )
 
 
-def _callback(
-    metric: Metric, read: Reading
-) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _callback(metric: Metric, read: Reading) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_options: CallbackOptions) -> Iterable[Observation]:
         for value, labels in read():
             yield Observation(value, dict(zip(metric.labels, labels, strict=True)))

@@ -186,9 +186,7 @@ TOP_P = Attribute("gen_ai.request.top_p", "Nucleus size.")
 TOP_K = Attribute("gen_ai.request.top_k", "Most tokens to sample from; 0 = all.")
 STREAM = Attribute("gen_ai.request.stream", "Always true.")
 INPUT_TOKENS = Attribute("gen_ai.usage.input_tokens", "Prompt tokens.")
-OUTPUT_TOKENS = Attribute(
-    "gen_ai.usage.output_tokens", "Tokens handed to the client in this span."
-)
+OUTPUT_TOKENS = Attribute("gen_ai.usage.output_tokens", "Tokens handed to the client in this span.")
 FINISH_REASONS = Attribute("gen_ai.response.finish_reasons", "One: stop, length or abort.")
 FIRST_TOKEN = Attribute("gen_ai.response.time_to_first_chunk", "Seconds to the first token.")
 RPC_SYSTEM = Attribute("rpc.system.name", "Always grpc.")
@@ -317,7 +315,7 @@ FIRST_TOKEN_SECONDS = Metric(
     _HISTOGRAM,
     "s",
     "From the admission of a session to its first token.",
-    buckets=_MOMENTS + (10.0, 30.0),
+    buckets=(*_MOMENTS, 10.0, 30.0),
 )
 TOKEN_SECONDS = Metric(
     "gen_ai.server.time_per_output_token",

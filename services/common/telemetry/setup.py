@@ -14,7 +14,6 @@ from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import _get_from_env_or_default as sampler_from_environment
 from opentelemetry.trace import NoOpTracer, Tracer, get_current_span
 from prometheus_client import CollectorRegistry, start_http_server
 
@@ -45,9 +44,7 @@ class Telemetry:
     ) -> None:
         self._spans, self._metrics = spans, metrics
         self._registry = CollectorRegistry()
-        self._prometheus = PrometheusMetricReader(
-            scope_info_enabled=False, registry=self._registry
-        )
+        self._prometheus = PrometheusMetricReader(scope_info_enabled=False, registry=self._registry)
         readers: list[MetricReader] = [self._prometheus]
         readers += [metrics.reader] if metrics else []
         # No span is ever "current" where we count, so there is nothing to exemplify.
@@ -153,8 +150,9 @@ class _Page:
 
 
 def _tracer(resource: Resource, spans: SpanPipe) -> Tracer:
-    sampler = FollowLinks(sampler_from_environment())
-    provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    # The provider's own sampler is the one that OTEL_TRACES_SAMPLER names.
+    provider.sampler = FollowLinks(provider.sampler)
     provider.add_span_processor(spans.processor)
     return provider.get_tracer(SCOPE)
 

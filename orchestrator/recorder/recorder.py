@@ -1,0 +1,261 @@
+"""Sees (event, actions) after every step of the round machine; the core emits nothing.
+
+A session whose `Generate` span is not sampled costs its counters and histograms,
+and no span. Nothing here waits: exporters run in threads of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from opentelemetry.trace import SpanKind
+from opentelemetry.util.types import AttributeValue
+
+from orchestrator.core.events import (
+    Action,
+    Commit,
+    Discarded,
+    Emit,
+    Event,
+    Finish,
+    OpenOnWorker,
+    Persist,
+    Persisted,
+    Release,
+    SendVerify,
+    Suspend,
+    WorkerLost,
+    WorkerOpened,
+)
+from orchestrator.core.state import SessionConfig, State
+from orchestrator.recorder.meters import Meters
+from orchestrator.recorder.spans import SessionSpans
+from services.common.telemetry import Telemetry, names
+from services.common.telemetry.names import Outcome
+from services.common.telemetry.propagation import format_traceparent, parent_context
+from services.common.types import OpenVerify, Origin, Role
+
+_GENERATE = "paceline.v1.InferenceService/Generate"
+
+
+@dataclass(slots=True)
+class _Session:
+    traceparent: str
+    spans: SessionSpans | None
+    started_at: float
+    state: State | None = None
+    rounds: set[int] = field(default_factory=set)
+    opened: set[Role] = field(default_factory=set)
+    verdicts: int = 0
+    emitted: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
+    finish: str = ""
+    error: str = ""
+
+
+class Recorder:
+    """Spans and metrics of all sessions of one orchestrator. Belongs to the event loop."""
+
+    def __init__(
+        self, telemetry: Telemetry, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` is the one that events are stamped with."""
+        self._tracer, self._clock = telemetry.tracer, clock
+        self._meters = Meters(telemetry)
+        self._sessions: dict[str, _Session] = {}
+        telemetry.gauge(names.SESSIONS, lambda: [(len(self._sessions), ("orchestrator",))])
+        telemetry.gauge(names.PLAIN_SESSIONS, self._plain_sessions)
+
+    def start_generate(
+        self,
+        session: str,
+        config: SessionConfig,
+        *,
+        model: str = "",
+        chat: bool = False,
+        rpc: str = _GENERATE,
+        traceparent: str = "",
+        tracestate: str = "",
+    ) -> None:
+        """A session begins here; the trace headers are the client's. Call it once admitted."""
+        now = self._clock()
+        wall = time.time_ns()
+        span = self._tracer.start_span(
+            names.GENERATE.name,
+            parent_context(traceparent, tracestate),
+            SpanKind.SERVER,
+            start_time=wall,
+        )
+        spans = None
+        if span.is_recording():
+            span.set_attributes(_request_attributes(session, config, model, chat, rpc))
+            spans = SessionSpans(self._tracer, span, wall - int(now * 1e9))
+        parent = format_traceparent(span.get_span_context())
+        self._sessions[session] = _Session(parent, spans, now)
+
+    def on_step(self, session: str, event: Event, actions: Sequence[Action], state: State) -> None:
+        """What the machine heard, what it asks for, and its state thereafter."""
+        known = self._sessions.get(session)
+        if known is None:
+            return
+        known.state = state
+        if known.spans is not None:
+            _hear(known.spans, event)
+        for action in actions:
+            self._see(known, action, event.at)
+        if len(known.rounds) != len(state.in_flight):
+            self._abandon(known, {block.round for block in state.in_flight}, event.at)
+
+    def traceparent(self, session: str) -> str:
+        """The header of the session's span; empty when there is no trace."""
+        known = self._sessions.get(session)
+        return known.traceparent if known else ""
+
+    def round_traceparent(self, session: str, round: int) -> str:
+        """The header under which a verifier works on a round that was just sent."""
+        known = self._sessions.get(session)
+        if known is None or known.spans is None:
+            return known.traceparent if known else ""
+        return known.spans.traceparent(round)
+
+    def end_generate(self, session: str, *, error: str = "") -> None:
+        """The session leaves this orchestrator; `error` is a name, never a text. Idempotent."""
+        known = self._sessions.pop(session, None)
+        if known is None:
+            return
+        now = self._clock()
+        known.error = error or known.error
+        self._abandon(known, set(), now)
+        reason = "error" if error else known.finish or "detached"
+        self._meters.ended(now - known.started_at, reason)
+        if reason in ("stop", "length") and known.emitted > 1:
+            self._meters.finished((known.last_at - known.first_at) / (known.emitted - 1))
+        if known.spans is not None:
+            known.spans.close(now, _result_attributes(known), known.error)
+
+    # --- actions -----------------------------------------------------------------------
+
+    def _see(self, known: _Session, action: Action, at: float) -> None:
+        match action:
+            case SendVerify():
+                known.rounds.add(action.message.round)
+                if known.spans is not None:
+                    known.spans.sent(action, at)
+            case Persist(commit):
+                self._conclude(known, commit, at)
+            case Emit(commit):
+                self._emitted(known, len(commit.token_ids), at)
+            case Discarded(record):
+                known.rounds.discard(record.index)
+                self._meters.round(record, Outcome.DISCARDED)
+                if known.spans is not None:
+                    known.spans.concluded(record, Outcome.DISCARDED)
+            case OpenOnWorker():
+                self._opening(known, action, at)
+            case Release(role) if known.spans is not None:
+                known.spans.released(role, at)
+            case Finish(ending):
+                known.finish = ending.reason.name.lower()
+            case Suspend(reason):
+                known.finish, known.error = "suspended", reason.name.lower()
+
+    def _conclude(self, known: _Session, commit: Commit, at: float) -> None:
+        record, outcome = commit.record, _outcome(commit)
+        known.rounds.discard(record.index)
+        known.verdicts += 1
+        self._meters.round(record, outcome)
+        if known.spans is not None:
+            context = known.spans.concluded(record, outcome)
+            if context is not None:
+                known.spans.storing(record.index, context, at)
+
+    def _emitted(self, known: _Session, tokens: int, at: float) -> None:
+        if tokens and not known.emitted:
+            known.first_at = at
+            self._meters.first_token(at - known.started_at)
+        known.emitted += tokens
+        known.last_at = at
+
+    def _opening(self, known: _Session, action: OpenOnWorker, at: float) -> None:
+        role = Role.VERIFIER if isinstance(action.message, OpenVerify) else Role.DRAFTER
+        if role in known.opened:
+            self._meters.migrated(role.value)
+        known.opened.add(role)
+        if known.spans is not None:
+            known.spans.opening(role, action, at)
+
+    def _abandon(self, known: _Session, in_flight: set[int], at: float) -> None:
+        for round in known.rounds - in_flight:
+            known.rounds.discard(round)
+            self._meters.abandoned()
+            if known.spans is not None:
+                known.spans.abandoned(round, at)
+
+    def _plain_sessions(self) -> Iterable[tuple[float, tuple[str, ...]]]:
+        states = [known.state for known in self._sessions.copy().values()]
+        return [(sum(state is not None and _plain(state) for state in states), ())]
+
+
+def _hear(spans: SessionSpans, event: Event) -> None:
+    match event:
+        case Persisted():
+            spans.stored(event.round, event.at)
+        case WorkerOpened():
+            spans.opened(event)
+        case WorkerLost(at, role):
+            spans.released(role, at)
+
+
+def _plain(state: State) -> bool:
+    drafter = state.drafter
+    return drafter is None or not drafter.opened or state.policy.window == 0
+
+
+def _outcome(commit: Commit) -> str:
+    record, origins = commit.record, commit.origins
+    if record.draft_tokens == 0:
+        return Outcome.PLAIN
+    if record.accepted_tokens == 0:
+        return Outcome.REJECTED_ALL
+    # In a tree a whole path counts as all, though other branches fell away.
+    whole = record.accepted_tokens == record.draft_tokens
+    whole = whole or bool(origins and origins[-1] is Origin.BONUS)
+    return Outcome.ACCEPTED_ALL if whole else Outcome.PARTIAL
+
+
+def _request_attributes(
+    session: str, config: SessionConfig, model: str, chat: bool, rpc: str
+) -> dict[str, AttributeValue]:
+    sampling = config.sampling
+    return {
+        names.SESSION_ID: session,
+        names.METHOD: config.method,
+        names.MODE: config.mode.name.lower(),
+        names.OPERATION: "chat" if chat else "text_completion",
+        names.PROVIDER: "paceline",
+        names.RESPONSE_MODEL: model,
+        names.MAX_TOKENS: sampling.max_tokens,
+        names.TEMPERATURE: sampling.temperature,
+        names.TOP_P: sampling.top_p,
+        names.TOP_K: sampling.top_k,
+        names.STREAM: True,
+        names.INPUT_TOKENS: len(config.prompt),
+        names.RPC_SYSTEM: "grpc",
+        names.RPC_METHOD: rpc,
+    }
+
+
+def _result_attributes(known: _Session) -> dict[str, AttributeValue]:
+    about: dict[str, AttributeValue] = {
+        names.OUTPUT_TOKENS: known.emitted,
+        names.EMITTED_TOKENS: known.emitted,
+        names.ROUNDS: known.verdicts,
+    }
+    if known.emitted:
+        about[names.FIRST_TOKEN] = known.first_at - known.started_at
+    if known.finish and not known.error:
+        about[names.FINISH_REASONS] = (known.finish,)
+    return about

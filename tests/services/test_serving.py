@@ -1,0 +1,302 @@
+"""Errors become statuses by one table; servers listen only where they may."""
+
+import inspect
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+from paceline.v1 import inference_pb2, inference_pb2_grpc
+
+from services.common import errors
+from services.common.logs import JsonFormatter, setup_logging
+from services.common.serving import (
+    GrpcServer,
+    ServingOptions,
+    TlsFiles,
+    border,
+    open_channel,
+    status_of,
+)
+from services.common.serving.border import _CODES
+
+CODES = {
+    errors.InvalidRequest("sampling.top_p", 2.0, "(0, 1]"): grpc.StatusCode.INVALID_ARGUMENT,
+    errors.AlreadyExists("x"): grpc.StatusCode.ALREADY_EXISTS,
+    errors.NotFound("x"): grpc.StatusCode.NOT_FOUND,
+    errors.OffsetOutOfRange("x"): grpc.StatusCode.OUT_OF_RANGE,
+    errors.Overloaded("x"): grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NoWorker("x"): grpc.StatusCode.UNAVAILABLE,
+    errors.Fenced("x"): grpc.StatusCode.ABORTED,
+    errors.DataLoss("x"): grpc.StatusCode.DATA_LOSS,
+    errors.SessionAborted("x"): grpc.StatusCode.FAILED_PRECONDITION,
+    errors.VersionMismatch("x"): grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ProtocolError("x"): grpc.StatusCode.INVALID_ARGUMENT,
+    errors.StoreError("x"): grpc.StatusCode.UNAVAILABLE,
+    errors.StartError("x"): grpc.StatusCode.INTERNAL,
+}
+
+
+def detail(status, kind):
+    found = kind()
+    return found if any(packed.Unpack(found) for packed in status.details) else None
+
+
+@pytest.mark.parametrize("error", CODES, ids=lambda error: type(error).__name__)
+def test_an_error_has_its_status_and_its_name_as_reason(error):
+    status = status_of(error)
+    info = detail(status, error_details_pb2.ErrorInfo)
+    assert status.code == CODES[error].value[0]
+    assert status.message == str(error)
+    assert info.domain == "paceline"
+    assert info.reason.replace("_", "").lower() == type(error).__name__.lower()
+
+
+def test_every_error_of_the_tree_is_in_this_table():
+    tree = {
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, errors.PacelineError) and not kind.__subclasses__()
+    }
+    assert tree <= {type(error) for error in CODES}
+    assert errors.PacelineError in _CODES
+
+
+def test_a_bad_request_names_its_field_and_the_range():
+    status = status_of(errors.InvalidRequest("sampling.top_p", 2.0, "(0, 1]"))
+    [violation] = detail(status, error_details_pb2.BadRequest).field_violations
+    assert violation.field == "sampling.top_p"
+    assert "2.0" in violation.description
+    assert "(0, 1]" in violation.description
+
+
+def test_a_refusal_that_passes_says_when_to_come_back():
+    status = status_of(errors.Overloaded("full", retry_after=1.5))
+    assert detail(status, error_details_pb2.RetryInfo).retry_delay.ToMilliseconds() == 1500
+    assert detail(status_of(errors.NotFound("x")), error_details_pb2.RetryInfo) is None
+
+
+class Failing(inference_pb2_grpc.InferenceServiceServicer):
+    """Raises what it is told, before or within a stream."""
+
+    def __init__(self, error):
+        self.error = error
+
+    async def Abort(self, request, context):
+        async with border(context):
+            raise self.error
+
+    async def Generate(self, request, context):
+        async with border(context):
+            yield inference_pb2.GenerateResponse()
+            raise self.error
+
+
+async def serve(error=None, **options):
+    server = GrpcServer(ServingOptions(**options))
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(Failing(error), server.grpc)
+    return server, await server.start("paceline.v1.InferenceService")
+
+
+async def test_a_raised_error_reaches_the_caller_with_its_details():
+    server, address = await serve(errors.InvalidRequest("session_id", "", "a name"))
+    async with open_channel(address) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Abort(inference_pb2.AbortRequest())
+    await server.stop()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    status = rpc_status.from_call(caught.value)
+    assert detail(status, error_details_pb2.BadRequest).field_violations[0].field == "session_id"
+
+
+async def test_an_error_within_a_stream_comes_after_its_messages():
+    server, address = await serve(errors.Fenced("taken over"))
+    seen = []
+    async with open_channel(address) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for message in stub.Generate(inference_pb2.GenerateRequest()):
+                seen.append(message)
+    await server.stop()
+    assert len(seen) == 1
+    assert caught.value.code() is grpc.StatusCode.ABORTED
+
+
+async def test_an_unexpected_error_tells_the_caller_nothing(caplog):
+    server, address = await serve(KeyError("secret prompt"))
+    async with open_channel(address) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Abort(inference_pb2.AbortRequest())
+    await server.stop()
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert caught.value.details() == "internal error"
+    assert "an RPC failed unexpectedly" in caplog.text
+
+
+async def test_port_zero_gives_the_bound_address():
+    server, address = await serve(address="127.0.0.1:0")
+    await server.stop()
+    host, port = address.split(":")
+    assert host == "127.0.0.1"
+    assert int(port) > 0
+
+
+async def test_a_taken_port_is_refused_by_its_setting():
+    server, address = await serve()
+    with pytest.raises(errors.StartError, match=f"address: cannot listen on {address}"):
+        await serve(address=address)
+    await server.stop()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "10.1.2.3:5", "example.org:5"])
+async def test_plaintext_beyond_loopback_needs_the_insecure_setting(address):
+    with pytest.raises(errors.StartError, match="insecure"):
+        await serve(address=address)
+
+
+async def test_the_insecure_setting_allows_plaintext_everywhere():
+    server, address = await serve(address="0.0.0.0:0", insecure=True)
+    await server.stop()
+    assert address.startswith("0.0.0.0:")
+
+
+async def test_a_token_is_refused_rather_than_ignored():
+    with pytest.raises(errors.StartError, match="auth_token"):
+        await serve(auth_token="secret")
+
+
+async def test_tls_files_that_cannot_be_read_are_named(tmp_path):
+    missing = TlsFiles(cert=tmp_path / "cert.pem", key=tmp_path / "key.pem")
+    with pytest.raises(errors.StartError, match=r"tls_cert: cannot read .*cert\.pem"):
+        await serve(tls=missing)
+    with pytest.raises(errors.StartError, match="tls_cert and tls_key"):
+        await serve(tls=TlsFiles())
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A self-signed certificate for localhost."""
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
+    try:
+        subprocess.run([*command.split(), *names], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+    return TlsFiles(cert=cert, key=key, ca=cert)
+
+
+async def test_mutual_tls_admits_the_peers_it_knows_and_no_others(certificate):
+    server, address = await serve(errors.NotFound("x"), address="localhost:0", tls=certificate)
+    codes = []
+    for tls in (certificate, TlsFiles(ca=certificate.ca), None):
+        async with open_channel(address, tls) as channel:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Abort(inference_pb2.AbortRequest())
+        codes.append(caught.value.code())
+    await server.stop()
+    refused = grpc.StatusCode.UNAVAILABLE
+    assert codes == [grpc.StatusCode.NOT_FOUND, refused, refused]
+
+
+async def test_health_has_three_names_and_tells_a_drain_from_a_failure():
+    server, address = await serve()
+    names = ("", "liveness", "readiness")
+    async with open_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+
+        async def health():
+            requests = [health_pb2.HealthCheckRequest(service=name) for name in names]
+            return [(await stub.Check(request)).status == 1 for request in requests]
+
+        assert await health() == [True, True, True]
+        await server.set_ready(False)
+        assert await health() == [False, True, False]
+        await server.set_failed()
+        assert await health() == [False, False, False]
+    await server.stop()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_reflection_is_served_only_when_asked_for(enabled):
+    server, address = await serve(reflection=enabled)
+    async with open_channel(address) as channel:
+        call = channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            request_serializer=bytes,
+            response_deserializer=bytes,
+        )(iter([b":\x00"]))  # list_services
+        if enabled:
+            assert b"paceline.v1.InferenceService" in await call.read()
+        else:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call.read()
+    await server.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_process_with_status_zero(number):
+    code = (
+        "import asyncio, os\n"
+        "from services.common.serving import run, stop_on_signals\n"
+        "async def main():\n"
+        "    stop = stop_on_signals()\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    await asyncio.wait_for(stop.wait(), 30)\n"
+        "    return 0\n"
+        "raise SystemExit(run(main()))\n"
+    )
+    path = os.pathsep.join([os.getcwd(), os.path.join(os.getcwd(), "protos")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.fixture
+def root_logger():
+    root = logging.getLogger()
+    kept = root.handlers[:], root.level
+    yield root
+    root.handlers[:], root.level = kept
+
+
+def test_json_logs_are_one_object_a_line_with_the_given_context():
+    formatter = JsonFormatter(lambda: {"trace_id": "abc"})
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        record = logging.LogRecord(
+            "a.b", logging.WARNING, "f", 1, "said %s", ("x",), sys.exc_info()
+        )
+    line = formatter.format(record)
+    assert "\n" not in line
+    fields = json.loads(line)
+    assert fields["message"] == "said x"
+    assert (fields["level"], fields["logger"]) == ("warning", "a.b")
+    assert fields["trace_id"] == "abc"
+    assert "ValueError" in fields["exception"]
+
+
+def test_setting_logs_up_twice_leaves_one_handler(root_logger, capsys):
+    setup_logging(json=False)
+    setup_logging(json=True, level="info")
+    logging.getLogger("x").info("hello")
+    assert len(root_logger.handlers) == 1
+    assert json.loads(capsys.readouterr().err)["message"] == "hello"
+
+
+def test_a_status_survives_its_own_bytes():
+    status = status_of(errors.Overloaded("full"))
+    assert status_pb2.Status.FromString(status.SerializeToString()) == status
