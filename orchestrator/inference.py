@@ -83,7 +83,8 @@ class Inference:
         self._pool, self._target = pool, target
         self._store, self._recorder, self._options = store, recorder, options
         self._live: dict[str, SessionDriver] = {}
-        self._methods: dict[str, None] = {}
+        # A method stays served when its drafters are away: plain decoding steps in.
+        self._methods = dict.fromkeys([options.method] if options.method else [])
         self.defaults = parse_defaults(target.generation_config_json)
 
     # --- the use cases ----------------------------------------------------------------

@@ -144,7 +144,6 @@ JUDGE_AFTER = 8
 FIRST_REST = 16
 LONGEST_REST = 256
 PROBE_ROUNDS = 4
-WORTH = 1.0
 HOPELESS = 0.05
 
 
@@ -224,9 +223,9 @@ class Fallback:
         return replace(self, resting=self.rest, rest=min(2 * self.rest, LONGEST_REST))
 
     def _pays(self) -> bool:
-        if self.plain.rounds == 0:
-            return not self.drafted.hopeless
-        return self.drafted.per_ms >= WORTH * self.plain.per_ms
+        if self.drafted.hopeless:
+            return False
+        return self.plain.rounds == 0 or self.drafted.per_ms >= self.plain.per_ms
 
 
 def make_policy(name: str, window: int, *, fallback: bool = True) -> Policy:

@@ -24,7 +24,7 @@ class TextStop:
     text: str
 
 
-# (tokens that would follow the committed text) -> where a stop string ends it.
+# (tokens that would follow what was persisted) -> where a stop string ends them.
 FindStop = Callable[[tuple[int, ...]], TextStop | None]
 
 

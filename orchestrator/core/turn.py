@@ -17,6 +17,8 @@ class Turn:
         self.state = state
         self.now = now
         self.actions: list[Action] = []
+        # Tokens committed in this turn, which nobody outside knows of yet.
+        self.fresh: tuple[int, ...] = ()
 
     def set(self, **changes: Any) -> None:
         """Change fields of the state."""

@@ -98,9 +98,10 @@ def _cut(turn: Turn, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], Ending |
     if stopped is not None:
         keep = stopped + 1
         ending = Ending(FinishReason.STOP, matched_token=tokens[stopped])
-    text = config.find_stop(tokens[:keep])
+    text = config.find_stop(turn.fresh + tokens[:keep])
     if text is not None:
-        keep, ending = text.keep, Ending(FinishReason.STOP, matched_text=text.text)
+        keep = text.keep - len(turn.fresh)
+        ending = Ending(FinishReason.STOP, matched_text=text.text)
     return tokens[:keep], ending
 
 
@@ -158,6 +159,7 @@ def _extend_text(turn: Turn, commit: Commit) -> None:
         committed_hash=extend_hash(state.committed_hash, commit.token_ids),
         unpersisted=(*state.unpersisted, commit),
     )
+    turn.fresh += commit.token_ids
     turn.do(Persist(commit))
 
 

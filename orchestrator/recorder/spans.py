@@ -21,7 +21,6 @@ from opentelemetry.util.types import AttributeValue
 
 from orchestrator.core.events import OpenOnWorker, RoundRecord, SendVerify, WorkerOpened
 from services.common.telemetry import names
-from services.common.telemetry.names import Attribute
 from services.common.telemetry.propagation import child_context, format_traceparent
 from services.common.types import Role
 
@@ -71,7 +70,7 @@ class SessionSpans:
         )
         context = child_context(span)
         if len(message.tree):
-            spent = {names.DRAFT_MS: action.draft_ms}
+            spent: dict[str, AttributeValue] = {names.DRAFT_MS: action.draft_ms}
             self._whole(names.SPEC_DRAFT, context, at - action.draft_ms / 1e3, at, spent)
         verify = self._tracer.start_span(
             names.SPEC_VERIFY.name, context, SpanKind.CLIENT, start_time=start
@@ -125,7 +124,10 @@ class SessionSpans:
 
     def _end_storing(self, round: int, at: float, *, completed: bool) -> None:
         start, context = self._storing.pop(round)
-        about = {names.ROUND_INDEX: round, names.COMPLETED: completed}
+        about: dict[str, AttributeValue] = {
+            names.ROUND_INDEX: round,
+            names.COMPLETED: completed,
+        }
         self._whole(names.PERSIST, context, start, at, about)
 
     # --- workers -----------------------------------------------------------------------
@@ -150,7 +152,7 @@ class SessionSpans:
 
     def _end_opening(self, role: Role, at: float, cached_tokens: int | None = None) -> None:
         opening = self._openings.pop(role)
-        about: dict[Attribute, AttributeValue] = {
+        about: dict[str, AttributeValue] = {
             names.ROLE: role.value,
             names.WORKER: opening.worker,
             names.EPOCH: opening.epoch,
@@ -182,10 +184,10 @@ class SessionSpans:
         parent: Context,
         start: float,
         end: float,
-        about: Mapping[Attribute, AttributeValue],
+        about: Mapping[str, AttributeValue],
     ) -> None:
         span = self._tracer.start_span(
-            name.name, parent, SpanKind.CLIENT, {**about}, start_time=self._ns(start)
+            name.name, parent, SpanKind.CLIENT, about, start_time=self._ns(start)
         )
         span.end(self._ns(end))
 

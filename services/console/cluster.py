@@ -72,9 +72,7 @@ def orchestrator_spec(options: ClusterOptions, site: Site) -> ProcessSpec:
     return _spec(site, "orchestrator", "orchestrator", arguments)
 
 
-def _verifier(
-    options: ClusterOptions, site: Site, index: int, cores: Sequence[int]
-) -> ProcessSpec:
+def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[int]) -> ProcessSpec:
     name = f"verifier-{index}"
     arguments = ["--worker-id", name, "--port", "0"]
     arguments += ["--target", options.target, "--dtype", options.dtype]

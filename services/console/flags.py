@@ -70,11 +70,11 @@ def _fields(
     kinds: Sequence[type[BaseSettings]],
 ) -> dict[str, tuple[type[BaseSettings], FieldInfo]]:
     """Every field by name; what two classes share is one flag."""
-    return {
-        name: (kind, field)
-        for kind in reversed(kinds)
-        for name, field in kind.model_fields.items()
-    }
+    named: dict[str, tuple[type[BaseSettings], FieldInfo]] = {}
+    for kind in kinds:
+        for name, field in kind.model_fields.items():
+            named.setdefault(name, (kind, field))
+    return named
 
 
 def _add_flag(

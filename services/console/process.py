@@ -56,9 +56,7 @@ ROLES = {
         "OrchestratorSettings",
         "Serve clients: sessions, rounds and streams. Needs no torch and no weights.",
     ),
-    "drafter": Role(
-        "services.drafter", "DrafterSettings", "Run one drafter: it proposes tokens."
-    ),
+    "drafter": Role("services.drafter", "DrafterSettings", "Run one drafter: it proposes tokens."),
     "verifier": Role(
         "services.verifier", "VerifierSettings", "Run one verifier: the target model."
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from services.common import serving
-from services.common.announcement import AnnounceOptions, Announcement
+from services.common.announcement import Announcement, AnnounceOptions
 from services.common.engine import Engine, ModelSpec, pin
 from services.common.host import Emit, WorkerHost
 from services.common.serving import ServingOptions, TlsFiles

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from services.common.engine import selfcheck
 from services.common.engine.attention import install
@@ -30,30 +29,13 @@ def prepare(model: Any, name: str, forward: selfcheck.Forward, *, check: bool = 
 
 
 def _prepare(model: Any, name: str, forward: selfcheck.Forward, *, check: bool) -> None:
-    packing = worth_packing(model)
     tolerance = selfcheck.tolerance_of(model)
-    texts = selfcheck.random_texts(model.config.get_text_config().vocab_size)
-    stock = selfcheck.stock_logits(model, texts) if check else None
-    if packing:
+    if worth_packing(model):
         pack(model)
-    if stock is not None:
-        _check(model, name, forward, texts, stock, tolerance, packed=packing)
+        tolerance = selfcheck.TOLERANCES[torch.float32]
+    if check:
+        texts = selfcheck.random_texts(model.config.get_text_config().vocab_size)
+        stock = selfcheck.stock_logits(model, texts)
+        ours = selfcheck.ragged_logits(model, forward, texts)
+        selfcheck.require_equal(ours, stock, tolerance, name)
     install(model)
-
-
-def _check(
-    model: Any,
-    name: str,
-    forward: selfcheck.Forward,
-    texts: Tensor,
-    stock: Tensor,
-    tolerance: float,
-    *,
-    packed: bool,
-) -> None:
-    if packed:
-        computed = selfcheck.stock_logits(model, texts)
-        selfcheck.require_equal(computed, stock, tolerance, f"{name} with packed weights")
-        stock, tolerance = computed, selfcheck.TOLERANCES[torch.float32]
-    ours = selfcheck.ragged_logits(model, forward, texts)
-    selfcheck.require_equal(ours, stock, tolerance, name)

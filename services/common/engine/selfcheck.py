@@ -24,9 +24,9 @@ from services.common.errors import StartError
 Forward = Callable[[Sequence[Segment]], list[Tensor]]
 
 #: Largest accepted difference: root mean square over a row, in units of the row's spread.
-TOLERANCES = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
+TOLERANCES = {torch.float32: 1e-3, torch.float16: 1e-1, torch.bfloat16: 4e-1}
 #: Half precision flips the choice of experts at near-ties, which moves a whole row.
-_ROUTED_SLACK = 3
+_ROUTED_SLACK = 2
 _LENGTH = 10
 _SHARED = 5
 _WINDOW = 4

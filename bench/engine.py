@@ -1,0 +1,160 @@
+"""The engine's forward against transformers' own, and eight sessions against one.
+
+    python -m bench.engine --model smollm2-135m-instruct --dtype bfloat16
+
+Every repeat runs all three in turn, so that a busy machine slows them alike;
+the ratios are medians over repeats, with their least and greatest value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from services.common.engine import Engine, ModelSpec, Segment, pin
+from services.common.engine.loading import load_model
+
+Stepper = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One measured ratio over the repeats."""
+
+    name: str
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, name: str, over: list[float], under: list[float]) -> Ratio:
+        """Ratios of paired times."""
+        ratios = [a / b for a, b in zip(over, under, strict=True)]
+        return cls(name, statistics.median(ratios), min(ratios), max(ratios))
+
+
+def stock_stepper(model: Any, prompt: list[int]) -> Stepper:
+    """One decoding step of transformers with its DynamicCache."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    _stock_forward(model, cache, prompt)
+    return lambda: _stock_forward(model, cache, [prompt[0]])
+
+
+@torch.inference_mode()
+def _stock_forward(model: Any, cache: Any, tokens: list[int]) -> None:
+    ids = torch.tensor([tokens])
+    logits = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+    logits[0, -1].float().argmax().item()
+
+
+def engine_stepper(engine: Engine, prompt: list[int], sessions: int, room: int) -> Stepper:
+    """One decoding step of `sessions` sessions together."""
+    caches = [engine.new_cache(len(prompt) + room) for _ in range(sessions)]
+    for cache in caches:
+        engine.forward([Segment(cache, prompt, logits_from=len(prompt))])
+
+    def step() -> None:
+        for logits in engine.forward([Segment(cache, [prompt[0]]) for cache in caches]):
+            logits[-1].argmax().item()
+
+    return step
+
+
+def timed(step: Stepper, steps: int) -> float:
+    """Milliseconds per step, the median of `steps`."""
+    times = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        step()
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """All times (ms per step) and ratios of one run."""
+    pin(arguments.threads)
+    spec = ModelSpec(arguments.model, arguments.dtype, cache_dir=arguments.cache_dir)
+    stock = load_model(spec).model.eval()
+    stock.set_attn_implementation("sdpa")
+    engine = Engine.load(spec)
+    prompt = torch.randint(0, engine.vocab_size, (arguments.context,)).tolist()
+    room = arguments.steps * (arguments.repeats + 1)
+    steppers = {
+        "transformers": stock_stepper(stock, prompt),
+        "one": engine_stepper(engine, prompt, 1, room),
+        "many": engine_stepper(engine, prompt, arguments.sessions, room),
+    }
+    times: dict[str, list[float]] = {name: [] for name in steppers}
+    for repeat in range(arguments.repeats + 1):
+        for name, step in steppers.items():
+            figure = timed(step, arguments.steps)
+            if repeat:
+                times[name].append(figure)
+    return _report(arguments, times)
+
+
+def _report(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dict[str, Any]:
+    ratios = [
+        Ratio.of("one session / transformers", times["one"], times["transformers"]),
+        Ratio.of(f"{arguments.sessions} sessions / one", times["many"], times["one"]),
+    ]
+    return {
+        "hardware": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "model": arguments.model,
+        "dtype": arguments.dtype,
+        "context": arguments.context,
+        "ms_per_step": {name: statistics.median(figures) for name, figures in times.items()},
+        "ratios": {r.name: {"median": r.median, "min": r.least, "max": r.most} for r in ratios},
+    }
+
+
+def show(report: dict[str, Any]) -> str:
+    """The report as a small table."""
+    lines = [f"{report['model']}, {report['dtype']}, {report['threads']} thread(s)"]
+    lines += [f"  {name:<28}{ms:8.2f} ms/step" for name, ms in report["ms_per_step"].items()]
+    for name, ratio in report["ratios"].items():
+        lines.append(
+            f"  {name:<28}{ratio['median']:8.2f}  ({ratio['min']:.2f} to {ratio['max']:.2f})"
+        )
+    return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    made.add_argument("--model", default="smollm2-135m-instruct")
+    made.add_argument("--dtype", default="bfloat16")
+    made.add_argument("--threads", type=int, default=1)
+    made.add_argument("--context", type=int, default=64, help="tokens before the first step")
+    made.add_argument("--sessions", type=int, default=8)
+    made.add_argument("--steps", type=int, default=8, help="steps per turn")
+    made.add_argument("--repeats", type=int, default=7)
+    made.add_argument("--cache-dir", type=Path, default=None)
+    made.add_argument("--json", type=Path, default=None, help="also write the report there")
+    return made
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = parser().parse_args()
+    report = measure(arguments)
+    print(show(report))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

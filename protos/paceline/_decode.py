@@ -1,0 +1,126 @@
+"""From generated messages to the records of `paceline.results`.
+
+A record's fields are named as the message's, so plain ones are copied by name.
+A number that this version does not know (a newer server's) reads as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from paceline import results as r
+
+_T = TypeVar("_T")
+_M = TypeVar("_M")
+
+_FINISH = (
+    r.FinishReason.UNKNOWN,
+    r.FinishReason.STOP,
+    r.FinishReason.LENGTH,
+    r.FinishReason.ABORT,
+)
+_ORIGIN = (r.Origin.UNKNOWN, r.Origin.ACCEPTED, r.Origin.RECOVERED, r.Origin.BONUS)
+_METHOD = (
+    r.Method.AUTO,
+    r.Method.AUTO,
+    r.Method.COUPLED,
+    r.Method.STANDARD,
+    r.Method.BLOCK,
+    r.Method.GREEDY,
+)
+_STATUS = (
+    r.SessionStatus.UNKNOWN,
+    r.SessionStatus.ACTIVE,
+    r.SessionStatus.PAUSED,
+    r.SessionStatus.FINISHED,
+    r.SessionStatus.ABORTED,
+)
+
+
+def decode_event(message: Any) -> r.Event | None:
+    """The event of a GenerateResponse or ResumeResponse; None for one not known here."""
+    match message.WhichOneof("event"):
+        case "started":
+            return _copy(r.Started, message.started)
+        case "chunk":
+            return _decode_chunk(message.chunk)
+        case "complete":
+            return _decode_complete(message.complete)
+        case _:
+            return None
+
+
+def decode_session(message: Any) -> r.Session:
+    """A GetSessionResponse."""
+    return _copy(
+        r.Session,
+        message,
+        status=_member(_STATUS, message.status),
+        finish_reason=_member(_FINISH, message.finish_reason),
+    )
+
+
+def decode_model_info(message: Any) -> r.ModelInfo:
+    """A GetModelInfoResponse."""
+    return _copy(r.ModelInfo, message, eos_token_ids=tuple(message.eos_token_ids))
+
+
+def decode_server_info(message: Any) -> r.ServerInfo:
+    """A GetServerInfoResponse."""
+    workers = tuple(
+        _copy(r.WorkerInfo, worker, methods=tuple(worker.methods)) for worker in message.workers
+    )
+    return _copy(r.ServerInfo, message, workers=workers)
+
+
+def _decode_chunk(message: Any) -> r.Chunk:
+    return _copy(
+        r.Chunk,
+        message,
+        token_ids=tuple(message.token_ids),
+        logprobs=tuple(map(_decode_logprobs, message.logprobs)),
+        rounds=tuple(map(_decode_round, message.rounds)),
+        pieces=tuple(message.pieces),
+        origins=tuple(_member(_ORIGIN, origin) for origin in message.origins),
+    )
+
+
+def _decode_logprobs(message: Any) -> r.TokenLogprobs:
+    return _copy(
+        r.TokenLogprobs,
+        message,
+        top_token_ids=tuple(message.top_token_ids),
+        top_logprobs=tuple(message.top_logprobs),
+    )
+
+
+def _decode_round(message: Any) -> r.RoundStats:
+    method = _member(_METHOD, message.rejection_sample_method)
+    return _copy(r.RoundStats, message, rejection_sample_method=method)
+
+
+def _decode_complete(message: Any) -> r.Complete:
+    histogram = tuple(message.speculation.acceptance_histogram)
+    stop = message.matched_stop.WhichOneof("stop")
+    return r.Complete(
+        finish_reason=_member(_FINISH, message.finish_reason),
+        usage=_copy(r.Usage, message.usage),
+        speculation=_copy(
+            r.SpecDecodeMetrics, message.speculation, acceptance_histogram=histogram
+        ),
+        text=message.text,
+        matched_stop=None if stop is None else getattr(message.matched_stop, stop),
+    )
+
+
+def _copy(kind: type[_T], message: Any, **decoded: Any) -> _T:
+    """A record with `decoded` fields, the rest taken from the message by name."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    plain = {name: getattr(message, name) for name in names if name not in decoded}
+    return kind(**plain, **decoded)
+
+
+def _member(members: Sequence[_M], number: int) -> _M:
+    return members[number] if 0 <= number < len(members) else members[0]

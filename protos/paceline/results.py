@@ -1,0 +1,210 @@
+"""What a generation yields: frozen records, decoded from the wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+class FinishReason(str, Enum):
+    """Why a generation ended."""
+
+    UNKNOWN = "unknown"
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class Origin(str, Enum):
+    """Where a token came from."""
+
+    UNKNOWN = "unknown"
+    ACCEPTED = "accepted"
+    RECOVERED = "recovered"
+    BONUS = "bonus"
+
+
+class Method(str, Enum):
+    """A rule that decides which draft tokens are accepted."""
+
+    AUTO = "auto"
+    COUPLED = "coupled"
+    STANDARD = "standard"
+    BLOCK = "block"
+    GREEDY = "greedy"
+
+
+class SessionStatus(str, Enum):
+    """What a session is doing."""
+
+    UNKNOWN = "unknown"
+    ACTIVE = "active"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural logarithms of the target's raw law at one token, most likely first."""
+
+    token_id: int
+    logprob: float
+    top_token_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStats:
+    """One verification; times in milliseconds."""
+
+    index: int
+    epoch: int
+    draft_tokens: int
+    accepted_tokens: int
+    emitted_tokens: int
+    draft_ms: float
+    verify_ms: float
+    queue_ms: float
+    round_ms: float
+    batch_size: int
+    drafter: str
+    verifier: str
+    rejection_sample_method: Method
+    discarded_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The session exists. `seed` is the one in force."""
+
+    session_id: str
+    prompt_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Committed tokens: output[offset:offset + len(token_ids)], never taken back.
+
+    `rounds`, `pieces` (the text per token) and `origins` come when rounds were asked for.
+    """
+
+    offset: int
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    rounds: tuple[RoundStats, ...] = ()
+    pieces: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of a generation; `cached_tokens` are prompt tokens that cost no forward."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpecDecodeMetrics:
+    """What speculation did. Entry i of the histogram: rounds that accepted i tokens."""
+
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: tuple[int, ...]
+    num_target_steps: int
+    block_efficiency: float
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The end. `text` is the whole output, `matched_stop` the string or token id that ended it."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    speculation: SpecDecodeMetrics
+    text: str
+    matched_stop: str | int | None = None
+
+
+Event = Started | Chunk | Complete
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A whole generation.
+
+    After a resume, `token_ids`, `logprobs` and `rounds` begin at the offset;
+    `text` is the whole output always.
+    """
+
+    session_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    speculation: SpecDecodeMetrics
+    seed: int
+    matched_stop: str | int | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    rounds: tuple[RoundStats, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a server knows of a session."""
+
+    session_id: str
+    status: SessionStatus
+    prompt_tokens: int
+    committed_tokens: int
+    finish_reason: FinishReason
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The model that is served."""
+
+    model: str
+    model_fingerprint: str
+    tokenizer_fingerprint: str
+    vocab_size: int
+    max_context_length: int
+    eos_token_ids: tuple[int, ...]
+    default_sampling_params_json: str
+    has_chat_template: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One worker as the server sees it."""
+
+    worker_id: str
+    role: str
+    address: str
+    connected: bool
+    model: str
+    model_fingerprint: str
+    methods: tuple[str, ...]
+    sessions: int
+    queue_tokens: int
+    kv_tokens_used: int
+    kv_tokens_capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """A server and its workers."""
+
+    version: str
+    protocol_min: int
+    protocol_max: int
+    workers: tuple[WorkerInfo, ...]
+    active_sessions: int
+    default_method: str

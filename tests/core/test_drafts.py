@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core.drafts import (
+    Piece,
+    after_bonus,
+    chain_tokens,
+    drop_front,
+    retract_hash,
+    take,
+)
+from services.common.types import EMPTY_HASH, DraftTree, Proposal, SparseRow, extend_hash
+
+TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=12).map(tuple)
+
+
+def sampled(*tokens: int) -> Piece:
+    rows = tuple(SparseRow((token,), (1.0,)) for token in tokens)
+    return Piece(DraftTree(tokens, q=rows, proposal=Proposal.SAMPLED), draft_ms=len(tokens))
+
+
+def one_hot(*tokens: int) -> Piece:
+    return Piece(DraftTree(tokens), draft_ms=len(tokens))
+
+
+@given(TOKENS, TOKENS)
+def test_retracting_undoes_extending(prefix, tokens):
+    before = extend_hash(EMPTY_HASH, prefix)
+    assert retract_hash(extend_hash(before, tokens), tokens) == before
+
+
+@given(st.lists(TOKENS.filter(len), max_size=5), st.integers(0, 20))
+def test_taking_splits_a_chain_without_losing_a_token(pieces, count):
+    tail = tuple(one_hot(*tokens) for tokens in pieces)
+    block, rest = take(tail, count)
+    assert block.tree.token_ids + chain_tokens(rest) == chain_tokens(tail)
+    assert len(block.tree) == min(count, len(chain_tokens(tail)))
+
+
+def test_a_cut_keeps_each_token_with_its_own_row_and_share_of_time():
+    block, (rest,) = take((sampled(1, 2, 3),), 2)
+    assert [row.token_ids for row in block.tree.q] == [(1,), (2,)]
+    assert [row.token_ids for row in rest.tree.q] == [(3,)]
+    assert (block.draft_ms, rest.draft_ms) == (2.0, 1.0)
+
+
+def test_a_block_never_mixes_proposals():
+    block, rest = take((one_hot(1), sampled(2)), 5)
+    assert block.tree.token_ids == (1,)
+    assert rest == (sampled(2),)
+
+
+def test_a_tree_is_taken_whole_and_alone():
+    tree = Piece(DraftTree((5, 6, 7), parents=(-1, -1, 0)))
+    block, rest = take((one_hot(1), tree), 5)
+    assert (block.tree.token_ids, rest) == ((1,), (tree,))
+    assert take((tree,), 1) == (tree, ())
+
+
+def test_the_tail_survives_a_bonus_that_it_starts_with():
+    assert chain_tokens(after_bonus((one_hot(4, 5), one_hot(6)), 4)) == (5, 6)
+    assert after_bonus((one_hot(4), one_hot(6)), 4) == (one_hot(6),)
+    assert after_bonus((one_hot(4),), 9) is None
+
+
+def test_dropping_from_the_front_drops_rows_too():
+    assert drop_front(sampled(1, 2, 3), 1).tree == sampled(2, 3).tree

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from orchestrator.core.placement import Candidate, Wanted, choose
+from services.common.types import Progress, Role, WorkerDescription
+
+
+def worker(name: str, role: Role = Role.VERIFIER, *, assigned=0, draining=False, **load):
+    description = WorkerDescription(
+        name, role, model_fingerprint="m", tokenizer_fingerprint="t", methods=("model",)
+    )
+    progress = Progress(kv_tokens_capacity=1000, **load)
+    return Candidate(description, progress, assigned, draining)
+
+
+VERIFIER = Wanted(Role.VERIFIER, tokens=100)
+DRAFTER = Wanted(Role.DRAFTER, tokens=100, method="model", tokenizer_fingerprint="t")
+
+
+def test_the_least_loaded_worker_is_chosen():
+    assert choose([worker("a", assigned=2), worker("b", assigned=1)], VERIFIER) == "b"
+
+
+def test_a_shorter_queue_decides_between_equals():
+    assert choose([worker("a", queued_tokens=9), worker("b", queued_tokens=1)], VERIFIER) == "b"
+
+
+def test_a_worker_without_room_for_the_session_is_not_chosen():
+    assert choose([worker("a", kv_tokens_used=950)], VERIFIER) is None
+
+
+def test_a_draining_worker_is_not_chosen():
+    assert choose([worker("a", draining=True)], VERIFIER) is None
+
+
+def test_only_the_same_target_continues_a_session():
+    assert choose([worker("a")], Wanted(Role.VERIFIER, model_fingerprint="other")) is None
+
+
+def test_a_drafter_needs_the_targets_tokenizer_and_the_method():
+    drafter = worker("d", Role.DRAFTER)
+    assert choose([drafter], DRAFTER) == "d"
+    assert choose([drafter], Wanted(Role.DRAFTER, tokenizer_fingerprint="x")) is None
+    assert choose([drafter], Wanted(Role.DRAFTER, method="ngram")) is None
+
+
+def test_a_drafter_without_a_tokenizer_works_with_any():
+    description = WorkerDescription("n", Role.DRAFTER, methods=("ngram",))
+    anyone = Candidate(description, Progress())
+    assert choose([anyone], Wanted(Role.DRAFTER, tokenizer_fingerprint="x")) == "n"
+
+
+def test_a_worker_that_failed_the_session_comes_last():
+    busy = worker("b", assigned=5)
+    assert choose([worker("a"), busy], Wanted(Role.VERIFIER, avoid=("a",))) == "b"
+    assert choose([worker("a")], Wanted(Role.VERIFIER, avoid=("a",))) == "a"

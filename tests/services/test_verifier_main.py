@@ -1,0 +1,132 @@
+"""A verifier process: its settings, what stops its start, and one that really serves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paceline.v1 import verifier_pb2, verifier_pb2_grpc
+from pydantic import ValidationError
+
+from services.common.errors import StartError
+from services.common.serving import open_channel
+from services.common.types import LinkHello, Progress, Verdict, VerifyOpened
+from services.common.wire import VERIFIER_LINK, decode_description
+from services.verifier.main import run
+from services.verifier.settings import VerifierSettings
+from tests.models import VOCAB_SIZE, tiny_model_folder
+from tests.services.verifier_bench import block, opening
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({}, "target"),
+        ({"target": ""}, "target"),
+        ({"target": "m", "port": 70000}, "port"),
+        ({"target": "m", "dtype": "int4"}, "dtype"),
+        ({"target": "m", "threads": 0}, "threads"),
+        ({"target": "m", "max_step_tokens": 0}, "max_step_tokens"),
+        ({"target": "m", "target_step_ms": 0}, "target_step_ms"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_named(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        VerifierSettings(**values)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_TARGET", "some-model")
+    monkeypatch.setenv("PACELINE_CPUS", "0,1")
+    assert VerifierSettings().target == "some-model"  # type: ignore[call-arg]
+    assert VerifierSettings().cpus == (0, 1)  # type: ignore[call-arg]
+
+
+def test_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="nothing"):
+        run(VerifierSettings(target=str(tmp_path / "nothing")))
+
+
+# --- a real process -------------------------------------------------------------
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from services.verifier.main import run
+from services.verifier.settings import VerifierSettings
+target, ready = sys.argv[1:]
+settings = VerifierSettings(target=target, worker_id="v1", threads=1, ready_file=Path(ready))
+sys.exit(run(settings))
+"""
+
+
+def first_line(file: Path) -> str:
+    return file.read_text().strip() if file.exists() else ""
+
+
+@asynccontextmanager
+async def verifier_process(
+    target: Path, ready: Path
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    path = os.pathsep.join((str(ROOT), str(ROOT / "protos")))
+    arguments = [sys.executable, "-c", SCRIPT, str(target), str(ready)]
+    process = await asyncio.create_subprocess_exec(
+        *arguments, env={**os.environ, "PYTHONPATH": path}, cwd=ROOT
+    )
+    try:
+        async with asyncio.timeout(120):
+            while not (address := first_line(ready)):
+                assert process.returncode is None
+                await asyncio.sleep(0.02)
+        yield process, address
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.processes
+async def test_a_verifier_serves_a_model_folder_and_ends_on_sigterm(tmp_path: Path) -> None:
+    target = tiny_model_folder(tmp_path)
+    async with verifier_process(target, tmp_path / "ready") as (process, address):
+        async with open_channel(address) as channel:
+            stub: Any = verifier_pb2_grpc.VerifierServiceStub(channel)
+            answer = await stub.Describe(verifier_pb2.VerifierServiceDescribeRequest())
+            worker = decode_description(answer.worker)
+            assert (worker.worker_id, worker.vocab_size) == ("v1", VOCAB_SIZE)
+            assert worker.tokenizer_fingerprint
+            verdict = await _first_verdict(stub)
+            assert (verdict.round, len(verdict.token_ids)) == (1, 1)
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+
+
+async def _first_verdict(stub: Any) -> Verdict:
+    """Open a session with a block right behind it; the block's verdict."""
+    call = stub.Link()
+    commands = [opening(), block(1, 0)]
+    await call.write(VERIFIER_LINK.encode_request(commands, LinkHello("test")))
+    async with asyncio.timeout(60):
+        async for message in call:
+            for event in VERIFIER_LINK.decode_response(message):
+                if isinstance(event, Verdict):
+                    await call.done_writing()
+                    return event
+                assert isinstance(event, (VerifyOpened, Progress))
+    raise AssertionError("the link ended without a verdict")

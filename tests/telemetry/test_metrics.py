@@ -1,0 +1,158 @@
+"""What `/metrics` says over HTTP agrees with what happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from orchestrator.core.events import Discarded, Persist, SendVerify
+from services.common.steps import StepEntry, StepRecord
+from services.common.telemetry import StepTracer, names
+from services.common.telemetry.names import MetricKind
+from services.common.types import Progress
+from tests.core.world import Faults
+from tests.telemetry.scrape import scrape
+from tests.telemetry.traced_world import TracedWorld
+
+KINDS = {
+    MetricKind.COUNTER: "counter",
+    MetricKind.GAUGE: "gauge",
+    MetricKind.HISTOGRAM: "histogram",
+}
+
+
+def records(world):
+    return [action.commit.record for action in world.performed(Persist)]
+
+
+@pytest.fixture
+def run(start):
+    telemetry = start(metrics_port=0)
+    faults = Faults(accuracy=0.7, reorder=0.2, lose_verifier=0.02)
+    world = TracedWorld(telemetry, 4, faults, max_in_flight=2, max_tokens=64)
+    world.finish()
+    return world, scrape(telemetry)
+
+
+def test_counters_agree_with_the_run(run):
+    world, page = run
+    done = records(world)
+    drafts = [record for record in done if record.draft_tokens]
+    assert page.value("paceline_emitted_tokens_total") == 64 == len(world.emitted)
+    for prefix in ("paceline_drafts", "spec_decode_num_drafts"):
+        assert page.value(f"{prefix}_total") == len(drafts) > 0
+    for prefix in ("paceline_draft_tokens", "spec_decode_num_draft_tokens"):
+        assert page.value(f"{prefix}_total") == sum(record.draft_tokens for record in done)
+    accepted = sum(record.accepted_tokens for record in done)
+    for prefix in ("paceline_accepted_tokens", "spec_decode_num_accepted_tokens"):
+        assert page.value(f"{prefix}_total") == accepted > 0
+    assert page.value("paceline_discarded_tokens_total") == sum(
+        action.record.discarded_tokens for action in world.performed(Discarded)
+    )
+
+
+def test_every_block_is_counted_under_one_outcome(run):
+    world, page = run
+    by_outcome = {
+        outcome: page.value("paceline_rounds_total", outcome=outcome) for outcome in names.OUTCOMES
+    }
+    assert sum(by_outcome.values()) == len(world.performed(SendVerify))
+    assert by_outcome["plain"] == sum(not record.draft_tokens for record in records(world))
+    assert by_outcome["abandoned"] > 0
+
+
+def test_accepted_tokens_are_counted_by_position(run):
+    world, page = run
+    expected = Counter(
+        position for record in records(world) for position in range(record.accepted_tokens)
+    )
+    for position in range(32):
+        label = str(position)
+        assert page.value("paceline_accepted_tokens_per_pos_total", pos=label) == expected[position]
+        assert (
+            page.value("spec_decode_num_accepted_tokens_per_pos_total", position=label)
+            == expected[position]
+        )
+
+
+def test_histograms_count_the_rounds(run):
+    world, page = run
+    done = records(world)
+    seconds = sum(record.round_ms for record in done) / 1e3
+    assert page.value("paceline_round_duration_seconds_count") == len(done)
+    assert page.value("paceline_round_duration_seconds_sum") == pytest.approx(seconds)
+    assert page.value("paceline_round_accepted_tokens_count") == sum(
+        bool(record.draft_tokens) for record in done
+    )
+    assert page.value("paceline_round_accepted_tokens_bucket", le="0.0") == sum(
+        record.draft_tokens > 0 and record.accepted_tokens == 0 for record in done
+    )
+    assert page.value("gen_ai_server_time_to_first_token_seconds_count") == 1
+    assert page.value("gen_ai_server_time_per_output_token_seconds_count") == 1
+    assert page.value("gen_ai_server_request_duration_seconds_count", finish_reason="length") == 1
+
+
+def test_sessions_are_gauged_while_they_live(start):
+    telemetry = start(metrics_port=0)
+    world = TracedWorld(telemetry, method="", max_tokens=8)
+    world.run(steps=20)
+    page = scrape(telemetry)
+    assert page.value("paceline_sessions_active", role="orchestrator") == 1
+    assert page.value("paceline_sessions_without_speculation") == 1
+    world.recorder.end_generate("s")
+    page = scrape(telemetry)
+    assert page.value("paceline_sessions_active", role="orchestrator") == 0
+    assert page.value("paceline_sessions_without_speculation") == 0
+
+
+def test_a_worker_shows_its_steps_and_its_load(start):
+    telemetry = start("verifier", metrics_port=0)
+    tracer = StepTracer(telemetry, "verifier")
+    tracer.watch(lambda: Progress(9, 3, 17, 100, 4096, 12.0))
+    members = (StepEntry("a", "verify", 4, 1, queue_ms=3.0), StepEntry("b", "prefill", 64))
+    tracer.on_step(StepRecord(0, 20_000_000, members))
+    tracer.close()
+    page = scrape(telemetry)
+    assert page.value("paceline_step_duration_seconds_sum", role="verifier") == 0.02
+    assert page.value("paceline_step_batch_size_sum", role="verifier") == 2
+    kind = {"role": "verifier", "kind": "verify"}
+    assert page.value("paceline_step_queue_wait_seconds_sum", **kind) == pytest.approx(0.003)
+    assert page.value("paceline_step_tokens_total", **kind) == 4
+    assert page.value("paceline_sessions_active", role="verifier") == 3
+    assert page.value("paceline_queue_tokens", role="verifier") == 17
+    assert page.value("paceline_kv_tokens_used") == 100
+    assert page.value("paceline_kv_tokens_capacity") == 4096
+
+
+def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, start):
+    _, page = run
+    worker = start("drafter", metrics_port=0)
+    tracer = StepTracer(worker, "drafter")
+    tracer.watch(Progress)
+    tracer.on_step(StepRecord(0, 1, (StepEntry("a", "draft", 4),)))
+    tracer.close()
+    families = page.families | scrape(worker).families
+
+    declared = {metric.prometheus.removesuffix("_total"): metric for metric in names.every_metric()}
+    assert families.keys() - {"target"} == declared.keys()
+    for name, metric in declared.items():
+        assert families[name].type == KINDS[metric.kind]
+        assert families[name].documentation == metric.help
+        for sample in families[name].samples:
+            assert sample.labels.keys() - {"le"} == set(metric.labels)
+
+
+def test_a_histogram_has_the_buckets_that_are_declared(run):
+    _, page = run
+    samples = page.families["paceline_round_duration_seconds"].samples
+    bounds = {float(sample.labels["le"]) for sample in samples if "le" in sample.labels}
+    assert bounds == {*names.ROUND_SECONDS.buckets, float("inf")}
+
+
+def test_metrics_leave_by_otlp_too(receiver, start):
+    telemetry = start()
+    TracedWorld(telemetry).finish()
+    assert receiver.wait_for(lambda got: names.EMITTED.name in got.metrics)
+    telemetry.shutdown()
+    assert names.ROUND_SECONDS.name in receiver.metrics

@@ -1,0 +1,201 @@
+"""Spans of the real round machine, received by a real collector."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from orchestrator.core.events import Discarded, Persist, SendVerify, Suspend, Tick
+from services.common.telemetry import names
+from tests.core.world import Faults
+from tests.telemetry.traced_world import TracedWorld
+
+CLIENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+CLIENT_UNSAMPLED = CLIENT[:-2] + "00"
+
+
+def received(receiver, telemetry):
+    telemetry.shutdown()
+    return receiver
+
+
+def only(spans):
+    assert len(spans) == 1
+    return spans[0]
+
+
+def test_a_session_is_one_tree_whose_rounds_add_up_to_its_tokens(receiver, start):
+    telemetry = start()
+    world = TracedWorld(telemetry, faults=Faults(accuracy=0.7), max_tokens=48)
+    world.finish()
+    got = received(receiver, telemetry)
+
+    root = only(got.named("Generate"))
+    rounds = got.named("spec_round")
+    assert root.parent_id == ""
+    assert root.kind == "server"
+    assert {round.parent_id for round in rounds} == {root.span_id}
+    assert len(got.spans) == 1 + len(got.children(root)) + sum(
+        len(got.children(round)) for round in rounds
+    )
+    emitted = sum(round.attributes[names.EMITTED_TOKENS] for round in rounds)
+    assert emitted == len(world.emitted) == root.attributes[names.EMITTED_TOKENS] == 48
+    assert root.attributes[names.OUTPUT_TOKENS] == 48
+    assert root.attributes[names.FINISH_REASONS] == ["length"]
+    assert root.attributes[names.SESSION_ID] == "s"
+    assert root.attributes[names.RESPONSE_MODEL] == "tiny"
+    assert root.resource["service.name"] == "paceline-orchestrator"
+
+
+def test_a_round_says_what_its_record_says_and_has_its_parts(receiver, start):
+    telemetry = start()
+    world = TracedWorld(telemetry, faults=Faults(accuracy=0.7))
+    world.finish()
+    got = received(receiver, telemetry)
+
+    records = {
+        action.commit.record.index: action.commit.record for action in world.performed(Persist)
+    }
+    spans = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
+    assert spans.keys() == records.keys()
+    for index, record in records.items():
+        said = spans[index].attributes
+        assert said[names.DRAFT_TOKENS] == record.draft_tokens
+        assert said[names.ACCEPTED_TOKENS] == record.accepted_tokens
+        assert said[names.DRAFTER] == record.drafter
+        assert said[names.VERIFIER] == record.verifier
+        assert said[names.EPOCH] == record.epoch
+        assert spans[index].end - spans[index].start == pytest.approx(
+            record.round_ms * 1e6, abs=2e3
+        )
+        parts = Counter(span.name for span in got.children(spans[index]))
+        drafted = {"spec_draft": 1} if record.draft_tokens else {}
+        assert parts == {"spec_verify": 1, "persist": 1} | drafted
+    drafts = got.named("spec_draft")
+    assert drafts
+    for draft in drafts:
+        took = draft.attributes[names.DRAFT_MS]
+        assert draft.end - draft.start == pytest.approx(took * 1e6, abs=2e3)
+
+
+def test_opening_a_worker_is_a_prefill_span(receiver, start):
+    telemetry = start()
+    TracedWorld(telemetry).finish()
+    got = received(receiver, telemetry)
+
+    prefills = got.named("prefill")
+    assert Counter(span.attributes[names.ROLE] for span in prefills) == {
+        "verifier": 1,
+        "drafter": 1,
+    }
+    assert {span.parent_id for span in prefills} == {only(got.named("Generate")).span_id}
+    assert all(span.attributes[names.COMPLETED] for span in prefills)
+
+
+def test_every_block_ends_as_one_round_span_whatever_happens(receiver, start):
+    telemetry = start()
+    worlds = []
+    for seed in range(12):
+        faults = Faults(accuracy=0.6, reorder=0.3, lose_drafter=0.02, lose_verifier=0.03)
+        worlds.append(TracedWorld(telemetry, seed, faults, max_in_flight=3, max_tokens=32))
+        worlds[-1].finish()
+    got = received(receiver, telemetry)
+
+    rounds = got.named("spec_round")
+    outcomes = Counter(span.attributes[names.ROUND_OUTCOME] for span in rounds)
+    sent = sum(len(world.performed(SendVerify)) for world in worlds)
+    verdicts = sum(len(world.performed(Persist)) for world in worlds)
+    discarded = sum(len(world.performed(Discarded)) for world in worlds)
+    assert outcomes.total() == sent == len(got.named("spec_verify"))
+    assert outcomes["discarded"] == discarded > 0
+    assert outcomes["abandoned"] == sent - verdicts - discarded > 0
+    assert outcomes.keys() == names.OUTCOMES.keys()
+    assert len(got.named("persist")) == verdicts
+    emitted = sum(span.attributes.get(names.EMITTED_TOKENS, 0) for span in rounds)
+    assert emitted == 32 * len(worlds)
+    assert all(span.start <= span.end for span in got.spans)
+
+
+def test_the_clients_trace_goes_on_in_the_session(receiver, start):
+    telemetry = start()
+    TracedWorld(telemetry, traceparent=CLIENT).finish()
+    got = received(receiver, telemetry)
+
+    trace_id, span_id = CLIENT.split("-")[1:3]
+    assert only(got.named("Generate")).place[0] == trace_id
+    assert only(got.named("Generate")).parent_id == span_id
+    assert {span.trace_id for span in got.spans} == {trace_id}
+
+
+def test_a_round_travels_under_its_verify_span(receiver, start):
+    telemetry = start()
+    world = TracedWorld(telemetry)
+    world.finish()
+    got = received(receiver, telemetry)
+
+    for round in got.named("spec_round"):
+        verify = only([span for span in got.children(round) if span.name == "spec_verify"])
+        parent = world.parents[round.attributes[names.ROUND_INDEX]]
+        assert parent.split("-")[1:3] == [verify.trace_id, verify.span_id]
+        assert int(parent[-2:], 16) & 1
+
+
+def test_a_suspended_session_ends_with_the_reason_and_leaves_nothing_open(receiver, start):
+    telemetry = start()
+    world = TracedWorld(telemetry, max_tokens=1000)
+    world.run(steps=60)
+    world.now = 2e6
+    world.feed(Tick(world.now))
+    assert world.performed(Suspend)
+    world.recorder.end_generate("s")
+    world.recorder.end_generate("s")
+    got = received(receiver, telemetry)
+
+    root = only(got.named("Generate"))
+    assert root.attributes[names.ERROR_TYPE] == root.error == "deadline"
+    assert len(got.named("spec_round")) == len(world.performed(SendVerify))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "parent"),
+    [("always_off", CLIENT), ("parentbased_always_on", CLIENT_UNSAMPLED)],
+)
+def test_an_unsampled_session_makes_no_span_and_says_so_to_workers(
+    receiver, start, monkeypatch, sampler, parent
+):
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    telemetry = start()
+    world = TracedWorld(telemetry, traceparent=parent)
+    session = world.recorder.traceparent("s")
+    world.finish()
+    assert received(receiver, telemetry).spans == []
+    for passed_on in (session, *world.parents.values()):
+        assert passed_on.split("-")[1] == CLIENT.split("-")[1]
+        assert not int(passed_on[-2:], 16) & 1
+
+
+def test_without_a_collector_there_is_no_trace_to_pass_on(start):
+    world = TracedWorld(start())
+    assert world.recorder.traceparent("s") == ""
+    world.finish()
+    assert set(world.parents.values()) == {""}
+    assert world.emitted == world.expected()
+
+
+def test_a_session_the_recorder_never_met_is_ignored(start):
+    world = TracedWorld(start())
+    world.recorder.end_generate("s")
+    world.finish()
+    assert world.recorder.traceparent("s") == world.recorder.round_traceparent("s", 1) == ""
+
+
+def test_every_span_and_attribute_is_declared(receiver, start):
+    telemetry = start()
+    faults = Faults(accuracy=0.6, lose_verifier=0.03)
+    TracedWorld(telemetry, faults=faults, max_in_flight=2).finish()
+    got = received(receiver, telemetry)
+
+    assert {span.name for span in got.spans} <= {span.name for span in names.every_span()}
+    said = {key for span in got.spans for key in span.attributes}
+    assert said <= set(names.every_attribute())

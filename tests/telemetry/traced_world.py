@@ -1,0 +1,61 @@
+"""The simulated cluster of tests/core with a recorder, and a tracer at its verifier."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from orchestrator.core.events import Action, SendVerify
+from orchestrator.core.state import State
+from orchestrator.recorder import Recorder
+from services.common.steps import StepEntry, StepRecord
+from services.common.telemetry import StepTracer, Telemetry
+from services.common.types import Verify
+from tests.core.world import Faults, World
+
+
+class TracedWorld(World):
+    """One session under the name "s"."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        seed: int = 1,
+        faults: Faults | None = None,
+        *,
+        traceparent: str = "",
+        verifier: StepTracer | None = None,
+        **options,
+    ) -> None:
+        super().__init__(seed, faults or Faults(), **options)
+        self.verifier_tracer = verifier
+        self.parents: dict[int, str] = {}
+        self.recorder = Recorder(telemetry, clock=lambda: self.now)
+        self.recorder.start_generate("s", self.state.config, model="tiny", traceparent=traceparent)
+
+    def check(self, before: State) -> None:
+        super().check(before)
+        event, actions = self.trace[-1]
+        self.recorder.on_step("s", replace(event, at=self.now), actions, self.state)
+
+    def perform(self, action: Action) -> None:
+        if isinstance(action, SendVerify):
+            round = action.message.round
+            self.parents[round] = self.recorder.round_traceparent("s", round)
+        super().perform(action)
+
+    def _verify(self, name: str, message: Verify) -> None:
+        super()._verify(name, message)
+        if self.verifier_tracer is not None:
+            entry = StepEntry(
+                "s", "verify", len(message.tree), message.round, self.parents[message.round], 2.0
+            )
+            ended = time.time_ns()
+            self.verifier_tracer.on_step(StepRecord(ended - 1_000_000, ended, (entry,)))
+
+    def finish(self) -> None:
+        self.run()
+        self.recorder.end_generate("s")
+
+    def performed(self, kind: type) -> list:
+        return [action for _, actions in self.trace for action in actions if type(action) is kind]
