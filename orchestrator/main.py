@@ -26,7 +26,6 @@ from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import Target, WorkerPool
 from services.common import serving
 from services.common.errors import StoreError
-from services.common.logs import setup_logging
 from services.common.readyfile import write_line
 from services.common.registry import WorkerRegistry
 from services.common.serving import GrpcServer, ServingOptions, TlsFiles
@@ -41,7 +40,6 @@ SETTLE_TIMEOUT = 3.0
 
 def run(settings: OrchestratorSettings) -> int:
     """Serve until SIGTERM or SIGINT. Raises StartError when it cannot start."""
-    setup_logging(json=settings.log_json)
     return serving.run(_serve(settings))
 
 

@@ -72,7 +72,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
     async def GetModelInfo(  # noqa: N802
         self,
         request: pb.GetModelInfoRequest,
-        context: Any,  # noqa: ARG002
+        context: Any,
     ) -> pb.GetModelInfoResponse:
         """The model that is served."""
         worker = self._target.worker
@@ -90,7 +90,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
     async def GetServerInfo(  # noqa: N802
         self,
         request: pb.GetServerInfoRequest,
-        context: Any,  # noqa: ARG002
+        context: Any,
     ) -> pb.GetServerInfoResponse:
         """Workers, roles, loads and versions."""
         methods = self._pool.methods()

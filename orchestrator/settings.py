@@ -78,7 +78,6 @@ class OrchestratorSettings(BaseSettings):
         None, description="file that gets the address as one line once this process serves"
     )
     grace: float = Field(5.0, ge=0, description="seconds that open streams get at the end")
-    log_json: bool = Field(False, description="log as JSON lines")
     insecure: bool = Field(False, description="serve without TLS on other than loopback")
     tls_cert: Path | None = Field(None, description="PEM file of this server's certificate")
     tls_key: Path | None = Field(None, description="PEM file of its private key")

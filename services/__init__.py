@@ -1,0 +1,1 @@
+"""The processes of a cluster, and what they share."""

@@ -63,7 +63,8 @@ class Recorder:
         self, telemetry: Telemetry, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`clock` is the one that events are stamped with."""
-        self._tracer, self._clock = telemetry.tracer, clock
+        self._tracer, self._children = telemetry.tracer, telemetry.children
+        self._clock = clock
         self._meters = Meters(telemetry)
         self._sessions: dict[str, _Session] = {}
         telemetry.gauge(names.SESSIONS, lambda: [(len(self._sessions), ("orchestrator",))])
@@ -90,9 +91,9 @@ class Recorder:
             start_time=wall,
         )
         spans = None
-        if span.is_recording():
+        if span.is_recording() and self._children is not None:
             span.set_attributes(_request_attributes(session, config, model, chat, rpc))
-            spans = SessionSpans(self._tracer, span, wall - int(now * 1e9))
+            spans = SessionSpans(self._children, span, wall - int(now * 1e9))
         parent = format_traceparent(span.get_span_context())
         self._sessions[session] = _Session(parent, spans, now)
 
@@ -145,14 +146,14 @@ class Recorder:
                 if known.spans is not None:
                     known.spans.sent(action, at)
             case Persist(commit):
-                self._conclude(known, commit, at)
+                self._conclude(known, commit)
             case Emit(commit):
                 self._emitted(known, len(commit.token_ids), at)
             case Discarded(record):
                 known.rounds.discard(record.index)
                 self._meters.round(record, Outcome.DISCARDED)
                 if known.spans is not None:
-                    known.spans.concluded(record, Outcome.DISCARDED)
+                    known.spans.concluded(record, Outcome.DISCARDED, stores=False)
             case OpenOnWorker():
                 self._opening(known, action, at)
             case Release(role) if known.spans is not None:
@@ -162,15 +163,13 @@ class Recorder:
             case Suspend(reason):
                 known.finish, known.error = "suspended", reason.name.lower()
 
-    def _conclude(self, known: _Session, commit: Commit, at: float) -> None:
+    def _conclude(self, known: _Session, commit: Commit) -> None:
         record, outcome = commit.record, _outcome(commit)
         known.rounds.discard(record.index)
         known.verdicts += 1
         self._meters.round(record, outcome)
         if known.spans is not None:
-            context = known.spans.concluded(record, outcome)
-            if context is not None:
-                known.spans.storing(record.index, context, at)
+            known.spans.concluded(record, outcome, stores=True)
 
     def _emitted(self, known: _Session, tokens: int, at: float) -> None:
         if tokens and not known.emitted:

@@ -15,22 +15,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from orchestrator.core.events import OpenOnWorker, RoundRecord, SendVerify, WorkerOpened
 from services.common.telemetry import names
-from services.common.telemetry.propagation import child_context, format_traceparent
-from services.common.types import Role
+from services.common.telemetry.children import ChildSpans, child_of
+from services.common.telemetry.propagation import format_traceparent
+from services.common.types import Role, Verify
 
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    span: Span
-    context: Context
-    verify: Span
-    traceparent: str
+    place: SpanContext
+    verify: SpanContext
+    at: float
+    block: Verify
+    draft_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,91 +45,71 @@ class _Opening:
 class SessionSpans:
     """All spans below one `Generate` span, which is sampled."""
 
-    def __init__(self, tracer: Tracer, generate: Span, shift_ns: int) -> None:
+    def __init__(self, children: ChildSpans, generate: Span, shift_ns: int) -> None:
         """`shift_ns` added to the driver's clock gives Unix nanoseconds."""
-        self._tracer, self._generate, self._shift = tracer, generate, shift_ns
-        self._context = child_context(generate)
+        self._children, self._generate, self._shift = children, generate, shift_ns
+        self._root = generate.get_span_context()
         self._rounds: dict[int, _Round] = {}
         self._openings: dict[Role, _Opening] = {}
-        self._storing: dict[int, tuple[float, Context]] = {}
+        self._storing: dict[int, tuple[SpanContext, float]] = {}
 
     # --- rounds ------------------------------------------------------------------------
 
     def sent(self, action: SendVerify, at: float) -> None:
         """A block leaves for the verifier."""
-        start, message = self._ns(at), action.message
-        span = self._tracer.start_span(
-            names.SPEC_ROUND.name,
-            self._context,
-            SpanKind.INTERNAL,
-            {
-                names.ROUND_INDEX: message.round,
-                names.EPOCH: message.epoch,
-                names.DRAFT_TOKENS: len(message.tree),
-            },
-            start_time=start,
-        )
-        context = child_context(span)
-        if len(message.tree):
-            spent: dict[str, AttributeValue] = {names.DRAFT_MS: action.draft_ms}
-            self._whole(names.SPEC_DRAFT, context, at - action.draft_ms / 1e3, at, spent)
-        verify = self._tracer.start_span(
-            names.SPEC_VERIFY.name, context, SpanKind.CLIENT, start_time=start
-        )
-        parent = format_traceparent(verify.get_span_context())
-        self._rounds[message.round] = _Round(span, context, verify, parent)
+        place = child_of(self._root)
+        block = action.message
+        self._rounds[block.round] = _Round(place, child_of(place), at, block, action.draft_ms)
 
     def traceparent(self, round: int) -> str:
         """The parent of what the verifier does for a round under way; else empty."""
         under_way = self._rounds.get(round)
-        return under_way.traceparent if under_way else ""
+        return format_traceparent(under_way.verify) if under_way else ""
 
-    def concluded(self, record: RoundRecord, outcome: str) -> Context | None:
-        """The verdict has come; the context of the round's span."""
+    def concluded(self, record: RoundRecord, outcome: str, *, stores: bool) -> None:
+        """The verdict has come; `stores` = its tokens go to the store now."""
         under_way = self._rounds.pop(record.index, None)
-        if under_way is None:
-            return None
-        end = self._ns(record.ended_at)
-        under_way.verify.set_attributes(
-            {
-                names.VERIFIER: record.verifier,
-                names.VERIFY_MS: record.verify_ms,
-                names.QUEUE_MS: record.queue_ms,
-                names.BATCH_SIZE: record.batch_size,
-            }
-        )
-        under_way.verify.end(end)
-        under_way.span.set_attributes(_round_attributes(record, outcome))
-        under_way.span.end(end)
-        return under_way.context
+        if under_way is not None:
+            self._end_round(under_way, record.ended_at, _round_attributes(record, outcome))
+            if stores:
+                self._storing[record.index] = (under_way.place, record.ended_at)
 
     def abandoned(self, round: int, at: float) -> None:
         """No verdict will come any more."""
         under_way = self._rounds.pop(round, None)
         if under_way is not None:
-            under_way.verify.set_attribute(names.COMPLETED, False)
-            under_way.verify.end(self._ns(at))
-            under_way.span.set_attribute(names.ROUND_OUTCOME, names.Outcome.ABANDONED)
-            under_way.span.end(self._ns(at))
+            block = under_way.block
+            about: dict[str, AttributeValue] = {
+                names.ROUND_INDEX: block.round,
+                names.EPOCH: block.epoch,
+                names.ROUND_OUTCOME: names.Outcome.ABANDONED,
+                names.DRAFT_TOKENS: len(block.tree),
+            }
+            self._end_round(under_way, at, about)
+
+    def _end_round(
+        self, under_way: _Round, end: float, about: Mapping[str, AttributeValue]
+    ) -> None:
+        place, start = under_way.place, self._ns(under_way.at)
+        if len(under_way.block.tree):
+            drafting = start - int(under_way.draft_ms * 1e6)
+            self._children.emit(names.SPEC_DRAFT, child_of(place), place, drafting, start)
+        end_ns = self._ns(end)
+        self._children.emit(names.SPEC_VERIFY, under_way.verify, place, start, end_ns)
+        self._children.emit(names.SPEC_ROUND, place, self._root, start, end_ns, about)
 
     # --- store -------------------------------------------------------------------------
-
-    def storing(self, round: int, context: Context, at: float) -> None:
-        """A round's tokens go to the store."""
-        self._storing[round] = (at, context)
 
     def stored(self, up_to: int, at: float) -> None:
         """The store has everything up to this round."""
         for round in [waiting for waiting in self._storing if waiting <= up_to]:
-            self._end_storing(round, at, completed=True)
+            self._end_storing(round, at, {})
 
-    def _end_storing(self, round: int, at: float, *, completed: bool) -> None:
-        start, context = self._storing.pop(round)
-        about: dict[str, AttributeValue] = {
-            names.ROUND_INDEX: round,
-            names.COMPLETED: completed,
-        }
-        self._whole(names.PERSIST, context, start, at, about)
+    def _end_storing(self, round: int, at: float, about: Mapping[str, AttributeValue]) -> None:
+        parent, start = self._storing.pop(round)
+        self._children.emit(
+            names.PERSIST, child_of(parent), parent, self._ns(start), self._ns(at), about
+        )
 
     # --- workers -----------------------------------------------------------------------
 
@@ -160,7 +141,9 @@ class SessionSpans:
             names.COMPLETED: cached_tokens is not None,
             names.CACHED_TOKENS: cached_tokens or 0,
         }
-        self._whole(names.PREFILL, self._context, opening.at, at, about)
+        start, end = self._ns(opening.at), self._ns(at)
+        place = child_of(self._root)
+        self._children.emit(names.PREFILL, place, self._root, start, end, about, kind="client")
 
     # --- end ---------------------------------------------------------------------------
 
@@ -171,38 +154,25 @@ class SessionSpans:
         for role in tuple(self._openings):
             self._end_opening(role, at)
         for round in tuple(self._storing):
-            self._end_storing(round, at, completed=False)
+            self._end_storing(round, at, {names.COMPLETED: False})
         self._generate.set_attributes(about)
         if error:
             self._generate.set_attribute(names.ERROR_TYPE, error)
             self._generate.set_status(Status(StatusCode.ERROR, error))
         self._generate.end(self._ns(at))
 
-    def _whole(
-        self,
-        name: names.SpanName,
-        parent: Context,
-        start: float,
-        end: float,
-        about: Mapping[str, AttributeValue],
-    ) -> None:
-        span = self._tracer.start_span(
-            name.name, parent, SpanKind.CLIENT, about, start_time=self._ns(start)
-        )
-        span.end(self._ns(end))
-
     def _ns(self, at: float) -> int:
         return int(at * 1e9) + self._shift
 
 
 def _round_attributes(record: RoundRecord, outcome: str) -> dict[str, AttributeValue]:
-    return {
+    about: dict[str, AttributeValue] = {
+        names.ROUND_INDEX: record.index,
+        names.EPOCH: record.epoch,
         names.ROUND_OUTCOME: outcome,
         names.DRAFT_TOKENS: record.draft_tokens,
         names.ACCEPTED_TOKENS: record.accepted_tokens,
         names.EMITTED_TOKENS: record.emitted_tokens,
-        names.DISCARDED_TOKENS: record.discarded_tokens,
-        names.BAD_Q_ROWS: record.bad_q_rows,
         names.DRAFT_MS: record.draft_ms,
         names.VERIFY_MS: record.verify_ms,
         names.QUEUE_MS: record.queue_ms,
@@ -211,3 +181,8 @@ def _round_attributes(record: RoundRecord, outcome: str) -> dict[str, AttributeV
         names.VERIFIER: record.verifier,
         names.MODE: record.mode.name.lower(),
     }
+    if record.discarded_tokens:
+        about[names.DISCARDED_TOKENS] = record.discarded_tokens
+    if record.bad_q_rows:
+        about[names.BAD_Q_ROWS] = record.bad_q_rows
+    return about

@@ -1,0 +1,81 @@
+"""Paceline: large language models served faster, with not one token's law changed.
+
+This package is the asynchronous client and the generated messages
+(`paceline.v1`). See `paceline.Client`.
+"""
+
+from paceline.client import Client
+from paceline.errors import (
+    Aborted,
+    AlreadyExists,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    FieldViolation,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    PacelineError,
+    PermissionDenied,
+    ResourceExhausted,
+    Unauthenticated,
+    Unavailable,
+)
+from paceline.results import (
+    Chunk,
+    Complete,
+    Event,
+    FinishReason,
+    Generation,
+    Method,
+    ModelInfo,
+    Origin,
+    RoundStats,
+    ServerInfo,
+    Session,
+    SessionStatus,
+    SpecDecodeMetrics,
+    Started,
+    TokenLogprobs,
+    Usage,
+    WorkerInfo,
+)
+from paceline.stream import GenerationStream
+
+__all__ = [
+    "Aborted",
+    "AlreadyExists",
+    "Chunk",
+    "Client",
+    "Complete",
+    "DataLoss",
+    "DeadlineExceeded",
+    "Event",
+    "FailedPrecondition",
+    "FieldViolation",
+    "FinishReason",
+    "Generation",
+    "GenerationStream",
+    "Internal",
+    "InvalidArgument",
+    "Method",
+    "ModelInfo",
+    "NotFound",
+    "Origin",
+    "OutOfRange",
+    "PacelineError",
+    "PermissionDenied",
+    "ResourceExhausted",
+    "RoundStats",
+    "ServerInfo",
+    "Session",
+    "SessionStatus",
+    "SpecDecodeMetrics",
+    "Started",
+    "TokenLogprobs",
+    "Unauthenticated",
+    "Unavailable",
+    "Usage",
+    "WorkerInfo",
+]

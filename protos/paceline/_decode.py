@@ -107,9 +107,7 @@ def _decode_complete(message: Any) -> r.Complete:
     return r.Complete(
         finish_reason=_member(_FINISH, message.finish_reason),
         usage=_copy(r.Usage, message.usage),
-        speculation=_copy(
-            r.SpecDecodeMetrics, message.speculation, acceptance_histogram=histogram
-        ),
+        speculation=_copy(r.SpecDecodeMetrics, message.speculation, acceptance_histogram=histogram),
         text=message.text,
         matched_stop=None if stop is None else getattr(message.matched_stop, stop),
     )

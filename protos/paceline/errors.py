@@ -1,19 +1,19 @@
 """What a call to Paceline can fail with: one class per gRPC status that matters.
 
-    PacelineError
-    ├── InvalidArgument      a field of the request is out of its range
-    ├── NotFound             no such session
-    ├── AlreadyExists        the request id is taken by other content
-    ├── OutOfRange           a resume beyond the text there is
-    ├── FailedPrecondition   the session was aborted
-    ├── Aborted              another server took the session over
-    ├── DataLoss             what was asked for is not kept any more
-    ├── ResourceExhausted    full; try again after `retry_after`
-    ├── Unavailable          nobody there; try again after `retry_after`
-    ├── DeadlineExceeded     the timeout passed
-    ├── Unauthenticated      no or wrong credentials
-    ├── PermissionDenied     credentials that do not allow this
-    └── Internal             a fault of the server, or any other status
+PacelineError
+├── InvalidArgument      a field of the request is out of its range
+├── NotFound             no such session
+├── AlreadyExists        the request id is taken by other content
+├── OutOfRange           a resume beyond the text there is
+├── FailedPrecondition   the session was aborted
+├── Aborted              another server took the session over
+├── DataLoss             what was asked for is not kept any more
+├── ResourceExhausted    full; try again after `retry_after`
+├── Unavailable          nobody there; try again after `retry_after`
+├── DeadlineExceeded     the timeout passed
+├── Unauthenticated      no or wrong credentials
+├── PermissionDenied     credentials that do not allow this
+└── Internal             a fault of the server, or any other status
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def from_rpc(error: grpc.aio.AioRpcError) -> PacelineError:
     )
 
 
-def _details(error: grpc.aio.AioRpcError) -> list[Any]:
+def _details(error: Any) -> list[Any]:
     try:
         status = rpc_status.from_call(error)
     except Exception:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
-class FinishReason(str, Enum):
+
+class FinishReason(StrEnum):
     """Why a generation ended."""
 
     UNKNOWN = "unknown"
@@ -14,7 +15,7 @@ class FinishReason(str, Enum):
     ABORT = "abort"
 
 
-class Origin(str, Enum):
+class Origin(StrEnum):
     """Where a token came from."""
 
     UNKNOWN = "unknown"
@@ -23,7 +24,7 @@ class Origin(str, Enum):
     BONUS = "bonus"
 
 
-class Method(str, Enum):
+class Method(StrEnum):
     """A rule that decides which draft tokens are accepted."""
 
     AUTO = "auto"
@@ -33,7 +34,7 @@ class Method(str, Enum):
     GREEDY = "greedy"
 
 
-class SessionStatus(str, Enum):
+class SessionStatus(StrEnum):
     """What a session is doing."""
 
     UNKNOWN = "unknown"

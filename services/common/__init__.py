@@ -1,0 +1,1 @@
+"""What the workers, the orchestrator and the console share."""

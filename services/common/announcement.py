@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.common.readyfile import write_line
 from services.common.registry import Registration
 from services.common.types import Progress, WorkerDescription
 
@@ -42,16 +43,9 @@ class Announcement:
             )
             await self._registration.start()
         if self._options.ready_file is not None:
-            _write_line(self._options.ready_file, address)
+            write_line(self._options.ready_file, address)
 
     async def withdraw(self, _address: str = "") -> None:
         """No new sessions from now on; may be repeated."""
         if self._registration is not None:
             await self._registration.stop()
-
-
-def _write_line(path: Path, line: str) -> None:
-    """Write whole or not at all: a reader never sees half an address."""
-    partial = path.with_suffix(path.suffix + ".partial")
-    partial.write_text(line + "\n")
-    partial.replace(path)

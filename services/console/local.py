@@ -44,7 +44,9 @@ async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterato
     """
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_folder()))
-        redis = options.redis or await stack.enter_async_context(_store(report))
+        redis = options.redis
+        if redis is None:
+            redis = await stack.enter_async_context(_store(report))
         site = Site(os.getpid(), folder, redis, available_cores())
         supervisor = Supervisor(report)
         stack.push_async_callback(supervisor.stop)

@@ -135,3 +135,41 @@ def up(
         pacing=pacing,
     )
     raise typer.Exit(run_up(options, ready_file))
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="What to say to the model.")],
+    address: Address,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.")] = None,
+    temperature: Temperature = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens, up to this.")] = (
+        None
+    ),
+    top_k: Annotated[int | None, typer.Option(help="Keep this many likeliest tokens.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.")] = (
+        None
+    ),
+    method: Annotated[str | None, typer.Option(help="Drafting method.")] = None,
+    no_speculation: Annotated[bool, typer.Option(help="Plain decoding.")] = False,
+    raw: Annotated[bool, typer.Option(help="Send the prompt as it is, not as a message.")] = False,
+    system: Annotated[str, typer.Option(help="System message of the conversation.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event.")] = False,
+) -> None:
+    """Generate text: streamed as it is committed, with a summary at the end."""
+    from services.console.generate import GenerateOptions, run_generate
+
+    given = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "seed": seed,
+        "stop": stop,
+        "method": method,
+        "disable_speculative_decoding": no_speculation or None,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    asked = GenerateOptions(address, prompt, raw, system, as_json, options)
+    raise typer.Exit(run_generate(asked))

@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from services.common.errors import PacelineError, StartError
 from services.common.logs import setup_logging
 from services.console.flags import Flags
-from services.console.tether import die_with, pin
+from services.console.tether import die_with
 
 
 class ProcessSettings(BaseSettings):
@@ -77,7 +77,9 @@ def run_process(name: str, arguments: Sequence[str]) -> int:
     except StartError as error:
         return complain(name, error, status=2)
     try:
-        _settle(process, getattr(settings, "cpus", ()))
+        if process.tether is not None:
+            die_with(process.tether)
+        setup_logging(json=process.log_json, level=process.log_level)
         return role.run(settings)
     except PacelineError as error:
         return complain(name, error, status=1)
@@ -89,14 +91,3 @@ def complain(name: str, error: Exception, status: int) -> int:
     """One line on stderr; the status."""
     print(f"paceline {name}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
     return status
-
-
-def _settle(process: ProcessSettings, cores: Sequence[int]) -> None:
-    if process.tether is not None:
-        die_with(process.tether)
-    if cores:
-        try:
-            pin(cores)
-        except OSError as error:
-            raise StartError(f"--cpus: {list(cores)}: {error.strerror}") from None
-    setup_logging(json=process.log_json, level=process.log_level)

@@ -1,6 +1,6 @@
-"""Ties a process to the one that started it, and to its cores.
+"""Ties a process to the one that started it, and tells which cores there are.
 
-Done by the child itself, before anything heavy is imported: a hook between fork
+The tie is made by the child itself, before anything heavy is imported: a hook between fork
 and exec would run in a process that may hold threads.
 """
 
@@ -10,7 +10,6 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
 
@@ -22,12 +21,6 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         raise SystemExit("the process that started this one is gone")
-
-
-def pin(cores: Sequence[int]) -> None:
-    """Run on these cores only (Linux only); threads started later inherit it."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
 
 
 def available_cores() -> tuple[int, ...]:

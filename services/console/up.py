@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from services.common.errors import PacelineError
+from services.common.readyfile import write_line
 from services.common.serving.lifecycle import stop_on_signals
 from services.console.cluster import ClusterOptions
 from services.console.local import local_cluster
@@ -32,6 +33,8 @@ async def _until_stopped(options: ClusterOptions, ready_file: Path | None) -> in
     say("stopping")
     serve.cancel()
     await asyncio.wait([serve])
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else runs any more
     say("stopped")
     return 0
 
@@ -45,11 +48,7 @@ async def _serve(options: ClusterOptions, ready_file: Path | None) -> None:
         print(f"serving on {cluster.address} after {took:.1f} s; Ctrl-C stops it", flush=True)
         if ready_file is not None:
             write_line(ready_file, cluster.address)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            if ready_file is not None:
-                ready_file.unlink(missing_ok=True)
+        await asyncio.Event().wait()
 
 
 def describe(options: ClusterOptions) -> str:
@@ -68,10 +67,3 @@ def _count(number: int, noun: str) -> str:
 def say(line: str) -> None:
     """One line for the person who started it, apart from what scripts read on stdout."""
     print(f"paceline up: {line}", file=sys.stderr, flush=True)
-
-
-def write_line(path: Path, line: str) -> None:
-    """Write whole or not at all: a reader never sees half an address."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(line + "\n")
-    partial.replace(path)

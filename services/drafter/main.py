@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from services.common import serving
+from services.common.announcement import Announcement, AnnounceOptions
 from services.common.host import Emit, WorkerHost
-from services.common.readyfile import write_line
-from services.common.registry import Registration
 from services.common.serving import ServingOptions, TlsFiles
-from services.common.steps import OnStep
+from services.common.telemetry import StepTracer, Telemetry
 from services.common.types import DrafterCommand, DrafterEvent
 from services.drafter.core import DrafterCore
 from services.drafter.registry import build
 from services.drafter.settings import DrafterSettings
 
 
-def run(settings: DrafterSettings, on_step: OnStep | None = None) -> int:
+def run(settings: DrafterSettings) -> int:
     """Serve until SIGTERM or SIGINT; the exit status (1 = the engine failed).
 
-    `on_step` is called in the core's thread. Raises `StartError` when it cannot start.
+    Raises `StartError` when it cannot start.
     """
+    with _tracing(settings) as tracer:
+        host = make_host(settings, tracer)
+        tracer.watch(host.progress)
+        return serving.run(_serve(settings, host))
+
+
+def make_host(
+    settings: DrafterSettings, tracer: StepTracer | None = None
+) -> WorkerHost[DrafterCommand, DrafterEvent]:
+    """The host of a core with the methods of the settings, not started."""
     drafters = build(settings)
 
     def make_core(emit: Emit) -> DrafterCore:
@@ -27,14 +39,15 @@ def run(settings: DrafterSettings, on_step: OnStep | None = None) -> int:
             emit=emit,
             worker_id=settings.worker_id,
             max_window=settings.max_window,
-            on_step=on_step,
+            on_step=tracer.on_step if tracer is not None else None,
         )
 
-    return serving.run(_serve(settings, WorkerHost(make_core)))
+    return WorkerHost(make_core)
 
 
 async def _serve(settings: DrafterSettings, host: WorkerHost[DrafterCommand, DrafterEvent]) -> int:
-    announcement = _Announcement(settings, host)
+    options = AnnounceOptions(settings.redis, settings.advertise, settings.ready_file)
+    announcement = Announcement(options, host.describe(), host.progress)
     try:
         return await serving.serve_worker(
             _serving_options(settings),
@@ -47,33 +60,21 @@ async def _serve(settings: DrafterSettings, host: WorkerHost[DrafterCommand, Dra
         await announcement.withdraw()
 
 
-class _Announcement:
-    """Tells the registry, and the ready file, that this worker serves."""
-
-    def __init__(
-        self, settings: DrafterSettings, host: WorkerHost[DrafterCommand, DrafterEvent]
-    ) -> None:
-        self._settings = settings
-        self._host = host
-        self._registration: Registration | None = None
-
-    async def publish(self, address: str) -> None:
-        """Called once requests are served at `address`."""
-        if self._settings.redis is not None:
-            self._registration = Registration(
-                self._settings.redis,
-                self._host.describe(),
-                self._settings.advertise or address,
-                self._host.progress,
-            )
-            await self._registration.start()
-        if self._settings.ready_file is not None:
-            write_line(self._settings.ready_file, address)
-
-    async def withdraw(self, _address: str = "") -> None:
-        """No new sessions from now on."""
-        if self._registration is not None:
-            await self._registration.stop()
+@contextmanager
+def _tracing(settings: DrafterSettings) -> Iterator[StepTracer]:
+    telemetry = Telemetry.start(
+        "paceline-drafter",
+        "drafter",
+        settings.worker_id,
+        metrics_port=settings.metrics_port,
+        metrics_host=settings.metrics_host,
+    )
+    tracer = StepTracer(telemetry, "drafter")
+    try:
+        yield tracer
+    finally:
+        tracer.close()
+        telemetry.shutdown()
 
 
 def _serving_options(settings: DrafterSettings) -> ServingOptions:

@@ -63,6 +63,10 @@ class DrafterSettings(BaseSettings):
     grace: float = Field(
         10.0, ge=0, description="seconds that sessions get to move when the process is stopped"
     )
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="port of /metrics, 0 = a free one; left out: none"
+    )
+    metrics_host: str = Field("127.0.0.1", description="address that /metrics listens on")
     insecure: bool = Field(False, description="serve without TLS on other than loopback")
     tls_cert: Path | None = Field(None, description="PEM file of this server's certificate")
     tls_key: Path | None = Field(None, description="PEM file of its private key")

@@ -49,6 +49,8 @@ async def test_nothing_is_committed_after_the_finish(store):
     with pytest.raises(StoreError):
         await store.commit(KEY, 1, 2, 1, [8])
     assert await store.commit(KEY, 1, 1, 0, [7]) == 1
+    with pytest.raises(StoreError):
+        await store.commit(KEY, 1, 1, 0, [9])
 
 
 async def test_a_finished_session_is_acquired_as_it_is(store):

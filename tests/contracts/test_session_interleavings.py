@@ -2,12 +2,13 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from itertools import count
 
 from fakeredis import FakeServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.ports import StoredSession
+from orchestrator.ports import SessionKey, StoredSession
 from services.common.errors import Fenced, PacelineError
 from services.common.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, NEW, Backend
@@ -42,62 +43,74 @@ class World:
     ended: SessionStatus | None = None
 
 
-async def act(store, world: World, owner: Owner, action: str, tokens: list[int]) -> None:
+async def act(
+    store, key: SessionKey, world: World, owner: Owner, action: str, tokens: list[int]
+) -> None:
     owns = world.ended is None and owner.term == world.term
     match action:
         case "acquire":
-            taken: StoredSession = await store.acquire(KEY, owner.name)
+            taken: StoredSession = await store.acquire(key, owner.name)
             world.term += world.ended is None
             assert taken.term == world.term
-            owner.term, owner.length, owner.round = taken.term, taken.committed_len, 0
-            owner.sent = None
+            if world.ended is None:
+                owner.term, owner.length, owner.round = taken.term, taken.committed_len, 0
+                owner.sent = None
         case "commit":
             owner.round += 1
             owner.sent = (owner.term, owner.round, owner.length, tokens)
-            length = await store.commit(KEY, *owner.sent)
+            length = await store.commit(key, *owner.sent)
             assert owns
             world.text += tokens
             owner.length += len(tokens)
             assert length == owner.length
         case "repeat" if owner.sent:
-            await store.commit(KEY, *owner.sent)
+            await store.commit(key, *owner.sent)
         case "stale":
-            await store.commit(KEY, owner.term, owner.round + 1, owner.length - 1, [1])
+            await store.commit(key, owner.term, owner.round + 1, owner.length - 1, [1])
             raise AssertionError("a commit before the end of the text was taken")
         case "pause":
-            await store.pause(KEY, owner.term)
+            await store.pause(key, owner.term)
         case "finish":
-            await store.finish(KEY, owner.term, owner.length, FinishReason.STOP)
+            await store.finish(key, owner.term, owner.length, FinishReason.STOP)
             assert owner.term == world.term
             world.ended = world.ended or SessionStatus.FINISHED
         case "abort":
             world.ended = world.ended or SessionStatus.ABORTED
-            assert await store.abort(KEY) is world.ended
+            assert await store.abort(key) is world.ended
 
 
-async def play(actions) -> None:
-    backend = Backend(fake=FakeServer())
-    stores = {name: await backend.store() for name in OWNERS}
-    await stores["o1"].create(KEY, NEW)
+async def play(stores, key: SessionKey, actions) -> None:
+    await stores["o1"].create(key, NEW)
     world, owners = World(), {name: Owner(name) for name in OWNERS}
     owners["o2"].term = 0
     for name, action, tokens in actions:
         try:
-            await act(stores[name], world, owners[name], action, tokens)
+            await act(stores[name], key, world, owners[name], action, tokens)
         except PacelineError:
             assert action not in ("acquire", "abort")
-        stored = await stores["o1"].get(KEY)
+        stored = await stores["o1"].get(key)
         assert list(stored.committed) == world.text
         assert (stored.committed_len, stored.term) == (len(world.text), world.term)
         if world.ended:
             assert stored.status is world.ended
-    await backend.close()
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(ACTIONS, max_size=25))
-def test_two_owners_in_turn_leave_a_chain_of_accepted_commits(actions):
-    asyncio.run(play(actions))
+def test_two_owners_in_turn_leave_a_chain_of_accepted_commits():
+    backend, examples = Backend(fake=FakeServer()), count()
+
+    async def two_stores():
+        return {name: await backend.store() for name in OWNERS}
+
+    with asyncio.Runner() as runner:
+        stores = runner.run(two_stores())
+
+        @settings(max_examples=100, deadline=None)
+        @given(st.lists(ACTIONS, max_size=25))
+        def chain(actions):
+            runner.run(play(stores, SessionKey("acme", str(next(examples))), actions))
+
+        chain()
+        runner.run(backend.close())
 
 
 async def race(store, name: str, accepted: list[tuple[int, tuple[int, ...]]]) -> None:

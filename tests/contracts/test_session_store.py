@@ -4,9 +4,11 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from redis.crc import key_slot
 
 from orchestrator.ports import Created, SessionKey, StoredRound
 from orchestrator.sessions import StoreOptions
+from orchestrator.sessions.codec import keys_of
 from services.common.errors import (
     AlreadyExists,
     DataLoss,
@@ -67,6 +69,13 @@ async def test_names_that_read_alike_joined_stay_apart(store):
     pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c"), ("", "a/b/c"), ("a}", "{b"), ("a}{b", "")]
     for tenant, session_id in pairs:
         assert (await store.create(SessionKey(tenant, session_id), NEW)).created
+
+
+@pytest.mark.parametrize("tenant", ["acme", "", "a}", "{", "}{", "é"])
+def test_all_keys_of_a_session_live_in_one_cluster_slot(tenant):
+    keys = keys_of("paceline:", SessionKey(tenant, "s-1"))
+    assert len({key_slot(key.encode()) for key in keys}) == 1
+    assert len(set(keys)) == 3
 
 
 @pytest.mark.parametrize("ask", ["get", "abort", "acquire"])

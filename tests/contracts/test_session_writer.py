@@ -8,6 +8,7 @@ from fakeredis import FakeServer
 
 from orchestrator.ports import SessionKey
 from orchestrator.sessions import WriterOptions
+from orchestrator.sessions.writer import Writer
 from services.common.errors import DataLoss, StoreError
 from services.common.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, NEW, Backend
@@ -72,6 +73,26 @@ async def test_scripts_are_loaded_again_when_the_server_forgot_them(store, backe
     writes = [store.commit(KEY, 1, r, r - 1, [r]) for r in (1, 2, 3)]
     assert await asyncio.gather(*writes) == [1, 2, 3]
     assert (await store.get(KEY)).committed == (1, 2, 3)
+
+
+async def test_a_lost_reply_changes_nothing(store, monkeypatch):
+    execute, lost = Writer._execute, []
+
+    async def execute_and_lose_every_first_reply(writer, calls):
+        replies = await execute(writer, calls)
+        if calls not in lost:
+            lost.append(calls)
+            raise ConnectionError("the reply is lost")
+        return replies
+
+    monkeypatch.setattr(Writer, "_execute", execute_and_lose_every_first_reply)
+    assert (await store.create(KEY, NEW)).created
+    assert (await store.acquire(KEY, "o2")).term == 2
+    writes = [store.commit(KEY, 2, r, r - 1, [r]) for r in (1, 2)]
+    assert await asyncio.gather(*writes) == [1, 2]
+    await store.finish(KEY, 2, 2, FinishReason.LENGTH)
+    assert (await store.get(KEY)).committed == (1, 2)
+    assert len(lost) == 5
 
 
 async def test_a_broken_connection_is_not_noticed_by_callers(valkey):

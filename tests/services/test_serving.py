@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import grpc
 import pytest
@@ -22,10 +23,12 @@ from services.common.serving import (
     ServingOptions,
     TlsFiles,
     border,
+    channel_options,
     open_channel,
     status_of,
 )
 from services.common.serving.border import _CODES
+from services.common.serving.options import server_options
 
 CODES = {
     errors.InvalidRequest("sampling.top_p", 2.0, "(0, 1]"): grpc.StatusCode.INVALID_ARGUMENT,
@@ -301,3 +304,11 @@ def test_setting_logs_up_twice_leaves_one_handler(root_logger, capsys):
 def test_a_status_survives_its_own_bytes():
     status = status_of(errors.Overloaded("full"))
     assert status_pb2.Status.FromString(status.SerializeToString()) == status
+
+
+def test_grpc_knows_every_option_by_its_name():
+    """An option with a wrong name is ignored in silence, and links are cut for pinging."""
+    library = Path(grpc._cython.cygrpc.__file__).read_bytes()
+    options = server_options(ServingOptions(max_connection_age=60.0)) + channel_options()
+    for name, _ in options:
+        assert name.encode() + b"\0" in library, name

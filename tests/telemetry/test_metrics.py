@@ -135,7 +135,7 @@ def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, star
     families = page.families | scrape(worker).families
 
     declared = {metric.prometheus.removesuffix("_total"): metric for metric in names.every_metric()}
-    assert families.keys() - {"target"} == declared.keys()
+    assert families.keys() - {"target_info"} == declared.keys()
     for name, metric in declared.items():
         assert families[name].type == KINDS[metric.kind]
         assert families[name].documentation == metric.help

@@ -9,10 +9,11 @@ local length, last, last_base = tonumber(stored[2]), tonumber(stored[3]), tonumb
 local count = #packed / 4
 
 if round <= last then
-  -- A replay. What it says must be what is stored; a finished session may have dropped its text.
+  -- A replay. What it says must be what is stored, unless that was dropped at an ephemeral end.
   local ended = stored[1] == 'finished'
+  local dropped = ended and redis.call('EXISTS', text) == 0
   local same = base + count <= length and (round < last or base == last_base)
-  if same and not ended and count > 0 then
+  if same and not dropped and count > 0 then
     same = redis.call('GETRANGE', text, base * 4, (base + count) * 4 - 1) == packed
   end
   if not same then return {'conflict', 'round ' .. round .. ' was committed with other content'} end

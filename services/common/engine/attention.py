@@ -47,19 +47,18 @@ def ragged_attention(
         if kwargs.get(name) is not None:
             raise StartError(f"{type(module).__name__} needs {name}, which is not supported")
     layer: int = module.layer_idx  # type: ignore[assignment]
-    pieces = paceline_layout.pieces
-    outputs = []
-    for piece in pieces:
-        rows = (2, piece.row, piece.count)
-        one = len(pieces) == 1
-        keys, values = piece.cache.write(
-            layer,
-            piece.past,
-            key if one else key.narrow(*rows),
-            value if one else value.narrow(*rows),
-        )
-        own = query if one else query.narrow(*rows)
-        outputs.append(_attend(piece, own, keys, values, scaling, sliding_window, softcap))
+    counts = paceline_layout.counts
+    parts = zip(
+        paceline_layout.pieces,
+        query.split(counts, dim=2),
+        key.split(counts, dim=2),
+        value.split(counts, dim=2),
+        strict=True,
+    )
+    outputs = [
+        _attend(piece, q, *piece.cache.write(layer, piece.past, k, v), scaling, sliding_window, softcap)
+        for piece, q, k, v in parts
+    ]
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)), None
 
 

@@ -136,6 +136,7 @@ class Layout:
             raise ValueError("two segments of one forward share a cache")
         starts = accumulate((len(segment.token_ids) for segment in segments), initial=0)
         self.pieces = [Piece(*pair) for pair in zip(segments, starts, strict=False)]
+        self.counts = [piece.count for piece in self.pieces]
         self.token_ids = [token for segment in segments for token in segment.token_ids]
         self.positions = [position for piece in self.pieces for position in piece.positions]
 

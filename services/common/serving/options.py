@@ -67,7 +67,7 @@ def server_options(options: ServingOptions) -> list[tuple[str, int]]:
     chosen = [
         *_BOTH_SIDES,
         # Below the peers' ping interval, else they are cut off for pinging too much.
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.so_reuseport", 0),
     ]
     if options.max_connection_age is not None:

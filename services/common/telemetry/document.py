@@ -23,8 +23,9 @@ Every process serves Prometheus metrics at `/metrics` when it is given a port fo
 them. Traces and metrics leave by OTLP/gRPC when the standard OpenTelemetry
 variables ask for it: an endpoint in `OTEL_EXPORTER_OTLP_ENDPOINT`, or
 `OTEL_TRACES_EXPORTER=otlp`, `OTEL_METRICS_EXPORTER=otlp` (`none` turns one off).
-`OTEL_SDK_DISABLED=true` turns everything off. `OTEL_TRACES_SAMPLER` samples
-(default `parentbased_always_on`), `OTEL_BSP_*` sizes the queue of spans,
+`OTEL_SDK_DISABLED=true` turns everything off. `OTEL_TRACES_SAMPLER` of the
+orchestrator decides which sessions are traced (default `parentbased_always_on`);
+rounds and workers follow. `OTEL_BSP_*` sizes the queue of spans,
 `OTEL_RESOURCE_ATTRIBUTES` adds to the process's attributes. A collector that is
 down costs spans, never a token's time. No prompt and no output is ever in here.
 

@@ -12,19 +12,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
 
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from opentelemetry.trace import Link, SpanKind, TraceState
-from opentelemetry.util.types import Attributes
 
 from services.common.errors import StartError
-from services.common.telemetry.propagation import span_context
 
 # A batch is encoded with the interpreter lock held: small ones delay no token.
 _BATCH_VARIABLE, _BATCH_SIZE = "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 128
@@ -103,41 +97,6 @@ class MetricPipe:
     def cut(self) -> None:
         """Wake the sender out of its pause between two tries, to give up."""
         self._exporter.shutdown()
-
-
-class FollowLinks(Sampler):
-    """A span without a parent but with links is taken if any linked span is.
-
-    A batch's span belongs to the traces of its members, so chance must not decide
-    on it again. Everything else is left to `inner`.
-    """
-
-    def __init__(self, inner: Sampler) -> None:
-        self._inner = inner
-
-    def should_sample(
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: SpanKind | None = None,
-        attributes: Attributes = None,
-        links: Sequence[Link] | None = None,
-        trace_state: TraceState | None = None,
-    ) -> SamplingResult:
-        """Decide on a new span."""
-        orphan = parent_context is None or not span_context(parent_context).is_valid
-        if orphan and links:
-            taken = any(link.context.trace_flags.sampled for link in links)
-            decision = Decision.RECORD_AND_SAMPLE if taken else Decision.DROP
-            return SamplingResult(decision, attributes)
-        return self._inner.should_sample(
-            parent_context, trace_id, name, kind, attributes, links, trace_state
-        )
-
-    def get_description(self) -> str:
-        """What the sampler does, in one line."""
-        return f"FollowLinks({self._inner.get_description()})"
 
 
 _NOISY = (

@@ -89,19 +89,19 @@ SPEC_DRAFT = SpanName(
     "orchestrator",
     "client",
     "spec_round",
-    "Drafting the block; it ends where the round starts, for drafting runs ahead.",
+    "Drafting the block; it ends where the round starts, as drafting runs ahead.",
 )
 SPEC_VERIFY = SpanName(
     "spec_verify",
     "orchestrator",
     "client",
     "spec_round",
-    "The block's way to the verifier and back; the parent of the verifier's `verify`.",
+    "The block's way to the verifier and back; its figures are on the round.",
 )
 PREFILL = SpanName(
     "prefill",
     "orchestrator, verifier, drafter",
-    "client (orchestrator), server (worker)",
+    "client, on a worker server",
     "Generate",
     "Opening the session on a worker, prompt included; on a worker, one step of it.",
 )
@@ -153,7 +153,9 @@ METHOD = Attribute("paceline.method", "The drafting method; empty = plain decodi
 MODE = Attribute("paceline.rejection_sample_method", "How draft tokens are verified.")
 EPOCH = Attribute("paceline.epoch", "Draft generation of the session.")
 ROUND_INDEX = Attribute("paceline.round.index", "Number of the round in its session.")
-ROUND_OUTCOME = Attribute("paceline.round.outcome", "What became of the block: one of the outcomes.")
+ROUND_OUTCOME = Attribute(
+    "paceline.round.outcome", "What became of the block: one of the outcomes."
+)
 DRAFT_TOKENS = Attribute("paceline.draft.tokens", "Draft tokens in the block.")
 ACCEPTED_TOKENS = Attribute("paceline.accepted.tokens", "Draft tokens the target accepted.")
 EMITTED_TOKENS = Attribute(
@@ -170,7 +172,7 @@ DRAFTER = Attribute("paceline.draft.worker.id", "The drafter; empty = nothing dr
 VERIFIER = Attribute("paceline.verify.worker.id", "The verifier.")
 WORKER = Attribute("paceline.worker.id", "The worker a session was opened on.")
 CACHED_TOKENS = Attribute("paceline.prefill.cached_tokens", "Prompt tokens found in a cache.")
-COMPLETED = Attribute("paceline.completed", "False when the work was given up before its end.")
+COMPLETED = Attribute("paceline.completed", "False: the work was given up before its end.")
 STEP_TOKENS = Attribute(
     "paceline.step.tokens", "Tokens of the step: drafted, checked or fed as prompt."
 )

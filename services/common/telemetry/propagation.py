@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opentelemetry.context import Context
-from opentelemetry.trace import INVALID_SPAN_CONTEXT, Span, SpanContext, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
 from opentelemetry.trace.propagation import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -27,8 +27,3 @@ def span_context(context: Context) -> SpanContext:
     """The span context in `context`, or the invalid one."""
     span = get_current_span(context)
     return span.get_span_context() or INVALID_SPAN_CONTEXT
-
-
-def child_context(span: Span) -> Context:
-    """A context whose only content is `span`."""
-    return set_span_in_context(span, Context())

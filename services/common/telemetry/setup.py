@@ -14,13 +14,14 @@ from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NoOpTracer, Tracer, get_current_span
 from prometheus_client import CollectorRegistry, start_http_server
 
 from services.common.errors import StartError
 from services.common.telemetry import names
+from services.common.telemetry.children import ChildSpans, ProcessResource
 from services.common.telemetry.exporting import (
-    FollowLinks,
     MetricPipe,
     SpanPipe,
     wants_otlp,
@@ -37,7 +38,11 @@ SCOPE = "paceline"
 
 
 class Telemetry:
-    """What a process traces and counts with. Made by `start`, ended by `shutdown`."""
+    """What a process traces and counts with. Made by `start`, ended by `shutdown`.
+
+    `tracer` starts the spans that sampling decides on; `children` takes those below
+    them, and is None when no trace leaves the process.
+    """
 
     def __init__(
         self, resource: Resource, spans: SpanPipe | None, metrics: MetricPipe | None
@@ -50,7 +55,13 @@ class Telemetry:
         # No span is ever "current" where we count, so there is nothing to exemplify.
         self._meters = MeterProvider(readers, resource, AlwaysOffExemplarFilter(), False)
         self._meter = self._meters.get_meter(SCOPE)
-        self.tracer: Tracer = _tracer(resource, spans) if spans else NoOpTracer()
+        self.tracer: Tracer = NoOpTracer()
+        self.children: ChildSpans | None = None
+        if spans is not None:
+            provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+            provider.add_span_processor(spans.processor)
+            self.tracer = provider.get_tracer(SCOPE)
+            self.children = ChildSpans(resource, InstrumentationScope(SCOPE), spans.processor)
         self._page: _Page | None = None
 
     @classmethod
@@ -69,14 +80,14 @@ class Telemetry:
         `metrics_port`: 0 picks a free one, None serves no `/metrics`. Raises
         StartError for a port that is taken or a variable we cannot satisfy.
         """
-        resource = Resource.create(
-            {
-                names.SERVICE_NAME: service_name,
-                names.SERVICE_INSTANCE: worker_id,
-                names.SERVICE_VERSION: version,
-                names.ROLE: role,
-            }
-        )
+        about = {
+            names.SERVICE_NAME: service_name,
+            names.SERVICE_INSTANCE: worker_id,
+            names.SERVICE_VERSION: version,
+            names.ROLE: role,
+        }
+        given = Resource.create({name: value for name, value in about.items() if value})
+        resource = ProcessResource(dict(given.attributes))
         spans = SpanPipe() if wants_otlp("traces") else None
         metrics = MetricPipe() if wants_otlp("metrics") else None
         telemetry = cls(resource, spans, metrics)
@@ -147,14 +158,6 @@ class _Page:
         self.server.shutdown()
         self.server.server_close()
         self.thread.join(1.0)
-
-
-def _tracer(resource: Resource, spans: SpanPipe) -> Tracer:
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    # The provider's own sampler is the one that OTEL_TRACES_SAMPLER names.
-    provider.sampler = FollowLinks(provider.sampler)
-    provider.add_span_processor(spans.processor)
-    return provider.get_tracer(SCOPE)
 
 
 def trace_ids() -> Mapping[str, str]:

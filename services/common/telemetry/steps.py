@@ -14,20 +14,21 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind
+from opentelemetry.trace import Link, SpanContext
+from opentelemetry.util.types import AttributeValue
 
 from services.common.steps import StepEntry, StepRecord
 from services.common.telemetry import names
+from services.common.telemetry.children import ChildSpans, child_of, sampled_root
 from services.common.telemetry.propagation import parent_context, span_context
 from services.common.telemetry.setup import Telemetry
 from services.common.types import Progress
 
 _MOST_WAITING = 4096
 _MEMBER_SPANS = {
-    "verify": names.VERIFY.name,
-    "draft": names.DRAFT.name,
-    "prefill": names.PREFILL.name,
+    "verify": names.VERIFY,
+    "draft": names.DRAFT,
+    "prefill": names.PREFILL,
 }
 
 
@@ -36,8 +37,8 @@ class StepTracer:
 
     def __init__(self, telemetry: Telemetry, role: Literal["verifier", "drafter"]) -> None:
         self._telemetry, self._role = telemetry, role
-        batch = names.VERIFY_BATCH if role == "verifier" else names.DRAFT_BATCH
-        self._batch_name = batch.name
+        self._children = telemetry.children
+        self._batch = names.VERIFY_BATCH if role == "verifier" else names.DRAFT_BATCH
         self._seconds = telemetry.histogram(names.STEP_SECONDS)
         self._sessions = telemetry.histogram(names.STEP_SESSIONS)
         self._waits = telemetry.histogram(names.STEP_WAIT_SECONDS)
@@ -89,46 +90,39 @@ class StepTracer:
         for entry in record.entries:
             self._waits.record(entry.queue_ms / 1e3, self._wait_labels[entry.kind])
             self._tokens.add(entry.tokens, self._role, entry.kind)
-        members = [(e, parent_context(e.traceparent)) for e in record.entries if _sampled(e)]
-        if members:
-            self._trace(record, members)
+        members = [(e, parent) for e in record.entries if (parent := _sampled_parent(e))]
+        if members and self._children is not None:
+            self._trace(self._children, record, members)
 
-    def _trace(self, record: StepRecord, members: list[tuple[StepEntry, Context]]) -> None:
-        links = [Link(span_context(parent)) for _, parent in members]
-        batch = self._telemetry.tracer.start_span(
-            self._batch_name, Context(), links=links, start_time=record.started_ns
-        )
-        if not batch.is_recording():
-            return
-        size = len(record.entries)
-        tokens = sum(entry.tokens for entry in record.entries)
-        batch.set_attributes({names.STEP_SIZE: size, names.STEP_TOKENS: tokens})
-        for entry, parent in members:
-            self._trace_member(record, entry, parent, batch)
-        batch.end(record.ended_ns)
-
-    def _trace_member(
-        self, record: StepRecord, entry: StepEntry, parent: Context, batch: Span
+    def _trace(
+        self, children: ChildSpans, record: StepRecord, members: list[tuple[StepEntry, SpanContext]]
     ) -> None:
-        member = self._telemetry.tracer.start_span(
-            _MEMBER_SPANS[entry.kind],
-            parent,
-            SpanKind.SERVER,
-            {
+        batch = sampled_root()
+        start, end = record.started_ns, record.ended_ns
+        tokens = sum(entry.tokens for entry in record.entries)
+        size = len(record.entries)
+        about: dict[str, AttributeValue] = {names.STEP_SIZE: size, names.STEP_TOKENS: tokens}
+        links = [Link(parent) for _, parent in members]
+        children.emit(self._batch, batch, None, start, end, about, links=links)
+        for entry, parent in members:
+            about = {
                 names.STEP_TOKENS: entry.tokens,
                 names.STEP_QUEUE_MS: entry.queue_ms,
-                names.STEP_SIZE: len(record.entries),
+                names.STEP_SIZE: size,
                 names.ROUND_INDEX: entry.round,
-            },
-            [Link(batch.get_span_context())],
-            record.started_ns,
-        )
-        member.end(record.ended_ns)
+            }
+            name, place = _MEMBER_SPANS[entry.kind], child_of(parent)
+            back = (Link(batch),)
+            children.emit(name, place, parent, start, end, about, kind="server", links=back)
 
 
-def _sampled(entry: StepEntry) -> bool:
-    """Whether the sampled flag, the lowest bit of the last field, is set."""
-    return entry.traceparent[-2:] in _SAMPLED_FLAGS
+def _sampled_parent(entry: StepEntry) -> SpanContext | None:
+    """The span that an entry belongs to, if its trace is taken."""
+    # The sampled flag is the lowest bit of the last field: most entries end here.
+    if entry.traceparent[-1:] not in _SAMPLED:
+        return None
+    parent = span_context(parent_context(entry.traceparent))
+    return parent if parent.is_valid else None
 
 
-_SAMPLED_FLAGS = frozenset(f"{flags:02x}" for flags in range(1, 256, 2))
+_SAMPLED = frozenset("13579bdf")

@@ -1,0 +1,149 @@
+"""From keyword arguments to a GenerateRequest. What is left out stays out of the message."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
+
+import grpc
+
+from paceline.errors import FieldViolation, InvalidArgument
+from paceline.results import Method
+from paceline.v1 import inference_pb2 as pb
+
+_METHODS = {
+    Method.AUTO: pb.REJECTION_SAMPLE_METHOD_AUTO,
+    Method.COUPLED: pb.REJECTION_SAMPLE_METHOD_COUPLED,
+    Method.STANDARD: pb.REJECTION_SAMPLE_METHOD_STANDARD,
+    Method.BLOCK: pb.REJECTION_SAMPLE_METHOD_BLOCK,
+}
+
+
+class Options(TypedDict, total=False):
+    """How to sample, speculate and report; all left out = the server's defaults.
+
+    Sampling follows the usual names. `logprobs` is the number of alternatives
+    to report with each token. At most one of `json_schema`, `regex`, `choice`.
+    `method` names a drafter; `num_speculative_tokens` caps the draft window.
+    `include_rounds` asks for statistics, text and origin per token.
+    `ephemeral` keeps no text on the server after the end.
+    """
+
+    model: str
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    max_tokens: int
+    min_tokens: int
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    seed: int
+    logit_bias: Mapping[int, float]
+    logprobs: int
+    json_schema: str
+    regex: str
+    choice: Sequence[str]
+    include_stop_str_in_output: bool
+    skip_special_tokens: bool
+    method: str
+    num_speculative_tokens: int
+    rejection_sample_method: Method | str
+    disable_speculative_decoding: bool
+    num_candidates: int
+    include_rounds: bool
+    ephemeral: bool
+
+
+Message = Mapping[str, str]
+"""One turn of a conversation: {"role": ..., "content": ...}."""
+
+_SPECULATION = frozenset(field.name for field in pb.SpeculationParams.DESCRIPTOR.fields)
+_TOP_LEVEL = frozenset({"model", "include_rounds", "ephemeral"})
+
+
+def build_request(
+    prompt: str | None,
+    tokens: Sequence[int] | None,
+    messages: Sequence[Message] | None,
+    request_id: str | None,
+    options: Mapping[str, Any],
+) -> pb.GenerateRequest:
+    """The request. Without an id it gets one, so that it can be aborted and retried.
+
+    Raises InvalidArgument for a value that its field cannot hold, TypeError for
+    an unknown option or for not exactly one input.
+    """
+    if sum(given is not None for given in (prompt, tokens, messages)) != 1:
+        raise TypeError("give exactly one of prompt, tokens and messages")
+    if unknown := options.keys() - Options.__annotations__.keys():
+        raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+    request = pb.GenerateRequest(request_id=request_id or uuid.uuid4().hex)
+    _fill(request, "prompt", prompt)
+    _fill(request.tokens, "ids", tokens, "tokens.ids")
+    _fill(request.conversation, "messages", messages, "conversation.messages")
+    for name, value in options.items():
+        _set_option(request, name, value)
+    return request
+
+
+def _set_option(request: pb.GenerateRequest, name: str, value: Any) -> None:
+    if name in _TOP_LEVEL:
+        _fill(request, name, value)
+    elif name in _SPECULATION:
+        _fill(request.speculation, name, value, f"speculation.{name}")
+    else:
+        _fill(request.sampling, name, value, f"sampling.{name}")
+
+
+def _fill(message: Any, name: str, value: Any, path: str = "") -> None:
+    """Set one field, unless `value` is None; `path` names it in the error."""
+    if value is None:
+        return
+    try:
+        message.MergeFrom(type(message)(**{name: _WIRE.get(name, _as_is)(value)}))
+        message.SetInParent()
+    except (TypeError, ValueError) as error:
+        raise _refused(path or name, value, error) from None
+
+
+def _refused(path: str, value: Any, error: Exception) -> InvalidArgument:
+    text = f"{path}: {value!r} does not fit: {error}"
+    code = grpc.StatusCode.INVALID_ARGUMENT
+    return InvalidArgument(text, code=code, violations=(FieldViolation(path, text),))
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _strings(value: str | Sequence[str]) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _turns(messages: Sequence[Message]) -> list[pb.Message]:
+    return [pb.Message(**message) for message in messages]
+
+
+def _choice(options: Sequence[str]) -> pb.Choice:
+    return pb.Choice(options=_strings(options))
+
+
+def _method(value: Method | str) -> int:
+    allowed = ", ".join(method.value for method in _METHODS)
+    if value not in _METHODS:
+        raise ValueError(f"allowed is {allowed}")
+    return _METHODS[Method(value)]
+
+
+_WIRE: dict[str, Callable[[Any], Any]] = {
+    "stop": _strings,
+    "messages": _turns,
+    "choice": _choice,
+    "rejection_sample_method": _method,
+}

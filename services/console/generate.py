@@ -1,0 +1,110 @@
+"""`paceline generate`: one prompt, its text as it is committed, and the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from paceline import Chunk, Client, Event, PacelineError
+from rich.console import Console
+
+from services.console.figures import Measured, Stopwatch, summary
+from services.console.process import complain
+from services.console.render import Colours, PlainText, Renderer
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOptions:
+    """What to ask and how to show it. `options` go to the client as they are."""
+
+    address: str
+    prompt: str
+    raw: bool = False
+    system: str = ""
+    as_json: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def run_generate(options: GenerateOptions) -> int:
+    """Generate and print; the exit status."""
+    try:
+        asyncio.run(_generate(options))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except PacelineError as error:
+        return complain("generate", error, status=1)
+    return 0
+
+
+async def _generate(options: GenerateOptions) -> None:
+    async with Client(options.address) as client:
+        asked = await question(client, options.prompt, raw=options.raw, system=options.system)
+        asked |= {"include_rounds": True, **options.options}
+        if options.as_json:
+            await follow(client, asked, _print_json)
+            return
+        renderer = renderer_for(Console(highlight=False))
+        try:
+            measured = await follow(client, asked, shown_by(renderer))
+        finally:
+            renderer.end()
+    report_end(measured)
+
+
+async def question(
+    client: Client, prompt: str, *, raw: bool = False, system: str = ""
+) -> dict[str, Any]:
+    """The prompt as the model wants it: a conversation if it has a chat template."""
+    if raw or not (await client.model_info()).has_chat_template:
+        return {"prompt": prompt}
+    turns = [{"role": "user", "content": prompt}]
+    return {"messages": [{"role": "system", "content": system}, *turns] if system else turns}
+
+
+async def follow(
+    client: Client, asked: Mapping[str, Any], on_event: Callable[[Event], None]
+) -> Measured:
+    """Run one generation; its figures. Raises the client's errors."""
+    watch = Stopwatch()
+    measured = None
+    async for event in client.generate(**asked):
+        measured = watch.see(event)
+        on_event(event)
+    if measured is None:
+        raise PacelineError("the stream ended before the generation did")
+    return measured
+
+
+def shown_by(renderer: Renderer) -> Callable[[Event], None]:
+    """Shows the chunks among the events."""
+
+    def show(event: Event) -> None:
+        if isinstance(event, Chunk):
+            renderer.show(event)
+
+    return show
+
+
+def renderer_for(console: Console) -> Renderer:
+    """Colours in a terminal, the bare text in a pipe."""
+    return Colours(console) if console.is_terminal else PlainText(console)
+
+
+def report_end(measured: Measured) -> None:
+    """The summary, beside the text rather than in it."""
+    console = Console(stderr=True, highlight=False)
+    end = f"session {measured.started.session_id} · seed {measured.started.seed}"
+    reason = measured.complete.finish_reason.value
+    console.print(f"{summary(measured)}\n{end} · ended by {reason}", style="dim", soft_wrap=True)
+
+
+def _print_json(event: Event) -> None:
+    line = {"event": type(event).__name__.lower(), **asdict(event)}
+    sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,134 @@
+"""The text that leaves the whole system is the target's own, token for token (float32)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from paceline import Generation
+
+from tests.integration.cluster import (
+    PROMPT,
+    Cluster,
+    cluster,
+    plain,
+    start_drafter,
+    start_verifier,
+    target,
+)
+from tests.models import tiny_tokenizer
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2", "phi3")
+TOKENS = 40
+
+
+async def greedy(
+    running: Cluster, prompt: str = PROMPT, tokens: int = TOKENS, **more
+) -> Generation:
+    return await running.client.generate(
+        prompt, temperature=0.0, max_tokens=tokens, ignore_eos=True, include_rounds=True, **more
+    )
+
+
+async def coupled(running: Cluster, prompt: str = PROMPT, seed: int = 7, **more) -> Generation:
+    options = {"temperature": 1.0, "max_tokens": TOKENS, "ignore_eos": True, **more}
+    return await running.client.generate(prompt, seed=seed, include_rounds=True, **options)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+async def test_greedy_output_equals_transformers_with_every_drafter(arch):
+    drafters = [
+        await start_drafter("same", arch, methods=("model", "ngram")),
+    ]
+    async with cluster([await start_verifier(arch=arch)], drafters) as running:
+        expected = plain(PROMPT, TOKENS, arch)
+        own = await greedy(running, method="model")
+        copied = await greedy(running, method="ngram")
+        alone = await greedy(running, disable_speculative_decoding=True)
+    assert list(own.token_ids) == expected
+    assert list(copied.token_ids) == expected
+    assert list(alone.token_ids) == expected
+    assert alone.speculation.num_draft_tokens == 0
+
+
+@pytest.mark.parametrize("pacing", ["eager", "fixed"])
+@pytest.mark.parametrize("blocks", [1, 2])
+async def test_the_target_as_its_own_drafter_is_always_accepted_and_never_rolled_back(
+    pacing, blocks
+):
+    from orchestrator.core.state import Limits
+
+    options = {"pacing": pacing, "limits": Limits(max_in_flight=blocks), "fallback": False}
+    async with cluster([await start_verifier()], [await start_drafter()], **options) as running:
+        for run in (await greedy(running), await coupled(running)):
+            assert run.speculation.num_draft_tokens > 0
+            assert run.speculation.draft_acceptance_rate == 1.0
+            assert {stats.epoch for stats in run.rounds} == {1}
+
+
+async def test_a_coupled_text_depends_on_the_seed_alone():
+    """Not on the drafter, its window, chained blocks, or who else is served meanwhile."""
+    texts = []
+    other = await start_drafter("other", seed=3, methods=("model", "ngram"))
+    same = await start_drafter("same")
+    async with cluster([await start_verifier()], [other]) as running:
+        texts.append(await coupled(running, disable_speculative_decoding=True))
+        for method, window in (("model", 1), ("model", 5), ("ngram", 16)):
+            texts.append(await coupled(running, method=method, num_speculative_tokens=window))
+        crowd = [coupled(running, seed=seed, top_p=0.9) for seed in range(20, 27)]
+        texts += (await asyncio.gather(coupled(running), *crowd))[:1]
+    async with cluster([await start_verifier()], [same]) as running:
+        texts.append(await coupled(running))
+        assert (await coupled(running, seed=8)).token_ids != texts[0].token_ids
+    assert len({text.token_ids for text in texts}) == 1
+
+
+async def test_sixteen_sessions_at_once_finish_with_the_text_they_give_alone():
+    prompts = [PROMPT[: 8 + 4 * i] for i in range(16)]
+    drafters = [await start_drafter("d1", seed=3, methods=("model", "ngram"))]
+    async with cluster([await start_verifier()], drafters) as running:
+        options = [{"tokens": 10 + 7 * i, "method": ("model", "ngram")[i % 2]} for i in range(16)]
+        together = await asyncio.gather(
+            *(greedy(running, p, **o) for p, o in zip(prompts, options, strict=True))
+        )
+    for prompt, option, run in zip(prompts, options, together, strict=True):
+        assert list(run.token_ids) == plain(prompt, option["tokens"])
+
+
+async def test_the_text_is_the_decoded_tokens_and_the_chunks_joined():
+    async with cluster([await start_verifier()], [await start_drafter(seed=3)]) as running:
+        events = [
+            event
+            async for event in running.client.generate(
+                PROMPT, temperature=0.0, max_tokens=TOKENS, ignore_eos=True, include_rounds=True
+            )
+        ]
+    chunks, complete = events[1:-1], events[-1]
+    tokens = [token for chunk in chunks for token in chunk.token_ids]
+    text = "".join(chunk.text for chunk in chunks)
+    assert complete.text == text
+    assert (
+        tiny_tokenizer().decode(tokens, skip_special_tokens=True).startswith(text.rstrip("\ufffd"))
+    )
+    assert all("".join(chunk.pieces) == chunk.text for chunk in chunks)
+    assert [len(chunk.origins) for chunk in chunks] == [len(c.token_ids) for c in chunks]
+    assert sum(s.emitted_tokens for chunk in chunks for s in chunk.rounds) == len(tokens)
+
+
+async def test_logprobs_are_those_of_the_raw_law():
+    import torch
+
+    async with cluster([await start_verifier()], [await start_drafter(seed=3)]) as running:
+        run = await running.client.generate(
+            PROMPT, temperature=0.7, top_k=5, seed=1, max_tokens=12, ignore_eos=True, logprobs=3
+        )
+    ids = tiny_tokenizer().encode(PROMPT) + list(run.token_ids)
+    with torch.no_grad():
+        rows = torch.log_softmax(target()(torch.tensor([ids])).logits[0].float(), dim=-1)
+    first = len(ids) - len(run.token_ids) - 1
+    for index, entry in enumerate(run.logprobs):
+        row = rows[first + index]
+        assert entry.token_id == run.token_ids[index]
+        assert entry.logprob == pytest.approx(row[entry.token_id].item(), abs=1e-3)
+        best = torch.topk(row, 3)
+        assert entry.top_token_ids == tuple(best.indices.tolist())
