@@ -130,7 +130,7 @@ class SessionStore(Protocol):
         token_ids: Sequence[int],
         record: bytes = b"",
     ) -> Awaitable[int]:
-        """Append one round's tokens after output[:base_len]; the new committed length.
+        """Append one round's tokens after output[:base_len]; the length right after it.
 
         `round` grows within a term. A repeated round with equal content changes
         nothing; with other content it raises StoreError.

@@ -78,4 +78,4 @@ class Meters:
 
     def ended(self, seconds: float, reason: str) -> None:
         """A session is over here."""
-        self._request.record(seconds, {"finish_reason": reason})
+        self._request.record(seconds, reason)

@@ -83,7 +83,7 @@ def build_request(
         raise TypeError("give exactly one of prompt, tokens and messages")
     if unknown := options.keys() - Options.__annotations__.keys():
         raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
-    request = pb.GenerateRequest(request_id=request_id or uuid.uuid4().hex)
+    request = pb.GenerateRequest(request_id=uuid.uuid4().hex if request_id is None else request_id)
     _fill(request, "prompt", prompt)
     _fill(request.tokens, "ids", tokens, "tokens.ids")
     _fill(request.conversation, "messages", messages, "conversation.messages")

@@ -118,7 +118,7 @@ async def test_a_repeated_round_changes_nothing(store):
     await store.commit(KEY, 1, 1, 0, [7, 8])
     await store.commit(KEY, 1, 3, 2, [9])
     assert await store.commit(KEY, 1, 3, 2, [9]) == 3
-    assert await store.commit(KEY, 1, 1, 0, [7, 8]) == 3
+    assert await store.commit(KEY, 1, 1, 0, [7, 8]) == 2
     assert (await store.get(KEY)).committed == (7, 8, 9)
     assert len(await store.rounds(KEY)) == 2
 

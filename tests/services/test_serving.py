@@ -1,8 +1,6 @@
 """Errors become statuses by one table; servers listen only where they may."""
 
 import inspect
-import json
-import logging
 import os
 import signal
 import subprocess
@@ -17,7 +15,6 @@ from grpc_status import rpc_status
 from paceline.v1 import inference_pb2, inference_pb2_grpc
 
 from services.common import errors
-from services.common.logs import JsonFormatter, setup_logging
 from services.common.serving import (
     GrpcServer,
     ServingOptions,
@@ -266,39 +263,6 @@ def test_a_signal_ends_a_process_with_status_zero(number):
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert (result.returncode, result.stderr) == (0, "")
-
-
-@pytest.fixture
-def root_logger():
-    root = logging.getLogger()
-    kept = root.handlers[:], root.level
-    yield root
-    root.handlers[:], root.level = kept
-
-
-def test_json_logs_are_one_object_a_line_with_the_given_context():
-    formatter = JsonFormatter(lambda: {"trace_id": "abc"})
-    try:
-        raise ValueError("two\nlines")
-    except ValueError:
-        record = logging.LogRecord(
-            "a.b", logging.WARNING, "f", 1, "said %s", ("x",), sys.exc_info()
-        )
-    line = formatter.format(record)
-    assert "\n" not in line
-    fields = json.loads(line)
-    assert fields["message"] == "said x"
-    assert (fields["level"], fields["logger"]) == ("warning", "a.b")
-    assert fields["trace_id"] == "abc"
-    assert "ValueError" in fields["exception"]
-
-
-def test_setting_logs_up_twice_leaves_one_handler(root_logger, capsys):
-    setup_logging(json=False)
-    setup_logging(json=True, level="info")
-    logging.getLogger("x").info("hello")
-    assert len(root_logger.handlers) == 1
-    assert json.loads(capsys.readouterr().err)["message"] == "hello"
 
 
 def test_a_status_survives_its_own_bytes():

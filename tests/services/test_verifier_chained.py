@@ -83,6 +83,11 @@ def test_a_rejection_discards_every_block_chained_behind_it(table, text):
     assert table.verdict(block(4, 2, text[2:4], epoch=2)).accepted == 2
 
 
+def test_a_block_never_extends_one_that_was_rejected_wherever_it_begins(table, text):
+    table.verdict(block(1, 0, [text[0], other(text[1])]))
+    assert table.verdict(block(2, 1, text[1:3], extends_round=1)).discarded
+
+
 def test_a_long_chain_of_blocks_gives_the_targets_text(table, text):
     blocks = [
         block(i + 1, 3 * i, text[3 * i : 3 * i + 3], extends_round=i, want_bonus=i % 2 == 0)

@@ -18,7 +18,7 @@ if round <= last then
   end
   if not same then return {'conflict', 'round ' .. round .. ' was committed with other content'} end
   if not ended then hold() end
-  return {'ok', length}
+  return {'ok', base + count}
 end
 
 if stored[1] == 'finished' then return {'ended'} end

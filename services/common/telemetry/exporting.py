@@ -15,10 +15,10 @@ import time
 
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from services.common.errors import StartError
+from services.common.telemetry.buckets import SentReader, Shelf
 
 # A batch is encoded with the interpreter lock held: small ones delay no token.
 _BATCH_VARIABLE, _BATCH_SIZE = "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 128
@@ -86,13 +86,13 @@ class SpanPipe:
 
 
 class MetricPipe:
-    """Metrics on their way to the collector, every `OTEL_METRIC_EXPORT_INTERVAL`."""
+    """Metrics on their way to the collector."""
 
-    def __init__(self) -> None:
+    def __init__(self, shelf: Shelf) -> None:
         for name in _NOISY:
             logging.getLogger(name).addFilter(_QUIET)
         self._exporter = OTLPMetricExporter()
-        self.reader: MetricReader = PeriodicExportingMetricReader(self._exporter)
+        self.reader = SentReader(shelf, self._exporter)
 
     def cut(self) -> None:
         """Wake the sender out of its pause between two tries, to give up."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from services.common.telemetry.names import Metric
 
@@ -44,16 +44,6 @@ def register_counter(meter: Meter, metric: Metric, rows: Sequence[tuple[str, ...
 def register_gauge(meter: Meter, metric: Metric, read: Reading) -> None:
     """A gauge whose value is `read` in the collecting thread."""
     meter.create_observable_gauge(metric.name, [_callback(metric, read)], metric.unit, metric.help)
-
-
-def register_histogram(meter: Meter, metric: Metric) -> Histogram:
-    """A histogram with the metric's buckets."""
-    return meter.create_histogram(
-        metric.name,
-        metric.unit,
-        metric.help,
-        explicit_bucket_boundaries_advisory=metric.buckets,
-    )
 
 
 def _callback(metric: Metric, read: Reading) -> Callable[[CallbackOptions], Iterable[Observation]]:

@@ -153,9 +153,7 @@ METHOD = Attribute("paceline.method", "The drafting method; empty = plain decodi
 MODE = Attribute("paceline.rejection_sample_method", "How draft tokens are verified.")
 EPOCH = Attribute("paceline.epoch", "Draft generation of the session.")
 ROUND_INDEX = Attribute("paceline.round.index", "Number of the round in its session.")
-ROUND_OUTCOME = Attribute(
-    "paceline.round.outcome", "What became of the block: one of the outcomes."
-)
+ROUND_OUTCOME = Attribute("paceline.round.outcome", "What became of the block.")
 DRAFT_TOKENS = Attribute("paceline.draft.tokens", "Draft tokens in the block.")
 ACCEPTED_TOKENS = Attribute("paceline.accepted.tokens", "Draft tokens the target accepted.")
 EMITTED_TOKENS = Attribute(

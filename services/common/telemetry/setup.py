@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from wsgiref.simple_server import WSGIServer
 
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.metrics import Histogram
-from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
+from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -20,6 +18,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from services.common.errors import StartError
 from services.common.telemetry import names
+from services.common.telemetry.buckets import Buckets, ScrapedReader, Shelf
 from services.common.telemetry.children import ChildSpans, ProcessResource
 from services.common.telemetry.exporting import (
     MetricPipe,
@@ -31,10 +30,9 @@ from services.common.telemetry.instruments import (
     Tally,
     register_counter,
     register_gauge,
-    register_histogram,
 )
 
-SCOPE = "paceline"
+_SCOPE = InstrumentationScope("paceline")
 
 
 class Telemetry:
@@ -44,25 +42,27 @@ class Telemetry:
     them, and is None when no trace leaves the process.
     """
 
-    def __init__(
-        self, resource: Resource, spans: SpanPipe | None, metrics: MetricPipe | None
-    ) -> None:
-        self._spans, self._metrics = spans, metrics
+    def __init__(self, resource: Resource, *, traces: bool, metrics: bool) -> None:
+        """`traces` and `metrics`: whether they go to a collector."""
         self._registry = CollectorRegistry()
-        self._prometheus = PrometheusMetricReader(scope_info_enabled=False, registry=self._registry)
-        readers: list[MetricReader] = [self._prometheus]
-        readers += [metrics.reader] if metrics else []
-        # No span is ever "current" where we count, so there is nothing to exemplify.
-        self._meters = MeterProvider(readers, resource, AlwaysOffExemplarFilter(), False)
-        self._meter = self._meters.get_meter(SCOPE)
+        self._shelf = Shelf(_SCOPE)
+        self._metrics = MetricPipe(self._shelf) if metrics else None
+        readers: list[MetricReader] = [
+            ScrapedReader(self._shelf, scope_info_enabled=False, registry=self._registry)
+        ]
+        readers += [self._metrics.reader] if self._metrics else []
+        self._meters = MeterProvider(readers, resource, shutdown_on_exit=False)
+        self._meter = self._meters.get_meter(_SCOPE.name)
+        self._page: _Page | None = None
+        self._spans = SpanPipe() if traces else None
         self.tracer: Tracer = NoOpTracer()
         self.children: ChildSpans | None = None
-        if spans is not None:
+        if self._spans is not None:
+            processor = self._spans.processor
             provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-            provider.add_span_processor(spans.processor)
-            self.tracer = provider.get_tracer(SCOPE)
-            self.children = ChildSpans(resource, InstrumentationScope(SCOPE), spans.processor)
-        self._page: _Page | None = None
+            provider.add_span_processor(processor)
+            self.tracer = provider.get_tracer(_SCOPE.name)
+            self.children = ChildSpans(resource, _SCOPE, processor)
 
     @classmethod
     def start(
@@ -88,9 +88,8 @@ class Telemetry:
         }
         given = Resource.create({name: value for name, value in about.items() if value})
         resource = ProcessResource(dict(given.attributes))
-        spans = SpanPipe() if wants_otlp("traces") else None
-        metrics = MetricPipe() if wants_otlp("metrics") else None
-        telemetry = cls(resource, spans, metrics)
+        traces, metrics = wants_otlp("traces"), wants_otlp("metrics")
+        telemetry = cls(resource, traces=traces, metrics=metrics)
         if metrics_port is not None:
             telemetry._serve(metrics_host, metrics_port)
         return telemetry
@@ -108,9 +107,9 @@ class Telemetry:
         """A gauge that is read when somebody collects it, in the collecting thread."""
         register_gauge(self._meter, metric, read)
 
-    def histogram(self, metric: names.Metric) -> Histogram:
-        """A histogram to record in; thread-safe."""
-        return register_histogram(self._meter, metric)
+    def histogram(self, metric: names.Metric) -> Buckets:
+        """A histogram to record in."""
+        return self._shelf.add(metric)
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Send what is left and stop, within about `timeout` seconds. Blocks; idempotent."""

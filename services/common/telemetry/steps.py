@@ -44,8 +44,6 @@ class StepTracer:
         self._waits = telemetry.histogram(names.STEP_WAIT_SECONDS)
         self._tokens = telemetry.counter(names.STEP_TOKEN_COUNT)
         self._untraced = telemetry.counter(names.STEPS_UNTRACED)
-        self._labels = {"role": role}
-        self._wait_labels = {kind: {"role": role, "kind": kind} for kind in _MEMBER_SPANS}
         self._waiting: deque[StepRecord] = deque()
         self._wake = threading.Event()
         self._closed = False
@@ -85,10 +83,10 @@ class StepTracer:
                 self._record(self._waiting.popleft())
 
     def _record(self, record: StepRecord) -> None:
-        self._seconds.record((record.ended_ns - record.started_ns) / 1e9, self._labels)
-        self._sessions.record(len(record.entries), self._labels)
+        self._seconds.record((record.ended_ns - record.started_ns) / 1e9, self._role)
+        self._sessions.record(len(record.entries), self._role)
         for entry in record.entries:
-            self._waits.record(entry.queue_ms / 1e3, self._wait_labels[entry.kind])
+            self._waits.record(entry.queue_ms / 1e3, self._role, entry.kind)
             self._tokens.add(entry.tokens, self._role, entry.kind)
         members = [(e, parent) for e in record.entries if (parent := _sampled_parent(e))]
         if members and self._children is not None:

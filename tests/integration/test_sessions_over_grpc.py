@@ -1,0 +1,259 @@
+"""Resume, abort, retry and refuse, through the client and a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+
+import psutil
+import pytest
+from paceline import (
+    AlreadyExists,
+    Chunk,
+    Complete,
+    FailedPrecondition,
+    FinishReason,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+    SessionStatus,
+    Started,
+)
+
+from orchestrator.core.state import Limits
+from tests.integration.cluster import PROMPT, cluster, plain, start_drafter, start_verifier
+
+GREEDY = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
+
+
+async def one_verifier():
+    return await start_verifier()
+
+
+async def test_a_finished_session_is_read_again_from_any_offset():
+    async with cluster([await one_verifier()], [await start_drafter()]) as running:
+        run = await running.client.generate(PROMPT, request_id="done", **GREEDY)
+        for offset in (0, 1, 17, 40):
+            again = await running.client.resume("done", offset)
+            assert again.token_ids == run.token_ids[offset:]
+        events = [event async for event in running.client.resume("done", 17)]
+        chunks = "".join(event.text for event in events if isinstance(event, Chunk))
+        assert run.text.endswith(chunks)
+        assert isinstance(events[-1], Complete)
+        assert events[-1].text == run.text
+        with pytest.raises(OutOfRange):
+            await running.client.resume("done", 41)
+
+
+async def test_two_readers_of_one_live_session_see_the_same():
+    async with cluster([await one_verifier()], []) as running:
+        first = asyncio.create_task(
+            _collect(running.client.generate(PROMPT, request_id="r", **GREEDY))
+        )
+        await asyncio.sleep(0.05)
+        second = await _collect(running.client.generate(PROMPT, request_id="r", **GREEDY))
+        assert (await first) == second == plain(PROMPT, 40)
+
+
+async def _collect(stream) -> list[int]:
+    return [
+        token async for event in stream if isinstance(event, Chunk) for token in event.token_ids
+    ]
+
+
+async def test_the_same_id_with_other_content_is_refused():
+    async with cluster([await one_verifier()], []) as running:
+        await running.client.generate(PROMPT, request_id="same", **GREEDY)
+        with pytest.raises(AlreadyExists):
+            await running.client.generate(PROMPT + "!", request_id="same", **GREEDY)
+
+
+async def test_a_client_that_left_finds_its_session_paused_and_resumes_it():
+    limits = Limits(detach_grace=0.05)
+    options = {**GREEDY, "max_tokens": 300}
+    async with cluster([await one_verifier()], [], limits=limits) as running:
+        import grpc
+        from paceline.v1 import inference_pb2 as pb
+        from paceline.v1 import inference_pb2_grpc as pb_grpc
+
+        tokens: list[int] = []
+        async with grpc.aio.insecure_channel(running.address) as channel:
+            sampling = pb.SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
+            request = pb.GenerateRequest(request_id="left", prompt=PROMPT, sampling=sampling)
+            call = pb_grpc.InferenceServiceStub(channel).Generate(request)
+            async for event in call:
+                tokens += event.chunk.token_ids
+                if len(tokens) > 5:
+                    break
+            call.cancel()
+        await _until(lambda: running.inference.active_sessions == 0)
+        assert (await running.client.get_session("left")).status is SessionStatus.PAUSED
+        assert all(not worker.host.progress().sessions for worker in running.verifiers)
+        rest = await running.client.resume("left", len(tokens))
+    assert tokens + list(rest.token_ids) == plain(PROMPT, options["max_tokens"])
+
+
+async def _until(condition, seconds: float = 10.0) -> None:
+    for _ in range(int(seconds / 0.02)):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not happen in time")
+
+
+async def test_an_abort_ends_the_stream_and_frees_the_workers():
+    async with cluster([await one_verifier()], [await start_drafter()]) as running:
+        events = []
+        options = {**GREEDY, "max_tokens": 400}
+        async for event in running.client.generate(PROMPT, request_id="gone", **options):
+            events.append(event)
+            if len(events) == 4:
+                await running.client.abort("gone")
+        assert isinstance(events[-1], Complete)
+        assert events[-1].finish_reason is FinishReason.ABORT
+        assert (await running.client.get_session("gone")).status is SessionStatus.ABORTED
+        workers = (*running.verifiers, *running.drafters)
+        await _until(lambda: not any(w.host.progress().sessions for w in workers))
+        with pytest.raises(FailedPrecondition):
+            await running.client.resume("gone", 0)
+
+
+async def test_the_python_client_aborts_what_its_caller_gives_up():
+    async with cluster([await one_verifier()], []) as running:
+        options = {**GREEDY, "max_tokens": 400}
+        task = asyncio.create_task(
+            _collect(running.client.generate(PROMPT, request_id="up", **options))
+        )
+        await _until(lambda: running.inference.active_sessions == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await _until(lambda: running.inference.active_sessions == 0)
+        assert (await running.client.get_session("up")).status is SessionStatus.ABORTED
+
+
+async def test_stop_strings_stop_tokens_and_eos_end_the_output():
+    async with cluster([await one_verifier()], [await start_drafter()]) as running:
+        whole = await running.client.generate(PROMPT, **GREEDY)
+        word = whole.text[10:14]
+        cut = await running.client.generate(PROMPT, stop=[word], **GREEDY)
+        kept = await running.client.generate(
+            PROMPT, stop=[word], include_stop_str_in_output=True, **GREEDY
+        )
+        token = whole.token_ids[12]
+        stopped = await running.client.generate(PROMPT, stop_token_ids=[token], **GREEDY)
+    before = whole.text[: whole.text.index(word)]
+    assert (cut.text, cut.finish_reason) == (before, FinishReason.STOP)
+    assert kept.text == before + word
+    assert stopped.token_ids == whole.token_ids[: whole.token_ids.index(token) + 1]
+    assert stopped.finish_reason is FinishReason.STOP
+    assert whole.finish_reason is FinishReason.LENGTH
+
+
+BAD = [
+    ({"prompt": ""}, "prompt"),
+    ({"tokens": []}, "tokens"),
+    ({"tokens": [1, 320]}, "tokens.ids[1]"),
+    ({"tokens": [5] * 600}, "tokens"),
+    ({"temperature": float("nan")}, "sampling.temperature"),
+    ({"temperature": -0.5}, "sampling.temperature"),
+    ({"top_p": 0.0}, "sampling.top_p"),
+    ({"top_p": 1.5}, "sampling.top_p"),
+    ({"max_tokens": 0}, "sampling.max_tokens"),
+    ({"max_tokens": 100_000}, "sampling.max_tokens"),
+    ({"model": "unknown"}, "model"),
+    ({"method": "magic"}, "speculation.method"),
+    ({"messages": [{"role": "robot", "content": "hi"}]}, "conversation.messages[0].role"),
+    ({"min_p": 0.1}, "sampling.min_p"),
+    ({"rejection_sample_method": "block"}, "speculation.rejection_sample_method"),
+]
+
+
+async def test_a_bad_request_names_its_field_and_creates_nothing(bad_input_cluster):
+    running = bad_input_cluster
+    named = []
+    for options, _ in BAD:
+        given = {"tokens", "messages", "prompt"} & set(options)
+        with pytest.raises(InvalidArgument) as refused:
+            await running.client.generate(
+                request_id="bad", **(options if given else {"prompt": PROMPT, **options})
+            )
+        named.append([violation.field for violation in refused.value.violations])
+        with pytest.raises(NotFound):
+            await running.client.get_session("bad")
+    assert named == [[field] for _, field in BAD]
+    assert running.inference.active_sessions == 0
+
+
+@pytest.fixture
+async def bad_input_cluster():
+    async with cluster([await one_verifier()], []) as running:
+        yield running
+
+
+async def test_no_input_at_all_is_refused(bad_input_cluster):
+    import grpc
+    from paceline.v1 import inference_pb2 as pb
+    from paceline.v1 import inference_pb2_grpc as pb_grpc
+
+    async with grpc.aio.insecure_channel(bad_input_cluster.address) as channel:
+        call = pb_grpc.InferenceServiceStub(channel).Generate(pb.GenerateRequest())
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call.read()
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "input" in refused.value.details()
+
+
+async def test_too_many_sessions_are_refused_before_any_work():
+    async with cluster([await one_verifier()], [], max_sessions=1) as running:
+        options = {**GREEDY, "max_tokens": 400}
+        stream = running.client.generate(PROMPT, request_id="first", **options)
+        async for event in stream:
+            if isinstance(event, Started):
+                with pytest.raises(ResourceExhausted) as refused:
+                    await running.client.generate(PROMPT, request_id="second", **GREEDY)
+                assert refused.value.retry_after > 0
+                break
+        with pytest.raises(NotFound):
+            await running.client.get_session("second")
+
+
+async def test_what_the_server_says_of_itself():
+    async with cluster(
+        [await one_verifier()], [await start_drafter(methods=("model", "ngram"))]
+    ) as running:
+        model, info = await running.client.model_info(), await running.client.server_info()
+    assert (model.vocab_size, model.has_chat_template) == (320, True)
+    assert {worker.role for worker in info.workers} == {"verifier", "drafter"}
+    assert info.default_method == "model"
+
+
+async def test_two_hundred_generations_leave_nothing_behind():
+    """No session, task or KV is left, and memory does not grow after the first fifty."""
+    drafters = [await start_drafter(methods=("model", "ngram"), seed=3)]
+    choose = random.Random(1)
+    async with cluster([await one_verifier()], drafters) as running:
+        resident = []
+        for _ in range(20):
+            await asyncio.gather(
+                *(
+                    running.client.generate(
+                        PROMPT[: choose.randrange(4, 60)],
+                        temperature=choose.choice([0.0, 1.0]),
+                        max_tokens=choose.randrange(1, 24),
+                        method=choose.choice(["model", "ngram"]),
+                    )
+                    for _ in range(10)
+                )
+            )
+            gc.collect()
+            resident.append(psutil.Process().memory_info().rss)
+        workers = (*running.verifiers, *running.drafters)
+        await _until(lambda: not any(w.host.progress().sessions for w in workers))
+        assert [w.host.progress().kv_tokens_used for w in workers] == [0, 0]
+        assert running.inference.active_sessions == 0
+        tasks = len(asyncio.all_tasks())
+    assert tasks < 60
+    assert max(resident[10:]) < 1.05 * max(resident[:5])

@@ -1,0 +1,184 @@
+"""Workers die, drain, come late or do not fit: the text does not change."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from paceline import Chunk, Unavailable
+
+from orchestrator.core.state import Limits
+from services.common.types import Role
+from tests.integration.cluster import (
+    PROMPT,
+    cluster,
+    plain,
+    start_drafter,
+    start_verifier,
+)
+
+TOKENS = 120
+
+
+async def tokens_with(running, disturb, after: int = 5) -> list[int]:
+    """A greedy generation that is disturbed once `after` chunks have come."""
+    tokens: list[int] = []
+    chunks = 0
+    stream = running.client.generate(PROMPT, temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
+    async for event in stream:
+        if isinstance(event, Chunk):
+            tokens += event.token_ids
+            chunks += 1
+            if chunks == after:
+                await disturb()
+    return tokens
+
+
+async def test_a_drafter_killed_in_the_middle_changes_nothing_but_pace():
+    drafter = await start_drafter(seed=3)
+    async with cluster([await start_verifier()], [drafter]) as running:
+        assert await tokens_with(running, drafter.kill) == plain(PROMPT, TOKENS)
+
+
+async def test_a_second_drafter_takes_over():
+    first, second = await start_drafter("d1"), await start_drafter("d2")
+    limits = Limits(drafter_backoff=0.01)
+    async with cluster([await start_verifier()], [first, second], limits=limits) as running:
+        used = set()
+
+        async def kill_the_one_in_use():
+            await (first if "d1" in used else second).kill()
+
+        tokens = []
+        stream = running.client.generate(
+            PROMPT, temperature=0.0, max_tokens=TOKENS, ignore_eos=True, include_rounds=True
+        )
+        async for event in stream:
+            if isinstance(event, Chunk):
+                before = len(used)
+                used |= {stats.drafter for stats in event.rounds if stats.drafter}
+                tokens += event.token_ids
+                if used and not before:
+                    await kill_the_one_in_use()
+    assert tokens == plain(PROMPT, TOKENS)
+    assert used == {"d1", "d2"}
+
+
+async def test_a_second_verifier_continues_where_the_first_was_killed():
+    first, second = await start_verifier("v1"), await start_verifier("v2")
+    async with cluster([first, second], [await start_drafter(seed=3)]) as running:
+        assert await tokens_with(running, first.kill) == plain(PROMPT, TOKENS)
+
+
+@pytest.mark.parametrize("role", list(Role))
+async def test_a_draining_worker_hands_its_sessions_over_and_exits_in_time(role):
+    verifiers = [await start_verifier("v1"), await start_verifier("v2")]
+    drafters = [await start_drafter("d1", seed=3), await start_drafter("d2", seed=3)]
+    leaving = (verifiers if role is Role.VERIFIER else drafters)[0]
+
+    async def drain():
+        leaving.stop.set()
+
+    async with cluster(verifiers, drafters) as running:
+        assert await tokens_with(running, drain) == plain(PROMPT, TOKENS)
+        assert await asyncio.wait_for(leaving.task, 10) == 0
+
+
+async def test_without_a_verifier_the_session_ends_unavailable_and_can_be_resumed():
+    verifier = await start_verifier("v1")
+    async with cluster([verifier], [], limits=Limits(verifier_wait=0.3)) as running:
+        tokens: list[int] = []
+        stream = running.client.generate(
+            PROMPT, temperature=0.0, max_tokens=TOKENS, ignore_eos=True, request_id="again"
+        )
+
+        async def read_on_while_the_only_verifier_is_killed():
+            async for event in stream:
+                if isinstance(event, Chunk):
+                    tokens.extend(event.token_ids)
+                    if verifier in running.verifiers:
+                        running.verifiers.remove(verifier)
+                        await verifier.kill()
+
+        with pytest.raises(Unavailable, match="no verifier"):
+            await read_on_while_the_only_verifier_is_killed()
+        fresh = await start_verifier("v2")
+        running.verifiers.append(fresh)
+        running.pool.set_addresses(Role.VERIFIER, [fresh.address])
+        rest = await running.client.resume("again", len(tokens))
+        assert tokens + list(rest.token_ids) == plain(PROMPT, TOKENS)
+
+
+async def test_a_drafter_that_comes_later_is_used_by_new_sessions():
+    async with cluster([await start_verifier()], []) as running:
+        options = {"temperature": 0.0, "max_tokens": 30, "ignore_eos": True}
+        before = await running.client.generate(PROMPT, **options)
+        late = await start_drafter("late")
+        running.drafters.append(late)
+        running.pool.set_addresses(Role.DRAFTER, [late.address])
+        await running.pool.settle(5)
+        after = await running.client.generate(PROMPT, **options)
+    assert before.speculation.num_draft_tokens == 0
+    assert after.speculation.num_draft_tokens > 0
+    assert before.token_ids == after.token_ids
+
+
+async def test_a_full_drafter_means_no_drafter(caplog):
+    from services.drafter.core import DrafterCore
+    from services.drafter.model import ModelDrafter
+    from tests.integration.cluster import engine, start_worker
+
+    tiny = engine(kv_capacity_tokens=8)
+    drafter = await start_worker(
+        lambda emit: DrafterCore({"model": ModelDrafter(tiny)}, emit=emit, worker_id="full")
+    )
+    async with cluster([await start_verifier()], [drafter]) as running:
+        run = await running.client.generate(PROMPT, temperature=0.0, max_tokens=30, ignore_eos=True)
+    assert list(run.token_ids) == plain(PROMPT, 30)
+    assert run.speculation.num_draft_tokens == 0
+
+
+async def test_a_full_verifier_lets_sessions_wait_and_serves_them_all():
+    prompt_and_output = 120
+    small = await start_verifier("v1", kv_capacity_tokens=2 * prompt_and_output)
+    async with cluster([small], []) as running:
+        runs = await asyncio.gather(
+            *(
+                running.client.generate(PROMPT, temperature=0.0, max_tokens=40, ignore_eos=True)
+                for _ in range(6)
+            )
+        )
+    assert {run.token_ids for run in runs} == {tuple(plain(PROMPT, 40))}
+
+
+async def test_a_worker_that_does_not_answer_is_reported_while_the_rest_serves(caplog):
+    async with cluster([await start_verifier()], []) as running:
+        running.pool.set_addresses(Role.DRAFTER, ["127.0.0.1:1"])
+        await running.pool.settle(5)
+        run = await running.client.generate(PROMPT, temperature=0.0, max_tokens=10, ignore_eos=True)
+        info = await running.client.server_info()
+    assert list(run.token_ids) == plain(PROMPT, 10)
+    assert [w.connected for w in info.workers if w.role == "drafter"] == [False]
+    assert "drafter at 127.0.0.1:1" in caplog.text
+
+
+async def test_a_drafter_with_another_tokenizer_is_refused_with_both_fingerprints(caplog):
+    from services.common.engine import Engine, ModelSpec
+    from services.drafter.core import DrafterCore
+    from services.drafter.model import ModelDrafter
+    from tests.integration.cluster import start_worker, target
+    from tests.models import tiny_tokenizer
+
+    tokenizer = type(tiny_tokenizer())(tokenizer_object=tiny_tokenizer().backend_tokenizer)
+    tokenizer.add_tokens(["<strange>"])
+    tokenizer.eos_token = "<|im_end|>"
+    stranger = Engine.from_model(target(), tokenizer, ModelSpec("stranger"))
+    drafter = await start_worker(
+        lambda emit: DrafterCore({"model": ModelDrafter(stranger)}, emit=emit, worker_id="odd")
+    )
+    verifier = await start_verifier()
+    async with cluster([verifier], [drafter]) as running:
+        run = await running.client.generate(PROMPT, temperature=0.0, max_tokens=10, ignore_eos=True)
+    assert run.speculation.num_draft_tokens == 0
+    assert stranger.bundle.fingerprint in caplog.text
+    assert verifier.host.describe().tokenizer_fingerprint in caplog.text

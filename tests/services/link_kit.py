@@ -1,0 +1,105 @@
+"""A served fake core, and the orchestrator's end of its links."""
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+
+import grpc
+from paceline.v1 import verifier_pb2_grpc
+
+from services.common import types as t
+from services.common import wire
+from services.common.host import WorkerHost
+from services.common.serving import ServingOptions, open_channel, serve_worker
+from tests.services.fakes import FakeCore
+
+HELLO = t.LinkHello("o1")
+BUNDLE = t.TokenizerBundle("fingerprint", "x" * (3 << 20), chat_template="{{ messages }}")
+
+
+class Worker:
+    """A served fake core."""
+
+    def __init__(self, role):
+        self.cores = []
+        self.host = WorkerHost(self.make_core)
+        self.role = role
+        self.stop = asyncio.Event()
+        self.address = asyncio.get_running_loop().create_future()
+        self.drained = []
+
+    def make_core(self, emit):
+        self.cores.append(FakeCore(emit))
+        return self.cores[0]
+
+    @property
+    def core(self):
+        return self.cores[0]
+
+    async def serve(self, options, bundle):
+        return await serve_worker(
+            options,
+            self.host,
+            t.WorkerDescription("w1", self.role, methods=("ngram",)),
+            bundle,
+            on_ready=self.address.set_result,
+            on_drain=self.drained.append,
+            stop=self.stop,
+        )
+
+
+@asynccontextmanager
+async def worker(role=t.Role.VERIFIER, bundle=BUNDLE, **options):
+    served = Worker(role)
+    served.task = asyncio.create_task(served.serve(ServingOptions(**options), bundle))
+    await asyncio.wait([served.task, served.address], return_when=asyncio.FIRST_COMPLETED)
+    async with open_channel(served.address.result()) as channel:
+        served.channel = channel
+        served.stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        yield served
+    served.core.gate.set()
+    served.stop.set()
+    async with asyncio.timeout(20):
+        served.status = await served.task
+
+
+class Link:
+    """The orchestrator's end."""
+
+    def __init__(self, served, hello=HELLO):
+        self.call = served.stub.Link()
+        self.hello = hello
+        self.unread = []
+
+    async def send(self, *commands, codec=wire.VERIFIER_LINK):
+        await self.call.write(codec.encode_request(commands, self.hello))
+        self.hello = None
+
+    async def receive(self, kind, count=1):
+        """The next `count` events of `kind`, whatever comes between."""
+        found = []
+        async with asyncio.timeout(20):
+            while len(found) < count:
+                event = await self.next_event()
+                found += [event] if isinstance(event, kind) else []
+        return found
+
+    async def next_event(self):
+        while not self.unread:
+            message = await self.call.read()
+            assert message is not grpc.aio.EOF
+            self.unread = wire.VERIFIER_LINK.decode_response(message)
+        return self.unread.pop(0)
+
+    async def ended(self):
+        """The status, which comes after the last message is read."""
+        async with asyncio.timeout(20):
+            with suppress(grpc.aio.AioRpcError):
+                while await self.call.read() is not grpc.aio.EOF:
+                    pass
+            return await self.call.code(), await self.call.details()
+
+
+async def eventually(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)

@@ -1,0 +1,149 @@
+"""The published client: what it refuses, and which error a status becomes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import paceline
+import pytest
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+from paceline import Client
+
+PROTOS = Path(__file__).resolve().parents[2] / "protos"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"max_tokens": -1}, "sampling.max_tokens"),
+        ({"top_k": 1.5}, "sampling.top_k"),
+        ({"seed": 2**64}, "sampling.seed"),
+        ({"stop_token_ids": [-1]}, "sampling.stop_token_ids"),
+        ({"num_candidates": "many"}, "speculation.num_candidates"),
+        ({"rejection_sample_method": "greedy"}, "speculation.rejection_sample_method"),
+    ],
+)
+async def test_a_value_its_field_cannot_hold_is_refused_by_name(client, service, options, field):
+    with pytest.raises(paceline.InvalidArgument) as caught:
+        client.generate("hi", **options)
+    assert [violation.field for violation in caught.value.violations] == [field]
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"prompt": "a", "tokens": [1]}, {"prompt": "a", "temprature": 1.0}]
+)
+async def test_wrong_arguments_are_a_type_error(client, arguments):
+    with pytest.raises(TypeError):
+        client.generate(**arguments)
+
+
+def rich(code, *details):
+    status = status_pb2.Status(code=code.value[0], message="said so")
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+TYPED = {
+    "INVALID_ARGUMENT": paceline.InvalidArgument,
+    "NOT_FOUND": paceline.NotFound,
+    "ALREADY_EXISTS": paceline.AlreadyExists,
+    "OUT_OF_RANGE": paceline.OutOfRange,
+    "FAILED_PRECONDITION": paceline.FailedPrecondition,
+    "ABORTED": paceline.Aborted,
+    "DATA_LOSS": paceline.DataLoss,
+    "RESOURCE_EXHAUSTED": paceline.ResourceExhausted,
+    "DEADLINE_EXCEEDED": paceline.DeadlineExceeded,
+    "UNAUTHENTICATED": paceline.Unauthenticated,
+    "PERMISSION_DENIED": paceline.PermissionDenied,
+    "INTERNAL": paceline.Internal,
+    "UNIMPLEMENTED": paceline.Internal,
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+async def test_a_status_becomes_its_typed_error(client, service, name):
+    code = grpc.StatusCode[name]
+    service.error = rich(code, error_details_pb2.ErrorInfo(reason="WHY", domain="paceline"))
+    with pytest.raises(paceline.PacelineError, match="said so") as caught:
+        await client.generate("hi")
+    assert type(caught.value) is TYPED[name]
+    assert (caught.value.code, caught.value.reason) == (code, "WHY")
+    assert service.aborted == []
+
+
+async def test_a_refusal_says_which_field_and_when_to_come_back(client, service):
+    violation = error_details_pb2.BadRequest.FieldViolation(
+        field="sampling.top_p", description="no"
+    )
+    retry = error_details_pb2.RetryInfo()
+    retry.retry_delay.FromMilliseconds(1500)
+    request = error_details_pb2.BadRequest(field_violations=[violation])
+    service.error = rich(grpc.StatusCode.RESOURCE_EXHAUSTED, retry, request)
+    with pytest.raises(paceline.ResourceExhausted) as caught:
+        await client.abort("s")
+    assert caught.value.retry_after == 1.5
+    assert caught.value.violations == (paceline.FieldViolation("sampling.top_p", "no"),)
+
+
+async def test_nobody_there_is_unavailable():
+    async with Client("127.0.0.1:1") as client:
+        with pytest.raises(paceline.Unavailable):
+            await client.generate("hi")
+
+
+async def test_a_closed_client_says_so(client):
+    await client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        await client.model_info()
+
+
+def test_plaintext_beyond_loopback_is_asked_for_by_name():
+    with pytest.raises(ValueError, match="insecure=True"):
+        Client("10.0.0.1:50051")
+    Client("10.0.0.1:50051", insecure=True)
+    Client("10.0.0.1:50051", ca=b"pem")
+
+
+def test_a_client_may_be_made_outside_the_event_loop():
+    assert isinstance(Client("localhost:1"), Client)
+
+
+def run_without_checkout(*arguments):
+    return subprocess.run(
+        [sys.executable, "-S", "-c", *arguments],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_wheel_alone_says_that_it_holds_the_client_only():
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    code = (
+        f"import sys; sys.path[:0] = {[str(PROTOS), *packages]!r}\n"
+        "from paceline.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    result = run_without_checkout(code)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert "client only" in result.stderr
+
+
+def test_the_client_imports_nothing_of_the_application():
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    code = (
+        f"import sys; sys.path[:0] = {[str(PROTOS), *packages]!r}\n"
+        "import paceline\n"
+        "roots = {name.partition('.')[0] for name in sys.modules}\n"
+        "sys.exit(len(roots & {'services', 'orchestrator', 'torch', 'numpy', 'pydantic'}))"
+    )
+    result = run_without_checkout(code)
+    assert (result.returncode, result.stderr) == (0, "")
