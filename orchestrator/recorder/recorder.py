@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from opentelemetry.trace import SpanKind
+from opentelemetry.context import attach
+from opentelemetry.trace import Span, SpanKind, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from orchestrator.core.events import (
@@ -42,6 +43,7 @@ _GENERATE = "paceline.v1.InferenceService/Generate"
 
 @dataclass(slots=True)
 class _Session:
+    span: Span
     traceparent: str
     spans: SessionSpans | None
     started_at: float
@@ -95,7 +97,7 @@ class Recorder:
             span.set_attributes(_request_attributes(session, config, model, chat, rpc))
             spans = SessionSpans(self._children, span, wall - int(now * 1e9))
         parent = format_traceparent(span.get_span_context())
-        self._sessions[session] = _Session(parent, spans, now)
+        self._sessions[session] = _Session(span, parent, spans, now)
 
     def on_step(self, session: str, event: Event, actions: Sequence[Action], state: State) -> None:
         """What the machine heard, what it asks for, and its state thereafter."""
@@ -121,6 +123,12 @@ class Recorder:
         if known is None or known.spans is None:
             return known.traceparent if known else ""
         return known.spans.traceparent(round)
+
+    def bind(self, session: str) -> None:
+        """From here on, log lines of the current task carry the session's trace ids."""
+        known = self._sessions.get(session)
+        if known is not None:
+            attach(set_span_in_context(known.span))
 
     def end_generate(self, session: str, *, error: str = "") -> None:
         """The session leaves this orchestrator; `error` is a name, never a text. Idempotent."""

@@ -19,7 +19,8 @@ class ClusterOptions:
 
     `draft` None and `method` empty: n-gram drafters. `redis` None: a server of its
     own. Threads None: as many as the process has cores; else the process is not
-    pinned. `pacing` empty: the orchestrator's default.
+    pinned. One orchestrator for each of `pacings` (empty: its default); the first
+    listens on `port`, the others on free ones.
     """
 
     target: str
@@ -34,7 +35,7 @@ class ClusterOptions:
     verifier_threads: int | None = None
     drafter_threads: int | None = None
     pin: bool = True
-    pacing: str = ""
+    pacings: tuple[str, ...] = ("",)
 
     @property
     def drafts_with_a_model(self) -> bool:
@@ -64,12 +65,21 @@ def worker_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
     return verifiers + drafters
 
 
-def orchestrator_spec(options: ClusterOptions, site: Site) -> ProcessSpec:
-    """The orchestrator; it finds the workers in the store's registry."""
-    arguments = ["--host", options.host, "--port", str(options.port)]
-    if options.pacing:
-        arguments += ["--pacing", options.pacing]
-    return _spec(site, "orchestrator", "orchestrator", arguments)
+def orchestrator_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
+    """The orchestrators; they find the workers in the store's registry."""
+    ports = (options.port,) + (0,) * (len(options.pacings) - 1)
+    return [
+        _orchestrator(options, site, pacing, port)
+        for pacing, port in zip(options.pacings, ports, strict=True)
+    ]
+
+
+def _orchestrator(options: ClusterOptions, site: Site, pacing: str, port: int) -> ProcessSpec:
+    name = "orchestrator" if len(options.pacings) == 1 else f"orchestrator-{pacing}"
+    arguments = ["--host", options.host, "--port", str(port)]
+    if pacing:
+        arguments += ["--pacing", pacing]
+    return _spec(site, "orchestrator", name, arguments)
 
 
 def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[int]) -> ProcessSpec:

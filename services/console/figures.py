@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paceline import Chunk, Complete, Event, RoundStats, Started
@@ -104,3 +104,9 @@ def summary(measured: Measured) -> str:
         rate = f"{speculation.draft_acceptance_rate:.0%}"
         parts.append(f"{rate} of {speculation.num_draft_tokens} drafted tokens accepted")
     return " · ".join(parts)
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    pairs = zip(one, other, strict=False)
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

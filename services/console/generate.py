@@ -49,11 +49,9 @@ async def _generate(options: GenerateOptions) -> None:
         if options.as_json:
             await follow(client, asked, _print_json)
             return
-        renderer = renderer_for(Console(highlight=False))
-        try:
-            measured = await follow(client, asked, shown_by(renderer))
-        finally:
-            renderer.end()
+        console = Console(highlight=False)
+        measured = await follow(client, asked, shown_by(renderer_for(console)))
+        console.print()
     report_end(measured)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.sessions.embedded import EmbeddedRedis
 from services.common.errors import StartError
-from services.console.cluster import ClusterOptions, Site, orchestrator_spec, worker_specs
+from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.console.supervisor import Supervisor
 from services.console.tether import available_cores
 
@@ -23,11 +23,16 @@ _STORE_CHECK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running cluster: where clients connect, and the folder with its logs."""
+    """A running cluster: the address of each orchestrator, and the folder with the logs."""
 
-    address: str
+    addresses: tuple[str, ...]
     logs: Path
     supervisor: Supervisor
+
+    @property
+    def address(self) -> str:
+        """Where clients connect: the first orchestrator."""
+        return self.addresses[0]
 
     @property
     def pids(self) -> dict[str, int]:
@@ -52,8 +57,8 @@ async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterato
         stack.push_async_callback(supervisor.stop)
         # An orchestrator with nobody to speak for has nothing to serve: workers first.
         await supervisor.start(worker_specs(options, site))
-        [address] = await supervisor.start([orchestrator_spec(options, site)])
-        yield Cluster(address, folder, supervisor)
+        addresses = await supervisor.start(orchestrator_specs(options, site))
+        yield Cluster(tuple(addresses), folder, supervisor)
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:

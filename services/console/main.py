@@ -132,7 +132,7 @@ def up(
         verifier_threads=verifier_threads,
         drafter_threads=drafter_threads,
         pin=pin,
-        pacing=pacing,
+        pacings=(pacing,),
     )
     raise typer.Exit(run_up(options, ready_file))
 
@@ -173,3 +173,11 @@ def generate(
     options = {name: value for name, value in given.items() if value is not None}
     asked = GenerateOptions(address, prompt, raw, system, as_json, options)
     raise typer.Exit(run_generate(asked))
+
+
+@app.command()
+def demo(target: Target = DEMO_MODEL) -> None:
+    """Answer three prompts through a cluster of real processes, then end it."""
+    from services.console.demo import run_demo
+
+    raise typer.Exit(run_demo(target))

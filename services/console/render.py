@@ -27,9 +27,6 @@ class Renderer(Protocol):
     def show(self, chunk: Chunk) -> None:
         """Print one chunk, without a line end."""
 
-    def end(self) -> None:
-        """End the text."""
-
 
 class PlainText:
     """The text and nothing else."""
@@ -40,10 +37,6 @@ class PlainText:
     def show(self, chunk: Chunk) -> None:
         """Print one chunk, without a line end."""
         _write(self._console, Text(chunk.text))
-
-    def end(self) -> None:
-        """End the text."""
-        self._console.print()
 
 
 class Colours:
@@ -63,10 +56,6 @@ class Colours:
             text.append(piece, style=STYLES.get(origin, ""))
         _write(self._console, text)
 
-    def end(self) -> None:
-        """End the text."""
-        self._console.print()
-
 
 class Marks:
     """For a screen without colours: [accepted] and ~recovered."""
@@ -79,10 +68,6 @@ class Marks:
     def show(self, chunk: Chunk) -> None:
         """Print one chunk, without a line end."""
         _write(self._console, Text("".join(_marked(chunk))))
-
-    def end(self) -> None:
-        """End the text."""
-        self._console.print()
 
 
 def labelled(chunk: Chunk) -> Iterator[tuple[str, Origin]]:
@@ -100,7 +85,7 @@ def _marked(chunk: Chunk) -> Iterator[str]:
         if accepted != inside:
             yield "[" if accepted else "]"
         inside = accepted
-        yield f"~{piece}" if origin is Origin.RECOVERED else piece
+        yield f"~{piece}" if piece and origin is Origin.RECOVERED else piece
     if inside:
         yield "]"
 

@@ -75,6 +75,7 @@ class Child:
         """Start and wait until ready; the address. Raises StartError."""
         await self._spawn()
         address = await self._until_ready(timeout)
+        self._report(f"{self.spec.name} serves on {address}")
         self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.spec.name}")
         return address
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from services.common.errors import PacelineError
 from services.common.readyfile import write_line
-from services.common.serving.lifecycle import stop_on_signals
 from services.console.cluster import ClusterOptions
+from services.console.lifetime import unless_stopped
 from services.console.local import local_cluster
 from services.console.process import complain
 
@@ -24,17 +24,11 @@ def run_up(options: ClusterOptions, ready_file: Path | None = None) -> int:
 
 
 async def _until_stopped(options: ClusterOptions, ready_file: Path | None) -> int:
-    stop = asyncio.create_task(stop_on_signals().wait())
-    serve = asyncio.create_task(_serve(options, ready_file))
-    await asyncio.wait([stop, serve], return_when=asyncio.FIRST_COMPLETED)
-    if serve.done():
-        stop.cancel()
-        serve.result()  # raises what ended it
-    say("stopping")
-    serve.cancel()
-    await asyncio.wait([serve])
-    if ready_file is not None:
-        ready_file.unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else runs any more
+    try:
+        await unless_stopped(_serve(options, ready_file))
+    finally:
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else runs any more
     say("stopped")
     return 0
 
@@ -48,7 +42,10 @@ async def _serve(options: ClusterOptions, ready_file: Path | None) -> None:
         print(f"serving on {cluster.address} after {took:.1f} s; Ctrl-C stops it", flush=True)
         if ready_file is not None:
             write_line(ready_file, cluster.address)
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            say("stopping")
 
 
 def describe(options: ClusterOptions) -> str:

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from orchestrator.core.events import Discarded, Persist, SendVerify
+from orchestrator.core.events import Discarded, OpenOnWorker, Persist, SendVerify, WorkerLost
 from services.common.steps import StepEntry, StepRecord
 from services.common.telemetry import StepTracer, names
 from services.common.telemetry.names import MetricKind
-from services.common.types import Progress
+from services.common.types import OpenDraft, OpenVerify, Progress, Role
 from tests.core.world import Faults
 from tests.telemetry.scrape import scrape
 from tests.telemetry.traced_world import TracedWorld
@@ -29,9 +29,12 @@ def records(world):
 @pytest.fixture
 def run(start):
     telemetry = start(metrics_port=0)
-    faults = Faults(accuracy=0.7, reorder=0.2, lose_verifier=0.02)
-    world = TracedWorld(telemetry, 4, faults, max_in_flight=2, max_tokens=64)
+    faults = Faults(accuracy=0.8, lose_verifier=0.02)
+    options = {"pacing": "fixed", "max_in_flight": 2, "max_tokens": 128}
+    world = TracedWorld(telemetry, 4, faults, **options)
     world.finish()
+    drafted = {(record.draft_tokens, record.accepted_tokens) for record in records(world)}
+    assert {(6, 6), (6, 3), (6, 0), (0, 0)} <= drafted
     return world, scrape(telemetry)
 
 
@@ -39,7 +42,7 @@ def test_counters_agree_with_the_run(run):
     world, page = run
     done = records(world)
     drafts = [record for record in done if record.draft_tokens]
-    assert page.value("paceline_emitted_tokens_total") == 64 == len(world.emitted)
+    assert page.value("paceline_emitted_tokens_total") == 128 == len(world.emitted)
     for prefix in ("paceline_drafts", "spec_decode_num_drafts"):
         assert page.value(f"{prefix}_total") == len(drafts) > 0
     for prefix in ("paceline_draft_tokens", "spec_decode_num_draft_tokens"):
@@ -91,6 +94,26 @@ def test_histograms_count_the_rounds(run):
     assert page.value("gen_ai_server_time_to_first_token_seconds_count") == 1
     assert page.value("gen_ai_server_time_per_output_token_seconds_count") == 1
     assert page.value("gen_ai_server_request_duration_seconds_count", finish_reason="length") == 1
+
+
+def test_the_rounds_of_a_lost_verifier_are_abandoned_at_once(start):
+    telemetry = start(metrics_port=0)
+    world = TracedWorld(telemetry, max_tokens=1000)
+    world.run(steps=50)
+    while not world.state.in_flight:
+        world.turn()
+    lost = world.state.verifier.worker
+    world.feed(WorkerLost(world.now, Role.VERIFIER, lost))
+    assert scrape(telemetry).value("paceline_rounds_total", outcome="abandoned") == 1
+
+
+def test_a_session_that_opens_again_elsewhere_has_migrated(run):
+    world, page = run
+    opened = [type(action.message) for action in world.performed(OpenOnWorker)]
+    assert page.value("paceline_session_migrations_total", role="verifier") > 0
+    for role, kind in (("verifier", OpenVerify), ("drafter", OpenDraft)):
+        again = page.value("paceline_session_migrations_total", role=role)
+        assert again == opened.count(kind) - 1
 
 
 def test_sessions_are_gauged_while_they_live(start):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
 
 from orchestrator.core.events import Discarded, Persist, SendVerify, Suspend, Tick
-from services.common.telemetry import names
+from services.common.telemetry import names, trace_ids
 from tests.core.world import Faults
 from tests.telemetry.traced_world import TracedWorld
 
@@ -111,6 +112,7 @@ def test_every_block_ends_as_one_round_span_whatever_happens(receiver, start):
     assert outcomes["abandoned"] == sent - verdicts - discarded > 0
     assert outcomes.keys() == names.OUTCOMES.keys()
     assert len(got.named("persist")) == verdicts
+    assert not any(names.COMPLETED in span.attributes for span in got.named("persist"))
     emitted = sum(span.attributes.get(names.EMITTED_TOKENS, 0) for span in rounds)
     assert emitted == 32 * len(worlds)
     assert all(span.start <= span.end for span in got.spans)
@@ -198,3 +200,15 @@ def test_every_span_and_attribute_is_declared(receiver, start):
     assert {span.name for span in got.spans} <= {span.name for span in names.every_span()}
     said = {key for span in got.spans for key in span.attributes}
     assert said <= set(names.every_attribute())
+
+
+async def test_log_lines_of_a_bound_task_carry_the_trace_ids(receiver, start):
+    world = TracedWorld(start(), traceparent=CLIENT)
+
+    async def serve():
+        world.recorder.bind("s")
+        return trace_ids()
+
+    ids = await asyncio.create_task(serve())
+    assert [ids["trace_id"], ids["span_id"]] == world.recorder.traceparent("s").split("-")[1:3]
+    assert trace_ids() == {}

@@ -56,7 +56,7 @@ def ragged_attention(
         strict=True,
     )
     outputs = [
-        _attend(piece, q, *piece.cache.write(layer, piece.past, k, v), scaling, sliding_window, softcap)
+        _attend(piece, q, *piece.append.write(layer, k, v), scaling, sliding_window, softcap)
         for piece, q, k, v in parts
     ]
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)), None

@@ -44,7 +44,7 @@ class Engine:
         self.vocab_size: int = config.vocab_size
         self.max_context_length = max_context(config, spec.max_context)
         self.eos_token_ids: tuple[int, ...] = bundle.eos_token_ids if bundle else ()
-        self._budget = KVBudget(spec.kv_capacity_tokens or 0)
+        self._budget = KVBudget(spec.kv_capacity_tokens or 0, config.num_hidden_layers)
 
     @classmethod
     def from_model(
@@ -81,7 +81,7 @@ class Engine:
             self._budget.capacity = affordable_tokens(self._bytes_per_token())
 
     def _bytes_per_token(self) -> int:
-        probe = KVCache(KVBudget(1), 1)
+        probe = KVCache(KVBudget(1, self._budget.layers), 1)
         self.forward([Segment(probe, [0], logits_from=1)])
         return probe.bytes_per_token
 
@@ -109,7 +109,7 @@ class Engine:
         if not segments:
             return []
         layout = Layout(segments)
-        self._check_positions(layout)
+        self._check_ranges(layout)
         logits = self._run(layout)
         layout.commit()
         return list(logits.float().split(layout.logit_counts))
@@ -126,7 +126,9 @@ class Engine:
         )
         return output.logits[0]  # type: ignore[no-any-return]
 
-    def _check_positions(self, layout: Layout) -> None:
+    def _check_ranges(self, layout: Layout) -> None:
+        if min(layout.token_ids) < 0 or max(layout.token_ids) >= self.vocab_size:
+            raise ValueError(f"token ids must be within 0..{self.vocab_size - 1}")
         if max(layout.positions) >= self.max_context_length:
             raise ValueError(
                 f"position {max(layout.positions)} is beyond the context of "

@@ -8,7 +8,7 @@ Rolling back is a length change: K/V beyond `length` is overwritten later.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -19,10 +19,11 @@ _FIRST_CAPACITY = 64
 
 
 class KVBudget:
-    """How many tokens of K/V the engine may hold; counts reservations."""
+    """How many tokens of K/V an engine of `layers` layers may hold; counts reservations."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, layers: int = 1) -> None:
         self.capacity = capacity
+        self.layers = layers
         self.used = 0
 
     def take(self, tokens: int) -> None:
@@ -37,25 +38,49 @@ class KVBudget:
         self.used -= tokens
 
 
-@dataclass(slots=True)
-class _LayerKV:
-    """One layer's K and V: [1, kv_heads, capacity, head_dim]."""
+class Store:
+    """K and V of all layers, [layers, 1, kv_heads, capacity, head_dim] each."""
 
-    keys: Tensor
-    values: Tensor
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values = keys, values
+
+    @classmethod
+    def like(cls, layers: int, capacity: int, key: Tensor, value: Tensor) -> Store:
+        """An empty store for tensors shaped as one layer's K and V, [1, kv_heads, n, head_dim]."""
+        return cls(*(_empty(t, (layers, 1, t.shape[1], capacity, t.shape[3])) for t in (key, value)))
 
     @property
     def capacity(self) -> int:
-        return self.keys.shape[2]
+        """Tokens it has memory for."""
+        return self.keys.shape[3]
 
-    def resized(self, capacity: int, length: int) -> _LayerKV:
-        """Copy the first `length` tokens into buffers of another capacity."""
-        return _LayerKV(_resize(self.keys, capacity, length), _resize(self.values, capacity, length))
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of K and V over all layers."""
+        return sum(t.nbytes // t.shape[3] for t in (self.keys, self.values))
+
+    def resized(self, capacity: int, length: int) -> Store:
+        """A copy of the first `length` tokens, with another capacity."""
+        return Store(*(_resized(t, capacity, length) for t in (self.keys, self.values)))
+
+    def move(self, base: int, kept: Sequence[int]) -> None:
+        """Put the tokens at base + kept[i] to base + i."""
+        index = torch.tensor(kept, device=self.keys.device) + base
+        for tensor in (self.keys, self.values):
+            tensor[:, :, :, base : base + len(kept)] = tensor.index_select(3, index)
+
+    def layer_views(self, start: int, count: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """K and V of each layer, cut to `count` tokens from `start` on."""
+        return self.keys.narrow(3, start, count).unbind(0), self.values.narrow(3, start, count).unbind(0)
 
 
-def _resize(old: Tensor, capacity: int, length: int) -> Tensor:
-    new = old.new_empty((1, old.shape[1], capacity, old.shape[3]))
-    new[:, :, :length] = old[:, :, :length]
+def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return like.new_empty(shape)
+
+
+def _resized(old: Tensor, capacity: int, length: int) -> Tensor:
+    new = _empty(old, (*old.shape[:3], capacity, old.shape[4]))
+    new[:, :, :, :length] = old[:, :, :, :length]
     return new
 
 
@@ -69,7 +94,7 @@ class KVCache:
         budget.take(reserve)
         self._budget = budget
         self._reserve = reserve
-        self._layers: dict[int, _LayerKV] = {}
+        self._store: Store | None = None
         self._length = 0
         self._tree: tuple[int, tuple[int, ...]] | None = None
         self._freed = False
@@ -85,15 +110,9 @@ class KVCache:
         return self._reserve
 
     @property
-    def layers(self) -> int:
-        """How many layers have K/V here."""
-        return len(self._layers)
-
-    @property
     def bytes_per_token(self) -> int:
-        """Bytes that one token of K/V takes over all layers seen so far."""
-        tensors = (t for kv in self._layers.values() for t in (kv.keys, kv.values))
-        return sum(t.shape[1] * t.shape[3] * t.element_size() for t in tensors)
+        """Bytes that one token of K/V takes over all layers; 0 before the first forward."""
+        return self._store.bytes_per_token if self._store else 0
 
     def rollback(self, length: int) -> None:
         """Forget every token from `length` on. A tree is kept whole or cut to a chain."""
@@ -101,41 +120,33 @@ class KVCache:
             raise ValueError(f"cannot roll back to {length}: the cache holds {self._length} tokens")
         if self._tree is not None and length < self._length:
             base, parents = self._tree
-            if not _is_chain(parents[: max(0, length - base)]):
+            if not is_chain(parents[: max(0, length - base)]):
                 raise ValueError(f"cannot cut a tree at {length}: keep a path of it instead")
             self._tree = None
         self._length = length
 
+    @torch.inference_mode()
     def keep_path(self, base: int, path: Sequence[int]) -> None:
         """Of the tree appended at `base`, keep the nodes of `path` as its continuation.
 
         `path` holds node indices from the root's child downwards; the length
-        becomes base + len(path).
+        becomes base + len(path). Raises ValueError when it is no path.
         """
         self._check_path(base, path)
-        kept = list(path)
-        if kept != list(range(len(kept))):
-            self._compact(base, kept)
+        if self._store is not None and list(path) != list(range(len(path))):
+            self._store.move(base, path)
         self._tree = None
-        self._length = base + len(kept)
+        self._length = base + len(path)
 
     def _check_path(self, base: int, path: Sequence[int]) -> None:
-        if self._tree is None:
-            parents: tuple[int, ...] = tuple(range(-1, self._length - base - 1))
-        elif self._tree[0] == base:
-            parents = self._tree[1]
-        else:
+        if not 0 <= base <= self._length:
+            raise ValueError(f"no tree at {base}: the cache holds {self._length} tokens")
+        if self._tree is not None and self._tree[0] != base:
             raise ValueError(f"the tree was appended at {self._tree[0]}, not at {base}")
-        for parent, node in zip((-1, *path), path, strict=False):
+        parents = self._tree[1] if self._tree else range(-1, self._length - base - 1)
+        for parent, node in pairwise((-1, *path)):
             if not 0 <= node < len(parents) or parents[node] != parent:
                 raise ValueError(f"{list(path)} is not a path of the tree at {base}")
-
-    @torch.inference_mode()
-    def _compact(self, base: int, kept: list[int]) -> None:
-        for kv in self._layers.values():
-            index = torch.tensor(kept, device=kv.keys.device) + base
-            for tensor in (kv.keys, kv.values):
-                tensor[:, :, base : base + len(kept)] = tensor.index_select(2, index)
 
     @torch.inference_mode()
     def fork(self, reserve: int) -> KVCache:
@@ -143,9 +154,8 @@ class KVCache:
         if reserve < self._length:
             raise ValueError(f"a branch of {self._length} tokens cannot reserve only {reserve}")
         branch = KVCache(self._budget, reserve)
-        capacity = branch.capacity_for(self._length)
-        for layer, kv in self._layers.items():
-            branch._layers[layer] = kv.resized(capacity, self._length)
+        if self._store is not None:
+            branch._store = self._store.resized(branch._capacity(self._length), self._length)
         branch._length, branch._tree = self._length, self._tree
         return branch
 
@@ -153,11 +163,8 @@ class KVCache:
         """Give memory and reservation back. Calling it again does nothing."""
         if not self._freed:
             self._freed = True
-            self._layers.clear()
-            self._length, self._tree = 0, None
+            self._store, self._length, self._tree = None, 0, None
             self._budget.give(self._reserve)
-
-    # --- for the engine's forward --------------------------------------------
 
     def check_append(self, count: int) -> None:
         """Raise ValueError when `count` more tokens cannot be appended now."""
@@ -168,38 +175,63 @@ class KVCache:
         if self._length + count > self._reserve:
             raise ValueError(f"{self._length} + {count} tokens exceed the reserved {self._reserve}")
 
-    def capacity_for(self, tokens: int) -> int:
-        """Buffer size for `tokens`: the next power of two within the reservation."""
+    def append(self, count: int) -> Append:
+        """Start writing `count` tokens after the valid ones."""
+        return Append(self, count)
+
+    def room(self, end: int, key: Tensor, value: Tensor) -> Store:
+        """The store, grown to hold `end` tokens; made for this K and V at first."""
+        if self._store is None:
+            self._store = Store.like(self._budget.layers, self._capacity(end), key, value)
+        elif self._store.capacity < end:
+            self._store = self._store.resized(self._capacity(end), self._length)
+        return self._store
+
+    def _capacity(self, tokens: int) -> int:
+        """Memory for `tokens`: the next power of two within the reservation."""
         return min(self._reserve, max(_FIRST_CAPACITY, 1 << (tokens - 1).bit_length()))
 
-    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new K and V [1, kv_heads, n, head_dim] at `start`.
-
-        Returns views of everything up to there, [1, kv_heads, start + n, head_dim].
-        """
-        count = keys.shape[2]
-        end = start + count
-        kv = self._layers.get(layer)
-        if kv is None or kv.capacity < end:
-            kv = self._grow(layer, kv, start, end, keys, values)
-        kv.keys.narrow(2, start, count).copy_(keys)
-        kv.values.narrow(2, start, count).copy_(values)
-        return kv.keys.narrow(2, 0, end), kv.values.narrow(2, 0, end)
-
-    def _grow(
-        self, layer: int, kv: _LayerKV | None, start: int, end: int, keys: Tensor, values: Tensor
-    ) -> _LayerKV:
-        old = kv if kv is not None else _LayerKV(keys, values)
-        grown = old.resized(self.capacity_for(end), start if kv is not None else 0)
-        self._layers[layer] = grown
-        return grown
-
     def commit(self, count: int, parents: tuple[int, ...] | None) -> None:
-        """Make the `count` tokens just written valid."""
-        if parents is not None and not _is_chain(parents):
+        """Make the `count` tokens just written valid; `parents` when they form a tree."""
+        if parents is not None:
             self._tree = (self._length, parents)
         self._length += count
 
 
-def _is_chain(parents: Sequence[int]) -> bool:
+class Append:
+    """One step's writes to a cache. The views of all layers are made at once."""
+
+    def __init__(self, cache: KVCache, count: int) -> None:
+        self._cache, self._past, self._count = cache, cache.length, count
+        self._layers = cache._budget.layers
+        self._views: tuple[tuple[Tensor, ...], ...] | None = None
+        self._written = 0
+
+    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store one layer's new K and V [1, kv_heads, count, head_dim].
+
+        Returns views of everything up to there, [1, kv_heads, past + count, head_dim].
+        """
+        views = self._views if self._views is not None else self._open(key, value)
+        new_keys, new_values, keys, values = views
+        new_keys[layer].copy_(key)
+        new_values[layer].copy_(value)
+        self._written += 1
+        return keys[layer], values[layer]
+
+    def _open(self, key: Tensor, value: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+        end = self._past + self._count
+        store = self._cache.room(end, key, value)
+        self._views = store.layer_views(self._past, self._count) + store.layer_views(0, end)
+        return self._views
+
+    def commit(self, parents: tuple[int, ...] | None) -> None:
+        """Make the tokens valid; RuntimeError unless every layer was written once."""
+        if self._written != self._layers:
+            raise RuntimeError(f"{self._written} of {self._layers} layers kept K/V")
+        self._cache.commit(self._count, parents)
+
+
+def is_chain(parents: Sequence[int]) -> bool:
+    """Each token follows the one before it."""
     return all(parent == index - 1 for index, parent in enumerate(parents))

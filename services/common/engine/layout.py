@@ -13,7 +13,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from services.common.engine.kv import KVCache
+from services.common.engine.kv import KVCache, is_chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +36,15 @@ class Piece:
 
     def __init__(self, segment: Segment, first_row: int) -> None:
         """Check the segment; raises ValueError when its cache cannot take it."""
-        self.cache = segment.cache
         self.row = first_row
         self.count = len(segment.token_ids)
         _check_tokens(segment, self.count)
-        self.past = self.cache.length
+        self.past = segment.cache.length
+        self.append = segment.cache.append(self.count)
         self.parents = _tree_parents(segment.parents, self.count)
         self.logits_from = segment.logits_from
         self.depths = _depths(self.parents) if self.parents else range(self.count)
         self._views: dict[tuple[int | None, int], tuple[int, Tensor | None]] = {}
-
-    @property
-    def end(self) -> int:
-        """Length of the cache with this segment in it."""
-        return self.past + self.count
 
     @property
     def positions(self) -> list[int]:
@@ -106,8 +101,7 @@ def _tree_parents(parents: Sequence[int] | None, count: int) -> tuple[int, ...] 
         raise ValueError(f"{len(parents)} parents for {count} tokens")
     if any(not -1 <= parent < index for index, parent in enumerate(parents)):
         raise ValueError("parents must come before their children")
-    chain = all(parent == index - 1 for index, parent in enumerate(parents))
-    return None if chain else tuple(parents)
+    return None if is_chain(parents) else tuple(parents)
 
 
 def _depths(parents: tuple[int, ...]) -> list[int]:
@@ -157,4 +151,4 @@ class Layout:
     def commit(self) -> None:
         """Make the new K/V valid in every cache, once the forward has succeeded."""
         for piece in self.pieces:
-            piece.cache.commit(piece.count, piece.parents)
+            piece.append.commit(piece.parents)

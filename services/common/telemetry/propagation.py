@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
 from opentelemetry.trace.propagation import get_current_span
@@ -27,3 +29,11 @@ def span_context(context: Context) -> SpanContext:
     """The span context in `context`, or the invalid one."""
     span = get_current_span(context)
     return span.get_span_context() or INVALID_SPAN_CONTEXT
+
+
+def trace_ids() -> Mapping[str, str]:
+    """The ids of the current span for a log line; empty where there is none."""
+    context = get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from wsgiref.simple_server import WSGIServer
 
@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import NoOpTracer, Tracer, get_current_span
+from opentelemetry.trace import NoOpTracer, Tracer
 from prometheus_client import CollectorRegistry, start_http_server
 
 from services.common.errors import StartError
@@ -157,11 +157,3 @@ class _Page:
         self.server.shutdown()
         self.server.server_close()
         self.thread.join(1.0)
-
-
-def trace_ids() -> Mapping[str, str]:
-    """The ids of the current span for a log line; empty where there is none."""
-    context = get_current_span().get_span_context()
-    if not context.is_valid:
-        return {}
-    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}

@@ -1,0 +1,1 @@
+"""Measures plain decoding and speculation side by side, on the same prompts."""

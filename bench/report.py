@@ -1,0 +1,117 @@
+"""The figures as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.figures import Figures, Percentiles, Spread
+from bench.runner import Trial
+
+Row = tuple[str, list[str]]
+
+
+def print_report(
+    console: Console, figures: Sequence[Figures], setting: Mapping[str, object]
+) -> None:
+    """One column per configuration, one row per figure."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for one in figures:
+        table.add_column(one.configuration, justify="right")
+    for name, cells in rows(figures):
+        table.add_row(name, *cells)
+    console.print(table)
+    for name, value in setting.items():
+        console.print(f"{name}: {_words(value)}", style="dim", highlight=False, soft_wrap=True)
+
+
+def rows(figures: Sequence[Figures]) -> list[Row]:
+    """The rows of the table; spreads are median (least–greatest) over the repeats."""
+    return [
+        ("tokens/s", [_text(one.tokens_per_second) for one in figures]),
+        ("speed-up over plain", [_text(one.speed_up) for one in figures]),
+        ("… over plain on all cores", [_text(one.speed_up_all_cores) for one in figures]),
+        ("tokens/s after the first", [f"{one.decode_rate:.2f}" for one in figures]),
+        ("first token, ms p50/p95/p99", [_times(one.first_token) for one in figures]),
+        ("per token, ms p50/p95/p99", [_times(one.per_token) for one in figures]),
+        ("round overhead, ms p50/p95/p99", [_times(one.overhead, 2) for one in figures]),
+        ("block efficiency", [f"{one.block_efficiency:.2f}" for one in figures]),
+        ("target calls per token", [f"{one.target_calls_per_token:.2f}" for one in figures]),
+        ("drafted tokens per token", [f"{one.drafted_per_token:.2f}" for one in figures]),
+        ("acceptance", [_share(one, one.acceptance_rate) for one in figures]),
+        ("wasted draft tokens", [_share(one, one.wasted_share) for one in figures]),
+        ("acceptance by position, %", [_positions(one) for one in figures]),
+        ("tokens", [str(one.tokens) for one in figures]),
+        ("texts equal to plain", ["{}/{}".format(*one.same_text_as_plain) for one in figures]),
+    ]
+
+
+def write_json(
+    path: Path,
+    figures: Sequence[Figures],
+    trials: Sequence[Trial],
+    setting: Mapping[str, object],
+) -> None:
+    """Everything: setting, figures, and every trial with its rounds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "setting": dict(setting),
+        "figures": [asdict(one) for one in figures],
+        "trials": [_trial(one) for one in trials],
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _trial(trial: Trial) -> dict[str, object]:
+    """A trial without prompts and texts: token counts, times and rounds are what counts."""
+    return {
+        "configuration": trial.configuration,
+        "repeat": trial.repeat,
+        "group": trial.group,
+        "wall_s": trial.wall_s,
+        "results": [
+            {
+                "question_id": prompt.question_id,
+                "category": prompt.category,
+                "prompt_tokens": result.complete.usage.prompt_tokens,
+                "tokens": result.tokens,
+                "first_token_s": result.first_token_s,
+                "total_s": result.total_s,
+                "arrivals": result.arrivals,
+                "rounds": [asdict(stats) for stats in result.rounds],
+            }
+            for prompt, result in zip(trial.prompts, trial.results, strict=True)
+        ],
+    }
+
+
+def _text(spread: Spread | None) -> str:
+    return "–" if spread is None else str(spread)
+
+
+def _times(times: Percentiles | None, digits: int = 0) -> str:
+    if times is None:
+        return "–"
+    return "/".join(f"{value:.{digits}f}" for value in (times.p50, times.p95, times.p99))
+
+
+def _share(figures: Figures, share: float) -> str:
+    return f"{share:.0%}" if figures.drafted_per_token else "–"
+
+
+def _positions(figures: Figures) -> str:
+    return " ".join(f"{100 * rate:.0f}" for rate in figures.acceptance_per_position) or "–"
+
+
+def _words(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_words(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_words(one) for one in value)
+    return str(value)

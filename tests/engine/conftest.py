@@ -1,0 +1,92 @@
+"""Engines on tiny random models, and what transformers itself says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from services.common.engine import Engine, KVCache, ModelSpec, Segment
+from tests.models import SUPPORTED, tiny_model
+
+CLOSE = {"atol": 2e-4, "rtol": 1e-4}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@cache
+def model_of(arch: str) -> Any:
+    return tiny_model(arch)
+
+
+@cache
+def engine_of(arch: str) -> Engine:
+    spec = ModelSpec(arch, kv_capacity_tokens=4096)
+    return Engine.from_model(model_of(arch), spec=spec)
+
+
+@pytest.fixture(params=SUPPORTED)
+def arch(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def engine(arch: str) -> Iterator[Engine]:
+    engine = engine_of(arch)
+    yield engine
+    assert engine.kv_tokens_used == 0, "the test left a cache open"
+
+
+@pytest.fixture
+def llama() -> Iterator[Engine]:
+    engine = engine_of("llama")
+    yield engine
+    assert engine.kv_tokens_used == 0, "the test left a cache open"
+
+
+def random_text(length: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(1000 * length + seed)
+    return torch.randint(3, 320, (length,), generator=generator).tolist()
+
+
+@torch.inference_mode()
+def stock_logits(arch: str, text: Sequence[int]) -> Tensor:
+    """Logits [n, vocab] of transformers' own forward over the whole text."""
+    return model_of(arch)(torch.tensor([list(text)]), use_cache=False).logits[0].float()
+
+
+def stock_greedy(arch: str, prompt: Sequence[int], count: int) -> list[int]:
+    """Transformers' own greedy continuation."""
+    ids = torch.tensor([list(prompt)])
+    out = model_of(arch).generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=False,
+        pad_token_id=2,
+        eos_token_id=319,
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+def next_token(logits: Tensor) -> int:
+    """Greedy choice; EOS of `stock_greedy` is never one of its tokens."""
+    row = logits[-1].clone()
+    row[319] = -torch.inf
+    return int(row.argmax())
+
+
+def feed(engine: Engine, kv: KVCache, tokens: Sequence[int], **kwargs: Any) -> Tensor:
+    [logits] = engine.forward([Segment(kv, tokens, **kwargs)])
+    return logits

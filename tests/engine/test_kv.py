@@ -1,0 +1,158 @@
+"""Caches: budget, growth, branches, and no trace of what was rolled back."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.engine import Engine, ModelSpec
+from services.common.errors import Overloaded
+from tests.engine.conftest import (
+    CLOSE,
+    engine_of,
+    feed,
+    model_of,
+    random_text,
+    stock_logits,
+)
+
+TEXTS = st.lists(st.integers(3, 319), min_size=1, max_size=9)
+STEPS = st.lists(st.tuples(TEXTS, st.integers(0, 6), st.booleans()), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize("arch", ["llama", "mistral", "gemma3_text"])
+@settings(max_examples=12, deadline=None)
+@given(steps=STEPS)
+def test_kv_after_any_commits_and_rollbacks_equals_a_fresh_prefill(arch, steps):
+    engine = engine_of(arch)
+    cache, text = engine.new_cache(128), []
+    for tokens, undo, as_tree in steps:
+        if as_tree and len(tokens) > 2:
+            # The second token is a sibling of the first and is never kept.
+            parents = [-1, -1, 0, *range(2, len(tokens) - 1)]
+            feed(engine, cache, tokens, parents=parents)
+            cache.keep_path(len(text), [0, *range(2, len(tokens))])
+            text += [tokens[0], *tokens[2:]]
+        else:
+            feed(engine, cache, tokens)
+            text += tokens
+        text = text[: max(0, len(text) - undo)]
+        cache.rollback(len(text))
+    probe = feed(engine, cache, [7, 8])
+    torch.testing.assert_close(probe, stock_logits(arch, [*text, 7, 8])[-2:], **CLOSE)
+    cache.free()
+    assert engine.kv_tokens_used == 0
+
+
+def test_growth_copies_seldom_and_stays_within_the_reservation(llama):
+    cache = llama.new_cache(200)
+    capacities = []
+    for token in random_text(200):
+        feed(llama, cache, [token])
+        capacities.append(cache._store.capacity)
+    assert sorted(set(capacities)) == [64, 128, 200]
+    assert cache.length == 200
+    cache.free()
+
+
+def test_a_rollback_copies_nothing(llama):
+    cache = llama.new_cache(32)
+    feed(llama, cache, random_text(20))
+    before = cache._store.keys.data_ptr()
+    cache.rollback(3)
+    feed(llama, cache, random_text(4))
+    assert cache._store.keys.data_ptr() == before
+    cache.free()
+
+
+@pytest.mark.parametrize("length", [-1, 6])
+def test_a_rollback_goes_backwards_only(llama, length):
+    cache = llama.new_cache(8)
+    feed(llama, cache, random_text(5))
+    with pytest.raises(ValueError, match="cannot roll back"):
+        cache.rollback(length)
+    cache.free()
+
+
+def test_a_fork_has_the_same_content_and_its_own_future(arch, engine):
+    text, left, right = random_text(14), random_text(6, seed=1), random_text(6, seed=2)
+    trunk = engine.new_cache(64)
+    feed(engine, trunk, text)
+    branch = trunk.fork(32)
+    assert engine.kv_tokens_used == 96
+    lefts = [feed(engine, trunk, left[:3])]
+    rights = [feed(engine, branch, right)]
+    lefts.append(feed(engine, trunk, left[3:]))
+    torch.testing.assert_close(torch.cat(lefts), stock_logits(arch, text + left)[-6:], **CLOSE)
+    torch.testing.assert_close(torch.cat(rights), stock_logits(arch, text + right)[-6:], **CLOSE)
+    trunk.free()
+    branch.free()
+
+
+def test_a_fork_of_an_empty_cache_is_empty(llama):
+    trunk = llama.new_cache(8)
+    branch = trunk.fork(8)
+    rows = feed(llama, branch, [5, 6])
+    torch.testing.assert_close(rows, stock_logits("llama", [5, 6]), **CLOSE)
+    trunk.free()
+    branch.free()
+
+
+def test_a_fork_needs_room_for_what_is_there(llama):
+    trunk = llama.new_cache(8)
+    feed(llama, trunk, random_text(5))
+    with pytest.raises(ValueError, match="cannot reserve only 4"):
+        trunk.fork(4)
+    trunk.free()
+
+
+@pytest.fixture(scope="module")
+def small():
+    return Engine.from_model(model_of("llama"), spec=ModelSpec("llama", kv_capacity_tokens=100))
+
+
+def test_a_full_budget_refuses_and_free_gives_room_back(small):
+    first = small.new_cache(60)
+    with pytest.raises(Overloaded, match="41 tokens asked for, 40 of 100 free"):
+        small.new_cache(41)
+    with pytest.raises(Overloaded):
+        first.fork(60)
+    assert small.kv_tokens_used == 60
+    first.free()
+    first.free()
+    assert small.kv_tokens_used == 0
+    small.new_cache(100).free()
+
+
+def test_free_gives_the_memory_back(small):
+    cache = small.new_cache(50)
+    feed(small, cache, random_text(20))
+    memory = weakref.ref(cache._store.keys)
+    cache.free()
+    gc.collect()
+    assert memory() is None
+    with pytest.raises(ValueError, match="freed"):
+        feed(small, cache, [1])
+
+
+def test_a_cache_reserves_at_least_one_token(small):
+    with pytest.raises(ValueError, match="at least 1"):
+        small.new_cache(0)
+
+
+def test_a_failing_forward_changes_no_cache(small, monkeypatch):
+    cache = small.new_cache(50)
+    feed(small, cache, [4, 5])
+    monkeypatch.setattr(small, "_run", lambda layout: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        feed(small, cache, [6])
+    assert cache.length == 2
+    monkeypatch.undo()
+    rows = feed(small, cache, [7])
+    torch.testing.assert_close(rows, stock_logits("llama", [4, 5, 7])[-1:], **CLOSE)
+    cache.free()

@@ -1,0 +1,123 @@
+"""Real processes: `paceline up` on a tiny model, asked through `paceline generate`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.models import tiny_model_folder
+
+PROMPT = "the small drafter rides ahead and the large verifier checks the small drafter"
+START_SECONDS = 120.0
+COMMAND = (sys.executable, "-m", "paceline")
+
+
+def run(*arguments: str, timeout: float = START_SECONDS) -> subprocess.CompletedProcess[str]:
+    """One `paceline` command to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+@dataclass
+class Up:
+    """A running `paceline up`."""
+
+    process: subprocess.Popen[str]
+    address: str
+    seen: list[psutil.Process] = field(default_factory=list)
+
+    def workers(self, role: str) -> list[psutil.Process]:
+        """Live processes that `ps` shows as `paceline ROLE`."""
+        found = [p for p in self.everything() if f"paceline {role}" in " ".join(_words(p))]
+        return [process for process in found if process.is_running()]
+
+    def everything(self) -> list[psutil.Process]:
+        """Every descendant there is, and those there were."""
+        if self.process.poll() is None:
+            now = psutil.Process(self.process.pid).children(recursive=True)
+            self.seen = list({*self.seen, *now})
+        return self.seen
+
+    def left(self) -> list[psutil.Process]:
+        """What still runs of all that was ever started."""
+        _, alive = psutil.wait_procs(self.seen, timeout=10)
+        return [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+    def generate(self, *arguments: str, prompt: str = PROMPT) -> list[dict[str, Any]]:
+        """The events of `paceline generate --json`."""
+        done = run("generate", "--address", self.address, "--json", "--raw", *arguments, prompt)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def stop(self) -> int:
+        """Ctrl-C; the exit status."""
+        self.everything()
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(timeout=30)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def tokens(events: list[dict[str, Any]]) -> list[int]:
+    """All token ids of a stream."""
+    return [t for event in events if event["event"] == "chunk" for t in event["token_ids"]]
+
+
+def start_up(folder: Path, *arguments: str) -> Up:
+    """Start `paceline up` and wait until it serves."""
+    ready = folder / "ready"
+    process = subprocess.Popen(
+        [*COMMAND, "up", "--port", "0", "--ready-file", str(ready), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + START_SECONDS
+    while not ready.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"not serving: {process.communicate()[0]}")
+        time.sleep(0.05)
+    up = Up(process, ready.read_text().strip())
+    up.everything()
+    return up
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny target and another tiny model that drafts for it."""
+    folder = tmp_path_factory.mktemp("models")
+    tiny_model_folder(folder, "llama", seed=0)
+    tiny_model_folder(folder, "llama", seed=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def up(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One cluster with a model drafter for a whole test file."""
+    running = start_up(
+        tmp_path_factory.mktemp("up"),
+        "--target",
+        str(models / "llama-0"),
+        "--draft",
+        str(models / "llama-3"),
+    )
+    yield running
+    running.process.terminate()
+    running.process.wait(timeout=30)
