@@ -132,7 +132,9 @@ def show(report: dict[str, Any]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     made.add_argument("--model", default="smollm2-135m-instruct")
     made.add_argument("--dtype", default="bfloat16")
     made.add_argument("--threads", type=int, default=1)

@@ -23,6 +23,7 @@ from orchestrator.core.events import (
     Commit,
     Discarded,
     Emit,
+    Ending,
     Event,
     Finish,
     NeedWorker,
@@ -39,14 +40,14 @@ from orchestrator.core.events import (
     WorkerAttached,
 )
 from orchestrator.core.placement import Wanted
-from orchestrator.core.state import Phase, State
+from orchestrator.core.state import State
 from orchestrator.output import Delivery, Output
 from orchestrator.ports import Recorder, SessionKey, SessionStore, Workers
 from orchestrator.requests import SessionSpec
 from orchestrator.text import TextStream
 from orchestrator.totals import SpecTotals
-from services.common.errors import DeadlinePassed, NoWorker, PacelineError
-from services.common.types import Role
+from services.common.errors import DeadlinePassed, NoWorker, PacelineError, SessionAborted
+from services.common.types import FinishReason, Role
 
 
 class SessionDriver:
@@ -80,7 +81,6 @@ class SessionDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._pieces: dict[int, tuple[str, ...]] = {}
-        self._failure: PacelineError | None = None
         self._verifier_fingerprint = ""
         self._failed_on: dict[Role, str] = {}
         if state.committed:
@@ -114,11 +114,13 @@ class SessionDriver:
 
     def fail(self, error: PacelineError) -> None:
         """End the stream with an error; the stored session stays what it is."""
-        if self._failure is None and self.state.phase is not Phase.DONE:
-            self._failure = error
+        self._stop(error=error)
+
+    def _stop(self, ending: Ending | None = None, error: PacelineError | None = None) -> None:
+        """Leave the session as it is stored, and free what it holds here."""
+        if not self.output.ended:
+            self.output.end(ending, error)
             self.feed(AbortRequested(self.now()))
-            # The last commit was decided, but will not be stored from here.
-            self.output.end(error=error)
             self._close()
 
     def _set_timer(self) -> None:
@@ -161,7 +163,7 @@ class SessionDriver:
                 self._failed_on[role] = worker
                 self._workers.release(worker, self.name)
             case Finish(ending):
-                self.output.end(ending=ending if self._failure is None else None)
+                self.output.end(ending)
                 self._close()
             case Suspend(reason, detail):
                 self._suspend(reason, detail)
@@ -209,6 +211,8 @@ class SessionDriver:
         error = done.exception()
         if error is None:
             self.feed(Persisted(self.now(), index))
+        elif isinstance(error, SessionAborted):
+            self._stop(Ending(FinishReason.ABORT))
         elif isinstance(error, PacelineError):
             self.fail(error)
         else:

@@ -14,13 +14,9 @@ from orchestrator.core.events import (
     AbortRequested,
     Begin,
     Detached,
-    DraftArrived,
-    Event,
     Reattached,
     Tick,
-    VerdictArrived,
     WorkerLost,
-    WorkerOpened,
 )
 from orchestrator.core.pacing import make_policy
 from orchestrator.core.rounds import new_session
@@ -37,18 +33,13 @@ from orchestrator.requests import (
     parse_defaults,
 )
 from orchestrator.restored import finished_session
+from orchestrator.workers.events import to_core
 from orchestrator.workers.link import WorkerEvent
 from orchestrator.workers.pool import Target, WorkerPool
 from services.common.errors import NoWorker, Overloaded, SessionAborted
 from services.common.types import (
-    Draft,
-    DraftOpened,
-    FailureReason,
     Role,
-    SessionFailed,
     SessionStatus,
-    Verdict,
-    VerifyOpened,
 )
 
 # A prompt this long (characters) is tokenized in a thread.
@@ -252,6 +243,7 @@ class Inference:
         output, spec = driver.output, driver.spec
         output.followers += 1
         driver.feed(Reattached(driver.now()))
+        self._recorder.bind(driver.name)
         try:
             yield replies.started(spec)
             async for delivery in output.follow(offset):
@@ -284,7 +276,7 @@ class Inference:
         """Hand a worker's event to its session."""
         driver = self._live.get(event.session) if hasattr(event, "session") else None
         if driver is not None:
-            absorbed = _to_core(worker, role, event, driver.now())
+            absorbed = to_core(worker, role, event, driver.now())
             if absorbed is not None:
                 driver.feed(absorbed)
 
@@ -302,21 +294,3 @@ class Inference:
 
 def _name(key: SessionKey) -> str:
     return f"{key.tenant}/{key.session_id}"
-
-
-def _to_core(worker: str, role: Role, event: WorkerEvent, at: float) -> Event | None:
-    match event:
-        case DraftOpened(_, epoch):
-            return WorkerOpened(at, role, worker, epoch)
-        case VerifyOpened(_, epoch, cached):
-            return WorkerOpened(at, role, worker, epoch, cached)
-        case Draft():
-            return DraftArrived(at, worker, event)
-        case Verdict():
-            return VerdictArrived(at, worker, event)
-        case SessionFailed(_, reason, message, epoch):
-            fatal = reason in (FailureReason.INVALID, FailureReason.UNSUPPORTED)
-            busy = reason is FailureReason.CAPACITY
-            return WorkerLost(at, role, worker, message or reason.name, fatal, busy, epoch)
-        case _:
-            return None

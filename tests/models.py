@@ -69,7 +69,9 @@ SUPPORTED = tuple(name for name in ARCHITECTURES if name not in ("gpt_oss", "blo
 _NO_KV_HEADS = ("gpt2", "gpt_neox", "opt", "bloom", "mamba")
 
 
-def tiny_model(arch: str, vocab: int = VOCAB_SIZE, seed: int = 0, **overrides: Any) -> PreTrainedModel:
+def tiny_model(
+    arch: str, vocab: int = VOCAB_SIZE, seed: int = 0, **overrides: Any
+) -> PreTrainedModel:
     """A random float32 model of one of `ARCHITECTURES`; `overrides` go into its config."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -122,7 +124,10 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    text = "the small drafter rides ahead and proposes tokens; the large verifier checks them all and keeps each law "
+    text = (
+        "the small drafter rides ahead and proposes tokens; "
+        "the large verifier checks them all and keeps each law "
+    )
     tokenizer.train_from_iterator([text * 3], trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -181,3 +182,31 @@ def demo(target: Target = DEMO_MODEL) -> None:
     from services.console.demo import run_demo
 
     raise typer.Exit(run_demo(target))
+
+
+@app.command()
+def bench(
+    target: Target = DEMO_MODEL,
+    draft: Annotated[str | None, typer.Option(help="Draft model; left out: n-grams.")] = None,
+    method: Annotated[str, typer.Option(help="Drafting method (ngram, model).")] = "",
+    dtype: Annotated[Dtype, typer.Option(help="Number format of both models.")] = "float32",
+    prompts: Annotated[
+        Path | None, typer.Option(help="JSON lines as Spec-Bench has them; left out: its own.")
+    ] = None,
+    num_prompts: Annotated[int, typer.Option(min=1, help="How many of them.")] = 6,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of each answer.")] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 = greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every answer.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each prompt is answered.")] = 3,
+    concurrency: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file; left out: a new one in bench/results.")
+    ] = None,
+) -> None:
+    """Measure plain decoding, fixed and eager on the same prompts, taking turns."""
+    given = dict(locals())
+    if prompts is None:
+        del given["prompts"]
+    # The bench stands above the command, so it is found by name.
+    module = importlib.import_module("bench.main")
+    raise typer.Exit(module.run_bench(module.BenchOptions(**given)))

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.common.errors import PacelineError, StartError
 from services.common.logs import setup_logging
+from services.common.telemetry import trace_ids
 from services.console.flags import Flags
 from services.console.tether import die_with
 
@@ -79,7 +80,7 @@ def run_process(name: str, arguments: Sequence[str]) -> int:
     try:
         if process.tether is not None:
             die_with(process.tether)
-        setup_logging(json=process.log_json, level=process.log_level)
+        setup_logging(json=process.log_json, level=process.log_level, context=trace_ids)
         return role.run(settings)
     except PacelineError as error:
         return complain(name, error, status=1)

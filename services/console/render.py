@@ -72,7 +72,7 @@ class Marks:
 
 def labelled(chunk: Chunk) -> Iterator[tuple[str, Origin]]:
     """The text of each token with its origin; unlabelled text where there is none."""
-    if len(chunk.pieces) != len(chunk.origins):
+    if not chunk.pieces or len(chunk.pieces) != len(chunk.origins):
         yield chunk.text, Origin.UNKNOWN
         return
     yield from zip(chunk.pieces, chunk.origins, strict=True)

@@ -24,7 +24,7 @@ def test_interleaved_sessions_decode_as_transformers_generates(arch, engine):
     outputs = [[] for _ in PROMPTS]
     for step in range(16):
         # Sessions join one step after another and take turns sitting one out.
-        ready = [i for i in range(len(PROMPTS)) if step >= i and (step + i) % 5 or step > 12]
+        ready = [i for i in range(len(PROMPTS)) if (step >= i and (step + i) % 5) or step > 12]
         rows = engine.forward(
             [Segment(caches[i], pending[i], logits_from=len(pending[i]) - 1) for i in ready]
         )

@@ -33,8 +33,10 @@ def run(start):
     options = {"pacing": "fixed", "max_in_flight": 2, "max_tokens": 128}
     world = TracedWorld(telemetry, 4, faults, **options)
     world.finish()
-    drafted = {(record.draft_tokens, record.accepted_tokens) for record in records(world)}
-    assert {(6, 6), (6, 3), (6, 0), (0, 0)} <= drafted
+    # The run is worth counting: something accepted, something rejected, something plain.
+    rates = {record.accepted_tokens / (record.draft_tokens or 9) for record in records(world)}
+    assert {0.0, 1.0} < rates
+    assert not all(record.draft_tokens for record in records(world))
     return world, scrape(telemetry)
 
 

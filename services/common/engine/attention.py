@@ -28,7 +28,7 @@ def ragged_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Tensor | None,  # noqa: ARG001
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -50,9 +50,9 @@ def ragged_attention(
     counts = paceline_layout.counts
     parts = zip(
         paceline_layout.pieces,
-        query.split(counts, dim=2),
-        key.split(counts, dim=2),
-        value.split(counts, dim=2),
+        query.split_with_sizes(counts, dim=2),
+        key.split_with_sizes(counts, dim=2),
+        value.split_with_sizes(counts, dim=2),
         strict=True,
     )
     outputs = [

@@ -18,7 +18,7 @@ def max_context(config: Any, wanted: int | None) -> int:
     Rotary scalings that depend on the length of the text would let one session
     change another's; such models are held to the length before scaling starts.
     """
-    limits = [config.max_position_embeddings, *_unscaled_lengths(config)]
+    limits: list[int] = [config.max_position_embeddings, *_unscaled_lengths(config)]
     return min(limits if wanted is None else [*limits, wanted])
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from services.common.engine.context import affordable_tokens, max_context
-from services.common.engine.kv import KVBudget, KVCache
 from services.common.engine.bundle import make_bundle
+from services.common.engine.context import affordable_tokens, max_context
 from services.common.engine.fingerprint import model_fingerprint
+from services.common.engine.kv import KVBudget, KVCache
 from services.common.engine.layout import Layout, Segment
 from services.common.engine.loading import load_model
 from services.common.engine.prepare import prepare
@@ -112,7 +112,7 @@ class Engine:
         self._check_ranges(layout)
         logits = self._run(layout)
         layout.commit()
-        return list(logits.float().split(layout.logit_counts))
+        return list(logits.float().split_with_sizes(layout.logit_counts))
 
     def _run(self, layout: Layout) -> Tensor:
         """Logits [wanted rows, vocab_size] of one packed pass."""

@@ -55,7 +55,7 @@ def is_whole(folder: Path) -> bool:
         sizes = {name: (folder / name).stat().st_size for name in mark["sizes"]}
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return mark.get("version") == _VERSION and sizes == mark["sizes"]
+    return bool(mark.get("version") == _VERSION and sizes == mark["sizes"])
 
 
 def _convert(file: Path, dtype: str, target: Path) -> None:

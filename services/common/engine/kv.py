@@ -47,7 +47,9 @@ class Store:
     @classmethod
     def like(cls, layers: int, capacity: int, key: Tensor, value: Tensor) -> Store:
         """An empty store for tensors shaped as one layer's K and V, [1, kv_heads, n, head_dim]."""
-        return cls(*(_empty(t, (layers, 1, t.shape[1], capacity, t.shape[3])) for t in (key, value)))
+        return cls(
+            *(_empty(t, (layers, 1, t.shape[1], capacity, t.shape[3])) for t in (key, value))
+        )
 
     @property
     def capacity(self) -> int:
@@ -71,7 +73,9 @@ class Store:
 
     def layer_views(self, start: int, count: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """K and V of each layer, cut to `count` tokens from `start` on."""
-        return self.keys.narrow(3, start, count).unbind(0), self.values.narrow(3, start, count).unbind(0)
+        return self.keys.narrow(3, start, count).unbind(0), self.values.narrow(
+            3, start, count
+        ).unbind(0)
 
 
 def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -67,7 +67,9 @@ class Piece:
             self._views[key] = self._make_view(window, groups, like)
         return self._views[key]
 
-    def _make_view(self, window: int | None, groups: int, like: Tensor) -> tuple[int, Tensor | None]:
+    def _make_view(
+        self, window: int | None, groups: int, like: Tensor
+    ) -> tuple[int, Tensor | None]:
         first = max(0, self.past + 1 - window) if window is not None else 0
         if self.count == 1:
             return first, None

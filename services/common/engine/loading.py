@@ -104,8 +104,9 @@ def read_folder(folder: Path, spec: ModelSpec) -> Any:
 
     logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(
             folder,
+            output_loading_info=True,
             dtype=getattr(torch, spec.dtype),
             use_safetensors=True,
             trust_remote_code=False,
@@ -114,6 +115,8 @@ def read_folder(folder: Path, spec: ModelSpec) -> Any:
         )
     except Exception as error:
         raise StartError(f"model {spec.model}: {one_line(error)}") from error
+    if missing := sorted(report["missing_keys"]):
+        raise StartError(f"model {spec.model}: {len(missing)} tensors missing, first {missing[0]}")
     return model.to(spec.device)
 
 

@@ -73,7 +73,7 @@ def _has_fbgemm() -> bool:
 
 
 def _packable(module: nn.Module) -> bool:
-    return type(module) is nn.Linear and float(module.weight.abs().max()) <= _LARGEST
+    return type(module) is nn.Linear and float(module.weight.detach().abs().max()) <= _LARGEST
 
 
 def pack(model: Any) -> None:

@@ -1,0 +1,40 @@
+"""What a worker says, as an event of the round machine."""
+
+from __future__ import annotations
+
+from orchestrator.core.events import (
+    DraftArrived,
+    Event,
+    VerdictArrived,
+    WorkerLost,
+    WorkerOpened,
+)
+from orchestrator.workers.link import WorkerEvent
+from services.common.types import (
+    Draft,
+    DraftOpened,
+    FailureReason,
+    Role,
+    SessionFailed,
+    Verdict,
+    VerifyOpened,
+)
+
+
+def to_core(worker: str, role: Role, event: WorkerEvent, at: float) -> Event | None:
+    """The event for the session's machine; None for what concerns no session."""
+    match event:
+        case DraftOpened(_, epoch):
+            return WorkerOpened(at, role, worker, epoch)
+        case VerifyOpened(_, epoch, cached):
+            return WorkerOpened(at, role, worker, epoch, cached)
+        case Draft():
+            return DraftArrived(at, worker, event)
+        case Verdict():
+            return VerdictArrived(at, worker, event)
+        case SessionFailed(_, reason, message, epoch):
+            fatal = reason in (FailureReason.INVALID, FailureReason.UNSUPPORTED)
+            busy = reason is FailureReason.CAPACITY
+            return WorkerLost(at, role, worker, message or reason.name, fatal, busy, epoch)
+        case _:
+            return None

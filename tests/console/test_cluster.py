@@ -1,0 +1,100 @@
+"""What is started for a local cluster, and with which flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.settings import OrchestratorSettings
+from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
+from services.console.flags import Flags
+from services.console.process import ProcessSettings
+from services.drafter.settings import DrafterSettings
+from services.verifier.settings import VerifierSettings
+
+KINDS = {
+    "verifier": VerifierSettings,
+    "drafter": DrafterSettings,
+    "orchestrator": OrchestratorSettings,
+}
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(owner=1234, folder=tmp_path, redis="redis://somewhere:6379", cores=(0, 1))
+
+
+def settings_of(spec):
+    """The settings that the process would read: also proves that every flag exists."""
+    role, *arguments = spec.argv[spec.argv.index("paceline") + 1 :]
+    flags = Flags(role, "", KINDS[role], ProcessSettings)
+    flags.parse(arguments)
+    assert flags.read(ProcessSettings).tether == 1234
+    return flags.read(KINDS[role])
+
+
+def test_without_a_draft_model_the_verifier_has_every_core(site):
+    verifier, drafter = map(settings_of, worker_specs(ClusterOptions(target="big"), site))
+    assert (verifier.target, verifier.dtype) == ("big", "float32")
+    assert (verifier.threads, verifier.cpus) == (2, (0, 1))
+    assert drafter.method_names == ("ngram",)
+    assert drafter.cpus == ()
+
+
+def test_a_draft_model_has_a_core_of_its_own(site):
+    options = ClusterOptions(target="big", draft="small", dtype="bfloat16")
+    verifier, drafter = map(settings_of, worker_specs(options, site))
+    assert (verifier.threads, verifier.cpus) == (1, (0,))
+    assert (drafter.threads, drafter.cpus) == (1, (1,))
+    assert (drafter.draft, drafter.dtype, drafter.method_names) == ("small", "bfloat16", ("model",))
+
+
+def test_a_number_of_threads_that_is_asked_for_is_not_pinned(site):
+    options = ClusterOptions(target="big", verifier_threads=3)
+    verifier = settings_of(worker_specs(options, site)[0])
+    assert (verifier.threads, verifier.cpus) == (3, ())
+
+
+def test_no_pin_keeps_the_threads(site):
+    verifier = settings_of(worker_specs(ClusterOptions(target="big", pin=False), site)[0])
+    assert (verifier.threads, verifier.cpus) == (2, ())
+
+
+def test_every_worker_has_a_name_a_ready_file_and_the_store(site):
+    options = ClusterOptions(target="big", draft="small", verifiers=2, drafters=2)
+    specs = worker_specs(options, site)
+    assert [spec.name for spec in specs] == ["verifier-1", "verifier-2", "drafter-1", "drafter-2"]
+    for spec in specs:
+        settings = settings_of(spec)
+        assert settings.worker_id == spec.name
+        assert settings.redis == "redis://somewhere:6379"
+        assert settings.ready_file == spec.ready_file
+        assert settings.port == 0
+    assert len({spec.log_file for spec in specs}) == 4
+
+
+def test_no_drafters_leave_the_verifier_alone(site):
+    assert len(worker_specs(ClusterOptions(target="big", drafters=0), site)) == 1
+
+
+def test_the_orchestrator_listens_where_it_is_told(site):
+    [spec] = orchestrator_specs(ClusterOptions(target="big", host="::1", port=7000), site)
+    settings = settings_of(spec)
+    assert (settings.host, settings.port, settings.pacing) == ("::1", 7000, "eager")
+    assert settings.ready_file == Path(spec.ready_file)
+
+
+def test_one_orchestrator_for_each_pacing_and_only_the_first_on_the_port(site):
+    options = ClusterOptions(target="big", port=7000, pacings=("fixed", "eager"))
+    specs = orchestrator_specs(options, site)
+    assert [spec.name for spec in specs] == ["orchestrator-fixed", "orchestrator-eager"]
+    assert [(s.pacing, s.port) for s in map(settings_of, specs)] == [("fixed", 7000), ("eager", 0)]
+
+
+def test_ps_shows_each_process_by_its_command(site):
+    options = ClusterOptions(target="big")
+    commands = [" ".join(spec.argv) for spec in worker_specs(options, site)]
+    commands += [" ".join(spec.argv) for spec in orchestrator_specs(options, site)]
+    for role, command in zip(("verifier", "drafter", "orchestrator"), commands, strict=True):
+        assert f"paceline {role}" in command

@@ -1,0 +1,186 @@
+"""From names and files to engines, and the errors on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from services.common.engine import Engine, ModelSpec, Segment
+from services.common.engine import gguf as gguf_cache
+from services.common.engine.loading import ALIASES, load_model, locate
+from services.common.errors import StartError
+from tests.engine.conftest import CLOSE, stock_logits
+from tests.models import EOS, EOS_ID, tiny_model_folder, tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return tiny_model_folder(tmp_path_factory.mktemp("models"), "llama")
+
+
+@pytest.fixture
+def spec(tmp_path):
+    return lambda model, **rest: ModelSpec(str(model), cache_dir=tmp_path / "cache", **rest)
+
+
+@pytest.fixture
+def copied(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "model")
+
+
+def test_a_saved_folder_gives_the_saved_model(saved, spec):
+    engine = Engine.load(spec(saved, threads=1))
+    cache = engine.new_cache(8)
+    [rows] = engine.forward([Segment(cache, [5, 6, 7])])
+    torch.testing.assert_close(rows, stock_logits("llama", [5, 6, 7]), **CLOSE)
+    assert engine.model_id == str(saved)
+    assert engine.vocab_size == 320
+    assert engine.max_context_length == 512
+    assert engine.kv_tokens_capacity > 1000
+
+
+def test_the_bundle_tokenizes_as_the_tokenizer_does(saved, spec):
+    bundle = Engine.load(spec(saved)).bundle
+    text = "Hello drafter, héllo 😀 <|im_end|>"
+    expected = tiny_tokenizer()(text)["input_ids"]
+    assert Tokenizer.from_str(bundle.tokenizer_json).encode(text).ids == expected
+    assert bundle.eos_token == EOS
+    assert bundle.eos_token_ids == (EOS_ID,)
+    assert "im_start" in bundle.chat_template
+    assert json.loads(bundle.generation_config_json)["eos_token_id"] == EOS_ID
+
+
+def test_using_the_tokenizer_does_not_change_its_fingerprint(saved, spec):
+    before = Engine.load(spec(saved)).bundle.fingerprint
+    tokenizer = tiny_tokenizer()
+    tokenizer(["a", "b b"], padding=True, truncation=True, max_length=4)
+    from tests.models import tiny_model
+
+    after = Engine.from_model(tiny_model("llama"), tokenizer).bundle.fingerprint
+    assert before == after
+
+
+def test_the_fingerprint_changes_with_weights_config_and_dtype(saved, copied, spec):
+    fingerprints = {load_model(spec(saved)).fingerprint}
+    assert load_model(spec(copied)).fingerprint in fingerprints
+    fingerprints.add(load_model(spec(saved, dtype="bfloat16")).fingerprint)
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-5}))
+    fingerprints.add(load_model(spec(copied)).fingerprint)
+    weights = copied / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    fingerprints.add(load_model(spec(copied)).fingerprint)
+    assert len(fingerprints) == 4
+
+
+def test_fingerprints_of_models_in_memory_tell_weights_apart():
+    from tests.models import tiny_model
+
+    first = Engine.from_model(tiny_model("llama")).fingerprint
+    assert first == Engine.from_model(tiny_model("llama")).fingerprint
+    assert first != Engine.from_model(tiny_model("llama", seed=1)).fingerprint
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./none.gguf", "~/no/such/model", "a/b/c"])
+def test_a_missing_file_is_named(name):
+    with pytest.raises(StartError, match="no such file or folder"):
+        locate(name)
+
+
+def test_an_unknown_hub_id_is_one_clear_line(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(StartError, match="not a local file, and not on the hub") as refusal:
+        locate("nobody/nothing")
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_alias_without_its_package_is_named(monkeypatch):
+    monkeypatch.setitem(ALIASES, "absent", ("no_such_package", "*.gguf"))
+    with pytest.raises(StartError, match="no-such-package is not installed"):
+        locate("absent")
+
+
+def test_a_folder_without_safetensors_is_refused(copied, spec):
+    (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
+    with pytest.raises(StartError, match="safetensors"):
+        load_model(spec(copied))
+
+
+@pytest.mark.parametrize("keep", [0, 100, 5000])
+def test_broken_weights_are_one_clear_line(copied, spec, keep):
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    with pytest.raises(StartError, match="model") as refusal:
+        load_model(spec(copied))
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_unknown_architecture_is_one_clear_line(copied, spec):
+    (copied / "config.json").write_text('{"model_type": "no_such_thing"}')
+    with pytest.raises(StartError, match="no_such_thing") as refusal:
+        load_model(spec(copied))
+    assert "\n" not in str(refusal.value)
+
+
+def test_weights_that_lack_a_tensor_are_refused(copied, spec):
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(copied / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, copied / "model.safetensors", {"format": "pt"})
+    with pytest.raises(StartError, match="up_proj"):
+        load_model(spec(copied))
+
+
+def test_an_unknown_dtype_names_the_known_ones(saved, spec):
+    with pytest.raises(StartError, match="float32, bfloat16, float16"):
+        load_model(spec(saved, dtype="int3"))
+
+
+def test_a_broken_gguf_file_is_one_clear_line_and_leaves_nothing(tmp_path, spec):
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(b"GGUF" + b"\0" * 100)
+    with pytest.raises(StartError, match=r"broken\.gguf"):
+        load_model(spec(file))
+    assert list((tmp_path / "cache" / "models").iterdir()) == []
+
+
+@pytest.fixture
+def fake_conversion(monkeypatch):
+    runs = []
+
+    def convert(file, dtype, target):
+        runs.append(dtype)
+        (target / "model.safetensors").write_bytes(b"weights")
+
+    monkeypatch.setattr(gguf_cache, "_convert", convert)
+    return runs
+
+
+def test_a_conversion_is_made_once_per_dtype(tmp_path, fake_conversion):
+    for dtype in ("float32", "bfloat16", "float32"):
+        folder = gguf_cache.converted(tmp_path / "m.gguf", "digest", dtype, tmp_path)
+        assert (folder / "model.safetensors").read_bytes() == b"weights"
+    assert fake_conversion == ["float32", "bfloat16"]
+
+
+def test_a_broken_conversion_is_made_again(tmp_path, fake_conversion):
+    folder = gguf_cache.converted(tmp_path / "m.gguf", "digest", "float32", tmp_path)
+    (folder / "model.safetensors").write_bytes(b"half")
+    assert not gguf_cache.is_whole(folder)
+    again = gguf_cache.converted(tmp_path / "m.gguf", "digest", "float32", tmp_path)
+    assert (again / "model.safetensors").read_bytes() == b"weights"
+    assert len(fake_conversion) == 2
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartError, match="cache folder"):
+        gguf_cache.converted(tmp_path / "m.gguf", "digest", "float32", tmp_path / "file")

@@ -1,0 +1,122 @@
+"""A model whose ragged logits are not its own is not served."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from services.common.engine import Engine, attention, layout
+from services.common.engine.packing import PackedLinear, worth_packing
+from services.common.errors import StartError
+from tests.engine.conftest import feed, model_of, random_text, stock_logits
+from tests.models import tiny_model
+
+
+def refused(arch="llama"):
+    with pytest.raises(StartError) as refusal:
+        Engine.from_model(model_of(arch))
+    return str(refusal.value)
+
+
+def test_the_figure_and_the_tolerance_are_in_the_refusal(monkeypatch):
+    real = attention._attend
+    monkeypatch.setattr(attention, "_attend", lambda *args: real(*args) * 1.05)
+    message = refused()
+    assert "llama: self-check failed" in message
+    assert "(tolerance 1e-03)" in message
+    figure = float(message.split(" by ")[1].split()[0])
+    assert 1e-3 < figure < 10
+
+
+def test_a_mask_that_shows_siblings_is_found(monkeypatch):
+    monkeypatch.setattr(layout, "_ancestors", lambda p: torch.ones(len(p), len(p)).tril().bool())
+    assert "self-check failed" in refused()
+
+
+def test_a_window_that_is_ignored_is_found(monkeypatch):
+    real = layout.Piece.view
+    monkeypatch.setattr(layout.Piece, "view", lambda self, window, *rest: real(self, None, *rest))
+    assert "self-check failed" in refused("mistral")
+    Engine.from_model(model_of("llama"))
+
+
+def test_a_window_one_token_too_wide_is_found(monkeypatch):
+    real = layout.Piece.view
+    wider = lambda self, window, *rest: real(self, window and window + 1, *rest)  # noqa: E731
+    monkeypatch.setattr(layout.Piece, "view", wider)
+    assert "self-check failed" in refused("gemma3_text")
+
+
+def test_positions_that_ignore_the_past_are_found(monkeypatch):
+    monkeypatch.setattr(layout.Piece, "positions", property(lambda self: list(self.depths)))
+    assert "self-check failed" in refused()
+
+
+def test_nan_does_not_pass():
+    model = copy.deepcopy(model_of("llama"))
+    model.lm_head.weight.data[0] = torch.nan
+    with pytest.raises(StartError, match="by inf"):
+        Engine.from_model(model)
+
+
+@pytest.mark.parametrize(
+    ("arch", "reason"),
+    [
+        ("gpt_oss", "needs s_aux"),
+        ("bloom", "does not take its attention as a function"),
+        ("mamba", "0 of 2 layers kept K/V"),
+    ],
+)
+def test_architectures_that_do_not_fit_are_refused(arch, reason):
+    with pytest.raises(StartError, match=reason):
+        Engine.from_model(tiny_model(arch))
+
+
+def test_the_model_given_stays_as_it_was():
+    model = model_of("mistral")
+    window = model.config.sliding_window
+    implementation = model.config._attn_implementation
+    Engine.from_model(model)
+    assert model.config.sliding_window == window
+    assert model.config._attn_implementation == implementation
+
+
+def test_windows_are_whole_again_after_the_check():
+    engine = Engine.from_model(model_of("mistral"))
+    assert engine._model.config.sliding_window == 12
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("arch", ["llama", "gemma3_text", "gpt2", "mixtral", "opt"])
+def test_half_precision_stays_near_float32(arch, dtype):
+    model = copy.deepcopy(model_of(arch)).to(dtype)
+    engine = Engine.from_model(model)
+    text = random_text(20)
+    cache = engine.new_cache(32)
+    ours, expected = feed(engine, cache, text), stock_logits(arch, text)
+    spread = (ours - expected).abs().mean() / expected.std()
+    assert spread < (0.25 if arch == "mixtral" else 0.05)
+    cache.free()
+
+
+def test_packed_rows_do_not_depend_on_their_neighbours():
+    model = copy.deepcopy(model_of("llama")).to(torch.bfloat16)
+    if not worth_packing(model):
+        pytest.skip("this CPU multiplies half precision itself")
+    linear = Engine.from_model(model)._model.lm_head
+    assert isinstance(linear, PackedLinear)
+    rows = torch.randn(9, linear.in_features, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([linear(row[None]) for row in rows])
+    assert torch.equal(linear(rows), alone)
+
+
+def test_float32_is_never_packed():
+    assert not worth_packing(model_of("llama"))
+
+
+def test_weights_too_large_for_fp16_are_not_packed():
+    model = copy.deepcopy(model_of("llama")).to(torch.bfloat16)
+    model.lm_head.weight.data[0, 0] = 1e5
+    assert not worth_packing(model)
