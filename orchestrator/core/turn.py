@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from orchestrator.core.events import Action, NeedWorker, Release, SendToDrafter
@@ -10,11 +10,26 @@ from orchestrator.core.state import State
 from services.common.types import CommitDraft, Role
 
 
+_FIELDS = tuple(field.name for field in fields(State))
+_assign = object.__setattr__
+
+
+def _copy(state: State) -> State:
+    copied = object.__new__(State)
+    for name in _FIELDS:
+        _assign(copied, name, getattr(state, name))
+    return copied
+
+
 class Turn:
-    """Collects changes within one `step`; nothing outside ever sees it."""
+    """Collects changes within one `step`; nothing outside ever sees it.
+
+    One copy of the state is made, and written to until the step ends: a dozen
+    `replace` calls on so wide a record would cost more than the rules.
+    """
 
     def __init__(self, state: State, now: float) -> None:
-        self.state = state
+        self.state = _copy(state)
         self.now = now
         self.actions: list[Action] = []
         # Tokens committed in this turn, which nobody outside knows of yet.
@@ -22,7 +37,8 @@ class Turn:
 
     def set(self, **changes: Any) -> None:
         """Change fields of the state."""
-        self.state = replace(self.state, **changes)
+        for name, value in changes.items():
+            _assign(self.state, name, value)
 
     def do(self, action: Action) -> None:
         """Ask the driver for something; order is kept."""

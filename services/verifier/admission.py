@@ -31,7 +31,7 @@ _NOT_SERVED = (
 )
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer, not an error
+class Refusal(Exception):
     """One session is refused; becomes a SessionFailed."""
 
     def __init__(self, reason: FailureReason, message: str) -> None:

@@ -140,8 +140,7 @@ class VerifierCore:
         self._emit(session.key[0], verdict)
 
     def _close(self, key: Key) -> None:
-        session = self._sessions.pop(key, None)
-        if session is not None:
+        if (session := self._sessions.pop(key, None)) is not None:
             session.cache.free()
 
     # --- the step ---------------------------------------------------------------
@@ -275,8 +274,8 @@ class VerifierCore:
         self._fail(session.key, session.opening.epoch, error)
 
     def _fail(self, key: Key, epoch: int, error: Exception) -> None:
-        known = self._sessions.get(key)
-        epoch = known.opening.epoch if known is not None else epoch
+        if (known := self._sessions.get(key)) is not None:
+            epoch = known.opening.epoch
         self._close(key)
         reason, message = explain(error)
         self._emit(key[0], SessionFailed(key[1], reason, message, epoch))

@@ -13,7 +13,7 @@ from services.verifier.rules import Walk, depths
 from services.verifier.session import Task, VerifySession
 
 
-class BrokenLaw(Exception):  # noqa: N818 - says what the model did
+class BrokenLaw(Exception):
     """The model gave NaN or infinite logits where a token was to be chosen."""
 
 

@@ -1,0 +1,74 @@
+"""The `paceline` command as a person types it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+HEAVY = ("torch", "transformers", "grpc", "rich.console", "pydantic_settings", "redis")
+
+
+def paceline(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "paceline", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_help_names_every_command_and_loads_nothing_heavy():
+    program = (
+        "import sys\nfrom services.console.main import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"print('loaded', sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    commands = ("up", "generate", "demo", "bench", "orchestrator", "drafter", "verifier")
+    for command in commands:
+        assert f"  {command} " in done.stdout
+    assert done.stdout.rstrip().endswith("loaded []")
+
+
+@pytest.mark.parametrize("role", ["orchestrator", "drafter", "verifier"])
+def test_every_process_explains_its_settings(role):
+    done = paceline(role, "--help")
+    assert done.returncode == 0
+    for word in ("--port", "--redis", "--ready-file", "PACELINE_PORT", "--log-level"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("verifier",), "--target is needed (or PACELINE_TARGET)"),
+        (("verifier", "--target", "m", "--dtype", "int3"), "--dtype: 'int3' is not allowed"),
+        (("drafter", "--port", "70000"), "--port: '70000' is not allowed"),
+        (("drafter", "--ngram-min", "9"), "ngram_min 9 is above ngram_max 4"),
+        (("orchestrator", "--pacing", "hasty"), "--pacing: 'hasty' is not allowed"),
+    ],
+)
+def test_a_setting_that_is_not_allowed_ends_the_process_with_one_line(arguments, named):
+    done = paceline(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"paceline {arguments[0]}: ")
+    assert named in done.stderr
+
+
+def test_an_address_where_nobody_answers_ends_generate_with_one_line():
+    done = paceline("generate", "--address", "127.0.0.1:1", "hello")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_bad_prompt_file_ends_the_bench_before_anything_starts(tmp_path):
+    done = paceline("bench", "--prompts", str(tmp_path / "none.jsonl"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("paceline bench: --prompts: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_command_that_does_not_exist_is_refused():
+    assert paceline("fly").returncode == 2
