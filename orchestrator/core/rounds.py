@@ -7,7 +7,7 @@ Rules that hold over all events (those of drafts and verdicts open their files):
    `max_unpersisted` commits waiting for it.
 3. A verify leaves when a verifier has the session open, fewer than
    `max_in_flight` live blocks are under way, and pacing says so. A chained
-   block follows a chain, holds at least one token and never ends the output.
+   block follows a chain of its own epoch and holds at least one token.
 4. The loss of a worker bumps the epoch. Without a drafter the verifier decodes
    alone; without a verifier the session waits, then suspends.
 5. A suspended session holds no worker and has nothing in flight. Whoever resumes
@@ -203,7 +203,7 @@ def _may_send(state: State) -> bool:
         return False
     if not live:
         return True
-    chained = all(is_chain(block.piece.tree) for block in live)
+    chained = all(is_chain(b.piece.tree) and b.epoch == state.epoch for b in live)
     return len(live) < limits.max_in_flight and chained and bool(state.tail) and _room(state) > 0
 
 
