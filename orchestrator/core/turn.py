@@ -9,7 +9,6 @@ from orchestrator.core.events import Action, NeedWorker, Release, SendToDrafter
 from orchestrator.core.state import State
 from services.common.types import CommitDraft, Role
 
-
 _FIELDS = tuple(field.name for field in fields(State))
 _assign = object.__setattr__
 
