@@ -43,28 +43,34 @@ class Ratio:
 
 
 def stock_stepper(model: Any, prompt: list[int]) -> Stepper:
-    """One decoding step of transformers with its DynamicCache."""
+    """One decoding step of transformers with its DynamicCache, always after the same text."""
     from transformers import DynamicCache
 
     cache = DynamicCache(config=model.config)
     _stock_forward(model, cache, prompt)
-    return lambda: _stock_forward(model, cache, [prompt[0]])
+
+    def step() -> None:
+        _stock_forward(model, cache, [prompt[0]])
+        cache.crop(-1)
+
+    return step
 
 
 @torch.inference_mode()
 def _stock_forward(model: Any, cache: Any, tokens: list[int]) -> None:
-    ids = torch.tensor([tokens])
-    model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    model(torch.tensor([tokens]), past_key_values=cache, use_cache=True, logits_to_keep=1)
 
 
-def engine_stepper(engine: Engine, prompt: list[int], sessions: int, room: int) -> Stepper:
-    """One decoding step of `sessions` sessions together."""
-    caches = [engine.new_cache(len(prompt) + room) for _ in range(sessions)]
+def engine_stepper(engine: Engine, prompt: list[int], sessions: int) -> Stepper:
+    """One decoding step of `sessions` sessions together, always after the same texts."""
+    caches = [engine.new_cache(len(prompt) + 1) for _ in range(sessions)]
     for cache in caches:
         engine.forward([Segment(cache, prompt, logits_from=len(prompt))])
 
     def step() -> None:
         engine.forward([Segment(cache, [prompt[0]]) for cache in caches])
+        for cache in caches:
+            cache.rollback(len(prompt))
 
     return step
 
@@ -87,11 +93,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     stock.set_attn_implementation("sdpa")
     engine = Engine.load(spec)
     prompt = torch.randint(0, engine.vocab_size, (arguments.context,)).tolist()
-    room = arguments.steps * (arguments.repeats + 1)
     steppers = {
         "transformers": stock_stepper(stock, prompt),
-        "one": engine_stepper(engine, prompt, 1, room),
-        "many": engine_stepper(engine, prompt, arguments.sessions, room),
+        "one": engine_stepper(engine, prompt, 1),
+        "many": engine_stepper(engine, prompt, arguments.sessions),
     }
     times: dict[str, list[float]] = {name: [] for name in steppers}
     for repeat in range(arguments.repeats + 1):

@@ -32,6 +32,7 @@ PLAIN = "plain"
 PLAIN_ALL = "plain, all cores"
 RESULTS = Path(__file__).parent / "results"
 INTERRUPTED = 130
+WIDTH = 140
 
 _NO_DRAFTS: Mapping[str, Any] = {"disable_speculative_decoding": True}
 
@@ -142,7 +143,9 @@ def _conclude(options: BenchOptions, progress: Progress, *, complete: bool) -> N
     all_cores = PLAIN_ALL if PLAIN_ALL in names else PLAIN
     figures = [figures_of(progress.trials, name, PLAIN, all_cores) for name in names]
     setting = _setting(options, progress.configurations, complete)
-    print_report(Console(highlight=False), figures, setting)
+    # A file has no width; a table folded to 80 columns is hard to read.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    print_report(console, figures, setting)
     path = options.out or RESULTS / f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
     try:
         write_json(path, figures, progress.trials, setting)

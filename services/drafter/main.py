@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 
 from services.common import serving
 from services.common.announcement import Announcement, AnnounceOptions
@@ -38,6 +39,7 @@ def make_host(
             drafters,
             emit=emit,
             worker_id=settings.worker_id,
+            version=version("paceline"),
             max_window=settings.max_window,
             on_step=tracer.on_step if tracer is not None else None,
         )

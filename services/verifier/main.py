@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 
 from services.common import serving
 from services.common.announcement import Announcement, AnnounceOptions
@@ -36,6 +37,7 @@ def make_host(
     options = VerifierOptions(
         max_step_tokens=settings.max_step_tokens,
         target_step_ms=settings.target_step_ms,
+        version=version("paceline"),
         on_step=tracer.on_step if tracer is not None else None,
     )
 

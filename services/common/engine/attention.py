@@ -48,18 +48,39 @@ def ragged_attention(
             raise StartError(f"{type(module).__name__} needs {name}, which is not supported")
     layer: int = module.layer_idx  # type: ignore[assignment]
     counts = paceline_layout.counts
-    parts = zip(
-        paceline_layout.pieces,
-        query.split_with_sizes(counts, dim=2),
-        key.split_with_sizes(counts, dim=2),
-        value.split_with_sizes(counts, dim=2),
-        strict=True,
-    )
+    written = [
+        piece.append.write(layer, k, v)
+        for piece, k, v in zip(
+            paceline_layout.pieces,
+            key.split_with_sizes(counts, dim=2),
+            value.split_with_sizes(counts, dim=2),
+            strict=True,
+        )
+    ]
+    if sliding_window is None and softcap is None and paceline_layout.single:
+        return _attend_singles(query, written, scaling), None
     outputs = [
-        _attend(piece, q, *piece.append.write(layer, k, v), scaling, sliding_window, softcap)
-        for piece, q, k, v in parts
+        _attend(piece, part, *kv, scaling, sliding_window, softcap)
+        for piece, part, kv in zip(
+            paceline_layout.pieces, query.split_with_sizes(counts, dim=2), written, strict=True
+        )
     ]
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)), None
+
+
+def _attend_singles(
+    query: Tensor, written: list[tuple[Tensor, Tensor]], scaling: float | None
+) -> Tensor:
+    """One new token per session, the common step of decoding: no masks, few operations."""
+    _, heads, total, width = query.shape
+    kv_heads = written[0][0].shape[1]
+    # Query heads that share a K/V head become rows of it, so that K/V is read once.
+    rows = query.transpose(1, 2).reshape(total, kv_heads, heads // kv_heads, width)
+    outputs = [
+        F.scaled_dot_product_attention(row, keys, values, scale=scaling)
+        for row, (keys, values) in zip(rows.split_with_sizes([1] * total), written, strict=True)
+    ]
+    return torch.cat(outputs).view(1, total, heads, -1)
 
 
 def _attend(
@@ -83,7 +104,6 @@ def _attend(
     first, mask = piece.view(window, groups, query)
     if first:
         keys, values = keys[:, :, first:], values[:, :, first:]
-    # Query heads that share a K/V head become rows of it, so that K/V is read once.
     packed = query.reshape(1, kv_heads, groups * count, width) if groups > 1 else query
     if softcap is None:
         attended = F.scaled_dot_product_attention(

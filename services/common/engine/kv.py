@@ -39,7 +39,10 @@ class KVBudget:
 
 
 class Store:
-    """K and V of all layers, [layers, 1, kv_heads, capacity, head_dim] each."""
+    """K and V of all layers, [layers, 1, capacity, kv_heads, head_dim] each.
+
+    A token's heads lie together, so that a session's text is one piece of memory.
+    """
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         self.keys, self.values = keys, values
@@ -48,18 +51,18 @@ class Store:
     def like(cls, layers: int, capacity: int, key: Tensor, value: Tensor) -> Store:
         """An empty store for tensors shaped as one layer's K and V, [1, kv_heads, n, head_dim]."""
         return cls(
-            *(_empty(t, (layers, 1, t.shape[1], capacity, t.shape[3])) for t in (key, value))
+            *(t.new_empty((layers, 1, capacity, t.shape[1], t.shape[3])) for t in (key, value))
         )
 
     @property
     def capacity(self) -> int:
         """Tokens it has memory for."""
-        return self.keys.shape[3]
+        return self.keys.shape[2]
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes of K and V over all layers."""
-        return sum(t.nbytes // t.shape[3] for t in (self.keys, self.values))
+        return sum(t.nbytes // t.shape[2] for t in (self.keys, self.values))
 
     def resized(self, capacity: int, length: int) -> Store:
         """A copy of the first `length` tokens, with another capacity."""
@@ -69,22 +72,18 @@ class Store:
         """Put the tokens at base + kept[i] to base + i."""
         index = torch.tensor(kept, device=self.keys.device) + base
         for tensor in (self.keys, self.values):
-            tensor[:, :, :, base : base + len(kept)] = tensor.index_select(3, index)
+            tensor[:, :, base : base + len(kept)] = tensor.index_select(2, index)
 
     def layer_views(self, start: int, count: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """K and V of each layer, cut to `count` tokens from `start` on."""
-        return self.keys.narrow(3, start, count).unbind(0), self.values.narrow(
-            3, start, count
-        ).unbind(0)
-
-
-def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return like.new_empty(shape)
+        """K and V of each layer, [1, kv_heads, count, head_dim], of `count` tokens from `start`."""
+        cut = (t.narrow(2, start, count).transpose(2, 3) for t in (self.keys, self.values))
+        keys, values = (t.unbind(0) for t in cut)
+        return keys, values
 
 
 def _resized(old: Tensor, capacity: int, length: int) -> Tensor:
-    new = _empty(old, (*old.shape[:3], capacity, old.shape[4]))
-    new[:, :, :, :length] = old[:, :, :, :length]
+    new = old.new_empty((*old.shape[:2], capacity, *old.shape[3:]))
+    new[:, :, :length] = old[:, :, :length]
     return new
 
 

@@ -133,6 +133,7 @@ class Layout:
         starts = accumulate((len(segment.token_ids) for segment in segments), initial=0)
         self.pieces = [Piece(*pair) for pair in zip(segments, starts, strict=False)]
         self.counts = [piece.count for piece in self.pieces]
+        self.single = all(count == 1 for count in self.counts)
         self.token_ids = [token for segment in segments for token in segment.token_ids]
         self.positions = [position for piece in self.pieces for position in piece.positions]
 

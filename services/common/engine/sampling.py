@@ -63,8 +63,17 @@ def _choose_rows(logits: Tensor, rows: Sequence[RowContext]) -> list[int]:
         scores = _race(scores, rows)
     elif coupled:
         scores[coupled] = _race(scores[coupled], [rows[i] for i in coupled])
-    best, chosen = scores.max(dim=-1)
+    chosen = _first_largest(scores)
+    best = scores.gather(-1, chosen[:, None])[:, 0]
     return torch.where(best.isfinite(), chosen, NO_CHOICE).tolist()
+
+
+def _first_largest(scores: Tensor) -> Tensor:
+    """Index of the first largest score per row [R]; a NaN counts as largest."""
+    if scores.device.type == "cpu":
+        # numpy's is ten times as fast on a wide row.
+        return torch.from_numpy(scores.numpy().argmax(-1))
+    return scores.argmax(-1)
 
 
 def _race(scores: Tensor, rows: Sequence[RowContext]) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -25,11 +24,11 @@ class GrpcServer:
     def __init__(
         self,
         options: ServingOptions,
-        interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = (),
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         """Needs the running event loop. Nothing listens yet."""
         self._options = options
-        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._health = health.aio.HealthServicer()
         self.address = options.address
         self.grpc = grpc.aio.server(interceptors=interceptors, options=server_options(options))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
