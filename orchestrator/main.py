@@ -28,7 +28,7 @@ from services.common import serving
 from services.common.errors import StoreError
 from services.common.readyfile import write_line
 from services.common.registry import WorkerRegistry
-from services.common.serving import GrpcServer, ServingOptions, TlsFiles
+from services.common.serving import GrpcServer
 from services.common.telemetry import Telemetry
 from services.common.types import Role
 
@@ -52,6 +52,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
             worker_id=settings.orchestrator_id,
             metrics_port=settings.metrics_port,
             metrics_host=settings.metrics_host,
+            version=version("paceline"),
         )
         stack.callback(telemetry.shutdown)
         url = settings.redis or await _embedded(stack)
@@ -78,7 +79,7 @@ async def _answer(
     settings: OrchestratorSettings, inference: Inference, pool: WorkerPool, stop: asyncio.Event
 ) -> None:
     """Serve clients until told to stop."""
-    server = GrpcServer(_serving_options(settings))
+    server = GrpcServer(settings.serving_options())
     assert pool.target is not None
     servicer = InferenceServicer(inference, pool, pool.target, version("paceline"), settings.method)
     pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
@@ -160,15 +161,4 @@ def _options(settings: OrchestratorSettings) -> Options:
         num_speculative_tokens=settings.num_speculative_tokens,
         max_sessions=settings.max_sessions,
         limits=limits,
-    )
-
-
-def _serving_options(settings: OrchestratorSettings) -> ServingOptions:
-    tls = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
-    return ServingOptions(
-        address=f"{settings.host}:{settings.port}",
-        insecure=settings.insecure,
-        tls=tls if settings.tls_cert is not None else None,
-        reflection=settings.reflection,
-        grace=settings.grace,
     )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode
+
+from services.common.settings import ServingSettings
 
 
-class OrchestratorSettings(BaseSettings):
+class OrchestratorSettings(ServingSettings):
     """Run one orchestrator: clients speak to it, it drives drafters and verifiers."""
 
-    model_config = SettingsConfigDict(env_prefix="PACELINE_", frozen=True, extra="ignore")
-
-    host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(50051, ge=0, le=65535, description="port to listen on, 0 = a free one")
     redis: str | None = Field(
         None, description="URL of the Redis for sessions; left out: a private local server"
@@ -69,19 +67,9 @@ class OrchestratorSettings(BaseSettings):
         min_length=1,
         description="name in leases and logs; left out: a random one",
     )
-    metrics_port: int | None = Field(
-        None, ge=0, le=65535, description="port of /metrics, 0 = a free one; left out: none"
+    grace: float = Field(
+        5.0, ge=0, description="seconds that open streams get when the process is stopped"
     )
-    metrics_host: str = Field("127.0.0.1", description="address of /metrics")
-    reflection: bool = Field(False, description="serve gRPC reflection")
-    ready_file: Path | None = Field(
-        None, description="file that gets the address as one line once this process serves"
-    )
-    grace: float = Field(5.0, ge=0, description="seconds that open streams get at the end")
-    insecure: bool = Field(False, description="serve without TLS on other than loopback")
-    tls_cert: Path | None = Field(None, description="PEM file of this server's certificate")
-    tls_key: Path | None = Field(None, description="PEM file of its private key")
-    tls_ca: Path | None = Field(None, description="PEM file of the CA that clients must be of")
 
     @field_validator("verifier_addresses", "drafter_addresses", mode="before")
     @classmethod

@@ -66,6 +66,7 @@ class WorkerPool:
         self._sessions: Sessions | None = None
         self._target_known = asyncio.Event()
         self._checker: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self.target: Target | None = None
 
     def attach(self, sessions: Sessions) -> None:
@@ -91,7 +92,9 @@ class WorkerPool:
         for (known_role, address), link in list(self._links.items()):
             if known_role is role and address not in wanted and not link.up:
                 del self._links[known_role, address]
-                self._closing = asyncio.create_task(link.close())
+                closing = asyncio.create_task(link.close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
 
     def _add(self, role: Role, address: str) -> None:
         link = WorkerLink(

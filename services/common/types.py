@@ -1,6 +1,7 @@
 """The values that travel between the parts of Paceline.
 
-Frozen records with the field's own names; standard library only. Generated
+Frozen records with the field's own names; standard library only. One file, longer than
+the others, because it is the vocabulary and is read whole. Generated
 protobuf classes never leave `services.common.wire`, which translates both ways.
 
 Positions: `output[i]` is the i-th generated token of a session (the prompt is

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Self
 
-from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, model_validator
+
+from services.common.settings import WorkerSettings
 
 
-class DrafterSettings(BaseSettings):
+class DrafterSettings(WorkerSettings):
     """Run one drafter: it proposes tokens for the verifier to check."""
-
-    model_config = SettingsConfigDict(env_prefix="PACELINE_", frozen=True, extra="ignore")
 
     draft: str | None = Field(
         None,
@@ -25,19 +23,6 @@ class DrafterSettings(BaseSettings):
         description="drafting methods, joined by commas, the default one first; "
         "left out: `model` with a draft model, else `ngram`",
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="number format of the draft model"
-    )
-    device: str = Field("cpu", description="where the draft model runs")
-    threads: int | None = Field(None, ge=1, description="threads of the draft model")
-    cpus: Annotated[tuple[int, ...], NoDecode] = Field(
-        (), description="run the draft model on these cores only"
-    )
-    cache_dir: Path | None = Field(None, description="folder for converted weights")
-    kv_capacity_tokens: int | None = Field(
-        None, ge=1, description="tokens of K/V that all sessions may hold together"
-    )
-    max_context: int | None = Field(None, ge=1, description="longest text of a session, in tokens")
     step_tokens: int = Field(
         512, ge=1, description="prompt tokens that one step takes in beside drafting"
     )
@@ -46,36 +31,11 @@ class DrafterSettings(BaseSettings):
     )
     ngram_min: int = Field(2, ge=1, description="shortest n-gram that `ngram` looks up")
     ngram_max: int = Field(4, ge=1, description="longest n-gram that `ngram` looks up")
-    host: str = Field("127.0.0.1", description="address to listen on")
-    port: int = Field(0, ge=0, le=65535, description="port to listen on, 0 = a free one")
-    advertise: str = Field(
-        "", description="host:port that others reach this worker by, if not the one it listens on"
-    )
-    redis: str | None = Field(None, description="URL of the Redis with the worker registry")
     worker_id: str = Field(
         default_factory=lambda: f"drafter-{secrets.token_hex(4)}",
         min_length=1,
         description="name in the registry; left out: a random one",
     )
-    ready_file: Path | None = Field(
-        None, description="file that gets the address as one line once this process serves"
-    )
-    grace: float = Field(
-        10.0, ge=0, description="seconds that sessions get to move when the process is stopped"
-    )
-    metrics_port: int | None = Field(
-        None, ge=0, le=65535, description="port of /metrics, 0 = a free one; left out: none"
-    )
-    metrics_host: str = Field("127.0.0.1", description="address that /metrics listens on")
-    insecure: bool = Field(False, description="serve without TLS on other than loopback")
-    tls_cert: Path | None = Field(None, description="PEM file of this server's certificate")
-    tls_key: Path | None = Field(None, description="PEM file of its private key")
-    tls_ca: Path | None = Field(None, description="PEM file of the CA that clients must be of")
-
-    @field_validator("cpus", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
