@@ -32,6 +32,7 @@ from services.drafter.ngram import NgramDrafter
 from services.verifier.core import VerifierCore
 from tests.models import tiny_model, tiny_tokenizer
 
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2", "phi3")
 PROMPT = "the small drafter rides ahead and the large verifier checks the small drafter"
 
 

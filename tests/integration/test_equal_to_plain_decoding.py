@@ -8,6 +8,7 @@ import pytest
 from paceline import Generation
 
 from tests.integration.cluster import (
+    ARCHITECTURES,
     PROMPT,
     Cluster,
     cluster,
@@ -18,7 +19,6 @@ from tests.integration.cluster import (
 )
 from tests.models import tiny_tokenizer
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2", "phi3")
 TOKENS = 40
 
 

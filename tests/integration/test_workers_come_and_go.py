@@ -10,6 +10,7 @@ from paceline import Chunk, Unavailable
 from orchestrator.core.state import Limits
 from services.common.types import Role
 from tests.integration.cluster import (
+    ARCHITECTURES,
     PROMPT,
     cluster,
     plain,
@@ -20,24 +21,25 @@ from tests.integration.cluster import (
 TOKENS = 120
 
 
-async def tokens_with(running, disturb, after: int = 5) -> list[int]:
+async def tokens_with(running, disturb, after: int = 5, tokens: int = TOKENS) -> list[int]:
     """A greedy generation that is disturbed once `after` chunks have come."""
-    tokens: list[int] = []
+    got: list[int] = []
     chunks = 0
-    stream = running.client.generate(PROMPT, temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
+    stream = running.client.generate(PROMPT, temperature=0.0, max_tokens=tokens, ignore_eos=True)
     async for event in stream:
         if isinstance(event, Chunk):
-            tokens += event.token_ids
+            got += event.token_ids
             chunks += 1
             if chunks == after:
                 await disturb()
-    return tokens
+    return got
 
 
-async def test_a_drafter_killed_in_the_middle_changes_nothing_but_pace():
-    drafter = await start_drafter(seed=3)
-    async with cluster([await start_verifier()], [drafter]) as running:
-        assert await tokens_with(running, drafter.kill) == plain(PROMPT, TOKENS)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+async def test_a_drafter_killed_in_the_middle_changes_nothing_but_pace(arch):
+    drafter = await start_drafter(arch=arch, seed=3)
+    async with cluster([await start_verifier(arch=arch)], [drafter]) as running:
+        assert await tokens_with(running, drafter.kill, tokens=60) == plain(PROMPT, 60, arch)
 
 
 async def test_a_second_drafter_takes_over():
