@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from weakref import WeakValueDictionary
 
 from paceline.v1 import inference_pb2 as pb
 
@@ -13,8 +15,6 @@ from orchestrator import replies
 from orchestrator.core.events import (
     AbortRequested,
     Begin,
-    Detached,
-    Reattached,
     Tick,
     WorkerLost,
 )
@@ -23,6 +23,7 @@ from orchestrator.core.rounds import new_session
 from orchestrator.core.state import Limits, SessionConfig
 from orchestrator.driver import SessionDriver
 from orchestrator.ports import NewSession, SessionKey, SessionStore, StoredSession
+from orchestrator.reading import follow
 from orchestrator.recorder import Recorder
 from orchestrator.requests import (
     ServedModel,
@@ -32,7 +33,7 @@ from orchestrator.requests import (
     load_spec,
     parse_defaults,
 )
-from orchestrator.restored import finished_session
+from orchestrator.restored import finished_session, implied_ending
 from orchestrator.workers.events import to_core
 from orchestrator.workers.link import WorkerEvent
 from orchestrator.workers.pool import Target, WorkerPool
@@ -74,6 +75,8 @@ class Inference:
         self._pool, self._target = pool, target
         self._store, self._recorder, self._options = store, recorder, options
         self._live: dict[str, SessionDriver] = {}
+        self._opening = 0
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         # A method stays served when its drafters are away: plain decoding steps in.
         self._methods = dict.fromkeys([options.method] if options.method else [])
         self.defaults = parse_defaults(target.generation_config_json)
@@ -85,31 +88,60 @@ class Inference:
     ) -> AsyncIterator[replies.Event]:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request)
-        if len(self._live) >= self._options.max_sessions:
-            raise Overloaded(f"{len(self._live)} sessions are open, which is the limit")
         key = SessionKey(tenant, spec.session)
-        created = await self._store.create(key, self._record(request, spec))
-        if created.created:
-            driver = self._start(key, spec, created.term, (), parent)
-            return self._follow(driver, 0)
+        with self._admitted():
+            created = await self._store.create(key, self._record(request, spec))
+            if created.created:
+                driver = self._start(key, spec, created.term, (), parent)
+                return self._read(driver, 0)
         return await self.resume(key, 0)
+
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        """A place among the open sessions, held until the session counts itself."""
+        taken = len(self._live) + self._opening
+        if taken >= self._options.max_sessions:
+            raise Overloaded(f"{taken} sessions are open, which is the limit")
+        self._opening += 1
+        try:
+            yield
+        finally:
+            self._opening -= 1
 
     async def resume(
         self, key: SessionKey, offset: int, parent: str = ""
     ) -> AsyncIterator[replies.Event]:
         """Attach to a session at an output offset: a live one, or one from the store."""
-        driver = self._live.get(_name(key))
-        if driver is not None:
-            return self._follow(driver, offset)
+        # One at a time: a second restore would fence the first.
+        async with self._locks.setdefault(_name(key), asyncio.Lock()):
+            driver = self._live.get(_name(key))
+            if driver is None:
+                stored = await self._takeover(key)
+                if stored.status is SessionStatus.FINISHED:
+                    rounds = await self._store.rounds(key)
+                    return finished_session(stored, rounds, self._target.tokenizer, offset)
+                driver = self._restore(key, stored, parent)
+        return self._read(driver, offset)
+
+    def _read(self, driver: SessionDriver, offset: int) -> AsyncIterator[replies.Event]:
+        # Log lines of this call carry the session's trace from here on.
+        self._recorder.bind(driver.name)
+        return follow(driver, offset)
+
+    async def _takeover(self, key: SessionKey) -> StoredSession:
+        """The stored session, finished or owned by this orchestrator."""
         stored = await self._store.get(key)
+        if stored.status in (SessionStatus.ACTIVE, SessionStatus.PAUSED):
+            stored = await self._store.acquire(key, self._options.owner)
         if stored.status is SessionStatus.ABORTED:
             raise SessionAborted(f"session {key.session_id!r} was aborted")
-        if stored.status is SessionStatus.FINISHED:
-            rounds = await self._store.rounds(key)
-            return finished_session(stored, rounds, self._target.tokenizer, offset)
-        stored = await self._store.acquire(key, self._options.owner)
-        driver = self._live.get(_name(key)) or self._restore(key, stored, parent)
-        return self._follow(driver, offset)
+        ending = implied_ending(stored, self._target.tokenizer)
+        if ending is not None:
+            matched = ending.matched_text or ending.matched_token
+            length = len(stored.committed)
+            await self._store.finish(key, stored.term, length, ending.reason, matched)
+            stored = await self._store.get(key)
+        return stored
 
     async def abort(self, key: SessionKey) -> None:
         """End a session at once."""
@@ -236,39 +268,6 @@ class Inference:
             self._recorder.end_generate(
                 driver.name, error=type(error).__name__ if error is not None else ""
             )
-
-    # --- readers ----------------------------------------------------------------------
-
-    async def _follow(self, driver: SessionDriver, offset: int) -> AsyncIterator[replies.Event]:
-        output, spec = driver.output, driver.spec
-        output.followers += 1
-        driver.feed(Reattached(driver.now()))
-        self._recorder.bind(driver.name)
-        try:
-            yield replies.started(spec)
-            async for delivery in output.follow(offset):
-                yield replies.chunk(
-                    delivery.offset,
-                    delivery.token_ids,
-                    delivery.pieces,
-                    delivery.logprobs,
-                    delivery.rounds,
-                    delivery.origins,
-                    spec.include_rounds,
-                )
-            assert output.ending is not None
-            yield replies.complete(
-                output.ending,
-                len(spec.prompt),
-                output.length,
-                output.text(),
-                driver.totals,
-                driver.state.cached_tokens,
-            )
-        finally:
-            output.followers -= 1
-            if not output.followers and not output.ended:
-                driver.feed(Detached(driver.now()))
 
     # --- what the workers say ---------------------------------------------------------
 

@@ -12,6 +12,7 @@ from orchestrator.requests import load_spec
 from orchestrator.text import Tokenizer
 from orchestrator.totals import SpecTotals
 from services.common.errors import DataLoss, OffsetOutOfRange
+from services.common.types import FinishReason, SessionStatus
 
 
 async def finished_session(
@@ -45,6 +46,23 @@ async def finished_session(
     yield replies.complete(
         _ending(stored), stored.prompt_len, stored.committed_len, text.text, _totals(rounds)
     )
+
+
+def implied_ending(stored: StoredSession, tokenizer: Tokenizer) -> Ending | None:
+    """How the committed text ends the output, where the owner died before it said so."""
+    if stored.status is SessionStatus.FINISHED or not stored.committed:
+        return None
+    spec = load_spec(stored.resolved, stored.prompt)
+    text = spec.text_stream(tokenizer)
+    text.append(stored.committed)
+    if text.state.stop:
+        return Ending(FinishReason.STOP, matched_text=text.state.stop)
+    last = stored.committed[-1]
+    if last in spec.sampling.stop_token_ids:
+        return Ending(FinishReason.STOP, matched_token=last)
+    if len(stored.committed) >= spec.sampling.max_tokens:
+        return Ending(FinishReason.LENGTH)
+    return None
 
 
 def _ending(stored: StoredSession) -> Ending:

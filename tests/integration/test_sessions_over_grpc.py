@@ -220,6 +220,55 @@ async def test_too_many_sessions_are_refused_before_any_work():
             await running.client.get_session("second")
 
 
+async def test_a_burst_of_requests_is_served_up_to_the_limit_and_refused_beyond():
+    async with cluster([await one_verifier()], [], max_sessions=2) as running:
+        burst = [running.client.generate(PROMPT, **GREEDY) for _ in range(6)]
+        ends = await asyncio.gather(*(_text_of(stream) for stream in burst), return_exceptions=True)
+    refused = [end for end in ends if isinstance(end, ResourceExhausted)]
+    served = [end for end in ends if not isinstance(end, Exception)]
+    assert (len(served), len(refused)) == (2, 4)
+    assert {tuple(tokens) for tokens in served} == {tuple(plain(PROMPT, 40))}
+
+
+async def _text_of(stream) -> tuple[int, ...]:
+    return (await stream).token_ids
+
+
+async def test_two_resumes_at_once_of_a_paused_session_share_one_owner():
+    async with cluster([await one_verifier()], []) as running:
+        key, tokens = await _left_in_the_store(running, 10)
+        both = await asyncio.gather(
+            running.client.resume("stored", 10), running.client.resume("stored", 0)
+        )
+        stored = await running.store.get(key)
+    assert stored.term == 2
+    assert [list(run.token_ids) for run in both] == [plain(PROMPT, 40)[10:], plain(PROMPT, 40)]
+    assert tokens == plain(PROMPT, 10)
+
+
+async def test_a_session_whose_owner_died_before_saying_that_it_ended_has_ended():
+    async with cluster([await one_verifier()], []) as running:
+        key, tokens = await _left_in_the_store(running, 40)
+        run = await running.client.resume("stored", 0)
+        assert (await running.store.get(key)).status.name == "FINISHED"
+    assert (list(run.token_ids), run.finish_reason) == (tokens, FinishReason.LENGTH)
+
+
+async def _left_in_the_store(running, count: int):
+    """A session that an orchestrator stored `count` tokens of, and then died."""
+    from paceline.v1 import inference_pb2 as pb
+
+    from orchestrator.ports import SessionKey
+
+    sampling = pb.SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+    request = pb.GenerateRequest(request_id="stored", prompt=PROMPT, sampling=sampling)
+    key, tokens = SessionKey("default", "stored"), plain(PROMPT, count)
+    spec = await running.inference._resolve(request)
+    await running.store.create(key, running.inference._record(request, spec))
+    await running.store.commit(key, 1, 1, 0, tokens)
+    return key, tokens
+
+
 async def test_what_the_server_says_of_itself():
     async with cluster(
         [await one_verifier()], [await start_drafter(methods=("model", "ngram"))]

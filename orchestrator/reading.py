@@ -1,0 +1,45 @@
+"""One reader of one live session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from orchestrator import replies
+from orchestrator.core.events import Detached, Reattached
+from orchestrator.driver import SessionDriver
+
+
+async def follow(driver: SessionDriver, offset: int) -> AsyncIterator[replies.Event]:
+    """The events of a session from an output offset on, at the reader's own pace.
+
+    While nobody reads, the session is detached. Raises OffsetOutOfRange, and the
+    error that ended the session.
+    """
+    output, spec = driver.output, driver.spec
+    output.followers += 1
+    driver.feed(Reattached(driver.now()))
+    try:
+        yield replies.started(spec)
+        async for delivery in output.follow(offset):
+            yield replies.chunk(
+                delivery.offset,
+                delivery.token_ids,
+                delivery.pieces,
+                delivery.logprobs,
+                delivery.rounds,
+                delivery.origins,
+                spec.include_rounds,
+            )
+        assert output.ending is not None
+        yield replies.complete(
+            output.ending,
+            len(spec.prompt),
+            output.length,
+            output.text(),
+            driver.totals,
+            driver.state.cached_tokens,
+        )
+    finally:
+        output.followers -= 1
+        if not output.followers and not output.ended:
+            driver.feed(Detached(driver.now()))
