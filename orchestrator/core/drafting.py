@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.drafts import Piece, is_chain, retract_hash, slice_chain
+from orchestrator.core.drafts import Piece, retract_hash, slice_chain
 from orchestrator.core.events import DraftArrived
 from orchestrator.core.state import Phase, State
 from orchestrator.core.turn import Turn
@@ -63,7 +63,7 @@ def _absorb(turn: Turn, draft: Draft, known_all: bool) -> None:
 def _append(turn: Turn, draft: Draft, overlap: int, known: tuple[int, ...]) -> bool:
     """Append the tokens beyond the overlap; False if the draft contradicts what we have."""
     tree = draft.tree
-    if not is_chain(tree):
+    if not tree.is_chain:
         if overlap == 0:
             turn.set(tail=(*turn.state.tail, Piece(tree, draft.draft_ms)))
         return overlap == 0
@@ -87,7 +87,7 @@ def _hash_at(state: State, position: int) -> int:
 
 def _well_formed(state: State, draft: Draft) -> bool:
     config, tree = state.config, draft.tree
-    if is_chain(tree):
+    if tree.is_chain:
         end = draft.first_position + len(tree)
         inside = end <= len(state.committed) + config.window
     else:

@@ -33,19 +33,14 @@ class Piece:
 Tail = tuple[Piece, ...]
 
 
-def is_chain(tree: DraftTree) -> bool:
-    """Whether each token follows the one before it."""
-    return tree.parents is None or all(p == i - 1 for i, p in enumerate(tree.parents))
-
-
 def chain_tokens(tail: Tail) -> tuple[int, ...]:
     """The tokens of the chain pieces, in order; a closing tree is left out."""
-    return tuple(t for piece in tail if is_chain(piece.tree) for t in piece.tree.token_ids)
+    return tuple(t for piece in tail if piece.tree.is_chain for t in piece.tree.token_ids)
 
 
 def ends_in_tree(tail: Tail) -> bool:
     """Whether nothing can be appended any more."""
-    return bool(tail) and not is_chain(tail[-1].tree)
+    return bool(tail) and not tail[-1].tree.is_chain
 
 
 def drop_front(piece: Piece, count: int) -> Piece:
@@ -72,7 +67,7 @@ def take(tail: Tail, count: int) -> tuple[Piece, Tail]:
     """
     if not tail or count <= 0:
         return Piece(DraftTree()), tail
-    if not is_chain(tail[0].tree):
+    if not tail[0].tree.is_chain:
         return tail[0], tail[1:]
     block, rest = Piece(slice_chain(tail[0].tree, 0, 0)), tail
     while rest and count > 0 and _joins(block, rest[0]):
@@ -86,7 +81,7 @@ def take(tail: Tail, count: int) -> tuple[Piece, Tail]:
 
 
 def _joins(block: Piece, piece: Piece) -> bool:
-    return is_chain(piece.tree) and piece.tree.proposal is block.tree.proposal
+    return piece.tree.is_chain and piece.tree.proposal is block.tree.proposal
 
 
 def _join(left: Piece, right: Piece) -> Piece:
@@ -99,7 +94,7 @@ def _join(left: Piece, right: Piece) -> Piece:
 
 def after_bonus(tail: Tail, bonus: int) -> Tail | None:
     """The tail once `bonus` was committed before it, or None if it does not start so."""
-    if not tail or not is_chain(tail[0].tree) or tail[0].tree.token_ids[0] != bonus:
+    if not tail or not tail[0].tree.is_chain or tail[0].tree.token_ids[0] != bonus:
         return None
     if len(tail[0].tree) == 1:
         return tail[1:]

@@ -20,7 +20,7 @@ from typing import assert_never
 
 from orchestrator.core.attachment import lose_verifier, on_attached, on_lost, on_opened, suspend
 from orchestrator.core.drafting import on_draft
-from orchestrator.core.drafts import is_chain, take
+from orchestrator.core.drafts import take
 from orchestrator.core.events import (
     AbortRequested,
     Action,
@@ -203,7 +203,7 @@ def _may_send(state: State) -> bool:
         return False
     if not live:
         return True
-    chained = all(is_chain(b.piece.tree) and b.epoch == state.epoch for b in live)
+    chained = all(b.piece.tree.is_chain and b.epoch == state.epoch for b in live)
     return len(live) < limits.max_in_flight and chained and bool(state.tail) and _room(state) > 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from orchestrator.core.drafts import Piece, Tail, chain_tokens, ends_in_tree, is_chain
+from orchestrator.core.drafts import Piece, Tail, chain_tokens, ends_in_tree
 from orchestrator.core.events import Commit
 from orchestrator.core.pacing import Policy
 from services.common.types import EMPTY_HASH, ResolvedSampling, Verdict, VerifyMode
@@ -64,7 +64,6 @@ class SessionConfig:
     num_candidates: int = 1
     # 0 = not checked.
     vocab_size: int = 0
-    ignore_stops: bool = False
     find_stop: FindStop = no_text_stop
     limits: Limits = field(default_factory=Limits)
 
@@ -155,7 +154,7 @@ class State:
     @property
     def closed(self) -> bool:
         """A tree ends the speculated text, so nothing can follow it."""
-        return ends_in_tree(self.tail) or any(not is_chain(b.piece.tree) for b in self.live)
+        return ends_in_tree(self.tail) or any(not b.piece.tree.is_chain for b in self.live)
 
     @property
     def drafted(self) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.drafts import after_bonus, drop_front, is_chain
+from orchestrator.core.drafts import after_bonus, drop_front
 from orchestrator.core.events import (
     Commit,
     Discarded,
@@ -73,7 +73,7 @@ def _consistent(turn: Turn, block: Block, verdict: Verdict) -> bool:
     extra = len(verdict.token_ids) - verdict.accepted
     drafted = verdict.token_ids[: verdict.accepted]
     tree = block.piece.tree
-    if is_chain(tree):
+    if tree.is_chain:
         sent = tree.token_ids[: verdict.accepted]
         if verdict.all_accepted != (verdict.accepted == len(tree)):
             return False
@@ -176,7 +176,7 @@ def _confirmed(turn: Turn, bonus: int) -> bool:
     if state.live:
         block = state.live[0]
         tokens = block.piece.tree.token_ids
-        if not is_chain(block.piece.tree) or not tokens or tokens[0] != bonus:
+        if not block.piece.tree.is_chain or not tokens or tokens[0] != bonus:
             return False
         shorter = replace(block, base_len=block.base_len + 1, piece=drop_front(block.piece, 1))
         turn.set(in_flight=tuple(shorter if b is block else b for b in state.in_flight))

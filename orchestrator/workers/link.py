@@ -18,7 +18,7 @@ import grpc
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
 from services.common.errors import ProtocolError, StartError
-from services.common.serving import channel_options
+from services.common.serving import open_channel
 from services.common.types import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -149,7 +149,7 @@ class WorkerLink:
     # --- connecting -----------------------------------------------------------------
 
     def _channel(self) -> grpc.aio.Channel:
-        return grpc.aio.insecure_channel(self.address, options=channel_options())
+        return open_channel(self.address)
 
     async def _run(self) -> None:
         pause = FIRST_RETRY

@@ -126,6 +126,11 @@ class SparseRow:
     probabilities: tuple[float, ...]
 
 
+def is_chain(parents: Sequence[int]) -> bool:
+    """Whether each node of a tree follows the one before it."""
+    return all(parent == node - 1 for node, parent in enumerate(parents))
+
+
 @dataclass(frozen=True, slots=True)
 class DraftTree:
     """Draft tokens in topological order.
@@ -143,6 +148,11 @@ class DraftTree:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether each token follows the one before it."""
+        return self.parents is None or is_chain(self.parents)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ from pathlib import Path
 from services.console.cores import plan_cores
 from services.console.supervisor import ProcessSpec
 
-DEFAULT_PORT = 50051
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:

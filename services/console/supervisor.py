@@ -63,7 +63,6 @@ class Child:
         self._policy = policy
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._stopping = False
 
     @property
     def pid(self) -> int | None:
@@ -81,7 +80,6 @@ class Child:
 
     async def stop(self, grace: float) -> None:
         """Ask it to end, and make it end after `grace` seconds."""
-        self._stopping = True
         if self._keeper is not None:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):

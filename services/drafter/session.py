@@ -223,6 +223,6 @@ def _common_prefix(text: Sequence[int], start: int, tokens: Sequence[int]) -> in
 
 def _normal(tree: DraftTree) -> DraftTree:
     """A chain that spells out its parents, without them."""
-    if tree.parents == tuple(range(-1, len(tree) - 1)):
+    if tree.parents is not None and tree.is_chain:
         return replace(tree, parents=None)
     return tree

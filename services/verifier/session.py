@@ -125,7 +125,7 @@ class VerifySession:
             return None
         if command.base_len == self.output_len:
             return 0
-        first = command.tree.token_ids[:1] if is_chain(command.tree) else ()
+        first = command.tree.token_ids[:1] if command.tree.is_chain else ()
         return 1 if first == (self.text[-1],) else None
 
     def _last_verdict(self) -> Verdict | None:
@@ -159,13 +159,8 @@ class VerifySession:
             del self._verdicts[min(self._verdicts)]
 
 
-def is_chain(tree: DraftTree) -> bool:
-    """Whether every token follows the one before it."""
-    return tree.parents is None or tree.parents == tuple(range(-1, len(tree) - 1))
-
-
 def _without_first(tree: DraftTree, skip: int) -> DraftTree:
-    if is_chain(tree):
+    if tree.is_chain:
         return DraftTree(tree.token_ids[skip:])
     return tree
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from services.common.errors import Overloaded
+from services.common.types import is_chain
 
 _FIRST_CAPACITY = 64
 
@@ -233,8 +234,3 @@ class Append:
         if self._written != self._layers:
             raise RuntimeError(f"{self._written} of {self._layers} layers kept K/V")
         self._cache.commit(self._count, parents)
-
-
-def is_chain(parents: Sequence[int]) -> bool:
-    """Each token follows the one before it."""
-    return all(parent == index - 1 for index, parent in enumerate(parents))

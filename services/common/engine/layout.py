@@ -13,7 +13,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from services.common.engine.kv import KVCache, is_chain
+from services.common.engine.kv import KVCache
+from services.common.types import is_chain
 
 
 @dataclass(frozen=True, slots=True)
