@@ -58,6 +58,8 @@ class Figures:
     time to the first token out. `speed_up` is against plain decoding on the same
     prompts of the same repeat. `overhead` is what a round takes beyond the verifier's
     own queue and forward. `wasted_share`: drafted tokens that were verified in vain.
+    `rules`: those the rounds with a draft were judged by. `same_text_as_plain`: how many
+    answers, of how many; None where equal text is not promised.
     """
 
     configuration: str
@@ -75,13 +77,22 @@ class Figures:
     acceptance_rate: float
     acceptance_per_position: tuple[float, ...]
     wasted_share: float
-    same_text_as_plain: tuple[int, int]
+    rules: tuple[str, ...]
+    same_text_as_plain: tuple[int, int] | None
 
 
 def figures_of(
-    trials: Sequence[Trial], name: str, plain: str = "plain", plain_all: str = ""
+    trials: Sequence[Trial],
+    name: str,
+    plain: str = "plain",
+    plain_all: str = "",
+    *,
+    exact: bool = True,
 ) -> Figures:
-    """The figures of the configuration `name`; `plain` and `plain_all` name the baselines."""
+    """The figures of the configuration `name`; `plain` and `plain_all` name the baselines.
+
+    `exact`: its text is promised to be that of plain decoding.
+    """
     own = [trial for trial in trials if trial.configuration == name]
     results = [result for trial in own for result in trial.results]
     rounds = [stats for result in results for stats in result.rounds]
@@ -108,7 +119,8 @@ def figures_of(
         acceptance_rate=_ratio(accepted, drafted),
         acceptance_per_position=acceptance_per_position(rounds),
         wasted_share=_ratio(drafted - accepted, drafted),
-        same_text_as_plain=same_texts(trials, name, plain),
+        rules=tuple(sorted({r.rejection_sample_method.value for r in rounds if r.draft_tokens})),
+        same_text_as_plain=same_texts(trials, name, plain) if exact else None,
     )
 
 

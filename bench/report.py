@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.comparison import Comparison, Paired
 from bench.figures import Figures, Percentiles, Spread
 from bench.runner import Trial
 
@@ -17,18 +18,28 @@ Row = tuple[str, list[str]]
 
 
 def print_report(
-    console: Console, figures: Sequence[Figures], setting: Mapping[str, object]
+    console: Console,
+    figures: Sequence[Figures],
+    setting: Mapping[str, object],
+    comparisons: Sequence[Comparison] = (),
 ) -> None:
-    """One column per configuration, one row per figure."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for one in figures:
-        table.add_column(one.configuration, justify="right")
-    for name, cells in rows(figures):
-        table.add_row(name, *cells)
-    console.print(table)
+    """One column per configuration, one row per figure; then what is compared, likewise."""
+    console.print(_table("", [one.configuration for one in figures], rows(figures)))
+    if comparisons:
+        columns = [f"{one.configuration} / {one.baseline}" for one in comparisons]
+        console.print(_table("beside", columns, comparison_rows(comparisons)))
     for name, value in setting.items():
         console.print(f"{name}: {_words(value)}", style="dim", highlight=False, soft_wrap=True)
+
+
+def _table(title: str, columns: Sequence[str], content: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(title)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, cells in content:
+        table.add_row(name, *cells)
+    return table
 
 
 def rows(figures: Sequence[Figures]) -> list[Row]:
@@ -48,7 +59,19 @@ def rows(figures: Sequence[Figures]) -> list[Row]:
         ("wasted draft tokens", [_share(one, one.wasted_share) for one in figures]),
         ("acceptance by position, %", [_positions(one) for one in figures]),
         ("tokens", [str(one.tokens) for one in figures]),
-        ("texts equal to plain", ["{}/{}".format(*one.same_text_as_plain) for one in figures]),
+        ("rule", [", ".join(one.rules) or "–" for one in figures]),
+        ("texts equal to plain", [_equal(one) for one in figures]),
+    ]
+
+
+def comparison_rows(comparisons: Sequence[Comparison]) -> list[Row]:
+    """Ratios over the repeats, then differences over the prompts with their standard error."""
+    return [
+        ("tokens/s, ratio", [_text(one.speed) for one in comparisons]),
+        ("block efficiency, ratio", [_text(one.block_efficiency) for one in comparisons]),
+        ("acceptance, ratio", [_text(one.acceptance) for one in comparisons]),
+        ("block efficiency, gain", [_text(one.block_efficiency_gain) for one in comparisons]),
+        ("accepted per round, gain", [_text(one.accepted_per_round_gain) for one in comparisons]),
     ]
 
 
@@ -57,12 +80,14 @@ def write_json(
     figures: Sequence[Figures],
     trials: Sequence[Trial],
     setting: Mapping[str, object],
+    comparisons: Sequence[Comparison] = (),
 ) -> None:
-    """Everything: setting, figures, and every trial with its rounds."""
+    """Everything: setting, figures, comparisons, and every trial with its rounds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "setting": dict(setting),
         "figures": [asdict(one) for one in figures],
+        "comparisons": [asdict(one) for one in comparisons],
         "trials": [_trial(one) for one in trials],
     }
     path.write_text(json.dumps(content, indent=1) + "\n")
@@ -91,8 +116,13 @@ def _trial(trial: Trial) -> dict[str, object]:
     }
 
 
-def _text(spread: Spread | None) -> str:
-    return "–" if spread is None else str(spread)
+def _text(figure: Spread | Paired | None) -> str:
+    return "–" if figure is None else str(figure)
+
+
+def _equal(figures: Figures) -> str:
+    same = figures.same_text_as_plain
+    return "not promised" if same is None else "{}/{}".format(*same)
 
 
 def _times(times: Percentiles | None, digits: int = 0) -> str:

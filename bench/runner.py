@@ -19,12 +19,16 @@ WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One way to decode: which server, with which options; `cores` in words."""
+    """One way to decode: which server, with which options; `cores` in words.
+
+    `exact`: its text is promised to be that of plain decoding with the same seed.
+    """
 
     name: str
     address: str
     cores: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,16 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What to run: `concurrency` prompts at a time, every group `repeats` times."""
+    """What to run: `concurrency` prompts at a time, every group `repeats` times.
+
+    Each repeat has a seed of its own, from `seed` on: what is drawn at random is drawn anew.
+    """
 
     prompts: Sequence[BenchPrompt]
     repeats: int = 3
     concurrency: int = 1
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 1
 
     @property
     def groups(self) -> list[tuple[BenchPrompt, ...]]:
@@ -104,11 +112,9 @@ async def _trial(
     group: tuple[BenchPrompt, ...],
 ) -> Trial:
     async with Client(configuration.address) as client:
-        asked = [
-            await question(client, prompt.text)
-            | {"include_rounds": True, **schedule.sampling, **configuration.options}
-            for prompt in group
-        ]
+        options = {"include_rounds": True, "seed": schedule.seed + repeat}
+        options |= {**schedule.sampling, **configuration.options}
+        asked = [await question(client, prompt.text) | options for prompt in group]
         began = time.perf_counter()
         results = await asyncio.gather(*(follow(client, one, lambda _: None) for one in asked))
         wall = time.perf_counter() - began

@@ -172,11 +172,13 @@ class SessionDriver:
 
     def _place(self, role: Role) -> None:
         config = self.state.config
-        tokens = len(config.prompt) + config.sampling.max_tokens + config.window
+        tokens = len(config.prompt) + config.sampling.max_tokens + config.largest_block
+        drafts = role is Role.DRAFTER
         wanted = Wanted(
             role,
             tokens,
-            method=config.method if role is Role.DRAFTER else "",
+            method=config.method if drafts else "",
+            capabilities=config.drafter_capabilities if drafts else (),
             model_fingerprint=self._verifier_fingerprint,
             avoid=(self._failed_on[role],) if role in self._failed_on else (),
         )

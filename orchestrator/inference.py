@@ -12,12 +12,7 @@ from weakref import WeakValueDictionary
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator import replies
-from orchestrator.core.events import (
-    AbortRequested,
-    Begin,
-    Tick,
-    WorkerLost,
-)
+from orchestrator.core.events import AbortRequested, Begin, Tick, WorkerLost
 from orchestrator.core.pacing import make_policy
 from orchestrator.core.rounds import new_session
 from orchestrator.core.state import Limits, SessionConfig
@@ -38,10 +33,7 @@ from orchestrator.workers.events import to_core
 from orchestrator.workers.link import WorkerEvent
 from orchestrator.workers.pool import Target, WorkerPool
 from services.common.errors import NoWorker, Overloaded, SessionAborted
-from services.common.types import (
-    Role,
-    SessionStatus,
-)
+from services.common.types import Role, SessionStatus
 
 # A prompt this long (characters) is tokenized in a thread.
 LONG_PROMPT = 16_384
@@ -79,6 +71,7 @@ class Inference:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         # A method stays served when its drafters are away: plain decoding steps in.
         self._methods = dict.fromkeys([options.method] if options.method else [])
+        self._capabilities: frozenset[str] = frozenset()
         self.defaults = parse_defaults(target.generation_config_json)
 
     # --- the use cases ----------------------------------------------------------------
@@ -158,12 +151,15 @@ class Inference:
         """What requests are checked against."""
         worker = self._target.worker
         self._methods |= dict.fromkeys(self._pool.methods())
+        self._capabilities |= self._pool.capabilities()
         return ServedModel(
             worker.model,
             worker.vocab_size,
             worker.max_context_length,
             tuple(self._methods),
             self.defaults,
+            self._default_method(),
+            self._capabilities,
         )
 
     def defaults_json(self) -> str:
@@ -257,9 +253,11 @@ class Inference:
     def _method(self, spec: SessionSpec) -> str:
         if spec.disable_speculation:
             return ""
+        return spec.method[0] if spec.method else self._default_method()
+
+    def _default_method(self) -> str:
         served = self._pool.methods()
-        default = self._options.method or (served[0] if served else "")
-        return spec.method[0] if spec.method else default
+        return self._options.method or (served[0] if served else "")
 
     def _forget(self, driver: SessionDriver) -> None:
         if self._live.get(driver.name) is driver:

@@ -58,7 +58,7 @@ def _open_verify(state: State) -> OpenVerify:
         config.mode,
         config.sampling,
         config.seed,
-        max(config.window, config.limits.max_tree_nodes if config.num_candidates > 1 else 0),
+        config.largest_block,
     )
 
 
@@ -75,6 +75,7 @@ def _open_draft(state: State) -> OpenDraft:
         state.credit,
         num_candidates=config.num_candidates,
         method=config.method,
+        vocab_size=config.vocab_size,
     )
 
 

@@ -7,17 +7,21 @@
 4. A gap, or a conflict with the tail, from a drafter that knows all we have
    committed means that something was lost: both start anew from the committed
    text in a new epoch. From a drafter that is behind, it is only late: dropped.
-5. A draft beyond the window, the vocabulary or the tree cap ends that drafter's
-   part in the session, and nothing else.
+5. A draft beyond the window, the vocabulary or the cap of a tree's nodes, or a
+   tree where chains were asked for, ends that drafter's part in the session,
+   and nothing else.
+6. A sampled chain has one row of q per token from here on. What is missing is
+   an empty row: the verifier goes by exact match from that token on, and the
+   tokens before it keep their rule.
 """
 
 from __future__ import annotations
 
-from orchestrator.core.drafts import Piece, retract_hash, slice_chain
+from orchestrator.core.drafts import Piece, depth, retract_hash, slice_chain, with_its_rows
 from orchestrator.core.events import DraftArrived
-from orchestrator.core.state import Phase, State
+from orchestrator.core.state import Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
-from services.common.types import Draft, extend_hash
+from services.common.types import Draft, DraftTree, extend_hash
 
 
 def on_draft(turn: Turn, event: DraftArrived) -> None:
@@ -62,7 +66,7 @@ def _absorb(turn: Turn, draft: Draft, known_all: bool) -> None:
 
 def _append(turn: Turn, draft: Draft, overlap: int, known: tuple[int, ...]) -> bool:
     """Append the tokens beyond the overlap; False if the draft contradicts what we have."""
-    tree = draft.tree
+    tree = with_its_rows(draft.tree)
     if not tree.is_chain:
         if overlap == 0:
             turn.set(tail=(*turn.state.tail, Piece(tree, draft.draft_ms)))
@@ -87,14 +91,15 @@ def _hash_at(state: State, position: int) -> int:
 
 def _well_formed(state: State, draft: Draft) -> bool:
     config, tree = state.config, draft.tree
-    if tree.is_chain:
-        end = draft.first_position + len(tree)
-        inside = end <= len(state.committed) + config.window
-    else:
-        inside = len(tree) <= config.limits.max_tree_nodes and _topological(tree.parents)
-    in_vocabulary = not config.vocab_size or all(t < config.vocab_size for t in tree.token_ids)
-    return inside and in_vocabulary
+    limit = config.vocab_size
+    if limit and any(token >= limit for token in tree.token_ids):
+        return False
+    return (tree.is_chain or _is_tree(config, tree)) and (
+        draft.first_position + depth(tree) <= len(state.committed) + config.window
+    )
 
 
-def _topological(parents: tuple[int, ...] | None) -> bool:
-    return all(-1 <= parent < i for i, parent in enumerate(parents or ()))
+def _is_tree(config: SessionConfig, tree: DraftTree) -> bool:
+    parents = tree.parents or ()
+    topological = all(-1 <= parent < i for i, parent in enumerate(parents))
+    return config.num_candidates > 1 and topological and len(tree) <= config.largest_block

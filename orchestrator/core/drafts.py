@@ -1,7 +1,8 @@
 """The tail of a session: drafted tokens that are not yet on their way to the verifier.
 
 A tail is a tuple of pieces in text order. Chain pieces can be cut and joined
-freely; a tree is one block, and nothing follows it until it is verified.
+freely, each token with its own row of q; a tree is one block, and nothing
+follows it until it is verified.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from services.common.types import DraftTree, SparseRow
+from services.common.types import DraftTree, Proposal, SparseRow
 
+# The row of a token that came without one: no verifier can use it.
+NO_ROW = SparseRow((), ())
 _MASK = (1 << 64) - 1
 _INVERSE_PRIME = pow(0x100000001B3, -1, 1 << 64)
 
@@ -41,6 +44,30 @@ def chain_tokens(tail: Tail) -> tuple[int, ...]:
 def ends_in_tree(tail: Tail) -> bool:
     """Whether nothing can be appended any more."""
     return bool(tail) and not tail[-1].tree.is_chain
+
+
+def with_its_rows(tree: DraftTree) -> DraftTree:
+    """The draft with one row of q per token of a sampled chain, and none without sampling.
+
+    A row that is missing becomes an empty one, and a row too many goes: what
+    is wrong with one token's row must not cost another token its own.
+    """
+    if tree.proposal is not Proposal.SAMPLED:
+        return tree if tree.q is None else replace(tree, q=None)
+    if not tree.is_chain:
+        return tree
+    rows, size = tree.q or (), len(tree)
+    return replace(tree, parents=None, q=(*rows[:size], *[NO_ROW] * (size - len(rows))))
+
+
+def depth(tree: DraftTree) -> int:
+    """Tokens on the longest path of a draft whose parents come before their children."""
+    if tree.parents is None:
+        return len(tree)
+    depths: list[int] = []
+    for parent in tree.parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return max(depths, default=0)
 
 
 def drop_front(piece: Piece, count: int) -> Piece:
@@ -85,10 +112,8 @@ def _joins(block: Piece, piece: Piece) -> bool:
 
 
 def _join(left: Piece, right: Piece) -> Piece:
-    rows: tuple[SparseRow, ...] | None = None
-    if left.tree.q is not None and right.tree.q is not None:
-        rows = left.tree.q + right.tree.q
-    tree = replace(left.tree, token_ids=left.tree.token_ids + right.tree.token_ids, q=rows)
+    q = None if left.tree.q is None else left.tree.q + (right.tree.q or ())
+    tree = replace(left.tree, token_ids=left.tree.token_ids + right.tree.token_ids, q=q)
     return Piece(tree, left.draft_ms + right.draft_ms)
 
 

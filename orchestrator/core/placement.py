@@ -30,11 +30,13 @@ class Wanted:
     """What a session needs of a worker.
 
     `tokens` is the KV it will reserve. Empty fingerprints and method mean any.
+    A worker that lacks one of the `capabilities` is better than none.
     """
 
     role: Role
     tokens: int = 0
     method: str = ""
+    capabilities: Collection[str] = ()
     model_fingerprint: str = ""
     tokenizer_fingerprint: str = ""
     avoid: Collection[str] = ()
@@ -75,10 +77,11 @@ def _full(candidate: Candidate, wanted: Wanted) -> bool:
     return bool(progress.kv_tokens_capacity) and free < wanted.tokens
 
 
-def _cost(candidate: Candidate, wanted: Wanted) -> tuple[bool, int, int, str]:
+def _cost(candidate: Candidate, wanted: Wanted) -> tuple[bool, bool, int, int, str]:
     progress = candidate.progress
     return (
         candidate.description.worker_id in wanted.avoid,
+        not set(wanted.capabilities) <= set(candidate.description.capabilities),
         max(candidate.assigned, progress.sessions),
         progress.queued_tokens,
         candidate.description.worker_id,

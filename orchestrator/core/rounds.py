@@ -7,10 +7,13 @@ Rules that hold over all events (those of drafts and verdicts open their files):
    `max_unpersisted` commits waiting for it.
 3. A verify leaves when a verifier has the session open, fewer than
    `max_in_flight` live blocks are under way, and pacing says so. A chained
-   block follows a chain of its own epoch and holds at least one token.
-4. The loss of a worker bumps the epoch. Without a drafter the verifier decodes
+   block follows a chain of its own epoch and holds at least one token; in
+   `STANDARD` and `BLOCK` it never follows a block that asks for a bonus.
+4. Whether a block asks for a bonus is fixed when it leaves, by counts and flags
+   alone: `_wants_bonus`.
+5. The loss of a worker bumps the epoch. Without a drafter the verifier decodes
    alone; without a verifier the session waits, then suspends.
-5. A suspended session holds no worker and has nothing in flight. Whoever resumes
+6. A suspended session holds no worker and has nothing in flight. Whoever resumes
    it starts a new machine from what is stored, in a new term.
 """
 
@@ -20,7 +23,7 @@ from typing import assert_never
 
 from orchestrator.core.attachment import lose_verifier, on_attached, on_lost, on_opened, suspend
 from orchestrator.core.drafting import on_draft
-from orchestrator.core.drafts import take
+from orchestrator.core.drafts import Piece, Tail, take
 from orchestrator.core.events import (
     AbortRequested,
     Action,
@@ -55,7 +58,7 @@ from services.common.types import (
     extend_hash,
 )
 
-EPOCHS_PER_TERM = 1 << 16
+EPOCHS_PER_TERM = 1 << 18
 # Seconds until a missing worker is asked for again.
 LOOK_AGAIN = 0.25
 
@@ -203,8 +206,13 @@ def _may_send(state: State) -> bool:
         return False
     if not live:
         return True
-    chained = all(b.piece.tree.is_chain and b.epoch == state.epoch for b in live)
-    return len(live) < limits.max_in_flight and chained and bool(state.tail) and _room(state) > 0
+    chainable = all(_chainable(state, block) for block in live)
+    return len(live) < limits.max_in_flight and chainable and bool(state.tail) and _room(state) > 0
+
+
+def _chainable(state: State, block: Block) -> bool:
+    open_end = state.config.mode.exact_match or not block.want_bonus
+    return open_end and block.piece.tree.is_chain and block.epoch == state.epoch
 
 
 def _room(state: State) -> int:
@@ -225,12 +233,40 @@ def _view(state: State, now: float) -> View:
     )
 
 
+def _wants_bonus(state: State, piece: Piece, rest: Tail) -> bool:
+    """Whether this block, if all of it is accepted, is to end with a token of the target's own.
+
+    Where drafts are matched exactly, always: that token comes next whatever was
+    drafted. In `STANDARD` and `BLOCK` it is a fresh draw, equal to a drafted
+    token at its place by chance only, so that what was drafted beyond would
+    be lost. It is asked for where nothing was, or can be: after a tree; where
+    the block reaches the length limit; and where no tail is left and the
+    drafter rests until this very verdict.
+
+    Both ways keep the law. Once every token of a block is accepted, the text has
+    the law of the target; what comes next keeps it, be it drawn from the target
+    at once, or left to a later block that starts there with nothing carried over
+    (Leviathan et al. 2023, appendix A.1; Sun et al. 2024, where p_0 = 1). Only
+    the choice must not know more than what was sent: it reads lengths and
+    flags, and no token of the tail.
+    """
+    if state.config.mode.exact_match or not piece.tree.token_ids or not piece.tree.is_chain:
+        return True
+    if len(piece.tree) >= _room(state):
+        return True
+    return not rest and not state.live and _drafter_rests(state, len(piece.tree))
+
+
+def _drafter_rests(state: State, sent: int) -> bool:
+    """Whether nothing is drafted beyond `sent` tokens before a verdict or a credit comes."""
+    return state.drafter is None or state.drafter_final or sent >= state.credit
+
+
 def _send(turn: Turn, count: int) -> None:
     state = turn.state
     assert state.verifier is not None
     piece, rest = take(state.tail, count)
     live = state.live
-    chainable = state.config.limits.max_in_flight > 1 and not state.config.mode.exact_match
     verify = Verify(
         state.config.session,
         state.epoch,
@@ -238,9 +274,11 @@ def _send(turn: Turn, count: int) -> None:
         len(state.committed) + len(state.flying),
         piece.tree if piece.tree.token_ids else DraftTree(),
         extends_round=live[-1].round if live else 0,
-        want_bonus=not chainable,
+        want_bonus=_wants_bonus(state, piece, rest),
     )
     drafter = state.drafter.worker if state.drafter and piece.tree.token_ids else ""
-    block = Block(verify.round, verify.epoch, verify.base_len, piece, turn.now, drafter)
+    block = Block(
+        verify.round, verify.epoch, verify.base_len, piece, turn.now, drafter, verify.want_bonus
+    )
     turn.set(tail=rest, in_flight=(*state.in_flight, block), next_round=state.next_round + 1)
     turn.do(SendVerify(state.verifier.worker, verify, piece.draft_ms))

@@ -67,6 +67,19 @@ class SessionConfig:
     find_stop: FindStop = no_text_stop
     limits: Limits = field(default_factory=Limits)
 
+    @property
+    def largest_block(self) -> int:
+        """Most draft tokens (nodes of a tree) in one block."""
+        nodes = self.limits.max_tree_nodes if self.num_candidates > 1 else 0
+        return max(self.window, nodes)
+
+    @property
+    def drafter_capabilities(self) -> tuple[str, ...]:
+        """What a drafter should be able to do with the session's method."""
+        sampled = () if self.mode.exact_match else (f"{self.method}:sampled",)
+        tree = (f"{self.method}:tree",) if self.num_candidates > 1 else ()
+        return sampled + tree
+
 
 class Phase(Enum):
     """Where a session stands."""
@@ -99,6 +112,7 @@ class Block:
     piece: Piece
     sent_at: float
     drafter: str = ""
+    want_bonus: bool = True
     doomed: bool = False
 
 

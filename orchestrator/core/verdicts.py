@@ -5,17 +5,23 @@
 2. Accepted tokens and the one after them are committed, cut at the first stop
    token, stop string or the length limit.
 3. Rejected: the epoch is bumped, the tail is void, later blocks are doomed.
-4. Accepted to a leaf: what follows survives if and only if it starts with the
-   bonus. In `STANDARD` and `BLOCK` a bonus that nothing confirms voids what the
-   drafter may have drawn there, since no draw may be made twice.
-5. Order of effects: persist, tell the drafter; emission waits for the store.
-6. A verdict that contradicts our text means that this verifier has lost the
+4. Accepted to a leaf, and a bonus: what follows survives if and only if it
+   starts with the bonus. That keeps the law in `STANDARD` and `BLOCK`, too: the
+   bonus is the target's own draw, made without a look at the draft, and what
+   the drafter drew after the same token it drew after the same text.
+5. In `STANDARD` and `BLOCK` no place in the text is drawn twice in an epoch,
+   so the drafter's text never departs from ours within one: where it may have,
+   and no tail tells that it has not, the epoch is bumped. Where tokens follow
+   from the text and the noise alone, drawing again brings the same ones.
+6. Order of effects: persist, tell the drafter; emission waits for the store.
+7. A verdict that contradicts our text means that this verifier has lost the
    session: it is opened again.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from orchestrator.core.drafts import after_bonus, drop_front
 from orchestrator.core.events import (
@@ -27,9 +33,9 @@ from orchestrator.core.events import (
     VerdictArrived,
 )
 from orchestrator.core.pacing import Outcome
-from orchestrator.core.state import Block, Phase
+from orchestrator.core.state import Block, Phase, State
 from orchestrator.core.turn import Turn
-from services.common.types import FinishReason, Origin, Verdict, extend_hash
+from services.common.types import DraftTree, FinishReason, Origin, Verdict, extend_hash
 
 
 def on_verdict(turn: Turn, event: VerdictArrived) -> bool:
@@ -63,7 +69,7 @@ def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
         turn.set(phase=Phase.FINISHING)
         turn.release_all()
     else:
-        _carry_tail_over(turn, verdict)
+        _carry_tail_over(turn, block, verdict)
         turn.tell_drafter(commit.base_len, tokens)
     return True
 
@@ -79,11 +85,19 @@ def _consistent(turn: Turn, block: Block, verdict: Verdict) -> bool:
             return False
     else:
         nodes = verdict.accepted_nodes
-        if any(not 0 <= node < len(tree) for node in nodes):
+        if not _is_path(tree, nodes):
             return False
         sent = tuple(tree.token_ids[node] for node in nodes)
     follows = verdict.base_len == block.base_len == len(turn.state.committed)
     return follows and drafted == sent and bool(verdict.token_ids) and extra in (0, 1)
+
+
+def _is_path(tree: DraftTree, nodes: tuple[int, ...]) -> bool:
+    """Whether the nodes lead from the root downwards, each the child of the one before."""
+    parents = tree.parents or ()
+    if any(not 0 <= node < len(tree) for node in nodes):
+        return False
+    return all(parents[node] == above for above, node in pairwise((-1, *nodes)))
 
 
 def _cut(turn: Turn, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], Ending | None]:
@@ -133,7 +147,7 @@ def _record(
         batch_size=verdict.batch_size,
         drafter=block.drafter,
         verifier=verifier.worker if verifier else "",
-        mode=turn.state.config.mode,
+        mode=verdict.mode,
         started_at=block.sent_at,
         ended_at=turn.now,
         discarded_tokens=discarded,
@@ -163,11 +177,23 @@ def _extend_text(turn: Turn, commit: Commit) -> None:
     turn.do(Persist(commit))
 
 
-def _carry_tail_over(turn: Turn, verdict: Verdict) -> None:
+def _carry_tail_over(turn: Turn, block: Block, verdict: Verdict) -> None:
     bonus = verdict.token_ids[verdict.accepted :]
     if not verdict.all_accepted or (bonus and not _confirmed(turn, bonus[0])):
         turn.doom()
         turn.bump_epoch()
+    elif not bonus and _drafter_may_differ(turn.state, block):
+        turn.bump_epoch()
+
+
+def _drafter_may_differ(state: State, block: Block) -> bool:
+    """Whether the drafter of now may have drawn other tokens where the block's stand.
+
+    It has the block in its own text when it drafted it, or when its tail follows it.
+    """
+    if state.config.mode.exact_match or state.drafter is None:
+        return False
+    return block.epoch != state.epoch and not state.tail
 
 
 def _confirmed(turn: Turn, bonus: int) -> bool:
@@ -182,7 +208,7 @@ def _confirmed(turn: Turn, bonus: int) -> bool:
         turn.set(in_flight=tuple(shorter if b is block else b for b in state.in_flight))
         return True
     if not state.tail:
-        return state.config.mode.exact_match
+        return state.config.mode.exact_match or state.drafter is None
     rest = after_bonus(state.tail, bonus)
     if rest is not None:
         turn.set(tail=rest)

@@ -23,6 +23,7 @@ class Meters:
         )
         self._emitted = counter(names.EMITTED)
         self._discarded = counter(names.DISCARDED)
+        self._bad_q_rows = counter(names.BAD_Q_COUNT)
         self._migrations = counter(names.MIGRATIONS, [("verifier",), ("drafter",)])
         self._round_seconds = histogram(names.ROUND_SECONDS)
         self._draft_seconds = histogram(names.DRAFT_SECONDS)
@@ -40,6 +41,7 @@ class Meters:
             self._discarded.add(record.discarded_tokens)
             return
         self._emitted.add(record.emitted_tokens)
+        self._bad_q_rows.add(record.bad_q_rows)
         self._round_seconds.record(record.round_ms / 1e3)
         self._verify_seconds.record(record.verify_ms / 1e3)
         self._queue_seconds.record(record.queue_ms / 1e3)

@@ -95,7 +95,8 @@ class SessionSpans:
             drafting = start - int(under_way.draft_ms * 1e6)
             self._children.emit(names.SPEC_DRAFT, child_of(place), place, drafting, start)
         end_ns = self._ns(end)
-        self._children.emit(names.SPEC_VERIFY, under_way.verify, place, start, end_ns)
+        rule = {key: value for key, value in about.items() if key == names.MODE}
+        self._children.emit(names.SPEC_VERIFY, under_way.verify, place, start, end_ns, rule)
         self._children.emit(names.SPEC_ROUND, place, self._root, start, end_ns, about)
 
     # --- store -------------------------------------------------------------------------

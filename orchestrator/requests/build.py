@@ -16,15 +16,19 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.requests.checks import require
 from orchestrator.requests.inputs import content, prompt_ids
 from orchestrator.requests.model import ServedModel
+from orchestrator.requests.modes import resolve_mode
 from orchestrator.requests.sampling import check_sampling, resolve_sampling, stop_strings
 from orchestrator.requests.spec import SessionSpec, content_digest
 from orchestrator.requests.speculation import (
+    asked_rule,
     check_speculation,
+    drafting_method,
     methods,
-    resolve_mode,
+    num_candidates,
     window_cap,
 )
 from orchestrator.text import Tokenizer
+from services.common.types import VerifyMode
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9\-_.:]{1,128}")
 _SHOWN = 160
@@ -62,7 +66,20 @@ def build_spec(
         session=request.request_id or new_session_id(),
         seed=new_seed() if given_seed is None else given_seed,
     )
-    return replace(spec, digest=content_digest(spec, content(request), given_seed))
+    rule = _asked(spec, request)
+    return replace(spec, digest=content_digest(spec, content(request), given_seed, rule))
+
+
+def _asked(spec: SessionSpec, request: pb.GenerateRequest) -> str:
+    """The rule as the request settles it, whoever drafts at the moment.
+
+    A retry must find its session though AUTO would choose otherwise by now.
+    """
+    asked = asked_rule(request.speculation)
+    settled = asked is None and request.sampling.HasField("seed")
+    if settled or spec.mode is VerifyMode.GREEDY:
+        return spec.mode.name
+    return asked.name if asked else "AUTO"
 
 
 def _check_names(request: pb.GenerateRequest, model: ServedModel) -> None:
@@ -86,7 +103,7 @@ def _assemble(
         prompt=prompt,
         sampling=sampling,
         seed=0,
-        mode=resolve_mode(sampling.temperature),
+        mode=_mode(request, model, sampling.temperature),
         digest="",
         stop=stop_strings(params),
         include_stop_str=params.include_stop_str_in_output,
@@ -97,4 +114,16 @@ def _assemble(
         method=methods(speculation),
         window_cap=window_cap(speculation),
         disable_speculation=speculation.disable_speculative_decoding,
+        num_candidates=num_candidates(speculation),
+    )
+
+
+def _mode(request: pb.GenerateRequest, model: ServedModel, temperature: float) -> VerifyMode:
+    speculation = request.speculation
+    return resolve_mode(
+        asked_rule(speculation),
+        temperature=temperature,
+        seeded=request.sampling.HasField("seed"),
+        sampled=model.samples(drafting_method(speculation, model)),
+        num_candidates=num_candidates(speculation),
     )

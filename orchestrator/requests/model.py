@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.requests.checks import to_float32
-from orchestrator.requests.ranges import TEMPERATURE, TOP_P, Range
+from orchestrator.requests.ranges import (
+    MIN_P,
+    PENALTY,
+    REPETITION_PENALTY,
+    TEMPERATURE,
+    TOP_P,
+    Range,
+)
 
 # Generation config entries that would change the model's law and that nothing
 # here applies yet, with the value at which they do nothing.
 UNSUPPORTED_DEFAULTS: dict[str, object] = {
-    "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "min_p": 0.0,
     "typical_p": 1.0,
     "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0,
@@ -35,6 +38,16 @@ UNSUPPORTED_DEFAULTS: dict[str, object] = {
     "watermarking_config": None,
 }
 
+# Ranges, and the values at which they do nothing.
+_NUMBERS: dict[str, tuple[Range, float]] = {
+    "temperature": (TEMPERATURE, 1.0),
+    "top_p": (TOP_P, 1.0),
+    "min_p": (MIN_P, 0.0),
+    "frequency_penalty": (PENALTY, 0.0),
+    "presence_penalty": (PENALTY, 0.0),
+    "repetition_penalty": (REPETITION_PENALTY, 1.0),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ModelDefaults:
@@ -48,18 +61,38 @@ class ModelDefaults:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The target model. `methods` are the drafting methods that a request may name."""
+    """The target model. `methods` are the drafting methods that a request may name.
+
+    `default_method` drafts where a request names none; empty = nobody does.
+    `capabilities` are what drafters say of their methods: `<method>:sampled`, it
+    draws chains and sends their law; `<method>:tree`, it offers several
+    candidates at a node.
+    """
 
     name: str
     vocab_size: int
     max_context_length: int
     methods: tuple[str, ...] = ()
     defaults: ModelDefaults = field(default_factory=ModelDefaults)
+    default_method: str = ""
+    capabilities: frozenset[str] = frozenset()
+
+    def samples(self, method: str) -> bool:
+        """Whether the drafts of a method are drawn from a law that comes with them."""
+        return f"{method}:sampled" in self.capabilities
+
+    def drafts_trees(self, method: str) -> bool:
+        """Whether a method can offer more than one candidate at a node."""
+        return f"{method}:tree" in self.capabilities
 
 
 def parse_defaults(generation_config_json: str) -> ModelDefaults:
@@ -75,12 +108,12 @@ def parse_defaults(generation_config_json: str) -> ModelDefaults:
     if not isinstance(config, dict):
         return ModelDefaults(warnings=("the model's generation config is not a JSON object",))
     warnings = _unsupported(config)
-    return ModelDefaults(
-        temperature=_number(config, "temperature", TEMPERATURE, 1.0, warnings),
-        top_p=_number(config, "top_p", TOP_P, 1.0, warnings),
-        top_k=_count(config, "top_k", warnings),
-        warnings=tuple(warnings),
-    )
+    numbers = {
+        name: _number(config, name, allowed, neutral, warnings)
+        for name, (allowed, neutral) in _NUMBERS.items()
+    }
+    top_k = _count(config, "top_k", warnings)
+    return ModelDefaults(**numbers, top_k=top_k, warnings=tuple(warnings))
 
 
 def _unsupported(config: dict[str, Any]) -> list[str]:
@@ -97,8 +130,9 @@ def _number(
     value = config.get(name)
     if value is None:
         return neutral
-    if isinstance(value, int | float) and math.isfinite(value) and allowed.holds(value):
-        return to_float32(value)
+    if _is_number(value) and math.isfinite(value) and allowed.holds(value):
+        # Plus zero: -0.0 is 0.0.
+        return to_float32(value) + 0.0
     warnings.append(f"{name} {value!r} of the model's generation config is not {allowed.text}")
     return neutral
 
@@ -107,7 +141,11 @@ def _count(config: dict[str, Any], name: str, warnings: list[str]) -> int:
     value = config.get(name)
     if value is None:
         return 0
-    if isinstance(value, int) and 0 <= value < 2**32:
+    if _is_number(value) and isinstance(value, int) and 0 <= value < 2**32:
         return value
     warnings.append(f"{name} {value!r} of the model's generation config is not a count")
     return 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

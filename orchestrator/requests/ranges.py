@@ -11,6 +11,8 @@ MAX_STOP_LENGTH = 256
 MAX_STOP_TOKEN_IDS = 64
 MAX_LOGPROBS = 20
 MAX_SPECULATIVE_TOKENS = 64
+MAX_CANDIDATES = 8
+MAX_BIASES = 1024
 MAX_METHOD_LENGTH = 256
 DEFAULT_MAX_TOKENS = 256
 ROLES = ("system", "user", "assistant")
@@ -48,4 +50,6 @@ TEMPERATURE = Range(1e-4, 1e4, or_zero=True)
 TOP_P = Range(0.0, 1.0, above=True)
 MIN_P = Range(0.0, 1.0)
 PENALTY = Range(-2.0, 2.0)
-REPETITION_PENALTY = Range(0.0, 2.0, above=True)
+# Logits are divided by it, too.
+REPETITION_PENALTY = Range(1e-4, 2.0)
+BIAS = Range(-100.0, 100.0)

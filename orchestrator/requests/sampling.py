@@ -1,4 +1,4 @@
-"""Sampling parameters: ranges, defaults, and what is not supported yet."""
+"""Sampling parameters: ranges and defaults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from orchestrator.requests.checks import require, shown
 from orchestrator.requests.inputs import require_in_vocabulary
 from orchestrator.requests.model import ServedModel
 from orchestrator.requests.ranges import (
+    BIAS,
     DEFAULT_MAX_TOKENS,
+    MAX_BIASES,
     MAX_LOGPROBS,
     MAX_STOP_LENGTH,
     MAX_STOP_TOKEN_IDS,
@@ -18,27 +20,28 @@ from orchestrator.requests.ranges import (
     REPETITION_PENALTY,
     TEMPERATURE,
     TOP_P,
-    Range,
 )
 from services.common.errors import InvalidRequest
 from services.common.types import ResolvedSampling
 
-_NEUTRAL_ONLY = (
-    ("min_p", MIN_P, 0.0),
-    ("frequency_penalty", PENALTY, 0.0),
-    ("presence_penalty", PENALTY, 0.0),
-    ("repetition_penalty", REPETITION_PENALTY, 1.0),
-)
+_NUMBERS = {
+    "temperature": TEMPERATURE,
+    "top_p": TOP_P,
+    "min_p": MIN_P,
+    "frequency_penalty": PENALTY,
+    "presence_penalty": PENALTY,
+    "repetition_penalty": REPETITION_PENALTY,
+}
 
 
 def check_sampling(params: pb.SamplingParams, model: ServedModel) -> None:
     """Everything that can be refused before the prompt is looked at."""
-    _check_number(params, "temperature", TEMPERATURE)
-    _check_number(params, "top_p", TOP_P)
-    for name, allowed, neutral in _NEUTRAL_ONLY:
-        _check_number(params, name, allowed)
-        _check_neutral(params, name, neutral)
+    for name, allowed in _NUMBERS.items():
+        if params.HasField(name):
+            value = getattr(params, name)
+            require(allowed.holds(value), f"sampling.{name}", shown(value), allowed.text)
     _refuse_constraints(params)
+    _check_biases(params, model)
     _check_stops(params, model)
     _check_logprobs(params)
 
@@ -53,14 +56,15 @@ def resolve_sampling(
     """
     defaults = model.defaults
     max_tokens = _max_tokens(params, room)
+    numbers = {name: _or_default(params, name, getattr(defaults, name)) for name in _NUMBERS}
     top_k = params.top_k if params.HasField("top_k") else defaults.top_k
     return ResolvedSampling(
-        temperature=_or_default(params, "temperature", defaults.temperature),
-        top_p=_or_default(params, "top_p", defaults.top_p),
+        **numbers,
         top_k=0 if top_k >= model.vocab_size else top_k,
         max_tokens=max_tokens,
         min_tokens=_min_tokens(params, max_tokens),
         stop_token_ids=_stop_token_ids(params, eos_token_ids),
+        logit_bias=_biases(params),
         logprobs=params.logprobs if params.HasField("logprobs") else None,
     )
 
@@ -72,28 +76,28 @@ def stop_strings(params: pb.SamplingParams) -> tuple[str, ...]:
 
 def _or_default(params: pb.SamplingParams, name: str, default: float) -> float:
     value: float = getattr(params, name)
-    return value if params.HasField(name) else default
-
-
-def _check_number(params: pb.SamplingParams, name: str, allowed: Range) -> None:
-    if params.HasField(name):
-        value = getattr(params, name)
-        require(allowed.holds(value), f"sampling.{name}", shown(value), allowed.text)
-
-
-def _check_neutral(params: pb.SamplingParams, name: str, neutral: float) -> None:
-    if params.HasField(name):
-        value = getattr(params, name)
-        allowed = f"{neutral:g} (not supported yet)"
-        require(value == neutral, f"sampling.{name}", shown(value), allowed)
+    # Plus zero: -0.0 is 0.0, in the digest, too.
+    return value + 0.0 if params.HasField(name) else default
 
 
 def _refuse_constraints(params: pb.SamplingParams) -> None:
     constraint = params.WhichOneof("response_format")
     if constraint is not None:
         raise InvalidRequest(f"sampling.{constraint}", "set", "left out (not supported yet)")
-    biases = len(params.logit_bias)
-    require(not biases, "sampling.logit_bias", f"{biases} entries", "none (not supported yet)")
+
+
+def _check_biases(params: pb.SamplingParams, model: ServedModel) -> None:
+    field, count = "sampling.logit_bias", len(params.logit_bias)
+    require(count <= MAX_BIASES, field, f"{count} entries", f"at most {MAX_BIASES} entries")
+    for token, bias in sorted(params.logit_bias.items()):
+        known, last = token < model.vocab_size, model.vocab_size - 1
+        require(known, f"{field}[{token}]", token, f"token ids 0 to {last}")
+        require(BIAS.holds(bias), f"{field}[{token}]", shown(bias), BIAS.text)
+
+
+def _biases(params: pb.SamplingParams) -> tuple[tuple[int, float], ...]:
+    """By token id, because a map has no order; a bias of zero is none."""
+    return tuple(sorted((token, bias) for token, bias in params.logit_bias.items() if bias))
 
 
 def _check_stops(params: pb.SamplingParams, model: ServedModel) -> None:

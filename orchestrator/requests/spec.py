@@ -49,15 +49,18 @@ class SessionSpec:
         )
 
 
-# No part of a request's content: the id, what the input became, and the digest itself.
-_NO_CONTENT = ("session", "prompt", "digest")
+# No part of a request's content: the id, what the input and the rule became,
+# and the digest itself.
+_NO_CONTENT = ("session", "prompt", "mode", "digest")
 
 
-def content_digest(spec: SessionSpec, input_content: Any, given_seed: int | None) -> str:
+def content_digest(
+    spec: SessionSpec, input_content: Any, given_seed: int | None, asked_rule: str
+) -> str:
     """SHA-256 over the normalised values, as hex. `input_content` is a JSON value."""
     # asdict would copy the prompt id by id.
     fields = asdict(replace(spec, prompt=()))
     values = {key: value for key, value in fields.items() if key not in _NO_CONTENT}
-    values |= {"mode": spec.mode.name, "seed": given_seed, "input": input_content}
+    values |= {"rule": asked_rule, "seed": given_seed, "input": input_content}
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -6,16 +6,24 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.requests.checks import require
 from orchestrator.requests.model import ServedModel
-from orchestrator.requests.ranges import MAX_METHOD_LENGTH, MAX_SPECULATIVE_TOKENS
+from orchestrator.requests.ranges import (
+    MAX_CANDIDATES,
+    MAX_METHOD_LENGTH,
+    MAX_SPECULATIVE_TOKENS,
+)
 from services.common.errors import InvalidRequest
 from services.common.types import VerifyMode
 
-_SUPPORTED_RULES = (
-    pb.REJECTION_SAMPLE_METHOD_UNSPECIFIED,
-    pb.REJECTION_SAMPLE_METHOD_AUTO,
-    pb.REJECTION_SAMPLE_METHOD_COUPLED,
-)
+# None = AUTO.
+_RULES: dict[int, VerifyMode | None] = {
+    pb.REJECTION_SAMPLE_METHOD_UNSPECIFIED: None,
+    pb.REJECTION_SAMPLE_METHOD_AUTO: None,
+    pb.REJECTION_SAMPLE_METHOD_COUPLED: VerifyMode.COUPLED,
+    pb.REJECTION_SAMPLE_METHOD_STANDARD: VerifyMode.STANDARD,
+    pb.REJECTION_SAMPLE_METHOD_BLOCK: VerifyMode.BLOCK,
+}
 _RULE_PREFIX = "REJECTION_SAMPLE_METHOD_"
+_RULE_FIELD = "speculation.rejection_sample_method"
 
 
 def check_speculation(params: pb.SpeculationParams, model: ServedModel) -> None:
@@ -23,9 +31,7 @@ def check_speculation(params: pb.SpeculationParams, model: ServedModel) -> None:
     _check_method(params.method, model)
     _check_window(params)
     _check_rule(params.rejection_sample_method)
-    width = params.num_candidates if params.HasField("num_candidates") else 1
-    allowed = "1 (more is not supported yet)"
-    require(width == 1, "speculation.num_candidates", width, allowed)
+    _check_candidates(params, model)
 
 
 def methods(params: pb.SpeculationParams) -> tuple[str, ...]:
@@ -38,9 +44,25 @@ def window_cap(params: pb.SpeculationParams) -> int | None:
     return params.num_speculative_tokens if params.HasField("num_speculative_tokens") else None
 
 
-def resolve_mode(temperature: float) -> VerifyMode:
-    """The rule of a session; every one that a request may ask for comes down to these."""
-    return VerifyMode.GREEDY if temperature == 0 else VerifyMode.COUPLED
+def num_candidates(params: pb.SpeculationParams) -> int:
+    """Candidates at one node of a draft; 1 = chains, and where nothing is drafted."""
+    return 1 if params.disable_speculative_decoding else _width(params)
+
+
+def asked_rule(params: pb.SpeculationParams) -> VerifyMode | None:
+    """The rule that a checked request names; None = AUTO."""
+    return _RULES[params.rejection_sample_method]
+
+
+def drafting_method(params: pb.SpeculationParams, model: ServedModel) -> str:
+    """Whose drafts the session will get, as far as is known; empty = nobody's."""
+    if params.disable_speculative_decoding:
+        return ""
+    return next(iter(methods(params)), model.default_method)
+
+
+def _width(params: pb.SpeculationParams) -> int:
+    return params.num_candidates if params.HasField("num_candidates") else 1
 
 
 def _check_method(method: str, model: ServedModel) -> None:
@@ -65,5 +87,24 @@ def _check_window(params: pb.SpeculationParams) -> None:
 def _check_rule(rule: int) -> None:
     known = pb.RejectionSampleMethod.values()
     name = pb.RejectionSampleMethod.Name(rule) if rule in known else str(rule)
-    field, value = "speculation.rejection_sample_method", name.removeprefix(_RULE_PREFIX)
-    require(rule in _SUPPORTED_RULES, field, value, "AUTO or COUPLED (others not supported yet)")
+    allowed = "AUTO, COUPLED, STANDARD or BLOCK (temperature 0 is GREEDY by itself)"
+    require(rule in _RULES, _RULE_FIELD, name.removeprefix(_RULE_PREFIX), allowed)
+
+
+def _check_candidates(params: pb.SpeculationParams, model: ServedModel) -> None:
+    field, width = "speculation.num_candidates", _width(params)
+    require(1 <= width <= MAX_CANDIDATES, field, width, f"1 to {MAX_CANDIDATES}")
+    if width == 1:
+        return
+    if asked_rule(params) is VerifyMode.BLOCK:
+        allowed = "STANDARD, COUPLED or AUTO: BLOCK verifies chains, num_candidates 1"
+        raise InvalidRequest(_RULE_FIELD, "BLOCK", allowed)
+    method = next(iter(methods(params)), model.default_method)
+    require(model.drafts_trees(method), field, width, _trees(method, model))
+
+
+def _trees(method: str, model: ServedModel) -> str:
+    """What is possible where a method drafts chains only."""
+    others = ", ".join(other for other in model.methods if model.drafts_trees(other))
+    who = f"method {method!r} drafts chains only" if method else "no drafter is served"
+    return f"1 ({who}; trees are drafted by: {others or 'none'})"

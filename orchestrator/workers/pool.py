@@ -169,6 +169,10 @@ class WorkerPool:
         known = [m for link in self._up(Role.DRAFTER) for m in _methods(link)]
         return tuple(dict.fromkeys(known))
 
+    def capabilities(self) -> frozenset[str]:
+        """What some connected drafter says that it, or one of its methods, can do."""
+        return frozenset(c for link in self._up(Role.DRAFTER) for c in _capabilities(link))
+
     def _up(self, role: Role) -> list[WorkerLink]:
         return [link for link in self._by_worker.values() if link.up and link.role is role]
 
@@ -267,6 +271,10 @@ class WorkerPool:
 
 def _methods(link: WorkerLink) -> tuple[str, ...]:
     return link.description.methods if link.description else ()
+
+
+def _capabilities(link: WorkerLink) -> tuple[str, ...]:
+    return link.description.capabilities if link.description else ()
 
 
 def _mismatch(role: str, worker: WorkerDescription, known: WorkerDescription) -> str:

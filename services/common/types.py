@@ -233,7 +233,10 @@ class SessionFailed:
 
 @dataclass(frozen=True, slots=True)
 class OpenDraft:
-    """Open a session on a drafter, or anew with a higher epoch."""
+    """Open a session on a drafter, or anew with a higher epoch.
+
+    `vocab_size`: token ids of the target, 0 = unknown; none beyond is proposed.
+    """
 
     session: str
     epoch: int
@@ -248,6 +251,7 @@ class OpenDraft:
     method: str = ""
     traceparent: str = ""
     options: bytes = b""
+    vocab_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

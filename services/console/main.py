@@ -148,11 +148,34 @@ def generate(
         None
     ),
     top_k: Annotated[int | None, typer.Option(help="Keep this many likeliest tokens.")] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Keep tokens at least this likely, against the likeliest.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Divides the scores of tokens seen before.")
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None, typer.Option(help="Lowers a token by each time it was generated.")
+    ] = None,
+    presence_penalty: Annotated[
+        float | None, typer.Option(help="Lowers a token once it was generated.")
+    ] = None,
+    min_tokens: Annotated[int | None, typer.Option(help="Do not stop before this many.")] = None,
+    ignore_eos: Annotated[bool, typer.Option(help="Go on after the end-of-text token.")] = False,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.")] = (
         None
     ),
     method: Annotated[str | None, typer.Option(help="Drafting method.")] = None,
+    rejection_sample_method: Annotated[
+        str | None, typer.Option(help="Verification rule: auto, coupled, standard or block.")
+    ] = None,
+    num_speculative_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens drafted ahead.")
+    ] = None,
+    num_candidates: Annotated[
+        int | None, typer.Option(help="Draft this many candidates per position.")
+    ] = None,
     no_speculation: Annotated[bool, typer.Option(help="Plain decoding.")] = False,
     raw: Annotated[bool, typer.Option(help="Send the prompt as it is, not as a message.")] = False,
     system: Annotated[str, typer.Option(help="System message of the conversation.")] = "",
@@ -166,9 +189,18 @@ def generate(
         "temperature": temperature,
         "top_p": top_p,
         "top_k": top_k,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "min_tokens": min_tokens,
+        "ignore_eos": ignore_eos or None,
         "seed": seed,
         "stop": stop,
         "method": method,
+        "rejection_sample_method": rejection_sample_method,
+        "num_speculative_tokens": num_speculative_tokens,
+        "num_candidates": num_candidates,
         "disable_speculative_decoding": no_speculation or None,
     }
     options = {name: value for name, value in given.items() if value is not None}
@@ -196,15 +228,33 @@ def bench(
     num_prompts: Annotated[int, typer.Option(min=1, help="How many of them.")] = 6,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of each answer.")] = 64,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 = greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of every answer.")] = 1,
+    top_p: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Keep the likeliest tokens, up to this.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first repeat's answers.")] = 1,
+    pacings: Annotated[
+        str, typer.Option(metavar="A,B", help="fixed, eager; left out: both, with rules eager.")
+    ] = "",
+    rejection_sample_methods: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B", help="Rules to compare: standard, block, coupled; left out: AUTO."
+        ),
+    ] = "",
+    num_candidates: Annotated[int, typer.Option(min=1, help="Draft tokens per place.")] = 1,
+    num_speculative_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens drafted ahead; left out: the server's.")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often each prompt is answered.")] = 3,
     concurrency: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 1,
     out: Annotated[
         Path | None, typer.Option(help="JSON file; left out: a new one in bench/results.")
     ] = None,
 ) -> None:
-    """Measure plain decoding, fixed and eager on the same prompts, taking turns."""
+    """Measure plain decoding, pacings and rejection rules on the same prompts, taking turns."""
     given = dict(locals())
+    for name in ("pacings", "rejection_sample_methods"):
+        given[name] = tuple(one.strip() for one in given[name].split(",") if one.strip()) or None
     if prompts is None:
         del given["prompts"]
     # The bench stands above the command, so it is found by name.

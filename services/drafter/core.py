@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -170,7 +170,8 @@ class DrafterCore:
         elapsed = self._clock() - started
         served = [(entry, done) for entry, done in zip(ready, proposals, strict=True) if done]
         for entry, proposed in served:
-            self._absorb(entry, proposed, elapsed / 1e6 / len(ready))
+            share = 0.0 if proposed.fed else elapsed / 1e6 / len(ready)
+            self._absorb(entry, proposed, share)
         self._trace(elapsed, served)
 
     def _propose(self, drafter: Drafter, asks: list[Ask]) -> list[Proposed | None]:
@@ -237,11 +238,24 @@ class DrafterCore:
         )
 
     def describe(self) -> WorkerDescription:
-        """What this worker is; bound to a model and tokenizer only where a method is."""
-        worker = replace(self._worker, methods=tuple(self._drafters))
+        """What this worker is; bound to a model and tokenizer only where a method is.
+
+        Capabilities: `<method>:sampled` draws its drafts and sends their law,
+        `<method>:tree` drafts several candidates per node.
+        """
+        able = tuple(_capabilities(self._drafters))
+        worker = replace(self._worker, methods=tuple(self._drafters), capabilities=able)
         for drafter in self._drafters.values():
             worker = drafter.describe(worker)
         return worker
+
+
+def _capabilities(drafters: Mapping[str, Drafter]) -> Iterator[str]:
+    for name, drafter in drafters.items():
+        if drafter.samples:
+            yield f"{name}:sampled"
+        if drafter.trees:
+            yield f"{name}:tree"
 
 
 def _ask(entry: _Entry) -> Ask:

@@ -5,11 +5,9 @@ of the verifier without waiting for it (AMUSD, McDanel, 2410.17375).
 
 Greedy sessions get the draft model's argmax. Coupled ones get its sample with
 the same noise as the target (Daliri, Musco and Suresh, 2408.07978), so the two
-agree as often as their laws overlap.
-
-KV rule: entries cover a prefix of the text. Each step feeds every token that
-has no entry, and at least the last one; never one that has. (AMUSD's published
-loop feeds one token twice after a rollback, which shifts all that follow.)
+agree as often as their laws overlap. The others get draws, with the law they were
+drawn from. All under the session's own parameters. With more than one candidate
+a draft is a comb tree.
 """
 
 from __future__ import annotations
@@ -19,29 +17,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from services.common.engine import Engine, KVCache, Segment
-from services.common.engine.sampling import NO_CHOICE, RowContext, choose
+from services.common.engine import Engine, Segment
 from services.common.errors import InvalidRequest
-from services.common.types import (
-    DraftTree,
-    OpenDraft,
-    Proposal,
-    ResolvedSampling,
-    VerifyMode,
-    WorkerDescription,
-)
+from services.common.types import OpenDraft, WorkerDescription
+from services.drafter.candidates import PROPOSALS, candidates_at
+from services.drafter.comb import Level
+from services.drafter.model_state import ModelSession
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
-
-_PROPOSALS = {VerifyMode.GREEDY: Proposal.ONE_HOT, VerifyMode.COUPLED: Proposal.COUPLED}
-
-
-@dataclass(slots=True)
-class _Session:
-    cache: KVCache
-    mode: VerifyMode
-    sampling: ResolvedSampling
-    seed: int
-    caught_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +31,31 @@ class _Feed:
     """Part of one step: `tokens` of a session enter its KV."""
 
     ask: Ask
-    session: _Session
+    session: ModelSession
     tokens: Sequence[int]
     complete: bool
-    """The text ends with these tokens: the next one can be chosen."""
+    """Text and trunk end with these tokens: what follows them can be chosen."""
 
 
 class ModelDrafter:
-    """One token per session and step, all sessions in one forward.
+    """One level of each session's draft per step, all sessions in one forward.
 
-    Prompts enter in chunks: a step feeds at most about `step_tokens` tokens, of
-    which sessions that are already drafting take theirs first. Proposed ids lie
-    inside the draft model's own vocabulary (`engine.vocab_size`); a session whose
-    text holds others is not drafted.
+    A chain leaves token by token, a tree when its depth is reached. Prompts enter
+    in chunks: a step feeds at most about `step_tokens` tokens, of which sessions
+    that are already drafting take theirs first. `q_top`: most tokens of a law
+    that tokens are drawn from. Proposed ids lie inside the vocabularies of both
+    models; a session whose text holds others is not drafted.
     """
 
-    modes = frozenset(_PROPOSALS)
+    modes = frozenset(PROPOSALS)
+    samples = True
+    trees = True
 
-    def __init__(self, engine: Engine, *, step_tokens: int = 512) -> None:
+    def __init__(self, engine: Engine, *, step_tokens: int = 512, q_top: int = 64) -> None:
         self._engine = engine
         self._step_tokens = step_tokens
-        self._sessions: dict[SessionKey, _Session] = {}
+        self._q_top = q_top
+        self._sessions: dict[SessionKey, ModelSession] = {}
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         """Bound to the draft model and its tokenizer."""
@@ -95,17 +81,15 @@ class ModelDrafter:
         Raises `Overloaded` without room, `InvalidRequest` for a prompt that the
         draft model cannot take.
         """
-        self._check(opening)
-        known = [t for t in opening.sampling.stop_token_ids if t < self._engine.vocab_size]
-        sampling = replace(opening.sampling, stop_token_ids=tuple(known))
+        vocab_size = min(opening.vocab_size or self._engine.vocab_size, self._engine.vocab_size)
+        self._check(opening.prompt, vocab_size)
         longest = len(opening.prompt) + opening.sampling.max_tokens
         cache = self._engine.new_cache(min(longest, self._engine.max_context_length))
-        self._sessions[key] = _Session(cache, opening.mode, sampling, opening.seed)
+        self._sessions[key] = ModelSession(opening, cache, vocab_size)
 
     def rewind(self, key: SessionKey, length: int) -> None:
         """KV of what was replaced is dropped: a length change."""
-        cache = self._sessions[key].cache
-        cache.rollback(min(cache.length, length))
+        self._sessions[key].rewind(length)
 
     def close(self, key: SessionKey) -> None:
         """Return the reservation."""
@@ -114,7 +98,7 @@ class ModelDrafter:
             session.cache.free()
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
-        """The next token of every session whose text is in KV by now."""
+        """The next level of every session whose text is in KV by now."""
         able = {ask.key: self._servable(ask) for ask in asks}
         feeds = self._plan([ask for ask in asks if able[ask.key]])
         answers = {feed.ask.key: answer for feed, answer in self._draft(feeds)}
@@ -123,19 +107,20 @@ class ModelDrafter:
 
     # --- decide ---------------------------------------------------------------
 
-    def _check(self, opening: OpenDraft) -> None:
-        limit, vocab = self._engine.max_context_length, self._engine.vocab_size
-        if len(opening.prompt) > limit:
-            raise InvalidRequest("prompt", len(opening.prompt), f"at most {limit} tokens")
-        if max(opening.prompt) >= vocab:
-            raise InvalidRequest("prompt", max(opening.prompt), f"token ids below {vocab}")
+    def _check(self, prompt: Sequence[int], vocab_size: int) -> None:
+        limit = self._engine.max_context_length
+        if len(prompt) > limit:
+            raise InvalidRequest("prompt", len(prompt), f"at most {limit} tokens")
+        if max(prompt) >= vocab_size:
+            raise InvalidRequest("prompt", max(prompt), f"token ids below {vocab_size}")
 
     def _servable(self, ask: Ask) -> bool:
-        """Whether the text fits the draft model's context and vocabulary."""
-        if len(ask.text) > self._engine.max_context_length:
+        """Whether text fits the draft model's context and vocabulary, and may be drafted."""
+        session = self._sessions[ask.key]
+        session.follow(ask)
+        if len(ask.text) > self._engine.max_context_length or not session.may_draft(ask):
             return False
-        pending = ask.text[self._sessions[ask.key].cache.length :]
-        return max(pending, default=0) < self._engine.vocab_size
+        return max(ask.text[session.cache.length :], default=0) < session.vocab_size
 
     def _plan(self, asks: Sequence[Ask]) -> list[_Feed]:
         """Who is fed how much: drafting sessions whole, then prompts in order of opening."""
@@ -153,38 +138,29 @@ class ModelDrafter:
 
     def _feed(self, ask: Ask, most: int) -> _Feed:
         session = self._sessions[ask.key]
-        start = min(session.cache.length, len(ask.text) - 1)
-        tokens = tuple(ask.text[start : start + most])
-        session.cache.rollback(start)
-        return _Feed(ask, session, tokens, start + len(tokens) == len(ask.text))
+        return _Feed(ask, session, *session.feed(ask, most))
 
     # --- compute --------------------------------------------------------------
 
     def _draft(self, feeds: Sequence[_Feed]) -> Iterator[tuple[_Feed, Proposed]]:
-        """Run one forward and choose a token for each session that was fed whole."""
+        """Run one forward and choose a level for each session that was fed whole."""
         rows = self._engine.forward([_segment(feed) for feed in feeds])
         for feed in feeds:
             feed.session.caught_up = feed.complete
-        whole = [feed for feed in feeds if feed.complete]
-        tokens = iter(choose(torch.cat(rows), [_context(feed) for feed in whole]) if whole else ())
+        places = [feed.session.place(feed.ask) for feed in feeds if feed.complete]
+        levels = iter(candidates_at(torch.cat(rows), places, self._q_top) if places else ())
         for feed in feeds:
-            yield feed, _proposed(feed, next(tokens)) if feed.complete else _filling(feed)
+            yield feed, self._answer(feed, next(levels)) if feed.complete else _filling(feed)
+
+    def _answer(self, feed: _Feed, level: Level) -> Proposed:
+        """The draft that this level completes; without a finite law, nothing more either."""
+        tree = feed.session.absorb(level, feed.ask, self._engine.max_context_length)
+        return Proposed() if tree is None else Proposed(tree, final=not level.token_ids)
 
 
 def _segment(feed: _Feed) -> Segment:
     first_row = len(feed.tokens) - 1 if feed.complete else len(feed.tokens)
     return Segment(feed.session.cache, feed.tokens, logits_from=first_row)
-
-
-def _context(feed: _Feed) -> RowContext:
-    session = feed.session
-    return RowContext(session.mode, session.sampling, session.seed, feed.ask.position)
-
-
-def _proposed(feed: _Feed, token: int) -> Proposed:
-    if token == NO_CHOICE:
-        return Proposed(final=True)
-    return Proposed(DraftTree((token,), proposal=_PROPOSALS[feed.session.mode]))
 
 
 def _filling(feed: _Feed) -> Proposed:

@@ -83,6 +83,8 @@ class NgramDrafter:
     """Copies the continuation of the latest match of the last `longest`..`shortest` tokens."""
 
     modes = frozenset(VerifyMode)
+    samples = False
+    trees = False
 
     def __init__(self, shortest: int = 2, longest: int = 4) -> None:
         self._shortest = shortest

@@ -48,8 +48,8 @@ class Proposed:
 
     A chain becomes part of the text at once (cut after a stop token and at
     `room`); a tree does not, and nothing is asked after it until a commit.
-    No tokens and not `final`: not there yet, ask again (a prompt in chunks).
-    `final`: nothing more can be drafted from this text. `fed`: tokens of a
+    No tokens and not `final`: not there yet, ask again (a prompt in chunks, a
+    tree in the making). `final`: nothing more can be drafted from this text. `fed`: tokens of a
     prompt that entered KV without completing it, for the trace.
     """
 
@@ -72,6 +72,14 @@ class Drafter(Protocol):
     @property
     def modes(self) -> frozenset[VerifyMode]:
         """The modes this method has a lawful proposal for."""
+
+    @property
+    def samples(self) -> bool:
+        """Whether its drafts in `STANDARD` and `BLOCK` are draws, sent with their law."""
+
+    @property
+    def trees(self) -> bool:
+        """Whether it drafts more than one candidate per node when asked to."""
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         """`worker` with what this method binds it to (model, tokenizer, context)."""

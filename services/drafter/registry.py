@@ -31,7 +31,8 @@ def _model(settings: DrafterSettings) -> Drafter:
         max_context=settings.max_context,
         cache_dir=settings.cache_dir,
     )
-    return ModelDrafter(Engine.load(spec), step_tokens=settings.step_tokens)
+    engine = Engine.load(spec)
+    return ModelDrafter(engine, step_tokens=settings.step_tokens, q_top=settings.q_top)
 
 
 def _ngram(settings: DrafterSettings) -> Drafter:

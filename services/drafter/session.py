@@ -46,6 +46,7 @@ class DraftSession:
         "_max_tokens",
         "_min_tokens",
         "_name",
+        "_spent_ms",
         "_stop_ids",
         "committed_length",
         "drafting",
@@ -62,6 +63,7 @@ class DraftSession:
         self._stop_ids = frozenset(opened.sampling.stop_token_ids)
         self._held: list[CommitDraft] = []
         self._hashes = [EMPTY_HASH]
+        self._spent_ms = 0.0
         self.epoch = opened.epoch
         self.prompt_length = len(opened.prompt)
         self.text = list(opened.prompt)
@@ -121,8 +123,10 @@ class DraftSession:
         """Take a proposal drafted from `text`; the draft to send, None for nothing to say.
 
         A chain is cut after a token that ends the text and at `room`, then
-        extends the tail. A tree leaves the text alone and ends the turn.
+        extends the tail. A tree leaves the text alone and ends the turn. The
+        draft's time counts the proposals before it that said nothing.
         """
+        self._spent_ms += draft_ms
         tree = self._cut(_normal(tree))
         first, prefix_hash = self.output_length, self._hashes[-1]
         if tree.parents is None:
@@ -131,8 +135,9 @@ class DraftSession:
         if not len(tree) and not final:
             return None
         self.drafting = not final
+        spent, self._spent_ms = self._spent_ms, 0.0
         return Draft(
-            self._name, self.epoch, self.committed_length, first, prefix_hash, tree, final, draft_ms
+            self._name, self.epoch, self.committed_length, first, prefix_hash, tree, final, spent
         )
 
     # --- inside ---------------------------------------------------------------

@@ -26,6 +26,13 @@ class DrafterSettings(WorkerSettings):
     step_tokens: int = Field(
         512, ge=1, description="prompt tokens that one step takes in beside drafting"
     )
+    q_top: int = Field(
+        64,
+        ge=1,
+        le=1024,
+        description="tokens that a draft law is cut to before it is drawn from and sent "
+        "(standard and block verification)",
+    )
     max_window: int = Field(
         64, ge=1, description="most tokens drafted ahead of a session's committed text"
     )

@@ -1,49 +1,39 @@
-"""What one step holds: a part per session, its place in the forward, its choices."""
+"""What one step holds: a part per session, and its place in the forward."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from torch import Tensor
 
 from services.common.engine import Segment
-from services.common.engine.sampling import choose
 from services.common.steps import StepEntry
+from services.verifier.judging import Judged
 from services.verifier.session import Task, VerifySession
-from services.verifier.verdicts import row_contexts
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One session's part of a step; a prefill has no task."""
+    """One session's part of a step; a prefill has no task.
+
+    Without a segment there is nothing to feed: the session's retained row is all
+    that an empty block needs.
+    """
 
     session: VerifySession
-    segment: Segment
+    segment: Segment | None
     task: Task | None = None
 
     @property
     def rows(self) -> int:
         """Tokens it adds to the forward."""
-        return len(self.segment.token_ids)
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A block with the logits [1 + draft tokens, V] of its rows."""
-
-    session: VerifySession
-    task: Task
-    logits: Tensor
+        return len(self.segment.token_ids) if self.segment is not None else 0
 
 
 def block_part(session: VerifySession, task: Task) -> Part:
-    """A block, fed after the one token of the text whose K/V is missing."""
-    parents = task.tree.parents
-    rows = None if parents is None else (-1, *(parent + 1 for parent in parents))
-    return Part(session, Segment(session.cache, session.segment_tokens(task), rows), task)
+    """A block, fed after the text."""
+    return Part(session, session.segment(task), task)
 
 
 def prompt_part(session: VerifySession, share: int) -> Part:
@@ -53,14 +43,17 @@ def prompt_part(session: VerifySession, share: int) -> Part:
     return Part(session, Segment(session.cache, tokens, logits_from=len(tokens)))
 
 
-def choices(judged: Sequence[Judged]) -> list[list[int]]:
-    """The target's choice at every row of every block, worked out in one batch."""
-    rows = [row_contexts(block.session, block.task) for block in judged]
-    if not rows:
-        return []
-    logits = judged[0].logits if len(judged) == 1 else torch.cat([own.logits for own in judged])
-    chosen = iter(choose(logits, list(chain.from_iterable(rows))))
-    return [[next(chosen) for _ in own] for own in rows]
+def judged(session: VerifySession, task: Task, logits: Tensor | None) -> Judged:
+    """A block with the logits of all its rows, the retained one first.
+
+    `logits` [rows fed, V]; None where nothing was fed.
+    """
+    retained = session.retained
+    if retained is None:
+        assert logits is not None
+        return Judged(session, task, logits)
+    kept = retained[None]
+    return Judged(session, task, kept if logits is None else torch.cat([kept, logits]))
 
 
 def step_entry(part: Part, started: float) -> StepEntry:

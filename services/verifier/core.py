@@ -30,19 +30,12 @@ from services.common.types import (
     WorkerDescription,
 )
 from services.verifier.admission import Limits, Refusal, check_block, check_open, explain
-from services.verifier.batch import (
-    Judged,
-    Part,
-    block_part,
-    choices,
-    prompt_part,
-    step_entry,
-)
+from services.verifier.batch import Part, block_part, judged, prompt_part, step_entry
 from services.verifier.description import describe
-from services.verifier.rules import walk
+from services.verifier.judging import Decision, Judged, decide
 from services.verifier.scheduling import PrefillPace, share_prefill
 from services.verifier.session import Block, Key, Task, VerifySession
-from services.verifier.verdicts import check_walk, decided, discarded, logprob_rows
+from services.verifier.verdicts import decided, discarded, emitted, logprob_rows
 
 Emit = Callable[[int, VerifierEvent], None]
 """(link number, event)."""
@@ -152,8 +145,7 @@ class VerifierCore:
         if not parts:
             return discards > 0
         started, started_ns = self._options.clock(), time.time_ns()
-        results = self._forward(parts)
-        self._absorb(parts, results, started)
+        self._absorb(parts, started)
         self._measure(parts, started, started_ns)
         return True
 
@@ -198,8 +190,10 @@ class VerifierCore:
 
     def _forward(self, parts: Sequence[Part]) -> list[Tensor | None]:
         """All parts in one pass or, if that fails, each alone; None for a failed one."""
+        if not parts:
+            return []
         try:
-            return list(self._engine.forward([part.segment for part in parts]))
+            return list(self._engine.forward([part.segment for part in parts if part.segment]))
         except Exception as error:
             if len(parts) == 1:
                 self._fail_session(parts[0].session, error)
@@ -208,41 +202,46 @@ class VerifierCore:
 
     # --- the outcome ------------------------------------------------------------
 
-    def _absorb(
-        self, parts: Sequence[Part], results: Sequence[Tensor | None], started: float
-    ) -> None:
-        judged: list[Judged] = []
-        for part, logits in zip(parts, results, strict=True):
-            if part.task is not None and logits is not None:
-                judged.append(Judged(part.session, part.task, logits))
-            elif logits is not None:
+    def _absorb(self, parts: Sequence[Part], started: float) -> None:
+        fed = [part for part in parts if part.segment is not None]
+        results = iter(self._forward(fed))
+        blocks: list[Judged] = []
+        for part in parts:
+            logits = next(results) if part.segment is not None else None
+            if part.segment is not None and logits is None:
+                continue
+            if part.task is not None:
+                blocks.append(judged(part.session, part.task, logits))
+            else:
                 self._note_prefilled(part.session)
-        for block, chosen in zip(judged, self._choices(judged), strict=True):
-            if chosen is not None:
-                self._judge(block, chosen, started, len(parts))
+        for block, decision in zip(blocks, self._decide(blocks), strict=True):
+            if isinstance(decision, Decision):
+                self._conclude(block, decision, started, len(parts))
+            else:
+                self._fail_session(block.session, decision)
 
-    def _choices(self, judged: Sequence[Judged]) -> Sequence[list[int] | None]:
-        """The choices of all blocks together; None, and a failed session, if that fails."""
+    def _decide(self, blocks: Sequence[Judged]) -> Sequence[Decision | Exception]:
+        """The decisions for all blocks together or, if that fails, for each alone."""
         try:
-            return choices(judged)
+            return decide(blocks)
         except Exception as error:
-            for block in judged:
-                self._fail_session(block.session, error)
-            return [None] * len(judged)
+            if len(blocks) == 1:
+                return [error]
+        return [decision for block in blocks for decision in self._decide([block])]
 
-    def _judge(self, block: Judged, chosen: Sequence[int], started: float, batch: int) -> None:
+    def _conclude(self, block: Judged, decision: Decision, started: float, batch: int) -> None:
         session, task = block.session, block.task
+        tokens = emitted(task, decision)
         try:
-            walked = walk(task.tree, chosen)
-            check_walk(walked)
-            emitted = session.commit(task, walked)
+            leaf = block.logits[decision.leaf_row]
+            session.commit(task, decision.path, decision.final_token, leaf)
             top = session.opening.sampling.logprobs
-            logprobs = logprob_rows(block.logits, walked, emitted, top)
+            logprobs = logprob_rows(block.logits, decision.path, tokens, top)
         except Exception as error:
             self._fail_session(session, error)
             return
         verdict = replace(
-            decided(session, task, walked, emitted),
+            decided(session, task, decision),
             logprobs=logprobs,
             queue_ms=(started - task.block.arrived) * 1e3,
             verify_ms=(self._options.clock() - started) * 1e3,

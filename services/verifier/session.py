@@ -1,7 +1,10 @@
 """What a verifier knows of one session, and which block may follow which.
 
-    text    prompt + output; only grows
-    cache   K/V of text[:-1] once the prefill is done, between any two steps
+    text       prompt + output; only grows
+    cache      K/V of the text once the prefill is done, between any two steps
+    retained   the logits after the text, where a block was accepted whole and no
+               bonus drawn: the next block's first token costs no row of a forward
+    The last token's K/V and `retained` are there together, or both are missing.
 
 A block is verified when it fits the text, answered `discarded` when it does
 not, and answered from the store when its round was decided before. So every
@@ -17,11 +20,15 @@ the last one decided, was a chain, and was accepted whole:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from services.common.engine import KVCache
+from torch import Tensor
+
+from services.common.engine import KVCache, Segment
+from services.common.engine.sampling import History, wants_history
 from services.common.types import DraftTree, OpenVerify, Verdict, Verify
-from services.verifier.rules import Walk, depths
+from services.verifier.trees import cut, normal, without_first
 
 KEPT_VERDICTS = 4
 
@@ -66,6 +73,8 @@ class VerifySession:
         self.epoch = opening.epoch
         self.opened = False
         self.text = [*opening.prompt, *opening.committed]
+        self.retained: Tensor | None = None
+        self.history = _history(opening)
         self.queue: deque[Block] = deque()
         self._verdicts: dict[int, Verdict] = {}
         self._highest_round = 0
@@ -112,7 +121,11 @@ class VerifySession:
         if skip is None or command.epoch < self.epoch:
             return None
         room = self.opening.sampling.max_tokens - base_len
-        return _cut(Task(block, base_len, _without_first(command.tree, skip), ()), room, skip)
+        if room <= 0:
+            return None
+        drafted = without_first(command.tree) if skip else normal(command.tree)
+        tree, nodes = cut(drafted, room)
+        return Task(block, base_len, tree, tuple(node + skip for node in nodes))
 
     def _overlap(self, command: Verify) -> int | None:
         """Draft tokens at the front that are committed already; None = it does not fit."""
@@ -133,24 +146,32 @@ class VerifySession:
 
     # --- the outcome ------------------------------------------------------------
 
-    def segment_tokens(self, task: Task) -> list[int]:
-        """What the forward is fed: the token whose K/V is missing, then the draft."""
-        return [self.text[-1], *task.tree.token_ids]
+    def segment(self, task: Task) -> Segment | None:
+        """What the forward is fed; None when the retained row is all that is needed."""
+        tokens, parents = task.tree.token_ids, task.tree.parents
+        if self.retained is not None:
+            return Segment(self.cache, tokens, parents) if tokens else None
+        rows = None if parents is None else (-1, *(parent + 1 for parent in parents))
+        return Segment(self.cache, (self.text[-1], *tokens), rows)
 
-    def commit(self, task: Task, walked: Walk) -> tuple[int, ...]:
-        """Append what a walk emits, and keep the K/V of all text but the last token.
+    def commit(self, task: Task, path: Sequence[int], final: int | None, leaf: Tensor) -> None:
+        """Append the accepted nodes of `path` and the token after them.
 
-        The cache holds the block's rows from `len(text) - 1` on.
+        `final` None = none is emitted: the `leaf` logits [V], those after the path,
+        are retained instead. The cache holds the block's rows.
         """
-        emitted = tuple(task.tree.token_ids[node] for node in walked.path)
-        if task.always_emits or not walked.all_accepted:
-            emitted += (walked.final_token,)
+        base = len(self.text)
         if task.tree.parents is not None:
-            rows = (0, *(node + 1 for node in walked.path))
-            self.cache.keep_path(len(self.text) - 1, rows)
+            root = () if self.retained is not None else (0,)
+            rows = (*root, *(node + len(root) for node in path))
+            self.cache.keep_path(base - len(root), rows)
+        emitted = [task.tree.token_ids[node] for node in path]
+        emitted += [] if final is None else [final]
         self.text += emitted
-        self.cache.rollback(len(self.text) - 1)
-        return emitted
+        self.retained = leaf.clone() if final is None else None
+        self.cache.rollback(len(self.text) - (final is not None))
+        if self.history is not None:
+            self.history.extend(emitted)
 
     def store(self, verdict: Verdict) -> None:
         """Keep a verdict for duplicates of its round; the oldest ones are forgotten."""
@@ -159,22 +180,10 @@ class VerifySession:
             del self._verdicts[min(self._verdicts)]
 
 
-def _without_first(tree: DraftTree, skip: int) -> DraftTree:
-    if tree.is_chain:
-        return DraftTree(tree.token_ids[skip:])
-    return tree
-
-
-def _cut(task: Task, room: int, skip: int) -> Task | None:
-    """Drop draft tokens past max_tokens, where no token is emitted; None without room."""
-    if room <= 0:
+def _history(opening: OpenVerify) -> History | None:
+    """Token counts for the penalties, where there are any."""
+    if not wants_history(opening.sampling):
         return None
-    levels = depths(task.tree)[1:]
-    kept = [node for node, depth in enumerate(levels) if depth <= room]
-    tokens = tuple(task.tree.token_ids[node] for node in kept)
-    parents = task.tree.parents
-    if parents is not None:
-        index = {-1: -1} | {node: new for new, node in enumerate(kept)}
-        parents = tuple(index[parents[node]] for node in kept)
-    nodes = tuple(node + skip for node in kept)
-    return replace(task, tree=DraftTree(tokens, parents), nodes=nodes)
+    history = History(opening.prompt)
+    history.extend(opening.committed)
+    return history

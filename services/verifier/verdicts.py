@@ -1,4 +1,4 @@
-"""From the logits of a step to verdicts."""
+"""From decisions to verdicts."""
 
 from __future__ import annotations
 
@@ -7,33 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.common.engine.sampling import NO_CHOICE, RowContext
 from services.common.types import LogprobRow, Verdict, Verify
-from services.verifier.rules import Walk, depths
+from services.verifier.judging import Decision
 from services.verifier.session import Task, VerifySession
 
 
-class BrokenLaw(Exception):
-    """The model gave NaN or infinite logits where a token was to be chosen."""
-
-
-def row_contexts(session: VerifySession, task: Task) -> list[RowContext]:
-    """How to choose at each row of a block; nodes of one depth share their position."""
-    opening = session.opening
-    return [
-        RowContext(opening.mode, opening.sampling, opening.seed, task.base_len + depth)
-        for depth in depths(task.tree)
-    ]
-
-
-def check_walk(walked: Walk) -> None:
-    """Raise BrokenLaw when the walk ended at a row without a law."""
-    if walked.final_token == NO_CHOICE:
-        raise BrokenLaw("the model gave no finite law for a token")
-
-
-def decided(session: VerifySession, task: Task, walked: Walk, emitted: Sequence[int]) -> Verdict:
-    """The verdict of a walk, without timings and logprobs."""
+def decided(session: VerifySession, task: Task, decision: Decision) -> Verdict:
+    """The verdict of a decision, without timings and logprobs."""
     command = task.block.command
     in_tree = task.tree.parents is not None
     return Verdict(
@@ -41,13 +21,20 @@ def decided(session: VerifySession, task: Task, walked: Walk, emitted: Sequence[
         epoch=command.epoch,
         round=command.round,
         base_len=task.base_len,
-        token_ids=tuple(emitted),
-        accepted=len(walked.path),
-        all_accepted=walked.all_accepted,
-        accepted_nodes=tuple(task.nodes[node] for node in walked.path) if in_tree else (),
+        token_ids=emitted(task, decision),
+        accepted=len(decision.path),
+        all_accepted=decision.all_accepted,
+        accepted_nodes=tuple(task.nodes[node] for node in decision.path) if in_tree else (),
         mode=session.opening.mode,
+        bad_q_rows=decision.bad_q_rows,
         draft_tokens=len(task.tree),
     )
+
+
+def emitted(task: Task, decision: Decision) -> tuple[int, ...]:
+    """The accepted draft tokens and the one after them."""
+    accepted = tuple(task.tree.token_ids[node] for node in decision.path)
+    return accepted if decision.final_token is None else (*accepted, decision.final_token)
 
 
 def discarded(session: VerifySession, command: Verify, queue_ms: float) -> Verdict:
@@ -64,13 +51,13 @@ def discarded(session: VerifySession, command: Verify, queue_ms: float) -> Verdi
 
 
 def logprob_rows(
-    logits: Tensor, walked: Walk, emitted: Sequence[int], top: int | None
+    logits: Tensor, path: Sequence[int], emitted: Sequence[int], top: int | None
 ) -> tuple[LogprobRow, ...]:
     """Log-softmax of the raw logits [rows, V] at each emitted token, with `top` alternatives.
 
     None, as `top`, means that nobody asked.
     """
-    rows = [0, *(node + 1 for node in walked.path)][: len(emitted)]
+    rows = [0, *(node + 1 for node in path)][: len(emitted)]
     if top is None or not rows:
         return ()
     laws = torch.log_softmax(logits[rows], dim=-1)

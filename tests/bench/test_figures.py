@@ -68,6 +68,18 @@ def test_equal_texts_are_counted():
     assert figures_of(trials, "eager").same_text_as_plain == (1, 2)
 
 
+def test_equal_texts_are_not_counted_where_they_are_not_promised():
+    trials = [trial("plain", 0, 1.0), trial("eager", 0, 1.0)]
+    assert figures_of(trials, "eager", exact=False).same_text_as_plain is None
+
+
+def test_the_rules_are_those_that_judged_a_draft():
+    trials = [trial("eager", 0, 1.0, rounds=[stats(2, 1), stats(0, 0)])]
+    assert figures_of(trials, "eager").rules == ("greedy",)
+    trials = [trial("eager", 0, 1.0, rounds=[stats(0, 0)])]
+    assert figures_of(trials, "eager").rules == ()
+
+
 def test_acceptance_of_a_place_counts_only_drafts_that_reached_it():
     rounds = [stats(3, 3), stats(3, 1), stats(3, 0), stats(1, 1)]
     assert acceptance_per_position(rounds) == pytest.approx((3 / 4, 1 / 2, 1.0))

@@ -7,9 +7,13 @@ from typing import Literal
 import pytest
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from typer.testing import CliRunner
 
+import bench.main
+from bench.options import BenchOptions
 from services.common.errors import StartError
 from services.console.flags import Flags
+from services.console.main import app
 
 
 class Knobs(BaseSettings):
@@ -106,3 +110,41 @@ def test_two_classes_read_one_command_line_and_share_a_flag():
     flags.parse(["--target", "m", "--tone", "keen", "--no-loud"])
     assert flags.read(Voice) == Voice(tone="keen", loud=False)
     assert flags.read(Knobs) == Knobs(target="m", loud=False)
+
+
+def bench_options(monkeypatch, *flags: str) -> BenchOptions:
+    asked: list[BenchOptions] = []
+
+    def run_bench(options: BenchOptions) -> int:
+        asked.append(options)
+        return 0
+
+    monkeypatch.setattr(bench.main, "run_bench", run_bench)
+    monkeypatch.delenv("PACELINE_TARGET", raising=False)
+    done = CliRunner().invoke(app, ["bench", *flags])
+    assert done.exit_code == 0, done.output
+    return asked[0]
+
+
+def test_a_bench_without_flags_compares_pacings_under_the_server_s_own_rule(monkeypatch):
+    assert bench_options(monkeypatch) == BenchOptions(target="smollm2-135m-instruct")
+
+
+def test_flags_of_the_bench_name_rules_and_pacings_by_commas(monkeypatch):
+    options = bench_options(
+        monkeypatch,
+        "--rejection-sample-methods",
+        "standard, block",
+        "--pacings",
+        "eager,fixed",
+        "--num-candidates",
+        "3",
+        "--num-speculative-tokens",
+        "8",
+        "--top-p",
+        "0.9",
+    )
+    assert options.rejection_sample_methods == ("standard", "block")
+    assert options.pacings == ("eager", "fixed")
+    assert (options.num_candidates, options.num_speculative_tokens) == (3, 8)
+    assert options.sampling["top_p"] == 0.9

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.drafts import (
+    NO_ROW,
     Piece,
     after_bonus,
     chain_tokens,
+    depth,
     drop_front,
     retract_hash,
     take,
+    with_its_rows,
 )
 from services.common.types import EMPTY_HASH, DraftTree, Proposal, SparseRow, extend_hash
 
@@ -67,3 +73,51 @@ def test_the_tail_survives_a_bonus_that_it_starts_with():
 
 def test_dropping_from_the_front_drops_rows_too():
     assert drop_front(sampled(1, 2, 3), 1).tree == sampled(2, 3).tree
+
+
+def rows(*tokens: int) -> tuple[SparseRow, ...]:
+    return tuple(SparseRow((token,), (1.0,)) for token in tokens)
+
+
+@pytest.mark.parametrize(
+    ("given_rows", "kept"),
+    [
+        (None, (NO_ROW, NO_ROW)),
+        ((), (NO_ROW, NO_ROW)),
+        (rows(1), (*rows(1), NO_ROW)),
+        (rows(1, 2), rows(1, 2)),
+        (rows(1, 2, 3), rows(1, 2)),
+    ],
+)
+@pytest.mark.parametrize("parents", [None, (-1, 0)])
+def test_a_sampled_chain_has_a_row_for_every_token(given_rows, kept, parents):
+    tree = DraftTree((1, 2), parents, q=given_rows, proposal=Proposal.SAMPLED)
+    assert with_its_rows(tree) == DraftTree((1, 2), q=kept, proposal=Proposal.SAMPLED)
+
+
+@pytest.mark.parametrize("proposal", [Proposal.ONE_HOT, Proposal.COUPLED])
+@pytest.mark.parametrize("parents", [None, (-1, -1)])
+def test_what_was_not_sampled_has_no_rows(proposal, parents):
+    tree = DraftTree((1, 2), parents, proposal=proposal)
+    assert with_its_rows(tree) is tree
+    assert with_its_rows(replace(tree, q=rows(1))) == tree
+
+
+def test_a_sampled_tree_keeps_its_rows_as_they_came():
+    tree = DraftTree((1, 2), (-1, -1), q=rows(1), proposal=Proposal.SAMPLED)
+    assert with_its_rows(tree) is tree
+
+
+def test_a_missing_row_costs_no_other_token_its_own():
+    lacking = Piece(with_its_rows(DraftTree((5,), proposal=Proposal.SAMPLED)))
+    for tail in ((lacking, sampled(1, 2)), (sampled(1, 2), lacking)):
+        block, rest = take(tail, 3)
+        aligned = {5: NO_ROW, 1: rows(1)[0], 2: rows(2)[0]}
+        assert block.tree.q == tuple(aligned[token] for token in block.tree.token_ids)
+        assert not rest
+
+
+def test_depth_is_the_longest_path():
+    assert depth(DraftTree()) == 0
+    assert depth(DraftTree((1, 2, 3))) == 3
+    assert depth(DraftTree((1, 2, 3, 4), (-1, -1, 0, 2))) == 3

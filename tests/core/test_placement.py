@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.core.placement import Candidate, Wanted, choose
 from services.common.types import Progress, Role, WorkerDescription
 
@@ -53,3 +55,14 @@ def test_a_worker_that_failed_the_session_comes_last():
     busy = worker("b", assigned=5)
     assert choose([worker("a"), busy], Wanted(Role.VERIFIER, avoid=("a",))) == "b"
     assert choose([worker("a")], Wanted(Role.VERIFIER, avoid=("a",))) == "a"
+
+
+def test_a_drafter_that_can_what_is_asked_comes_before_an_idle_one_that_cannot():
+    able = worker("b", Role.DRAFTER, assigned=5)
+    able = replace(
+        able, description=replace(able.description, capabilities=("model:sampled", "model:tree"))
+    )
+    wanted = replace(DRAFTER, capabilities=("model:tree",))
+    assert choose([worker("a", Role.DRAFTER), able], wanted) == "b"
+    assert choose([worker("a", Role.DRAFTER), able], DRAFTER) == "a"
+    assert choose([worker("a", Role.DRAFTER)], wanted) == "a"

@@ -40,7 +40,7 @@ def _believe_every_hash(patch: pytest.MonkeyPatch) -> None:
 
 
 def _start_anew_after_every_round(patch: pytest.MonkeyPatch) -> None:
-    def carry(turn, _verdict):
+    def carry(turn, _block, _verdict):
         turn.doom()
         turn.bump_epoch()
 
@@ -122,7 +122,62 @@ def _open_a_new_verifier_from_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attachment, "_open_verify", lambda state: replace(original(state), committed=()))
 
 
+def _ask_for_a_bonus_while_a_tail_remains(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rounds, "_wants_bonus", lambda state, piece, rest: True)
+
+
+def _never_ask_for_a_bonus_by_rejection(patch: pytest.MonkeyPatch) -> None:
+    def wants(state, piece, _rest):
+        return state.config.mode.exact_match or not piece.tree.is_chain or not len(piece.tree)
+
+    patch.setattr(rounds, "_wants_bonus", wants)
+
+
+def _forget_that_a_commit_sets_the_drafter_going(patch: pytest.MonkeyPatch) -> None:
+    original = rounds._wants_bonus
+
+    def wants(state, piece, rest):
+        alone = tuple(replace(block, doomed=True) for block in state.in_flight)
+        return original(replace(state, in_flight=alone), piece, rest)
+
+    patch.setattr(rounds, "_wants_bonus", wants)
+
+
+def _keep_the_tail_after_a_rejection_by_sampling(patch: pytest.MonkeyPatch) -> None:
+    original = verdicts._carry_tail_over
+
+    def carry(turn, block, verdict):
+        tail = turn.state.tail
+        original(turn, block, verdict)
+        if not turn.state.config.mode.exact_match and not verdict.all_accepted:
+            turn.set(tail=tail)
+
+    patch.setattr(verdicts, "_carry_tail_over", carry)
+
+
+def _join_drafts_that_lack_a_row_with_those_that_have_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(drafting, "with_its_rows", lambda tree: tree)
+
+
+def _trust_that_a_new_drafter_drew_what_its_predecessor_did(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(verdicts, "_drafter_may_differ", lambda state, block: False)
+
+
+def _stay_in_the_epoch_after_a_bonus_that_nothing_confirms(patch: pytest.MonkeyPatch) -> None:
+    original = verdicts._confirmed
+    patch.setattr(
+        verdicts, "_confirmed", lambda turn, bonus: not turn.state.tail or original(turn, bonus)
+    )
+
+
 FAULTS: list[Patch] = [
+    _ask_for_a_bonus_while_a_tail_remains,
+    _never_ask_for_a_bonus_by_rejection,
+    _forget_that_a_commit_sets_the_drafter_going,
+    _keep_the_tail_after_a_rejection_by_sampling,
+    _join_drafts_that_lack_a_row_with_those_that_have_one,
+    _trust_that_a_new_drafter_drew_what_its_predecessor_did,
+    _stay_in_the_epoch_after_a_bonus_that_nothing_confirms,
     _keep_the_tail_after_a_rejection,
     _forget_the_epoch_after_a_rejection,
     _believe_every_hash,
@@ -145,10 +200,22 @@ def _worlds() -> list[World]:
     kinds = [Faults(1.0), Faults(0.7), unkind, silent, restless]
     modes = [VerifyMode.GREEDY, VerifyMode.BLOCK]
     choices = itertools.product(range(4), kinds, ["eager", "fixed"], modes, [1, 2])
-    return [
+    usual = [
         World(seed, faults, pacing=pacing, mode=mode, max_in_flight=flight)
         for seed, faults, pacing, mode, flight in choices
     ]
+    narrow = [
+        World(seed, Faults(1.0), window=2, mode=VerifyMode.STANDARD, max_in_flight=2)
+        for seed in range(4)
+    ]
+    fleeting = [
+        World(seed, Faults(0.9, lose_drafter=0.05, verifier_speed=0.3), mode=VerifyMode.BLOCK)
+        for seed in range(8)
+    ]
+    trees = [
+        World(seed, Faults(0.8), mode=mode, num_candidates=3) for mode in modes for seed in (1, 2)
+    ]
+    return usual + narrow + fleeting + trees
 
 
 def _properties_hold(world: World) -> bool:
@@ -157,9 +224,10 @@ def _properties_hold(world: World) -> bool:
         world.run(steps=3000)
     except (AssertionError, IndexError):
         return False
-    perfect = world.faults == Faults(1.0) and world.state.config.mode.exact_match
-    unwasted = not perfect or (world.rollbacks == 0 and world.state.epoch == 1)
-    return world.finished and world.emitted == world.expected() and unwasted
+    perfect = world.faults == Faults(1.0)
+    steady = world.state.epoch == 1 or not world.state.config.mode.exact_match
+    unwasted = not perfect or (not world.wasted() and steady)
+    return world.finished and world.lawful() and unwasted
 
 
 def test_the_properties_hold_without_a_fault() -> None:

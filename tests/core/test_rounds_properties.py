@@ -22,25 +22,27 @@ FAULTS = st.builds(
     lose_drafter=st.sampled_from([0.0, 0.02]),
     lose_verifier=st.sampled_from([0.0, 0.01]),
     drafter_speed=st.sampled_from([0.1, 1.0]),
+    verifier_speed=st.sampled_from([0.5, 1.0]),
 )
 WORLDS = {
     "seed": st.integers(0, 2**32),
     "faults": FAULTS,
     "pacing": st.sampled_from(["eager", "fixed"]),
     "fallback": st.booleans(),
-    "mode": st.sampled_from([VerifyMode.GREEDY, VerifyMode.COUPLED, VerifyMode.BLOCK]),
+    "mode": st.sampled_from(VerifyMode),
     "max_in_flight": st.sampled_from([1, 2, 3]),
+    "num_candidates": st.sampled_from([1, 1, 3]),
 }
 
 
 @settings(max_examples=300, deadline=None)
 @given(**WORLDS)
-def test_every_session_ends_with_the_targets_own_text_whatever_happens(seed, faults, **world):
+def test_every_session_ends_with_a_text_of_the_target_whatever_happens(seed, faults, **world):
     """Lossless, fresh, live and growing at once: `World.check` looks after every event."""
     sim = World(seed, faults, **world)
     sim.run()
     assert sim.finished
-    assert sim.emitted == sim.expected() == sim.persisted
+    assert sim.lawful()
 
 
 @settings(max_examples=150, deadline=None)
@@ -48,15 +50,16 @@ def test_every_session_ends_with_the_targets_own_text_whatever_happens(seed, fau
     seed=st.integers(0, 2**32),
     duplicates=st.sampled_from([0.0, 0.3]),
     pacing=WORLDS["pacing"],
-    mode=st.sampled_from([VerifyMode.GREEDY, VerifyMode.COUPLED]),
+    mode=WORLDS["mode"],
     max_in_flight=WORLDS["max_in_flight"],
+    window=st.sampled_from([2, 6]),
 )
 def test_a_perfect_drafter_is_never_rolled_back(seed, duplicates, **world):
     sim = World(seed, Faults(accuracy=1.0, duplicates=duplicates), **world)
     sim.run()
     assert sim.finished
-    assert sim.rollbacks == 0
-    assert sim.state.epoch == 1
+    assert not sim.wasted()
+    assert sim.state.epoch == 1 or not sim.state.config.mode.exact_match
 
 
 @settings(max_examples=50, deadline=None)
@@ -64,8 +67,9 @@ def test_a_perfect_drafter_is_never_rolled_back(seed, duplicates, **world):
 def test_plain_decoding_needs_no_drafter(seed, mode):
     sim = World(seed, Faults(), mode=mode, method="")
     sim.run()
-    assert sim.emitted == sim.expected()
+    assert sim.lawful()
     assert not sim.drafters
+    assert sim.state.epoch == 1
 
 
 @pytest.mark.parametrize("pacing", ["eager", "fixed"])
@@ -92,5 +96,5 @@ def test_a_new_owner_goes_on_from_what_was_stored(seed, turns, mode):
     second.persisted, second.emitted = list(first.persisted), list(first.persisted)
     if not first.finished:
         second.run()
-    assert second.emitted == second.expected()
+    assert second.lawful()
     assert second.state.epoch > first.state.epoch

@@ -1,19 +1,19 @@
 """A simulated cluster around the real round machine.
 
-The target is a pure function of the text; the drafter guesses it with a given
-accuracy, its guess a pure function of the text, too. So "drafted from exactly the
-text it follows" can be checked token by token. Delivery order, duplicates and
-losses are drawn from one seed.
+What the target may say next is a pure function of the text, and a book is kept of
+what was drafted after which text. So "drafted from exactly the text it follows"
+can be checked token by token. Delivery order, duplicates and losses are drawn
+from one seed.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 
 from orchestrator.core import rounds
+from orchestrator.core.drafts import NO_ROW, Piece
 from orchestrator.core.events import (
     Action,
     Begin,
@@ -35,39 +35,23 @@ from orchestrator.core.events import (
     WorkerLost,
     WorkerOpened,
 )
-from orchestrator.core.pacing import Policy, make_policy
+from orchestrator.core.pacing import Eager, Fallback, Fixed, Policy
 from orchestrator.core.state import Limits, Phase, SessionConfig, State
 from services.common.types import (
-    EMPTY_HASH,
     CommitDraft,
     Credit,
     Draft,
-    DraftTree,
     OpenDraft,
     OpenVerify,
+    Proposal,
     ResolvedSampling,
     Role,
-    Verdict,
     Verify,
     VerifyMode,
-    extend_hash,
 )
+from tests.core.actors import VOCABULARY, Ledger, SimDrafter, SimVerifier, Text, allowed, row_of
 
-VOCABULARY = 997
-EOS = 0
 PROMPT = (7, 8, 9)
-Text = tuple[int, ...]
-
-
-def _draw(kind: bytes, seed: int, text: Text) -> int:
-    packed = b"".join(token.to_bytes(4, "little") for token in text)
-    digest = blake2b(packed, key=kind + seed.to_bytes(8, "little"), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
-
-
-def truth(text: Text) -> int:
-    """The target's next token."""
-    return 1 + _draw(b"target", 0, text) % (VOCABULARY - 1)
 
 
 @dataclass
@@ -80,111 +64,7 @@ class Faults:
     lose_drafter: float = 0.0
     lose_verifier: float = 0.0
     drafter_speed: float = 1.0
-
-
-@dataclass
-class SimVerifier:
-    """The verifier's side of the protocol, on `truth`."""
-
-    text: list[int] = field(default_factory=list)
-    opened: bool = False
-    last: Verdict | None = None
-    last_round: int = 0
-    outcomes: dict[int, Verdict] = field(default_factory=dict)
-
-    def verify(self, block: Verify) -> Verdict:
-        if block.round not in self.outcomes:
-            self.outcomes[block.round] = self._decide(block)
-        return self.outcomes[block.round]
-
-    def _decide(self, block: Verify) -> Verdict:
-        tokens, base = block.tree.token_ids, block.base_len
-        refused = Verdict(block.session, block.epoch, block.round, base, discarded=True)
-        last, self.last_round = self.last, block.round
-        if block.extends_round:
-            if last is None or last.round != block.extends_round or not last.all_accepted:
-                return self._keep(refused)
-            if len(last.token_ids) > last.accepted:
-                if not tokens or tokens[0] != last.token_ids[-1]:
-                    return self._keep(refused)
-                tokens, base = tokens[1:], base + 1
-        if base != len(self.text):
-            return self._keep(refused)
-        return self._keep(self._walk(block, tokens, base))
-
-    def _walk(self, block: Verify, tokens: Text, base: int) -> Verdict:
-        out: list[int] = []
-        while len(out) < len(tokens) and truth((*self.text, *out)) == tokens[len(out)]:
-            out.append(tokens[len(out)])
-        accepted, everything = len(out), len(out) == len(tokens)
-        if not everything or block.want_bonus or not tokens:
-            out.append(truth((*self.text, *out)))
-        self.text += out
-        return Verdict(
-            block.session,
-            block.epoch,
-            block.round,
-            base,
-            tuple(out),
-            accepted,
-            everything,
-            draft_tokens=len(tokens),
-        )
-
-    def _keep(self, verdict: Verdict) -> Verdict:
-        self.last = verdict
-        return verdict
-
-
-@dataclass
-class SimDrafter:
-    """The drafter's side of the protocol, guessing `truth`."""
-
-    accuracy: float
-    seed: int
-    epoch: int = 0
-    known: int = 0
-    window: int = 0
-    limit: int = 0
-    text: list[int] = field(default_factory=list)
-    rollbacks: int = 0
-
-    def guess(self, text: Text) -> int:
-        right = _draw(b"coin", self.seed, text) % 10_000 < self.accuracy * 10_000
-        return truth(text) if right else 1 + _draw(b"wrong", self.seed, text) % (VOCABULARY - 1)
-
-    def open(self, message: OpenDraft) -> None:
-        self.epoch, self.window = message.epoch, message.window
-        self.text, self.known = list(message.committed), len(message.committed)
-        self.limit = message.sampling.max_tokens
-
-    def commit(self, message: CommitDraft) -> bool:
-        """False if a commit is missing before this one."""
-        if message.epoch < self.epoch:
-            return True
-        end = message.base_len + len(message.token_ids)
-        bumped = message.epoch > self.epoch
-        if end < self.known or (end == self.known and not bumped):
-            return True
-        if message.base_len > len(self.text):
-            return False
-        committed = [*self.text[: message.base_len], *message.token_ids]
-        tail = self.text[end:] if self.text[:end] == committed and not bumped else []
-        self.rollbacks += len(self.text) > end and not tail
-        self.rollbacks += len(self.text) <= end and self.text != committed[: len(self.text)]
-        self.text, self.known, self.epoch = committed + tail, end, message.epoch
-        return True
-
-    def draft(self, session: str) -> Draft | None:
-        if len(self.text) - self.known >= self.window or len(self.text) >= self.limit:
-            return None
-        token = self.guess(tuple(self.text))
-        first = len(self.text)
-        prefix = extend_hash(EMPTY_HASH, self.text)
-        self.text.append(token)
-        return Draft(
-            session, self.epoch, self.known, first, prefix, DraftTree((token,)), draft_ms=1.0
-        )
+    verifier_speed: float = 1.0
 
 
 class World:
@@ -202,6 +82,7 @@ class World:
         mode: VerifyMode = VerifyMode.GREEDY,
         max_in_flight: int = 1,
         method: str = "model",
+        num_candidates: int = 1,
     ) -> None:
         self.random = random.Random(seed)
         self.seed = seed
@@ -215,6 +96,7 @@ class World:
             seed=1,
             method=method,
             window=window,
+            num_candidates=num_candidates,
             vocab_size=VOCABULARY,
             limits=Limits(
                 max_in_flight=max_in_flight,
@@ -223,8 +105,11 @@ class World:
                 deadline=1e6,
             ),
         )
-        policy: Policy = make_policy(pacing, window, fallback=fallback)
+        # A turn of the world takes a millisecond: its drafters are waited for accordingly.
+        inner = Fixed(window, patience=0.1) if pacing == "fixed" else Eager(window)
+        policy: Policy = Fallback(inner) if fallback else inner
         self.state: State = rounds.new_session(config, policy)
+        self.ledger = Ledger(mode)
         self.verifiers: dict[str, SimVerifier] = {}
         self.drafters: dict[str, SimDrafter] = {}
         self.wires: dict[str, list[Callable[[], None]]] = {}
@@ -232,13 +117,14 @@ class World:
         self.persisted: list[int] = []
         self.finished = False
         self.suspended = False
-        self.rollbacks = 0
+        # Commits that cost the drafter what it had drafted beyond them.
+        self.rollbacks: list[CommitDraft] = []
         self.told_now = False
         self.trace: list[tuple[Event, tuple[Action, ...]]] = []
 
     # --- driving ------------------------------------------------------------------
 
-    def run(self, steps: int = 6000) -> None:
+    def run(self, steps: int = 10_000) -> None:
         self.feed(Begin(self.now))
         for _ in range(steps):
             if self.finished:
@@ -246,18 +132,22 @@ class World:
             self.turn()
 
     def turn(self) -> None:
-        self.now += 0.01
-        self._misfortune()
         ready = [name for name, wire in self.wires.items() if wire]
+        self.now += 0.001 if ready else 0.02
+        self._misfortune()
         if ready and self.random.random() < 0.8:
             self._deliver(self.random.choice(ready))
-        elif self.random.random() < self.faults.drafter_speed:
+        if self.random.random() < self.faults.drafter_speed:
             self._draft()
         if self.random.random() < 0.2:
             self.feed(Tick(self.now))
 
     def _deliver(self, name: str) -> None:
-        wire = self.wires[name]
+        if "verifier" in name and self.random.random() >= self.faults.verifier_speed:
+            return
+        wire = self.wires.get(name)
+        if not wire:
+            return
         late = name != "store" and self.random.random() < self.faults.reorder
         index = self.random.randrange(len(wire)) if late else 0
         message = wire[index]
@@ -310,6 +200,8 @@ class World:
                 self._post(f">{name}", lambda: self._open(name, message))
             case SendVerify(name, message):
                 self._check_not_lost(message)
+                self._check_bonus(message)
+                self._check_rows(message)
                 self._post(f">{name}", lambda: self._verify(name, message))
             case SendToDrafter(name, message):
                 self._post(f">{name}", lambda: self._tell(name, message))
@@ -332,9 +224,9 @@ class World:
         if taken is not None:
             return
         if role is Role.VERIFIER:
-            self.verifiers[name] = SimVerifier()
+            self.verifiers[name] = SimVerifier(self.ledger.mode)
         else:
-            self.drafters[name] = SimDrafter(self.faults.accuracy, self.seed)
+            self.drafters[name] = SimDrafter(self.faults.accuracy, self.seed, self.ledger)
         self.feed(WorkerAttached(self.now, role, name))
 
     def _open(self, name: str, message: OpenDraft | OpenVerify) -> None:
@@ -362,12 +254,12 @@ class World:
         if drafter is None:
             return
         if isinstance(message, Credit):
-            drafter.window = message.window
+            drafter.credit(message.window)
         else:
             before = drafter.rollbacks
             if not drafter.commit(message):
                 self._fail(name, drafter)
-            self.rollbacks += drafter.rollbacks - before
+            self.rollbacks += [message] * (drafter.rollbacks - before)
 
     def _fail(self, name: str, drafter: SimDrafter) -> None:
         self.drafters.pop(name)
@@ -385,12 +277,23 @@ class World:
     def check(self, before: State) -> None:
         state = self.state
         assert state.committed[: len(before.committed)] == before.committed, "committed shrank"
-        text = list(state.committed)
-        if self.drafters and state.phase is Phase.RUNNING:
-            oracle = SimDrafter(self.faults.accuracy, self.seed)
-            for token in state.speculated:
-                assert token == oracle.guess(tuple(text)), "a tail token follows another text"
-                text.append(token)
+        if state.phase is Phase.RUNNING:
+            text = state.committed
+            for block in state.live:
+                text = self._check_drafted(block.epoch, text, block.piece)
+            for piece in state.tail:
+                text = self._check_drafted(state.epoch, text, piece)
+
+    def _check_drafted(self, epoch: int, text: Text, piece: Piece) -> Text:
+        if not piece.tree.is_chain:
+            drafted = self.ledger.trees.get((epoch, text))
+            assert drafted == piece.tree, "a tree follows another text"
+            return text
+        for token in piece.tree.token_ids:
+            drafted = self.ledger.tokens.get((epoch, text))
+            assert drafted == token, "a tail token follows another text"
+            text = (*text, token)
+        return text
 
     def _check_not_lost(self, block: Verify) -> None:
         """A plain block is sent only when no drafter believes that its tokens are on the way."""
@@ -403,9 +306,54 @@ class World:
         if drafter and drafter.epoch and room and not underway and not self.told_now:
             assert len(drafter.text) <= len(self.state.committed), "drafted tokens were lost"
 
-    def expected(self) -> list[int]:
-        text: list[int] = []
-        limit = self.state.config.sampling.max_tokens
-        while len(text) < limit:
-            text.append(truth(tuple(text)))
-        return text
+    def _check_bonus(self, block: Verify) -> None:
+        """By rejection, a bonus ends a block if and only if nothing may follow what is in it."""
+        faults, state = self.faults, self.state
+        if state.config.mode.exact_match or not block.tree.is_chain or not block.tree.token_ids:
+            assert block.want_bonus
+            return
+        end = block.base_len + len(block.tree)
+        if faults.reorder or faults.duplicates or end + 1 == state.config.sampling.max_tokens:
+            return
+        if block.want_bonus:
+            assert self.ledger.furthest[block.epoch] < end, "a bonus where a token was drafted"
+        else:
+            others = any(b.round != block.round for b in state.live)
+            assert others or state.tail or self._may_draft(), "nothing follows, and no bonus"
+
+    def _may_draft(self) -> bool:
+        attached = self.state.drafter
+        drafter = self.drafters.get(attached.worker) if attached else None
+        if attached is None or drafter is None:
+            return False
+        underway = any(wire for name, wire in self.wires.items() if attached.worker in name)
+        return drafter.turn or underway
+
+    def _check_rows(self, block: Verify) -> None:
+        """Every token of a sampled chain goes with the row that it came with."""
+        tree = block.tree
+        if tree.proposal is not Proposal.SAMPLED:
+            assert tree.q is None
+            return
+        text = (self.state.committed + self.state.flying)[: block.base_len]
+        assert len(tree.q or ()) == len(tree)
+        for token, row in zip(tree.token_ids, tree.q or (), strict=True):
+            assert row == (row_of(text, token) or NO_ROW), "a row of q was lost"
+            text = (*text, token)
+
+    def wasted(self) -> list[CommitDraft]:
+        """What a perfect drafter need not lose: by rejection, only a plain round may cost it.
+
+        There the target draws a token of its own where a drafted one may be on its way.
+        """
+        if self.state.config.mode.exact_match:
+            return self.rollbacks
+        done = [a.commit for _, actions in self.trace for a in actions if isinstance(a, Persist)]
+        drafted = {commit.base_len for commit in done if commit.record.draft_tokens}
+        return [commit for commit in self.rollbacks if commit.base_len in drafted]
+
+    def lawful(self) -> bool:
+        """Whether the client got a whole text that the target may say, and that is stored."""
+        text, limit = tuple(self.emitted), self.state.config.sampling.max_tokens
+        said = all(t in allowed(self.ledger.mode, text[:i]) for i, t in enumerate(text))
+        return said and len(text) == limit and self.emitted == self.persisted

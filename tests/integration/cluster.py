@@ -20,6 +20,7 @@ from orchestrator.inference import Inference, Options
 from orchestrator.recorder import Recorder
 from orchestrator.servicer import InferenceServicer
 from orchestrator.sessions import EmbeddedRedis, RedisSessionStore, connect
+from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
 from services.common.engine import Engine, ModelSpec
 from services.common.host import Emit, WorkerHost
@@ -117,14 +118,20 @@ async def start_drafter(
 
 @asynccontextmanager
 async def cluster(
-    verifiers: list[Worker], drafters: list[Worker], **options: Any
+    verifiers: list[Worker],
+    drafters: list[Worker],
+    patience: LinkLimits | None = None,
+    **options: Any,
 ) -> AsyncIterator[Cluster]:
-    """An orchestrator in front of these workers, which it stops at the end."""
+    """An orchestrator in front of these workers, which it stops at the end.
+
+    `patience`: when a worker counts as stalled; a busy test machine may need more.
+    """
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(EmbeddedRedis())
         store = await connect(redis.url)
         stack.push_async_callback(store.close)
-        pool = WorkerPool("o1")
+        pool = WorkerPool("o1", limits=patience or LinkLimits())
         pool.start()
         pool.set_addresses(Role.VERIFIER, [worker.address for worker in verifiers])
         pool.set_addresses(Role.DRAFTER, [worker.address for worker in drafters])

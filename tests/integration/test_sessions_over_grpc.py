@@ -166,8 +166,18 @@ BAD = [
     ({"model": "unknown"}, "model"),
     ({"method": "magic"}, "speculation.method"),
     ({"messages": [{"role": "robot", "content": "hi"}]}, "conversation.messages[0].role"),
-    ({"min_p": 0.1}, "sampling.min_p"),
-    ({"rejection_sample_method": "block"}, "speculation.rejection_sample_method"),
+    ({"min_p": 1.1}, "sampling.min_p"),
+    ({"frequency_penalty": 3.0}, "sampling.frequency_penalty"),
+    ({"repetition_penalty": 0.0}, "sampling.repetition_penalty"),
+    ({"max_tokens": 5, "min_tokens": 6}, "sampling.min_tokens"),
+    ({"logit_bias": {320: 1.0}}, "sampling.logit_bias[320]"),
+    ({"logit_bias": {3: float("nan")}}, "sampling.logit_bias[3]"),
+    ({"logprobs": 21}, "sampling.logprobs"),
+    ({"num_candidates": 3}, "speculation.num_candidates"),
+    (
+        {"num_candidates": 3, "rejection_sample_method": "block"},
+        "speculation.rejection_sample_method",
+    ),
 ]
 
 

@@ -15,6 +15,8 @@ MODEL = ServedModel(
     vocab_size=tokenizer().vocab_size,
     max_context_length=CONTEXT,
     methods=("ngram", "model"),
+    default_method="ngram",
+    capabilities=frozenset({"model:sampled", "model:tree"}),
 )
 
 

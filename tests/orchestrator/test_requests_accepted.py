@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.requests import build_spec, dump_spec, load_spec, parse_defaults
+from orchestrator.requests import SessionSpec, build_spec, dump_spec, load_spec, parse_defaults
 from orchestrator.requests.checks import shown, to_float32
 from services.common.errors import DataLoss
 from services.common.types import ResolvedSampling, VerifyMode
@@ -54,6 +54,11 @@ def test_given_values_are_kept() -> None:
             stop_token_ids=[9, 4, 9],
             seed=2**64 - 1,
             logprobs=0,
+            min_p=0.125,
+            frequency_penalty=-0.5,
+            presence_penalty=2.0,
+            repetition_penalty=1.25,
+            logit_bias={9: -1.5, 2: 100.0, 4: 0.0},
             include_stop_str_in_output=True,
             skip_special_tokens=False,
         ),
@@ -72,6 +77,11 @@ def test_given_values_are_kept() -> None:
         min_tokens=20,
         stop_token_ids=tuple(sorted({4, 9, *EOS_IDS})),
         logprobs=0,
+        min_p=0.125,
+        frequency_penalty=-0.5,
+        presence_penalty=2.0,
+        repetition_penalty=1.25,
+        logit_bias=((2, 100.0), (9, -1.5)),
     )
     assert spec.stop == ("b", "a")
     assert spec.seed == 2**64 - 1
@@ -95,6 +105,7 @@ def test_given_values_are_kept() -> None:
         {"top_p": 1.0},
         {"temperature": 1.0},
         {"ignore_eos": False},
+        {"logit_bias": {3: 0.0, 5: -0.0}},
         {"stop": []},
     ],
 )
@@ -108,7 +119,6 @@ def test_a_neutral_value_is_the_same_as_none(params: dict[str, Any]) -> None:
         {"num_candidates": 1},
         {"rejection_sample_method": pb.REJECTION_SAMPLE_METHOD_UNSPECIFIED},
         {"rejection_sample_method": pb.REJECTION_SAMPLE_METHOD_AUTO},
-        {"rejection_sample_method": pb.REJECTION_SAMPLE_METHOD_COUPLED},
         {"method": ""},
     ],
 )
@@ -116,11 +126,62 @@ def test_a_neutral_speculation_value_is_the_same_as_none(params: dict[str, Any])
     assert speculated(**params) == make()
 
 
-def test_temperature_zero_is_greedy() -> None:
-    assert sampled(temperature=0.0).mode is VerifyMode.GREEDY
-    coupled = pb.SpeculationParams(rejection_sample_method=pb.REJECTION_SAMPLE_METHOD_COUPLED)
-    greedy = make(sampling=pb.SamplingParams(temperature=0.0), speculation=coupled)
-    assert greedy.mode is VerifyMode.GREEDY
+RULES = {
+    rule: getattr(pb, f"REJECTION_SAMPLE_METHOD_{rule}")
+    for rule in ("AUTO", "COUPLED", "STANDARD", "BLOCK")
+}
+
+
+def ruled(rule: str, method: str = "model", **fields: Any) -> SessionSpec:
+    speculation = pb.SpeculationParams(
+        rejection_sample_method=RULES[rule], method=method, **fields.pop("speculation", {})
+    )
+    return make(fields.pop("served", MODEL), speculation=speculation, **fields)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_temperature_zero_is_greedy_whatever_rule_is_asked_for(rule: str) -> None:
+    for zero in (0.0, -0.0):
+        spec = ruled(rule, sampling=pb.SamplingParams(temperature=zero))
+        assert spec.mode is VerifyMode.GREEDY
+        assert spec == ruled("AUTO", sampling=pb.SamplingParams(temperature=0.0))
+
+
+@pytest.mark.parametrize("rule", ["COUPLED", "STANDARD", "BLOCK"])
+def test_a_rule_that_is_asked_for_is_the_one_used(rule: str) -> None:
+    seeded = {"sampling": pb.SamplingParams(seed=5)}
+    off = {"speculation": {"disable_speculative_decoding": True}}
+    for other in ({}, seeded, off, {"method": "ngram"}):
+        assert ruled(rule, **other).mode is VerifyMode[rule]
+
+
+def test_auto_follows_the_seed_and_what_the_drafting_method_can_do() -> None:
+    assert ruled("AUTO").mode is VerifyMode.BLOCK
+    assert ruled("AUTO", speculation={"num_candidates": 8}).mode is VerifyMode.STANDARD
+    assert ruled("AUTO", sampling=pb.SamplingParams(seed=0)).mode is VerifyMode.COUPLED
+    assert ruled("AUTO", method="ngram").mode is VerifyMode.COUPLED
+    off = {"disable_speculative_decoding": True}
+    assert ruled("AUTO", speculation=off).mode is VerifyMode.COUPLED
+
+
+def test_auto_looks_at_the_default_method_where_none_is_named() -> None:
+    assert make().mode is VerifyMode.COUPLED
+    assert make(replace(MODEL, default_method="model")).mode is VerifyMode.BLOCK
+    silent = replace(MODEL, default_method="model", capabilities=frozenset())
+    assert make(silent).mode is VerifyMode.COUPLED
+    nobody = replace(MODEL, methods=(), default_method="")
+    assert make(nobody).mode is VerifyMode.COUPLED
+
+
+def test_trees_that_are_not_sampled_are_coupled() -> None:
+    served = replace(MODEL, capabilities=frozenset({"ngram:tree"}))
+    spec = ruled("AUTO", method="ngram", served=served, speculation={"num_candidates": 3})
+    assert (spec.mode, spec.num_candidates) == (VerifyMode.COUPLED, 3)
+
+
+def test_where_nothing_is_drafted_there_are_no_candidates() -> None:
+    off = {"disable_speculative_decoding": True, "num_candidates": 4}
+    assert ruled("AUTO", speculation=off).num_candidates == 1
 
 
 def test_ignoring_eos_leaves_only_the_stop_ids_asked_for() -> None:
@@ -136,21 +197,32 @@ def test_a_drawn_seed_has_64_bits_and_differs() -> None:
 
 
 def test_the_models_defaults_fill_what_is_left_out() -> None:
-    text = '{"temperature": 0.6, "top_p": 0.9, "top_k": 40, "do_sample": false}'
+    text = (
+        '{"temperature": 0.6, "top_p": 0.9, "top_k": 40, "do_sample": false, "min_p": 0.05,'
+        ' "repetition_penalty": 1.1, "presence_penalty": 1.5, "frequency_penalty": -0.5}'
+    )
     model = replace(MODEL, defaults=parse_defaults(text))
     sampling = make(model).sampling
     assert sampling.temperature == to_float32(0.6)
     assert (sampling.top_p, sampling.top_k) == (to_float32(0.9), 40)
-    given = make(model, sampling=pb.SamplingParams(temperature=1.0, top_p=1.0, top_k=0)).sampling
-    assert (given.temperature, given.top_p, given.top_k) == (1.0, 1.0, 0)
+    assert (sampling.min_p, sampling.repetition_penalty) == (to_float32(0.05), to_float32(1.1))
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (1.5, -0.5)
+    neutral = ResolvedSampling()
+    numbers = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    numbers += ("presence_penalty", "frequency_penalty")
+    given = {name: getattr(neutral, name) for name in numbers}
+    assert make(model, sampling=pb.SamplingParams(**given)) == make()
     assert parse_defaults(text).warnings == ()
 
 
 @pytest.mark.parametrize(
     ("config", "name"),
     [
-        ('{"repetition_penalty": 1.1}', "repetition_penalty 1.1"),
-        ('{"min_p": 0.1}', "min_p 0.1"),
+        ('{"repetition_penalty": 0.0}', "repetition_penalty 0.0"),
+        ('{"repetition_penalty": 2.5}', "repetition_penalty 2.5"),
+        ('{"min_p": 1.1}', "min_p 1.1"),
+        ('{"min_p": true}', "min_p True"),
+        ('{"presence_penalty": -3}', "presence_penalty -3"),
         ('{"no_repeat_ngram_size": 3}', "no_repeat_ngram_size 3"),
         ('{"temperature": -1}', "temperature -1"),
         ('{"temperature": NaN}', "temperature nan"),
@@ -172,6 +244,14 @@ def test_a_neutral_generation_config_warns_of_nothing(config: str) -> None:
     assert parse_defaults(config).warnings == ()
 
 
+def test_a_negative_zero_is_a_zero() -> None:
+    text = '{"temperature": -0.0, "min_p": -0.0, "presence_penalty": -0.0}'
+    plain = parse_defaults('{"temperature": 0.0}')
+    assert repr(parse_defaults(text)) == repr(plain)
+    given = {"temperature": -0.0, "min_p": -0.0, "frequency_penalty": -0.0}
+    assert repr(sampled(**given)) == repr(sampled(temperature=0.0))
+
+
 def digest(**fields: Any) -> str:
     return make(**fields).digest
 
@@ -180,6 +260,11 @@ def test_equal_content_has_an_equal_digest() -> None:
     base = digest()
     assert digest(request_id="other") == base
     assert digest(sampling=pb.SamplingParams(temperature=1.0, repetition_penalty=1.0)) == base
+    biases = [pb.SamplingParams(logit_bias={3: 1.0}), pb.SamplingParams(logit_bias={3: 1.0})]
+    biases[0].logit_bias[9], biases[0].logit_bias[5] = 2.0, 0.0
+    biases[1] = pb.SamplingParams(logit_bias={9: 2.0})
+    biases[1].logit_bias[3] = 1.0
+    assert digest(sampling=biases[0]) == digest(sampling=biases[1])
     request = pb.GenerateRequest(prompt="the law")
     drawn = {build_spec(request, tokenizer(), MODEL).digest for _ in range(3)}
     assert drawn == {base}
@@ -198,6 +283,16 @@ def test_any_other_content_has_another_digest() -> None:
         {"sampling": pb.SamplingParams(stop=["a", "b"])},
         {"sampling": pb.SamplingParams(logprobs=0)},
         {"sampling": pb.SamplingParams(ignore_eos=True)},
+        {"sampling": pb.SamplingParams(min_p=0.5)},
+        {"sampling": pb.SamplingParams(frequency_penalty=0.5)},
+        {"sampling": pb.SamplingParams(presence_penalty=0.5)},
+        {"sampling": pb.SamplingParams(repetition_penalty=0.5)},
+        {"sampling": pb.SamplingParams(logit_bias={3: 0.5})},
+        {"sampling": pb.SamplingParams(logit_bias={4: 0.5})},
+        {"speculation": pb.SpeculationParams(rejection_sample_method=RULES["COUPLED"])},
+        {"speculation": pb.SpeculationParams(rejection_sample_method=RULES["STANDARD"])},
+        {"speculation": pb.SpeculationParams(rejection_sample_method=RULES["BLOCK"])},
+        {"speculation": pb.SpeculationParams(method="model", num_candidates=2)},
         {"sampling": pb.SamplingParams(include_stop_str_in_output=True)},
         {"sampling": pb.SamplingParams(skip_special_tokens=False)},
         {"speculation": pb.SpeculationParams(method="model")},
@@ -210,14 +305,37 @@ def test_any_other_content_has_another_digest() -> None:
     assert len(digests) == len(others) + 1
 
 
+def test_a_retry_finds_its_session_whoever_drafts_by_now() -> None:
+    before = ruled("AUTO")
+    after = ruled("AUTO", served=replace(MODEL, capabilities=frozenset()))
+    assert (before.mode, after.mode) == (VerifyMode.BLOCK, VerifyMode.COUPLED)
+    assert before.digest == after.digest
+
+
+def test_a_rule_that_a_request_settles_is_the_same_however_it_is_asked_for() -> None:
+    for params in (pb.SamplingParams(seed=1), pb.SamplingParams(temperature=0.0)):
+        auto, coupled = (ruled(rule, sampling=params) for rule in ("AUTO", "COUPLED"))
+        assert auto == coupled
+
+
 def test_a_spec_survives_being_stored() -> None:
     spec = make(
-        sampling=pb.SamplingParams(stop=["é"], logprobs=2, seed=2**64 - 1, temperature=0.7),
-        speculation=pb.SpeculationParams(method="model"),
+        sampling=pb.SamplingParams(
+            stop=["é"],
+            logprobs=2,
+            seed=2**64 - 1,
+            temperature=0.7,
+            min_p=0.1,
+            frequency_penalty=-1.3,
+            presence_penalty=0.7,
+            repetition_penalty=1.3,
+            logit_bias={3: 0.3, 1: -100.0},
+        ),
+        speculation=pb.SpeculationParams(
+            method="model", num_candidates=3, rejection_sample_method=RULES["STANDARD"]
+        ),
     )
     assert load_spec(dump_spec(spec), spec.prompt) == spec
-    biased = replace(spec, sampling=replace(spec.sampling, logit_bias=((3, 0.5),)))
-    assert load_spec(dump_spec(biased), spec.prompt) == biased
     for field in fields(spec):
         assert type(getattr(load_spec(dump_spec(spec), ()), field.name)) is type(
             getattr(spec, field.name)

@@ -97,20 +97,32 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
         "0 to",
     ),
     (sampled, {"logprobs": 21}, "sampling.logprobs", 21, "0 to 20"),
-    # not supported yet
-    (sampled, {"min_p": 0.25}, "sampling.min_p", 0.25, "0 (not supported yet)"),
-    (sampled, {"frequency_penalty": 0.5}, "sampling.frequency_penalty", 0.5, "not supported yet"),
+    # penalties and biases
     (sampled, {"frequency_penalty": 3.0}, "sampling.frequency_penalty", 3.0, "-2 to 2"),
-    (sampled, {"presence_penalty": -0.5}, "sampling.presence_penalty", -0.5, "not supported yet"),
+    (sampled, {"frequency_penalty": math.nan}, "sampling.frequency_penalty", math.nan, "-2 to 2"),
+    (sampled, {"presence_penalty": -2.5}, "sampling.presence_penalty", -2.5, "-2 to 2"),
+    (sampled, {"repetition_penalty": 0.0}, "sampling.repetition_penalty", 0.0, "0.0001 to 2"),
+    (sampled, {"repetition_penalty": 1e-30}, "sampling.repetition_penalty", 1e-30, "0.0001 to 2"),
+    (sampled, {"repetition_penalty": 2.1}, "sampling.repetition_penalty", 2.1, "0.0001 to 2"),
+    (sampled, {"logit_bias": {3: 100.5}}, "sampling.logit_bias[3]", 100.5, "-100 to 100"),
+    (sampled, {"logit_bias": {3: math.nan}}, "sampling.logit_bias[3]", math.nan, "-100 to 100"),
+    (sampled, {"logit_bias": {3: -math.inf}}, "sampling.logit_bias[3]", -math.inf, "-100 to 100"),
+    (sampled, {"logit_bias": {9: 101.0, 3: 102.0}}, "sampling.logit_bias[3]", 102.0, "-100 to"),
     (
         sampled,
-        {"repetition_penalty": 1.1},
-        "sampling.repetition_penalty",
-        1.1,
-        "1 (not supported yet)",
+        {"logit_bias": {LAST_ID + 1: 0.0}},
+        f"sampling.logit_bias[{LAST_ID + 1}]",
+        LAST_ID + 1,
+        f"token ids 0 to {LAST_ID}",
     ),
-    (sampled, {"repetition_penalty": 0.0}, "sampling.repetition_penalty", 0.0, "above 0"),
-    (sampled, {"logit_bias": {3: 1.0}}, "sampling.logit_bias", "1 entries", "not supported yet"),
+    (
+        sampled,
+        {"logit_bias": dict.fromkeys(range(1025), 1.0)},
+        "sampling.logit_bias",
+        "1025 entries",
+        "at most 1024 entries",
+    ),
+    # not supported yet
     (sampled, {"json_schema": "{}"}, "sampling.json_schema", "set", "not supported yet"),
     (sampled, {"regex": ""}, "sampling.regex", "set", "not supported yet"),
     (sampled, {"choice": pb.Choice(options=["a"])}, "sampling.choice", "set", "not supported yet"),
@@ -131,24 +143,39 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
         65,
         "1 to 64",
     ),
-    (speculated, {"num_candidates": 2}, "speculation.num_candidates", 2, "not supported yet"),
-    (speculated, {"num_candidates": 0}, "speculation.num_candidates", 0, "1 (more"),
-    *(
-        (
-            speculated,
-            {"rejection_sample_method": f"REJECTION_SAMPLE_METHOD_{rule}"},
-            "speculation.rejection_sample_method",
-            rule,
-            "AUTO or COUPLED",
-        )
-        for rule in ("STANDARD", "BLOCK", "GREEDY")
+    (
+        speculated,
+        {"num_candidates": 2},
+        "speculation.num_candidates",
+        2,
+        "1 (method 'ngram' drafts chains only; trees are drafted by: model)",
+    ),
+    (speculated, {"num_candidates": 0}, "speculation.num_candidates", 0, "1 to 8"),
+    (speculated, {"num_candidates": 9}, "speculation.num_candidates", 9, "1 to 8"),
+    (
+        speculated,
+        {
+            "method": "model",
+            "num_candidates": 2,
+            "rejection_sample_method": "REJECTION_SAMPLE_METHOD_BLOCK",
+        },
+        "speculation.rejection_sample_method",
+        "BLOCK",
+        "STANDARD, COUPLED or AUTO",
+    ),
+    (
+        speculated,
+        {"rejection_sample_method": "REJECTION_SAMPLE_METHOD_GREEDY"},
+        "speculation.rejection_sample_method",
+        "GREEDY",
+        "AUTO, COUPLED, STANDARD or BLOCK",
     ),
     (
         speculated,
         {"rejection_sample_method": 77},
         "speculation.rejection_sample_method",
         "77",
-        "AUTO or COUPLED",
+        "AUTO, COUPLED, STANDARD or BLOCK",
     ),
 ]
 
@@ -188,6 +215,19 @@ def test_a_request_without_input_is_refused() -> None:
 def test_no_method_is_known_when_no_drafter_is_served() -> None:
     with pytest.raises(InvalidRequest, match="no drafter is served"):
         make(replace(MODEL, methods=()), speculation=pb.SpeculationParams(method="ngram"))
+
+
+def test_no_tree_is_drafted_when_no_drafter_is_served() -> None:
+    nobody = replace(MODEL, methods=(), default_method="", capabilities=frozenset())
+    with pytest.raises(InvalidRequest, match="no drafter is served") as caught:
+        make(nobody, speculation=pb.SpeculationParams(num_candidates=2))
+    assert caught.value.field == "speculation.num_candidates"
+
+
+def test_as_many_biases_as_allowed_are_taken() -> None:
+    wide = replace(MODEL, vocab_size=2000)
+    spec = make(wide, sampling=pb.SamplingParams(logit_bias=dict.fromkeys(range(1024), -100.0)))
+    assert len(spec.sampling.logit_bias) == 1024
 
 
 def test_a_model_without_a_chat_template_takes_no_conversation() -> None:

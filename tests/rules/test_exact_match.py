@@ -3,7 +3,15 @@ import random
 import pytest
 
 from services.common.types import DraftTree
-from services.verifier.rules import Walk, depths, walk, walk_chain, walk_tree
+from services.verifier.rules import Walk, depths, walk, walk_rows
+
+
+def walk_chain(tokens, choices):
+    return walk(DraftTree(tuple(tokens)), choices)
+
+
+def walk_tree(tokens, parents, choices):
+    return walk(DraftTree(tuple(tokens), tuple(parents)), choices)
 
 
 def test_an_empty_block_emits_the_targets_choice():
@@ -77,6 +85,46 @@ def test_whatever_the_tree_the_text_is_a_prefix_of_the_targets_own():
         text = [tokens[node] for node in walked.path] + [walked.final_token]
         assert text == target[: len(text)]
         assert walked.all_accepted == _is_leaf(parents, walked.path)
+
+
+def random_tree(rng):
+    size = rng.randrange(8)
+    parents = tuple(rng.randrange(-1, node) for node in range(size))
+    tokens = tuple(rng.randrange(3) for _ in range(size))
+    return DraftTree(tokens, parents if rng.random() < 0.7 else None)
+
+
+def test_trees_walk_together_as_each_alone():
+    rng = random.Random(3)
+    trees = [random_tree(rng) for _ in range(200)]
+    choices = [[rng.randrange(3) for _ in range(len(tree) + 1)] for tree in trees]
+    together = walk_rows(trees, lambda places: [choices[block][row] for block, row in places])
+    assert together == [walk(*pair) for pair in zip(trees, choices, strict=True)]
+
+
+def test_a_choice_is_asked_for_once_and_only_where_a_walk_comes():
+    rng = random.Random(4)
+    for _ in range(200):
+        trees = [random_tree(rng) for _ in range(3)]
+        asked = []
+
+        def choose(places, asked=asked):
+            asked += places
+            return [rng.randrange(3) for _ in places]
+
+        walks = walk_rows(trees, choose)
+        reached = [
+            (block, row)
+            for block, walked in enumerate(walks)
+            for row in (0, *(node + 1 for node in walked.path))
+        ]
+        assert sorted(asked) == sorted(reached)
+
+
+def test_a_walk_may_start_below_the_root():
+    tree = DraftTree((5, 6, 7, 8), (-1, 0, 0, 2))
+    walked = walk_rows([tree], lambda places: [(0, 7, 0, 8, 9)[row] for _, row in places], [1])
+    assert walked == [Walk((2, 3), 9, True)]
 
 
 def _is_leaf(parents, path):

@@ -5,7 +5,20 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.engine.noise import Stream, derive_key, exponential_rows, exponentials
+from services.common.engine import noise
+from services.common.engine.noise import (
+    Stream,
+    derive_key,
+    exponential_of,
+    exponential_rows,
+    exponentials,
+    fold,
+    to_exponential,
+    uniform,
+    word_rows,
+    words_of,
+)
+from tests.rules.chance import ALARM, p_value
 
 torch.set_num_threads(1)
 MASK = 0xFFFFFFFF
@@ -25,8 +38,8 @@ def numpy_words(seed, position, ids):
 
 
 def numpy_exponentials(seed, position, ids):
-    uniform = (numpy_words(seed, position, ids).astype(np.float64) + 0.5) * 2.0**-32
-    return (-np.log1p(-uniform)).astype(np.float32)
+    shares = (numpy_words(seed, position, ids).astype(np.float64) + 0.5) * 2.0**-32
+    return (-np.log1p(-shares)).astype(np.float32)
 
 
 def uniforms(seed, position, size):
@@ -70,16 +83,79 @@ def test_every_row_may_ask_for_its_own_ids():
     assert torch.equal(rows[1], exponentials(1, 9, torch.tensor([7, 300])))
 
 
-def test_exponentials_are_positive_and_finite_at_both_ends():
-    from services.common.engine import noise
+@pytest.mark.parametrize("ids", [np.arange(70_000), np.array([2**31 - 1, 65_536, 5, 5])])
+def test_the_words_by_numpy_and_by_torch_are_the_same(ids):
+    for seed, position in [(0, 0), (2**64 - 1, 4095), (12345, 7)]:
+        ours = words_of(seed, position, fold(ids))
+        np.testing.assert_array_equal(ours, numpy_words(seed, position, ids))
+        theirs = word_rows([(seed, position)], torch.from_numpy(ids))[0]
+        np.testing.assert_array_equal(ours, theirs.numpy().view(np.uint32))
 
-    ends = torch.tensor([[0, 1, -1, -2, 2**31 - 1, -(2**31)]], dtype=torch.int32)
-    values = noise._to_exponential(ends)[0]
-    assert values.isfinite().all()
-    assert (values > 0).all()
-    words = np.array([0, 1, MASK, MASK - 1, 2**31 - 1, 2**31], dtype=np.float64)
-    expected = (-np.log1p(-(words + 0.5) / 2.0**32)).astype(np.float32)
-    np.testing.assert_array_equal(values.numpy(), expected)
+
+def test_exponentials_are_positive_and_finite_at_both_ends():
+    words = np.array([0, 1, MASK, MASK - 1, 2**31 - 1, 2**31], dtype=np.uint32)
+    expected = -np.log1p(-(words.astype(np.float64) + 0.5) / 2.0**32)
+    for values in (
+        to_exponential(torch.from_numpy(words.view(np.int32))).numpy(),
+        exponential_of(words),
+    ):
+        assert np.isfinite(values).all()
+        assert (values > 0).all()
+        np.testing.assert_allclose(values, expected, rtol=1e-15)
+
+
+def key_halves(word):
+    """The key halves, as derive_key gives them, of a 64-bit word."""
+    return struct.unpack("<ii", struct.pack("<Q", word))
+
+
+def test_a_uniform_is_the_first_53_bits_of_its_key_and_never_1(monkeypatch):
+    low, high = derive_key(3, Stream.ACCEPT, 1, 2, 3, 4, 5)
+    word = ((high & MASK) << 32) | (low & MASK)
+    assert uniform(3, Stream.ACCEPT, 1, 2, 3, 4, 5) == (word >> 11) / 2**53
+    for word, value in [(2**64 - 1, 1 - 2.0**-53), (0, 0.0), (2**11, 2.0**-53), (2**63, 0.5)]:
+        monkeypatch.setattr(noise, "derive_key", lambda *key, word=word: key_halves(word))
+        assert uniform(0, Stream.BONUS, 1) == value
+
+
+def test_uniforms_of_known_keys_never_change():
+    digest = blake2b(struct.pack("<QB5Q", 2**64 - 1, 2, 1, 2, 3, 4, 2**40), digest_size=8).digest()
+    expected = (int.from_bytes(digest, "little") >> 11) / 2**53
+    assert uniform(-1, Stream.ACCEPT, 1, 2, 3, 4, 2**40) == expected
+    assert uniform(7, Stream.RESIDUAL, 1, 2, 3, 4, 5) == GOLDEN_UNIFORM
+
+
+GOLDEN_UNIFORM = 0.598854888684422
+
+
+def test_every_number_passes_through_derive_key(monkeypatch):
+    seen = []
+
+    def audited(seed, stream, *counters):
+        seen.append((seed, stream, counters))
+        return derive_key(seed, stream, *counters)
+
+    monkeypatch.setattr(noise, "derive_key", audited)
+    uniform(1, Stream.DRAFT, 1, 2, 3, 4, 5)
+    exponential_rows([(2, 8), (3, 9)], torch.arange(4))
+    words_of(4, 10, fold(np.arange(4)))
+    assert seen == [
+        (1, Stream.DRAFT, (1, 2, 3, 4, 5)),
+        (2, Stream.GUMBEL, (8,)),
+        (3, Stream.GUMBEL, (9,)),
+        (4, Stream.GUMBEL, (10,)),
+    ]
+
+
+def test_uniforms_of_neighbouring_counters_and_of_two_streams_are_independent():
+    streams = (Stream.ACCEPT, Stream.RESIDUAL)
+    drawn = np.array(
+        [[uniform(5, stream, 1, 1, i // 8, i % 8, 0) for i in range(40_000)] for stream in streams]
+    )
+    cells = (drawn * 8).astype(int)
+    flat = torch.full((64,), 1 / 64)
+    for one, other in [(cells[0], cells[1]), (cells[0][1:], cells[0][:-1])]:
+        assert p_value(np.bincount(one * 8 + other, minlength=64), flat) > ALARM
 
 
 def test_streams_positions_and_seeds_have_keys_of_their_own():
@@ -110,14 +186,14 @@ def test_neighbouring_positions_tokens_and_seeds_are_uncorrelated():
 
 
 def test_one_token_over_many_positions_is_uniform_and_uncorrelated():
-    ids = torch.tensor([0, 1, 31])
-    values = np.stack([exponentials(3, position, ids).numpy() for position in range(20_000)])
-    uniform = 1.0 - np.exp(-values.astype(np.float64))
-    for column in uniform.T:
+    places = [(3, position) for position in range(20_000)]
+    values = exponential_rows(places, torch.tensor([0, 1, 31])).numpy()
+    shares = 1.0 - np.exp(-values.astype(np.float64))
+    for column in shares.T:
         counts, _ = np.histogram(column, bins=20, range=(0, 1))
         assert ((counts - 1000) ** 2 / 1000).sum() < 50  # 19 degrees of freedom
         assert abs(np.corrcoef(column[1:], column[:-1])[0, 1]) < 5 / np.sqrt(20_000)
-    assert np.abs(np.corrcoef(uniform.T) - np.eye(3)).max() < 5 / np.sqrt(20_000)
+    assert np.abs(np.corrcoef(shares.T) - np.eye(3)).max() < 5 / np.sqrt(20_000)
 
 
 def test_bits_of_words_flip_half_of_the_time_when_the_id_changes_by_one():

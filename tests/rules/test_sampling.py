@@ -10,11 +10,19 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from services.common.engine.sampling import NO_CHOICE, RowContext, choose, warp
+from services.common.engine.noise import to_exponential, word_rows
+from services.common.engine.sampling import NO_CHOICE, RowContext, choose, log_law, paths
 from services.common.types import ResolvedSampling, VerifyMode
+from tests.rules.chance import ALARM, p_value
 
 torch.set_num_threads(1)
 COUPLED, GREEDY = VerifyMode.COUPLED, VerifyMode.GREEDY
+
+
+@pytest.fixture(params=["row by row", "the batch at once"], autouse=True)
+def path(request, monkeypatch):
+    monkeypatch.setattr(paths, "WIDE", 0 if request.param == "row by row" else 1 << 40)
+    return request.param
 
 
 def row(mode=COUPLED, seed=0, position=0, **sampling):
@@ -41,11 +49,11 @@ def transformers_law(logits, temperature=1.0, top_k=0, top_p=1.0, stop=(), left=
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
 @pytest.mark.parametrize("top_k", [0, 1, 20, 3000])
 @pytest.mark.parametrize("top_p", [1.0, 0.95, 0.5, 0.01])
-def test_the_warped_law_is_that_of_transformers(temperature, top_k, top_p):
+def test_the_law_is_that_of_transformers(temperature, top_k, top_p):
     logits = random_logits(6, 2000)
     rows = [row(temperature=temperature, top_k=top_k, top_p=top_p)] * 6
     expected = transformers_law(logits, temperature, top_k, top_p)
-    ours = warp(logits, rows).exp()
+    ours = log_law(logits, rows).exp()
     assert torch.equal(ours > 0, expected > 0)
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-7)
 
@@ -53,7 +61,7 @@ def test_the_warped_law_is_that_of_transformers(temperature, top_k, top_p):
 def test_a_nucleus_wider_than_the_first_guess_is_still_that_of_transformers():
     flat = random_logits(4, 5000, scale=0.3)
     flat[1] *= 30  # a narrow row beside wide ones
-    ours = warp(flat, [row(top_p=0.9)] * 4).exp()
+    ours = log_law(flat, [row(top_p=0.9)] * 4).exp()
     expected = transformers_law(flat, top_p=0.9)
     assert torch.equal(ours > 0, expected > 0)
     assert (ours[0] > 0).sum() > 2000
@@ -64,7 +72,7 @@ def test_min_tokens_masks_stop_ids_before_that_position_only():
     logits = random_logits(2, 50)
     stop = (3, 4)
     rows = [row(min_tokens=2, stop_token_ids=stop, position=p) for p in (1, 2)]
-    ours = warp(logits, rows).exp()
+    ours = log_law(logits, rows).exp()
     torch.testing.assert_close(ours[:1], transformers_law(logits[:1], stop=stop, left=1))
     torch.testing.assert_close(ours[1:], transformers_law(logits[1:]))
     assert ours[0, 3] == 0
@@ -80,8 +88,8 @@ def test_min_tokens_masks_stop_ids_of_a_greedy_row():
 
 def test_tokens_that_tie_at_an_edge_stay_together():
     logits = torch.tensor([[2.0, 1.0, 1.0, 0.0]])
-    assert (warp(logits, [row(top_k=2)]) > -math.inf).tolist() == [[True, True, True, False]]
-    assert (warp(logits, [row(top_p=0.7)]) > -math.inf).tolist() == [[True, True, True, False]]
+    assert (log_law(logits, [row(top_k=2)]) > -math.inf).tolist() == [[True, True, True, False]]
+    assert (log_law(logits, [row(top_p=0.7)]) > -math.inf).tolist() == [[True, True, True, False]]
 
 
 def test_rows_of_different_laws_in_one_batch_equal_rows_alone():
@@ -93,8 +101,8 @@ def test_rows_of_different_laws_in_one_batch_equal_rows_alone():
         row(temperature=0.5, seed=4, position=3),
         row(top_p=0.6, seed=6, min_tokens=9, stop_token_ids=(0,)),
     ]
-    alone = [warp(logits[i : i + 1], [rows[i]]) for i in range(5)]
-    assert torch.equal(warp(logits, rows), torch.cat(alone))
+    alone = [log_law(logits[i : i + 1], [rows[i]]) for i in range(5)]
+    assert torch.equal(log_law(logits, rows), torch.cat(alone))
     assert choose(logits, rows) == [choose(logits[i : i + 1], [rows[i]])[0] for i in range(5)]
 
 
@@ -138,32 +146,13 @@ def test_a_token_outside_the_law_is_never_chosen():
     assert set(chosen) == set(torch.topk(logits[0], 2).indices.tolist())
 
 
-def chi_square(chosen, law):
-    counts = np.bincount(chosen, minlength=len(law))
-    expected = law * len(chosen)
-    return float(((counts - expected) ** 2 / expected).sum())
-
-
 @pytest.mark.parametrize("law", [{}, {"temperature": 0.6}, {"top_k": 4}, {"top_p": 0.7}])
-def test_coupled_choices_follow_the_law(law):
-    draws = 200_000
+def test_coupled_choices_follow_the_law(law, path):
+    draws = 50_000 if path == "the batch at once" else 3_000
     logits = random_logits(1, 8, seed=3, scale=1.0)
     rows = [row(seed=77, position=i, **law) for i in range(draws)]
-    chosen = choose(logits.expand(draws, -1), rows)
-    expected = warp(logits, rows[:1]).exp()[0].double().numpy()
-    kept = expected > 0
-    assert set(np.unique(chosen)) == set(np.flatnonzero(kept))
-    dense = np.searchsorted(np.flatnonzero(kept), chosen)
-    assert chi_square(dense, expected[kept] / expected[kept].sum()) < 30  # at most 7 degrees
-
-
-def test_coupled_choices_at_neighbouring_positions_are_independent():
-    draws = 100_000
-    logits = random_logits(1, 4, seed=5, scale=0.7)
-    chosen = np.array(choose(logits.expand(draws, -1), [row(position=i) for i in range(draws)]))
-    law = torch.softmax(logits[0], dim=-1).double().numpy()
-    pairs = chosen[1:] * 4 + chosen[:-1]
-    assert chi_square(pairs, np.outer(law, law).ravel()) < 45  # 15 degrees of freedom
+    counts = np.bincount(choose(logits.expand(draws, -1), rows), minlength=8)
+    assert p_value(counts, log_law(logits, rows[:1]).exp()[0]) > ALARM
 
 
 def test_equal_laws_agree_and_close_laws_agree_mostly():
@@ -175,3 +164,43 @@ def test_equal_laws_agree_and_close_laws_agree_mostly():
     overlap = torch.minimum(logits[0].softmax(-1), near[0].softmax(-1)).sum()
     agreement = sum(a == b for a, b in zip(ours, other, strict=True)) / 2000
     assert agreement > 0.95 * float(overlap / (2 - overlap))
+
+
+@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
+def test_a_row_to_be_verified_by_rejection_has_no_choice_of_its_own(mode):
+    with pytest.raises(ValueError, match="choice of their own"):
+        choose(torch.zeros(2, 4), [row(GREEDY), row(mode)])
+
+
+def test_no_rows_give_no_choices_and_no_laws():
+    assert choose(torch.zeros(0, 4), []) == []
+    assert log_law(torch.zeros(0, 4), []).shape == (0, 4)
+
+
+@pytest.mark.parametrize("top_p", [0.5, 0.999999])
+def test_the_nucleus_of_a_flat_law_over_a_very_wide_vocabulary_is_found(top_p):
+    logits = random_logits(1, 200_000, scale=0.01)
+    kept = int((log_law(logits, [row(top_p=top_p)]) > -math.inf).sum())
+    weights = torch.softmax(logits[0].double(), dim=-1).sort(descending=True).values
+    assert kept == int((weights.cumsum(0) < top_p).sum()) + 1
+
+
+def test_an_extreme_temperature_neither_overflows_nor_loses_the_law():
+    logits = random_logits(1, 2000, scale=30.0)
+    for temperature in (1e-3, 1e3):
+        law = row(temperature=temperature, top_p=0.99)
+        expected = transformers_law(logits.double(), temperature, top_p=0.99)
+        ours = log_law(logits, [law]).exp().double()
+        torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-9)
+    assert choose(logits, [row(temperature=1e-3)] * 1) == [int(logits.argmax())]
+
+
+def test_the_choice_is_the_exact_argmax_of_score_minus_log_noise():
+    generator = torch.Generator().manual_seed(1)
+    for case in range(300):
+        logits = torch.randn(1, 3000, generator=generator) * (0.01, 3.0, 40.0)[case % 3] + 500.0
+        temperature = (0.05, 1.0, 2.0)[case // 3 % 3]
+        noise = to_exponential(word_rows([(case, 5)], torch.arange(3000)))
+        exact = logits.double() / temperature - noise.log()
+        chosen = choose(logits, [row(temperature=temperature, seed=case, position=5)])
+        assert chosen == [int(exact.argmax())]

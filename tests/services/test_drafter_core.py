@@ -39,6 +39,8 @@ class Counting:
     """
 
     modes = frozenset((VerifyMode.GREEDY, VerifyMode.COUPLED))
+    samples = False
+    trees = True
 
     def __init__(self, room: int = 100) -> None:
         self.room = room

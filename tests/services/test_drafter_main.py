@@ -55,6 +55,8 @@ def test_without_a_model_the_method_is_ngram_and_with_one_it_is_model() -> None:
         ({"port": 70000}, "port"),
         ({"dtype": "int4"}, "dtype"),
         ({"max_window": 0}, "max_window"),
+        ({"q_top": 0}, "q_top"),
+        ({"q_top": 1025}, "q_top"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(values: dict[str, Any], named: str) -> None:
@@ -85,12 +87,15 @@ def test_every_method_has_a_name_that_can_be_asked_for() -> None:
 def test_a_model_is_loaded_from_a_folder(tmp_path: Path) -> None:
     import torch
 
+    from services.drafter.model import ModelDrafter
     from tests.models import VOCAB_SIZE, tiny_model_folder
 
     torch.set_num_threads(1)
     folder = tiny_model_folder(tmp_path)
-    settings = DrafterSettings(draft=str(folder), cache_dir=tmp_path, threads=1)
+    settings = DrafterSettings(draft=str(folder), cache_dir=tmp_path, threads=1, q_top=3)
     (drafter,) = build(settings).values()
+    assert isinstance(drafter, ModelDrafter)
+    assert drafter._q_top == 3
     worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
     assert worker.vocab_size == VOCAB_SIZE
     assert worker.model_fingerprint

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
@@ -14,15 +12,11 @@ from torch import Tensor
 
 from services.common.engine import Engine, ModelSpec, Segment
 from services.common.engine.sampling import RowContext, choose
-from services.common.errors import Overloaded
 from services.common.types import (
     EMPTY_HASH,
     CloseDraft,
-    CommitDraft,
     Draft,
-    DrafterEvent,
     FailureReason,
-    OpenDraft,
     Proposal,
     ResolvedSampling,
     SessionFailed,
@@ -30,128 +24,9 @@ from services.common.types import (
     WorkerDescription,
     extend_hash,
 )
-from services.drafter.core import DrafterCore
 from services.drafter.model import ModelDrafter
 from tests.models import tiny_model
-
-VOCAB = 12
-
-
-@dataclass
-class FakeCache:
-    """KV as the tokens it was computed from."""
-
-    engine: FakeEngine
-    reserve: int
-    tokens: list[int] = field(default_factory=list)
-    rolled_back: int = 0
-
-    @property
-    def length(self) -> int:
-        return len(self.tokens)
-
-    def rollback(self, length: int) -> None:
-        assert length <= self.length
-        self.rolled_back += self.length - length
-        del self.tokens[length:]
-
-    def free(self) -> None:
-        self.engine.kv_tokens_used -= self.reserve
-        self.reserve = 0
-
-
-class FakeEngine:
-    """A language model whose logits are a function of all tokens in the cache."""
-
-    model_id, fingerprint, dtype, bundle = "fake", "f" * 8, "float32", None
-    vocab_size = VOCAB
-    kv_tokens_capacity = 1000
-
-    def __init__(self, max_context_length: int = 500) -> None:
-        self.max_context_length = max_context_length
-        self.kv_tokens_used = 0
-        self.caches: list[FakeCache] = []
-        self.batches: list[list[int]] = []
-        self.bad_token: int | None = None
-
-    def new_cache(self, reserve: int) -> FakeCache:
-        if self.kv_tokens_used + reserve > self.kv_tokens_capacity:
-            raise Overloaded("the KV budget is full")
-        self.kv_tokens_used += reserve
-        self.caches.append(FakeCache(self, reserve))
-        return self.caches[-1]
-
-    def forward(self, segments: Sequence[Segment]) -> list[Tensor]:
-        if any(self.bad_token in segment.token_ids for segment in segments):
-            raise RuntimeError("the device is on fire")
-        if segments:
-            self.batches.append([len(segment.token_ids) for segment in segments])
-        return [self._run(segment) for segment in segments]
-
-    def _run(self, segment: Any) -> Tensor:
-        rows = []
-        for index, token in enumerate(segment.token_ids):
-            segment.cache.tokens.append(token)
-            if index >= segment.logits_from:
-                rows.append(self.logits(segment.cache.tokens))
-        assert segment.cache.length <= max(segment.cache.reserve, 1)
-        return torch.stack(rows) if rows else torch.empty(0, VOCAB)
-
-    @staticmethod
-    def logits(text: Sequence[int]) -> Tensor:
-        mix = extend_hash(EMPTY_HASH, text)
-        return torch.tensor([float(extend_hash(mix, (t,)) >> 40) / 2**22 for t in range(VOCAB)])
-
-    def greedy(self, text: Sequence[int]) -> int:
-        return int(self.logits(text).argmax())
-
-    def continuation(self, text: Sequence[int], count: int) -> list[int]:
-        text = list(text)
-        for _ in range(count):
-            text.append(self.greedy(text))
-        return text[-count:]
-
-
-class Harness:
-    """A core with one model drafter, and what it emitted."""
-
-    def __init__(self, engine: Any, step_tokens: int = 64) -> None:
-        self.engine = engine
-        self.events: list[DrafterEvent] = []
-        self.drafter = ModelDrafter(engine, step_tokens=step_tokens)
-        self.core = DrafterCore(
-            {"model": self.drafter}, emit=lambda _, event: self.events.append(event), worker_id="m"
-        )
-
-    def open(self, session: str, prompt: Sequence[int], **changes: Any) -> None:
-        values: dict[str, Any] = {
-            "committed": (),
-            "mode": VerifyMode.GREEDY,
-            "sampling": ResolvedSampling(max_tokens=60),
-            "seed": 7,
-            "window": 6,
-        }
-        values |= changes
-        self.core.handle(0, OpenDraft(session=session, epoch=1, prompt=tuple(prompt), **values))
-
-    def commit(self, session: str, base: int, tokens: Sequence[int], epoch: int = 1) -> None:
-        self.core.handle(0, CommitDraft(session, epoch, base, tuple(tokens)))
-
-    def run(self) -> list[Draft]:
-        for _ in range(1000):
-            if not self.core.step():
-                return self.take()
-        raise AssertionError("the core never comes to rest")
-
-    def take(self) -> list[Draft]:
-        drafts = [event for event in self.events if isinstance(event, Draft)]
-        self.events.clear()
-        return drafts
-
-
-def tokens_of(drafts: Sequence[Draft], session: str = "s") -> list[int]:
-    return [t for draft in drafts if draft.session == session for t in draft.tree.token_ids]
-
+from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
 
 MOVES = st.lists(
     st.tuples(
@@ -387,19 +262,30 @@ def plain_text(
     count: int,
     mode: VerifyMode = VerifyMode.GREEDY,
     sampling: ResolvedSampling = GREEDY,
+    position: int = 0,
 ) -> list[int]:
-    """What the model writes alone, one token a forward, with seed 7."""
+    """What the model writes alone, one token a forward, with seed 7, from `position` on."""
     cache = engine.new_cache(len(prompt) + count)
     text, fed = list(prompt), 0
     while len(text) < len(prompt) + count:
         (rows,) = engine.forward([Segment(cache, text[fed:], logits_from=len(text) - fed - 1)])
         fed = len(text)
-        text += choose(rows, [RowContext(mode, sampling, 7, len(text) - len(prompt))])
+        row = RowContext(mode, sampling, 7, position + len(text) - len(prompt))
+        text += choose(rows, [row])
     cache.free()
     return text[len(prompt) :]
 
 
 PROMPT = list(range(20, 50))
+
+
+def trunk_of(drafts: Sequence[Draft]) -> list[int]:
+    """Chains in a row, or the first child of every node of one tree."""
+    if all(draft.tree.parents is None for draft in drafts):
+        return tokens_of(drafts)
+    (draft,) = drafts
+    parents = draft.tree.parents or ()
+    return [draft.tree.token_ids[parents.index(parent)] for parent in sorted(set(parents))]
 
 
 def test_a_real_model_drafts_its_greedy_text_beside_others(engine: Engine) -> None:
@@ -436,19 +322,28 @@ def test_the_target_as_its_own_drafter_is_accepted_whole(
     harness.core.drop_link(0)
 
 
-def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine: Engine) -> None:
+@pytest.mark.parametrize("candidates", [1, 3])
+@pytest.mark.parametrize("mode", list(VerifyMode))
+def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
+    engine: Engine, mode: VerifyMode, candidates: int
+) -> None:
     harness = Harness(engine, step_tokens=16)
-    harness.open("s", PROMPT)
+    harness.open("s", PROMPT, mode=mode, sampling=COUPLED, num_candidates=candidates)
     committed: list[int] = []
     for epoch, agreed in enumerate((0, 3, 6, 1, 5, 2), start=2):
-        tail = tokens_of(harness.run())
-        assert tail == plain_text(engine, PROMPT + committed, 6)
+        tail = trunk_of(harness.run())
+        assert len(tail) == 6
+        if mode.exact_match:
+            assert tail == plain_text(engine, PROMPT + committed, 6, mode, COUPLED, len(committed))
         new = [*tail[:agreed], 60 + epoch]
         harness.commit("s", len(committed), new, epoch)
         committed += new
+    harness.core.step()
     cache = harness.drafter._sessions[0, "s"].cache
     text = PROMPT + committed
-    (kept,) = engine.forward([Segment(cache, text[cache.length :])])
+    assert cache.length == len(text)
+    cache.rollback(len(text) - 1)
+    (kept,) = engine.forward([Segment(cache, text[-1:])])
     fresh = engine.new_cache(len(text))
     (new_rows,) = engine.forward([Segment(fresh, text)])
     torch.testing.assert_close(kept[-1], new_rows[-1], atol=1e-4, rtol=1e-4)

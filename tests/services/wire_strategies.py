@@ -112,6 +112,7 @@ drafter_commands = st.one_of(
         drafter_index=u32,
         method=texts,
         options=st.binary(max_size=9),
+        vocab_size=u32,
     ),
     st.builds(t.CommitDraft, session=names, epoch=u32, base_len=u32, token_ids=ids),
     st.builds(t.CloseDraft, names),

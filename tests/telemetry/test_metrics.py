@@ -10,7 +10,7 @@ from orchestrator.core.events import Discarded, OpenOnWorker, Persist, SendVerif
 from services.common.steps import StepEntry, StepRecord
 from services.common.telemetry import StepTracer, names
 from services.common.telemetry.names import MetricKind
-from services.common.types import OpenDraft, OpenVerify, Progress, Role
+from services.common.types import OpenDraft, OpenVerify, Progress, Role, VerifyMode
 from tests.core.world import Faults
 from tests.telemetry.scrape import scrape
 from tests.telemetry.traced_world import TracedWorld
@@ -55,6 +55,14 @@ def test_counters_agree_with_the_run(run):
     assert page.value("paceline_discarded_tokens_total") == sum(
         action.record.discarded_tokens for action in world.performed(Discarded)
     )
+
+
+def test_bad_rows_of_q_are_counted(start):
+    telemetry = start(metrics_port=0)
+    world = TracedWorld(telemetry, mode=VerifyMode.BLOCK, max_tokens=64)
+    world.finish()
+    counted = scrape(telemetry).value("paceline_draft_bad_q_rows_total")
+    assert counted == sum(record.bad_q_rows for record in records(world)) > 0
 
 
 def test_every_block_is_counted_under_one_outcome(run):

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.core.events import Discarded, Persist, SendVerify, Suspend, Tick
 from services.common.telemetry import names, trace_ids
+from services.common.types import VerifyMode
 from tests.core.world import Faults
 from tests.telemetry.traced_world import TracedWorld
 
@@ -77,6 +78,41 @@ def test_a_round_says_what_its_record_says_and_has_its_parts(receiver, start):
             if draft.name == "spec_draft":
                 assert draft.end == spans[index].start
                 assert draft.end - draft.start == pytest.approx(said[names.DRAFT_MS] * 1e6, abs=2e3)
+
+
+def test_a_round_and_its_verifying_say_which_rule_was_used(receiver, start):
+    telemetry = start()
+    world = TracedWorld(telemetry, mode=VerifyMode.STANDARD, max_tokens=48)
+    world.run(steps=60)
+    # The verifier's word counts, not what the session was opened for.
+    for verifier in world.verifiers.values():
+        verifier.mode = VerifyMode.BLOCK
+    world.finish()
+    got = received(receiver, telemetry)
+
+    said = {
+        action.commit.record.index: action.commit.record.mode.name.lower()
+        for action in world.performed(Persist)
+    }
+    assert {*said.values()} == {"standard", "block"}
+    for round in got.named("spec_round"):
+        rule = said[round.attributes[names.ROUND_INDEX]]
+        verify = only([span for span in got.children(round) if span.name == "spec_verify"])
+        assert round.attributes[names.MODE] == verify.attributes[names.MODE] == rule
+
+
+def test_unusable_rows_of_q_are_on_their_round(receiver, start):
+    telemetry = start()
+    world = TracedWorld(telemetry, mode=VerifyMode.BLOCK, max_tokens=48)
+    world.finish()
+    got = received(receiver, telemetry)
+
+    records = [action.commit.record for action in world.performed(Persist)]
+    bad = {record.index: record.bad_q_rows for record in records if record.bad_q_rows}
+    assert bad
+    spans = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
+    said = {index: span.attributes.get(names.BAD_Q_ROWS) for index, span in spans.items()}
+    assert {index: rows for index, rows in said.items() if rows is not None} == bad
 
 
 def test_opening_a_worker_is_a_prefill_span(receiver, start):
@@ -181,7 +217,7 @@ def test_without_a_collector_there_is_no_trace_to_pass_on(start):
     assert world.recorder.traceparent("s") == ""
     world.finish()
     assert set(world.parents.values()) == {""}
-    assert world.emitted == world.expected()
+    assert world.lawful()
 
 
 def test_a_session_the_recorder_never_met_is_ignored(start):

@@ -249,6 +249,12 @@ EMITTED = Metric("paceline.emitted.tokens", _COUNTER, "{token}", "Tokens that be
 DISCARDED = Metric(
     "paceline.discarded.tokens", _COUNTER, "{token}", "Draft tokens that came back unverified."
 )
+BAD_Q_COUNT = Metric(
+    "paceline.draft.bad_q_rows",
+    _COUNTER,
+    "{row}",
+    "Rows of q that a sampled draft lacked or that could not be used; they cost speed only.",
+)
 MIGRATIONS = Metric(
     "paceline.session.migrations",
     _COUNTER,

@@ -81,6 +81,7 @@ def _encode_open(command: OpenDraft) -> pb.OpenDraft:
         method=command.method,
         traceparent=command.traceparent,
         options=command.options,
+        vocab_size=command.vocab_size,
     )
 
 
@@ -100,6 +101,7 @@ def _decode_open(message: pb.OpenDraft) -> OpenDraft:
         method=message.method,
         traceparent=message.traceparent,
         options=message.options,
+        vocab_size=message.vocab_size,
     )
 
 

@@ -1,0 +1,33 @@
+"""The law of every row of a forward pass, and the choices drawn from it.
+
+One order of processing for every row, the same on drafter and verifier:
+logit_bias, repetition, frequency and presence penalty, min_tokens, temperature,
+top_k, top_p, min_p. Penalties see the exact prefix of the row's own position,
+draft tokens included: frequency and presence count the output, repetition
+prompt and output. An argmax (GREEDY) heeds all up to min_tokens.
+
+    history    counts of a text, for the penalties
+    rows       what a row is told
+    adjust     bias, penalties, min_tokens
+    by_row     temperature and cuts, one row at a time: numpy on a CPU
+    by_batch   the same, all rows at once: torch on any device
+    choices    tokens; laws    probabilities, and draws from them
+"""
+
+from services.common.engine.sampling.choices import best, choose, coupled_best
+from services.common.engine.sampling.history import History, wants_history
+from services.common.engine.sampling.laws import draw, log_law, top_law
+from services.common.engine.sampling.rows import NO_CHOICE, RowContext
+
+__all__ = [
+    "NO_CHOICE",
+    "History",
+    "RowContext",
+    "best",
+    "choose",
+    "coupled_best",
+    "draw",
+    "log_law",
+    "top_law",
+    "wants_history",
+]

@@ -1,0 +1,132 @@
+"""The candidates at a node: chosen by the session's mode, with the law that is sent.
+
+| mode | candidates | proposal |
+|---|---|---|
+| GREEDY | the best, best first | ONE_HOT |
+| COUPLED | the first finishers of the race with the target's noise | COUPLED |
+| STANDARD, BLOCK | draws from q without replacement, in draw order | SAMPLED |
+
+q is the draft model's own law under the session's parameters, cut to its best n
+tokens and renormalised. Tokens are drawn from exactly the float32 numbers that
+are sent: a target that judges them by other numbers is biased (Leviathan et al.,
+2211.17192, needs the q a token was drawn from).
+
+A draw is keyed (seed, DRAFT, epoch, drafter index, position, node, candidate):
+`position` is the output index where the draft starts, `node` the row in it. So
+no key comes twice if no two drafts of an epoch start at the same position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from services.common.engine.noise import Stream, uniform
+from services.common.engine.sampling import (
+    RowContext,
+    best,
+    choose,
+    coupled_best,
+    draw,
+    top_law,
+)
+from services.common.types import Proposal, SparseRow, VerifyMode
+from services.drafter.comb import Level
+
+PROPOSALS = {
+    VerifyMode.GREEDY: Proposal.ONE_HOT,
+    VerifyMode.COUPLED: Proposal.COUPLED,
+    VerifyMode.STANDARD: Proposal.SAMPLED,
+    VerifyMode.BLOCK: Proposal.SAMPLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node that wants `count` candidates, all of them below `vocab_size`.
+
+    `key`: epoch, drafter index, position and node of its draws.
+    """
+
+    row: RowContext
+    count: int
+    vocab_size: int
+    key: tuple[int, int, int, int]
+
+    def uniform(self, candidate: int) -> float:
+        """The random number in [0, 1) that draws one candidate."""
+        return uniform(self.row.seed, Stream.DRAFT, *self.key, candidate)
+
+
+def candidates_at(logits: Tensor, places: Sequence[Place], q_top: int) -> list[Level]:
+    """Candidates for each row of `logits` [R, V]; q holds at most `q_top` tokens.
+
+    A row without a finite law has none, one with fewer tokens of any mass than
+    candidates has as many as there are.
+    """
+    found: dict[int, Level] = {}
+    for group in _grouped(places):
+        alike = [places[i] for i in group]
+        rows = logits if len(group) == len(places) else logits[group]
+        levels = _candidates(rows[:, : alike[0].vocab_size], alike, q_top)
+        found.update(zip(group, levels, strict=True))
+    return [found[i] for i in range(len(places))]
+
+
+def _grouped(places: Sequence[Place]) -> Iterator[list[int]]:
+    """Row numbers, gathered by what is done alike."""
+    groups: dict[tuple[Proposal, int, int], list[int]] = {}
+    for i, place in enumerate(places):
+        rule = PROPOSALS[place.row.mode]
+        groups.setdefault((rule, place.vocab_size, place.count), []).append(i)
+    yield from groups.values()
+
+
+def _candidates(logits: Tensor, places: Sequence[Place], q_top: int) -> list[Level]:
+    """Candidates of rows alike in mode, vocabulary and count."""
+    if not places[0].row.mode.exact_match:
+        return _drawn(logits, places, q_top)
+    rows, count = [place.row for place in places], places[0].count
+    if count == 1:
+        chosen = [[token] for token in choose(logits, rows)]
+    elif places[0].row.mode is VerifyMode.GREEDY:
+        chosen = best(logits, rows, count).tolist()
+    else:
+        chosen = coupled_best(logits, rows, count).tolist()
+    return [Level(tuple(token for token in row if token >= 0)) for row in chosen]
+
+
+def _drawn(logits: Tensor, places: Sequence[Place], q_top: int) -> list[Level]:
+    rows = [place.row for place in places]
+    ids, q = (part.cpu() for part in top_law(logits, rows, min(q_top, logits.shape[-1])))
+    sizes = _sizes(q)
+    counts = [min(place.count, size) for place, size in zip(places, sizes, strict=True)]
+    picks = _draw_all(q.clone(), places, counts)
+    return [
+        Level(tuple(ids[i, picks[i]].tolist()), _sparse(ids[i, :size], q[i, :size]))
+        for i, size in enumerate(sizes)
+    ]
+
+
+def _draw_all(left: Tensor, places: Sequence[Place], counts: Sequence[int]) -> list[list[int]]:
+    """Columns of `left` [R, n] drawn without replacement, `counts[i]` of row i, in draw order."""
+    picks: list[list[int]] = [[] for _ in places]
+    for candidate in range(max(counts, default=0)):
+        rows = [i for i, count in enumerate(counts) if candidate < count]
+        drawn = draw(left[rows], [places[i].uniform(candidate) for i in rows])
+        left[rows, drawn] = 0.0
+        for i, column in zip(rows, drawn, strict=True):
+            picks[i].append(column)
+    return picks
+
+
+def _sizes(q: Tensor) -> list[int]:
+    """How many tokens of each law [R, n], best first, have mass; 0 for what is no law."""
+    sizes: list[int] = ((q > 0).sum(-1) * q.isfinite().all(-1)).tolist()
+    return sizes
+
+
+def _sparse(ids: Tensor, q: Tensor) -> SparseRow | None:
+    return SparseRow(tuple(ids.tolist()), tuple(q.tolist())) if len(ids) else None

@@ -1,0 +1,138 @@
+"""From the logits of a step to what each block emits, by the session's rule.
+
+GREEDY and COUPLED walk the target's own choices, asked for only at the rows
+that are reached. STANDARD and BLOCK compare the laws of target and draft; what
+they leave is a law, from which the token after the accepted ones is drawn with
+a number of the block's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from services.common.engine.noise import Stream, uniform
+from services.common.engine.sampling import NO_CHOICE, RowContext, choose, draw, log_law
+from services.verifier.rules import Outcome, Proposed, Walk, judge, walk_rows
+from services.verifier.session import Task, VerifySession
+from services.verifier.trees import depths, paths
+
+
+class BrokenLaw(Exception):
+    """The model gave NaN or infinite logits where a token was to be chosen."""
+
+    def __init__(self) -> None:
+        super().__init__("the model gave no finite law for a token")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A block with the logits [1 + draft tokens, V] of its rows."""
+
+    session: VerifySession
+    task: Task
+    logits: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The accepted nodes of a block and the token after them, None where none is emitted."""
+
+    path: tuple[int, ...]
+    final_token: int | None
+    all_accepted: bool
+    bad_q_rows: int = 0
+
+    @property
+    def leaf_row(self) -> int:
+        """The row after the last accepted token: 0 = the root."""
+        return self.path[-1] + 1 if self.path else 0
+
+
+def decide(judged: Sequence[Judged]) -> list[Decision | BrokenLaw]:
+    """What every block emits, worked out together; BrokenLaw for one without a finite law."""
+    exact = [block for block in judged if block.session.opening.mode.exact_match]
+    others = [block for block in judged if not block.session.opening.mode.exact_match]
+    decisions = dict(zip(map(id, exact), _decide_exactly(exact), strict=True))
+    decisions |= dict(zip(map(id, others), _decide_by_rejection(others), strict=True))
+    return [decisions[id(block)] for block in judged]
+
+
+def row_contexts(session: VerifySession, task: Task) -> list[RowContext]:
+    """How to choose at each row of a block; nodes of one depth share their position."""
+    opening, history = session.opening, session.history
+    levels = depths(task.tree)
+    drafted = paths(task.tree) if history is not None else [()] * len(levels)
+    return [
+        RowContext(
+            opening.mode, opening.sampling, opening.seed, task.base_len + depth, history, path
+        )
+        for depth, path in zip(levels, drafted, strict=True)
+    ]
+
+
+# --- by exact match ---------------------------------------------------------------
+
+
+def _decide_exactly(judged: Sequence[Judged]) -> list[Decision | BrokenLaw]:
+    contexts = [row_contexts(block.session, block.task) for block in judged]
+
+    def choices(rows: Sequence[tuple[int, int]]) -> list[int]:
+        logits = torch.stack([judged[block].logits[row] for block, row in rows])
+        return choose(logits, [contexts[block][row] for block, row in rows])
+
+    walks = walk_rows([block.task.tree for block in judged], choices)
+    return [_exact(block.task, walked) for block, walked in zip(judged, walks, strict=True)]
+
+
+def _exact(task: Task, walked: Walk) -> Decision | BrokenLaw:
+    if walked.final_token == NO_CHOICE:
+        return BrokenLaw()
+    emitted = task.always_emits or not walked.all_accepted
+    return Decision(walked.path, walked.final_token if emitted else None, walked.all_accepted)
+
+
+# --- by rejection -----------------------------------------------------------------
+
+
+def _decide_by_rejection(judged: Sequence[Judged]) -> list[Decision | BrokenLaw]:
+    if not judged:
+        return []
+    outcomes = judge(_proposals(judged))
+    return [_rejection(block, outcome) for block, outcome in zip(judged, outcomes, strict=True)]
+
+
+def _proposals(judged: Sequence[Judged]) -> list[Proposed]:
+    contexts = [row_contexts(block.session, block.task) for block in judged]
+    logits = judged[0].logits if len(judged) == 1 else torch.cat([own.logits for own in judged])
+    laws = log_law(logits, list(chain.from_iterable(contexts)))
+    parts = laws.split_with_sizes([len(rows) for rows in contexts])
+    return [
+        Proposed(block.task.tree, law, _uniforms(block), block.session.opening.mode)
+        for block, law in zip(judged, parts, strict=True)
+    ]
+
+
+def _uniforms(block: Judged) -> Callable[[Stream, int, int], float]:
+    """The block's own random numbers: no other block, epoch or term has the same."""
+    opening, command = block.session.opening, block.task.block.command
+
+    def number(stream: Stream, node: int, candidate: int) -> float:
+        counters = (opening.term, command.epoch, command.round, node, candidate)
+        return uniform(opening.seed, stream, *counters)
+
+    return number
+
+
+def _rejection(block: Judged, outcome: Outcome) -> Decision | BrokenLaw:
+    if not bool(torch.isfinite(outcome.law).all()):
+        return BrokenLaw()
+    token = None
+    if block.task.always_emits or not outcome.all_accepted:
+        number = _uniforms(block)(*outcome.final, 0)
+        [token] = draw(outcome.law[None], [number])
+    return Decision(outcome.path, token, outcome.all_accepted, outcome.bad_q_rows)

@@ -1,0 +1,68 @@
+"""Cutting draft trees; the rows of `q` follow their parents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from services.common.types import DraftTree, SparseRow
+
+
+def depths(tree: DraftTree) -> list[int]:
+    """Per row (1 + n), how many tokens after the committed text it stands: the root has 0."""
+    if tree.parents is None:
+        return list(range(len(tree) + 1))
+    levels = [0]
+    for parent in tree.parents:
+        levels.append(levels[parent + 1] + 1)
+    return levels
+
+
+def paths(tree: DraftTree) -> list[tuple[int, ...]]:
+    """Per row (1 + n), the draft tokens from the committed text to it: () for the root."""
+    found: list[tuple[int, ...]] = [()]
+    for token, parent in zip(tree.token_ids, _parents(tree), strict=True):
+        found.append((*found[parent + 1], token))
+    return found
+
+
+def normal(tree: DraftTree) -> DraftTree:
+    """A chain that spells out its parents, without them."""
+    return replace(tree, parents=None) if tree.parents is not None and tree.is_chain else tree
+
+
+def without_first(tree: DraftTree) -> DraftTree:
+    """A chain without its first token, which was committed meanwhile."""
+    q = None if tree.q is None else tree.q[1:]
+    return replace(tree, token_ids=tree.token_ids[1:], parents=None, q=q)
+
+
+def cut(tree: DraftTree, room: int) -> tuple[DraftTree, tuple[int, ...]]:
+    """The tree down to depth `room`, and the former index of each node kept.
+
+    What is cut depends on depths alone, never on a token: so the rest is verified as
+    if nothing else had been drafted.
+    """
+    kept = tuple(node for node, depth in enumerate(depths(tree)[1:]) if depth <= room)
+    if len(kept) == len(tree):
+        return tree, kept
+    index = {-1: -1} | {node: new for new, node in enumerate(kept)}
+    parents = tuple(index[_parents(tree)[node]] for node in kept)
+    tokens = tuple(tree.token_ids[node] for node in kept)
+    smaller = replace(
+        tree, token_ids=tokens, parents=None if tree.parents is None else parents, q=None
+    )
+    return replace(smaller, q=_rows_kept(tree, kept)), kept
+
+
+def _rows_kept(tree: DraftTree, kept: Iterable[int]) -> tuple[SparseRow, ...] | None:
+    """The rows of q whose parents still have children; None where rows and parents disagree."""
+    givers = sorted(set(_parents(tree)))
+    if tree.q is None or len(tree.q) != len(givers):
+        return None
+    still = {_parents(tree)[node] for node in kept}
+    return tuple(row for giver, row in zip(givers, tree.q, strict=True) if giver in still)
+
+
+def _parents(tree: DraftTree) -> Sequence[int]:
+    return range(-1, len(tree) - 1) if tree.parents is None else tree.parents

@@ -1,0 +1,111 @@
+"""A session of the round machine with both workers, led step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.core import rounds
+from orchestrator.core.events import (
+    Begin,
+    DraftArrived,
+    Event,
+    SendVerify,
+    VerdictArrived,
+    WorkerAttached,
+    WorkerOpened,
+)
+from orchestrator.core.pacing import Decision, Outcome, Send, View, Wait
+from orchestrator.core.state import Limits, SessionConfig
+from services.common.types import (
+    EMPTY_HASH,
+    Draft,
+    DraftTree,
+    Proposal,
+    ResolvedSampling,
+    Role,
+    Verdict,
+    VerifyMode,
+    extend_hash,
+)
+
+
+@dataclass(frozen=True)
+class Count:
+    """Sends blocks of `count` tokens, and the rest when the drafter rests."""
+
+    count: int
+    window: int
+
+    def decide(self, view: View) -> Decision:
+        if view.drafted >= self.count or not view.drafting:
+            return Send(min(self.count, view.drafted, view.room))
+        return Wait(1e9)
+
+    def observe(self, outcome: Outcome) -> Count:
+        return self
+
+
+@dataclass
+class Machine:
+    """A session with both workers, ready to be sent drafts and verdicts."""
+
+    mode: VerifyMode
+    count: int = 2
+    window: int = 4
+    max_tokens: int = 20
+    max_in_flight: int = 1
+    num_candidates: int = 1
+    actions: list = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config = SessionConfig(
+            "s",
+            (7,),
+            self.mode,
+            ResolvedSampling(max_tokens=self.max_tokens),
+            seed=1,
+            method="model",
+            window=self.window,
+            num_candidates=self.num_candidates,
+            vocab_size=100,
+            limits=Limits(max_in_flight=self.max_in_flight, drafter_backoff=0.0),
+        )
+        self.state = rounds.new_session(config, Count(self.count, self.window))
+        self.feed(Begin(0.0))
+        self.attach(Role.DRAFTER, "d")
+
+    def feed(self, event: Event) -> None:
+        self.state, actions = rounds.step(self.state, event)
+        self.actions += actions
+
+    def attach(self, role: Role, name: str) -> None:
+        self.feed(WorkerAttached(0.0, role, name))
+        self.feed(WorkerOpened(0.0, role, name, self.state.epoch))
+
+    def draft(self, *tokens: int, final: bool = False, parents=None, worker: str = "d") -> None:
+        state = self.state
+        text = state.committed + state.speculated
+        tree = DraftTree(tokens, parents, proposal=Proposal.SAMPLED)
+        known, prefix = len(state.committed), extend_hash(EMPTY_HASH, text)
+        draft = Draft("s", state.epoch, known, len(text), prefix, tree, final)
+        self.feed(DraftArrived(0.0, worker, draft))
+
+    def serve(self) -> None:
+        self.attach(Role.VERIFIER, "v")
+
+    def sent(self) -> list:
+        return [action.message for action in self.actions if isinstance(action, SendVerify)]
+
+    def flags(self) -> list[bool]:
+        return [block.want_bonus for block in self.sent()]
+
+    def answer(self, *tokens: int, accepted: int, whole: bool, nodes=()) -> None:
+        block = self.state.in_flight[0]
+        verdict = Verdict(
+            "s", block.epoch, block.round, block.base_len, tokens, accepted, whole,
+            accepted_nodes=nodes, mode=self.mode,
+        )  # fmt: skip
+        self.feed(VerdictArrived(0.0, "v", verdict))
+
+    def performed(self, kind: type) -> list:
+        return [action for action in self.actions if isinstance(action, kind)]

@@ -1,0 +1,60 @@
+"""Drafts that are trees: which ones are taken, and what a verdict may say of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.events import OpenOnWorker, Release
+from services.common.types import OpenDraft, OpenVerify, Role, VerifyMode
+from tests.core.machine import Machine
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens", "parents"),
+    [
+        ({"num_candidates": 1}, (1, 2), (-1, -1)),
+        ({}, (1, 2, 3), (-1, -1, 2)),
+        ({}, (1, 2, 3), (-1, -1, -2)),
+        ({"window": 2}, (1, 2, 3, 4), (-1, -1, 1, 2)),
+        ({}, (1,) * 257, (-1,) * 257),
+        ({}, (1, 100), (-1, -1)),
+    ],
+    ids=["not asked for", "own parent", "no parent", "too deep", "too many", "vocabulary"],
+)
+def test_a_tree_that_no_session_asked_for_ends_its_drafters_part(options, tokens, parents):
+    machine = Machine(VerifyMode.COUPLED, **{"num_candidates": 2} | options)
+    machine.draft(*tokens, parents=parents)
+    assert machine.performed(Release) == [Release(Role.DRAFTER, "d")]
+    assert not machine.state.tail
+
+
+def test_a_tree_as_deep_as_the_window_is_sent_whole_and_alone():
+    machine = Machine(VerifyMode.COUPLED, window=2, num_candidates=2, max_in_flight=2)
+    machine.draft(1, 2, 3, parents=(-1, -1, 1), final=True)
+    machine.serve()
+    machine.draft(4, final=True)
+    assert [block.tree.token_ids for block in machine.sent()] == [(1, 2, 3)]
+
+
+def test_accepted_nodes_must_be_a_path_of_the_tree():
+    for nodes, tokens, fits in [((1, 2), (2, 3, 9), True), ((0, 2), (1, 3, 9), False)]:
+        machine = Machine(VerifyMode.COUPLED, num_candidates=2)
+        machine.draft(1, 2, 3, parents=(-1, -1, 1), final=True)
+        machine.serve()
+        machine.answer(*tokens, accepted=2, whole=True, nodes=nodes)
+        assert (machine.state.committed == tokens) is fits
+        assert (machine.state.verifier is not None) is fits
+
+
+def test_workers_are_told_what_a_block_may_hold():
+    machine = Machine(VerifyMode.COUPLED, num_candidates=2)
+    machine.serve()
+    draft, verify = (action.message for action in machine.performed(OpenOnWorker))
+    assert isinstance(draft, OpenDraft)
+    assert isinstance(verify, OpenVerify)
+    assert (draft.num_candidates, draft.window, draft.vocab_size) == (2, 4, 100)
+    assert verify.window == machine.state.config.limits.max_tree_nodes
+    narrow = replace(machine.state.config, num_candidates=1)
+    assert narrow.largest_block == 4

@@ -1,0 +1,65 @@
+"""What requests are checked against follows the workers that are there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, cast
+
+from orchestrator.inference import Inference, Options
+from orchestrator.requests.model import parse_defaults
+from orchestrator.workers.pool import Target
+from services.common.types import Role, WorkerDescription
+from tests.orchestrator.text_kit import tokenizer
+
+CONFIG = '{"temperature": 0.5, "repetition_penalty": 1.25, "min_p": 0.125}'
+
+
+@dataclass
+class Pool:
+    """The part of the pool that answers for the drafters."""
+
+    offered: tuple[str, ...] = ()
+    able: frozenset[str] = frozenset()
+
+    def methods(self) -> tuple[str, ...]:
+        return self.offered
+
+    def capabilities(self) -> frozenset[str]:
+        return self.able
+
+
+def inference(pool: Pool, method: str = "") -> Inference:
+    worker = WorkerDescription("v", Role.VERIFIER, "tiny", vocab_size=9, max_context_length=64)
+    target = Target(worker, tokenizer(), CONFIG, ())
+    unused = cast("Any", None)
+    return Inference(cast("Any", pool), target, unused, unused, Options("o", method))
+
+
+def test_the_drafters_say_which_methods_there_are_and_what_they_can_do() -> None:
+    pool = Pool(("model", "ngram"), frozenset({"model:sampled", "ngram:tree"}))
+    model = inference(pool).served_model()
+    assert (model.methods, model.default_method) == (("model", "ngram"), "model")
+    assert [model.samples(method) for method in model.methods] == [True, False]
+    assert [model.drafts_trees(method) for method in model.methods] == [False, True]
+
+
+def test_the_servers_own_default_method_comes_first() -> None:
+    model = inference(Pool(("model", "ngram")), method="ngram").served_model()
+    assert (model.methods, model.default_method) == (("ngram", "model"), "ngram")
+
+
+def test_what_a_drafter_could_do_is_remembered_while_it_is_away() -> None:
+    pool = Pool(("model",), frozenset({"model:sampled"}))
+    door = inference(pool, method="model")
+    assert door.served_model().samples("model")
+    pool.offered, pool.able = (), frozenset()
+    assert door.served_model().methods == ("model",)
+    assert door.served_model().samples("model")
+
+
+def test_the_models_own_defaults_are_told_without_the_warnings() -> None:
+    told = json.loads(inference(Pool()).defaults_json())
+    defaults = parse_defaults(CONFIG)
+    assert (told["temperature"], told["repetition_penalty"], told["min_p"]) == (0.5, 1.25, 0.125)
+    assert told.keys() == {name for name in defaults.__slots__ if name != "warnings"}

@@ -1,0 +1,239 @@
+"""Texts from the real services: client, orchestrator, Valkey, drafter and verifier over gRPC.
+
+Many sessions at once, in any mix of rules and parameters, on models whose law is
+known (`two_token_models`). The workers' engines and rules are the real ones; a
+wrong variant is patched into them by the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
+from typing import Any
+
+from paceline import Generation
+
+from orchestrator.core.state import Limits
+from orchestrator.workers.link import LinkLimits
+from services.common.engine import Engine, ModelSpec
+from services.common.engine.bundle import make_bundle
+from services.common.types import ResolvedSampling
+from services.drafter.core import DrafterCore
+from services.drafter.model import ModelDrafter
+from services.drafter.protocol import Ask, Proposed
+from services.verifier.core import VerifierCore
+from tests.integration.cluster import Cluster, Worker, cluster, start_worker
+from tests.proof.goodness_of_fit import Fit, Text, fit
+from tests.proof.table_engine import TableEngine
+from tests.proof.two_token_models import (
+    CONTEXT,
+    VOCAB,
+    draft_model,
+    law_of,
+    letters,
+    raw_logits,
+    target_model,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to sample and to verify; `sampling` and `speculation` are request options."""
+
+    name: str
+    rule: str
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    speculation: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def resolved(self) -> ResolvedSampling:
+        """What the law is computed from."""
+        return ResolvedSampling(**self.sampling)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """How the cluster drafts and paces.
+
+    `burst`: tokens that the drafter hands over in one message; `blocks`: most of
+    them at the verifier at once; `angle`: how far the draft model is from the target;
+    `target_table`, `draft_table`: whether forwards are looked up (`table_engine`).
+    """
+
+    window: int = 8
+    burst: int = 4
+    blocks: int = 1
+    pacing: str = "eager"
+    angle: float = 0.3
+    target_table: bool = False
+    draft_table: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the sessions of one case gave; rounds and draft tokens are counted by session."""
+
+    case: Case
+    texts: tuple[Text, ...]
+    rounds: tuple[int, ...]
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    rules: frozenset[str]
+
+    def fit(self) -> Fit:
+        """Against the target's exact law."""
+        return fit(self.texts, law_of(target_model(), self.case.resolved))
+
+    @property
+    def accepted_per_round(self) -> tuple[float, float]:
+        """Draft tokens accepted by a verification: the mean, and its standard error."""
+        each = [a / r for a, r in zip(self.accepted, self.rounds, strict=True)]
+        return fmean(each), stdev(each) / len(each) ** 0.5
+
+    def __str__(self) -> str:
+        fit, share = self.fit(), sum(self.accepted) / max(1, sum(self.drafted))
+        return (
+            f"{self.case.name:>24}: {fit.tokens:7d} tokens, {share:.2f} of the draft accepted, "
+            f"p = {fit.contexts:.2g} by context ({fit.worst_context:.2g} the worst), "
+            f"{fit.uniform:.2g} uniform, {fit.neighbours:.2g} neighbours"
+        )
+
+
+class Bursts:
+    """A drafting method that hands over several tokens at a time instead of one.
+
+    The method is asked as before, token by token; a message per token would take
+    most of the time of a test.
+    """
+
+    def __init__(self, method: Any, length: int) -> None:
+        self._method = method
+        self._length = length
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
+        """As many levels as a burst holds, of every session that has them."""
+        done = list(self._method.propose(asks))
+        for _ in range(self._length - 1):
+            going = [i for i, so_far in enumerate(done) if _goes_on(so_far, asks[i])]
+            if not going:
+                break
+            more = self._method.propose([_extended(asks[i], done[i]) for i in going])
+            for i, next_one in zip(going, more, strict=True):
+                done[i] = _joined(done[i], next_one)
+        return done
+
+
+def _goes_on(so_far: Proposed, ask: Ask) -> bool:
+    """A chain that may grow, or a tree in the making; not a prompt that is being read."""
+    chain = so_far.tree.parents is None and len(so_far.tree) < ask.room
+    return chain and not so_far.final and not so_far.fed
+
+
+def _extended(ask: Ask, so_far: Proposed) -> Ask:
+    text = [*ask.text, *so_far.tree.token_ids]
+    return replace(ask, text=text, room=ask.room - len(so_far.tree))
+
+
+def _joined(first: Proposed, second: Proposed) -> Proposed:
+    if not len(first.tree):
+        return second
+    tokens = first.tree.token_ids + second.tree.token_ids
+    rows = None if first.tree.q is None else first.tree.q + (second.tree.q or ())
+    return replace(second, tree=replace(first.tree, token_ids=tokens, q=rows))
+
+
+async def start_workers(
+    services: Services, method: Callable[[Any], Any]
+) -> tuple[Worker, Worker]:
+    """The verifier and the drafter of the two-token models."""
+    target = engine_of(target_model(), letters(), table=services.target_table)
+    draft = engine_of(draft_model(services.angle), letters(), table=services.draft_table)
+    return await start_verifier_of(target), await start_drafter_of(method(draft), services.burst)
+
+
+def engine_of(model: Any, tokenizer: Any, table: bool = False) -> Any:
+    """The real engine, or the table of what it would say."""
+    if table:
+        return TableEngine(raw_logits(model), CONTEXT, make_bundle(tokenizer, model))
+    return Engine.from_model(model, tokenizer, ModelSpec("tiny", threads=1))
+
+
+async def start_verifier_of(engine: Any) -> Worker:
+    """A verifier around an engine."""
+    return await start_worker(
+        lambda emit: VerifierCore(engine, emit=emit, worker_id="v1"), engine.bundle
+    )
+
+
+async def start_drafter_of(method: Any, burst: int) -> Worker:
+    """A drafter whose one method, called `model`, answers in bursts."""
+    drafters = {"model": Bursts(method, burst)}
+    return await start_worker(lambda emit: DrafterCore(drafters, emit=emit, worker_id="d1"))
+
+
+async def sample(
+    cases: Sequence[Case],
+    tokens: int,
+    length: int,
+    services: Services,
+    *,
+    seed: int = 1,
+    method: Callable[[Any], Any] = ModelDrafter,
+) -> list[Sample]:
+    """About `tokens` output tokens of each case in texts of `length`, all sessions at once.
+
+    `method` makes the drafting method from an engine.
+    """
+    verifier, drafter = await start_workers(services, method)
+    async with cluster(
+        [verifier],
+        [drafter],
+        LinkLimits(silence=60.0, engine_stall=120.0),
+        pacing=services.pacing,
+        fallback=False,
+        num_speculative_tokens=services.window,
+        limits=Limits(max_in_flight=services.blocks, deadline=3600.0),
+    ) as running:
+        sizes = dict.fromkeys(range(len(cases)), -(-tokens // length))
+        runs = [
+            [_run(running, case, length, seed + 10_000 * at + n, n) for n in range(sizes[at])]
+            for at, case in enumerate(cases)
+        ]
+        done = await asyncio.gather(*(asyncio.gather(*one) for one in runs))
+    return [_gathered(case, one) for case, one in zip(cases, done, strict=True)]
+
+
+async def _run(
+    running: Cluster, case: Case, length: int, seed: int, number: int
+) -> tuple[Text, Generation]:
+    prompt = (number % VOCAB, (7 * number + 3) % VOCAB, (5 * number + 1) % VOCAB)
+    generation = await running.client.generate(
+        tokens=prompt,
+        seed=seed,
+        max_tokens=length,
+        ignore_eos=True,
+        rejection_sample_method=case.rule,
+        # One session of each case tells which rule it was under: the others go faster.
+        include_rounds=number == 0,
+        **case.sampling,
+        **case.speculation,
+    )
+    return Text(prompt, generation.token_ids), generation
+
+
+def _gathered(case: Case, runs: Sequence[tuple[Text, Generation]]) -> Sample:
+    figures = [generation.speculation for _, generation in runs]
+    rounds = [stats for _, generation in runs for stats in generation.rounds]
+    return Sample(
+        case,
+        tuple(text for text, _ in runs),
+        tuple(figure.num_spec_steps for figure in figures),
+        tuple(figure.num_draft_tokens for figure in figures),
+        tuple(figure.num_accepted_draft_tokens for figure in figures),
+        frozenset(str(stats.rejection_sample_method) for stats in rounds),
+    )

@@ -1,0 +1,89 @@
+"""An engine that looks the model's logits up instead of computing them.
+
+For a model whose law depends on the last two tokens only, a table of all pairs
+is the model. Everything around it (caches, trees, draws, rules) is as ever; a
+forward costs a tenth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.common.engine import Segment
+from services.common.engine.kv import KVBudget
+from services.common.types import TokenizerBundle
+
+
+class TokenCache:
+    """Holds tokens where the real one holds K/V."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    @property
+    def length(self) -> int:
+        """Tokens held."""
+        return len(self.tokens)
+
+    def rollback(self, length: int) -> None:
+        """Keep the first `length` tokens."""
+        del self.tokens[length:]
+
+    def keep_path(self, base: int, path: Sequence[int]) -> None:
+        """Of the rows from `base` on keep those of `path`, in its order."""
+        self.tokens[base:] = [self.tokens[base + row] for row in path]
+
+    def free(self) -> None:
+        """Nothing is reserved."""
+
+
+class TableEngine:
+    """`logits` [V, V, V]: after tokens a, b. The surface of `Engine` that workers use."""
+
+    model_id, fingerprint, dtype = "table", "", "float32"
+
+    def __init__(
+        self, logits: np.ndarray, context: int, bundle: TokenizerBundle | None = None
+    ) -> None:
+        self._table = torch.from_numpy(logits).float()
+        self._budget = KVBudget(1 << 40)
+        self.vocab_size, self.max_context_length = len(logits), context
+        self.bundle = bundle
+
+    @property
+    def kv_tokens_used(self) -> int:
+        """None: tokens are not counted."""
+        return 0
+
+    @property
+    def kv_tokens_capacity(self) -> int:
+        """As good as endless."""
+        return self._budget.capacity
+
+    def new_cache(self, reserve: int) -> TokenCache:
+        """An empty cache."""
+        return TokenCache()
+
+    def forward(self, segments: Sequence[Segment]) -> list[Tensor]:
+        """As `Engine.forward`: logits [rows, V] per segment."""
+        pairs = [_pairs(segment)[segment.logits_from :] for segment in segments]
+        for segment in segments:
+            segment.cache.tokens += segment.token_ids
+        places = torch.tensor([pair for own in pairs for pair in own], dtype=torch.int64).view(-1, 2)
+        rows = self._table[places[:, 0], places[:, 1]]
+        return list(rows.split([len(own) for own in pairs]))
+
+
+def _pairs(segment: Segment) -> list[tuple[int, int]]:
+    """The last two tokens at each row; a text's first token stands for the one before it."""
+    tokens, parents = segment.token_ids, segment.parents
+    above = range(-1, len(tokens) - 1) if parents is None else parents
+    before = segment.cache.tokens[-1] if segment.cache.tokens else tokens[0]
+    return [
+        (tokens[parent] if parent >= 0 else before, token)
+        for token, parent in zip(tokens, above, strict=True)
+    ]

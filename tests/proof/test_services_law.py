@@ -1,0 +1,81 @@
+"""The text that leaves the real services has the target's law, under every rule.
+
+Client, orchestrator, Valkey, drafter and verifier over gRPC; all cases of a
+cluster run at the same time, so blocks of every rule meet in one batch. A p-value
+below one in a million fails. `make test` looks at 200 000 tokens, `make proof` at
+eight times as many, with the draft model in its real engine, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.proof.goodness_of_fit import ALARM
+from tests.proof.services_kit import Case, Sample, Services, sample
+
+PLAIN = [
+    Case("coupled", "coupled", {"temperature": 1.3}),
+    Case("coupled top_p", "coupled", {"temperature": 0.7, "top_p": 0.85}),
+    Case("standard cold", "standard", {"temperature": 0.7}),
+    Case("standard hot top_p", "standard", {"temperature": 1.3, "top_p": 0.85}),
+    Case("standard min_p", "standard", {"temperature": 1.3, "min_p": 0.08}),
+    Case("block hot", "block", {"temperature": 1.3}),
+    Case("block cold top_k", "block", {"temperature": 0.7, "top_k": 4}),
+    Case("block top_k top_p", "block", {"temperature": 1.3, "top_k": 6, "top_p": 0.9}),
+]
+TREES = [
+    Case("standard tree", "standard", {"temperature": 0.7}, {"num_candidates": 3}),
+    Case("standard hot tree", "standard", {"temperature": 1.3, "top_p": 0.9}, {"num_candidates": 3}),
+    Case("coupled tree", "coupled", {"temperature": 1.3, "top_k": 5}, {"num_candidates": 3}),
+]
+CHAINED = [
+    Case("coupled chained", "coupled", {"temperature": 0.7}),
+    Case("standard chained", "standard", {"temperature": 1.3}),
+    Case("standard chained top_k", "standard", {"temperature": 0.7, "top_k": 5}),
+    Case("block chained", "block", {"temperature": 1.3, "top_p": 0.9}),
+    Case("block chained cold", "block", {"temperature": 0.7}),
+]
+TOGETHER = Services(window=5, burst=5, pacing="fixed", angle=0.2)
+IN_FLIGHT = Services(window=8, burst=3, blocks=2, pacing="eager", angle=0.2)
+TOKENS = 32_000
+EACH = TOKENS // len(PLAIN + TREES + CHAINED)
+LENGTH = 1000
+
+
+def check(samples: list[Sample]) -> None:
+    for one in samples:
+        print(one)
+    assert all(one.rules == {one.case.rule} for one in samples)
+    assert all(sum(one.accepted) > 0 for one in samples)
+    wrong = [str(one) for one in samples if one.fit().p_value < ALARM]
+    assert not wrong, "\n".join(wrong)
+
+
+async def test_every_rule_and_parameter_keeps_the_law_block_by_block():
+    check(await sample(PLAIN + TREES, EACH, LENGTH, TOGETHER))
+
+
+async def test_every_rule_keeps_the_law_with_chained_blocks_under_way():
+    check(await sample(CHAINED, EACH, LENGTH, IN_FLIGHT))
+
+
+async def test_block_verification_accepts_no_less_than_token_level():
+    """Measured with blocks of five tokens; noise of three standard errors is forgiven."""
+    cases = [Case(rule, rule, {"temperature": 1.0}) for rule in ("standard", "block")]
+    token, block = await sample(cases, 10_000, 500, TOGETHER)
+    (low, low_error), (high, high_error) = token.accepted_per_round, block.accepted_per_round
+    print(f"accepted by a verification: {low:.3f} token by token, {high:.3f} by block")
+    assert high > low - 3 * (low_error**2 + high_error**2) ** 0.5
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(4))
+async def test_the_law_holds_over_a_million_and_a_half_tokens(part):
+    """A quarter of the tokens in each part, in texts of many thousand tokens."""
+    table = part % 2 == 0
+    for cases, services in ((PLAIN + TREES, TOGETHER), (CHAINED, IN_FLIGHT)):
+        pace = replace(services, draft_table=table, angle=(0.1, 0.2, 0.3, 0.2)[part])
+        check(await sample(cases, 2 * EACH, 5000, pace, seed=part + 2))

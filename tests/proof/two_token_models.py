@@ -1,0 +1,117 @@
+"""Real transformers models whose next-token law depends on the last two tokens only.
+
+One layer of Mistral with a sliding window of two: each row attends to its own
+token and the one before, and rotary positions are relative. So the exact law of
+a text of any length is a table [V, V, V], and a text can be tested against it.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from services.common.types import ResolvedSampling
+from tests.models import tiny_model
+
+VOCAB = 12
+CONTEXT = 8192
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@cache
+def target_model(seed: int = 0, sharpness: float = 0.5) -> Any:
+    """The model whose law is promised; `sharpness` scales its logits."""
+    model = tiny_model(
+        "mistral",
+        vocab=VOCAB,
+        seed=seed,
+        num_hidden_layers=1,
+        sliding_window=2,
+        hidden_size=32,
+        intermediate_size=32,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=CONTEXT,
+    )
+    with torch.no_grad():
+        model.lm_head.weight.mul_(sharpness)
+    return model
+
+
+@cache
+def draft_model(angle: float = 0.3, seed: int = 0, sharpness: float = 0.5) -> Any:
+    """A model `angle` radians away from the target: 0 is the target itself, pi/2 a stranger."""
+    model, stranger = tiny_copy(seed, sharpness), target_model(seed + 1000, sharpness)
+    with torch.no_grad():
+        for own, other in zip(model.parameters(), stranger.parameters(), strict=True):
+            if own.dim() >= 2:
+                own.mul_(math.cos(angle)).add_(other, alpha=math.sin(angle))
+    return model
+
+
+def tiny_copy(seed: int, sharpness: float) -> Any:
+    """The target's weights in a model of its own."""
+    return target_model.__wrapped__(seed, sharpness)
+
+
+@cache
+def letters() -> Any:
+    """A tokenizer of `VOCAB` single letters; the last one ends a text, unless that is ignored."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {letter: token for token, letter in enumerate(_LETTERS[:VOCAB])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=_LETTERS[VOCAB - 1])
+
+
+@torch.no_grad()
+def raw_logits(model: Any) -> np.ndarray:
+    """Logits after every pair of tokens, float64 [V, V, V]."""
+    pairs = torch.cartesian_prod(torch.arange(VOCAB), torch.arange(VOCAB))
+    logits = model(pairs).logits[:, -1]
+    return logits.double().numpy().reshape(VOCAB, VOCAB, VOCAB)
+
+
+def law_of(model: Any, sampling: ResolvedSampling) -> np.ndarray:
+    """The law under temperature, top_k, top_p and min_p, float64 [V, V, V].
+
+    Raises ValueError if a token lies so near an edge of top_p or min_p that float32
+    cannot tell on which side.
+    """
+    logits = raw_logits(model).reshape(-1, VOCAB)
+    return np.stack([_row(one, sampling) for one in logits]).reshape(VOCAB, VOCAB, VOCAB)
+
+
+def _row(logits: np.ndarray, sampling: ResolvedSampling) -> np.ndarray:
+    """One law [V]: a plain reading of the order in which the parameters apply."""
+    order = np.argsort(-logits)
+    kept = order[: sampling.top_k or None]
+    p = np.exp((logits[kept] - logits.max()) / sampling.temperature)
+    p /= p.sum()
+    mass_before = p.cumsum() - p
+    inside = _clear(mass_before < sampling.top_p, mass_before[1:], sampling.top_p)
+    p, kept = p[inside], kept[inside]
+    edge = sampling.min_p * p.max()
+    inside = _clear(p >= edge, p[1:], edge)
+    law = np.zeros_like(logits)
+    law[kept[inside]] = p[inside] / p[inside].sum()
+    return law
+
+
+def _clear(inside: np.ndarray, values: np.ndarray, edge: float) -> np.ndarray:
+    """`inside`, if no value is too near the edge to tell."""
+    if 0 < edge < 1 and len(values) and np.abs(values - edge).min() < 1e-4 * edge:
+        raise ValueError("a token lies on the edge of the law; take another seed")
+    return inside
+
+
+def overlap(target: np.ndarray, draft: np.ndarray) -> float:
+    """Share of draft tokens that token-level rejection accepts: mean of sum min(p, q)."""
+    return float(np.minimum(target, draft).sum(axis=-1).mean())

@@ -1,0 +1,327 @@
+"""Every sampling parameter, position by position, against transformers' own processors."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.generation.logits_process import (
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from services.common.engine.sampling import (
+    NO_CHOICE,
+    History,
+    RowContext,
+    best,
+    choose,
+    coupled_best,
+    log_law,
+    paths,
+    top_law,
+    wants_history,
+)
+from services.common.types import ResolvedSampling, VerifyMode
+
+torch.set_num_threads(1)
+COUPLED, GREEDY, BLOCK = VerifyMode.COUPLED, VerifyMode.GREEDY, VerifyMode.BLOCK
+
+
+@pytest.fixture(params=["row by row", "the batch at once"])
+def either_path(request, monkeypatch):
+    monkeypatch.setattr(paths, "WIDE", 0 if request.param == "row by row" else 1 << 40)
+
+
+def openai_penalties(scores, output, sampling):
+    """mu[j] -= c[j] * frequency + (c[j] > 0) * presence: their documentation, word for word."""
+    scores = scores.clone()
+    for token in set(output):
+        if token < len(scores):
+            scores[token] -= output.count(token) * sampling.frequency_penalty
+            scores[token] -= float(output.count(token) > 0) * sampling.presence_penalty
+    return scores
+
+
+def reference_scores(logits, prompt, output, sampling):
+    """Scores [1, V] after the processors that bear on every mode."""
+    text = torch.tensor([[*prompt, *output]])
+    scores = logits[None].clone()
+    if sampling.logit_bias:
+        scores = SequenceBiasLogitsProcessor([[[t], b] for t, b in sampling.logit_bias])(
+            text, scores
+        )
+    scores = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)(text, scores)
+    scores = openai_penalties(scores[0], list(output), sampling)[None]
+    if sampling.stop_token_ids:
+        scores = MinNewTokensLengthLogitsProcessor(
+            len(prompt), sampling.min_tokens, list(sampling.stop_token_ids)
+        )(text, scores)
+    return scores
+
+
+def reference_law(logits, prompt, output, sampling):
+    """The law transformers would draw the token after prompt + output from, [V]."""
+    text = torch.tensor([[*prompt, *output]])
+    scores = reference_scores(logits, prompt, output, sampling)
+    scores = TemperatureLogitsWarper(sampling.temperature)(text, scores)
+    if sampling.top_k:
+        scores = TopKLogitsWarper(sampling.top_k)(text, scores)
+    if sampling.top_p < 1.0:
+        scores = TopPLogitsWarper(sampling.top_p)(text, scores)
+    if sampling.min_p > 0.0:
+        scores = MinPLogitsWarper(sampling.min_p)(text, scores)
+    return torch.softmax(scores[0], dim=-1)
+
+
+def random_sampling(rng, vocab):
+    """About half of the parameters on, in any combination."""
+    some = {
+        "temperature": rng.choice([0.3, 0.7, 1.4]),
+        "top_k": rng.choice([1, 5, vocab // 2, vocab + 9]),
+        "top_p": rng.choice([0.3, 0.9, 0.99]),
+        "min_p": rng.choice([0.01, 0.1, 0.5]),
+        "frequency_penalty": rng.choice([-1.5, 0.4, 2.0]),
+        "presence_penalty": rng.choice([-0.7, 0.9]),
+        "repetition_penalty": rng.choice([0.8, 1.3, 2.0]),
+        "min_tokens": rng.choice([1, 4, 50]),
+        "logit_bias": tuple((t, rng.uniform(-5, 5)) for t in rng.sample(range(vocab), 6)),
+    }
+    kept = {name: value for name, value in some.items() if rng.random() < 0.5}
+    return ResolvedSampling(stop_token_ids=tuple(rng.sample(range(vocab), 3)), **kept)
+
+
+def random_prefixes(rng, vocab):
+    """A prompt, an output, and the draft paths to the rows of a random chain or tree."""
+    prompt = [rng.randrange(vocab) for _ in range(rng.randrange(1, 12))]
+    # Few different tokens, so that counts above 1 are common.
+    output = [rng.randrange(min(8, vocab)) for _ in range(rng.randrange(0, 7))]
+    tree = rng.random() < 0.5
+    row_paths = [()]
+    for _ in range(rng.randrange(0, 8)):
+        parent = rng.choice(row_paths) if tree else row_paths[-1]
+        row_paths.append((*parent, rng.randrange(min(8, vocab))))
+    return prompt, output, row_paths
+
+
+def history_of(prompt, output):
+    history = History(prompt)
+    history.extend(output)
+    return history
+
+
+def block_rows(rng, vocab, mode, seed=7):
+    """Rows of one block with the whole prefix of each as (prompt, output)."""
+    sampling = random_sampling(rng, vocab)
+    prompt, output, row_paths = random_prefixes(rng, vocab)
+    history = history_of(prompt, output)
+    rows = [
+        RowContext(mode, sampling, seed, len(output) + len(path), history, path)
+        for path in row_paths
+    ]
+    return rows, [(prompt, [*output, *path]) for path in row_paths]
+
+
+def random_logits(rng, rows, vocab):
+    generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
+    return torch.randn(rows, vocab, generator=generator) * rng.choice([1.0, 4.0])
+
+
+@pytest.mark.parametrize("case", range(60))
+def test_every_row_has_the_law_of_transformers_for_its_own_prefix(case, either_path):
+    rng = random.Random(case)
+    vocab = rng.choice([9, 60, 1500])
+    rows, prefixes = block_rows(rng, vocab, rng.choice([BLOCK, COUPLED]))
+    logits = random_logits(rng, len(rows), vocab)
+    ours = log_law(logits, rows).exp()
+    for i, (prompt, output) in enumerate(prefixes):
+        expected = reference_law(logits[i], prompt, output, rows[i].sampling)
+        assert torch.equal(ours[i] > 0, expected > 0)
+        torch.testing.assert_close(ours[i], expected, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("case", range(30))
+def test_greedy_takes_the_argmax_of_transformers_scores(case, either_path):
+    rng = random.Random(1000 + case)
+    vocab = rng.choice([9, 60, 1500])
+    rows, prefixes = block_rows(rng, vocab, GREEDY)
+    logits = random_logits(rng, len(rows), vocab)
+    expected = [
+        reference_scores(logits[i], prompt, output, rows[i].sampling)[0]
+        for i, (prompt, output) in enumerate(prefixes)
+    ]
+    assert choose(logits, rows) == [int(scores.argmax()) for scores in expected]
+    found = best(logits, rows, 4)
+    for ids, scores in zip(found, expected, strict=True):
+        assert ids.tolist() == torch.topk(scores, 4).indices.tolist()
+
+
+@pytest.mark.parametrize("case", range(30))
+def test_rows_of_many_blocks_in_one_batch_equal_rows_alone(case, either_path):
+    rng = random.Random(2000 + case)
+    vocab = rng.choice([9, 300])
+    rows = []
+    for seed in range(4):
+        rows += block_rows(rng, vocab, rng.choice([GREEDY, COUPLED]), seed)[0]
+    logits = random_logits(rng, len(rows), vocab)
+    before = logits.clone()
+    alone = [(logits[i : i + 1], [row]) for i, row in enumerate(rows)]
+    assert choose(logits, rows) == [choose(*one)[0] for one in alone]
+    assert torch.equal(log_law(logits, rows), torch.cat([log_law(*one) for one in alone]))
+    assert torch.equal(
+        coupled_best(logits, rows, 3), torch.cat([coupled_best(*one, 3) for one in alone])
+    )
+    for ours, theirs in zip(
+        top_law(logits, rows, 5),
+        zip(*[top_law(*one, 5) for one in alone], strict=True),
+        strict=True,
+    ):
+        assert torch.equal(ours, torch.cat(theirs))
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("case", range(20))
+def test_both_paths_are_the_same_function(case, monkeypatch):
+    rng = random.Random(3000 + case)
+    vocab = rng.choice([9, 700, 5000])
+    rows = [row for seed in range(6) for row in block_rows(rng, vocab, COUPLED, seed)[0]]
+    logits = random_logits(rng, len(rows), vocab)
+    found = []
+    for wide in (0, 1 << 40):
+        monkeypatch.setattr(paths, "WIDE", wide)
+        ids, mass = top_law(logits, rows, 8)
+        found.append((choose(logits, rows), coupled_best(logits, rows, 4).tolist(), ids.tolist()))
+        found.append((log_law(logits, rows), mass))
+    assert found[0] == found[2]
+    for ours, theirs in zip(found[1], found[3], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        assert torch.equal(ours > -torch.inf, theirs > -torch.inf)
+
+
+FIXED = {
+    "logit_bias": ((0, 3.0), (2, -1.0)),
+    "repetition_penalty": 1.5,
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.25,
+    "min_tokens": 2,
+    "stop_token_ids": (3, 5),
+    "temperature": 0.8,
+    "min_p": 0.01,
+}
+
+
+@pytest.mark.parametrize("mode", [GREEDY, COUPLED])
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_a_broken_row_gives_no_choice_under_every_parameter(mode, broken, either_path):
+    rng = random.Random(5)
+    row = RowContext(mode, ResolvedSampling(**FIXED), 1, 0, history_of([1, 2], [4]), (2,))
+    logits = random_logits(rng, 3, 40)
+    whole = choose(logits, [row] * 3)
+    # Token 4 is penalised; it stays broken, and its neighbours do not notice.
+    logits[1, 4] = broken
+    assert choose(logits, [row] * 3) == [whole[0], NO_CHOICE, whole[2]]
+    assert best(logits, [row] * 3, 2)[1].tolist() == [NO_CHOICE] * 2
+    assert coupled_best(logits, [row] * 3, 2)[1].tolist() == [NO_CHOICE] * 2
+    assert log_law(logits, [row] * 3).isnan().all(-1).tolist() == [False, True, False]
+    assert [part[1].tolist() for part in top_law(logits, [row] * 3, 2)] == [[0, 0], [0.0, 0.0]]
+
+
+def test_ids_beyond_a_smaller_vocabulary_are_ignored(either_path):
+    beyond = ResolvedSampling(**{**FIXED, "logit_bias": ((0, 3.0), (2, -1.0), (6, 9.0), (99, 9.0))})
+    beyond = ResolvedSampling(
+        **{**FIXED, "logit_bias": beyond.logit_bias, "stop_token_ids": (3, 5, 6, 77)}
+    )
+    within = ResolvedSampling(**FIXED)
+    logits = random_logits(random.Random(3), 2, 6)
+    for mode in (GREEDY, COUPLED):
+        ours = RowContext(mode, beyond, 1, 1, history_of([1, 6, 50], [4, 6]), (2, 6, 1 << 40))
+        same = RowContext(mode, within, 1, 1, history_of([1], [4]), (2,))
+        assert torch.equal(log_law(logits, [ours, same]), log_law(logits, [same, ours]))
+        assert choose(logits[:1], [ours]) == choose(logits[:1], [same])
+
+
+def test_a_row_without_a_history_counts_its_path_alone(either_path):
+    logits = torch.tensor([[1.0, 1.0, 1.0]])
+    row = RowContext(BLOCK, ResolvedSampling(presence_penalty=1.0), 0, 1, None, (1,))
+    expected = torch.log_softmax(torch.tensor([[1.0, 0.0, 1.0]]), dim=-1)
+    torch.testing.assert_close(log_law(logits, [row]), expected)
+
+
+def test_a_prompt_counts_for_repetition_and_for_nothing_else(either_path):
+    logits = torch.tensor([[2.0, -2.0, 1.0]])
+    history = history_of([0, 1, 0], [])
+    others = ResolvedSampling(frequency_penalty=1.0, presence_penalty=1.0)
+    row = RowContext(BLOCK, others, 0, 0, history)
+    torch.testing.assert_close(log_law(logits, [row]), torch.log_softmax(logits, dim=-1))
+    row = RowContext(BLOCK, ResolvedSampling(repetition_penalty=2.0), 0, 0, history)
+    expected = torch.log_softmax(torch.tensor([[1.0, -4.0, 1.0]]), dim=-1)
+    torch.testing.assert_close(log_law(logits, [row]), expected)
+
+
+def test_a_forbidden_stop_id_is_not_brought_back_by_a_bias(either_path):
+    sampling = ResolvedSampling(logit_bias=((1, 100.0),), min_tokens=1, stop_token_ids=(1,))
+    logits = torch.zeros(1, 3)
+    for mode in (GREEDY, COUPLED):
+        assert choose(logits, [RowContext(mode, sampling, 0, 0)]) != [1]
+        assert choose(logits, [RowContext(mode, sampling, 0, 1)]) == [1]
+
+
+tokens = st.lists(st.integers(0, 300), max_size=40)
+
+
+@given(tokens, st.lists(st.tuples(tokens, st.integers(0, 60))), tokens)
+@settings(max_examples=200, deadline=None)
+def test_a_history_grown_and_rewound_equals_one_made_anew(prompt, moves, path):
+    history, output = History(prompt), []
+    for added, cut in moves:
+        history.extend(tuple(added))
+        output += added
+        output = output[: len(output) - min(cut, len(output))]
+        history.rewind(len(output))
+        assert history.output_length == len(output)
+    ids, counts = history.counts(path)
+    found = dict(zip(ids.tolist(), counts.tolist(), strict=True))
+    text = [*output, *path]
+    assert found == {token: text.count(token) for token in {*prompt, *text}}
+    assert len(ids) == len(found)
+
+
+def test_a_history_is_not_changed_by_the_rows_that_read_it():
+    history = history_of([1], [2, 2])
+    history.counts((2, 9))[1][:] = 77
+    ids, counts = history.counts()
+    assert dict(zip(ids.tolist(), counts.tolist(), strict=True)) == {1: 0, 2: 2}
+
+
+@pytest.mark.parametrize("length", [-1, 3])
+def test_a_history_refuses_to_rewind_to_what_it_never_had(length):
+    with pytest.raises(ValueError, match="rewind"):
+        history_of([1], [2, 2]).rewind(length)
+
+
+def test_extending_a_history_costs_the_same_however_long_the_text_is():
+    history = history_of(range(5000), list(range(4000)))
+    ids, _ = history.counts()
+    history.extend([3])
+    assert np.shares_memory(ids, history.counts()[0])
+
+
+@pytest.mark.parametrize(
+    ("sampling", "wanted"),
+    [
+        ({}, False),
+        ({"temperature": 0.5, "top_p": 0.5, "logit_bias": ((1, 1.0),), "min_tokens": 3}, False),
+        ({"frequency_penalty": -0.1}, True),
+        ({"presence_penalty": 0.1}, True),
+        ({"repetition_penalty": 0.9}, True),
+    ],
+)
+def test_a_history_is_wanted_when_some_penalty_is_on(sampling, wanted):
+    assert wants_history(ResolvedSampling(**sampling)) is wanted

@@ -1,0 +1,292 @@
+"""No key of the DRAFT stream is ever drawn twice, whatever arrives and in whatever order."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.engine import noise
+from services.common.engine.noise import Stream
+from services.common.types import (
+    EMPTY_HASH,
+    CloseDraft,
+    CommitDraft,
+    Draft,
+    OpenDraft,
+    ResolvedSampling,
+    VerifyMode,
+    extend_hash,
+)
+from tests.services.drafter_kit import VOCAB, FakeEngine, Harness
+
+LAW = ResolvedSampling(max_tokens=200, presence_penalty=0.3)
+
+
+@contextmanager
+def recorded() -> Iterator[Counter[Any]]:
+    """Every key of the DRAFT stream that is derived, and how often."""
+    keys: Counter[Any] = Counter()
+    derive_key = noise.derive_key
+
+    def recording(seed: int, stream: Stream, *counters: int) -> tuple[int, int]:
+        if stream is Stream.DRAFT:
+            keys[seed, *counters] += 1
+        return derive_key(seed, stream, *counters)
+
+    with patch.object(noise, "derive_key", recording):
+        yield keys
+
+
+def draws(draft: Draft) -> list[int]:
+    """Candidates per drawn law of a draft."""
+    parents = draft.tree.parents
+    return [1] * len(draft.tree) if parents is None else list(Counter(parents).values())
+
+
+class Target:
+    """An orchestrator and a verifier with random verdicts, under the rules of the epoch.
+
+    The epoch moves at a rejection, at a bonus that nothing drafted confirms, and
+    at a re-open. Commands and drafts are under way for a while.
+    """
+
+    def __init__(self, choice: random.Random, mode: VerifyMode, candidates: int) -> None:
+        self.choice = choice
+        self.harness = Harness(FakeEngine())
+        self.harness.engine.kv_tokens_capacity = 10_000
+        self.mode, self.candidates = mode, candidates
+        self.epoch, self.committed = 1, []
+        self.tail: list[Draft] = []
+        self.commands: deque[Any] = deque()
+        self.drafts: deque[Draft] = deque()
+        self.drawn = 0
+        self.starts: set[tuple[int, int]] = set()
+        self.open()
+
+    def open(self) -> None:
+        opening = OpenDraft(
+            "s",
+            self.epoch,
+            (1, 2, 3),
+            tuple(self.committed),
+            self.mode,
+            LAW,
+            seed=7,
+            window=5,
+            num_candidates=self.candidates,
+        )
+        self.commands += (CloseDraft("s"), opening)
+
+    def deliver_command(self) -> None:
+        if self.commands:
+            self.harness.core.handle(0, self.commands.popleft())
+
+    def step(self) -> None:
+        entry = self.harness.core._entries.get((0, "s"))
+        room = entry.session.room if entry is not None else 0
+        self.harness.core.step()
+        for draft in self.harness.take():
+            self.absorb(draft, room)
+
+    def absorb(self, draft: Draft, room: int) -> None:
+        """Nothing is withheld but a second draft from the very same place."""
+        start = draft.epoch, draft.first_position
+        assert draft.tree.token_ids or room == 0 or start in self.starts
+        self.starts.add(start)
+        self.drawn += sum(draws(draft))
+        self.drafts.append(draft)
+
+    def deliver_draft(self) -> None:
+        if not self.drafts:
+            return
+        draft = self.drafts.popleft()
+        text = [*self.committed, *self.tail_tokens()]
+        fits = draft.first_position == len(text) and not self.has_tree()
+        if draft.epoch == self.epoch and fits and draft.tree.token_ids:
+            assert draft.prefix_hash == extend_hash(EMPTY_HASH, text)
+            self.tail.append(draft)
+
+    def tail_tokens(self) -> list[int]:
+        return [t for draft in self.tail if draft.tree.is_chain for t in draft.tree.token_ids]
+
+    def has_tree(self) -> bool:
+        return any(not draft.tree.is_chain for draft in self.tail)
+
+    def verdict(self) -> None:
+        """One block is verified: accepted to a leaf or not, with a token after it or not."""
+        path, whole = self.accepted()
+        extra = [] if whole and path and self.choice.random() < 0.6 else [self.token()]
+        left = self.tail_tokens()[len(path) :] if not self.has_tree() else []
+        confirmed = not extra or left[:1] == extra
+        base = len(self.committed)
+        self.committed += path + extra
+        if whole and confirmed and not self.has_tree():
+            self.shorten(len(path) + len(extra))
+        else:
+            self.tail = []
+        self.epoch += not (whole and confirmed)
+        self.commands.append(CommitDraft("s", self.epoch, base, (*path, *extra)))
+
+    def token(self) -> int:
+        return self.choice.randrange(VOCAB)
+
+    def accepted(self) -> tuple[list[int], bool]:
+        """Accepted tokens of the first block of the tail, and whether they reach a leaf."""
+        if not self.tail:
+            return [], True
+        tree = self.tail[0].tree
+        if tree.is_chain:
+            tokens = self.tail_tokens()
+            block = tokens[: self.choice.randint(1, len(tokens))]
+            kept = (
+                block if self.choice.random() < 0.6 else block[: self.choice.randrange(len(block))]
+            )
+            return kept, kept == block
+        node, path = self.choice.randrange(len(tree)), []
+        leaf = node not in (tree.parents or ())
+        while node >= 0:
+            path.append(tree.token_ids[node])
+            node = (tree.parents or ())[node]
+        return path[::-1], leaf
+
+    def shorten(self, count: int) -> None:
+        """The tail without its first `count` tokens; pieces are chains of one token here."""
+        while count > 0 and self.tail:
+            count -= len(self.tail.pop(0).tree)
+
+    def move(self) -> None:
+        """Anything that may happen next."""
+        kind = self.choice.random()
+        if kind < 0.35:
+            self.step()
+        elif kind < 0.55:
+            self.deliver_draft()
+        elif kind < 0.75:
+            self.deliver_command()
+        elif kind < 0.93:
+            self.verdict()
+        elif kind < 0.98:
+            self.harness.credit("s", self.choice.randint(0, 6))
+        else:
+            self.epoch += 1
+            self.tail = []
+            self.open()
+
+
+@pytest.mark.parametrize("candidates", [1, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_key_is_drawn_twice_in_a_long_life_and_nothing_is_withheld(
+    seed: int, candidates: int
+) -> None:
+    mode = (VerifyMode.STANDARD, VerifyMode.BLOCK)[seed % 2]
+    target = Target(random.Random(seed), mode, candidates)
+    with recorded() as keys:
+        while len(target.committed) < 180:
+            target.move()
+    assert keys.total() >= target.drawn > 100
+    assert max(keys.values()) == 1
+
+
+HOSTILE = st.lists(
+    st.one_of(
+        st.tuples(st.just("step"), st.integers(1, 6)),
+        st.tuples(st.just("credit"), st.integers(0, 6)),
+        st.tuples(st.just("bump"), st.just(0)),
+        st.tuples(st.just("agree"), st.integers(0, 4)),
+        st.tuples(st.just("contradict"), st.integers(0, 4)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(HOSTILE, st.integers(1, 3), st.sampled_from([VerifyMode.STANDARD, VerifyMode.BLOCK]))
+def test_no_key_is_drawn_twice_even_where_the_epoch_should_have_moved(
+    moves: list[tuple[str, int]], candidates: int, mode: VerifyMode
+) -> None:
+    harness = Harness(FakeEngine())
+    with recorded() as keys:
+        harness.open("s", [1, 2, 3], mode=mode, num_candidates=candidates, sampling=LAW, window=4)
+        session, epoch = harness.core._entries[0, "s"].session, 1
+        for kind, count in moves:
+            trunk = harness.drafter._sessions[0, "s"]._comb.trunk
+            tail = [*session.text, *trunk][3 + session.committed_length :]
+            match kind:
+                case "step":
+                    for _ in range(count):
+                        harness.core.step()
+                case "credit":
+                    harness.credit("s", count)
+                case "bump":
+                    epoch += 1
+                    harness.commit("s", session.committed_length, [], epoch)
+                case "agree":
+                    harness.commit("s", session.committed_length, tail[:count], epoch)
+                case "contradict":
+                    wrong = (tail[count] + 1) % VOCAB if count < len(tail) else 0
+                    harness.commit("s", session.committed_length, [*tail[:count], wrong], epoch)
+        harness.run()
+    assert not keys or max(keys.values()) == 1
+
+
+@pytest.mark.parametrize("candidates", [1, 2])
+def test_a_text_that_went_back_in_its_epoch_waits_until_it_has_passed_what_was_drawn(
+    candidates: int,
+) -> None:
+    harness = Harness(FakeEngine())
+    harness.open("s", [1, 2, 3], mode=VerifyMode.STANDARD, num_candidates=candidates, window=4)
+    first = harness.run()
+    tail = harness.core._entries[0, "s"].session.text[3:]
+    if candidates == 1:
+        harness.commit("s", 0, [(tail[0] + 1) % VOCAB])
+        (silent,) = harness.run()
+        assert (silent.tree.token_ids, silent.final) == ((), True)
+        harness.commit("s", 1, [0, 0, 0])
+    else:
+        harness.credit("s", 4)
+        (silent,) = harness.run()
+        assert (silent.tree.token_ids, silent.final) == ((), True)
+        harness.commit("s", 0, [first[0].tree.token_ids[1]])
+    assert harness.run()[0].tree.token_ids
+
+
+@pytest.mark.parametrize("candidates", [1, 2])
+def test_a_step_that_failed_and_is_asked_again_draws_each_key_once(candidates: int) -> None:
+    harness = Harness(FakeEngine())
+    harness.engine.bad_token = 9
+    for name, prompt in (("good", [1, 2]), ("bad", [3, 9])):
+        harness.open(name, prompt, mode=VerifyMode.BLOCK, num_candidates=candidates, window=3)
+    with recorded() as keys:
+        drafts = harness.run()
+    assert sum(sum(draws(draft)) for draft in drafts) == keys.total()
+    assert max(keys.values()) == 1
+
+
+def test_a_drawn_tree_is_not_continued_from_a_text_that_grew_by_its_trunk() -> None:
+    harness = Harness(FakeEngine())
+    harness.open("s", [1, 2, 3], mode=VerifyMode.STANDARD, num_candidates=2, window=4)
+    for _ in range(3):
+        harness.core.step()
+    harness.commit("s", 0, harness.drafter._sessions[0, "s"]._comb.trunk[:1])
+    with recorded() as keys:
+        (draft,) = harness.run()
+    nodes = {node for _, epoch, index, position, node, _ in keys if position == 1}
+    assert (draft.first_position, nodes) == (1, {0, 1, 3, 5})
+    assert keys.total() == len(draft.tree) == 8
+
+
+def test_exact_modes_draw_nothing() -> None:
+    for mode in (VerifyMode.GREEDY, VerifyMode.COUPLED):
+        harness = Harness(FakeEngine())
+        harness.open("s", [1, 2], mode=mode, num_candidates=2)
+        with recorded() as keys:
+            assert harness.run()
+        assert not keys

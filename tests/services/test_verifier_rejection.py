@@ -1,0 +1,293 @@
+"""STANDARD and BLOCK sessions on a verifier core: rows, retained logits, bad q, neighbours."""
+
+import random
+
+import pytest
+import torch
+
+from services.common.engine.sampling import RowContext, log_law
+from services.common.types import (
+    CloseVerify,
+    DraftTree,
+    FailureReason,
+    Proposal,
+    SparseRow,
+    Verify,
+    VerifyMode,
+)
+from tests.services.fake_engine import VOCAB, FakeEngine, law
+from tests.services.verifier_bench import PROMPT, Table, opening
+
+torch.set_num_threads(1)
+STANDARD, BLOCK = VerifyMode.STANDARD, VerifyMode.BLOCK
+MODES = [STANDARD, BLOCK]
+
+
+def target_law(opened, output):
+    """The target's law after prompt and output, float64 [V]."""
+    context = RowContext(opened.mode, opened.sampling, opened.seed, len(output))
+    return log_law(law([*opened.prompt, *output])[None], [context])[0].double().exp()
+
+
+def as_row(probabilities):
+    total = float(probabilities.sum())
+    return SparseRow(tuple(range(VOCAB)), tuple(float(p) / total for p in probabilities))
+
+
+def sampled(tokens, rows, parents=None):
+    return DraftTree(tuple(tokens), parents, tuple(rows), Proposal.SAMPLED)
+
+
+def perfect(opened, output, count, rng):
+    """Tokens drawn from the target's own law, with that law as q: every rule takes them."""
+    tokens, rows = [], []
+    for _ in range(count):
+        own = target_law(opened, [*output, *tokens])
+        rows.append(as_row(own))
+        tokens.append(rng.choices(range(VOCAB), own.tolist())[0])
+    return sampled(tokens, rows)
+
+
+def noisy(opened, output, count, rng):
+    """Tokens drawn from another law, with that law as q."""
+    tokens, rows = [], []
+    for _ in range(count):
+        own = target_law(opened, [*output, *tokens]) + 0.5 * torch.rand(VOCAB).double() / VOCAB
+        rows.append(as_row(own))
+        tokens.append(rng.choices(range(VOCAB), list(rows[-1].probabilities))[0])
+    return sampled(tokens, rows)
+
+
+def ask(round_, base_len, tree=None, session="s", epoch=1, **more):
+    return Verify(session, epoch, round_, base_len, tree or DraftTree(), **more)
+
+
+@pytest.fixture
+def table():
+    return Table()
+
+
+@pytest.fixture
+def rng():
+    torch.manual_seed(5)
+    return random.Random(5)
+
+
+def cached(table):
+    [session] = table.core._sessions.values()
+    return session
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_draft_drawn_from_the_targets_own_law_is_accepted_whole(table, rng, mode):
+    opened = table.opened(mode=mode)
+    tree = perfect(opened, [], 5, rng)
+    verdict = table.verdict(ask(1, 0, tree))
+    assert (verdict.token_ids[:5], verdict.accepted) == (tree.token_ids, 5)
+    assert (verdict.all_accepted, len(verdict.token_ids)) == (True, 6)
+    assert (verdict.mode, verdict.bad_q_rows) == (mode, 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_a_bonus_the_next_block_costs_one_row_less(table, rng, mode):
+    opened = table.opened(mode=mode)
+    first = perfect(opened, [], 3, rng)
+    output = list(table.verdict(ask(1, 0, first, want_bonus=False)).token_ids)
+    assert output == list(first.token_ids)
+    second = perfect(opened, output, 4, rng)
+    verdict = table.verdict(ask(2, 3, second, want_bonus=False))
+    assert verdict.token_ids == second.token_ids
+    assert table.engine.forwards[-2:] == [[4], [4]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_empty_block_after_one_accepted_whole_needs_no_forward(table, rng, mode):
+    opened = table.opened(mode=mode)
+    table.verdict(ask(1, 0, perfect(opened, [], 3, rng), want_bonus=False))
+    forwards = len(table.engine.forwards)
+    verdict = table.verdict(ask(2, 3, want_bonus=False))
+    assert (len(verdict.token_ids), verdict.base_len, verdict.all_accepted) == (1, 3, True)
+    assert len(table.engine.forwards) == forwards
+    assert table.verdict(ask(3, 4)).base_len == 4
+    assert len(table.engine.forwards) == forwards + 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_law_from_a_retained_row_is_the_law_of_a_fresh_forward(rng, mode):
+    """The same round of the same session draws the same token, retained or opened anew."""
+    first = Table()
+    opened = first.opened(mode=mode)
+    output = list(first.verdict(ask(1, 0, perfect(opened, [], 3, rng), want_bonus=False)).token_ids)
+    tree = noisy(opened, output, 4, rng)
+    kept = first.verdict(ask(2, 3, tree))
+    other = Table()
+    other.opened(opening(mode=mode, committed=tuple(output)))
+    assert other.verdict(ask(2, 3, tree)).token_ids == kept.token_ids
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_chained_block_follows_at_once(table, rng, mode):
+    opened = table.opened(mode=mode)
+    first = perfect(opened, [], 3, rng)
+    second = perfect(opened, first.token_ids, 3, rng)
+    one, two = table.run(
+        ask(1, 0, first, want_bonus=False),
+        ask(2, 3, second, want_bonus=False, extends_round=1),
+    )
+    assert one.token_ids + two.token_ids == first.token_ids + second.token_ids
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(4))
+def test_kv_and_text_agree_whatever_is_accepted(mode, seed):
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    table = Table()
+    opened = table.opened(mode=mode)
+    output, round_ = [], 0
+    while len(output) < 36:
+        round_ += 1
+        make = rng.choice([perfect, noisy])
+        tree = make(opened, output, rng.randrange(6), rng)
+        bonus = rng.random() < 0.4
+        verdict = table.verdict(ask(round_, len(output), tree, want_bonus=bonus))
+        assert verdict.token_ids[: verdict.accepted] == tree.token_ids[: verdict.accepted]
+        ends = bonus or not len(tree) or not verdict.all_accepted
+        assert len(verdict.token_ids) == verdict.accepted + ends
+        output += verdict.token_ids
+        session = cached(table)
+        fed = [*PROMPT, *output][: None if session.retained is not None else -1]
+        assert session.cache.tokens == fed
+        assert (session.retained is None) == ends
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_comb_of_candidates_is_judged_by_recursive_rejection(table, rng, mode):
+    opened = table.opened(mode=mode)
+    output, round_, taken = [], 0, set()
+    while len(output) < 30:
+        round_ += 1
+        q = target_law(opened, output)
+        two = rng.sample(range(VOCAB), 2)
+        below = target_law(opened, [*output, two[0]])
+        tree = sampled([*two, 3, 4], [as_row(q), as_row(below)], (-1, -1, 0, 0))
+        verdict = table.verdict(ask(round_, len(output), tree))
+        assert [tree.token_ids[node] for node in verdict.accepted_nodes] == list(
+            verdict.token_ids[: verdict.accepted]
+        )
+        taken.update(verdict.accepted_nodes)
+        output += verdict.token_ids
+        assert cached(table).cache.tokens == [*PROMPT, *output][:-1]
+    assert 0 in taken
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tree_may_follow_a_retained_row(table, rng, mode):
+    opened = table.opened(mode=mode)
+    output = list(table.verdict(ask(1, 0, perfect(opened, [], 2, rng), want_bonus=False)).token_ids)
+    trunk = perfect(opened, output, 2, rng)
+    rows = (trunk.q[0], trunk.q[1])
+    spare = next(t for t in range(VOCAB) if t != trunk.token_ids[0])
+    tree = sampled((trunk.token_ids[0], spare, trunk.token_ids[1]), rows, (-1, -1, 0))
+    verdict = table.verdict(ask(2, 2, tree))
+    assert verdict.accepted_nodes == (0, 2)
+    assert table.engine.forwards[-1] == [3]
+    output += verdict.token_ids
+    assert cached(table).cache.tokens == [*PROMPT, *output][:-1]
+
+
+BAD_ROWS = {
+    "missing": SparseRow((), ()),
+    "sum": SparseRow((0, 1), (0.5, 0.4)),
+    "negative": SparseRow((0, 1), (1.5, -0.5)),
+    "nan": SparseRow((0, 1), (float("nan"), 1.0)),
+    "unknown id": SparseRow((0, VOCAB), (0.5, 0.5)),
+    "twice": SparseRow((0, 0), (0.5, 0.5)),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fault", BAD_ROWS)
+def test_a_bad_row_is_counted_and_costs_speed_only(table, rng, mode, fault):
+    opened = table.opened(mode=mode)
+    tree = perfect(opened, [], 4, rng)
+    rows = (*tree.q[:2], BAD_ROWS[fault], tree.q[3])
+    verdict = table.verdict(ask(1, 0, sampled(tree.token_ids, rows)))
+    assert verdict.bad_q_rows == 1
+    assert verdict.accepted >= 2
+    assert not verdict.discarded
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_deterministic_draft_is_no_bad_row(table, mode):
+    table.opened(mode=mode)
+    verdict = table.verdict(ask(1, 0, DraftTree((1, 2, 3))))
+    assert (verdict.bad_q_rows, verdict.draft_tokens) == (0, 3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_round_draws_the_same_again_and_another_round_does_not(mode):
+    """Draws are keyed by term, epoch and round: equal keys repeat, others are fresh."""
+
+    def first_tokens(round_, epoch, term):
+        table = Table()
+        table.opened(opening(mode=mode, term=term, epoch=epoch))
+        return table.verdict(ask(round_, 0, epoch=epoch)).token_ids
+
+    assert first_tokens(1, 1, 1) == first_tokens(1, 1, 1)
+    others = {first_tokens(r, e, t) for r in range(1, 5) for e in range(1, 4) for t in (1, 2)}
+    assert len(others) > 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_neighbours_of_every_mode_do_not_change_a_verdict(rng, mode):
+    alone, together = Table(), Table()
+    opened = alone.opened(mode=mode)
+    tree = noisy(opened, [], 5, rng)
+    expected = alone.verdict(ask(1, 0, tree)).token_ids
+    together.opened(opening(mode=mode))
+    for name in VerifyMode:
+        together.opened(opening(name.name, mode=name, prompt=(3, 1), seed=4))
+    asks = [ask(1, 0, DraftTree((1, 2)), session=name.name) for name in VerifyMode]
+    events = together.run(ask(1, 0, tree), *asks)
+    assert {event.session: event for event in events}["s"].token_ids == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_law_that_is_not_finite_fails_that_session_only(mode):
+    table = Table(FakeEngine(poison=list(PROMPT)))
+    table.opened(mode=mode)
+    table.opened(opening("other", mode=mode, prompt=(3, 1)))
+    events = table.run(ask(1, 0), ask(1, 0, session="other"))
+    failed, fine = sorted(events, key=lambda event: hasattr(event, "token_ids"))
+    assert (failed.session, failed.reason) == ("s", FailureReason.INTERNAL)
+    assert len(fine.token_ids) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stored_verdict_is_never_drawn_again(table, rng, mode):
+    opened = table.opened(mode=mode)
+    command = ask(1, 0, noisy(opened, [], 5, rng))
+    verdict = table.verdict(command)
+    forwards = len(table.engine.forwards)
+    assert table.verdict(command) == verdict
+    assert len(table.engine.forwards) == forwards
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_closed_session_gives_its_memory_back(table, rng, mode):
+    opened = table.opened(mode=mode)
+    table.verdict(ask(1, 0, perfect(opened, [], 3, rng), want_bonus=False))
+    table.give(CloseVerify("s"))
+    assert table.engine.kv_tokens_used == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_logprobs_after_a_retained_row_are_those_of_the_raw_law(table, rng, mode):
+    opened = table.opened(mode=mode, logprobs=2, temperature=0.5)
+    output = list(table.verdict(ask(1, 0, perfect(opened, [], 2, rng), want_bonus=False)).token_ids)
+    verdict = table.verdict(ask(2, 2, perfect(opened, output, 2, rng)))
+    for token, shown in zip(verdict.token_ids, verdict.logprobs, strict=True):
+        raw = torch.log_softmax(law([*PROMPT, *output]), dim=-1)
+        assert shown.logprob == pytest.approx(float(raw[token]), abs=1e-5)
+        output.append(token)
