@@ -38,6 +38,9 @@ from services.common.types import Role, SessionStatus
 # A prompt this long (characters) is tokenized in a thread.
 LONG_PROMPT = 16_384
 DRAIN_POLL = 0.05
+# Levels of a drafted tree where the request names no window: each costs a step of the
+# drafter that nothing overlaps with.
+DEFAULT_TREE_DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +221,10 @@ class Inference:
         config = self._config(_name(key), spec, term)
         if spec.stop:
             config = replace(config, find_stop=text.scan)
-        policy = make_policy(self._options.pacing, config.window, fallback=self._options.fallback)
+        # A tree is drafted in front of the committed text and nothing can follow it: there is
+        # no drafting ahead, and only waiting for it gives one at all.
+        pacing = "fixed" if config.num_candidates > 1 else self._options.pacing
+        policy = make_policy(pacing, config.window, fallback=self._options.fallback)
         driver = SessionDriver(
             key,
             spec,
@@ -236,6 +242,9 @@ class Inference:
 
     def _config(self, name: str, spec: SessionSpec, term: int) -> SessionConfig:
         options = self._options
+        depth = options.num_speculative_tokens
+        if spec.num_candidates > 1:
+            depth = min(depth, DEFAULT_TREE_DEPTH)
         return SessionConfig(
             session=name,
             prompt=spec.prompt,
@@ -244,7 +253,7 @@ class Inference:
             seed=spec.seed,
             term=term,
             method=self._method(spec),
-            window=spec.window_cap or options.num_speculative_tokens,
+            window=spec.window_cap or depth,
             num_candidates=spec.num_candidates,
             vocab_size=self._target.worker.vocab_size,
             limits=options.limits,

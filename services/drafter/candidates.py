@@ -101,7 +101,8 @@ def _candidates(logits: Tensor, places: Sequence[Place], q_top: int) -> list[Lev
 def _drawn(logits: Tensor, places: Sequence[Place], q_top: int) -> list[Level]:
     rows = [place.row for place in places]
     ids, q = (part.cpu() for part in top_law(logits, rows, min(q_top, logits.shape[-1])))
-    sizes = _sizes(q)
+    # A row without a finite law has no mass at all.
+    sizes: list[int] = (q > 0).sum(-1).tolist()
     counts = [min(place.count, size) for place, size in zip(places, sizes, strict=True)]
     picks = _draw_all(q.clone(), places, counts)
     return [
@@ -120,12 +121,6 @@ def _draw_all(left: Tensor, places: Sequence[Place], counts: Sequence[int]) -> l
         for i, column in zip(rows, drawn, strict=True):
             picks[i].append(column)
     return picks
-
-
-def _sizes(q: Tensor) -> list[int]:
-    """How many tokens of each law [R, n], best first, have mass; 0 for what is no law."""
-    sizes: list[int] = ((q > 0).sum(-1) * q.isfinite().all(-1)).tolist()
-    return sizes
 
 
 def _sparse(ids: Tensor, q: Tensor) -> SparseRow | None:

@@ -10,9 +10,9 @@ Rules:
 1.  A comb stands in front of a text. It grows from the root down, and its shape
     depends on drawn tokens in one way: nothing is drafted after a trunk token
     that ends the text. That token is part of the draft.
-2.  What is built stays while the text and the epoch do. When the text took in
-    trunk tokens and no others, a comb that `advances` goes on from there; any
-    other change drops it.
+2.  What is built stays while the text and the epoch do. A comb that `advances`
+    (its tokens are a function of the text) also outlives an epoch, and goes on
+    from a text that took in trunk tokens and no others. All else drops it.
 3.  K/V of a trunk token that did not become text is dropped before the next step.
 """
 
@@ -91,7 +91,7 @@ class Comb:
             return len(text) + len(self.trunk)
         same = common_prefix(self.trunk, text[self.root :])
         right = self.root + same
-        goes_on = self._advances and epoch == self.epoch and right == len(text)
+        goes_on = self._advances and right == len(text)
         kept = self.levels[same:] if goes_on else []
         self.trunk = self.trunk[same:] if kept else []
         self.levels, self.root, self.epoch = kept, len(text), epoch

@@ -15,11 +15,10 @@ a tree, nothing is drafted until the text has passed the last start.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from services.common.engine import KVCache
 from services.common.engine.sampling import History, RowContext, wants_history
-from services.common.types import DraftTree, OpenDraft, ResolvedSampling
+from services.common.types import DraftTree, OpenDraft
 from services.drafter.candidates import PROPOSALS, Place
 from services.drafter.comb import MAX_TREE_NODES, Comb, Level
 from services.drafter.protocol import Ask
@@ -37,7 +36,7 @@ class ModelSession:
         self._seed = opening.seed
         self._drafter_index = opening.drafter_index
         self._prompt_length = len(opening.prompt)
-        self._sampling = _within(opening.sampling, vocab_size)
+        self._sampling = opening.sampling
         self._count = max(1, min(opening.num_candidates, vocab_size, MAX_TREE_NODES))
         self._history = History(opening.prompt) if wants_history(self._sampling) else None
         self._comb = Comb(advances=opening.mode.exact_match)
@@ -116,10 +115,3 @@ class ModelSession:
         if self._history is not None:
             self._history.extend(text[self._prompt_length + self._history.output_length :])
         return self._history
-
-
-def _within(sampling: ResolvedSampling, vocab_size: int) -> ResolvedSampling:
-    """The parameters without ids that are never proposed."""
-    stops = tuple(token for token in sampling.stop_token_ids if token < vocab_size)
-    bias = tuple((token, value) for token, value in sampling.logit_bias if token < vocab_size)
-    return replace(sampling, stop_token_ids=stops, logit_bias=bias)

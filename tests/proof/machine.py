@@ -9,35 +9,33 @@ waiting is decided by the policy that is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core import rounds
-from orchestrator.core.events import Begin, DraftArrived, Event, Persisted, WorkerAttached
+from orchestrator.core.events import Begin, DraftArrived, Persisted, WorkerAttached
 from orchestrator.core.events import WorkerOpened as Opened
-from orchestrator.core.pacing import Outcome as Round
-from orchestrator.core.pacing import Policy, Send, View
-from orchestrator.core.state import Limits, SessionConfig
+from orchestrator.core.pacing import Policy
+from orchestrator.core.state import SessionConfig
 from services.common.types import (
     EMPTY_HASH,
     CommitDraft,
     Credit,
     Draft,
-    DraftTree,
     OpenDraft,
     OpenVerify,
-    Proposal,
-    ResolvedSampling,
     Role,
     Verdict,
     Verify,
     VerifyMode,
     extend_hash,
 )
-from tests.proof.laws import Fate, Law, Text, drafted, row, texts
+from tests.proof.laws import texts
+from tests.proof.setups import SCHEDULES, Habits, Restless, session
 from tests.proof.worlds import (
     Drafter,
     Verifier,
@@ -50,74 +48,9 @@ from tests.proof.worlds import (
     told,
 )
 
-Rule = Callable[[Text, DraftTree, VerifyMode], Sequence[Fate]]
 Branches = Sequence[tuple[float, World]]
 Probabilities = NDArray[np.float64]
-
-# Whose turn it is: a worker's, or that of the wire into or out of one.
-SCHEDULES = {
-    "ahead": "place place >d d> d d> d d> >v v> d d> store",
-    "slow verifier": "place place >d d> d d> >v d d> d d> v> store",
-    "chained": "place place >d d> d d> >v v> d d> d d> d d> >d store",
-    "late drafts": "place place >v v> >d d> d >v v> d> store",
-    "mortal": "place place >d d> d v? d> d >v d? v? v> d> store",
-}
 ENOUGH_WORKERS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Restless:
-    """Sends at once whatever there is, and decodes plainly where there is nothing."""
-
-    window: int
-
-    def decide(self, view: View) -> Send:
-        """Never wait."""
-        return Send(min(view.drafted, view.room))
-
-    def observe(self, outcome: Round) -> Restless:
-        """Learn nothing."""
-        return self
-
-
-def sampled(text: Text, token: int) -> DraftTree:
-    """A token with the law it was drawn from."""
-    return DraftTree((token,), None, (row(drafted(text)),), Proposal.SAMPLED)
-
-
-@dataclass(frozen=True)
-class Habits:
-    """How the workers behave: the rule of the verifier, and what the drafter sends.
-
-    `law` is what the drafter draws from after a text, and `tree` what it sends with the
-    token drawn. A token that it `ends` with is its last until a verdict; one that it
-    `holds` leaves together with the next. `deliver` stands between the workers and the
-    machine.
-    """
-
-    rule: Rule
-    law: Callable[[Text], Law] = drafted
-    tree: Callable[[Text, int], DraftTree] = sampled
-    ends: Callable[[int], bool] = lambda token: False
-    holds: Callable[[int], bool] = lambda token: False
-    deliver: Callable[[World, Event], tuple[World, Event]] = lambda world, event: (world, event)
-
-
-def session(
-    mode: VerifyMode,
-    *,
-    window: int = 2,
-    max_tokens: int = 3,
-    stops: Text = (),
-    seed: int = 1,
-    max_in_flight: int = 1,
-) -> SessionConfig:
-    """A session on the small laws; its workers may fail as often as a test wants."""
-    limits = Limits(max_in_flight=max_in_flight, worker_attempts=1000, drafter_backoff=0.0)
-    sampling = ResolvedSampling(max_tokens=max_tokens, stop_token_ids=stops)
-    return SessionConfig(
-        "s", (0,), mode, sampling, seed, method="model", window=window, limits=limits
-    )
 
 
 class Cluster:
@@ -321,3 +254,21 @@ class Cluster:
         sent = (DraftArrived(0.0, own.name, each) for each in held)
         own = replace(own, text=text, held=(), ended=ended)
         return world.but(drafter=own).put("d>", *sent)
+
+
+def cluster(
+    mode: VerifyMode,
+    habits: Habits,
+    schedule: str = "ahead",
+    policy: Policy | None = None,
+    max_in_flight: int = 2,
+    **more: Any,
+) -> Cluster:
+    """A session of `session(mode, ...)` and everything that may become of it."""
+    config = session(mode, max_in_flight=max_in_flight, **more)
+    return Cluster(config, policy or Restless(config.window), schedule, habits)
+
+
+def error(worlds: Cluster) -> float:
+    """The total variation between the law of the text and the target's."""
+    return worlds.distance(worlds.law(worlds.first()))

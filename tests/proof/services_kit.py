@@ -59,6 +59,7 @@ class Services:
 
     `burst`: tokens that the drafter hands over in one message; `blocks`: most of
     them at the verifier at once; `angle`: how far the draft model is from the target;
+    `vocab`: the size of their vocabulary;
     `target_table`, `draft_table`: whether forwards are looked up (`table_engine`).
     """
 
@@ -67,6 +68,7 @@ class Services:
     blocks: int = 1
     pacing: str = "eager"
     angle: float = 0.3
+    vocab: int = VOCAB
     target_table: bool = False
     draft_table: bool = True
 
@@ -76,6 +78,7 @@ class Sample:
     """What the sessions of one case gave; rounds and draft tokens are counted by session."""
 
     case: Case
+    vocab: int
     texts: tuple[Text, ...]
     rounds: tuple[int, ...]
     drafted: tuple[int, ...]
@@ -84,7 +87,7 @@ class Sample:
 
     def fit(self) -> Fit:
         """Against the target's exact law."""
-        return fit(self.texts, law_of(target_model(), self.case.resolved))
+        return fit(self.texts, law_of(target_model(self.vocab), self.case.resolved))
 
     @property
     def accepted_per_round(self) -> tuple[float, float]:
@@ -147,13 +150,13 @@ def _joined(first: Proposed, second: Proposed) -> Proposed:
     return replace(second, tree=replace(first.tree, token_ids=tokens, q=rows))
 
 
-async def start_workers(
-    services: Services, method: Callable[[Any], Any]
-) -> tuple[Worker, Worker]:
+async def start_workers(services: Services, method: Callable[[Any], Any]) -> tuple[Worker, Worker]:
     """The verifier and the drafter of the two-token models."""
-    target = engine_of(target_model(), letters(), table=services.target_table)
-    draft = engine_of(draft_model(services.angle), letters(), table=services.draft_table)
-    return await start_verifier_of(target), await start_drafter_of(method(draft), services.burst)
+    target, tokenizer = target_model(services.vocab), letters(services.vocab)
+    verifier = engine_of(target, tokenizer, table=services.target_table)
+    draft = draft_model(services.angle, services.vocab)
+    drafter = method(engine_of(draft, tokenizer, table=services.draft_table))
+    return await start_verifier_of(verifier), await start_drafter_of(drafter, services.burst)
 
 
 def engine_of(model: Any, tokenizer: Any, table: bool = False) -> Any:
@@ -199,19 +202,22 @@ async def sample(
         num_speculative_tokens=services.window,
         limits=Limits(max_in_flight=services.blocks, deadline=3600.0),
     ) as running:
-        sizes = dict.fromkeys(range(len(cases)), -(-tokens // length))
+        sessions = -(-tokens // length)
         runs = [
-            [_run(running, case, length, seed + 10_000 * at + n, n) for n in range(sizes[at])]
+            [
+                _run(running, case, services.vocab, length, seed + 10_000 * at + n, n)
+                for n in range(sessions)
+            ]
             for at, case in enumerate(cases)
         ]
         done = await asyncio.gather(*(asyncio.gather(*one) for one in runs))
-    return [_gathered(case, one) for case, one in zip(cases, done, strict=True)]
+    return [_gathered(case, services.vocab, one) for case, one in zip(cases, done, strict=True)]
 
 
 async def _run(
-    running: Cluster, case: Case, length: int, seed: int, number: int
+    running: Cluster, case: Case, vocab: int, length: int, seed: int, number: int
 ) -> tuple[Text, Generation]:
-    prompt = (number % VOCAB, (7 * number + 3) % VOCAB, (5 * number + 1) % VOCAB)
+    prompt = (number % vocab, (7 * number + 3) % vocab, (5 * number + 1) % vocab)
     generation = await running.client.generate(
         tokens=prompt,
         seed=seed,
@@ -226,11 +232,12 @@ async def _run(
     return Text(prompt, generation.token_ids), generation
 
 
-def _gathered(case: Case, runs: Sequence[tuple[Text, Generation]]) -> Sample:
+def _gathered(case: Case, vocab: int, runs: Sequence[tuple[Text, Generation]]) -> Sample:
     figures = [generation.speculation for _, generation in runs]
     rounds = [stats for _, generation in runs for stats in generation.rounds]
     return Sample(
         case,
+        vocab,
         tuple(text for text, _ in runs),
         tuple(figure.num_spec_steps for figure in figures),
         tuple(figure.num_draft_tokens for figure in figures),

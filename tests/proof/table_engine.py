@@ -73,7 +73,9 @@ class TableEngine:
         pairs = [_pairs(segment)[segment.logits_from :] for segment in segments]
         for segment in segments:
             segment.cache.tokens += segment.token_ids
-        places = torch.tensor([pair for own in pairs for pair in own], dtype=torch.int64).view(-1, 2)
+        places = torch.tensor([pair for own in pairs for pair in own], dtype=torch.int64).view(
+            -1, 2
+        )
         rows = self._table[places[:, 0], places[:, 1]]
         return list(rows.split([len(own) for own in pairs]))
 

@@ -27,14 +27,16 @@ PLAIN = [
 ]
 TREES = [
     Case("standard tree", "standard", {"temperature": 0.7}, {"num_candidates": 3}),
-    Case("standard hot tree", "standard", {"temperature": 1.3, "top_p": 0.9}, {"num_candidates": 3}),
+    Case(
+        "standard hot tree", "standard", {"temperature": 1.3, "top_p": 0.88}, {"num_candidates": 3}
+    ),
     Case("coupled tree", "coupled", {"temperature": 1.3, "top_k": 5}, {"num_candidates": 3}),
 ]
 CHAINED = [
     Case("coupled chained", "coupled", {"temperature": 0.7}),
     Case("standard chained", "standard", {"temperature": 1.3}),
     Case("standard chained top_k", "standard", {"temperature": 0.7, "top_k": 5}),
-    Case("block chained", "block", {"temperature": 1.3, "top_p": 0.9}),
+    Case("block chained", "block", {"temperature": 1.3, "top_p": 0.88}),
     Case("block chained cold", "block", {"temperature": 0.7}),
 ]
 TOGETHER = Services(window=5, burst=5, pacing="fixed", angle=0.2)

@@ -7,6 +7,7 @@ a text of any length is a table [V, V, V], and a text can be tested against it.
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import cache
 from typing import Any
@@ -23,11 +24,11 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @cache
-def target_model(seed: int = 0, sharpness: float = 0.5) -> Any:
+def target_model(vocab: int = VOCAB, seed: int = 0, sharpness: float = 0.5) -> Any:
     """The model whose law is promised; `sharpness` scales its logits."""
     model = tiny_model(
         "mistral",
-        vocab=VOCAB,
+        vocab=vocab,
         seed=seed,
         num_hidden_layers=1,
         sliding_window=2,
@@ -43,9 +44,12 @@ def target_model(seed: int = 0, sharpness: float = 0.5) -> Any:
 
 
 @cache
-def draft_model(angle: float = 0.3, seed: int = 0, sharpness: float = 0.5) -> Any:
+def draft_model(
+    angle: float = 0.3, vocab: int = VOCAB, seed: int = 0, sharpness: float = 0.5
+) -> Any:
     """A model `angle` radians away from the target: 0 is the target itself, pi/2 a stranger."""
-    model, stranger = tiny_copy(seed, sharpness), target_model(seed + 1000, sharpness)
+    model = copy.deepcopy(target_model(vocab, seed, sharpness))
+    stranger = target_model(vocab, seed + 1000, sharpness)
     with torch.no_grad():
         for own, other in zip(model.parameters(), stranger.parameters(), strict=True):
             if own.dim() >= 2:
@@ -53,30 +57,25 @@ def draft_model(angle: float = 0.3, seed: int = 0, sharpness: float = 0.5) -> An
     return model
 
 
-def tiny_copy(seed: int, sharpness: float) -> Any:
-    """The target's weights in a model of its own."""
-    return target_model.__wrapped__(seed, sharpness)
-
-
 @cache
-def letters() -> Any:
-    """A tokenizer of `VOCAB` single letters; the last one ends a text, unless that is ignored."""
+def letters(vocab: int = VOCAB) -> Any:
+    """A tokenizer of `vocab` single letters; the last one ends a text, unless that is ignored."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = {letter: token for token, letter in enumerate(_LETTERS[:VOCAB])}
+    words = {letter: token for token, letter in enumerate(_LETTERS[:vocab])}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=_LETTERS[VOCAB - 1])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=_LETTERS[vocab - 1])
 
 
 @torch.no_grad()
 def raw_logits(model: Any) -> np.ndarray:
     """Logits after every pair of tokens, float64 [V, V, V]."""
-    pairs = torch.cartesian_prod(torch.arange(VOCAB), torch.arange(VOCAB))
-    logits = model(pairs).logits[:, -1]
-    return logits.double().numpy().reshape(VOCAB, VOCAB, VOCAB)
+    tokens = torch.arange(model.config.vocab_size)
+    logits = model(torch.cartesian_prod(tokens, tokens)).logits[:, -1]
+    return logits.double().numpy().reshape((len(tokens),) * 3)
 
 
 def law_of(model: Any, sampling: ResolvedSampling) -> np.ndarray:
@@ -85,8 +84,9 @@ def law_of(model: Any, sampling: ResolvedSampling) -> np.ndarray:
     Raises ValueError if a token lies so near an edge of top_p or min_p that float32
     cannot tell on which side.
     """
-    logits = raw_logits(model).reshape(-1, VOCAB)
-    return np.stack([_row(one, sampling) for one in logits]).reshape(VOCAB, VOCAB, VOCAB)
+    logits = raw_logits(model)
+    rows = [_row(one, sampling) for one in logits.reshape(-1, len(logits))]
+    return np.stack(rows).reshape(logits.shape)
 
 
 def _row(logits: np.ndarray, sampling: ResolvedSampling) -> np.ndarray:

@@ -8,7 +8,7 @@ import torch
 from services.common.engine.noise import Stream
 from services.common.types import DraftTree, Proposal, SparseRow, VerifyMode
 from services.verifier.rules import judge
-from services.verifier.rules.rows import is_law, read_rows
+from services.verifier.rules.rows import gather_laws, is_law, read_blocks, read_rows
 from tests.rules.blocks import P, Q, proposed, sampled_chain
 from tests.rules.worlds import sparse
 
@@ -138,6 +138,21 @@ def test_a_q_beyond_the_targets_vocabulary_is_bad_and_a_smaller_one_is_not():
     outcome = judge([proposed(smaller, P[:2], (0.5,))])[0]
     assert outcome.path == ()
     assert outcome.law.tolist() == pytest.approx([0, 0.625, 0.375])
+
+
+@both_rules
+def test_the_true_q_is_what_was_sent_over_its_sum(mode):
+    row = SparseRow((0, 1), (0.5 * 1.00009, 0.5 * 1.00009))
+    block = proposed(tree_of((0,), None, row), np.full((2, 2), 0.5), (1 - 1e-6,), mode)
+    assert judge([block])[0].path == (0,)
+
+
+def test_every_gathered_row_is_a_law_and_the_padding_has_no_target_mass():
+    long = sampled_chain(Q, (0, 0, 2))
+    short = tree_of((0,), None, SparseRow((0,), (1.0,)))
+    laws = gather_laws(read_blocks([proposed(long, P, ALWAYS), proposed(short, P[:2], ALWAYS)]))
+    assert laws.q.sum(-1).tolist() == pytest.approx([1] * 5)
+    assert laws.log_p.exp().sum(-1).tolist() == pytest.approx([1, 1, 1, 0.2, 0])
 
 
 # --- batches and numbers ----------------------------------------------------------

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.types import VerifyMode
-from services.verifier.rules import block
+from services.common.types import DraftTree, Proposal, SparseRow, VerifyMode
+from services.verifier.rules import block, judge
 from tests.rules import reference
-from tests.rules.blocks import Numbers, P, Q, judged_chain
+from tests.rules.blocks import Numbers, P, Q, judged_chain, proposed
 from tests.rules.enumeration import Round, end_of, expected_accepted
 from tests.rules.worlds import Drafter, World, chain, sparse, texts
 
@@ -89,12 +89,33 @@ def test_a_lost_token_cannot_be_made_good_by_later_ones():
     assert block.log_reach(log_ratio)[0].tolist() == [-math.inf] * 3
 
 
+def test_a_reach_near_nothing_leaves_a_law_all_the_same():
+    p = np.array([[1e-312, 1.0], [0.5, 0.5], [0.5, 0.5]])
+    rows = (sparse(np.array([0.5, 0.5])), SparseRow((0, 1), (1.0, 0.0)))
+    tree = DraftTree((0, 0), None, rows, Proposal.SAMPLED)
+    outcome = judge([proposed(tree, p, (0.0, 0.5), "BLOCK")])[0]
+    assert outcome.path == (0,)
+    assert outcome.law.tolist() == [0.0, 1.0]
+
+
 def test_a_law_outside_the_drafts_support_is_all_residual():
     # The target's 0.7 outside the two known tokens is never looked at.
     log_p = torch.tensor([[[0.1, 0.2]]], dtype=torch.float64).log()
     q = torch.tensor([[[0.5, 0.5]]], dtype=torch.float64)
     h = block.thresholds(torch.tensor([[math.log(0.5)]], dtype=torch.float64), log_p, q)
     assert float(h) == pytest.approx(0.35 / (0.35 + 0.5), abs=1e-15)
+
+
+def test_equal_laws_behind_a_full_reach_accept_for_certain():
+    log_p = torch.tensor([[[0.25, 0.75]]], dtype=torch.float64).log()
+    h = block.thresholds(torch.zeros(1, 1, dtype=torch.float64), log_p, log_p.exp())
+    assert float(h) == 1.0
+
+
+def test_rounding_above_one_makes_no_threshold_negative():
+    log_p = torch.tensor([[[0.25, 0.75]]], dtype=torch.float64).log() + 1e-7
+    half = torch.tensor([[math.log(0.5)]], dtype=torch.float64)
+    assert float(block.thresholds(half, log_p, log_p.exp())) == 0.0
 
 
 # --- by enumeration ---------------------------------------------------------------

@@ -55,6 +55,12 @@ def test_a_number_at_the_ratio_itself_rejects():
     assert one_node([0.25, 0.75], [0.5, 0.5], [0], [0.4999])[0] == 0
 
 
+def test_a_target_that_rounds_above_one_is_taken_over_its_sum():
+    above = [0.25 * 1.01, 0.75 * 1.01]
+    assert one_node(above, [0.5, 0.5], [0], [0.502])[0] == -1
+    assert one_node(above, [0.5, 0.5], [0], [0.498])[0] == 0
+
+
 def test_a_token_drawn_twice_is_rejected_twice():
     assert one_node([0.25, 0.75], [0.5, 0.5], [0, 0, 1], [0.6, 0.0, 0.99])[0] == 2
 

@@ -3,7 +3,12 @@ import random
 import pytest
 
 from services.common.types import DraftTree
-from services.verifier.rules import Walk, depths, walk, walk_rows
+from services.verifier.rules import Walk, walk_rows
+from services.verifier.trees import depths
+
+
+def walk(tree, choices):
+    return walk_rows([tree], lambda places: [choices[row] for _, row in places])[0]
 
 
 def walk_chain(tokens, choices):
@@ -54,12 +59,6 @@ def test_a_tree_walk_that_ends_at_a_short_leaf_is_full_acceptance():
 
 def test_the_first_of_equal_children_wins():
     assert walk_tree([5, 5, 7], [-1, -1, 0], [5, 7, 0, 2]) == Walk((0, 2), 2, True)
-
-
-def test_depths_count_from_the_committed_text():
-    assert depths(DraftTree()) == [0]
-    assert depths(DraftTree((1, 2))) == [0, 1, 2]
-    assert depths(DraftTree((1, 2, 3, 4), (-1, -1, 0, 2))) == [0, 1, 1, 2, 3]
 
 
 def test_a_chain_given_as_a_tree_walks_alike():

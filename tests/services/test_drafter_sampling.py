@@ -205,6 +205,8 @@ def test_drawn_tokens_have_the_law_that_is_sent() -> None:
     drafts = drawn(1, 200)
     counts = Counter(token for draft in drafts for token in draft.tree.token_ids)
     assert sum(counts.values()) == 200 * 60
+    for draft in drafts:
+        assert replayed(draft, int(draft.session), 0) == list(draft.tree.token_ids)
     assert p_value(counts, dict(enumerate(Constant.LAW.tolist()))) > 1e-6
     pairs: Counter[Any] = Counter()
     for session in range(200):

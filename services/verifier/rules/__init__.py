@@ -10,8 +10,8 @@ Every rule is a short pure function of tensors and of the random numbers, so its
 exactness is proven by enumeration.
 """
 
-from services.verifier.rules.exact import Walk, depths, walk, walk_rows
+from services.verifier.rules.exact import Walk, walk_rows
 from services.verifier.rules.judge import judge
 from services.verifier.rules.proposed import Outcome, Proposed
 
-__all__ = ["Outcome", "Proposed", "Walk", "depths", "judge", "walk", "walk_rows"]
+__all__ = ["Outcome", "Proposed", "Walk", "judge", "walk_rows"]

@@ -46,5 +46,5 @@ def first_accepted(
         taken = torch.where(hit, candidate, taken)
         missed = (tried & ~hit)[:, None]
         p = torch.where(missed, (p - mass * q).clamp(min=0), p)
-        q = torch.where(missed & without_replacement[:, None], q.scatter(-1, place, 0.0), q)
+        q = torch.where(without_replacement[:, None], q.scatter(-1, place, 0.0), q)
     return taken, p

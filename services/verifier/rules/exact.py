@@ -31,11 +31,6 @@ class Walk:
     all_accepted: bool
 
 
-def walk(tree: DraftTree, choices: Sequence[int]) -> Walk:
-    """Follow the target's `choices` (one per row, 1 + len(tree)) through a chain or tree."""
-    return walk_rows([tree], lambda places: [choices[row] for _, row in places])[0]
-
-
 def walk_rows(
     trees: Sequence[DraftTree], choose: Choose, starts: Sequence[int] | None = None
 ) -> list[Walk]:
@@ -72,16 +67,6 @@ def children(tree: DraftTree) -> dict[int, list[int]]:
     for node, parent in enumerate(tree.parents):
         below.setdefault(parent + 1, []).append(node)
     return {row: below[row] for row in sorted(below)}
-
-
-def depths(tree: DraftTree) -> list[int]:
-    """Per row (1 + n), how many tokens after the committed text it stands: the root has 0."""
-    if tree.parents is None:
-        return list(range(len(tree) + 1))
-    levels = [0]
-    for parent in tree.parents:
-        levels.append(levels[parent + 1] + 1)
-    return levels
 
 
 def _nodes_by_token(tree: DraftTree) -> dict[int, dict[int, int]]:

@@ -126,7 +126,7 @@ def gather_laws(cases: Sequence[Case]) -> Laws:
     behind = torch.arange(width) >= lengths[:, None]
     log_p = _target_at(cases, ids).masked_fill(behind, -torch.inf)
     padding = torch.zeros(1, width, dtype=torch.float64)
-    padding[0, 0] = 1.0
+    padding[0, 0] = 1.0  # A law, so that no ratio there is 0 / 0.
     return Laws(
         torch.cat((q / q.sum(-1, keepdim=True), padding)),
         torch.cat((log_p, torch.full_like(padding, -torch.inf))),

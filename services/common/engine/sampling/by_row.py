@@ -23,6 +23,9 @@ _Row = NDArray[np.float32]
 _Ids = NDArray[np.int64]
 _Words = NDArray[np.uint32]
 
+_LIGHT = 1e-3
+"""A token with less than this share of 1 - top_p is not expected in a nucleus."""
+
 _FEW = 128
 """So few tokens are worked out exactly at once."""
 
@@ -111,11 +114,15 @@ def _nucleus_edge(row: _Row, top: np.float32, law: ResolvedSampling) -> np.float
     """
     weights = torch.from_numpy(row - top).mul_(1.0 / law.temperature).exp_()
     total = float(weights.sum())
-    # Tokens so light that all together stay below 1 - top_p are outside: no need to sort them.
-    floor = float(top) + law.temperature * math.log((1.0 - law.top_p) * total / len(row))
-    ordered = np.sort(_above(row, np.float32(floor)))[::-1]
-    mass = np.exp((ordered - np.float64(top)) / law.temperature).cumsum()
-    index = int(mass.searchsorted(law.top_p * total))
+    # Tokens so light that all together stay below 1 - top_p are outside: they need no sort.
+    # The nucleus nearly always ends far above them.
+    for light in (_LIGHT, 1.0 / len(row)):
+        floor = float(top) + law.temperature * math.log((1.0 - law.top_p) * total * light)
+        ordered = np.sort(_above(row, np.float32(floor)))[::-1]
+        mass = np.exp((ordered - np.float64(top)) / law.temperature).cumsum()
+        index = int(mass.searchsorted(law.top_p * total))
+        if index < len(ordered):
+            break
     return np.float32(ordered[min(index, len(ordered) - 1)])
 
 
@@ -181,9 +188,8 @@ def _winners(row: _Row, context: RowContext, count: int) -> _Ids:
 
 def _fastest(row: _Row, top: np.float32, temperature: float, words: _Words, count: int) -> _Ids:
     """Indices of the `count` best of score / T - log E, best first."""
-    runners = np.arange(len(row))
-    if len(row) > _FEW:
-        runners = _contenders(row, top, temperature, words, count)
+    few = len(row) <= _FEW
+    runners = np.arange(len(row)) if few else _contenders(row, top, temperature, words, count)
     exact = _perturbed(row[runners], top, temperature, words[runners])
     order = np.argsort(-exact, kind="stable")[:count]
     return runners[order[np.isfinite(exact[order])]]

@@ -1,0 +1,231 @@
+"""Known wrong ways of speculative sampling, patched into the real services: each is caught.
+
+The test that the right services pass (`test_services_law`) must fail for every one
+of them. A small vocabulary and a draft model that errs a good deal make a few
+thousand tokens enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.core import rounds, verdicts
+from services.common.engine.noise import Stream, uniform
+from services.common.engine.sampling import log_law
+from services.common.types import SparseRow
+from services.drafter import candidates
+from services.drafter.model import ModelDrafter
+from services.drafter.protocol import Ask, Proposed
+from services.verifier import judging
+from services.verifier.rules import block, chains, rows
+from services.verifier.session import VerifySession
+from tests.proof.goodness_of_fit import ALARM
+from tests.proof.services_kit import Case, Services, sample
+
+SMALL = Services(window=3, burst=3, pacing="fixed", angle=0.4, vocab=4, target_table=True)
+BLOCK = Case("block", "block")
+STANDARD = Case("standard", "standard")
+LENGTH = 400
+
+
+async def p_value(
+    case: Case, tokens: int, services: Services = SMALL, method: Any = ModelDrafter
+) -> float:
+    [one] = await sample([case], tokens, LENGTH, services, method=method)
+    print(one)
+    return one.fit().p_value
+
+
+class Changed:
+    """The model drafter with one habit more: `change(ask, proposed)` is what it answers."""
+
+    def __init__(self, engine: Any) -> None:
+        self._method = ModelDrafter(engine)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def propose(self, asks: list[Ask]) -> list[Proposed]:
+        answers = self._method.propose(asks)
+        return [self.change(*pair) for pair in zip(asks, answers, strict=True)]
+
+    def change(self, ask: Ask, proposed: Proposed) -> Proposed:
+        raise NotImplementedError
+
+
+# --- of the rules -----------------------------------------------------------------
+
+
+async def test_a_block_rule_that_stops_at_the_first_rejection_is_caught(monkeypatch):
+    def first_rejection(h, u):
+        return (u < h).long().cumprod(-1).sum(-1)
+
+    monkeypatch.setattr(block, "accepted", first_rejection)
+    assert await p_value(BLOCK, 4_000) < ALARM
+
+
+@pytest.mark.proof
+async def test_a_residual_without_the_reach_is_caught(monkeypatch):
+    rightly = chains._left_over
+
+    def unscaled(log_p, q, log_scale, accepted):
+        return rightly(log_p, q, torch.zeros_like(log_scale), accepted)
+
+    monkeypatch.setattr(chains, "_left_over", unscaled)
+    assert await p_value(BLOCK, 40_000) < ALARM
+
+
+async def test_a_residual_drawn_with_the_number_that_rejected_is_caught(monkeypatch):
+    def reused(judged):
+        opening, command = judged.session.opening, judged.task.block.command
+
+        def number(stream, node, candidate):
+            stream = Stream.ACCEPT if stream is Stream.RESIDUAL else stream
+            counters = (opening.term, command.epoch, command.round, node, candidate)
+            return uniform(opening.seed, stream, *counters)
+
+        return number
+
+    monkeypatch.setattr(judging, "_uniforms", reused)
+    assert await p_value(STANDARD, 4_000) < ALARM
+
+
+# --- of the draft -----------------------------------------------------------------
+
+
+async def test_an_argmax_draft_with_a_soft_q_is_caught(monkeypatch):
+    def best_first(left, places, counts):
+        return [list(range(count)) for count in counts]
+
+    monkeypatch.setattr(candidates, "_draw_all", best_first)
+    assert await p_value(STANDARD, 3_000) < ALARM
+
+
+async def test_a_q_cut_but_not_renormalised_is_caught(monkeypatch):
+    """By a verifier that takes it as it comes; ours takes it for what it sums to."""
+
+    def best_two(logits, contexts, count):
+        p, ids = torch.softmax(log_law(logits, contexts), -1).topk(2, dim=-1)
+        return ids, p
+
+    def trusting(cases):
+        laws = judged_rightly(cases)
+        sums = [sum(u.law.probabilities) for case in cases for u in case.draft.usable.values()]
+        return replace(laws, q=laws.q * torch.tensor([*sums, 1.0])[:, None])
+
+    judging_rules = import_module("services.verifier.rules.judge")
+    judged_rightly = judging_rules.gather_laws
+    monkeypatch.setattr(candidates, "top_law", best_two)
+    monkeypatch.setattr(rows, "SUM_TOLERANCE", 1.0)
+    assert await p_value(STANDARD, 6_000) > ALARM
+    monkeypatch.setattr(judging_rules, "gather_laws", trusting)
+    assert await p_value(STANDARD, 8_000) < ALARM
+
+
+class HoldsBack(Changed):
+    """A token that looks bad never leaves, and the draft ends before it."""
+
+    def change(self, ask: Ask, proposed: Proposed) -> Proposed:
+        return Proposed(final=True) if proposed.tree.token_ids == (0,) else proposed
+
+
+class EndsEarly(Changed):
+    """A token that looks bad ends the draft, and is part of it."""
+
+    def change(self, ask: Ask, proposed: Proposed) -> Proposed:
+        return replace(proposed, final=proposed.tree.token_ids == (0,))
+
+
+@pytest.mark.parametrize("case", [STANDARD, BLOCK], ids=lambda case: case.name)
+async def test_a_drawn_token_held_back_for_what_it_is_is_caught(case):
+    assert await p_value(case, 6_000, method=HoldsBack) < ALARM
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("case", [STANDARD, BLOCK], ids=lambda case: case.name)
+async def test_a_drawn_token_may_end_the_draft_that_it_is_part_of(case):
+    assert await p_value(case, 12_000, method=EndsEarly) > ALARM
+
+
+class SpoilsRows(Changed):
+    """What follows a certain token is sent without a law."""
+
+    def change(self, ask: Ask, proposed: Proposed) -> Proposed:
+        if proposed.tree.q is None or ask.text[-1] != 0:
+            return proposed
+        return replace(proposed, tree=replace(proposed.tree, q=(SparseRow((), ()),)))
+
+
+def downgraded_whole(tree, vocab):
+    """The rows of a draft, none of which is usable if one is not."""
+    read = read_rightly(tree, vocab)
+    return replace(read, usable={}) if read.bad else read
+
+
+read_rightly = rows.read_rows
+
+
+@pytest.mark.parametrize("case", [STANDARD, BLOCK], ids=lambda case: case.name)
+async def test_a_whole_block_downgraded_for_one_bad_row_is_caught(case, monkeypatch):
+    monkeypatch.setattr(rows, "read_rows", downgraded_whole)
+    assert await p_value(case, 8_000, method=SpoilsRows) < ALARM
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("case", [STANDARD, BLOCK], ids=lambda case: case.name)
+async def test_rows_that_are_bad_for_what_came_before_them_keep_the_law(case):
+    assert await p_value(case, 6_000, method=SpoilsRows) > ALARM
+
+
+# --- of the pipeline --------------------------------------------------------------
+
+
+def ask_for_a_bonus_and_chain(monkeypatch):
+    """Every block asks for a bonus, and the next one leaves all the same."""
+    monkeypatch.setattr(rounds, "_wants_bonus", lambda *_: True)
+    monkeypatch.setattr(
+        rounds,
+        "_chainable",
+        lambda state, block: block.piece.tree.is_chain and block.epoch == state.epoch,
+    )
+
+
+def forget_a_bonus_that_does_not_match(monkeypatch):
+    """The block after it is verified as if no bonus had been drawn."""
+    overlap, absorb = VerifySession._overlap, verdicts._absorb
+
+    def kept(session, command):
+        skip, earlier = overlap(session, command), session._last_verdict()
+        follows = earlier is not None and earlier.round == command.extends_round
+        follows = follows and earlier.accepted > 0
+        if skip is None and follows and command.base_len == session.output_len - 1:
+            session.text.pop()
+            session.cache.rollback(len(session.text) - 1)
+            return 0
+        return skip
+
+    def without_it(turn, judged, verdict):
+        later = [own.piece.tree for own in turn.state.live if own.round > judged.round]
+        bonus = verdict.token_ids[verdict.accepted :] if verdict.accepted else ()
+        if verdict.all_accepted and bonus and later and later[0].token_ids[:1] != bonus:
+            verdict = replace(verdict, token_ids=verdict.token_ids[:-1])
+        return absorb(turn, judged, verdict)
+
+    monkeypatch.setattr(VerifySession, "_overlap", kept)
+    monkeypatch.setattr(verdicts, "_absorb", without_it)
+
+
+CHAINED = replace(SMALL, window=6, burst=2, blocks=2, pacing="eager", angle=0.25)
+
+
+@pytest.mark.proof
+async def test_an_independent_bonus_beside_a_surviving_tail_is_caught(monkeypatch):
+    ask_for_a_bonus_and_chain(monkeypatch)
+    assert await p_value(STANDARD, 20_000, CHAINED) > ALARM
+    forget_a_bonus_that_does_not_match(monkeypatch)
+    assert await p_value(STANDARD, 60_000, CHAINED) < ALARM
