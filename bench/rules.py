@@ -215,6 +215,7 @@ def _parents(nodes: int) -> tuple[int, ...]:
 
 
 def _report(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dict[str, Any]:
+    least = {name: min(own) for name, own in times.items()}
     forward = times.pop("forward", None)
     shares = [Ratio.of(name, own, forward) for name, own in times.items()] if forward else []
     return {
@@ -225,7 +226,7 @@ def _report(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dic
         "block": arguments.block,
         "forward_ms": statistics.median(forward) if forward else None,
         "ms": {name: statistics.median(own) for name, own in times.items()},
-        "least_ms": {name: min(own) for name, own in times.items()},
+        "least_ms": least,
         "shares": {r.name: {"median": r.median, "min": r.least, "max": r.most} for r in shares},
     }
 
@@ -233,7 +234,9 @@ def _report(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dic
 def show(report: dict[str, Any]) -> str:
     """The report as a table."""
     forward = report["forward_ms"]
-    of_forward = f"forward {forward:.1f} ms" if forward else "no forward"
+    of_forward = "no forward"
+    if forward:
+        of_forward = f"forward {forward:.1f} ms, least {report['least_ms']['forward']:.1f} ms"
     lines = [
         f"{report['logits']}; a block of {report['block']}; {report['threads']} thread(s); "
         f"{of_forward}",

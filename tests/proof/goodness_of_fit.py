@@ -25,7 +25,6 @@ ALARM = 1e-6
 """A p-value below this fails. Ten thousand tests a day give one false alarm in three months."""
 
 FEWEST_EXPECTED = 10.0
-_SLICES = 64
 _GRID = 12
 
 
@@ -68,10 +67,8 @@ def fit(texts: Sequence[Text], law: np.ndarray, seed: int = 0) -> Fit:
         return Fit(len(every), 0.0, 0.0, 0.0, 0.0, impossible)
     contexts, worst = _by_context(_counts(every, law.shape[-1]), law)
     noise = np.random.default_rng(seed)
-    transformed = [_transform(own, law, noise) for own in places]
-    return Fit(
-        len(every), contexts, worst, _uniform(transformed), _neighbours(transformed), impossible
-    )
+    transformed = [transform(law[own[:, 0], own[:, 1]], own[:, 2], noise) for own in places]
+    return Fit(len(every), contexts, worst, uniform(transformed), neighbours(transformed), 0)
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
@@ -121,22 +118,25 @@ def _pearson(seen: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
     return float(((seen - expected) ** 2 / expected).sum()), len(expected) - 1
 
 
-def _transform(places: np.ndarray, law: np.ndarray, noise: np.random.Generator) -> np.ndarray:
-    """Randomised probability integral transform of one text, [n] in [0, 1)."""
-    rows = law[places[:, 0], places[:, 1]]
-    at = np.arange(len(places)), places[:, 2]
+def transform(rows: np.ndarray, tokens: np.ndarray, noise: np.random.Generator) -> np.ndarray:
+    """Randomised probability integral transform of one text, [n] in [0, 1).
+
+    rows: [n, V] float64, the law of each position; tokens: [n], what stands there.
+    """
+    at = np.arange(len(tokens)), tokens
     above = rows.cumsum(axis=-1)[at]
-    return np.clip(above - noise.random(len(places)) * rows[at], 0.0, 1.0 - 1e-12)
+    return np.clip(above - noise.random(len(tokens)) * rows[at], 0.0, 1.0 - 1e-12)
 
 
-def _uniform(transformed: Sequence[np.ndarray]) -> float:
-    slices = (np.concatenate(transformed) * _SLICES).astype(int)
-    seen = np.bincount(slices, minlength=_SLICES)
-    return chi_square_tail(*_pearson(seen, np.full(_SLICES, len(slices) / _SLICES)))
+def uniform(transformed: Sequence[np.ndarray], slices: int = 64) -> float:
+    """p-value of texts whose transforms [n] should be uniform."""
+    places = (np.concatenate(transformed) * slices).astype(int)
+    seen = np.bincount(places, minlength=slices)
+    return chi_square_tail(*_pearson(seen, np.full(slices, len(places) / slices)))
 
 
-def _neighbours(transformed: Sequence[np.ndarray]) -> float:
-    """Whether (place i, place i + 1) of one text fill the unit square evenly."""
+def neighbours(transformed: Sequence[np.ndarray]) -> float:
+    """p-value: whether (place i, place i + 1) of one text fill the unit square evenly."""
     pairs = np.concatenate([np.stack([own[:-1], own[1:]], axis=1) for own in transformed])
     cells = (pairs * _GRID).astype(int) @ (_GRID, 1)
     seen = np.bincount(cells, minlength=_GRID**2)

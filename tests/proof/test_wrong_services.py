@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.core import rounds, verdicts
 from services.common.engine.noise import Stream, uniform
 from services.common.engine.sampling import log_law
 from services.common.types import SparseRow
@@ -23,7 +22,6 @@ from services.drafter.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed
 from services.verifier import judging
 from services.verifier.rules import block, chains, rows
-from services.verifier.session import VerifySession
 from tests.proof.goodness_of_fit import ALARM
 from tests.proof.services_kit import Case, Services, sample
 
@@ -77,7 +75,8 @@ async def test_a_residual_without_the_reach_is_caught(monkeypatch):
         return rightly(log_p, q, torch.zeros_like(log_scale), accepted)
 
     monkeypatch.setattr(chains, "_left_over", unscaled)
-    assert await p_value(BLOCK, 40_000) < ALARM
+    far = replace(SMALL, window=4, burst=4, angle=0.7)
+    assert await p_value(BLOCK, 60_000, far) < ALARM
 
 
 async def test_a_residual_drawn_with_the_number_that_rejected_is_caught(monkeypatch):
@@ -185,47 +184,24 @@ async def test_rows_that_are_bad_for_what_came_before_them_keep_the_law(case):
 # --- of the pipeline --------------------------------------------------------------
 
 
-def ask_for_a_bonus_and_chain(monkeypatch):
-    """Every block asks for a bonus, and the next one leaves all the same."""
-    monkeypatch.setattr(rounds, "_wants_bonus", lambda *_: True)
-    monkeypatch.setattr(
-        rounds,
-        "_chainable",
-        lambda state, block: block.piece.tree.is_chain and block.epoch == state.epoch,
-    )
+def a_bonus_instead_of_the_residual(rightly):
+    """Drawn when the block before was accepted whole; its tail survived, and now fails."""
+
+    def decided(judged, outcome):
+        chained = judged.task.block.command.extends_round > 0
+        if chained and not outcome.path and not outcome.all_accepted:
+            root = log_law(judged.logits[:1], judging.row_contexts(judged.session, judged.task)[:1])
+            outcome = replace(outcome, law=root[0].double().exp())
+        return rightly(judged, outcome)
+
+    return decided
 
 
-def forget_a_bonus_that_does_not_match(monkeypatch):
-    """The block after it is verified as if no bonus had been drawn."""
-    overlap, absorb = VerifySession._overlap, verdicts._absorb
-
-    def kept(session, command):
-        skip, earlier = overlap(session, command), session._last_verdict()
-        follows = earlier is not None and earlier.round == command.extends_round
-        follows = follows and earlier.accepted > 0
-        if skip is None and follows and command.base_len == session.output_len - 1:
-            session.text.pop()
-            session.cache.rollback(len(session.text) - 1)
-            return 0
-        return skip
-
-    def without_it(turn, judged, verdict):
-        later = [own.piece.tree for own in turn.state.live if own.round > judged.round]
-        bonus = verdict.token_ids[verdict.accepted :] if verdict.accepted else ()
-        if verdict.all_accepted and bonus and later and later[0].token_ids[:1] != bonus:
-            verdict = replace(verdict, token_ids=verdict.token_ids[:-1])
-        return absorb(turn, judged, verdict)
-
-    monkeypatch.setattr(VerifySession, "_overlap", kept)
-    monkeypatch.setattr(verdicts, "_absorb", without_it)
+CHAINED = replace(SMALL, window=6, burst=2, blocks=2, pacing="eager")
 
 
-CHAINED = replace(SMALL, window=6, burst=2, blocks=2, pacing="eager", angle=0.25)
-
-
-@pytest.mark.proof
-async def test_an_independent_bonus_beside_a_surviving_tail_is_caught(monkeypatch):
-    ask_for_a_bonus_and_chain(monkeypatch)
-    assert await p_value(STANDARD, 20_000, CHAINED) > ALARM
-    forget_a_bonus_that_does_not_match(monkeypatch)
-    assert await p_value(STANDARD, 60_000, CHAINED) < ALARM
+@pytest.mark.parametrize("case", [STANDARD, BLOCK], ids=lambda case: case.name)
+async def test_an_independent_bonus_beside_a_surviving_tail_is_caught(case, monkeypatch):
+    wrong = a_bonus_instead_of_the_residual(judging._rejection)
+    monkeypatch.setattr(judging, "_rejection", wrong)
+    assert await p_value(case, 8_000, CHAINED) < ALARM

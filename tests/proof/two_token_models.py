@@ -48,13 +48,18 @@ def draft_model(
     angle: float = 0.3, vocab: int = VOCAB, seed: int = 0, sharpness: float = 0.5
 ) -> Any:
     """A model `angle` radians away from the target: 0 is the target itself, pi/2 a stranger."""
-    model = copy.deepcopy(target_model(vocab, seed, sharpness))
     stranger = target_model(vocab, seed + 1000, sharpness)
-    with torch.no_grad():
-        for own, other in zip(model.parameters(), stranger.parameters(), strict=True):
-            if own.dim() >= 2:
-                own.mul_(math.cos(angle)).add_(other, alpha=math.sin(angle))
-    return model
+    return between(target_model(vocab, seed, sharpness), stranger, angle)
+
+
+@torch.no_grad()
+def between(model: Any, stranger: Any, angle: float) -> Any:
+    """A copy of `model` with its matrices turned by `angle` towards those of `stranger`."""
+    turned = copy.deepcopy(model)
+    for own, other in zip(turned.parameters(), stranger.parameters(), strict=True):
+        if own.dim() >= 2:
+            own.mul_(math.cos(angle)).add_(other, alpha=math.sin(angle))
+    return turned
 
 
 @cache

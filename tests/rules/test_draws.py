@@ -172,6 +172,14 @@ def test_a_row_without_a_finite_mass_gives_no_choice_and_its_neighbour_its_own(r
     assert inverse(torch.tensor([row, [0.0, 1.0]]), [0.5, 0.5]) == [NO_CHOICE, 1]
 
 
+def test_a_sum_that_rounds_unevenly_in_parallel_never_points_at_a_mass_of_zero(monkeypatch):
+    uneven = torch.tensor([[0.5, 0.5 + 2.0**-53, 0.5, 1.0, 1.0 + 2.0**-52]], dtype=torch.float64)
+    monkeypatch.setattr(torch.Tensor, "cumsum", lambda self, dim: uneven.clone())
+    p = torch.tensor([[0.5, 0.0, 0.0, 0.5, 0.0]])
+    assert draw_in_parallel(p, [0.5]) == [3]
+    assert draw_in_parallel(p, [BELOW_ONE]) == [3]
+
+
 def test_draws_follow_the_law(inverse):
     p = torch.tensor([0.4, 0.0, 0.35, 0.2, 0.049, 0.001])
     numbers = np.random.default_rng(5).random(200_000)

@@ -293,6 +293,14 @@ def test_a_history_grown_and_rewound_equals_one_made_anew(prompt, moves, path):
     assert len(ids) == len(found)
 
 
+def test_a_history_holds_however_many_different_tokens_come():
+    history = History([])
+    history.extend(list(range(500)) * 2)
+    ids, counts = history.counts()
+    assert ids.tolist() == list(range(500))
+    assert counts.tolist() == [2] * 500
+
+
 def test_a_history_is_not_changed_by_the_rows_that_read_it():
     history = history_of([1], [2, 2])
     history.counts((2, 9))[1][:] = 77

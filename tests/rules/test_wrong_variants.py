@@ -144,6 +144,7 @@ def as_sent(tree, vocab):
     }
 
 
+@pytest.mark.filterwarnings("ignore:divide by zero")
 def test_a_q_cut_and_not_renormalised_is_seen_by_a_rule_that_trusts_it(monkeypatch):
     monkeypatch.setattr(reference, "q_rows", as_sent)
     cut, alone = (lambda text: sparse(best_two(text))), (lambda text: sparse(best_two_alone(text)))

@@ -1,0 +1,370 @@
+"""Every sampling parameter under every rule, through the services, against plain reckoning.
+
+The reference knows transformers' model and the parameters' formulas, one row at a
+time in float64, and nothing of drafts, blocks or batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from paceline import Generation, InvalidArgument, Method
+
+from orchestrator.recorder.meters import Meters
+from services.common.engine import Engine, ModelSpec
+from services.common.engine.noise import exponentials
+from services.common.types import ResolvedSampling, SparseRow
+from services.drafter import candidates
+from services.drafter.core import DrafterCore
+from services.drafter.model import ModelDrafter
+from services.drafter.ngram import NgramDrafter
+from tests.integration.cluster import (
+    PROMPT,
+    Cluster,
+    Worker,
+    cluster,
+    start_verifier,
+    start_worker,
+    target,
+)
+from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
+from tests.proof.goodness_of_fit import ALARM, transform, uniform
+from tests.proof.two_token_models import between
+
+STOPS = (5, 17, 40, 77, 101, 150, 200, 222, 260, 300)
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "temperature": {"temperature": 0.7},
+    "top_k": {"top_k": 5},
+    "top_p": {"top_p": 0.8, "temperature": 1.3},
+    "min_p": {"min_p": 0.1},
+    "frequency_penalty": {"frequency_penalty": 1.5},
+    "presence_penalty": {"presence_penalty": -1.5},
+    "repetition_penalty": {"repetition_penalty": 1.6},
+    "logit_bias": {"logit_bias": {7: 4.0, 60: -100.0, 99: 6.0}},
+    "min_tokens": {"min_tokens": 12, "stop_token_ids": STOPS},
+    "all of them": {
+        "temperature": 0.8,
+        "top_k": 40,
+        "top_p": 0.95,
+        "min_p": 0.01,
+        "frequency_penalty": 0.4,
+        "presence_penalty": 0.3,
+        "repetition_penalty": 1.2,
+        "logit_bias": {99: 3.0},
+        "min_tokens": 8,
+        "stop_token_ids": STOPS,
+    },
+}
+RULES = ("coupled", "standard", "block")
+TOKENS = 32
+
+
+def resolved(options: dict[str, Any]) -> ResolvedSampling:
+    """The parameters as values, with the neutral ones filled in."""
+    plain = {name: value for name, value in options.items() if name != "logit_bias"}
+    return ResolvedSampling(**plain, logit_bias=tuple(options.get("logit_bias", {}).items()))
+
+
+def scores_at(logits: np.ndarray, prompt: Sequence[int], output: Sequence[int], s: Any):
+    """Logits after bias, penalties and min_tokens, [V] float64; `output` comes before this row."""
+    scores = logits.astype(np.float64)
+    for token, bias in s.logit_bias:
+        scores[token] += bias
+    seen = [*{*prompt, *output}]
+    divided = np.where(scores > 0, scores / s.repetition_penalty, scores * s.repetition_penalty)
+    scores[seen] = divided[seen]
+    counts = np.bincount(np.array(output, dtype=int), minlength=len(scores))
+    scores -= s.frequency_penalty * counts + s.presence_penalty * (counts > 0)
+    if len(output) < s.min_tokens:
+        scores[list(s.stop_token_ids)] = -np.inf
+    return scores
+
+
+def law_at(logits: np.ndarray, prompt: Sequence[int], output: Sequence[int], s: Any):
+    """The law of the token after `output`, [V] float64."""
+    scores = scores_at(logits, prompt, output, s) / s.temperature
+    order = np.argsort(-scores)[: s.top_k or None]
+    p = np.exp(scores[order] - scores[order[0]])
+    p /= p.sum()
+    kept = (p.cumsum() - p < s.top_p) & (p >= s.min_p * p[0])
+    law = np.zeros_like(scores)
+    law[order[kept]] = p[kept] / p[kept].sum()
+    return law
+
+
+@torch.no_grad()
+def logits_along(prompt: Sequence[int], output: Sequence[int]) -> np.ndarray:
+    """The target's logits at each position of the output, [n, V]: one plain forward."""
+    rows = target()(torch.tensor([[*prompt, *output]])).logits[0]
+    return rows[len(prompt) - 1 : -1].numpy()
+
+
+def laws_along(prompt: Sequence[int], output: Sequence[int], s: Any) -> np.ndarray:
+    rows = logits_along(prompt, output)
+    return np.stack([law_at(row, prompt, output[:at], s) for at, row in enumerate(rows)])
+
+
+def places(outputs: Sequence[list[int]], s: Any, seed: int = 0) -> list[np.ndarray]:
+    """Transforms of texts under the parameters `s`, tokens that occurred before first.
+
+    So a penalty that is wrong, and moves mass between old tokens and new ones, shows.
+    """
+    noise, prompt = np.random.default_rng(seed), prompt_ids()
+    found = []
+    for output in outputs:
+        ordered, ranks = [], []
+        for at, law in enumerate(laws_along(prompt, output, s)):
+            counts = np.bincount([*prompt, *output[:at]], minlength=len(law))
+            order = np.argsort(-counts, kind="stable")
+            ordered.append(law[order])
+            ranks.append(int(np.flatnonzero(order == output[at])[0]))
+        found.append(transform(np.stack(ordered), np.array(ranks), noise))
+    return found
+
+
+def prompt_ids(text: str = PROMPT) -> list[int]:
+    return tiny_tokenizer().encode(text)
+
+
+@cache
+def near_target() -> Any:
+    """A draft model that agrees with the target about half of the time."""
+    return between(target(), tiny_model("llama", seed=3), 0.15)
+
+
+async def start_near_drafter(methods: Sequence[str] = ("model", "ngram")) -> Worker:
+    near = Engine.from_model(near_target(), tiny_tokenizer(), ModelSpec("llama"))
+    known = {"model": lambda: ModelDrafter(near), "ngram": NgramDrafter}
+    drafters: dict[str, Any] = {name: known[name]() for name in methods}
+    return await start_worker(lambda emit: DrafterCore(drafters, emit=emit, worker_id="d1"))
+
+
+async def generate(running: Cluster, seed: int | None = 1, **options: Any) -> Generation:
+    neutral = {"temperature": 1.0, "max_tokens": TOKENS, "ignore_eos": True, "include_rounds": True}
+    return await running.client.generate(PROMPT, seed=seed, **{**neutral, **options})
+
+
+def rules_of(run: Generation) -> set[str]:
+    return {str(stats.rejection_sample_method) for stats in run.rounds}
+
+
+# --- the law, parameter by parameter ----------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+async def test_every_parameter_gives_its_own_law(rule):
+    """Each position's token under the reference's law there; draft tokens are in its prefix."""
+    drafters = [await start_near_drafter()]
+    async with cluster([await start_verifier()], drafters, fallback=False, pacing="fixed") as live:
+        runs = await asyncio.gather(
+            *(
+                generate(live, seed, rejection_sample_method=rule, num_speculative_tokens=5, **own)
+                for own in PARAMETERS.values()
+                for seed in range(8)
+            )
+        )
+    assert all(rules_of(run) == {rule} for run in runs)
+    assert sum(run.speculation.num_accepted_draft_tokens for run in runs) > 0.1 * TOKENS * len(runs)
+    for number, (name, options) in enumerate(PARAMETERS.items()):
+        own = [list(run.token_ids) for run in runs[8 * number : 8 * number + 8]]
+        laws = [laws_along(prompt_ids(), output, resolved(options)) for output in own]
+        chances = [law[range(len(o)), o] for law, o in zip(laws, own, strict=True)]
+        assert min(chance.min() for chance in chances) > 0, f"{name}: an impossible token"
+        assert uniform(places(own, resolved(options)), slices=8) > ALARM, name
+
+
+async def test_a_law_that_forgets_a_parameter_is_told_apart():
+    """The test above can fail: texts under one parameter, held against the law without it."""
+    drafters = [await start_near_drafter()]
+    async with cluster([await start_verifier()], drafters, fallback=False) as live:
+        names = ("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias")
+        each = [
+            await asyncio.gather(*(generate(live, seed, **PARAMETERS[name]) for seed in range(16)))
+            for name in names
+        ]
+    for name, runs in zip(names, each, strict=True):
+        own = [list(run.token_ids) for run in runs]
+        assert uniform(places(own, ResolvedSampling()), slices=8) < ALARM, name
+        assert uniform(places(own, resolved(PARAMETERS[name])), slices=8) > ALARM, name
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+async def test_a_coupled_text_is_the_targets_own_sample_whoever_drafts(name):
+    own = PARAMETERS[name]
+    ways: list[dict[str, Any]] = [
+        {"disable_speculative_decoding": True},
+        {"method": "model"},
+        {"method": "ngram"},
+        {"method": "model", "num_candidates": 3},
+        {"method": "model", "num_speculative_tokens": 2},
+    ]
+    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
+        runs = [await generate(live, 5, **own, **way) for way in ways]
+    assert len({run.token_ids for run in runs}) == 1
+    assert all(rules_of(run) == {"coupled"} for run in runs)
+    output, prompt = list(runs[0].token_ids), prompt_ids()
+    laws = laws_along(prompt, output, resolved(own))
+    with np.errstate(divide="ignore"):
+        for position, (law, token) in enumerate(zip(laws, output, strict=True)):
+            race = np.log(law) - np.log(exponentials(5, position, VOCAB_SIZE).double().numpy())
+            # Float32 may choose otherwise where two tokens arrive together.
+            assert race.max() - race[token] < 1e-3
+
+
+# --- greedy -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "theirs"),
+    [
+        ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
+        (
+            {"logit_bias": {7: 5.0, 99: 5.0, 150: -20.0}},
+            {"sequence_bias": {(7,): 5.0, (99,): 5.0, (150,): -20.0}},
+        ),
+        (
+            {"min_tokens": 20, "stop_token_ids": STOPS},
+            {"min_new_tokens": 20, "eos_token_id": list(STOPS)},
+        ),
+        (
+            {"repetition_penalty": 0.8, "logit_bias": {7: 3.0}, "top_k": 3, "top_p": 0.5},
+            {"repetition_penalty": 0.8, "sequence_bias": {(7,): 3.0}},
+        ),
+    ],
+    ids=["repetition", "bias", "min_tokens", "together"],
+)
+async def test_greedy_text_is_that_of_transformers(options, theirs):
+    ids = torch.tensor([prompt_ids()])
+    settings = {"eos_token_id": None, "pad_token_id": 0, **theirs}
+    with torch.no_grad():
+        out = target().generate(ids, max_new_tokens=40, do_sample=False, **settings)
+    expected = out[0, ids.shape[1] :].tolist()
+    ways: list[dict[str, Any]] = [{"method": "model"}, {"method": "ngram"}, {"num_candidates": 3}]
+    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
+        runs = [
+            await generate(live, None, max_tokens=40, **{**options, "temperature": 0.0, **way})
+            for way in ways
+        ]
+    assert [list(run.token_ids) for run in runs] == [expected] * len(ways)
+    assert all(rules_of(run) == {"greedy"} for run in runs)
+
+
+async def test_greedy_text_under_the_penalties_that_transformers_lacks_is_the_plain_argmax():
+    own = {"frequency_penalty": 0.9, "presence_penalty": 0.7, "temperature": 0.0}
+    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
+        run = await generate(live, None, **own)
+    output, prompt, sampling = list(run.token_ids), prompt_ids(), resolved(own)
+    for at, row in enumerate(logits_along(prompt, output)):
+        scores = scores_at(row, prompt, output[:at], sampling)
+        assert scores.max() - scores[output[at]] < 1e-3
+    assert max(output.count(token) for token in output) < len(output) // 4
+
+
+# --- what is told beside the text -------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+async def test_logprobs_and_their_alternatives_are_those_of_the_raw_law(rule):
+    options = {"temperature": 0.7, "top_k": 20, "repetition_penalty": 1.3, "logprobs": 4}
+    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
+        run = await generate(live, rejection_sample_method=rule, **options)
+    output = list(run.token_ids)
+    raw = torch.log_softmax(torch.from_numpy(logits_along(prompt_ids(), output)), dim=-1)
+    assert [entry.token_id for entry in run.logprobs] == output
+    for entry, row in zip(run.logprobs, raw, strict=True):
+        best = torch.topk(row, 4)
+        assert entry.logprob == pytest.approx(row[entry.token_id].item(), abs=1e-3)
+        assert entry.top_logprobs == pytest.approx(best.values.tolist(), abs=1e-3)
+        assert row[list(entry.top_token_ids)].tolist() == pytest.approx(
+            best.values.tolist(), abs=1e-3
+        )
+
+
+async def test_auto_follows_temperature_seed_and_drafter():
+    asked: list[tuple[dict[str, Any], str]] = [
+        ({"temperature": 0.0, "seed": 3}, "greedy"),
+        ({"seed": 3}, "coupled"),
+        ({"seed": None}, "block"),
+        ({"seed": None, "num_candidates": 3}, "standard"),
+        ({"seed": None, "method": "ngram"}, "coupled"),
+        ({"seed": None, "disable_speculative_decoding": True}, "coupled"),
+        ({"seed": 3, "rejection_sample_method": Method.STANDARD}, "standard"),
+    ]
+    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
+        runs = [await generate(live, max_tokens=12, **options) for options, _ in asked]
+    assert [rules_of(run) for run in runs] == [{rule} for _, rule in asked]
+
+
+# --- bad input --------------------------------------------------------------------
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"min_tokens": 33, "max_tokens": 32}, "sampling.min_tokens"),
+    ({"logit_bias": {VOCAB_SIZE: 1.0}}, f"sampling.logit_bias[{VOCAB_SIZE}]"),
+    ({"logit_bias": {3: 101.0}}, "sampling.logit_bias[3]"),
+    ({"logprobs": 21}, "sampling.logprobs"),
+    ({"min_p": 1.5}, "sampling.min_p"),
+    ({"frequency_penalty": 2.5}, "sampling.frequency_penalty"),
+    ({"presence_penalty": float("nan")}, "sampling.presence_penalty"),
+    ({"repetition_penalty": 0.0}, "sampling.repetition_penalty"),
+    ({"num_candidates": 0}, "speculation.num_candidates"),
+    ({"num_candidates": 3, "method": "ngram"}, "speculation.num_candidates"),
+    (
+        {"num_candidates": 3, "rejection_sample_method": "block"},
+        "speculation.rejection_sample_method",
+    ),
+]
+
+
+async def test_a_parameter_that_cannot_be_is_refused_by_name():
+    named = []
+    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
+        for options, _ in REFUSED:
+            with pytest.raises(InvalidArgument) as refused:
+                await generate(live, **options)
+            named.append([violation.field for violation in refused.value.violations])
+        assert live.inference.active_sessions == 0
+    assert named == [[field] for _, field in REFUSED]
+
+
+async def test_a_bad_q_costs_speed_alone_and_is_counted(monkeypatch):
+    records = []
+    count = Meters.round
+
+    def heard(self, record, outcome):
+        records.append(record)
+        count(self, record, outcome)
+
+    monkeypatch.setattr(Meters, "round", heard)
+    rightly, shares = candidates._sparse, []
+    for spoilt in (False, True):
+        if spoilt:
+            monkeypatch.setattr(
+                candidates, "_sparse", lambda ids, q: _halved(rightly(ids, q)) if len(ids) else None
+            )
+        records.clear()
+        drafters = [await start_near_drafter(("model",))]
+        async with cluster([await start_verifier()], drafters, fallback=False) as live:
+            runs = await asyncio.gather(
+                *(
+                    generate(live, seed, rejection_sample_method=rule)
+                    for seed in range(12)
+                    for rule in ("standard", "block")
+                )
+            )
+        drafted = sum(run.speculation.num_draft_tokens for run in runs)
+        shares.append(sum(run.speculation.num_accepted_draft_tokens for run in runs) / drafted)
+        bad = sum(record.bad_q_rows for record in records)
+        assert bad == (sum(record.draft_tokens for record in records) if spoilt else 0)
+        texts = [list(run.token_ids) for run in runs]
+        assert uniform(places(texts, ResolvedSampling()), slices=16) > ALARM
+    assert 0 < shares[1] < shares[0]
+
+
+def _halved(row: SparseRow) -> SparseRow:
+    return SparseRow(row.token_ids, tuple(p / 2 for p in row.probabilities))
