@@ -28,6 +28,7 @@ from orchestrator.requests import (
     load_spec,
     parse_defaults,
 )
+from orchestrator.requests.modes import SHORT_BLOCK
 from orchestrator.restored import finished_session, implied_ending
 from orchestrator.workers.events import to_core
 from orchestrator.workers.link import WorkerEvent
@@ -163,7 +164,16 @@ class Inference:
             self.defaults,
             self._default_method(),
             self._capabilities,
+            self._slow_methods(),
         )
+
+    def _slow_methods(self) -> frozenset[str]:
+        """Methods that, drafting ahead, gather few tokens while a block is verified."""
+        if self._options.pacing == "fixed":
+            return frozenset()
+        limit = self._pool.step_ms(Role.VERIFIER) / SHORT_BLOCK
+        times = {method: self._pool.step_ms(Role.DRAFTER, method) for method in self._methods}
+        return frozenset(method for method, taken in times.items() if 0 < limit < taken)
 
     def defaults_json(self) -> str:
         """The model's own sampling defaults."""

@@ -120,10 +120,12 @@ def _assemble(
 
 def _mode(request: pb.GenerateRequest, model: ServedModel, temperature: float) -> VerifyMode:
     speculation = request.speculation
+    method = drafting_method(speculation, model)
     return resolve_mode(
         asked_rule(speculation),
         temperature=temperature,
         seeded=request.sampling.HasField("seed"),
-        sampled=model.samples(drafting_method(speculation, model)),
+        sampled=model.samples(method),
         num_candidates=num_candidates(speculation),
+        short_blocks=method in model.slow_methods,
     )

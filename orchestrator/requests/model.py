@@ -75,7 +75,7 @@ class ServedModel:
     `default_method` drafts where a request names none; empty = nobody does.
     `capabilities` are what drafters say of their methods: `<method>:sampled`, it
     draws chains and sends their law; `<method>:tree`, it offers several
-    candidates at a node.
+    candidates at a node. `slow_methods` draft few tokens while a block is verified.
     """
 
     name: str
@@ -85,6 +85,7 @@ class ServedModel:
     defaults: ModelDefaults = field(default_factory=ModelDefaults)
     default_method: str = ""
     capabilities: frozenset[str] = frozenset()
+    slow_methods: frozenset[str] = frozenset()
 
     def samples(self, method: str) -> bool:
         """Whether the drafts of a method are drawn from a law that comes with them."""

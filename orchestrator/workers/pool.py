@@ -173,6 +173,15 @@ class WorkerPool:
         """What some connected drafter says that it, or one of its methods, can do."""
         return frozenset(c for link in self._up(Role.DRAFTER) for c in _capabilities(link))
 
+    def step_ms(self, role: Role, method: str = "") -> float:
+        """How long a step takes the connected workers of a role; 0 = none was taken yet.
+
+        With a `method`, only drafters that offer it count.
+        """
+        links = [link for link in self._up(role) if not method or method in _methods(link)]
+        taken = [link.progress.step_ms for link in links if link.progress.step_ms > 0]
+        return sum(taken) / len(taken) if taken else 0.0
+
     def _up(self, role: Role) -> list[WorkerLink]:
         return [link for link in self._by_worker.values() if link.up and link.role is role]
 

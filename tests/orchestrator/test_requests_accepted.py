@@ -173,6 +173,15 @@ def test_auto_looks_at_the_default_method_where_none_is_named() -> None:
     assert make(nobody).mode is VerifyMode.COUPLED
 
 
+def test_auto_couples_short_chains_and_nothing_else_for_being_short() -> None:
+    slow = replace(MODEL, slow_methods=frozenset({"model"}))
+    assert ruled("AUTO", served=slow).mode is VerifyMode.COUPLED
+    assert ruled("BLOCK", served=slow).mode is VerifyMode.BLOCK
+    assert ruled("AUTO", served=slow, speculation={"num_candidates": 2}).mode is VerifyMode.STANDARD
+    others = replace(MODEL, slow_methods=frozenset({"ngram"}))
+    assert ruled("AUTO", served=others).mode is VerifyMode.BLOCK
+
+
 def test_trees_that_are_not_sampled_are_coupled() -> None:
     served = replace(MODEL, capabilities=frozenset({"ngram:tree"}))
     spec = ruled("AUTO", method="ngram", served=served, speculation={"num_candidates": 3})
