@@ -129,10 +129,10 @@ def _uniforms(block: Judged) -> Callable[[Stream, int, int], float]:
 
 
 def _rejection(block: Judged, outcome: Outcome) -> Decision | BrokenLaw:
-    if not bool(torch.isfinite(outcome.law).all()):
-        return BrokenLaw()
     token = None
     if block.task.always_emits or not outcome.all_accepted:
         number = _uniforms(block)(*outcome.final, 0)
         [token] = draw(outcome.law[None], [number])
+        if token == NO_CHOICE:
+            return BrokenLaw()
     return Decision(outcome.path, token, outcome.all_accepted, outcome.bad_q_rows)
