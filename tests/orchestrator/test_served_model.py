@@ -28,12 +28,15 @@ class Pool:
     def capabilities(self) -> frozenset[str]:
         return self.able
 
+    def step_ms(self, role: Role, method: str = "") -> float:
+        return 60.0 if role is Role.VERIFIER else {"model": 13.0, "ngram": 0.1}.get(method, 0.0)
 
-def inference(pool: Pool, method: str = "") -> Inference:
+
+def inference(pool: Pool, method: str = "", pacing: str = "eager") -> Inference:
     worker = WorkerDescription("v", Role.VERIFIER, "tiny", vocab_size=9, max_context_length=64)
     target = Target(worker, tokenizer(), CONFIG, ())
     unused = cast("Any", None)
-    return Inference(cast("Any", pool), target, unused, unused, Options("o", method))
+    return Inference(cast("Any", pool), target, unused, unused, Options("o", method, pacing))
 
 
 def test_the_drafters_say_which_methods_there_are_and_what_they_can_do() -> None:
@@ -63,3 +66,13 @@ def test_the_models_own_defaults_are_told_without_the_warnings() -> None:
     defaults = parse_defaults(CONFIG)
     assert (told["temperature"], told["repetition_penalty"], told["min_p"]) == (0.5, 1.25, 0.125)
     assert told.keys() == {name for name in defaults.__slots__ if name != "warnings"}
+
+
+def test_a_method_is_slow_that_drafts_few_tokens_while_a_block_is_verified() -> None:
+    pool = Pool(("model", "ngram", "other"))
+    assert inference(pool).served_model().slow_methods == {"model"}
+
+
+def test_no_method_is_slow_where_the_verifier_waits_for_whole_blocks() -> None:
+    door = inference(Pool(("model",)), pacing="fixed")
+    assert door.served_model().slow_methods == frozenset()
