@@ -15,7 +15,7 @@ STAMP := $(VENV)/.setup-done
 FROZEN := protos/frozen.binpb
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format protos freeze bench clean
+.PHONY: help setup demo test proof check format protos freeze bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ demo: setup ## three prompts answered by a real model through drafter, verifier 
 
 test: setup ## every test (PYTEST='-k words' passes options on)
 	$(BIN)/python -m pytest $(PYTEST)
+
+proof: setup ## the statistical proof at full length, half an hour (PYTEST='-k words' passes options on)
+	$(BIN)/python -m pytest -m proof -rA $(PYTEST)
 
 check: setup ## lint, format, types, import floors, wire format, stubs
 	$(BIN)/ruff check

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
+from unittest.mock import patch
 
 from paceline import Generation
 
+from orchestrator import inference
+from orchestrator.core.pacing import Decision, Outcome, Send, View, Wait
 from orchestrator.core.state import Limits
 from orchestrator.workers.link import LinkLimits
 from services.common.engine import Engine, ModelSpec
@@ -54,11 +58,35 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """Blocks of `block` tokens as soon as they are drafted, the drafter `window` tokens ahead.
+
+    The eager policy sends plain rounds where a test's drafter is late; this one
+    waits for it, so that nearly every block is drafted and follows another one.
+    """
+
+    window: int
+    block: int
+
+    def decide(self, view: View) -> Decision:
+        """Full blocks, or what there is when nothing more comes."""
+        wanted = min(self.block, view.room)
+        if view.drafted >= wanted or not view.drafting or view.now > view.idle_since + 1.0:
+            return Send(min(view.drafted, wanted))
+        return Wait(view.idle_since + 1.0)
+
+    def observe(self, outcome: Outcome) -> Ahead:
+        """Nothing is learned."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     """How the cluster drafts and paces.
 
-    `burst`: tokens that the drafter hands over in one message; `blocks`: most of
-    them at the verifier at once; `angle`: how far the draft model is from the target;
+    `burst`: tokens that the drafter hands over in one message; `blocks`: most
+    blocks at the verifier at once; `pacing`: a policy of the orchestrator, or `Ahead`
+    in blocks of one burst; `angle`: how far the draft model is from the target;
     `vocab`: the size of their vocabulary;
     `target_table`, `draft_table`: whether forwards are looked up (`table_engine`).
     """
@@ -193,25 +221,38 @@ async def sample(
     `method` makes the drafting method from an engine.
     """
     verifier, drafter = await start_workers(services, method)
-    async with cluster(
-        [verifier],
-        [drafter],
-        LinkLimits(silence=60.0, engine_stall=120.0),
-        pacing=services.pacing,
-        fallback=False,
-        num_speculative_tokens=services.window,
-        limits=Limits(max_in_flight=services.blocks, deadline=3600.0),
-    ) as running:
-        sessions = -(-tokens // length)
-        runs = [
-            [
-                _run(running, case, services.vocab, length, seed + 10_000 * at + n, n)
-                for n in range(sessions)
-            ]
-            for at, case in enumerate(cases)
-        ]
-        done = await asyncio.gather(*(asyncio.gather(*one) for one in runs))
-    return [_gathered(case, services.vocab, one) for case, one in zip(cases, done, strict=True)]
+    options = {
+        "patience": LinkLimits(silence=60.0, engine_stall=120.0),
+        "limits": Limits(max_in_flight=services.blocks, deadline=3600.0),
+        "num_speculative_tokens": services.window,
+        "pacing": services.pacing,
+        "fallback": False,
+    }
+    with _pacing(services):
+        async with cluster([verifier], [drafter], **options) as running:
+            done = await asyncio.gather(
+                *(
+                    _texts(running, case, services.vocab, tokens, length, seed + 10_000 * at)
+                    for at, case in enumerate(cases)
+                )
+            )
+    return [_gathered(case, services.vocab, runs) for case, runs in zip(cases, done, strict=True)]
+
+
+def _pacing(services: Services) -> AbstractContextManager[Any]:
+    if services.pacing != "ahead":
+        return nullcontext()
+    policy = Ahead(services.window, services.burst)
+    return patch.object(inference, "make_policy", lambda *_, **__: policy)
+
+
+async def _texts(
+    running: Cluster, case: Case, vocab: int, tokens: int, length: int, seed: int
+) -> list[tuple[Text, Generation]]:
+    sessions = range(-(-tokens // length))
+    return await asyncio.gather(
+        *(_run(running, case, vocab, length, seed + n, n) for n in sessions)
+    )
 
 
 async def _run(

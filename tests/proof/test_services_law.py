@@ -40,8 +40,8 @@ CHAINED = [
     Case("block chained cold", "block", {"temperature": 0.7}),
 ]
 TOGETHER = Services(window=5, burst=5, pacing="fixed", angle=0.2)
-IN_FLIGHT = Services(window=8, burst=3, blocks=2, pacing="eager", angle=0.2)
-TOKENS = 32_000
+IN_FLIGHT = Services(window=8, burst=3, blocks=2, pacing="ahead", angle=0.2)
+TOKENS = 200_000
 EACH = TOKENS // len(PLAIN + TREES + CHAINED)
 LENGTH = 1000
 

@@ -7,23 +7,29 @@ thousand tokens enough.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from orchestrator.workers.link import LinkLimits
 from services.common.engine.noise import Stream, uniform
-from services.common.engine.sampling import log_law
+from services.common.engine.sampling import by_row, log_law
 from services.common.types import SparseRow
 from services.drafter import candidates
 from services.drafter.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed
 from services.verifier import judging
 from services.verifier.rules import block, chains, rows
+from tests.integration.cluster import cluster
+from tests.models import tiny_model, tiny_tokenizer
 from tests.proof.goodness_of_fit import ALARM
-from tests.proof.services_kit import Case, Services, sample
+from tests.proof.services_kit import Case, Services, engine_of, sample, start_verifier_of
 
 SMALL = Services(window=3, burst=3, pacing="fixed", angle=0.4, vocab=4, target_table=True)
 BLOCK = Case("block", "block")
@@ -197,7 +203,7 @@ def a_bonus_instead_of_the_residual(rightly):
     return decided
 
 
-CHAINED = replace(SMALL, window=6, burst=2, blocks=2, pacing="eager")
+CHAINED = replace(SMALL, burst=1, blocks=2, pacing="ahead")
 
 
 @pytest.mark.parametrize("case", [STANDARD, BLOCK], ids=lambda case: case.name)
@@ -205,3 +211,53 @@ async def test_an_independent_bonus_beside_a_surviving_tail_is_caught(case, monk
     wrong = a_bonus_instead_of_the_residual(judging._rejection)
     monkeypatch.setattr(judging, "_rejection", wrong)
     assert await p_value(case, 8_000, CHAINED) < ALARM
+
+
+# --- of the noise -----------------------------------------------------------------
+
+
+WIDE = 49_152
+
+
+@cache
+def wide_model() -> Any:
+    """A vocabulary of the usual size and a sharp law: nearly every token is out of question."""
+    model = tiny_model("llama", vocab=WIDE, num_hidden_layers=1, max_position_embeddings=1024)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(3.0)
+    return model
+
+
+@torch.no_grad()
+def least_likely(prompt: list[int], output: tuple[int, ...]) -> float:
+    """The smallest mass, over a text's tokens, of all that is no more likely than the token."""
+    logits = wide_model()(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1]
+    laws = torch.softmax(logits.double(), dim=-1)
+    own = laws.gather(-1, torch.tensor(output)[:, None])
+    return float((laws * (laws <= own)).sum(-1).min())
+
+
+async def luck_needed(sessions: int = 8, length: int = 500) -> float:
+    """How likely anything as unlikely as the least likely token is, in so many tokens."""
+    verifier = await start_verifier_of(engine_of(wide_model(), tiny_tokenizer()))
+    prompt, sampling = [5, 6, 7], {"max_tokens": length, "ignore_eos": True, "temperature": 1.0}
+    async with cluster([verifier], [], LinkLimits(silence=60.0)) as running:
+        runs = await asyncio.gather(
+            *(running.client.generate(tokens=prompt, seed=s, **sampling) for s in range(sessions))
+        )
+    return sessions * length * min(least_likely(prompt, run.token_ids) for run in runs)
+
+
+@pytest.mark.proof
+async def test_a_uniform_that_rounds_to_one_is_caught(monkeypatch):
+    """Then its exponential is 0, and whatever token it belongs to wins the race."""
+
+    def rounded(row, top, temperature, words, count):
+        numbers = (np.float32(0.5) + (~words).astype(np.float32)) * np.float32(2.0**-32)
+        with np.errstate(divide="ignore"):
+            scores = (row - top) / temperature - np.log(-np.log(numbers))
+        return np.argsort(-scores, kind="stable")[:count]
+
+    assert await luck_needed() > ALARM
+    monkeypatch.setattr(by_row, "_fastest", rounded)
+    assert await luck_needed() < ALARM

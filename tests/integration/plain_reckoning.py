@@ -1,0 +1,115 @@
+"""Plain reckoning of what a session may say: transformers' model, and the parameters' formulas.
+
+One row at a time in float64; it knows nothing of drafts, blocks or batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from paceline import Generation
+
+from services.common.engine import Engine, ModelSpec
+from services.common.types import ResolvedSampling
+from services.drafter.core import DrafterCore
+from services.drafter.model import ModelDrafter
+from services.drafter.ngram import NgramDrafter
+from tests.integration.cluster import PROMPT, Cluster, Worker, start_worker, target
+from tests.models import tiny_model, tiny_tokenizer
+from tests.proof.goodness_of_fit import transform
+from tests.proof.two_token_models import between
+
+TOKENS = 32
+
+
+def resolved(options: dict[str, Any]) -> ResolvedSampling:
+    """The parameters as values, with the neutral ones filled in."""
+    plain = {name: value for name, value in options.items() if name != "logit_bias"}
+    return ResolvedSampling(**plain, logit_bias=tuple(options.get("logit_bias", {}).items()))
+
+
+def scores_at(logits: np.ndarray, prompt: Sequence[int], output: Sequence[int], s: Any):
+    """Logits after bias, penalties and min_tokens, [V] float64; `output` comes before this row."""
+    scores = logits.astype(np.float64)
+    for token, bias in s.logit_bias:
+        scores[token] += bias
+    seen = [*{*prompt, *output}]
+    divided = np.where(scores > 0, scores / s.repetition_penalty, scores * s.repetition_penalty)
+    scores[seen] = divided[seen]
+    counts = np.bincount(np.array(output, dtype=int), minlength=len(scores))
+    scores -= s.frequency_penalty * counts + s.presence_penalty * (counts > 0)
+    if len(output) < s.min_tokens:
+        scores[list(s.stop_token_ids)] = -np.inf
+    return scores
+
+
+def law_at(logits: np.ndarray, prompt: Sequence[int], output: Sequence[int], s: Any):
+    """The law of the token after `output`, [V] float64."""
+    scores = scores_at(logits, prompt, output, s) / s.temperature
+    order = np.argsort(-scores)[: s.top_k or None]
+    p = np.exp(scores[order] - scores[order[0]])
+    p /= p.sum()
+    kept = (p.cumsum() - p < s.top_p) & (p >= s.min_p * p[0])
+    law = np.zeros_like(scores)
+    law[order[kept]] = p[kept] / p[kept].sum()
+    return law
+
+
+@torch.no_grad()
+def logits_along(prompt: Sequence[int], output: Sequence[int]) -> np.ndarray:
+    """The target's logits at each position of the output, [n, V]: one plain forward."""
+    rows = target()(torch.tensor([[*prompt, *output]])).logits[0]
+    return rows[len(prompt) - 1 : -1].numpy()
+
+
+def laws_along(prompt: Sequence[int], output: Sequence[int], s: Any) -> np.ndarray:
+    rows = logits_along(prompt, output)
+    return np.stack([law_at(row, prompt, output[:at], s) for at, row in enumerate(rows)])
+
+
+def places(outputs: Sequence[list[int]], s: Any, seed: int = 0) -> list[np.ndarray]:
+    """Transforms of texts under the parameters `s`, tokens that occurred before first.
+
+    So a penalty that is wrong, and moves mass between old tokens and new ones, shows.
+    """
+    noise, prompt = np.random.default_rng(seed), prompt_ids()
+    found = []
+    for output in outputs:
+        ordered, ranks = [], []
+        for at, law in enumerate(laws_along(prompt, output, s)):
+            counts = np.bincount([*prompt, *output[:at]], minlength=len(law))
+            order = np.argsort(-counts, kind="stable")
+            ordered.append(law[order])
+            ranks.append(int(np.flatnonzero(order == output[at])[0]))
+        found.append(transform(np.stack(ordered), np.array(ranks), noise))
+    return found
+
+
+def prompt_ids(text: str = PROMPT) -> list[int]:
+    return tiny_tokenizer().encode(text)
+
+
+@cache
+def near_target() -> Any:
+    """A draft model that agrees with the target about half of the time."""
+    return between(target(), tiny_model("llama", seed=3), 0.15)
+
+
+async def start_near_drafter(methods: Sequence[str] = ("model", "ngram")) -> Worker:
+    near = Engine.from_model(near_target(), tiny_tokenizer(), ModelSpec("llama"))
+    known = {"model": lambda: ModelDrafter(near), "ngram": NgramDrafter}
+    drafters: dict[str, Any] = {name: known[name]() for name in methods}
+    return await start_worker(lambda emit: DrafterCore(drafters, emit=emit, worker_id="d1"))
+
+
+async def generate(running: Cluster, seed: int | None = 1, **options: Any) -> Generation:
+    neutral = {"temperature": 1.0, "max_tokens": TOKENS, "ignore_eos": True, "include_rounds": True}
+    return await running.client.generate(PROMPT, seed=seed, **{**neutral, **options})
+
+
+def rules_of(run: Generation) -> set[str]:
+    return {str(stats.rejection_sample_method) for stats in run.rounds}
