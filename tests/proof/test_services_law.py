@@ -45,6 +45,8 @@ TOKENS = 200_000
 EACH = TOKENS // len(PLAIN + TREES + CHAINED)
 LENGTH = 1000
 
+pytestmark = pytest.mark.timeout(1800)
+
 
 def check(samples: list[Sample]) -> None:
     for one in samples:
