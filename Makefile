@@ -41,7 +41,7 @@ demo: setup ## three prompts answered by a real model through drafter, verifier 
 test: setup ## every test (PYTEST='-k words' passes options on)
 	$(BIN)/python -m pytest $(PYTEST)
 
-proof: setup ## the statistical proof at full length, half an hour (PYTEST='-k words' passes options on)
+proof: setup ## the statistical proof at full length, about an hour (PYTEST='-k words' passes options on)
 	$(BIN)/python -m pytest -m proof -rA $(PYTEST)
 
 check: setup ## lint, format, types, import floors, wire format, stubs
