@@ -12,12 +12,11 @@ block verification that accepts all adds none.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from bench.command import measuring_parser, run
 from bench.prompts import SPEC_BENCH, load_prompts
 from bench.survival import RULES, Pair, Study, Survival, answers
 from bench.thinned import asked, source_folder
@@ -103,9 +102,7 @@ def show(report: dict[str, Any]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    made = measuring_parser(__doc__)
     made.add_argument("--draft", required=True, help="the draft model")
     made.add_argument("--model", default="smollm2-135m-instruct", help="the target")
     made.add_argument("--dtype", default="float32")
@@ -114,18 +111,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--chains", type=int, default=4, help="drafts at each place, of each kind")
     made.add_argument("--prompts", type=int, default=24)
     made.add_argument("--tokens", type=int, default=64, help="tokens of each answer")
-    made.add_argument("--threads", type=int, default=1)
-    made.add_argument("--json", type=Path, default=None, help="also write the report there")
     return made
 
 
 def main() -> None:
     """Measure and print."""
-    arguments = parser().parse_args()
-    report = measure(arguments)
-    print(show(report))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2))
+    run(parser().parse_args(), measure, show)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ the ratios are medians over repeats, with their least and greatest value.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 
+from bench.command import measuring_parser, run
 from services.common.engine import Engine, ModelSpec, Segment, pin
 from services.common.engine.loading import load_model
 
@@ -137,28 +137,20 @@ def show(report: dict[str, Any]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    made = measuring_parser(__doc__)
     made.add_argument("--model", default="smollm2-135m-instruct")
     made.add_argument("--dtype", default="bfloat16")
-    made.add_argument("--threads", type=int, default=1)
     made.add_argument("--context", type=int, default=64, help="tokens before the first step")
     made.add_argument("--sessions", type=int, default=8)
     made.add_argument("--steps", type=int, default=8, help="steps per turn")
     made.add_argument("--repeats", type=int, default=15)
     made.add_argument("--cache-dir", type=Path, default=None)
-    made.add_argument("--json", type=Path, default=None, help="also write the report there")
     return made
 
 
 def main() -> None:
     """Measure and print."""
-    arguments = parser().parse_args()
-    report = measure(arguments)
-    print(show(report))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2))
+    run(parser().parse_args(), measure, show)
 
 
 if __name__ == "__main__":

@@ -13,19 +13,18 @@ are accepted whole: the dearest case.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bench.command import measuring_parser, run
 from bench.engine import Ratio
 from bench.prompts import SPEC_BENCH, load_prompts
 from services.common.engine import Engine, ModelSpec, Segment, pin
@@ -252,27 +251,19 @@ def show(report: dict[str, Any]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    made = measuring_parser(__doc__)
     made.add_argument("--model", default="smollm2-135m-instruct")
     made.add_argument("--dtype", default="bfloat16")
     made.add_argument("--random", action="store_true", help="random logits, no model")
     made.add_argument("--block", type=int, default=8, help="draft tokens")
-    made.add_argument("--threads", type=int, default=1)
     made.add_argument("--steps", type=int, default=5, help="steps per turn")
     made.add_argument("--repeats", type=int, default=15)
-    made.add_argument("--json", type=Path, default=None, help="also write the report there")
     return made
 
 
 def main() -> None:
     """Measure and print."""
-    arguments = parser().parse_args()
-    report = measure(arguments)
-    print(show(report))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2))
+    run(parser().parse_args(), measure, show)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from services.common.types import DraftTree, Proposal, SparseRow
+from services.common.types import DraftTree, Proposal, SparseRow, node_depths
 
 # The row of a token that came without one: no verifier can use it.
 NO_ROW = SparseRow((), ())
@@ -64,10 +64,7 @@ def depth(tree: DraftTree) -> int:
     """Tokens on the longest path of a draft whose parents come before their children."""
     if tree.parents is None:
         return len(tree)
-    depths: list[int] = []
-    for parent in tree.parents:
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-    return max(depths, default=0)
+    return max((depth + 1 for depth in node_depths(tree.parents)), default=0)
 
 
 def drop_front(piece: Piece, count: int) -> Piece:

@@ -13,7 +13,14 @@ from enum import Enum
 from orchestrator.core.drafts import Piece, Tail, chain_tokens, ends_in_tree
 from orchestrator.core.events import Commit
 from orchestrator.core.pacing import Policy
-from services.common.types import EMPTY_HASH, ResolvedSampling, Verdict, VerifyMode
+from services.common.types import (
+    EMPTY_HASH,
+    ResolvedSampling,
+    Verdict,
+    VerifyMode,
+    sampled_capability,
+    tree_capability,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +83,8 @@ class SessionConfig:
     @property
     def drafter_capabilities(self) -> tuple[str, ...]:
         """What a drafter should be able to do with the session's method."""
-        sampled = () if self.mode.exact_match else (f"{self.method}:sampled",)
-        tree = (f"{self.method}:tree",) if self.num_candidates > 1 else ()
+        sampled = () if self.mode.exact_match else (sampled_capability(self.method),)
+        tree = (tree_capability(self.method),) if self.num_candidates > 1 else ()
         return sampled + tree
 
 

@@ -8,14 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.requests.checks import to_float32
-from orchestrator.requests.ranges import (
-    MIN_P,
-    PENALTY,
-    REPETITION_PENALTY,
-    TEMPERATURE,
-    TOP_P,
-    Range,
-)
+from orchestrator.requests.ranges import NUMBERS, Range
+from services.common.types import sampled_capability, tree_capability
 
 # Generation config entries that would change the model's law and that nothing
 # here applies yet, with the value at which they do nothing.
@@ -36,16 +30,6 @@ UNSUPPORTED_DEFAULTS: dict[str, object] = {
     "forced_eos_token_id": None,
     "exponential_decay_length_penalty": None,
     "watermarking_config": None,
-}
-
-# Ranges, and the values at which they do nothing.
-_NUMBERS: dict[str, tuple[Range, float]] = {
-    "temperature": (TEMPERATURE, 1.0),
-    "top_p": (TOP_P, 1.0),
-    "min_p": (MIN_P, 0.0),
-    "frequency_penalty": (PENALTY, 0.0),
-    "presence_penalty": (PENALTY, 0.0),
-    "repetition_penalty": (REPETITION_PENALTY, 1.0),
 }
 
 
@@ -89,11 +73,11 @@ class ServedModel:
 
     def samples(self, method: str) -> bool:
         """Whether the drafts of a method are drawn from a law that comes with them."""
-        return f"{method}:sampled" in self.capabilities
+        return sampled_capability(method) in self.capabilities
 
     def drafts_trees(self, method: str) -> bool:
         """Whether a method can offer more than one candidate at a node."""
-        return f"{method}:tree" in self.capabilities
+        return tree_capability(method) in self.capabilities
 
 
 def parse_defaults(generation_config_json: str) -> ModelDefaults:
@@ -111,7 +95,7 @@ def parse_defaults(generation_config_json: str) -> ModelDefaults:
     warnings = _unsupported(config)
     numbers = {
         name: _number(config, name, allowed, neutral, warnings)
-        for name, (allowed, neutral) in _NUMBERS.items()
+        for name, (allowed, neutral) in NUMBERS.items()
     }
     top_k = _count(config, "top_k", warnings)
     return ModelDefaults(**numbers, top_k=top_k, warnings=tuple(warnings))

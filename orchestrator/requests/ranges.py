@@ -53,3 +53,13 @@ PENALTY = Range(-2.0, 2.0)
 # Logits are divided by it, too.
 REPETITION_PENALTY = Range(1e-4, 2.0)
 BIAS = Range(-100.0, 100.0)
+
+# Each number of a request: its range, and the value at which it does nothing.
+NUMBERS: dict[str, tuple[Range, float]] = {
+    "temperature": (TEMPERATURE, 1.0),
+    "top_p": (TOP_P, 1.0),
+    "min_p": (MIN_P, 0.0),
+    "frequency_penalty": (PENALTY, 0.0),
+    "presence_penalty": (PENALTY, 0.0),
+    "repetition_penalty": (REPETITION_PENALTY, 1.0),
+}

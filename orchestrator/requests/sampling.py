@@ -15,28 +15,15 @@ from orchestrator.requests.ranges import (
     MAX_STOP_LENGTH,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
-    MIN_P,
-    PENALTY,
-    REPETITION_PENALTY,
-    TEMPERATURE,
-    TOP_P,
+    NUMBERS,
 )
 from services.common.errors import InvalidRequest
 from services.common.types import ResolvedSampling
 
-_NUMBERS = {
-    "temperature": TEMPERATURE,
-    "top_p": TOP_P,
-    "min_p": MIN_P,
-    "frequency_penalty": PENALTY,
-    "presence_penalty": PENALTY,
-    "repetition_penalty": REPETITION_PENALTY,
-}
-
 
 def check_sampling(params: pb.SamplingParams, model: ServedModel) -> None:
     """Everything that can be refused before the prompt is looked at."""
-    for name, allowed in _NUMBERS.items():
+    for name, (allowed, _) in NUMBERS.items():
         if params.HasField(name):
             value = getattr(params, name)
             require(allowed.holds(value), f"sampling.{name}", shown(value), allowed.text)
@@ -56,7 +43,7 @@ def resolve_sampling(
     """
     defaults = model.defaults
     max_tokens = _max_tokens(params, room)
-    numbers = {name: _or_default(params, name, getattr(defaults, name)) for name in _NUMBERS}
+    numbers = {name: _or_default(params, name, getattr(defaults, name)) for name in NUMBERS}
     top_k = params.top_k if params.HasField("top_k") else defaults.top_k
     return ResolvedSampling(
         **numbers,

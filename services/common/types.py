@@ -11,7 +11,7 @@ not counted), so "position p" always means an index in the output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 PROTOCOL_MIN = 1
@@ -131,6 +131,24 @@ def is_chain(parents: Sequence[int]) -> bool:
     return all(parent == node - 1 for node, parent in enumerate(parents))
 
 
+def node_depths(parents: Sequence[int]) -> list[int]:
+    """Per node of a tree how many nodes stand above it: 0 for a child of the committed text."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+    return depths
+
+
+def sampled_capability(method: str) -> str:
+    """How a drafter says that a method draws its drafts and sends their law."""
+    return f"{method}:sampled"
+
+
+def tree_capability(method: str) -> str:
+    """How a drafter says that a method drafts several candidates per node."""
+    return f"{method}:tree"
+
+
 @dataclass(frozen=True, slots=True)
 class DraftTree:
     """Draft tokens in topological order.
@@ -153,6 +171,10 @@ class DraftTree:
     def is_chain(self) -> bool:
         """Whether each token follows the one before it."""
         return self.parents is None or is_chain(self.parents)
+
+    def normal(self) -> DraftTree:
+        """The same draft; a chain that spells out its parents, without them."""
+        return replace(self, parents=None) if self.parents is not None and self.is_chain else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.common.types import DraftTree, Proposal, SparseRow
+from services.drafter.session import common_prefix
 
 MAX_TREE_NODES = 256
 """Most nodes of one tree."""
@@ -89,16 +90,10 @@ class Comb:
         """Stand in front of `text`; how many leading tokens of KV are right for it."""
         if self.levels and (len(text), epoch) == (self.root, self.epoch):
             return len(text) + len(self.trunk)
-        same = common_prefix(self.trunk, text[self.root :])
+        same = common_prefix(text, self.root, self.trunk)
         right = self.root + same
         goes_on = self._advances and right == len(text)
         kept = self.levels[same:] if goes_on else []
         self.trunk = self.trunk[same:] if kept else []
         self.levels, self.root, self.epoch = kept, len(text), epoch
         return right + len(self.trunk)
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens both start with."""
-    pairs = zip(left, right, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))

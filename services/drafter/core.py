@@ -28,6 +28,8 @@ from services.common.types import (
     Role,
     SessionFailed,
     WorkerDescription,
+    sampled_capability,
+    tree_capability,
 )
 from services.drafter.protocol import Ask, Drafter, Proposed, SessionKey
 from services.drafter.session import DraftSession
@@ -253,9 +255,9 @@ class DrafterCore:
 def _capabilities(drafters: Mapping[str, Drafter]) -> Iterator[str]:
     for name, drafter in drafters.items():
         if drafter.samples:
-            yield f"{name}:sampled"
+            yield sampled_capability(name)
         if drafter.trees:
-            yield f"{name}:tree"
+            yield tree_capability(name)
 
 
 def _ask(entry: _Entry) -> Ask:

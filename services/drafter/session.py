@@ -127,7 +127,7 @@ class DraftSession:
         draft's time counts the proposals before it that said nothing.
         """
         self._spent_ms += draft_ms
-        tree = self._cut(_normal(tree))
+        tree = self._cut(tree.normal())
         first, prefix_hash = self.output_length, self._hashes[-1]
         if tree.parents is None:
             self._append(tree.token_ids)
@@ -155,7 +155,7 @@ class DraftSession:
 
     def _adopt(self, fresh: Sequence[int], newer: bool, epoch: int) -> int:
         start = self.prompt_length + self.committed_length
-        same = _common_prefix(self.text, start, fresh)
+        same = common_prefix(self.text, start, fresh)
         kept = len(self.text)
         if newer or same < len(fresh):
             kept = start + same
@@ -168,7 +168,7 @@ class DraftSession:
     def _agrees(self, command: CommitDraft, known: int) -> bool:
         start = self.prompt_length + command.base_len
         again = command.token_ids[:known]
-        if _common_prefix(self.text, start, again) == len(again):
+        if common_prefix(self.text, start, again) == len(again):
             return True
         if command.epoch < self.epoch:
             return False
@@ -218,16 +218,9 @@ class DraftSession:
         del self._hashes[length - self.prompt_length + 1 :]
 
 
-def _common_prefix(text: Sequence[int], start: int, tokens: Sequence[int]) -> int:
+def common_prefix(text: Sequence[int], start: int, tokens: Sequence[int]) -> int:
     """How many of `tokens` stand in `text` from `start` on."""
     for index, token in enumerate(tokens):
         if start + index >= len(text) or text[start + index] != token:
             return index
     return len(tokens)
-
-
-def _normal(tree: DraftTree) -> DraftTree:
-    """A chain that spells out its parents, without them."""
-    if tree.parents is not None and tree.is_chain:
-        return replace(tree, parents=None)
-    return tree

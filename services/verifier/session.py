@@ -28,7 +28,7 @@ from torch import Tensor
 from services.common.engine import KVCache, Segment
 from services.common.engine.sampling import History, wants_history
 from services.common.types import DraftTree, OpenVerify, Verdict, Verify
-from services.verifier.trees import cut, normal, without_first
+from services.verifier.trees import cut, without_first
 
 KEPT_VERDICTS = 4
 
@@ -123,7 +123,7 @@ class VerifySession:
         room = self.opening.sampling.max_tokens - base_len
         if room <= 0:
             return None
-        drafted = without_first(command.tree) if skip else normal(command.tree)
+        drafted = without_first(command.tree) if skip else command.tree.normal()
         tree, nodes = cut(drafted, room)
         return Task(block, base_len, tree, tuple(node + skip for node in nodes))
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from services.common.types import DraftTree, SparseRow
+from services.common.types import DraftTree, SparseRow, node_depths
 
 
 def depths(tree: DraftTree) -> list[int]:
     """Per row (1 + n), how many tokens after the committed text it stands: the root has 0."""
     if tree.parents is None:
         return list(range(len(tree) + 1))
-    levels = [0]
-    for parent in tree.parents:
-        levels.append(levels[parent + 1] + 1)
-    return levels
+    return [0, *(depth + 1 for depth in node_depths(tree.parents))]
 
 
 def paths(tree: DraftTree) -> list[tuple[int, ...]]:
@@ -24,11 +21,6 @@ def paths(tree: DraftTree) -> list[tuple[int, ...]]:
     for token, parent in zip(tree.token_ids, _parents(tree), strict=True):
         found.append((*found[parent + 1], token))
     return found
-
-
-def normal(tree: DraftTree) -> DraftTree:
-    """A chain that spells out its parents, without them."""
-    return replace(tree, parents=None) if tree.parents is not None and tree.is_chain else tree
 
 
 def without_first(tree: DraftTree) -> DraftTree:

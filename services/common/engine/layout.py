@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from services.common.engine.kv import KVCache
-from services.common.types import is_chain
+from services.common.types import is_chain, node_depths
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Piece:
         self.append = segment.cache.append(self.count)
         self.parents = _tree_parents(segment.parents, self.count)
         self.logits_from = segment.logits_from
-        self.depths = _depths(self.parents) if self.parents else range(self.count)
+        self.depths = node_depths(self.parents) if self.parents else range(self.count)
         self._views: dict[tuple[int | None, int], tuple[int, Tensor | None]] = {}
 
     @property
@@ -105,13 +105,6 @@ def _tree_parents(parents: Sequence[int] | None, count: int) -> tuple[int, ...] 
     if any(not -1 <= parent < index for index, parent in enumerate(parents)):
         raise ValueError("parents must come before their children")
     return None if is_chain(parents) else tuple(parents)
-
-
-def _depths(parents: tuple[int, ...]) -> list[int]:
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(0 if parent < 0 else depths[parent] + 1)
-    return depths
 
 
 def _ancestors(parents: tuple[int, ...]) -> Tensor:
