@@ -7,7 +7,8 @@
 | STANDARD, BLOCK | draws from q without replacement, in draw order | SAMPLED |
 
 q is the draft model's own law under the session's parameters, cut to its best n
-tokens and renormalised. Tokens are drawn from exactly the float32 numbers that
+tokens and renormalised; of a distilled drafter, among the tokens its head knows.
+No other token is ever proposed. Tokens are drawn from exactly the float32 numbers that
 are sent: a target that judges them by other numbers is biased (Leviathan et al.,
 2211.17192, needs the q a token was drawn from).
 
@@ -25,7 +26,9 @@ from torch import Tensor
 
 from services.common.engine.noise import Stream, uniform
 from services.common.engine.sampling import (
+    Head,
     RowContext,
+    WholeHead,
     best,
     choose,
     coupled_best,
@@ -60,17 +63,22 @@ class Place:
         return uniform(self.row.seed, Stream.DRAFT, *self.key, candidate)
 
 
-def candidates_at(logits: Tensor, places: Sequence[Place], q_top: int) -> list[Level]:
+def candidates_at(
+    logits: Tensor, places: Sequence[Place], q_top: int, head: Head | None = None
+) -> list[Level]:
     """Candidates for each row of `logits` [R, V]; q holds at most `q_top` tokens.
 
-    A row without a finite law has none, one with fewer tokens of any mass than
-    candidates has as many as there are.
+    `head`: what the columns stand for, if not for all tokens. A row without a
+    finite law has none, one with fewer tokens of any mass than candidates has as
+    many as there are.
     """
+    head = head or WholeHead(logits.shape[-1])
     found: dict[int, Level] = {}
     for group in _grouped(places):
         alike = [places[i] for i in group]
         rows = logits if len(group) == len(places) else logits[group]
-        levels = _candidates(rows[:, : alike[0].vocab_size], alike, q_top)
+        own = head.below(alike[0].vocab_size)
+        levels = _candidates(rows[:, : len(own)], alike, q_top, own)
         found.update(zip(group, levels, strict=True))
     return [found[i] for i in range(len(places))]
 
@@ -84,23 +92,25 @@ def _grouped(places: Sequence[Place]) -> Iterator[list[int]]:
     yield from groups.values()
 
 
-def _candidates(logits: Tensor, places: Sequence[Place], q_top: int) -> list[Level]:
+def _candidates(logits: Tensor, places: Sequence[Place], q_top: int, head: Head) -> list[Level]:
     """Candidates of rows alike in mode, vocabulary and count."""
+    if len(head) == 0:
+        return [Level(()) for _ in places]
     if not places[0].row.mode.exact_match:
-        return _drawn(logits, places, q_top)
+        return _drawn(logits, places, q_top, head)
     rows, count = [place.row for place in places], places[0].count
     if count == 1:
-        chosen = [[token] for token in choose(logits, rows)]
+        chosen = [[token] for token in choose(logits, rows, head)]
     elif places[0].row.mode is VerifyMode.GREEDY:
-        chosen = best(logits, rows, count).tolist()
+        chosen = best(logits, rows, count, head).tolist()
     else:
-        chosen = coupled_best(logits, rows, count).tolist()
+        chosen = coupled_best(logits, rows, count, head).tolist()
     return [Level(tuple(token for token in row if token >= 0)) for row in chosen]
 
 
-def _drawn(logits: Tensor, places: Sequence[Place], q_top: int) -> list[Level]:
+def _drawn(logits: Tensor, places: Sequence[Place], q_top: int, head: Head) -> list[Level]:
     rows = [place.row for place in places]
-    ids, q = (part.cpu() for part in top_law(logits, rows, min(q_top, logits.shape[-1])))
+    ids, q = (part.cpu() for part in top_law(logits, rows, min(q_top, len(head)), head))
     # A row without a finite law has no mass at all.
     sizes: list[int] = (q > 0).sum(-1).tolist()
     counts = [min(place.count, size) for place, size in zip(places, sizes, strict=True)]

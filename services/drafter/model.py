@@ -7,7 +7,8 @@ Greedy sessions get the draft model's argmax. Coupled ones get its sample with
 the same noise as the target (Daliri, Musco and Suresh, 2408.07978), so the two
 agree as often as their laws overlap. The others get draws, with the law they were
 drawn from. All under the session's own parameters. With more than one candidate
-a draft is a comb tree.
+a draft is a comb tree. A distilled drafter proposes only the tokens that its head
+knows; the text may hold any.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from services.common.engine import Engine, Segment
+from services.common.engine.sampling import PartHead
 from services.common.errors import InvalidRequest
 from services.common.types import OpenDraft, WorkerDescription
-from services.drafter.candidates import PROPOSALS, candidates_at
+from services.drafter.candidates import PROPOSALS, Place, candidates_at
 from services.drafter.comb import Level
 from services.drafter.model_state import ModelSession
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
@@ -55,6 +58,7 @@ class ModelDrafter:
         self._engine = engine
         self._step_tokens = step_tokens
         self._q_top = q_top
+        self._head = None if engine.head_ids is None else PartHead(engine.head_ids)
         self._sessions: dict[SessionKey, ModelSession] = {}
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
@@ -148,9 +152,14 @@ class ModelDrafter:
         for feed in feeds:
             feed.session.caught_up = feed.complete
         places = [feed.session.place(feed.ask) for feed in feeds if feed.complete]
-        levels = iter(candidates_at(torch.cat(rows), places, self._q_top) if places else ())
+        levels = iter(self._levels(rows, places))
         for feed in feeds:
             yield feed, self._answer(feed, next(levels)) if feed.complete else _filling(feed)
+
+    def _levels(self, rows: Sequence[Tensor], places: Sequence[Place]) -> list[Level]:
+        if not places:
+            return []
+        return candidates_at(torch.cat(list(rows)), places, self._q_top, self._head)
 
     def _answer(self, feed: _Feed, level: Level) -> Proposed:
         """The draft that this level completes; without a finite law, nothing more either."""

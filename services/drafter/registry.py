@@ -30,6 +30,7 @@ def _model(settings: DrafterSettings) -> Drafter:
         kv_capacity_tokens=settings.kv_capacity_tokens,
         max_context=settings.max_context,
         cache_dir=settings.cache_dir,
+        base=settings.draft_base,
     )
     engine = Engine.load(spec)
     return ModelDrafter(engine, step_tokens=settings.step_tokens, q_top=settings.q_top)

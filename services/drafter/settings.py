@@ -16,7 +16,13 @@ class DrafterSettings(WorkerSettings):
     draft: str | None = Field(
         None,
         description="draft model of the method `model`: "
-        "Hugging Face id, folder with safetensors, or .gguf file",
+        "Hugging Face id, folder with safetensors, .gguf file, folder that `paceline distill` "
+        "wrote, or smollm2-135m-instruct-draft",
+    )
+    draft_base: str | None = Field(
+        None,
+        description="model that a distilled draft model was made from, where that is not found "
+        "by the name it had then",
     )
     method: str = Field(
         "",
@@ -50,6 +56,8 @@ class DrafterSettings(WorkerSettings):
             raise ValueError(f"ngram_min {self.ngram_min} is above ngram_max {self.ngram_max}")
         if self.draft is None and "model" in self.method_names:
             raise ValueError("draft: the method model needs a draft model")
+        if self.draft is None and self.draft_base is not None:
+            raise ValueError(f"draft_base: {self.draft_base} is given without a draft model")
         if self.draft is not None and "model" not in self.method_names:
             raise ValueError(f"draft: {self.draft} is given, but method {self.method} needs none")
         return self

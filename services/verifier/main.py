@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.common.engine import Engine, ModelSpec, pin
+from services.common.errors import StartError
 from services.common.host import Emit, WorkerHost
 from services.common.telemetry import StepTracer
 from services.common.types import Role, VerifierCommand, VerifierEvent
@@ -25,7 +26,13 @@ def run(settings: VerifierSettings) -> int:
 def make_host(
     settings: VerifierSettings, engine: Engine, tracer: StepTracer | None = None
 ) -> WorkerHost[VerifierCommand, VerifierEvent]:
-    """The host of a core on `engine`, not started."""
+    """The host of a core on `engine`, not started.
+
+    Raises `StartError` for a distilled drafter: it knows only a part of the
+    vocabulary, so it has no law to judge by.
+    """
+    if engine.head_ids is not None:
+        raise StartError(f"target: {engine.model_id} is a distilled drafter, not a whole model")
     options = VerifierOptions(
         max_step_tokens=settings.max_step_tokens,
         target_step_ms=settings.target_step_ms,

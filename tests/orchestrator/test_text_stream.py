@@ -50,7 +50,8 @@ def test_any_byte_level_tokens_stream_to_the_decoded_text(tokens: list[int], ski
     stream = streamed(tok, tokens, skip)
     held = stream.state.decode.pending.decode(errors="replace")
     assert stream.text + held == tok.decode(tokens, skip)
-    assert held in ("", "\ufffd")
+    assert set(held) <= {"\ufffd"}
+    assert len(stream.state.decode.pending) < 4  # a character may still come of it
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma"])

@@ -45,6 +45,7 @@ class TableEngine:
     """`logits` [V, V, V]: after tokens a, b. The surface of `Engine` that workers use."""
 
     model_id, fingerprint, dtype = "table", "", "float32"
+    head_ids: Tensor | None = None
 
     def __init__(
         self, logits: np.ndarray, context: int, bundle: TokenizerBundle | None = None

@@ -56,6 +56,7 @@ class FakeEngine:
 
     model_id, fingerprint, dtype, bundle = "fake", "f" * 8, "float32", None
     vocab_size = VOCAB
+    head_ids: Tensor | None = None
     kv_tokens_capacity = 1000
 
     def __init__(self, max_context_length: int = 500) -> None:

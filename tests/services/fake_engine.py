@@ -59,7 +59,7 @@ class FakeEngine:
     def __init__(self, capacity=100_000, context=512, poison=None, explode=None):
         self.model_id, self.fingerprint, self.dtype = "fake", "fake-fingerprint", "float32"
         self.vocab_size, self.max_context_length = VOCAB, context
-        self.bundle = None
+        self.bundle = self.head_ids = None
         self.poison, self.explode = poison, explode
         self.budget = KVBudget(capacity)
         self.forwards = []

@@ -51,6 +51,7 @@ def test_without_a_model_the_method_is_ngram_and_with_one_it_is_model() -> None:
     [
         ({"method": "model"}, "draft"),
         ({"method": "ngram", "draft": "m"}, "draft"),
+        ({"draft_base": "m"}, "draft_base"),
         ({"ngram_min": 5, "ngram_max": 4}, "ngram_min"),
         ({"port": 70000}, "port"),
         ({"dtype": "int4"}, "dtype"),
@@ -105,6 +106,25 @@ def test_a_model_is_loaded_from_a_folder(tmp_path: Path) -> None:
 def test_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="no such file"):
         build(DrafterSettings(draft=str(tmp_path / "nothing")))
+
+
+def test_a_distilled_drafter_is_loaded_from_its_folder_and_its_moved_base(tmp_path: Path) -> None:
+    from services.drafter.model import ModelDrafter
+    from tests.models import VOCAB_SIZE
+    from tests.services.student_kit import distilled_folder
+
+    base, draft = distilled_folder(tmp_path)
+    base = base.rename(tmp_path / "elsewhere")
+    with pytest.raises(StartError, match="its base"):
+        build(DrafterSettings(draft=str(draft), cache_dir=tmp_path, threads=1))
+    settings = DrafterSettings(
+        draft=str(draft), draft_base=str(base), cache_dir=tmp_path, threads=1
+    )
+    (drafter,) = build(settings).values()
+    assert isinstance(drafter, ModelDrafter)
+    worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
+    assert worker.vocab_size == VOCAB_SIZE
+    assert worker.tokenizer_fingerprint
 
 
 # --- a real process, with torch and numpy out of reach ------------------------------

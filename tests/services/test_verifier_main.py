@@ -62,6 +62,14 @@ def test_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
         run(VerifierSettings(target=str(tmp_path / "nothing")))
 
 
+def test_a_distilled_drafter_is_no_target(tmp_path: Path) -> None:
+    from tests.services.student_kit import distilled_folder
+
+    _, draft = distilled_folder(tmp_path)
+    with pytest.raises(StartError, match="is a distilled drafter, not a whole model"):
+        run(VerifierSettings(target=str(draft), cache_dir=tmp_path, threads=1))
+
+
 # --- a real process -------------------------------------------------------------
 
 SCRIPT = """

@@ -33,6 +33,7 @@ class Engine:
         *,
         fingerprint: str = "",
         bundle: TokenizerBundle | None = None,
+        head_ids: Tensor | None = None,
     ) -> None:
         """Wrap a prepared model; use `load` or `from_model` instead."""
         config = model.config.get_text_config()
@@ -42,23 +43,33 @@ class Engine:
         self.fingerprint = fingerprint
         self.bundle = bundle
         self.vocab_size: int = config.vocab_size
+        self.head_ids = head_ids
+        """Token ids that the logits' columns stand for, int64 [m], ascending; None: all ids."""
         self.max_context_length = max_context(config, spec.max_context)
         self.eos_token_ids: tuple[int, ...] = bundle.eos_token_ids if bundle else ()
         self._budget = KVBudget(spec.kv_capacity_tokens or 0, config.num_hidden_layers)
 
     @classmethod
     def from_model(
-        cls, model: Any, tokenizer: Any = None, spec: ModelSpec | None = None, *, check: bool = True
+        cls,
+        model: Any,
+        tokenizer: Any = None,
+        spec: ModelSpec | None = None,
+        *,
+        head_ids: Tensor | None = None,
+        check: bool = True,
     ) -> Engine:
         """An engine on a copy of a transformers model in memory.
 
-        Raises StartError when the self-check fails.
+        `head_ids`: those of a student. Raises StartError when the self-check fails.
         """
         dtype = str(model.dtype).removeprefix("torch.")
         spec = spec or ModelSpec(model=model.config.model_type, dtype=dtype)
         bundle = make_bundle(tokenizer, model) if tokenizer is not None else None
         fingerprint = model_fingerprint(model, spec.dtype)
-        engine = cls(copy.deepcopy(model), spec, fingerprint=fingerprint, bundle=bundle)
+        engine = cls(
+            copy.deepcopy(model), spec, fingerprint=fingerprint, bundle=bundle, head_ids=head_ids
+        )
         engine._start(spec, check=check)
         return engine
 
@@ -71,7 +82,13 @@ class Engine:
         """
         pin(spec.threads)
         loaded = load_model(spec)
-        engine = cls(loaded.model, spec, fingerprint=loaded.fingerprint, bundle=loaded.bundle)
+        engine = cls(
+            loaded.model,
+            spec,
+            fingerprint=loaded.fingerprint,
+            bundle=loaded.bundle,
+            head_ids=loaded.head_ids,
+        )
         engine._start(spec)
         return engine
 
@@ -103,8 +120,9 @@ class Engine:
     def forward(self, segments: Sequence[Segment]) -> list[Tensor]:
         """Append the segments' tokens to their caches in one pass of the model.
 
-        Returns per segment the logits [rows, vocab_size] in float32. Raises
-        ValueError, with nothing changed, for a segment that does not fit.
+        Returns per segment the logits [rows, V] in float32, with one column per
+        token, or per entry of `head_ids`. Raises ValueError, with nothing
+        changed, for a segment that does not fit.
         """
         if not segments:
             return []
@@ -115,7 +133,7 @@ class Engine:
         return list(logits.float().split_with_sizes(layout.logit_counts))
 
     def _run(self, layout: Layout) -> Tensor:
-        """Logits [wanted rows, vocab_size] of one packed pass."""
+        """Logits [wanted rows, V] of one packed pass."""
         device = self._model.device
         output = self._model(
             input_ids=torch.tensor([layout.token_ids], device=device),

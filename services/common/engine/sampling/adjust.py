@@ -1,7 +1,7 @@
 """logit_bias, penalties and min_tokens: edits of a few scores per row, before any law.
 
 All rows are edited together, on the device where the logits lie. Token ids
-outside the row (a smaller draft model) are ignored.
+without a column (a smaller draft model, a part of a head) are ignored.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.common.engine.sampling.history import Counts, History, wants_history
+from services.common.engine.sampling.head import Head, Ids
+from services.common.engine.sampling.history import History, wants_history
 from services.common.engine.sampling.rows import RowContext
 
-_Ids = NDArray[np.int64]
 _Values = NDArray[np.float32]
 
 
-def adjusted(logits: Tensor, rows: Sequence[RowContext]) -> Tensor:
+def adjusted(logits: Tensor, rows: Sequence[RowContext], head: Head) -> Tensor:
     """Scores [R, V] that the argmax or the law is taken of; `logits` where nothing is edited.
 
     Each row sees the prefix of its own position: history, then path.
@@ -32,68 +32,69 @@ def adjusted(logits: Tensor, rows: Sequence[RowContext]) -> Tensor:
     if not (biased or penalised or unfinished):
         return logits
     scores = logits.clone(memory_format=torch.contiguous_format)
-    _add_bias(scores, rows, biased)
-    _penalise(scores, rows, penalised)
-    _forbid_stops(scores, rows, unfinished)
+    _add_bias(scores, rows, biased, head)
+    _penalise(scores, rows, penalised, head)
+    _forbid_stops(scores, rows, unfinished, head)
     return scores
 
 
-def _add_bias(scores: Tensor, rows: Sequence[RowContext], which: Sequence[int]) -> None:
+def _add_bias(scores: Tensor, rows: Sequence[RowContext], which: Sequence[int], head: Head) -> None:
     if not which:
         return
-    vocab = scores.shape[-1]
-    biases = [_bias(rows[i].sampling.logit_bias, vocab) for i in which]
-    places = [ids + i * vocab for i, (ids, _) in zip(which, biases, strict=True)]
+    biases = [_bias(rows[i].sampling.logit_bias, head) for i in which]
+    places = [columns + i * len(head) for i, (columns, _) in zip(which, biases, strict=True)]
     values = np.concatenate([values for _, values in biases])
     scores.view(-1).index_add_(0, _on(scores, np.concatenate(places)), _on(scores, values))
 
 
-def _penalise(scores: Tensor, rows: Sequence[RowContext], which: Sequence[int]) -> None:
+def _penalise(scores: Tensor, rows: Sequence[RowContext], which: Sequence[int], head: Head) -> None:
     """Repetition as in CTRL (Keskar et al., 1909.05858, 4.1), then OpenAI's two penalties."""
     if not which:
         return
-    seen = [_penalties(rows[i], i, scores.shape[-1]) for i in which]
+    seen = [_penalties(rows[i], i, head) for i in which]
     places, factors, drops = (_on(scores, np.concatenate(part)) for part in zip(*seen, strict=True))
     flat = scores.view(-1)
     old = flat[places]
     flat[places] = torch.where(old < 0, old * factors, old / factors) - drops
 
 
-def _penalties(row: RowContext, index: int, vocab: int) -> tuple[_Ids, _Values, _Values]:
+def _penalties(row: RowContext, index: int, head: Head) -> tuple[Ids, _Values, _Values]:
     """Places in the flattened scores of the tokens seen; what divides and what drops them."""
     law = row.sampling
-    ids, counts = _counts(row, vocab)
+    columns, counts = _counts(row, head)
     drops = np.float32(law.frequency_penalty) * counts.astype(np.float32)
     drops += np.float32(law.presence_penalty) * (counts > 0)
-    return ids + index * vocab, np.full_like(drops, law.repetition_penalty), drops
+    return columns + index * len(head), np.full_like(drops, law.repetition_penalty), drops
 
 
-def _counts(row: RowContext, vocab: int) -> Counts:
-    """Known tokens that some penalty of the row may touch, with their counts."""
+def _counts(row: RowContext, head: Head) -> tuple[Ids, Ids]:
+    """Columns of the tokens that some penalty of the row may touch, with their counts."""
     ids, counts = (row.history or History(())).counts(row.path)
-    touched = ids.view(np.uint64) < vocab
+    columns, touched = head.columns(ids)
     if row.sampling.repetition_penalty == 1.0:
         touched &= counts > 0
-    return (ids, counts) if touched.all() else (ids[touched], counts[touched])
+    return (columns, counts) if touched.all() else (columns[touched], counts[touched])
 
 
-def _forbid_stops(scores: Tensor, rows: Sequence[RowContext], which: Sequence[int]) -> None:
-    vocab = scores.shape[-1]
-    places = [
-        i * vocab + token
-        for i in which
-        for token in rows[i].sampling.stop_token_ids
-        if 0 <= token < vocab
-    ]
+def _forbid_stops(
+    scores: Tensor, rows: Sequence[RowContext], which: Sequence[int], head: Head
+) -> None:
+    places = [_stops(rows[i].sampling.stop_token_ids, head) + i * len(head) for i in which]
     if places:
-        scores.view(-1)[places] = -torch.inf
+        scores.view(-1)[_on(scores, np.concatenate(places))] = -torch.inf
 
 
 @lru_cache(maxsize=64)
-def _bias(logit_bias: tuple[tuple[int, float], ...], vocab: int) -> tuple[_Ids, _Values]:
-    known = [(token, bias) for token, bias in logit_bias if 0 <= token < vocab]
-    ids = np.array([token for token, _ in known], dtype=np.int64)
-    return ids, np.array([bias for _, bias in known], dtype=np.float32)
+def _stops(tokens: tuple[int, ...], head: Head) -> Ids:
+    columns, known = head.columns(np.array(tokens, dtype=np.int64))
+    return columns[known]
+
+
+@lru_cache(maxsize=64)
+def _bias(logit_bias: tuple[tuple[int, float], ...], head: Head) -> tuple[Ids, _Values]:
+    columns, known = head.columns(np.array([token for token, _ in logit_bias], dtype=np.int64))
+    values = np.array([bias for _, bias in logit_bias], dtype=np.float32)
+    return columns[known], values[known]
 
 
 def _on(scores: Tensor, values: NDArray[np.generic]) -> Tensor:

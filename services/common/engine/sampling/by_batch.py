@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from services.common.engine.noise import to_exponential, word_rows
+from services.common.engine.sampling.head import Head
 from services.common.engine.sampling.rows import NO_CHOICE, RowContext
 
 
@@ -33,11 +34,11 @@ def highest(scores: Tensor, count: int) -> Tensor:
     return torch.nn.functional.pad(found, (0, count - found.shape[-1]), value=NO_CHOICE)
 
 
-def race(scores: Tensor, rows: Sequence[RowContext], count: int) -> Tensor:
+def race(scores: Tensor, rows: Sequence[RowContext], head: Head, count: int) -> Tensor:
     """The `count` best of log p + Gumbel, int64 [R, count], best first; NO_CHOICE beyond."""
     places = [row.place for row in rows]
-    ids = torch.arange(scores.shape[-1], device=scores.device)
-    perturbed = perturb(_warped(scores, rows), word_rows(places, ids))
+    words = word_rows(places, head.ids(scores.device))
+    perturbed = perturb(_warped(scores, rows), words)
     return first_largest(perturbed)[:, None] if count == 1 else highest(perturbed, count)
 
 
@@ -52,7 +53,7 @@ def log_law(scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
 
 
 def top_law(scores: Tensor, rows: Sequence[RowContext], count: int) -> tuple[Tensor, Tensor]:
-    """The law cut to its `count` best tokens: ids int64, probabilities float32, [R, count]."""
+    """The law cut to its `count` best: indices int64, probabilities float32, [R, count]."""
     warped = _warped(scores, rows)
     ids = highest(warped, count)
     found = ids != NO_CHOICE

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.common.engine.noise import exponential_of, fold, words_of
+from services.common.engine.noise import exponential_of, words_of
+from services.common.engine.sampling.head import Head
 from services.common.engine.sampling.rows import NO_CHOICE, RowContext
 from services.common.types import ResolvedSampling
 
@@ -52,10 +52,10 @@ def highest(scores: Tensor, count: int) -> Tensor:
     return _padded([_best_of(row, count) for row in scores.numpy()], count)
 
 
-def race(scores: Tensor, rows: Sequence[RowContext], count: int) -> Tensor:
+def race(scores: Tensor, rows: Sequence[RowContext], head: Head, count: int) -> Tensor:
     """The `count` best of log p + Gumbel, int64 [R, count], best first; NO_CHOICE beyond."""
     each = zip(scores.numpy(), rows, strict=True)
-    return _padded([_winners(scored, row, count) for scored, row in each], count)
+    return _padded([_winners(scored, row, head, count) for scored, row in each], count)
 
 
 def log_law(scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
@@ -74,7 +74,7 @@ def log_law(scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
 
 
 def top_law(scores: Tensor, rows: Sequence[RowContext], count: int) -> tuple[Tensor, Tensor]:
-    """The law cut to its `count` best tokens: ids int64, probabilities float32, [R, count]."""
+    """The law cut to its `count` best: indices int64, probabilities float32, [R, count]."""
     ids = np.zeros((len(rows), count), dtype=np.int64)
     mass = np.zeros((len(rows), count), dtype=np.float32)
     for i, (scored, row) in enumerate(zip(scores.numpy(), rows, strict=True)):
@@ -171,19 +171,19 @@ def _best_of(row: _Row, count: int) -> _Ids:
 # --- The race: argmax log p - log E ------------------------------------------------
 
 
-def _winners(row: _Row, context: RowContext, count: int) -> _Ids:
-    """Ids of the `count` best, best first; none of a row without a finite law."""
+def _winners(row: _Row, context: RowContext, head: Head, count: int) -> _Ids:
+    """Indices of the `count` best, best first; none of a row without a finite law."""
     top = row.max()
     if not np.isfinite(top):
         return np.zeros(0, dtype=np.int64)
     law = context.warping
     edge = _edge(row, law)
     if edge == -np.inf:
-        words = words_of(*context.place, _folded_ids(len(row)))
+        words = words_of(*context.place, head.folded())
         return _fastest(row, top, law.temperature, words, count)
-    ids = np.flatnonzero(row >= edge)
-    words = words_of(*context.place, fold(ids))
-    return ids[_fastest(row[ids], top, law.temperature, words, count)]
+    kept = np.flatnonzero(row >= edge)
+    words = words_of(*context.place, head.folded()[kept])
+    return kept[_fastest(row[kept], top, law.temperature, words, count)]
 
 
 def _fastest(row: _Row, top: np.float32, temperature: float, words: _Words, count: int) -> _Ids:
@@ -216,11 +216,6 @@ def _perturbed(
 ) -> NDArray[np.float64]:
     gaps = (row - np.float64(top)) / temperature
     return np.asarray(gaps - np.log(exponential_of(words)))
-
-
-@lru_cache(maxsize=8)
-def _folded_ids(vocab: int) -> _Words:
-    return fold(np.arange(vocab))
 
 
 def _padded(found: Sequence[_Ids], count: int) -> Tensor:

@@ -9,34 +9,40 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.common.engine.sampling.head import Head, whole_head
 from services.common.engine.sampling.paths import parts
 from services.common.engine.sampling.rows import NO_CHOICE, RowContext
 
 
-def log_law(logits: Tensor, rows: Sequence[RowContext]) -> Tensor:
+def log_law(logits: Tensor, rows: Sequence[RowContext], head: Head | None = None) -> Tensor:
     """Log-probabilities [R, V] float32 of the law that each row is drawn from.
+
+    `head`: what the columns stand for, if not for all tokens.
 
     After logit_bias, penalties, min_tokens, temperature, top_k, top_p and min_p;
     -inf for a token that may not be chosen. Tokens that tie with the last one
     kept stay in, so that no law depends on the order of a sort. A GREEDY row
     gets the law of its scores after min_tokens. All NaN without a finite law.
     """
-    laws = [path.log_law(scores, part) for path, scores, part in parts(logits, rows)]
+    laws = [path.log_law(scores, part) for path, scores, part in parts(logits, rows, head)]
     return torch.cat(laws) if laws else torch.empty_like(logits)
 
 
-def top_law(logits: Tensor, rows: Sequence[RowContext], n: int) -> tuple[Tensor, Tensor]:
+def top_law(
+    logits: Tensor, rows: Sequence[RowContext], n: int, head: Head | None = None
+) -> tuple[Tensor, Tensor]:
     """The law of each row cut to its `n` best tokens and renormalised: what a drafter draws from.
 
     Returns ids int64 [R, n] and probabilities float32 [R, n], best first, the
-    lower id first in a tie; id 0 with probability 0 where the law has fewer
-    tokens, or the row no finite law.
+    lower id first in a tie; the head's first id with probability 0 where the law
+    has fewer tokens, or the row no finite law.
     """
+    head = head or whole_head(logits.shape[-1])
     ids = [torch.empty((0, n), dtype=torch.int64, device=logits.device)]
     mass = [torch.empty((0, n), dtype=torch.float32, device=logits.device)]
-    for path, scores, part in parts(logits, rows):
+    for path, scores, part in parts(logits, rows, head):
         own_ids, own_mass = path.top_law(scores, part, n)
-        ids.append(own_ids)
+        ids.append(head.tokens(own_ids))
         mass.append(own_mass)
     return torch.cat(ids), torch.cat(mass)
 

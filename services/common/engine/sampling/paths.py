@@ -9,6 +9,7 @@ from torch import Tensor
 
 from services.common.engine.sampling import by_batch, by_row
 from services.common.engine.sampling.adjust import adjusted
+from services.common.engine.sampling.head import Head, whole_head
 from services.common.engine.sampling.rows import RowContext
 
 WIDE = 1024
@@ -19,7 +20,10 @@ _SCORES_AT_ONCE = 1 << 22
 
 
 class Path(Protocol):
-    """What both paths offer, on scores [R, V] float32 that they leave alone."""
+    """What both paths offer, on scores [R, V] float32 that they leave alone.
+
+    Indices are columns; the noise of a column is that of its token in the head.
+    """
 
     def first_largest(self, scores: Tensor) -> Tensor:
         """Index of the first largest score, int64 [R]."""
@@ -27,7 +31,7 @@ class Path(Protocol):
     def highest(self, scores: Tensor, count: int) -> Tensor:
         """Indices of the largest scores, best first, int64 [R, count]."""
 
-    def race(self, scores: Tensor, rows: Sequence[RowContext], count: int) -> Tensor:
+    def race(self, scores: Tensor, rows: Sequence[RowContext], head: Head, count: int) -> Tensor:
         """The best of log p + Gumbel, best first, int64 [R, count]."""
 
     def log_law(self, scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
@@ -36,7 +40,7 @@ class Path(Protocol):
     def top_law(
         self, scores: Tensor, rows: Sequence[RowContext], count: int
     ) -> tuple[Tensor, Tensor]:
-        """Ids int64 and probabilities float32 of the best tokens, [R, count]."""
+        """Indices int64 and probabilities float32 of the best tokens, [R, count]."""
 
 
 def path_for(scores: Tensor) -> Path:
@@ -47,11 +51,12 @@ def path_for(scores: Tensor) -> Path:
 
 
 def parts(
-    logits: Tensor, rows: Sequence[RowContext]
+    logits: Tensor, rows: Sequence[RowContext], head: Head | None = None
 ) -> Iterator[tuple[Path, Tensor, Sequence[RowContext]]]:
     """Adjusted scores and their rows, no more at once than fit the memory of a small step."""
+    head = head or whole_head(logits.shape[-1])
     size = max(1, _SCORES_AT_ONCE // logits.shape[-1])
     for start in range(0, len(rows), size):
         own = rows[start : start + size]
-        scores = adjusted(logits[start : start + size], own)
+        scores = adjusted(logits[start : start + size], own, head)
         yield path_for(scores), scores, own
