@@ -89,6 +89,7 @@ async def _servers(options: BenchOptions) -> AsyncIterator[list[Configuration]]:
             draft=options.draft,
             method=options.method,
             dtype=options.dtype,
+            draft_dtype=options.draft_dtype,
             pacings=options.served_pacings,
         )
         cluster = await stack.enter_async_context(local_cluster(drafters, say))
@@ -137,6 +138,7 @@ def _setting(
         "target": options.target,
         "drafting": options.draft or options.method or "ngram",
         "dtype": options.dtype,
+        "draft_dtype": options.draft_dtype or options.dtype,
         "prompts": f"{options.num_prompts} of {options.prompts.name}, first turns",
         "sampling": options.sampling,
         "speculation": options.speculation(""),

@@ -33,6 +33,7 @@ class BenchOptions:
     draft: str | None = None
     method: str = ""
     dtype: str = "float32"
+    draft_dtype: str | None = None
     prompts: Path = SPEC_BENCH
     num_prompts: int = 6
     max_tokens: int = 64

@@ -137,16 +137,21 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_model_folder(
-    folder: Path, arch: str = "llama", seed: int = 0, change: Callable[[Any], None] | None = None
+    folder: Path,
+    arch: str = "llama",
+    seed: int = 0,
+    change: Callable[[Any], None] | None = None,
+    **overrides: Any,
 ) -> Path:
     """Save a tiny model and its tokenizer below `folder`; return the folder to load.
 
-    `change` may edit the model before it is saved. An existing folder is reused.
+    `change` may edit the model before it is saved, `overrides` go into its config. An
+    existing folder is reused.
     """
     target = folder / f"{arch}-{seed}"
     if target.exists() and change is None:
         return target
-    model = tiny_model(arch, seed=seed)
+    model = tiny_model(arch, seed=seed, **overrides)
     if change is not None:
         change(model)
     model.save_pretrained(target)

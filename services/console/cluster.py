@@ -16,9 +16,9 @@ class ClusterOptions:
     """A whole cluster on one machine.
 
     `draft` None and `method` empty: n-gram drafters. `redis` None: a server of its
-    own. Threads None: as many as the process has cores; else the process is not
-    pinned. One orchestrator for each of `pacings` (empty: its default); the first
-    listens on `port`, the others on free ones.
+    own. `draft_dtype` None: the target's. Threads None: as many as the process has
+    cores; else the process is not pinned. One orchestrator for each of `pacings`
+    (empty: its default); the first listens on `port`, the others on free ones.
     """
 
     target: str
@@ -30,6 +30,7 @@ class ClusterOptions:
     verifiers: int = 1
     drafters: int = 1
     dtype: str = "float32"
+    draft_dtype: str | None = None
     verifier_threads: int | None = None
     drafter_threads: int | None = None
     pin: bool = True
@@ -94,7 +95,7 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
     if options.method:
         arguments += ["--method", options.method]
     if options.draft is not None:
-        arguments += ["--draft", options.draft, "--dtype", options.dtype]
+        arguments += ["--draft", options.draft, "--dtype", options.draft_dtype or options.dtype]
         arguments += _thread_flags(cores, options.drafter_threads, options.pin)
     return _spec(site, "drafter", name, arguments)
 

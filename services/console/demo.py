@@ -1,19 +1,24 @@
-"""`paceline demo`: three prompts through a cluster of real processes, beside plain decoding."""
+"""`paceline demo`: three prompts through a cluster of real processes, beside plain decoding.
+
+Plain decoding runs twice: on the verifier's cores, in the same cluster, and on all
+cores of the machine, in a cluster of a verifier alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline import Client, PacelineError
 from rich.console import Console
-from rich.table import Table
 
 from services.common.errors import PacelineError as ServerError
 from services.console.cluster import ClusterOptions
+from services.console.demo_table import Answered, figures_table, verdict
 from services.console.figures import Measured, common_prefix, summary
 from services.console.generate import follow, question, shown_by
 from services.console.lifetime import unless_stopped
@@ -22,9 +27,26 @@ from services.console.process import complain
 from services.console.render import Colours, Marks
 from services.console.up import describe
 
-# Equal text is promised, and so shown, in float32.
-DTYPE = "float32"
 MAX_TOKENS = 72
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """The models. `draft` None: n-grams of the text so far."""
+
+    target: str
+    draft: str | None
+    dtype: str
+
+    @property
+    def cluster(self) -> ClusterOptions:
+        """Drafter and verifier on cores of their own."""
+        return ClusterOptions(target=self.target, draft=self.draft, dtype=self.dtype)
+
+    @property
+    def alone(self) -> ClusterOptions:
+        """A verifier with every core, and nothing else."""
+        return replace(self.cluster, draft=None, drafters=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +79,11 @@ PROMPTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One prompt, answered with speculation and by plain decoding."""
-
-    prompt: Prompt
-    drafted: Measured
-    plain: Measured
-
-    @property
-    def same(self) -> bool:
-        """Whether both gave the same tokens."""
-        return self.drafted.token_ids == self.plain.token_ids
-
-
-def run_demo(target: str) -> int:
+def run_demo(options: DemoOptions) -> int:
     """Show three prompts; the exit status (0 = all answered, and every process ended)."""
     console = Console(highlight=False, soft_wrap=True)
     try:
-        done = asyncio.run(unless_stopped(_demo(console, target)))
+        done = asyncio.run(unless_stopped(_demo(console, options)))
     except (ServerError, PacelineError) as error:
         return complain("demo", error, status=1)
     if not done:
@@ -84,17 +92,39 @@ def run_demo(target: str) -> int:
     return 0
 
 
-async def _demo(console: Console, target: str) -> bool:
-    options = ClusterOptions(target=target, dtype=DTYPE)
+async def _demo(console: Console, options: DemoOptions) -> bool:
+    async with _served(console, options.cluster) as (client, cluster):
+        await _introduce(console, client, cluster)
+        pairs = [await _answer(console, client, prompt) for prompt in PROMPTS]
+    everywhere = await _on_all_cores(console, options)
+    answered = [
+        Answered(prompt.title.partition(":")[0], drafted, plain, all_cores)
+        for prompt, (drafted, plain), all_cores in zip(PROMPTS, pairs, everywhere, strict=True)
+    ]
+    console.print()
+    console.print(figures_table(answered))
+    console.print(
+        f"Greedy, {options.dtype}, one run each (make bench repeats). "
+        "Efficiency: tokens per target forward; plain = 1.",
+        style="dim",
+    )
+    console.print(verdict(answered))
+    return True
+
+
+@asynccontextmanager
+async def _served(
+    console: Console, options: ClusterOptions
+) -> AsyncIterator[tuple[Client, Cluster]]:
+    """A cluster that has answered once: the first answer of a process also warms it up."""
     console.print(f"Starting {describe(options)}, an orchestrator and a store …", style="dim")
     began = time.monotonic()
     async with local_cluster(options, lambda line: console.print(line, style="dim")) as cluster:
         console.print(f"Serving after {time.monotonic() - began:.1f} s.", style="dim")
         async with Client(cluster.address) as client:
-            await _introduce(console, client, cluster)
-            pairs = [await _answer(console, client, prompt) for prompt in PROMPTS]
-    _conclude(console, pairs)
-    return True
+            warm_up = {"prompt": "Hello", "temperature": 0.0, "max_tokens": 16}
+            await follow(client, warm_up, _unseen)
+            yield client, cluster
 
 
 async def _introduce(console: Console, client: Client, cluster: Cluster) -> None:
@@ -104,14 +134,12 @@ async def _introduce(console: Console, client: Client, cluster: Cluster) -> None
     console.print(f"Model {model.model}; orchestrator on {cluster.address}; {workers}", style="dim")
     console.print(f"Processes (ps): {processes}", style="dim")
     console.print(Colours.legend if console.is_terminal else Marks.legend)
-    # The first generation of a fresh process also pays for its warm-up.
-    await follow(client, {"prompt": "Hello", "temperature": 0.0, "max_tokens": 8}, _unseen)
 
 
-async def _answer(console: Console, client: Client, prompt: Prompt) -> Pair:
+async def _answer(console: Console, client: Client, prompt: Prompt) -> tuple[Measured, Measured]:
+    """The prompt answered with drafts, which is shown, and by plain decoding."""
     renderer = Colours(console) if console.is_terminal else Marks(console)
-    asked: dict[str, Any] = await question(client, prompt.text)
-    asked |= {"temperature": 0.0, "max_tokens": MAX_TOKENS, "include_rounds": True}
+    asked = await _asked(client, prompt)
     console.print()
     console.rule(prompt.title, style="dim", align="left")
     console.print(prompt.text, style="dim", markup=False)
@@ -119,40 +147,34 @@ async def _answer(console: Console, client: Client, prompt: Prompt) -> Pair:
     drafted = await follow(client, asked, shown_by(renderer))
     console.print()
     console.print(summary(drafted), style="dim")
-    plain = await follow(client, asked | {"disable_speculative_decoding": True}, _unseen)
-    pair = Pair(prompt, drafted, plain)
-    console.print(_beside(pair), style="dim")
-    return pair
+    plain = await _plain(client, asked)
+    console.print(_beside(drafted, plain), style="dim")
+    return drafted, plain
+
+
+async def _on_all_cores(console: Console, options: DemoOptions) -> list[Measured]:
+    """Plain decoding of every prompt by a verifier that has the whole machine."""
+    console.print()
+    console.print("Plain decoding once more, on all cores:", style="dim")
+    async with _served(console, options.alone) as (client, _):
+        return [await _plain(client, await _asked(client, prompt)) for prompt in PROMPTS]
+
+
+async def _asked(client: Client, prompt: Prompt) -> dict[str, Any]:
+    asked = await question(client, prompt.text)
+    return asked | {"temperature": 0.0, "max_tokens": MAX_TOKENS, "include_rounds": True}
+
+
+async def _plain(client: Client, asked: dict[str, Any]) -> Measured:
+    return await follow(client, asked | {"disable_speculative_decoding": True}, _unseen)
 
 
 def _unseen(_: object) -> None:
     """Some generations are only measured."""
 
 
-def _beside(pair: Pair) -> str:
-    agreed = common_prefix(pair.drafted.token_ids, pair.plain.token_ids)
-    same = "the same tokens" if pair.same else f"other tokens from token {agreed} on (a near-tie)"
-    return f"plain decoding: {pair.plain.tokens_per_second:.1f} tokens/s, {same}"
-
-
-def _conclude(console: Console, pairs: Sequence[Pair]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold", show_header=True)
-    for heading in ("prompt", "tokens", "tokens/s", "plain", "ratio", "efficiency", "same text"):
-        table.add_column(heading, justify="left" if heading == "prompt" else "right")
-    for pair in pairs:
-        table.add_row(
-            pair.prompt.title.partition(":")[0],
-            str(pair.drafted.tokens),
-            f"{pair.drafted.tokens_per_second:.1f}",
-            f"{pair.plain.tokens_per_second:.1f}",
-            f"{pair.drafted.tokens_per_second / pair.plain.tokens_per_second:.2f}",
-            f"{pair.drafted.block_efficiency:.2f}",
-            "yes" if pair.same else "no",
-        )
-    console.print()
-    console.print(table)
-    console.print(
-        f"Greedy, {DTYPE}, one run each (make bench repeats). "
-        "Efficiency: tokens per target forward; plain = 1.",
-        style="dim",
-    )
+def _beside(drafted: Measured, plain: Measured) -> str:
+    agreed = common_prefix(drafted.token_ids, plain.token_ids)
+    equal = drafted.token_ids == plain.token_ids
+    same = "the same tokens" if equal else f"other tokens from token {agreed} on (a near-tie)"
+    return f"plain decoding: {plain.tokens_per_second:.1f} tokens/s, {same}"

@@ -8,7 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from services.console.distill_command import distill
+
 DEMO_MODEL = "smollm2-135m-instruct"
+DEMO_DRAFT = "smollm2-135m-instruct-draft"
 
 app = typer.Typer(
     name="paceline",
@@ -33,6 +36,12 @@ Target = Annotated[
         envvar="PACELINE_TARGET",
         help="Target model: Hugging Face id, folder with safetensors, .gguf file, "
         f"or {DEMO_MODEL}.",
+    ),
+]
+DraftDtype = Annotated[
+    Dtype | None,
+    typer.Option(
+        envvar="PACELINE_DRAFT_DTYPE", help="Number format of the draft model; left out: --dtype."
     ),
 ]
 Address = Annotated[
@@ -96,8 +105,9 @@ def up(
     verifiers: Annotated[int, typer.Option(min=1, help="How many verifiers.")] = 1,
     drafters: Annotated[int, typer.Option(min=0, help="How many drafters.")] = 1,
     dtype: Annotated[
-        Dtype, typer.Option(envvar="PACELINE_DTYPE", help="Number format of both models.")
+        Dtype, typer.Option(envvar="PACELINE_DTYPE", help="Number format of the models.")
     ] = "float32",
+    draft_dtype: DraftDtype = None,
     verifier_threads: Annotated[
         int | None,
         typer.Option(min=1, help="Threads of each verifier; left out: its share of the cores."),
@@ -130,6 +140,7 @@ def up(
         verifiers=verifiers,
         drafters=drafters,
         dtype=dtype,
+        draft_dtype=draft_dtype,
         verifier_threads=verifier_threads,
         drafter_threads=drafter_threads,
         pin=pin,
@@ -209,11 +220,19 @@ def generate(
 
 
 @app.command()
-def demo(target: Target = DEMO_MODEL) -> None:
+def demo(
+    target: Target = DEMO_MODEL,
+    draft: Annotated[
+        str, typer.Option(envvar="PACELINE_DRAFT", help="Draft model; empty: n-grams of the text.")
+    ] = DEMO_DRAFT,
+    dtype: Annotated[
+        Dtype, typer.Option(envvar="PACELINE_DTYPE", help="Number format of the models.")
+    ] = "bfloat16",
+) -> None:
     """Answer three prompts through a cluster of real processes, then end it."""
-    from services.console.demo import run_demo
+    from services.console.demo import DemoOptions, run_demo
 
-    raise typer.Exit(run_demo(target))
+    raise typer.Exit(run_demo(DemoOptions(target, draft or None, dtype)))
 
 
 @app.command()
@@ -221,7 +240,8 @@ def bench(
     target: Target = DEMO_MODEL,
     draft: Annotated[str | None, typer.Option(help="Draft model; left out: n-grams.")] = None,
     method: Annotated[str, typer.Option(help="Drafting method (ngram, model).")] = "",
-    dtype: Annotated[Dtype, typer.Option(help="Number format of both models.")] = "float32",
+    dtype: Annotated[Dtype, typer.Option(help="Number format of the models.")] = "float32",
+    draft_dtype: DraftDtype = None,
     prompts: Annotated[
         Path | None, typer.Option(help="JSON lines as Spec-Bench has them; left out: its own.")
     ] = None,
@@ -260,3 +280,6 @@ def bench(
     # The bench stands above the command, so it is found by name.
     module = importlib.import_module("bench.main")
     raise typer.Exit(module.run_bench(module.BenchOptions(**given)))
+
+
+app.command()(distill)

@@ -24,7 +24,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
         f"print('loaded', sorted(set({HEAVY!r}) & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    commands = ("up", "generate", "demo", "bench", "orchestrator", "drafter", "verifier")
+    commands = ("up", "generate", "demo", "bench", "distill", "orchestrator", "drafter", "verifier")
     for command in commands:
         assert f"  {command} " in done.stdout
     assert done.stdout.rstrip().endswith("loaded []")

@@ -1,0 +1,1 @@
+"""Distilling a drafter from a target: its own texts, a small student, a training run."""

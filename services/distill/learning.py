@@ -1,0 +1,83 @@
+"""What a student learns from: the divergence of its law from the target's.
+
+The chance that a drafted token is accepted is sum(min(p, q)), one less the total
+variation distance of target law p and draft law q (Leviathan et al., 2211.17192,
+section 3.3). Total variation gives hardly a direction where the laws do not overlap
+yet, so it is the Kullback-Leibler divergence that is minimised (as DistillSpec, Zhou
+et al., 2310.08461, compares them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from services.common.engine.student import Student
+from services.distill.batches import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Sums over `positions`: of sum(min(p, q)), and of agreeing best tokens."""
+
+    positions: int = 0
+    overlap: float = 0.0
+    agreed: float = 0.0
+
+    def __add__(self, other: Score) -> Score:
+        return Score(
+            self.positions + other.positions,
+            self.overlap + other.overlap,
+            self.agreed + other.agreed,
+        )
+
+    @property
+    def acceptance(self) -> float:
+        """Mean sum(min(p, q)): the chance that a token drawn from q is accepted."""
+        return self.overlap / max(1, self.positions)
+
+    @property
+    def greedy(self) -> float:
+        """Share of positions where both laws have the same best token."""
+        return self.agreed / max(1, self.positions)
+
+
+def law_logits(student: Student, batch: Batch) -> Tensor:
+    """The student's logits [R, m] at every law of the batch.
+
+    The head sees only the rows asked for; what the model does after its head
+    (scaling, soft caps) is done to them as well.
+    """
+    model = student.model
+    head = model.get_output_embeddings()
+
+    def gather(_: object, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (inputs[0].flatten(0, 1)[batch.rows][None], *inputs[1:])
+
+    hook = head.register_forward_pre_hook(gather)
+    try:
+        # Padding is on the right, so that causal attention never sees it: no mask.
+        logits: Tensor = model(input_ids=batch.token_ids, use_cache=False).logits[0]
+    finally:
+        hook.remove()
+    return logits.float()
+
+
+def loss_of(logits: Tensor, batch: Batch) -> Tensor:
+    """Mean KL(p || q) at the batch's laws, p renormalised over the student's vocabulary."""
+    logs = logits.log_softmax(-1).gather(-1, batch.columns)
+    p = batch.probabilities
+    share = p / p.sum(-1, keepdim=True).clamp_min(1e-9)
+    divergence: Tensor = -(share * logs).sum(-1) - torch.special.entr(share).sum(-1)
+    return divergence.mean()
+
+
+@torch.no_grad()
+def score_of(logits: Tensor, batch: Batch) -> Score:
+    """How well these logits [R, m] do at the batch's laws."""
+    q = logits.softmax(-1).gather(-1, batch.columns)
+    overlap = torch.minimum(batch.probabilities, q).sum()
+    agreed = (logits.argmax(-1) == batch.best).sum()
+    return Score(batch.positions, float(overlap), float(agreed))

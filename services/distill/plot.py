@@ -1,0 +1,31 @@
+"""The curve of a training: held-out acceptance and greedy agreement against positions seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.distill.training import Point
+
+_SERIES = (("acceptance", "acceptance Σ min(p, q)", "#1f77b4"), ("greedy", "greedy", "#d62728"))
+
+
+def plot_curve(curve: Sequence[Point], path: Path) -> None:
+    """Draw the curve as SVG; dotted lines stand for the untrained start."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    start, *trained = curve
+    # Fixed names and no date: the same curve is the same file.
+    with mpl.rc_context({"svg.hashsalt": "paceline", "svg.fonttype": "path"}):
+        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        axes = figure.add_subplot()
+        seen = [point.positions for point in trained]
+        for name, label, colour in _SERIES:
+            values = [getattr(point, name) for point in trained]
+            axes.plot(seen, values, marker=".", color=colour, label=label)
+            axes.axhline(getattr(start, name), linestyle=":", color=colour)
+        axes.set(xscale="log", xlabel="positions seen", ylabel="held-out texts", ylim=(0, None))
+        axes.grid(alpha=0.3)
+        axes.legend(title="dotted: untrained")
+        figure.savefig(path, format="svg", metadata={"Date": None})

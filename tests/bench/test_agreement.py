@@ -1,0 +1,54 @@
+"""How often a draft model agrees with its target."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.agreement import chosen, measure, parser, show
+from tests.models import tiny_model_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(
+        tiny_model_folder(tmp_path_factory.mktemp("target"), "llama", max_position_embeddings=8192)
+    )
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    return str(
+        tiny_model_folder(
+            tmp_path_factory.mktemp("other"), "llama", seed=1, max_position_embeddings=8192
+        )
+    )
+
+
+def report(model, draft):
+    asked = ["--model", model, "--draft", draft, "--dtype", "float32"]
+    return measure(parser().parse_args([*asked, "--prompts", "13", "--tokens", "6"]))
+
+
+def test_a_target_agrees_with_itself(folder):
+    figures = report(folder, folder)
+    assert set(figures["greedy"].values()) == {1.0}
+    # All but the tail of the target's law, which is not kept.
+    assert 0.9 < figures["acceptance"]["all"] < 1.0001
+
+
+def test_a_stranger_hardly_agrees(folder, other):
+    figures = report(folder, other)
+    assert figures["acceptance"]["all"] < 0.5
+    assert figures["greedy"]["all"] < 0.5
+
+
+def test_prompts_come_from_every_category():
+    categories = [prompt.category for prompt in chosen(60)]
+    assert len(categories) == 60
+    assert {"translation", "summarization", "qa", "math_reasoning", "rag"} < set(categories)
+
+
+def test_the_report_has_a_line_for_each_category(folder):
+    figures = report(folder, folder)
+    text = show(figures)
+    assert all(name in text for name in figures["acceptance"])

@@ -1,0 +1,86 @@
+"""A distillation small enough for a test: a tiny random target, a few thousand laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from services.common.engine import Engine, ModelSpec
+from services.distill.dialogue import dialogue_of, tokenizer_of
+from services.distill.options import DistillOptions
+from services.distill.reporting import Stopped
+from services.distill.texts import Text, load_texts
+from services.distill.writing import Plan, Writer
+
+
+def small(target: Path, out: Path, **changed: object) -> DistillOptions:
+    """Options of a distillation that takes about two seconds."""
+    options = DistillOptions(
+        str(target),
+        out,
+        layers=(0,),
+        head_tokens=200,
+        write=2400,
+        train=12_000,
+        temperatures=(0.0, 1.0),
+        prompt_tokens=24,
+        answer_tokens=40,
+        batch=16,
+        dtype="float32",
+        learning_rate=3e-3,
+        batch_positions=256,
+        device="cpu",
+    )
+    return replace(options, **changed)
+
+
+class Quiet:
+    """A reporter that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.stages: list[tuple[str, int, int]] = []
+        self.done: list[int] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def stage(self, name: str, total: int, done: int) -> None:
+        self.stages.append((name, total, done))
+
+    def advance(self, done: int, figures: str = "") -> None:
+        self.done.append(done)
+
+
+class StopsAt(Quiet):
+    """Stops the run once a stage has got so far."""
+
+    def __init__(self, stage: str, done: int) -> None:
+        super().__init__()
+        self._at = stage, done
+
+    def advance(self, done: int, figures: str = "") -> None:
+        super().advance(done, figures)
+        if self.stages[-1][0] == self._at[0] and done >= self._at[1]:
+            raise Stopped("by a test")
+
+
+def texts_of(work: Path) -> dict[int, Text]:
+    """The texts of a work folder, by number."""
+    return {text.number: text for text in load_texts(work / "texts")}
+
+
+def engine_of(target: Path) -> Engine:
+    return Engine.load(ModelSpec(str(target), dtype="float32", kv_capacity_tokens=100_000))
+
+
+def plan_for(engine: Engine, **options: object) -> Plan:
+    dialogue = dialogue_of(tokenizer_of(engine.bundle))
+    given = {"seed": 5, "prompt_tokens": 12, "answer_tokens": 20, **options}
+    return Plan(dialogue, **given)
+
+
+def write(engine: Engine, plan: Plan, numbers: range, batch: int) -> dict[int, Text]:
+    """Texts of these numbers."""
+    steps = Writer(engine, plan, batch).write(iter(numbers))
+    return {text.number: text for finished, _ in steps for text in finished}

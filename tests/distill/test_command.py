@@ -1,0 +1,157 @@
+"""`paceline distill` as a person runs and stops it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from services.common.errors import StartError
+from services.console.distill import (
+    Bars,
+    Lines,
+    StopSign,
+    fractions_of,
+    numbers_of,
+    time_left,
+)
+from services.distill.reporting import Stopped
+
+_GIVEN = """
+--layers 0 --head-tokens 200 --prompt-tokens 24 --answer-tokens 40 --batch 16
+--dtype float32 --threads 1 --device cpu --batch-positions 256 --write 1200
+"""
+
+
+def command(target, out, *more):
+    given = ["--target", str(target), "--out", str(out), *_GIVEN.split(), *map(str, more)]
+    return [sys.executable, "-m", "paceline", "distill", *given]
+
+
+def wait_for_line(process, beginning):
+    for line in process.stdout:
+        if line.startswith(beginning):
+            return line
+    raise AssertionError(f"no line {beginning!r}; it ended with {process.wait()}")
+
+
+@pytest.mark.processes
+def test_a_signal_ends_it_with_one_line_and_the_same_command_goes_on(target, tmp_path):
+    # Long enough to be stopped in the middle, on any machine.
+    started = command(target, tmp_path / "out", "--train", 10_000_000)
+    process = subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_line(process, "training: 0 of")
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    _, complaints = process.communicate(timeout=120)
+    assert process.returncode == 130
+    work = tmp_path / "out.work"
+    assert complaints == (f"paceline distill: stopped; the same command goes on from {work}\n")
+    assert not (tmp_path / "out").exists()
+
+    again = subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = wait_for_line(again, "training: ")
+    assert int(re.findall(r"\d+", line)[0]) > 0
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=120)
+    assert again.returncode == 130
+
+
+@pytest.mark.processes
+def test_a_whole_run_ends_with_the_folder_and_says_where_its_card_is(target, tmp_path):
+    done = subprocess.run(
+        command(target, tmp_path / "out", "--train", 2000, "--storage", "int4"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert str(tmp_path / "out" / "README.md") in done.stdout
+    assert "writing texts: 1200 of 1200" in done.stdout
+    card = json.loads((tmp_path / "out" / "draft.json").read_text())["card"]
+    assert card["command"].startswith(f"paceline distill --target {target} --out ")
+    assert card["command"].endswith("--train 2000 --storage int4")
+
+
+@pytest.mark.processes
+def test_bad_input_ends_it_with_one_line(target, tmp_path):
+    started = command(target, tmp_path / "out", "--head-tokens", 9999)
+    done = subprocess.run(started, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.startswith("paceline distill: --head-tokens: 9999 is not allowed")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lists_are_read_with_their_ranges():
+    assert numbers_of("--layers", "0, 2-4,9") == (0, 2, 3, 4, 9)
+    assert numbers_of("--cpus", "") == ()
+    assert fractions_of("--temperatures", "0,0.7, 1") == (0.0, 0.7, 1.0)
+
+
+@pytest.mark.parametrize("text", ["a", "1-", "-1", "1.5", "3-1"])
+def test_a_bad_list_is_named_by_its_option(text):
+    with pytest.raises(StartError, match="--layers: "):
+        numbers_of("--layers", text)
+    with pytest.raises(StartError, match="--temperatures: "):
+        fractions_of("--temperatures", "warm")
+
+
+def test_a_signal_stops_between_two_steps_and_a_second_one_at_once():
+    stop = StopSign()
+    with stop.watching():
+        stop.check()
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Stopped):
+            stop.check()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_without_a_terminal_a_line_is_printed_every_half_minute(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("services.console.distill.time.monotonic", lambda: now[0])
+    lines = Lines(StopSign())
+    lines.stage("training", 1000, 200)
+    for done in (210, 220, 300, 310, 1000, 1000):
+        now[0] += 10.0
+        lines.advance(done, "held out: acceptance 0.400")
+    assert capsys.readouterr().out.splitlines() == [
+        "training: 200 of 1000",
+        # 100 in 30 seconds, 700 to go.
+        "training: 300 of 1000, 0:03:30 left; held out: acceptance 0.400",
+        "training: 1000 of 1000, 0:00:00 left; held out: acceptance 0.400",
+    ]
+
+
+def test_time_left_goes_by_this_runs_speed():
+    assert time_left(50, 100, 3600.0) == "2:00:00"
+    assert time_left(0, 100, 5.0) == "?"
+
+
+def test_in_a_terminal_each_stage_has_its_bar(tmp_path):
+    with (tmp_path / "screen").open("w") as screen:
+        console = Console(file=screen, force_terminal=True, width=100)
+        columns = (TextColumn("{task.description} {task.completed} {task.fields[figures]}"),)
+        stop = StopSign()
+        with Progress(*columns, console=console) as progress:
+            bars = Bars(progress, stop)
+            bars.say("loading")
+            bars.stage("training", 1000, 200)
+            bars.advance(400, "acceptance 0.4")
+            with stop.watching():
+                signal.raise_signal(signal.SIGTERM)
+            with pytest.raises(Stopped):
+                bars.advance(500)
+            assert progress.tasks[0].total == 1000
+            assert progress.tasks[0].completed == 500
+    assert "loading" in (tmp_path / "screen").read_text()
