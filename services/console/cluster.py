@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.console.cores import plan_cores
+from services.console.models import is_distilled
 from services.console.supervisor import ProcessSpec
 
 
@@ -96,6 +97,9 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
         arguments += ["--method", options.method]
     if options.draft is not None:
         arguments += ["--draft", options.draft, "--dtype", options.draft_dtype or options.dtype]
+        if is_distilled(options.draft):
+            # So that a drafter of another target is refused at the start.
+            arguments += ["--draft-base", options.target]
         arguments += _thread_flags(cores, options.drafter_threads, options.pin)
     return _spec(site, "drafter", name, arguments)
 

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from services.common.errors import PacelineError as ServerError
 from services.console.cluster import ClusterOptions
-from services.console.demo_table import Answered, figures_table, verdict
+from services.console.demo_table import LEGEND, Answered, figures_table, verdict
 from services.console.figures import Measured, common_prefix, summary
 from services.console.generate import follow, question, shown_by
 from services.console.lifetime import unless_stopped
@@ -103,12 +103,9 @@ async def _demo(console: Console, options: DemoOptions) -> bool:
     ]
     console.print()
     console.print(figures_table(answered))
-    console.print(
-        f"Greedy, {options.dtype}, one run each (make bench repeats). "
-        "Efficiency: tokens per target forward; plain = 1.",
-        style="dim",
-    )
-    console.print(verdict(answered))
+    console.print(f"Greedy, {options.dtype}, one run each (make bench repeats).", style="dim")
+    console.print(LEGEND, style="dim", soft_wrap=False)
+    console.print(verdict(answered), soft_wrap=False)
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.console import JustifyMethod
 from rich.table import Table
 
 from services.console.figures import Measured
@@ -25,17 +26,11 @@ class Answered:
         return self.drafted.token_ids == self.plain.token_ids
 
 
-HEADINGS = (
-    "prompt",
-    "tokens",
-    "tokens/s",
-    "plain, same core",
-    "ratio",
-    "plain, all cores",
-    "ratio",
-    "efficiency",
-    "accepted",
-    "same text",
+HEADINGS = ("prompt", "tokens", "tokens/s", "plain", "all cores", "efficiency", "kept", "same")
+LEGEND = (
+    "plain: plain decoding on the verifier's cores; all cores: on every core of the machine; "
+    "N×: how much faster Paceline was (below 1: slower). efficiency: tokens per target forward; "
+    "plain = 1. kept: drafted tokens accepted. same: the same tokens as plain."
 )
 
 
@@ -43,7 +38,8 @@ def figures_table(answered: Sequence[Answered]) -> Table:
     """One line per prompt and one for all: total tokens over total time."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=True)
     for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "prompt" else "right")
+        side: JustifyMethod = "left" if heading == "prompt" else "right"
+        table.add_column(heading, justify=side, no_wrap=True)
     for one in answered:
         table.add_row(one.title, *_row([one]))
     table.add_row("all", *_row(answered), style="bold")
@@ -61,10 +57,8 @@ def _row(answered: Sequence[Answered]) -> list[str]:
     return [
         str(tokens),
         f"{fast:.1f}",
-        f"{plain:.1f}",
-        f"{fast / plain:.2f}",
-        f"{everywhere:.1f}",
-        f"{fast / everywhere:.2f}",
+        f"{plain:.1f} {fast / plain:.2f}×",
+        f"{everywhere:.1f} {fast / everywhere:.2f}×",
         f"{tokens / forwards:.2f}" if forwards else "-",
         f"{accepted / proposed:.0%}" if proposed else "-",
         "yes" if all(one.same for one in answered) else "no",

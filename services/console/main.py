@@ -9,9 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from services.console.distill_command import distill
-
-DEMO_MODEL = "smollm2-135m-instruct"
-DEMO_DRAFT = "smollm2-135m-instruct-draft"
+from services.console.models import DEMO_DRAFT, DEMO_MODEL
 
 app = typer.Typer(
     name="paceline",

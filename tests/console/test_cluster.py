@@ -9,6 +9,7 @@ import pytest
 from orchestrator.settings import OrchestratorSettings
 from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.console.flags import Flags
+from services.console.models import DEMO_DRAFT
 from services.console.process import ProcessSettings
 from services.drafter.settings import DrafterSettings
 from services.verifier.settings import VerifierSettings
@@ -48,6 +49,20 @@ def test_a_draft_model_has_a_core_of_its_own(site):
     assert (verifier.threads, verifier.cpus) == (1, (0,))
     assert (drafter.threads, drafter.cpus) == (1, (1,))
     assert (drafter.draft, drafter.dtype, drafter.method_names) == ("small", "bfloat16", ("model",))
+
+
+def test_the_draft_model_may_have_a_number_format_of_its_own(site):
+    options = ClusterOptions(target="big", draft="small", draft_dtype="bfloat16")
+    verifier, drafter = map(settings_of, worker_specs(options, site))
+    assert (verifier.dtype, drafter.dtype) == ("float32", "bfloat16")
+    assert drafter.draft_base is None
+
+
+def test_a_distilled_drafter_is_held_to_its_target(site, tmp_path):
+    (tmp_path / "draft.json").write_text("{}")
+    for draft in (str(tmp_path), DEMO_DRAFT):
+        drafter = settings_of(worker_specs(ClusterOptions(target="big", draft=draft), site)[1])
+        assert (drafter.draft, drafter.draft_base) == (draft, "big")
 
 
 def test_a_number_of_threads_that_is_asked_for_is_not_pinned(site):
