@@ -13,10 +13,11 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator import replies
 from orchestrator.core.events import AbortRequested, Begin, Tick, WorkerLost
-from orchestrator.core.pacing import make_policy
+from orchestrator.core.pacing import Policy, make_policy
 from orchestrator.core.rounds import new_session
 from orchestrator.core.state import Limits, SessionConfig
 from orchestrator.driver import SessionDriver
+from orchestrator.experiences import Experiences
 from orchestrator.ports import NewSession, SessionKey, SessionStore, StoredSession
 from orchestrator.reading import follow
 from orchestrator.recorder import Recorder
@@ -39,7 +40,7 @@ from services.common.types import Role, SessionStatus
 # A prompt this long (characters) is tokenized in a thread.
 LONG_PROMPT = 16_384
 DRAIN_POLL = 0.05
-# Levels of a drafted tree where the request names no window: each costs a step of the
+# Most levels of a drafted tree where the request names no window: each costs a step of the
 # drafter that nothing overlaps with.
 DEFAULT_TREE_DEPTH = 4
 
@@ -73,6 +74,7 @@ class Inference:
         self._live: dict[str, SessionDriver] = {}
         self._opening = 0
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._experiences = Experiences()
         # A method stays served when its drafters are away: plain decoding steps in.
         self._methods = dict.fromkeys([options.method] if options.method else [])
         self._capabilities: frozenset[str] = frozenset()
@@ -231,14 +233,10 @@ class Inference:
         config = self._config(_name(key), spec, term)
         if spec.stop:
             config = replace(config, find_stop=text.scan)
-        # A tree is drafted in front of the committed text and nothing can follow it: there is
-        # no drafting ahead, and only waiting for it gives one at all.
-        pacing = "fixed" if config.num_candidates > 1 else self._options.pacing
-        policy = make_policy(pacing, config.window, fallback=self._options.fallback)
         driver = SessionDriver(
             key,
             spec,
-            new_session(config, policy, committed),
+            new_session(config, self._policy(config), committed),
             text,
             workers=self._pool,
             store=self._store,
@@ -249,6 +247,16 @@ class Inference:
         self._recorder.start_generate(driver.name, config, model=spec.model, traceparent=parent)
         driver.feed(Begin(driver.now()))
         return driver
+
+    def _policy(self, config: SessionConfig) -> Policy:
+        policy = make_policy(
+            self._options.pacing,
+            config.window,
+            fallback=self._options.fallback,
+            exact=config.mode.exact_match,
+            trees=config.num_candidates > 1,
+        )
+        return self._experiences.seeded(config, policy)
 
     def _config(self, name: str, spec: SessionSpec, term: int) -> SessionConfig:
         options = self._options
@@ -281,6 +289,7 @@ class Inference:
     def _forget(self, driver: SessionDriver) -> None:
         if self._live.get(driver.name) is driver:
             del self._live[driver.name]
+            self._experiences.remember(driver.state)
             error = driver.output.error
             self._recorder.end_generate(
                 driver.name, error=type(error).__name__ if error is not None else ""

@@ -27,9 +27,15 @@ class OrchestratorSettings(ServingSettings):
     model: str = Field("", description="target model to accept; left out: the first verifier's")
     method: str = Field("", description="default drafting method; left out: the first offered")
     pacing: Literal["eager", "fixed"] = Field(
-        "eager", description="when to verify: eager (asynchronous) or fixed (synchronous)"
+        "eager",
+        description="when to verify: eager (asynchronous, as many draft tokens as pay) "
+        "or fixed (synchronous, always as many as may be ahead)",
     )
-    fallback: bool = Field(True, description="stop drafting while drafts do not pay")
+    fallback: bool = Field(
+        True,
+        description="draft only as much as pays, and stop drafting while nothing does; "
+        "off: eager verifies whatever is drafted",
+    )
     num_speculative_tokens: int = Field(
         16, ge=1, le=64, description="most tokens a drafter may be ahead of the committed text"
     )

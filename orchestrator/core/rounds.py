@@ -178,6 +178,7 @@ def _advance(turn: Turn) -> None:
     if turn.state.resync and not turn.state.live:
         turn.resync_drafter()
     _set_credit(turn)
+    waited = turn.state.wait_until is not None
     turn.set(wait_until=None)
     while _may_send(turn.state):
         state = turn.state
@@ -187,7 +188,8 @@ def _advance(turn: Turn) -> None:
             return
         if state.live and (decision.count == 0 or not state.tail):
             return
-        _send(turn, decision.count)
+        _send(turn, decision.count, 1e3 * (turn.now - state.idle_since) if waited else 0.0)
+        waited = False
 
 
 def _set_credit(turn: Turn) -> None:
@@ -262,7 +264,7 @@ def _drafter_rests(state: State, sent: int) -> bool:
     return state.drafter is None or state.drafter_final or sent >= state.credit
 
 
-def _send(turn: Turn, count: int) -> None:
+def _send(turn: Turn, count: int, waited_ms: float) -> None:
     state = turn.state
     assert state.verifier is not None
     piece, rest = take(state.tail, count)
@@ -278,7 +280,14 @@ def _send(turn: Turn, count: int) -> None:
     )
     drafter = state.drafter.worker if state.drafter and piece.tree.token_ids else ""
     block = Block(
-        verify.round, verify.epoch, verify.base_len, piece, turn.now, drafter, verify.want_bonus
+        verify.round,
+        verify.epoch,
+        verify.base_len,
+        piece,
+        turn.now,
+        drafter,
+        verify.want_bonus,
+        waited_ms=waited_ms,
     )
     turn.set(tail=rest, in_flight=(*state.in_flight, block), next_round=state.next_round + 1)
     turn.do(SendVerify(state.verifier.worker, verify, piece.draft_ms))

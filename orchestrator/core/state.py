@@ -121,6 +121,8 @@ class Block:
     drafter: str = ""
     want_bonus: bool = True
     doomed: bool = False
+    # Milliseconds that pacing let the free verifier wait for it.
+    waited_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from orchestrator.core.drafts import after_bonus, drop_front
+from orchestrator.core.drafts import after_bonus, depth, drop_front
 from orchestrator.core.events import (
     Commit,
     Discarded,
@@ -63,7 +63,7 @@ def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
         return False
     tokens, ending = _cut(turn, verdict.token_ids)
     commit = _commit(turn, block, verdict, tokens, ending)
-    _learn(turn, commit.record)
+    _learn(turn, block, verdict, len(tokens))
     _extend_text(turn, commit)
     if ending is not None:
         turn.set(phase=Phase.FINISHING)
@@ -155,15 +155,30 @@ def _record(
     )
 
 
-def _learn(turn: Turn, record: RoundRecord) -> None:
+def _learn(turn: Turn, block: Block, verdict: Verdict, emitted: int) -> None:
+    tree = block.piece.tree
     outcome = Outcome(
-        record.draft_tokens,
-        record.accepted_tokens,
-        record.emitted_tokens,
-        record.round_ms,
-        record.draft_ms,
+        len(tree),
+        verdict.accepted,
+        emitted,
+        1e3 * (turn.now - block.sent_at),
+        block.piece.draft_ms,
+        waited_ms=block.waited_ms,
+        levels=None if tree.is_chain else depth(tree),
+        whole=verdict.all_accepted,
+        guessed=_guessed(turn, verdict),
     )
     turn.set(policy=turn.state.policy.observe(outcome), verifier_failures=0)
+
+
+def _guessed(turn: Turn, verdict: Verdict) -> bool | None:
+    """Whether the target's own token, no longer a secret, is the next one of the tail."""
+    tail, own = turn.state.tail, verdict.token_ids[verdict.accepted :]
+    if not verdict.all_accepted or not own or turn.state.live:
+        return None
+    if not tail or not tail[0].tree.is_chain:
+        return None
+    return after_bonus(tail, own[0]) is not None
 
 
 def _extend_text(turn: Turn, commit: Commit) -> None:

@@ -60,17 +60,20 @@ class Ledger:
 
     mode: VerifyMode
     tokens: dict[tuple[int, Text], int] = field(default_factory=dict)
-    trees: dict[tuple[int, Text], DraftTree] = field(default_factory=dict)
+    # A new window may have a tree drafted again, to another depth.
+    trees: dict[tuple[int, Text], list[DraftTree]] = field(default_factory=dict)
     places: set[tuple[int, int]] = field(default_factory=set)
     furthest: dict[int, int] = field(default_factory=dict)
 
     def write(self, epoch: int, text: Text, tree: DraftTree, levels: int) -> None:
+        # A tree that is asked for twice after one text is the same: draws are keyed.
+        again = tree in self.trees.get((epoch, text), [])
         if tree.is_chain:
             self.tokens[epoch, text] = tree.token_ids[0]
         else:
-            self.trees[epoch, text] = tree
+            self.trees.setdefault((epoch, text), []).append(tree)
         for place in range(len(text), len(text) + levels):
-            fresh = self.mode.exact_match or (epoch, place) not in self.places
+            fresh = self.mode.exact_match or again or (epoch, place) not in self.places
             assert fresh, f"place {place} was drawn twice in epoch {epoch}"
             self.places.add((epoch, place))
             self.furthest[epoch] = max(place, self.furthest.get(epoch, -1))

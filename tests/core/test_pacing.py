@@ -3,18 +3,26 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.pacing import (
-    FIRST_REST,
-    JUDGE_AFTER,
-    LONGEST_REST,
-    PROBE_ROUNDS,
+    Adaptive,
     Eager,
     Fallback,
     Fixed,
+    Learned,
+    Levels,
     Outcome,
     Send,
     View,
     Wait,
     make_policy,
+)
+from orchestrator.core.pacing.resting import (
+    CALIBRATION,
+    FIRST_REST,
+    JUDGE_AFTER,
+    LONGEST_IDLE,
+    LONGEST_REST,
+    PROBE_ROUNDS,
+    RECALIBRATE,
 )
 
 
@@ -73,37 +81,104 @@ def observe(policy, outcomes):
     return policy
 
 
+def judged(outcome: Outcome, rounds: int = JUDGE_AFTER) -> Fallback:
+    """A policy that knows what plain rounds take, after some rounds of one kind."""
+    policy = observe(Fallback(Fixed(8)), [outcome] * CALIBRATION)
+    return observe(policy, [PLAIN] * policy.resting + [outcome] * (rounds - CALIBRATION))
+
+
+def test_what_plain_rounds_take_is_found_out_early_with_the_drafter_off():
+    policy = observe(Fallback(Fixed(8)), [drafted(4)] * CALIBRATION)
+    assert (policy.window, policy.decide(view(drafted=5))) == (0, Send(0))
+    policy = observe(policy, [Outcome(0, 0, 1, 99.0, 0.0)] + [PLAIN] * (CALIBRATION - 1))
+    assert policy.window == 8
+    assert policy.plain.per_ms == pytest.approx(0.1), "the first one was sent beside a draft"
+
+
+def test_what_plain_rounds_take_is_found_out_again_only_after_a_long_time():
+    policy, off = judged(drafted(4)), 0
+    for _ in range(RECALIBRATE + CALIBRATION):
+        policy = policy.observe(PLAIN if policy.resting else drafted(4))
+        off += policy.window == 0
+    assert off == CALIBRATION
+
+
 def test_drafts_that_keep_failing_are_given_up():
-    policy = observe(Fallback(Eager(8)), [drafted(0)] * JUDGE_AFTER)
+    policy = judged(drafted(0, ms=9.0))
     assert policy.window == 0
     assert policy.decide(view(drafted=5)) == Send(0)
 
 
 def test_drafts_that_cost_more_than_they_bring_are_given_up():
-    policy = observe(Fallback(Eager(8)), [PLAIN] * 3 + [drafted(1, ms=25.0)] * JUDGE_AFTER)
-    assert policy.window == 0
+    assert judged(drafted(1, ms=25.0)).window == 0
+
+
+def test_the_wait_for_drafts_counts_as_their_cost():
+    waited = Outcome(4, 1, 2, 12.0, draft_ms=2.0, waited_ms=13.0)
+    assert judged(waited).window == 0
 
 
 def test_drafts_that_pay_are_kept():
-    policy = observe(Fallback(Eager(8)), [PLAIN] * 3 + [drafted(1, ms=12.0)] * 50)
-    assert policy.window == 8
+    assert judged(drafted(1, ms=12.0), rounds=60).window == 8
+
+
+def test_a_drafter_that_makes_the_verifier_slow_is_turned_off_even_if_it_is_hardly_used():
+    beside = [Outcome(0, 0, 1, 14.0, 0.0, guessed=right) for right in (False, True, False, False)]
+    policy = observe(Fallback(Adaptive(8)), beside)
+    policy = observe(policy, [PLAIN] * CALIBRATION + beside[:1])
+    assert policy.resting == FIRST_REST
 
 
 def test_after_a_rest_drafts_are_tried_again_and_kept_when_they_pay_now():
-    policy = observe(Fallback(Eager(8)), [drafted(0)] * JUDGE_AFTER + [PLAIN] * FIRST_REST)
+    policy = judged(drafted(0))
+    policy = observe(policy, [PLAIN] * policy.resting)
     assert policy.window == 8
-    policy = observe(policy, [drafted(4)] * PROBE_ROUNDS)
-    assert policy.window == 8
+    assert observe(policy, [drafted(4)] * PROBE_ROUNDS).window == 8
+
+
+def rests(outcome: Outcome) -> list[int]:
+    policy, lengths = judged(outcome, 2 * JUDGE_AFTER), []
+    for _ in range(8):
+        while not policy.resting:
+            policy = policy.observe(outcome)
+        lengths.append(policy.resting)
+        policy = observe(policy, [PLAIN] * policy.resting)
+    return lengths
 
 
 def test_rests_grow_while_drafts_stay_bad_but_not_without_bound():
-    policy = observe(Fallback(Eager(8)), [drafted(0)] * JUDGE_AFTER)
-    rests = []
-    for _ in range(8):
-        rests.append(policy.resting)
-        policy = observe(policy, [PLAIN] * policy.resting + [drafted(0)] * PROBE_ROUNDS)
-    assert rests[:3] == [FIRST_REST, 2 * FIRST_REST, 4 * FIRST_REST]
-    assert max(rests) == LONGEST_REST
+    wrong, harmful = rests(drafted(0, ms=10.0)), rests(drafted(0, ms=20.0))
+    assert wrong[-2:] == [LONGEST_IDLE] * 2, "nobody is in its way"
+    assert max(harmful) == LONGEST_REST
+    for lengths in (wrong, harmful):
+        assert lengths == sorted(lengths)
+
+
+def test_a_drafter_that_has_nothing_to_say_is_not_turned_off():
+    """An n-gram drafter waits for a text that repeats itself."""
+    policy = make_policy("eager", 8)
+    off = 0
+    for _ in range(100):
+        policy = policy.observe(PLAIN)
+        off += policy.window == 0
+    assert off == CALIBRATION
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"name": "eager"}, Fallback(Adaptive(4))),
+        ({"name": "eager", "exact": False}, Fallback(Adaptive(4, Learned(exact=False)))),
+        ({"name": "eager", "trees": True}, Fallback(Levels(4))),
+        ({"name": "fixed"}, Fallback(Fixed(4))),
+        ({"name": "fixed", "trees": True}, Fallback(Fixed(4))),
+        ({"name": "eager", "fallback": False}, Eager(4)),
+        ({"name": "eager", "fallback": False, "trees": True}, Fixed(4)),
+        ({"name": "fixed", "fallback": False}, Fixed(4)),
+    ],
+)
+def test_the_baselines_stay_what_they_are_where_they_are_asked_for(options, expected):
+    assert make_policy(window=4, **options) == expected
 
 
 def test_an_unknown_policy_is_named():

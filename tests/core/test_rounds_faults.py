@@ -107,8 +107,8 @@ def _take_a_verdict_twice(patch: pytest.MonkeyPatch) -> None:
 def _forget_what_is_in_flight_when_numbering_a_block(patch: pytest.MonkeyPatch) -> None:
     original = rounds._send
 
-    def send(turn, count):
-        original(turn, count)
+    def send(turn, *args):
+        original(turn, *args)
         last = turn.actions[-1]
         assert isinstance(last, SendVerify)
         wrong = replace(last.message, base_len=len(turn.state.committed))

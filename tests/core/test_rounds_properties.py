@@ -27,7 +27,7 @@ FAULTS = st.builds(
 WORLDS = {
     "seed": st.integers(0, 2**32),
     "faults": FAULTS,
-    "pacing": st.sampled_from(["eager", "fixed"]),
+    "pacing": st.sampled_from(["eager", "fixed", "adaptive", "levels"]),
     "fallback": st.booleans(),
     "mode": st.sampled_from(VerifyMode),
     "max_in_flight": st.sampled_from([1, 2, 3]),

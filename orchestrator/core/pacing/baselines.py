@@ -1,0 +1,71 @@
+"""Policies that learn nothing of what pays: the baselines of the literature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, Wait
+
+FIRST_PATIENCE = 0.05
+HOP_ALLOWANCE = 0.005
+
+
+def blend(mean: float, value: float, weight: float = 0.2) -> float:
+    """A running mean; 0 = nothing seen yet."""
+    return value if mean == 0.0 else mean + weight * (value - mean)
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """Whatever is there, as soon as the verifier is free (AMUSD).
+
+    With nothing there it waits for one token, but no longer than half a plain
+    round takes: a round without a draft is worth one token, too.
+    """
+
+    window: int
+    draft_ms: float = 0.0
+    round_ms: float = 0.0
+
+    def decide(self, view: View) -> Decision:
+        """Send all there is; wait a moment for a first token."""
+        if view.drafted or not view.drafting or view.room == 0:
+            return Send(min(view.drafted, view.room))
+        until = view.idle_since + self._patience()
+        return Send(0) if view.now >= until else Wait(until)
+
+    def _patience(self) -> float:
+        if self.round_ms == 0.0 or self.draft_ms == 0.0:
+            return FIRST_PATIENCE
+        return min(HOP_ALLOWANCE + 2e-3 * self.draft_ms, 0.5e-3 * self.round_ms)
+
+    def observe(self, outcome: Outcome) -> Eager:
+        """Learn how long a drafted token and a round take."""
+        learned = replace(self, round_ms=blend(self.round_ms, outcome.round_ms))
+        if outcome.draft_tokens and outcome.draft_ms:
+            per_token = outcome.draft_ms / outcome.draft_tokens
+            return replace(learned, draft_ms=blend(self.draft_ms, per_token))
+        return learned
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Exactly `window` tokens a round, one side at a time (speculative decoding).
+
+    `patience` seconds without them, and what is there is sent.
+    """
+
+    window: int
+    patience: float = 1.0
+
+    def decide(self, view: View) -> Decision:
+        """Send when the block is full or cannot become fuller."""
+        wanted = min(self.window, view.room)
+        if view.drafted >= wanted or not view.drafting:
+            return Send(min(view.drafted, wanted))
+        until = view.idle_since + self.patience
+        return Send(min(view.drafted, wanted)) if view.now >= until else Wait(until)
+
+    def observe(self, outcome: Outcome) -> Fixed:  # noqa: ARG002 - nothing to learn
+        """Nothing is learned."""
+        return self

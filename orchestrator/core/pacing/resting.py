@@ -1,0 +1,152 @@
+"""Turning the drafter off while it makes the session slower, and trying again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from orchestrator.core.pacing.adaptive import Adaptive, Levels
+from orchestrator.core.pacing.policy import Decision, Outcome, Policy, Send, View
+
+JUDGE_AFTER = 8
+FIRST_REST = 16
+LONGEST_REST = 128
+LONGEST_IDLE = 32
+"""Longest rest of a drafter that is wrong but in nobody's way."""
+PROBE_ROUNDS = 3
+HOPELESS = 0.05
+"""A drafter of which less is accepted has better things to do."""
+CALIBRATION = 4
+"""Rounds with the drafter at rest that show what plain decoding takes without it."""
+RECALIBRATE = 512
+SETTLED = 32
+"""Rounds after which tokens per millisecond are more than chance."""
+MARGIN = 0.98
+ROUGH_MARGIN = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Discounted tokens and milliseconds, waits included, and how many drafts hit."""
+
+    tokens: float = 0.0
+    ms: float = 0.0
+    hits: float = 0.0
+    tries: float = 0.0
+    rounds: int = 0
+
+    def add(self, outcome: Outcome, keep: float = 0.97) -> Rate:
+        """The rate with one more round."""
+        hit = bool(outcome.accepted_tokens) or bool(outcome.guessed)
+        tried = bool(outcome.draft_tokens) or outcome.guessed is not None
+        return Rate(
+            keep * self.tokens + outcome.emitted_tokens,
+            keep * self.ms + outcome.round_ms + outcome.waited_ms,
+            keep * self.hits + hit,
+            keep * self.tries + tried,
+            self.rounds + 1,
+        )
+
+    @property
+    def per_ms(self) -> float:
+        """Tokens per millisecond."""
+        return self.tokens / self.ms if self.ms else 0.0
+
+    def scaled(self, tokens: float) -> Rate:
+        """The same rates from at most so many tokens."""
+        kept = min(1.0, tokens / self.tokens) if self.tokens else 1.0
+        return replace(
+            self,
+            tokens=kept * self.tokens,
+            ms=kept * self.ms,
+            hits=kept * self.hits,
+            tries=kept * self.tries,
+        )
+
+    def hopeless(self, enough: float) -> bool:
+        """Almost no draft was right, of about `enough` or more."""
+        return self.tries > 0.8 * enough and self.hits < HOPELESS * self.tries
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Plain decoding with the drafter off while drafts do not pay.
+
+    They do not where next to none is right, or where tokens per millisecond, waits
+    included, are fewer than those of plain rounds *with the drafter at rest* (it
+    may share a core with the verifier). What those take is found out early, in a
+    few rounds of rest. Each rest ends in a new trial, and is twice as long as the
+    one before if that fails.
+    """
+
+    inner: Policy
+    drafting: Rate = field(default_factory=Rate)
+    plain: Rate = field(default_factory=Rate)
+    rest: int = FIRST_REST
+    resting: int = 0
+    # Drafts before there is a judgement of them.
+    trial: int = JUDGE_AFTER
+    # Rounds with the drafter on since plain decoding was last measured.
+    awake: int = 0
+    # The round under way was sent while the drafter worked.
+    settling: bool = False
+
+    @property
+    def window(self) -> int:
+        """0 while resting."""
+        return 0 if self.resting else self.inner.window
+
+    def decide(self, view: View) -> Decision:
+        """Plain decoding while resting, else what the inner policy says."""
+        return Send(0) if self.resting else self.inner.decide(view)
+
+    def observe(self, outcome: Outcome) -> Fallback:
+        """Count the round where it belongs, then judge."""
+        if self.resting:
+            return self._rested(outcome)
+        after = replace(
+            self,
+            inner=self.inner.observe(outcome),
+            drafting=self.drafting.add(outcome),
+            awake=self.awake + 1,
+        )
+        return after._judge() if after.drafting.rounds >= PROBE_ROUNDS else after
+
+    def _rested(self, outcome: Outcome) -> Fallback:
+        plain = self.plain if self.settling else self.plain.add(outcome)
+        after = replace(self, plain=plain, resting=self.resting - 1, settling=False, awake=0)
+        if after.resting or self.drafting.rounds:
+            return after
+        return replace(after, trial=PROBE_ROUNDS, inner=_forgetful(self.inner))
+
+    def _judge(self) -> Fallback:
+        if self._loses() or self.drafting.hopeless(self.trial):
+            slower = self._loses() or self.drafting.per_ms < ROUGH_MARGIN * self.plain.per_ms
+            longest = LONGEST_REST if slower else LONGEST_IDLE
+            after = replace(self, drafting=Rate(), rest=min(2 * self.rest, longest))
+            return replace(after, resting=self.rest, settling=True)
+        passed = self.drafting.rounds >= JUDGE_AFTER
+        after = replace(self, rest=FIRST_REST) if passed else self
+        due = self.awake >= (RECALIBRATE if self.plain.rounds else CALIBRATION)
+        return replace(after, resting=CALIBRATION, settling=True) if due else after
+
+    def _loses(self) -> bool:
+        """Fewer tokens per millisecond than plain decoding, as expected or as measured."""
+        plain = self.plain.per_ms
+        if 0.0 < promise(self.inner) < MARGIN * plain:
+            return True
+        if self.drafting.rounds < JUDGE_AFTER:
+            return False
+        margin = MARGIN if self.drafting.rounds >= SETTLED else ROUGH_MARGIN
+        return self.drafting.per_ms < margin * plain
+
+
+def promise(policy: Policy) -> float:
+    """Tokens per millisecond that a policy expects of itself; 0 = it does not know."""
+    return policy.promise if isinstance(policy, Adaptive | Levels) else 0.0
+
+
+def _forgetful(policy: Policy) -> Policy:
+    """The policy with less weight on what it learned: the text may be another one by now."""
+    if isinstance(policy, Adaptive | Levels):
+        return policy.told(policy.learned.weakened(PROBE_ROUNDS))
+    return policy
