@@ -126,6 +126,8 @@ async def cluster(
     """An orchestrator in front of these workers, which it stops at the end.
 
     `patience`: when a worker counts as stalled; a busy test machine may need more.
+    Drafts are sent whether they pay or not, unless `fallback=True` is among the options:
+    beside tiny targets they seldom do.
     """
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(EmbeddedRedis())
@@ -139,7 +141,7 @@ async def cluster(
         await pool.settle(5)
         telemetry = Telemetry.start("test", role="orchestrator")
         stack.callback(telemetry.shutdown)
-        made = Options("o1", **{"num_speculative_tokens": 8, **options})
+        made = Options("o1", **{"num_speculative_tokens": 8, "fallback": False, **options})
         inference = Inference(pool, known, store, Recorder(telemetry), made)
         pool.attach(inference)
         server = GrpcServer(ServingOptions())

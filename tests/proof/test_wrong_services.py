@@ -114,7 +114,7 @@ async def test_an_argmax_draft_with_a_soft_q_is_caught(monkeypatch):
 async def test_a_q_cut_but_not_renormalised_is_caught(monkeypatch):
     """By a verifier that takes it as it comes; ours takes it for what it sums to."""
 
-    def best_two(logits, contexts, count):
+    def best_two(logits, contexts, count, head):
         p, ids = torch.softmax(log_law(logits, contexts), -1).topk(2, dim=-1)
         return ids, p
 
