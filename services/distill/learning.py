@@ -3,8 +3,8 @@
 The chance that a drafted token is accepted is sum(min(p, q)), one less the total
 variation distance of target law p and draft law q (Leviathan et al., 2211.17192,
 section 3.3). Total variation gives hardly a direction where the laws do not overlap
-yet, so it is the Kullback-Leibler divergence that is minimised (as DistillSpec, Zhou
-et al., 2310.08461, compares them).
+yet, so it is mixed with the Kullback-Leibler divergence, which does (DistillSpec,
+Zhou et al., 2310.08461, compares them).
 """
 
 from __future__ import annotations
@@ -65,13 +65,19 @@ def law_logits(student: Student, batch: Batch) -> Tensor:
     return logits.float()
 
 
-def loss_of(logits: Tensor, batch: Batch) -> Tensor:
-    """Mean KL(p || q) at the batch's laws, p renormalised over the student's vocabulary."""
+def loss_of(logits: Tensor, batch: Batch, variation: float = 0.0) -> Tensor:
+    """Mean divergence of p from q at the batch's laws.
+
+    `variation`: weight of the chance of a rejection (twice, which is the L1 distance of
+    whole laws); the rest is KL(p || q), p renormalised over the student's vocabulary.
+    """
     logs = logits.log_softmax(-1).gather(-1, batch.columns)
     p = batch.probabilities
     share = p / p.sum(-1, keepdim=True).clamp_min(1e-9)
-    divergence: Tensor = -(share * logs).sum(-1) - torch.special.entr(share).sum(-1)
-    return divergence.mean()
+    divergence = -(share * logs).sum(-1) - torch.special.entr(share).sum(-1)
+    rejected = 1.0 - torch.minimum(p, logs.exp()).sum(-1)
+    loss: Tensor = torch.lerp(divergence, 2.0 * rejected, variation).mean()
+    return loss
 
 
 @torch.no_grad()

@@ -35,12 +35,14 @@ class TrainingPlan:
 
     `positions`: laws to see, epochs counted in. `batch_positions`: laws per step.
     `warmup_steps`: steps until `learning_rate` is reached; it falls linearly from there.
+    `variation`: weight of total variation beside KL (see `learning.loss_of`).
     """
 
     positions: int
     batch_positions: int = 768
     learning_rate: float = 3e-3
     warmup_steps: int = 20
+    variation: float = 0.75
     seed: int = 0
 
 
@@ -85,7 +87,11 @@ class Trainer:
         self._collate = Collator(student.head_ids, _vocab_size(student))
         self._own = student.own()
         self._optimizer = torch.optim.AdamW(
-            self._own.values(), lr=plan.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
+            self._own.values(),
+            lr=plan.learning_rate,
+            betas=(0.9, 0.95),
+            weight_decay=0.01,
+            fused=True,
         )
         self._epoch, self._batch, self._steps = 0, 0, 0
         self._seconds = 0.0
@@ -153,7 +159,8 @@ class Trainer:
     def _step(self, batch: Batch) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate()
-        loss = loss_of(law_logits(self._student, batch), batch)
+        logits = law_logits(self._student, batch)
+        loss = loss_of(logits, batch, self._plan.variation)
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self._own.values(), _LARGEST_GRADIENT)
         self._optimizer.step()
