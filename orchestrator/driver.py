@@ -1,18 +1,21 @@
 """Drives one session: feeds events to the round machine and performs its actions.
 
-    feed(event) → step → perform each action, in order → later: more events
+    feed(event) → step → what goes to workers → what is recorded, stored, emitted
 
 Nothing here awaits between reading and replacing the state. What must be waited
 for (the store, a worker, a timer) comes back as an event.
+
+Workers come first: after a turn that sent them something, the rest waits for the
+next turn of the loop, behind the links, and never longer than until the session's next
+event. Among themselves both halves keep the machine's order.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
@@ -31,7 +34,6 @@ from orchestrator.core.events import (
     Persist,
     Persisted,
     Release,
-    RoundRecord,
     SendToDrafter,
     SendVerify,
     Suspend,
@@ -41,8 +43,9 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.placement import Wanted
 from orchestrator.core.state import State
-from orchestrator.output import Delivery, Output
-from orchestrator.ports import Recorder, SessionKey, SessionStore, Workers
+from orchestrator.keeping import Keeping
+from orchestrator.output import Beyond, Delivery, Output
+from orchestrator.ports import NewSession, Recorder, SessionKey, SessionStore, Workers
 from orchestrator.requests import SessionSpec
 from orchestrator.text import TextStream
 from orchestrator.totals import SpecTotals
@@ -59,30 +62,46 @@ class SessionDriver:
         spec: SessionSpec,
         state: State,
         text: TextStream,
+        stored: NewSession,
         *,
         workers: Workers,
         store: SessionStore,
         recorder: Recorder,
         on_end: Callable[[SessionDriver], None],
+        beyond: Beyond = Beyond.NOT_YET,
     ) -> None:
-        """`text` has taken what `state.committed` holds already."""
+        """`text` has taken what `state.committed` holds already, and the store has it.
+
+        `beyond`: what a reader means that is ahead of it.
+        """
         self.key = key
         self.name = state.config.session
         self.spec = spec
         self.state = state
-        self.output = Output()
+        self.output = Output(beyond)
         self.totals = SpecTotals()
         self._text = text
-        self._workers, self._store, self._recorder = workers, store, recorder
+        self._workers, self._recorder = workers, recorder
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event] = deque()
-        self._draining = False
+        self._unsettled: deque[tuple[Event, tuple[Action, ...], State]] = deque()
+        self._draining = self._sent = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._pieces: dict[int, tuple[str, ...]] = {}
-        self._verifier_fingerprint = ""
+        # Pinned: another target's continuation would be another law.
+        self._verifier_fingerprint = stored.target_fingerprint
         self._failed_on: dict[Role, str] = {}
+        self._keeping = Keeping(
+            key,
+            state.config.term,
+            stored,
+            state.committed,
+            store,
+            on_persisted=lambda index: self.feed(Persisted(self.now(), index)),
+            on_refused=self._on_refused,
+        )
         if state.committed:
             pieces = tuple(text.pieces())
             self.output.put(Delivery(0, state.committed, pieces))
@@ -98,29 +117,53 @@ class SessionDriver:
         self._inbox.append(event)
         if self._draining:
             return
-        self._draining = True
+        self._draining, self._sent = True, False
         try:
             while self._inbox:
+                self._settle()
                 self._turn(self._inbox.popleft())
         finally:
             self._draining = False
+        if self._sent:
+            self._loop.call_soon(self._settle)
+        else:
+            self._settle()
         self._set_timer()
 
     def _turn(self, event: Event) -> None:
         self.state, actions = rounds.step(self.state, event)
-        self._recorder.on_step(self.name, event, actions, self.state)
+        self._unsettled.append((event, actions, self.state))
         for action in actions:
-            self._perform(action)
+            self._send(action)
+
+    def _settle(self) -> None:
+        """Record, store and emit what the turns so far have left."""
+        while self._unsettled:
+            event, actions, state = self._unsettled.popleft()
+            self._recorder.on_step(self.name, event, actions, state)
+            for action in actions:
+                self._perform(action)
 
     def fail(self, error: PacelineError) -> None:
         """End the stream with an error; the stored session stays what it is."""
         self._stop(error=error)
+
+    def hand_over(self, error: PacelineError) -> asyncio.Future[object]:
+        """Give the session up to whoever resumes it; done when that is stored.
+
+        The write goes behind every commit: what was committed here is stored before.
+        """
+        paused = self._keeping.pause()
+        self.fail(error)
+        return paused
 
     def _stop(self, ending: Ending | None = None, error: PacelineError | None = None) -> None:
         """Leave the session as it is stored, and free what it holds here."""
         if not self.output.ended:
             self.output.end(ending, error)
             self.feed(AbortRequested(self.now()))
+            self._settle()
+            self._keeping.let_go()
             self._close()
 
     def _set_timer(self) -> None:
@@ -141,32 +184,44 @@ class SessionDriver:
 
     # --- actions out ------------------------------------------------------------------
 
-    def _perform(self, action: Action) -> None:
+    def _send(self, action: Action) -> None:
+        """What concerns workers; the rest is performed when the turn settles."""
         match action:
-            case NeedWorker(role):
-                self._place(role)
+            case SendVerify(worker, message):
+                parent = self._recorder.round_traceparent(self.name, message.round)
+                if parent:
+                    message = message._replace(traceparent=parent)
+                self._workers.send(worker, self.name, message)
+            case SendToDrafter(worker, message):
+                self._workers.send(worker, self.name, message)
             case OpenOnWorker(worker, message):
                 parent = self._recorder.traceparent(self.name)
                 self._workers.send(worker, self.name, replace(message, traceparent=parent))
-            case SendVerify(worker, message):
-                parent = self._recorder.round_traceparent(self.name, message.round)
-                self._workers.send(worker, self.name, replace(message, traceparent=parent))
-            case SendToDrafter(worker, message):
-                self._workers.send(worker, self.name, message)
+            case Release(role, worker):
+                self._failed_on[role] = worker
+                self._workers.release(worker, self.name)
+            case NeedWorker(role):
+                self._place(role)
+            case _:
+                return
+        self._sent = True
+
+    def _perform(self, action: Action) -> None:
+        match action:
             case Persist(commit):
                 self._persist(commit)
             case Emit(commit):
                 self._emit(commit)
-            case Discarded():
-                pass
-            case Release(role, worker):
-                self._failed_on[role] = worker
-                self._workers.release(worker, self.name)
             case Finish(ending):
                 self.output.end(ending)
+                self._keeping.let_go()
                 self._close()
             case Suspend(reason, detail):
                 self._suspend(reason, detail)
+            case SendVerify() | SendToDrafter() | OpenOnWorker() | Release() | NeedWorker():
+                pass
+            case Discarded():
+                pass
             case _:
                 assert_never(action)
 
@@ -174,59 +229,40 @@ class SessionDriver:
         config = self.state.config
         tokens = len(config.prompt) + config.sampling.max_tokens + config.largest_block
         drafts = role is Role.DRAFTER
+        verifier = self.state.verifier
         wanted = Wanted(
             role,
             tokens,
-            method=config.method if drafts else "",
+            methods=config.methods if drafts else (),
             capabilities=config.drafter_capabilities if drafts else (),
             model_fingerprint=self._verifier_fingerprint,
             avoid=(self._failed_on[role],) if role in self._failed_on else (),
+            beside=verifier.worker if drafts and verifier else "",
         )
         placed = self._workers.place(wanted)
         if placed is None:
             return
         if role is Role.VERIFIER:
-            # Pinned: another target's continuation would be another law.
             self._verifier_fingerprint = placed.model_fingerprint
         self.feed(WorkerAttached(self.now(), role, placed.worker_id))
 
     def _persist(self, commit: Commit) -> None:
-        ending, record = commit.ending, commit.record
-        pieces = self._text.append(commit.token_ids, finished=ending is not None)
-        self._pieces[record.index] = tuple(pieces)
-        term = self.state.config.term
-        stored: Awaitable[object] = self._store.commit(
-            self.key, term, record.index, commit.base_len, commit.token_ids, _summary(record)
-        )
-        if ending is not None:
-            matched = ending.matched_text or ending.matched_token
-            length = commit.base_len + len(commit.token_ids)
-            # The one writer keeps the order: this resolves after the commit.
-            _retrieve(stored)
-            stored = self._store.finish(self.key, term, length, ending.reason, matched)
-        future = asyncio.ensure_future(stored)
-        future.add_done_callback(lambda done: self._on_stored(record.index, done))
+        pieces = self._text.append(commit.token_ids, finished=commit.ending is not None)
+        self._pieces[commit.record.round] = tuple(pieces)
+        self._keeping.persist(commit)
 
-    def _on_stored(self, index: int, done: asyncio.Future[object]) -> None:
-        if done.cancelled():
-            return
-        error = done.exception()
-        if error is None:
-            self.feed(Persisted(self.now(), index))
-        elif isinstance(error, SessionAborted):
+    def _on_refused(self, error: PacelineError) -> None:
+        if isinstance(error, SessionAborted):
             self._stop(Ending(FinishReason.ABORT))
-        elif isinstance(error, PacelineError):
-            self.fail(error)
         else:
-            self.fail(PacelineError("the session store failed unexpectedly"))
-            self._loop.call_exception_handler({"message": "session store", "exception": error})
+            self.fail(error)
 
     def _emit(self, commit: Commit) -> None:
         self.totals.add(commit.record)
         delivery = Delivery(
             commit.base_len,
             commit.token_ids,
-            self._pieces.pop(commit.record.index),
+            self._pieces.pop(commit.record.round),
             commit.logprobs,
             commit.origins,
             (commit.record,),
@@ -234,7 +270,7 @@ class SessionDriver:
         self.output.put(delivery)
 
     def _suspend(self, reason: SuspendReason, detail: str) -> None:
-        _retrieve(self._store.pause(self.key, self.state.config.term))
+        self._keeping.pause()
         message = f"{reason.value}: {detail}" if detail else reason.value
         error: PacelineError
         if reason is SuspendReason.DEADLINE:
@@ -249,25 +285,3 @@ class SessionDriver:
             self._timer.cancel()
             self._timer = None
         self._on_end(self)
-
-
-def _retrieve(awaitable: Awaitable[object]) -> None:
-    """Let a write run whose outcome a later write will tell."""
-
-    def look(done: asyncio.Future[object]) -> None:
-        if not done.cancelled():
-            done.exception()
-
-    asyncio.ensure_future(awaitable).add_done_callback(look)
-
-
-def _summary(record: RoundRecord) -> bytes:
-    """What the store keeps of a round: enough to account for it, no text."""
-    kept = {
-        "epoch": record.epoch,
-        "draft_tokens": record.draft_tokens,
-        "accepted_tokens": record.accepted_tokens,
-        "verify_ms": round(record.verify_ms, 3),
-        "round_ms": round(record.round_ms, 3),
-    }
-    return json.dumps(kept, separators=(",", ":")).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -10,8 +11,12 @@ from importlib.metadata import version
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
+from orchestrator.authentication import TokensFile, anyone
 from orchestrator.core.state import Limits
+from orchestrator.door import Door
+from orchestrator.draining import Grace, drain
 from orchestrator.inference import Inference, Options
+from orchestrator.ports import Durability
 from orchestrator.recorder import Recorder
 from orchestrator.servicer import InferenceServicer
 from orchestrator.sessions import (
@@ -25,10 +30,11 @@ from orchestrator.settings import OrchestratorSettings
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import Target, WorkerPool
 from services.common import serving
-from services.common.errors import StoreError
+from services.common.errors import StartError, StoreError
 from services.common.readyfile import write_line
 from services.common.registry import WorkerRegistry
 from services.common.serving import GrpcServer
+from services.common.serving.options import host_port, is_loopback
 from services.common.telemetry import Telemetry
 from services.common.types import Role
 
@@ -36,6 +42,9 @@ log = logging.getLogger(__name__)
 
 DISCOVER_EVERY = 0.5
 SETTLE_TIMEOUT = 3.0
+CALLS_PER_SESSION = 4
+# Objects made, and younger collections, before one of each age.
+COLLECT_AFTER = (20_000, 20, 20)
 
 
 def run(settings: OrchestratorSettings) -> int:
@@ -44,7 +53,9 @@ def run(settings: OrchestratorSettings) -> int:
 
 
 async def _serve(settings: OrchestratorSettings) -> int:
-    stop = serving.stop_on_signals()
+    # Now, not after the wait for a verifier: what could not be served is refused.
+    serving.server_credentials(settings.serving_options())
+    stop, door, grace = serving.stop_on_signals(), _door(settings), Grace(settings.grace)
     async with AsyncExitStack() as stack:
         telemetry = Telemetry.start(
             "paceline-orchestrator",
@@ -54,10 +65,11 @@ async def _serve(settings: OrchestratorSettings) -> int:
             metrics_host=settings.metrics_host,
             version=version("paceline"),
         )
-        stack.callback(telemetry.shutdown)
+        stack.callback(telemetry.shutdown, grace.step)
         url = settings.redis or await _embedded(stack)
-        store = await _store(settings, url)
-        stack.push_async_callback(store.close)
+        recorder = Recorder(telemetry)
+        store = await _store(settings, url, recorder)
+        stack.push_async_callback(store.close, grace.step)
         pool = _pool(settings)
         stack.push_async_callback(pool.close)
         pool.start()
@@ -67,21 +79,55 @@ async def _serve(settings: OrchestratorSettings) -> int:
         if not await _before(stop, ready):
             return 0
         await pool.settle(SETTLE_TIMEOUT)
-        inference = Inference(pool, ready.result(), store, Recorder(telemetry), _options(settings))
+        inference = Inference(pool, ready.result(), store, recorder, _options(settings))
         pool.attach(inference)
         for warning in inference.defaults.warnings:
             log.warning("%s", warning)
-        await _answer(settings, inference, pool, stop)
+        _spare_the_collector()
+        await _answer(settings, door, inference, pool, stop)
     return 0
 
 
+def _door(settings: OrchestratorSettings) -> Door:
+    """Who may come in. Raises StartError where that would be everybody on a network."""
+    max_calls = settings.max_calls or CALLS_PER_SESSION * settings.max_sessions
+    if settings.tokens_file is not None:
+        return Door(TokensFile(settings.tokens_file), max_calls)
+    open_to_all = settings.tls_ca is None and not is_loopback(host_port(settings.host, 0))
+    if open_to_all and not settings.insecure:
+        raise StartError(
+            f"tokens_file: without it anybody who reaches {settings.host} may generate; give it, "
+            "or tls_ca, or allow that with insecure"
+        )
+    return Door(anyone, max_calls)
+
+
+def _spare_the_collector() -> None:
+    """What was made by now stays; rounds make little that only the collector could free."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
+
+
 async def _answer(
-    settings: OrchestratorSettings, inference: Inference, pool: WorkerPool, stop: asyncio.Event
+    settings: OrchestratorSettings,
+    door: Door,
+    inference: Inference,
+    pool: WorkerPool,
+    stop: asyncio.Event,
 ) -> None:
     """Serve clients until told to stop."""
-    server = GrpcServer(settings.serving_options())
+    server = GrpcServer(settings.serving_options(), (door,))
     assert pool.target is not None
-    servicer = InferenceServicer(inference, pool, pool.target, version("paceline"), settings.method)
+    servicer = InferenceServicer(
+        inference,
+        pool,
+        pool.target,
+        version("paceline"),
+        settings.method,
+        shared=settings.tokens_file is not None,
+        read_patience=settings.read_patience,
+    )
     pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
     service = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
     address = await server.start(service)
@@ -89,10 +135,7 @@ async def _answer(
     if settings.ready_file is not None:
         write_line(settings.ready_file, address)
     await stop.wait()
-    await server.set_ready(False)
-    stopping = asyncio.create_task(server.stop(settings.grace))
-    await inference.drain(settings.grace)
-    await stopping
+    await drain(server, door, inference, Grace(settings.grace))
 
 
 async def _embedded(stack: AsyncExitStack) -> str:
@@ -101,18 +144,22 @@ async def _embedded(stack: AsyncExitStack) -> str:
     return server.url
 
 
-async def _store(settings: OrchestratorSettings, url: str) -> RedisSessionStore:
+async def _store(settings: OrchestratorSettings, url: str, recorder: Recorder) -> RedisSessionStore:
     options = StoreOptions(
         ttl_ms=round(1e3 * settings.session_ttl),
         finished_ttl_ms=round(1e3 * settings.finished_ttl),
         lease_ms=round(1e3 * settings.lease),
+        durability=Durability(settings.durability),
     )
-    return await connect(url, options, WriterOptions(patience_s=settings.store_patience))
+    patience = WriterOptions(patience_s=settings.store_patience)
+    return await connect(url, options, patience, recorder.dropped_writes)
 
 
 def _pool(settings: OrchestratorSettings) -> WorkerPool:
     limits = LinkLimits(silence=settings.worker_silence, engine_stall=settings.engine_stall)
-    return WorkerPool(settings.orchestrator_id, model=settings.model, limits=limits)
+    return WorkerPool(
+        settings.orchestrator_id, model=settings.model, limits=limits, dialing=settings.dialing()
+    )
 
 
 async def _discover(settings: OrchestratorSettings, pool: WorkerPool, url: str) -> None:
@@ -151,6 +198,7 @@ def _options(settings: OrchestratorSettings) -> Options:
         deadline=settings.deadline,
         detach_grace=settings.detach_grace,
         verifier_wait=settings.verifier_wait,
+        verdict_wait=settings.verdict_wait,
         max_in_flight=settings.chained_blocks,
     )
     return Options(
@@ -160,5 +208,7 @@ def _options(settings: OrchestratorSettings) -> Options:
         fallback=settings.fallback,
         num_speculative_tokens=settings.num_speculative_tokens,
         max_sessions=settings.max_sessions,
+        max_tokens_in_flight=settings.max_tokens_in_flight,
         limits=limits,
+        tenant_key=settings.tenant_key.get_secret_value().encode() if settings.tenant_key else b"",
     )

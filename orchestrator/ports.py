@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from orchestrator.core.events import Action, Event
 from orchestrator.core.placement import Wanted
 from orchestrator.core.state import State
+from services.common.errors import PacelineError
 from services.common.types import (
     DrafterCommand,
     FinishReason,
@@ -46,6 +48,43 @@ class NewSession:
     ephemeral: bool = False
 
 
+class Durability(Enum):
+    """Whether emission waits for the store.
+
+    `REQUIRED`: nothing is emitted that the store has not acknowledged. `RELAXED`: the
+    text may be ahead of what is stored; what is lost of it is generated again where the
+    mode brings the same tokens, and missing otherwise.
+    """
+
+    REQUIRED = "required"
+    RELAXED = "relaxed"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A session as its owner remembers it: all that was handed to the store so far.
+
+    `round` is the last one among `committed`, which began at `round_base`.
+    """
+
+    session: NewSession
+    committed: tuple[int, ...]
+    round: int = 0
+    round_base: int = 0
+
+
+class Holder(Protocol):
+    """Who works on a session here, as the store sees it."""
+
+    def memory(self) -> Memory:
+        """What a store that lost the session is given."""
+        ...
+
+    def on_refused(self, error: PacelineError) -> None:
+        """The session is not this owner's any more: Fenced, SessionAborted or DataLoss."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Created:
     """`created` is False when an equal session was there before; attach to it then."""
@@ -63,6 +102,7 @@ class StoredSession:
     The lengths stay true when an ephemeral session has dropped its tokens.
     `matched_stop` is the stop string or the stop token's id. Times are the
     store's, in milliseconds; `lease_until_ms` is 0 when nobody works on it.
+    `relaxed`: more may have been emitted than is stored.
     """
 
     status: SessionStatus
@@ -82,6 +122,7 @@ class StoredSession:
     matched_stop: str | int | None
     created_ms: int
     lease_until_ms: int
+    relaxed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +144,12 @@ class SessionStore(Protocol):
     withdraw its write. Every transition may be repeated without harm.
 
     All raise StoreError when the store refuses, or stays away longer than its
-    patience. Those that take a `term` also raise Fenced (a later term exists),
-    SessionAborted, and DataLoss (the store has less than it acknowledged).
+    patience, and DataLoss for a record that nobody can read. Those that take a `term`
+    also raise Fenced (a later term exists), SessionAborted, and DataLoss (the store has
+    less than it acknowledged).
+
+    With durability `RELAXED`, `commit` and `finish` of a session that is held return
+    at once; what they would raise goes to the holder.
     """
 
     def create(self, key: SessionKey, session: NewSession) -> Awaitable[Created]:
@@ -119,6 +164,19 @@ class SessionStore(Protocol):
 
         A finished or aborted session is returned as it is. Raises NotFound.
         """
+        ...
+
+    def hold(self, key: SessionKey, term: int, holder: Holder) -> None:
+        """Let `holder` work on the session.
+
+        Its lease is kept fresh, a store that shows that it lost writes is given the
+        session again, and the holder hears within about the lease time when the session
+        is no longer its own.
+        """
+        ...
+
+    def release(self, key: SessionKey, term: int) -> None:
+        """Nobody works on the session here any more."""
         ...
 
     def commit(
@@ -185,7 +243,7 @@ class Recorder(Protocol):
     """Telemetry's one seam: it sees every event with the actions it led to."""
 
     def on_step(self, session: str, event: Event, actions: Sequence[Action], state: State) -> None:
-        """Called after each step, before the actions are performed."""
+        """Called after each step, once workers were told, before anything is stored."""
         ...
 
     def traceparent(self, session: str) -> str:
@@ -193,5 +251,5 @@ class Recorder(Protocol):
         ...
 
     def round_traceparent(self, session: str, round: int) -> str:
-        """W3C trace context of a round's span; empty when nothing is traced."""
+        """W3C trace context for a round that is about to leave; empty: nothing is traced."""
         ...

@@ -12,8 +12,8 @@ from orchestrator.driver import SessionDriver
 async def follow(driver: SessionDriver, offset: int) -> AsyncIterator[replies.Event]:
     """The events of a session from an output offset on, at the reader's own pace.
 
-    While nobody reads, the session is detached. Raises OffsetOutOfRange, and the
-    error that ended the session.
+    While nobody reads, the session is detached. Raises OffsetOutOfRange or DataLoss
+    for an offset ahead of the output, and the error that ended the session.
     """
     output, spec = driver.output, driver.spec
     output.followers += 1

@@ -117,7 +117,7 @@ def metrics(totals: SpecTotals) -> pb.SpecDecodeMetrics:
 def round_stats(record: RoundRecord) -> pb.RoundStats:
     """One round, as the client sees it."""
     return pb.RoundStats(
-        index=record.index,
+        index=record.round,
         epoch=record.epoch,
         draft_tokens=record.draft_tokens,
         accepted_tokens=record.accepted_tokens,

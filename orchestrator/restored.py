@@ -1,18 +1,23 @@
-"""A finished session read back from the store."""
+"""Sessions read back from the store: one that has ended, or one to go on with."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from itertools import chain
 
 from orchestrator import replies
 from orchestrator.core.events import Ending
-from orchestrator.ports import StoredRound, StoredSession
-from orchestrator.requests import load_spec
+from orchestrator.output import Beyond
+from orchestrator.ports import NewSession, StoredRound, StoredSession
+from orchestrator.requests import SessionSpec, load_spec
 from orchestrator.text import Tokenizer
 from orchestrator.totals import SpecTotals
 from services.common.errors import DataLoss, OffsetOutOfRange
 from services.common.types import FinishReason, SessionStatus
+
+MOST_DRAFTED = 1 << 16
+"""Tokens of one block, in a record that can be believed."""
 
 
 async def finished_session(
@@ -65,6 +70,37 @@ def implied_ending(stored: StoredSession, tokenizer: Tokenizer) -> Ending | None
     return None
 
 
+def checked_spec(stored: StoredSession, vocab_size: int) -> SessionSpec:
+    """What a stored session was asked to be. Raises DataLoss for what nobody can go on with."""
+    spec = load_spec(stored.resolved, stored.prompt)
+    if not stored.prompt or max(chain(stored.prompt, stored.committed)) >= vocab_size:
+        raise DataLoss("the stored session has tokens that are not in the vocabulary")
+    if len(stored.committed) > spec.sampling.max_tokens:
+        raise DataLoss("the stored session has more tokens than it was to have")
+    return spec
+
+
+def as_new(stored: StoredSession, owner: str) -> NewSession:
+    """The record that the session began with, under its owner of now."""
+    return NewSession(
+        request=stored.request,
+        digest=stored.digest,
+        prompt=stored.prompt,
+        seed=stored.seed,
+        owner=owner,
+        resolved=stored.resolved,
+        target_fingerprint=stored.target_fingerprint,
+        ephemeral=stored.ephemeral,
+    )
+
+
+def beyond(stored: StoredSession, spec: SessionSpec) -> Beyond:
+    """What it means that a reader of a stored session is ahead of what was stored."""
+    if not stored.relaxed:
+        return Beyond.NOT_YET
+    return Beyond.AGAIN if spec.mode.exact_match else Beyond.LOST
+
+
 def _ending(stored: StoredSession) -> Ending:
     assert stored.finish_reason is not None
     stop = stored.matched_stop
@@ -77,6 +113,17 @@ def _totals(rounds: Sequence[StoredRound]) -> SpecTotals:
     """Sums over the rounds that are still kept."""
     totals = SpecTotals()
     for stored in rounds:
-        kept = json.loads(stored.record or b"{}")
-        totals.count(stored.tokens, kept.get("draft_tokens", 0), kept.get("accepted_tokens", 0))
+        drafted, accepted = _counts(stored.record)
+        totals.count(stored.tokens, drafted, accepted)
     return totals
+
+
+def _counts(record: bytes) -> tuple[int, int]:
+    """Draft tokens of a round, and how many were accepted; none where it cannot be read."""
+    try:
+        kept = json.loads(record or b"{}")
+        drafted, accepted = kept.get("draft_tokens", 0), kept.get("accepted_tokens", 0)
+    except (ValueError, AttributeError, RecursionError):
+        return 0, 0
+    whole = type(drafted) is int and type(accepted) is int
+    return (drafted, accepted) if whole and 0 <= accepted <= drafted <= MOST_DRAFTED else (0, 0)

@@ -2,51 +2,86 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
+import grpc
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from orchestrator import replies
+from orchestrator.door import current_tenant
 from orchestrator.inference import Inference
 from orchestrator.ports import SessionKey
 from orchestrator.workers.link import WorkerLink
 from orchestrator.workers.pool import Target, WorkerPool
-from services.common.errors import InvalidRequest
+from services.common.errors import InvalidRequest, StreamStalled
 from services.common.serving import border
 from services.common.types import PROTOCOL_MAX, PROTOCOL_MIN
 
-TENANT = "default"
+READ_PATIENCE = 60.0
+
+_Response = TypeVar("_Response", pb.GenerateResponse, pb.ResumeResponse)
 
 
 class InferenceServicer(pb_grpc.InferenceServiceServicer):
-    """One instance serves every client."""
+    """One instance serves every client; a `Door` before it says which tenant calls."""
 
     def __init__(
-        self, inference: Inference, pool: WorkerPool, target: Target, version: str, method: str
+        self,
+        inference: Inference,
+        pool: WorkerPool,
+        target: Target,
+        version: str,
+        method: str,
+        *,
+        shared: bool = False,
+        read_patience: float = READ_PATIENCE,
     ) -> None:
+        """`shared`: several tenants call, who are not told where workers are or who else is here.
+
+        `read_patience`: seconds that one message of a stream may wait for its reader.
+        """
         self._inference, self._pool, self._target = inference, pool, target
-        self._version, self._method = version, method
+        self._version, self._method, self._shared = version, method, shared
+        self._patience = read_patience
 
     async def Generate(  # noqa: N802
         self, request: pb.GenerateRequest, context: Any
-    ) -> AsyncIterator[pb.GenerateResponse]:
+    ) -> None:
         """Start a generation and stream it."""
         async with border(context):
-            events = await self._inference.generate(request, TENANT, _traceparent(context))
-            async for event in events:
-                yield replies.respond(pb.GenerateResponse, event)
+            tenant, parent = current_tenant(), _traceparent(context)
+            events = await self._inference.generate(request, tenant, parent)
+            await self._stream(context, pb.GenerateResponse, events)
 
     async def Resume(  # noqa: N802
         self, request: pb.ResumeRequest, context: Any
-    ) -> AsyncIterator[pb.ResumeResponse]:
+    ) -> None:
         """Re-attach at an offset."""
         async with border(context):
-            key = _key(request.session_id)
-            events = await self._inference.resume(key, request.offset, _traceparent(context))
-            async for event in events:
-                yield replies.respond(pb.ResumeResponse, event)
+            key, tenant, parent = _key(request.session_id), current_tenant(), _traceparent(context)
+            events = await self._inference.resume(key, request.offset, parent, tenant)
+            await self._stream(context, pb.ResumeResponse, events)
+
+    async def _stream(
+        self,
+        context: Any,
+        kind: type[_Response],
+        events: AsyncIterator[replies.Event],
+    ) -> None:
+        """Write the events, no faster than they are read."""
+        async for event in events:
+            try:
+                async with asyncio.timeout(self._patience):
+                    await context.write(replies.respond(kind, event))
+            except TimeoutError:
+                waited = f"nothing was read for {self._patience:g} s"
+                raise StreamStalled(f"{waited}; the session can be resumed") from None
+            except grpc.aio.BaseError:
+                # The client is gone; nobody is left to be told of it.
+                return
 
     async def Abort(self, request: pb.AbortRequest, context: Any) -> pb.AbortResponse:  # noqa: N802
         """End a session at once."""
@@ -74,7 +109,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         request: pb.GetModelInfoRequest,
         context: Any,
     ) -> pb.GetModelInfoResponse:
-        """The model that is served."""
+        """The model that is served, the same for every tenant."""
         worker = self._target.worker
         return pb.GetModelInfoResponse(
             model=worker.model,
@@ -92,14 +127,21 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         request: pb.GetServerInfoRequest,
         context: Any,
     ) -> pb.GetServerInfoResponse:
-        """Workers, roles, loads and versions."""
+        """Workers, roles, loads and versions.
+
+        Where tenants share this server, addresses are left empty and only the caller's
+        own sessions are counted.
+        """
         methods = self._pool.methods()
+        active = self._inference.active_sessions
+        if self._shared:
+            active = self._inference.sessions_of(current_tenant().name)
         return pb.GetServerInfoResponse(
             version=self._version,
             protocol_min=PROTOCOL_MIN,
             protocol_max=PROTOCOL_MAX,
-            workers=map(_worker_info, self._pool.links()),
-            active_sessions=self._inference.active_sessions,
+            workers=[_worker_info(link, self._shared) for link in self._pool.links()],
+            active_sessions=active,
             default_method=self._method or (methods[0] if methods else ""),
         )
 
@@ -107,7 +149,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
 def _key(session_id: str) -> SessionKey:
     if not session_id or len(session_id) > 128:
         raise InvalidRequest("session_id", session_id[:160], "1 to 128 characters")
-    return SessionKey(TENANT, session_id)
+    return SessionKey(current_tenant().name, session_id)
 
 
 def _traceparent(context: Any) -> str:
@@ -115,12 +157,12 @@ def _traceparent(context: Any) -> str:
     return next((str(value) for key, value in metadata if key == "traceparent"), "")
 
 
-def _worker_info(link: WorkerLink) -> pb.WorkerInfo:
+def _worker_info(link: WorkerLink, shared: bool) -> pb.WorkerInfo:
     progress, worker = link.progress, link.description
     info = pb.WorkerInfo(
         worker_id=link.worker_id,
         role=link.role.value,
-        address=link.address,
+        address="" if shared else link.address,
         connected=link.up,
         sessions=progress.sessions,
         queue_tokens=progress.queued_tokens,

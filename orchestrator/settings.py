@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
-from services.common.settings import ServingSettings
+from services.common.settings import LinkSettings
+from services.common.types import split_methods
 
 
-class OrchestratorSettings(ServingSettings):
+class OrchestratorSettings(LinkSettings):
     """Run one orchestrator: clients speak to it, it drives drafters and verifiers."""
 
     port: int = Field(50051, ge=0, le=65535, description="port to listen on, 0 = a free one")
@@ -25,30 +27,64 @@ class OrchestratorSettings(ServingSettings):
         (), description="host:port of drafters, joined by commas, beside those in the registry"
     )
     model: str = Field("", description="target model to accept; left out: the first verifier's")
-    method: str = Field("", description="default drafting method; left out: the first offered")
-    pacing: Literal["eager", "fixed"] = Field(
-        "eager",
-        description="when to verify: eager (asynchronous, as many draft tokens as pay) "
+    method: str = Field(
+        "",
+        description="default drafting method, or several joined by commas; "
+        "left out: the first offered",
+    )
+    pacing: Literal["thompson", "matched", "eager", "fixed"] = Field(
+        "thompson",
+        description="when to verify: thompson (asynchronous, as many draft tokens as pay), "
+        "matched (as many as are drafted while a block is verified), eager (whatever is there) "
         "or fixed (synchronous, always as many as may be ahead)",
     )
     fallback: bool = Field(
         True,
         description="draft only as much as pays, and stop drafting while nothing does; "
-        "off: eager verifies whatever is drafted",
+        "off: the drafter never rests",
     )
     num_speculative_tokens: int = Field(
         16, ge=1, le=64, description="most tokens a drafter may be ahead of the committed text"
     )
     chained_blocks: int = Field(
-        1, ge=1, le=4, description="most blocks of one session at the verifier at once"
+        2,
+        ge=1,
+        le=4,
+        description="most blocks of one session at the verifier at once; "
+        "1: none leaves before the verdict on the one before",
     )
     max_sessions: int = Field(1024, ge=1, description="most sessions open at once")
+    max_tokens_in_flight: int | None = Field(
+        None,
+        ge=1,
+        description="most tokens, prompt and max_tokens, of all sessions open at once; "
+        "left out: twice what the connected verifiers hold",
+    )
+    tokens_file: Path | None = Field(
+        None,
+        description="JSON file of tenants: digests of their tokens, and their limits; "
+        "left out: no client is asked who it is",
+    )
+    max_calls: int | None = Field(
+        None,
+        ge=1,
+        description="most streams open at once, slow readers and retries included, and as many "
+        "other calls; left out: four for each session of --max-sessions",
+    )
+    read_patience: float = Field(
+        60.0, gt=0, description="seconds after which a stream that its client does not read ends"
+    )
     deadline: float = Field(300.0, gt=0, description="seconds that one session may take")
     detach_grace: float = Field(
         10.0, ge=0, description="seconds that a session goes on after its client has left"
     )
     verifier_wait: float = Field(
         60.0, gt=0, description="seconds that a session waits for a verifier"
+    )
+    verdict_wait: float = Field(
+        30.0,
+        gt=0,
+        description="seconds that a verifier may take for one block, before the session leaves it",
     )
     worker_silence: float = Field(
         2.0, gt=0, description="seconds without a message after which a worker counts as stalled"
@@ -68,14 +104,37 @@ class OrchestratorSettings(ServingSettings):
     store_patience: float = Field(
         60.0, gt=0, description="seconds that a session waits for a Redis that is away"
     )
+    durability: Literal["required", "relaxed"] = Field(
+        "required",
+        description="whether tokens wait for Redis before they are sent: required (nothing is "
+        "sent that is not stored) or relaxed (a Redis that is slow or away holds nobody up; "
+        "what is not stored when the orchestrator dies is generated again, the same where the "
+        "session is greedy or coupled, and is missing otherwise)",
+    )
+    tenant_key: SecretStr | None = Field(
+        None,
+        description="key of the digests by which drafters tell tenants apart, the same for all "
+        "orchestrators of a cluster; left out: digests that anybody can compute",
+    )
     orchestrator_id: str = Field(
         default_factory=lambda: f"orchestrator-{secrets.token_hex(4)}",
         min_length=1,
         description="name in leases and logs; left out: a random one",
     )
     grace: float = Field(
-        5.0, ge=0, description="seconds that open streams get when the process is stopped"
+        5.0,
+        ge=0,
+        description="seconds in which this process ends when it is stopped; streams get three "
+        "fifths of them, then their sessions are handed over",
     )
+
+    @field_validator("method")
+    @classmethod
+    def _each_once(cls, value: str) -> str:
+        names = split_methods(value)
+        if len(set(names)) < len(names) or "" in names:
+            raise ValueError(f"{value!r} is not a list of methods, each named once")
+        return ",".join(names)
 
     @field_validator("verifier_addresses", "drafter_addresses", mode="before")
     @classmethod

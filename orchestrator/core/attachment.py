@@ -4,7 +4,8 @@
 2. Losing a worker bumps the epoch: nothing drafted before counts afterwards.
 3. Without a drafter the verifier decodes alone, and another drafter is asked for
    after a growing pause. Without a verifier the session waits.
-4. A worker that is merely full costs no attempt; one that fails does, and a
+4. A worker that says it opened the session in an epoch it was never told of has lost it.
+5. A worker that is merely full costs no attempt; one that fails does, and a
    session that fails everywhere is suspended.
 """
 
@@ -43,7 +44,7 @@ def on_attached(turn: Turn, event: WorkerAttached) -> None:
     if event.role is Role.VERIFIER:
         turn.do(OpenOnWorker(event.worker, _open_verify(turn.state)))
     else:
-        turn.set(credit=turn.state.policy.window, drafter_final=False)
+        turn.set(credit=turn.state.window, drafter_final=False)
         turn.do(OpenOnWorker(event.worker, _open_draft(turn.state)))
 
 
@@ -76,6 +77,8 @@ def _open_draft(state: State) -> OpenDraft:
         num_candidates=config.num_candidates,
         method=config.method,
         vocab_size=config.vocab_size,
+        phrase_scope=config.phrase_scope,
+        synchronous=config.synchronous,
     )
 
 
@@ -83,13 +86,21 @@ def on_opened(turn: Turn, event: WorkerOpened) -> None:
     """The worker has prefilled the session."""
     state = turn.state
     attached = state.verifier if event.role is Role.VERIFIER else state.drafter
-    if attached is None or attached.opened:
+    if attached is None or attached.opened or attached.worker != event.worker:
         return
-    if (attached.worker, attached.epoch) != (event.worker, event.epoch):
+    if attached.epoch != event.epoch:
+        _opened_otherwise(turn, event, attached)
         return
     turn.set(**{event.role.value: replace(attached, opened=True)})
     if event.role is Role.VERIFIER:
         turn.set(idle_since=turn.now, cached_tokens=event.cached_tokens)
+
+
+def _opened_otherwise(turn: Turn, event: WorkerOpened, attached: Attached) -> None:
+    """Of an earlier open it is only late; of one that never was, the worker is wrong."""
+    if event.epoch > attached.epoch:
+        reason = "it opened what nobody asked for"
+        on_lost(turn, WorkerLost(event.at, event.role, event.worker, reason))
 
 
 def on_lost(turn: Turn, event: WorkerLost) -> None:

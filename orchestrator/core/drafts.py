@@ -34,11 +34,17 @@ class Piece:
 
 
 Tail = tuple[Piece, ...]
+NOTHING = Piece(DraftTree())
+"""A plain round's block."""
 
 
 def chain_tokens(tail: Tail) -> tuple[int, ...]:
     """The tokens of the chain pieces, in order; a closing tree is left out."""
-    return tuple(t for piece in tail if piece.tree.is_chain for t in piece.tree.token_ids)
+    if not tail:
+        return ()
+    if len(tail) == 1:
+        return tail[0].tree.token_ids if tail[0].tree.is_chain else ()
+    return tuple([t for piece in tail if piece.tree.is_chain for t in piece.tree.token_ids])
 
 
 def ends_in_tree(tail: Tail) -> bool:
@@ -76,12 +82,10 @@ def drop_front(piece: Piece, count: int) -> Piece:
 
 def slice_chain(tree: DraftTree, start: int, stop: int) -> DraftTree:
     """Tokens [start, stop) of a chain with their q rows."""
-    return replace(
-        tree,
-        token_ids=tree.token_ids[start:stop],
-        parents=None,
-        q=tree.q[start:stop] if tree.q is not None else None,
-    )
+    if start == 0 and stop == len(tree) and tree.parents is None:
+        return tree
+    q = tree.q[start:stop] if tree.q is not None else None
+    return DraftTree(tree.token_ids[start:stop], None, q, tree.proposal, tree.without_replacement)
 
 
 def take(tail: Tail, count: int) -> tuple[Piece, Tail]:
@@ -90,28 +94,43 @@ def take(tail: Tail, count: int) -> tuple[Piece, Tail]:
     Pieces of different proposals are never joined: a block is verified by one rule.
     """
     if not tail or count <= 0:
-        return Piece(DraftTree()), tail
-    if not tail[0].tree.is_chain:
+        return NOTHING, tail
+    head = tail[0].tree
+    if not head.is_chain:
         return tail[0], tail[1:]
-    block, rest = Piece(slice_chain(tail[0].tree, 0, 0)), tail
-    while rest and count > 0 and _joins(block, rest[0]):
-        head = rest[0]
-        cut = min(count, len(head.tree))
-        taken = Piece(slice_chain(head.tree, 0, cut), head.draft_ms * cut / len(head.tree))
-        block = _join(block, taken)
-        rest = rest[1:] if cut == len(head.tree) else (drop_front(head, cut), *rest[1:])
-        count -= cut
-    return block, rest
+    whole = 0
+    for piece in tail:
+        if len(piece.tree) > count or not _joins(head, piece.tree):
+            break
+        whole += 1
+        count -= len(piece.tree)
+    block, rest = tail[:whole], tail[whole:]
+    if count and rest and _joins(head, rest[0].tree):
+        block = (*block, _front(rest[0], count))
+        rest = (drop_front(rest[0], count), *rest[1:])
+    return _joined(block), rest
 
 
-def _joins(block: Piece, piece: Piece) -> bool:
-    return piece.tree.is_chain and piece.tree.proposal is block.tree.proposal
+def _joins(head: DraftTree, tree: DraftTree) -> bool:
+    return tree.proposal is head.proposal and tree.is_chain
 
 
-def _join(left: Piece, right: Piece) -> Piece:
-    q = None if left.tree.q is None else left.tree.q + (right.tree.q or ())
-    tree = replace(left.tree, token_ids=left.tree.token_ids + right.tree.token_ids, q=q)
-    return Piece(tree, left.draft_ms + right.draft_ms)
+def _front(piece: Piece, count: int) -> Piece:
+    """The first `count` tokens of a chain piece; time is shared evenly."""
+    size = len(piece.tree)
+    return Piece(slice_chain(piece.tree, 0, count), piece.draft_ms * count / size)
+
+
+def _joined(pieces: Tail) -> Piece:
+    """Chain pieces of one proposal as one; at least one of them."""
+    if len(pieces) == 1:
+        return pieces[0]
+    first, q = pieces[0].tree, None
+    if first.q is not None:
+        q = tuple([row for piece in pieces for row in piece.tree.q or ()])
+    tokens = tuple([token for piece in pieces for token in piece.tree.token_ids])
+    tree = DraftTree(tokens, None, q, first.proposal, first.without_replacement)
+    return Piece(tree, sum([piece.draft_ms for piece in pieces]))
 
 
 def after_bonus(tail: Tail, bonus: int) -> Tail | None:

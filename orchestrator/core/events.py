@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from services.common.types import (
     CommitDraft,
@@ -125,8 +126,17 @@ class AbortRequested:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Capped:
+    """The load allows at most `window` draft tokens ahead of the committed text from now on."""
+
+    at: float
+    window: int
+
+
 Event = (
     Begin
+    | Capped
     | WorkerAttached
     | WorkerOpened
     | WorkerLost
@@ -151,14 +161,13 @@ class SuspendReason(Enum):
     REFUSED = "the verifier refused the session"
 
 
-@dataclass(frozen=True, slots=True)
-class RoundRecord:
+class RoundRecord(NamedTuple):
     """One verification, as statistics, spans and the store see it.
 
     Times in milliseconds; `started_at` and `ended_at` on the driver's clock.
     """
 
-    index: int
+    round: int
     epoch: int
     base_len: int
     draft_tokens: int
@@ -187,8 +196,7 @@ class Ending:
     matched_token: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """Tokens that became final in one round: they follow output[:base_len]."""
 
     record: RoundRecord

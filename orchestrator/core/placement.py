@@ -6,7 +6,7 @@ tokenizer fits; a session stays where it is until its worker goes or drains.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from services.common.types import Progress, Role, WorkerDescription
@@ -16,38 +16,44 @@ from services.common.types import Progress, Role, WorkerDescription
 class Candidate:
     """A connected worker and its last progress report.
 
-    `assigned` counts the sessions this orchestrator has placed there.
+    `address`: where it listens; `assigned` counts the sessions this orchestrator has
+    placed there.
     """
 
     description: WorkerDescription
     progress: Progress
     assigned: int = 0
     draining: bool = False
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a session needs of a worker.
 
-    `tokens` is the KV it will reserve. Empty fingerprints and method mean any.
-    A worker that lacks one of the `capabilities` is better than none.
+    `tokens` is the KV it will reserve. Empty fingerprints mean any; a drafter must run
+    all of the `methods`.
+    A worker that lacks one of the `capabilities` is better than none. `beside`: the
+    session's verifier; a drafter in the same process may draft from its K/V.
     """
 
     role: Role
     tokens: int = 0
-    method: str = ""
+    methods: Collection[str] = ()
     capabilities: Collection[str] = ()
     model_fingerprint: str = ""
     tokenizer_fingerprint: str = ""
     avoid: Collection[str] = ()
+    beside: str = ""
 
 
-def choose(candidates: Iterable[Candidate], wanted: Wanted) -> str | None:
+def choose(candidates: Collection[Candidate], wanted: Wanted) -> str | None:
     """The worker id that suits best, or None. Avoided workers come last of all."""
     fitting = [c for c in candidates if _fits(c, wanted)]
     if not fitting:
         return None
-    best = min(fitting, key=lambda c: _cost(c, wanted))
+    homes = {c.address for c in candidates if c.description.worker_id == wanted.beside}
+    best = min(fitting, key=lambda c: _cost(c, wanted, homes))
     return best.description.worker_id
 
 
@@ -58,9 +64,8 @@ def _fits(candidate: Candidate, wanted: Wanted) -> bool:
     if wanted.role is Role.VERIFIER:
         same = not wanted.model_fingerprint or worker.model_fingerprint == wanted.model_fingerprint
         return same and not _full(candidate, wanted)
-    known = not wanted.method or wanted.method in worker.methods
     return (
-        known
+        set(wanted.methods) <= set(worker.methods)
         and not _full(candidate, wanted)
         and pairs(worker.tokenizer_fingerprint, wanted.tokenizer_fingerprint)
     )
@@ -77,11 +82,14 @@ def _full(candidate: Candidate, wanted: Wanted) -> bool:
     return bool(progress.kv_tokens_capacity) and free < wanted.tokens
 
 
-def _cost(candidate: Candidate, wanted: Wanted) -> tuple[bool, bool, int, int, str]:
+def _cost(
+    candidate: Candidate, wanted: Wanted, homes: Collection[str]
+) -> tuple[bool, bool, bool, int, int, str]:
     progress = candidate.progress
     return (
         candidate.description.worker_id in wanted.avoid,
         not set(wanted.capabilities) <= set(candidate.description.capabilities),
+        candidate.address not in homes,
         max(candidate.assigned, progress.sessions),
         progress.queued_tokens,
         candidate.description.worker_id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from orchestrator.core.drafts import Piece, Tail, chain_tokens, ends_in_tree
 from orchestrator.core.events import Commit
@@ -18,7 +19,9 @@ from services.common.types import (
     ResolvedSampling,
     Verdict,
     VerifyMode,
+    extend_hash,
     sampled_capability,
+    split_methods,
     tree_capability,
 )
 
@@ -47,6 +50,7 @@ class Limits:
     deadline: float = 300.0
     detach_grace: float = 10.0
     verifier_wait: float = 60.0
+    verdict_wait: float = 30.0
     max_in_flight: int = 1
     max_unpersisted: int = 2
     worker_attempts: int = 4
@@ -64,13 +68,18 @@ class SessionConfig:
     sampling: ResolvedSampling
     seed: int
     term: int = 1
-    # Drafting method; empty = plain decoding, no drafter is ever asked for.
+    # Drafting method, or several joined by commas; empty = plain decoding, no drafter is
+    # ever asked for.
     method: str = ""
     # Most tokens a drafter may be ahead of the committed text.
     window: int = 0
     num_candidates: int = 1
     # 0 = not checked.
     vocab_size: int = 0
+    # Whose phrases the drafter may learn and offer; empty = nobody's.
+    phrase_scope: str = ""
+    # The drafter is to rest while the verifier works.
+    synchronous: bool = False
     find_stop: FindStop = no_text_stop
     limits: Limits = field(default_factory=Limits)
 
@@ -81,8 +90,18 @@ class SessionConfig:
         return max(self.window, nodes)
 
     @property
+    def methods(self) -> tuple[str, ...]:
+        """The drafting methods that the session's worker must run, all of them."""
+        return split_methods(self.method)
+
+    @property
     def drafter_capabilities(self) -> tuple[str, ...]:
-        """What a drafter should be able to do with the session's method."""
+        """What a drafter should be able to do with the session's method.
+
+        Several methods together draft trees whatever each of them drafts.
+        """
+        if len(self.methods) > 1:
+            return ()
         sampled = () if self.mode.exact_match else (sampled_capability(self.method),)
         tree = (tree_capability(self.method),) if self.num_candidates > 1 else ()
         return sampled + tree
@@ -109,8 +128,7 @@ class Attached:
     opened: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A block at the verifier. A doomed one will come back discarded."""
 
     round: int
@@ -121,13 +139,29 @@ class Block:
     drafter: str = ""
     want_bonus: bool = True
     doomed: bool = False
+    # It was sent behind another one whose verdict had not come.
+    chained: bool = False
     # Milliseconds that pacing let the free verifier wait for it.
     waited_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+def of_flight(in_flight: tuple[Block, ...]) -> dict[str, tuple[Block, ...] | tuple[int, ...]]:
+    """The fields of a state that follow from its blocks in flight."""
+    live = tuple([block for block in in_flight if not block.doomed])
+    return {"live": live, "flying": chain_tokens(tuple([block.piece for block in live]))}
+
+
+def tokens_in(tail: Tail) -> int:
+    """Draft tokens (tree nodes) of a tail."""
+    return sum([len(piece.tree.token_ids) for piece in tail])
+
+
+@dataclass(frozen=True)
 class State:
-    """One session. Only `rounds.step` makes a new one."""
+    """One session. Only `rounds.step` makes a new one.
+
+    Without slots: a turn copies all of it, and a dictionary is copied at once.
+    """
 
     config: SessionConfig
     policy: Policy
@@ -144,9 +178,12 @@ class State:
     drafter: Attached | None = None
     # The drafter said that it will not extend what it sent.
     drafter_final: bool = False
+    # Most tokens ahead that the load allows; None = any.
+    cap: int | None = None
     # What the drafter was last told of its window.
     credit: int = 0
     resync: bool = False
+    resyncs: int = 0
     unpersisted: tuple[Commit, ...] = ()
     began_at: float = 0.0
     idle_since: float = 0.0
@@ -159,15 +196,18 @@ class State:
     wait_until: float | None = None
     cached_tokens: int = 0
 
-    @property
-    def live(self) -> tuple[Block, ...]:
-        """Blocks whose verdict will move the text."""
-        return tuple(block for block in self.in_flight if not block.doomed)
+    # What follows from the text; `Turn.set` keeps it in step.
+    # Blocks whose verdict will move the text.
+    live: tuple[Block, ...] = field(init=False, compare=False, repr=False)
+    # Draft tokens of the live chain blocks, in text order.
+    flying: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    # Draft tokens (tree nodes) of the tail.
+    drafted: int = field(init=False, compare=False, repr=False)
+    # None = to be worked out when it is asked for.
+    known_hash: int | None = field(init=False, compare=False, repr=False, default=None)
 
-    @property
-    def flying(self) -> tuple[int, ...]:
-        """Draft tokens of the live chain blocks, in text order."""
-        return chain_tokens(tuple(block.piece for block in self.live))
+    def __post_init__(self) -> None:
+        self.__dict__.update(of_flight(self.in_flight), drafted=tokens_in(self.tail))
 
     @property
     def speculated(self) -> tuple[int, ...]:
@@ -175,14 +215,34 @@ class State:
         return self.flying + chain_tokens(self.tail)
 
     @property
-    def closed(self) -> bool:
-        """A tree ends the speculated text, so nothing can follow it."""
-        return ends_in_tree(self.tail) or any(not b.piece.tree.is_chain for b in self.live)
+    def end_hash(self) -> int:
+        """The rolling hash of the whole speculated text."""
+        if self.known_hash is None:
+            self.__dict__["known_hash"] = extend_hash(self.committed_hash, self.speculated)
+        assert self.known_hash is not None
+        return self.known_hash
 
     @property
-    def drafted(self) -> int:
-        """Draft tokens (tree nodes) of the tail."""
-        return sum(len(piece.tree) for piece in self.tail)
+    def end(self) -> int:
+        """Length of the speculated text: where the next draft token would stand."""
+        tree = len(self.tail[-1].tree) if ends_in_tree(self.tail) else 0
+        return len(self.committed) + len(self.flying) + self.drafted - tree
+
+    @property
+    def closed(self) -> bool:
+        """A tree ends the speculated text, so nothing can follow it."""
+        if ends_in_tree(self.tail):
+            return True
+        return bool(self.live) and any(not block.piece.tree.is_chain for block in self.live)
+
+    @property
+    def window(self) -> int:
+        """Most tokens the drafter may be ahead now."""
+        return self.capped(self.policy.window)
+
+    def capped(self, count: int) -> int:
+        """A count of draft tokens, or what the load allows if that is less."""
+        return count if self.cap is None else min(count, self.cap)
 
     @property
     def wants_drafter(self) -> bool:

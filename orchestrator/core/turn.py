@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
+from orchestrator.core.drafts import Piece
 from orchestrator.core.events import Action, NeedWorker, Release, SendToDrafter
-from orchestrator.core.state import State
-from services.common.types import CommitDraft, Role
-
-_FIELDS = tuple(field.name for field in fields(State))
-_assign = object.__setattr__
+from orchestrator.core.state import State, of_flight, tokens_in
+from services.common.types import CommitDraft, Role, extend_hash
 
 
 def _copy(state: State) -> State:
     copied = object.__new__(State)
-    for name in _FIELDS:
-        _assign(copied, name, getattr(state, name))
+    copied.__dict__.update(state.__dict__)
     return copied
 
 
@@ -27,6 +23,8 @@ class Turn:
     `replace` calls on so wide a record would cost more than the rules.
     """
 
+    __slots__ = ("actions", "fresh", "now", "state")
+
     def __init__(self, state: State, now: float) -> None:
         self.state = _copy(state)
         self.now = now
@@ -36,8 +34,21 @@ class Turn:
 
     def set(self, **changes: Any) -> None:
         """Change fields of the state."""
-        for name, value in changes.items():
-            _assign(self.state, name, value)
+        fields = self.state.__dict__
+        fields.update(changes)
+        if "in_flight" in changes:
+            fields.update(of_flight(self.state.in_flight), known_hash=None)
+        if "tail" in changes:
+            fields.update(drafted=tokens_in(self.state.tail), known_hash=None)
+        if "committed" in changes:
+            fields["known_hash"] = None
+
+    def append(self, piece: Piece) -> None:
+        """Let a piece follow the tail; what is known of the text before it is not lost."""
+        state, tree = self.state, piece.tree
+        end_hash = extend_hash(state.end_hash, tree.token_ids) if tree.is_chain else state.end_hash
+        drafted = state.drafted + len(tree)
+        state.__dict__.update(tail=(*state.tail, piece), drafted=drafted, known_hash=end_hash)
 
     def do(self, action: Action) -> None:
         """Ask the driver for something; order is kept."""
@@ -49,7 +60,7 @@ class Turn:
 
     def doom(self) -> None:
         """The blocks in flight will come back discarded."""
-        self.set(in_flight=tuple(replace(b, doomed=True) for b in self.state.in_flight))
+        self.set(in_flight=tuple([b._replace(doomed=True) for b in self.state.in_flight]))
 
     def tell_drafter(self, base_len: int, tokens: tuple[int, ...]) -> None:
         """Send the drafter what is committed now, and the epoch."""

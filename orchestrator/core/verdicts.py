@@ -14,13 +14,13 @@
    and no tail tells that it has not, the epoch is bumped. Where tokens follow
    from the text and the noise alone, drawing again brings the same ones.
 6. Order of effects: persist, tell the drafter; emission waits for the store.
-7. A verdict that contradicts our text means that this verifier has lost the
-   session: it is opened again.
+7. A verdict that contradicts our text or answers what was never sent means that
+   this verifier has lost the session: it is opened again. So does one with a token
+   beyond the vocabulary, or with logprobs that nobody asked for or that are none.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from orchestrator.core.drafts import after_bonus, depth, drop_front
@@ -33,9 +33,12 @@ from orchestrator.core.events import (
     VerdictArrived,
 )
 from orchestrator.core.pacing import Outcome
-from orchestrator.core.state import Block, Phase, State
+from orchestrator.core.state import Block, Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
 from services.common.types import DraftTree, FinishReason, Origin, Verdict, extend_hash
+
+LARGEST_LOGPROB = 1e-3
+"""Above 0 by no more than rounding; NaN is not below it either."""
 
 
 def on_verdict(turn: Turn, event: VerdictArrived) -> bool:
@@ -44,18 +47,20 @@ def on_verdict(turn: Turn, event: VerdictArrived) -> bool:
     verifier = state.verifier
     if state.phase is not Phase.RUNNING or verifier is None or verifier.worker != event.worker:
         return True
+    if event.verdict.round >= state.next_round:
+        return False
     waiting = {v.round: v for v in (*state.early, event.verdict)}
     while (flying := turn.state.in_flight) and (verdict := waiting.pop(flying[0].round, None)):
         turn.set(in_flight=flying[1:])
         if not _absorb(turn, flying[0], verdict):
             return False
-    rounds = {block.round for block in turn.state.in_flight}
-    turn.set(early=tuple(v for v in waiting.values() if v.round in rounds))
+    if waiting or state.early:
+        rounds = {block.round for block in turn.state.in_flight}
+        turn.set(early=tuple([v for v in waiting.values() if v.round in rounds]))
     return True
 
 
 def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
-    turn.set(idle_since=turn.now)
     if verdict.discarded:
         turn.do(Discarded(_record(turn, block, verdict, 0, len(block.piece.tree))))
         return block.doomed
@@ -89,7 +94,29 @@ def _consistent(turn: Turn, block: Block, verdict: Verdict) -> bool:
             return False
         sent = tuple(tree.token_ids[node] for node in nodes)
     follows = verdict.base_len == block.base_len == len(turn.state.committed)
-    return follows and drafted == sent and bool(verdict.token_ids) and extra in (0, 1)
+    follows = follows and verdict.epoch == block.epoch
+    if not (follows and drafted == sent and verdict.token_ids and extra in (0, 1)):
+        return False
+    config = turn.state.config
+    return _known(config, verdict.token_ids[-1:]) and _logprobs_fit(config, verdict)
+
+
+def _known(config: SessionConfig, tokens: tuple[int, ...]) -> bool:
+    """Whether the vocabulary has these tokens."""
+    return not config.vocab_size or not tokens or max(tokens) < config.vocab_size
+
+
+def _logprobs_fit(config: SessionConfig, verdict: Verdict) -> bool:
+    """One row per token if they were asked for, of no more alternatives than that."""
+    asked = config.sampling.logprobs
+    if asked is None:
+        return not verdict.logprobs
+    return len(verdict.logprobs) == len(verdict.token_ids) and all(
+        len(row.top_token_ids) <= asked
+        and _known(config, row.top_token_ids)
+        and all(value < LARGEST_LOGPROB for value in (row.logprob, *row.top_logprobs))
+        for row in verdict.logprobs
+    )
 
 
 def _is_path(tree: DraftTree, nodes: tuple[int, ...]) -> bool:
@@ -108,10 +135,10 @@ def _cut(turn: Turn, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], Ending |
     if keep >= room:
         keep, ending = room, Ending(FinishReason.LENGTH)
     stops = config.sampling.stop_token_ids
-    stopped = next((i for i, token in enumerate(tokens[:keep]) if token in stops), None)
-    if stopped is not None:
-        keep = stopped + 1
-        ending = Ending(FinishReason.STOP, matched_token=tokens[stopped])
+    stopped = [i for i in range(keep) if tokens[i] in stops] if stops else []
+    if stopped:
+        keep = stopped[0] + 1
+        ending = Ending(FinishReason.STOP, matched_token=tokens[stopped[0]])
     text = config.find_stop(turn.fresh + tokens[:keep])
     if text is not None:
         keep = text.keep - len(turn.fresh)
@@ -123,7 +150,8 @@ def _commit(
     turn: Turn, block: Block, verdict: Verdict, tokens: tuple[int, ...], ending: Ending | None
 ) -> Commit:
     last = Origin.BONUS if verdict.all_accepted else Origin.RECOVERED
-    origins = tuple(Origin.ACCEPTED if i < verdict.accepted else last for i in range(len(tokens)))
+    accepted = min(verdict.accepted, len(tokens))
+    origins = (Origin.ACCEPTED,) * accepted + (last,) * (len(tokens) - accepted)
     record = _record(turn, block, verdict, len(tokens), 0)
     logprobs = verdict.logprobs[: len(tokens)]
     return Commit(record, len(turn.state.committed), tokens, origins, logprobs, ending)
@@ -134,7 +162,7 @@ def _record(
 ) -> RoundRecord:
     verifier = turn.state.verifier
     return RoundRecord(
-        index=block.round,
+        round=block.round,
         epoch=block.epoch,
         base_len=verdict.base_len,
         draft_tokens=len(block.piece.tree),
@@ -167,14 +195,29 @@ def _learn(turn: Turn, block: Block, verdict: Verdict, emitted: int) -> None:
         levels=None if tree.is_chain else depth(tree),
         whole=verdict.all_accepted,
         guessed=_guessed(turn, verdict),
+        elapsed_ms=1e3 * (turn.now - turn.state.idle_since),
+        verify_ms=verdict.verify_ms,
+        queue_ms=verdict.queue_ms,
+        batch_size=verdict.batch_size,
+        batch_rows=verdict.batch_rows,
+        chained=block.chained,
+        tail_ms=_tail_ms(turn.state),
     )
     turn.set(policy=turn.state.policy.observe(outcome), verifier_failures=0)
 
 
+def _tail_ms(state: State) -> float:
+    """Milliseconds a token of what was drafted beyond the block; 0 = nothing was."""
+    if not state.tail or not state.tail[0].tree.is_chain:
+        return 0.0
+    return state.tail[0].draft_ms / len(state.tail[0].tree)
+
+
 def _guessed(turn: Turn, verdict: Verdict) -> bool | None:
-    """Whether the target's own token, no longer a secret, is the next one of the tail."""
-    tail, own = turn.state.tail, verdict.token_ids[verdict.accepted :]
-    if not verdict.all_accepted or not own or turn.state.live:
+    """Whether the target's own token, no longer a secret, is what was drafted next."""
+    live, own = turn.state.live, verdict.token_ids[verdict.accepted :]
+    tail = (live[0].piece,) if live else turn.state.tail
+    if not verdict.all_accepted or not own:
         return None
     if not tail or not tail[0].tree.is_chain:
         return None
@@ -187,6 +230,7 @@ def _extend_text(turn: Turn, commit: Commit) -> None:
         committed=state.committed + commit.token_ids,
         committed_hash=extend_hash(state.committed_hash, commit.token_ids),
         unpersisted=(*state.unpersisted, commit),
+        idle_since=turn.now,
     )
     turn.fresh += commit.token_ids
     turn.do(Persist(commit))
@@ -219,7 +263,7 @@ def _confirmed(turn: Turn, bonus: int) -> bool:
         tokens = block.piece.tree.token_ids
         if not block.piece.tree.is_chain or not tokens or tokens[0] != bonus:
             return False
-        shorter = replace(block, base_len=block.base_len + 1, piece=drop_front(block.piece, 1))
+        shorter = block._replace(base_len=block.base_len + 1, piece=drop_front(block.piece, 1))
         turn.set(in_flight=tuple(shorter if b is block else b for b in state.in_flight))
         return True
     if not state.tail:

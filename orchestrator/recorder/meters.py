@@ -24,6 +24,7 @@ class Meters:
         self._emitted = counter(names.EMITTED)
         self._discarded = counter(names.DISCARDED)
         self._bad_q_rows = counter(names.BAD_Q_COUNT)
+        self._dropped_writes = counter(names.DROPPED_WRITES)
         self._migrations = counter(names.MIGRATIONS, [("verifier",), ("drafter",)])
         self._round_seconds = histogram(names.ROUND_SECONDS)
         self._draft_seconds = histogram(names.DRAFT_SECONDS)
@@ -65,6 +66,10 @@ class Meters:
     def abandoned(self) -> None:
         """A round ended without a verdict."""
         self._rounds.add(1, Outcome.ABANDONED)
+
+    def dropped_writes(self, count: int) -> None:
+        """The session store did not take commits in time."""
+        self._dropped_writes.add(count)
 
     def migrated(self, role: str) -> None:
         """A session was opened again on a worker."""

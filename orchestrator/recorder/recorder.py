@@ -118,11 +118,15 @@ class Recorder:
         return known.traceparent if known else ""
 
     def round_traceparent(self, session: str, round: int) -> str:
-        """The header under which a verifier works on a round that was just sent."""
+        """The header under which a verifier works on a round that leaves, or is about to."""
         known = self._sessions.get(session)
         if known is None or known.spans is None:
             return known.traceparent if known else ""
         return known.spans.traceparent(round)
+
+    def dropped_writes(self, count: int) -> None:
+        """The session store did not take so many commits in time."""
+        self._meters.dropped_writes(count)
 
     def bind(self, session: str) -> None:
         """From here on, log lines of the current task carry the session's trace ids."""
@@ -158,7 +162,7 @@ class Recorder:
             case Emit(commit):
                 self._emitted(known, len(commit.token_ids), at)
             case Discarded(record):
-                known.rounds.discard(record.index)
+                known.rounds.discard(record.round)
                 self._meters.round(record, Outcome.DISCARDED)
                 if known.spans is not None:
                     known.spans.concluded(record, Outcome.DISCARDED, stores=False)
@@ -173,7 +177,7 @@ class Recorder:
 
     def _conclude(self, known: _Session, commit: Commit) -> None:
         record, outcome = commit.record, _outcome(commit)
-        known.rounds.discard(record.index)
+        known.rounds.discard(record.round)
         known.verdicts += 1
         self._meters.round(record, outcome)
         if known.spans is not None:

@@ -50,6 +50,7 @@ class SessionSpans:
         self._children, self._generate, self._shift = children, generate, shift_ns
         self._root = generate.get_span_context()
         self._rounds: dict[int, _Round] = {}
+        self._places: dict[int, tuple[SpanContext, SpanContext]] = {}
         self._openings: dict[Role, _Opening] = {}
         self._storing: dict[int, tuple[SpanContext, float]] = {}
 
@@ -57,22 +58,31 @@ class SessionSpans:
 
     def sent(self, action: SendVerify, at: float) -> None:
         """A block leaves for the verifier."""
-        place = child_of(self._root)
         block = action.message
-        self._rounds[block.round] = _Round(place, child_of(place), at, block, action.draft_ms)
+        known = self._places.pop(block.round) if block.round in self._places else None
+        place, verify = known or self._place()
+        self._rounds[block.round] = _Round(place, verify, at, block, action.draft_ms)
 
     def traceparent(self, round: int) -> str:
-        """The parent of what the verifier does for a round under way; else empty."""
+        """The parent of what the verifier does for a round that leaves, or is about to."""
         under_way = self._rounds.get(round)
-        return format_traceparent(under_way.verify) if under_way else ""
+        if under_way is not None:
+            return format_traceparent(under_way.verify)
+        if round not in self._places:
+            self._places[round] = self._place()
+        return format_traceparent(self._places[round][1])
+
+    def _place(self) -> tuple[SpanContext, SpanContext]:
+        place = child_of(self._root)
+        return place, child_of(place)
 
     def concluded(self, record: RoundRecord, outcome: str, *, stores: bool) -> None:
         """The verdict has come; `stores` = its tokens go to the store now."""
-        under_way = self._rounds.pop(record.index, None)
+        under_way = self._rounds.pop(record.round, None)
         if under_way is not None:
             self._end_round(under_way, record.ended_at, _round_attributes(record, outcome))
             if stores:
-                self._storing[record.index] = (under_way.place, record.ended_at)
+                self._storing[record.round] = (under_way.place, record.ended_at)
 
     def abandoned(self, round: int, at: float) -> None:
         """No verdict will come any more."""
@@ -168,7 +178,7 @@ class SessionSpans:
 
 def _round_attributes(record: RoundRecord, outcome: str) -> dict[str, AttributeValue]:
     about: dict[str, AttributeValue] = {
-        names.ROUND_INDEX: record.index,
+        names.ROUND_INDEX: record.round,
         names.EPOCH: record.epoch,
         names.ROUND_OUTCOME: outcome,
         names.DRAFT_TOKENS: record.draft_tokens,

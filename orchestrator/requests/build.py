@@ -22,6 +22,7 @@ from orchestrator.requests.spec import SessionSpec, content_digest
 from orchestrator.requests.speculation import (
     asked_rule,
     check_speculation,
+    check_together,
     drafting_method,
     methods,
     num_candidates,
@@ -121,7 +122,7 @@ def _assemble(
 def _mode(request: pb.GenerateRequest, model: ServedModel, temperature: float) -> VerifyMode:
     speculation = request.speculation
     method = drafting_method(speculation, model)
-    return resolve_mode(
+    mode = resolve_mode(
         asked_rule(speculation),
         temperature=temperature,
         seeded=request.sampling.HasField("seed"),
@@ -129,3 +130,5 @@ def _mode(request: pb.GenerateRequest, model: ServedModel, temperature: float) -
         num_candidates=num_candidates(speculation),
         short_blocks=method in model.slow_methods,
     )
+    check_together(method, mode, num_candidates(speculation))
+    return mode

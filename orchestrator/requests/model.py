@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.requests.checks import to_float32
 from orchestrator.requests.ranges import NUMBERS, Range
-from services.common.types import sampled_capability, tree_capability
+from services.common.types import sampled_capability, split_methods, tree_capability
 
 # Generation config entries that would change the model's law and that nothing
 # here applies yet, with the value at which they do nothing.
@@ -60,6 +61,9 @@ class ServedModel:
     `capabilities` are what drafters say of their methods: `<method>:sampled`, it
     draws chains and sends their law; `<method>:tree`, it offers several
     candidates at a node. `slow_methods` draft few tokens while a block is verified.
+    `teams` are the sets of methods that one drafter runs: only methods of one team
+    can draft for one session.
+    `most_tokens`: what one request of this tenant may generate; None = what the context holds.
     """
 
     name: str
@@ -70,14 +74,20 @@ class ServedModel:
     default_method: str = ""
     capabilities: frozenset[str] = frozenset()
     slow_methods: frozenset[str] = frozenset()
+    teams: frozenset[frozenset[str]] = frozenset()
+    most_tokens: int | None = None
 
     def samples(self, method: str) -> bool:
         """Whether the drafts of a method are drawn from a law that comes with them."""
         return sampled_capability(method) in self.capabilities
 
     def drafts_trees(self, method: str) -> bool:
-        """Whether a method can offer more than one candidate at a node."""
-        return tree_capability(method) in self.capabilities
+        """Whether a method, or several together, can offer more than one candidate at a node."""
+        return len(split_methods(method)) > 1 or tree_capability(method) in self.capabilities
+
+    def runs_together(self, methods: Collection[str]) -> bool:
+        """Whether some drafter runs all of these methods."""
+        return any(team.issuperset(methods) for team in self.teams)
 
 
 def parse_defaults(generation_config_json: str) -> ModelDefaults:
@@ -88,7 +98,7 @@ def parse_defaults(generation_config_json: str) -> ModelDefaults:
     """
     try:
         config = json.loads(generation_config_json or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
         return ModelDefaults(warnings=("the model's generation config is not a JSON object",))

@@ -28,6 +28,7 @@ def check_sampling(params: pb.SamplingParams, model: ServedModel) -> None:
             value = getattr(params, name)
             require(allowed.holds(value), f"sampling.{name}", shown(value), allowed.text)
     _refuse_constraints(params)
+    _check_length(params, model)
     _check_biases(params, model)
     _check_stops(params, model)
     _check_logprobs(params)
@@ -42,7 +43,7 @@ def resolve_sampling(
     InvalidRequest when the lengths asked for do not fit.
     """
     defaults = model.defaults
-    max_tokens = _max_tokens(params, room)
+    max_tokens = _max_tokens(params, room, model.most_tokens or room)
     numbers = {name: _or_default(params, name, getattr(defaults, name)) for name in NUMBERS}
     top_k = params.top_k if params.HasField("top_k") else defaults.top_k
     return ResolvedSampling(
@@ -105,9 +106,16 @@ def _check_logprobs(params: pb.SamplingParams) -> None:
     require(wanted <= MAX_LOGPROBS, "sampling.logprobs", wanted, f"0 to {MAX_LOGPROBS}")
 
 
-def _max_tokens(params: pb.SamplingParams, room: int) -> int:
+def _check_length(params: pb.SamplingParams, model: ServedModel) -> None:
+    most = model.most_tokens
+    if most is not None and params.HasField("max_tokens"):
+        value, allowed = params.max_tokens, f"1 to {most} (the limit of this tenant)"
+        require(1 <= value <= most, "sampling.max_tokens", value, allowed)
+
+
+def _max_tokens(params: pb.SamplingParams, room: int, most: int) -> int:
     if not params.HasField("max_tokens"):
-        return min(DEFAULT_MAX_TOKENS, room)
+        return min(DEFAULT_MAX_TOKENS, room, most)
     value: int = params.max_tokens
     allowed = f"1 to {room} (what the context has left after the prompt)"
     require(1 <= value <= room, "sampling.max_tokens", value, allowed)

@@ -12,7 +12,7 @@ from orchestrator.requests.ranges import (
     MAX_SPECULATIVE_TOKENS,
 )
 from services.common.errors import InvalidRequest
-from services.common.types import VerifyMode
+from services.common.types import VerifyMode, split_methods
 
 # None = AUTO.
 _RULES: dict[int, VerifyMode | None] = {
@@ -36,7 +36,7 @@ def check_speculation(params: pb.SpeculationParams, model: ServedModel) -> None:
 
 def methods(params: pb.SpeculationParams) -> tuple[str, ...]:
     """Drafting methods in verification order; none = the server's default."""
-    return tuple(name.strip() for name in params.method.split(",")) if params.method else ()
+    return split_methods(params.method)
 
 
 def window_cap(params: pb.SpeculationParams) -> int | None:
@@ -55,10 +55,28 @@ def asked_rule(params: pb.SpeculationParams) -> VerifyMode | None:
 
 
 def drafting_method(params: pb.SpeculationParams, model: ServedModel) -> str:
-    """Whose drafts the session will get, as far as is known; empty = nobody's."""
+    """Whose drafts the session will get, as far as is known; empty = nobody's.
+
+    Several methods are joined by commas.
+    """
     if params.disable_speculative_decoding:
         return ""
-    return next(iter(methods(params)), model.default_method)
+    return _method(params, model)
+
+
+def check_together(method: str, mode: VerifyMode, num_candidates: int) -> None:
+    """Raise InvalidRequest where trees of several methods meet a rule of rejection.
+
+    SpecInfer (2305.09781) rejects candidates of several drafters in turn, each with a law
+    of its own; a draft holds one law for each node.
+    """
+    if num_candidates > 1 and not mode.exact_match and len(split_methods(method)) > 1:
+        allowed = f"AUTO or COUPLED: trees of several methods ({method}) are matched exactly"
+        raise InvalidRequest(_RULE_FIELD, mode.name, allowed)
+
+
+def _method(params: pb.SpeculationParams, model: ServedModel) -> str:
+    return ",".join(methods(params)) or model.default_method
 
 
 def _width(params: pb.SpeculationParams) -> int:
@@ -70,10 +88,19 @@ def _check_method(method: str, model: ServedModel) -> None:
         return
     field, value = "speculation.method", method[:MAX_METHOD_LENGTH]
     served = ", ".join(model.methods) or "none (no drafter is served)"
-    if "," in method:
-        allowed = f"one method (several are not supported yet) of: {served}"
-        raise InvalidRequest(field, value, allowed)
-    require(method.strip() in model.methods, field, value, f"one of: {served}")
+    names = split_methods(method)
+    known = bool(names) and set(names) <= set(model.methods)
+    several = "" if len(model.methods) < 2 else ", or several of them joined by commas"
+    require(known, field, value, f"one of: {served}{several}")
+    if len(names) > 1:
+        require(len(set(names)) == len(names), field, value, f"each once, of: {served}")
+        require(model.runs_together(names), field, value, _teams(model))
+
+
+def _teams(model: ServedModel) -> str:
+    """Which methods can draft for one session."""
+    teams = sorted("+".join(sorted(team)) for team in model.teams)
+    return f"methods that one drafter runs together: {', '.join(teams) or 'none'}"
 
 
 def _check_window(params: pb.SpeculationParams) -> None:
@@ -99,7 +126,7 @@ def _check_candidates(params: pb.SpeculationParams, model: ServedModel) -> None:
     if asked_rule(params) is VerifyMode.BLOCK:
         allowed = "STANDARD, COUPLED or AUTO: BLOCK verifies chains, num_candidates 1"
         raise InvalidRequest(_RULE_FIELD, "BLOCK", allowed)
-    method = next(iter(methods(params)), model.default_method)
+    method = _method(params, model)
     require(model.drafts_trees(method), field, width, _trees(method, model))
 
 

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-NAMES = ("create", "acquire", "commit", "finish", "pause", "abort", "get", "rounds", "probe")
+NAMES = (
+    "create",
+    "acquire",
+    "commit",
+    "finish",
+    "pause",
+    "abort",
+    "get",
+    "rounds",
+    "renew",
+    "seed",
+    "probe",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from redis import exceptions
 from redis.asyncio import Redis
 
-from orchestrator.ports import Created, NewSession, SessionKey, StoredRound, StoredSession
-from orchestrator.sessions import codec
-from orchestrator.sessions.scripts import script
-from orchestrator.sessions.writer import Arg, Reply, Writer, WriterOptions, load_scripts
-from services.common.errors import (
-    AlreadyExists,
-    DataLoss,
-    Fenced,
-    NotFound,
-    PacelineError,
-    SessionAborted,
-    StoreError,
+from orchestrator.ports import (
+    Created,
+    Holder,
+    NewSession,
+    SessionKey,
+    StoredRound,
+    StoredSession,
 )
-from services.common.redis_client import DEFAULT_PREFIX, open_client, start_error
+from orchestrator.sessions import codec
+from orchestrator.sessions.background import Background
+from orchestrator.sessions.calls import nothing, prepare
+from orchestrator.sessions.command import Arg, Reply
+from orchestrator.sessions.holding import Held, Holdings
+from orchestrator.sessions.options import StoreOptions
+from orchestrator.sessions.scripts import script
+from orchestrator.sessions.writer import Writer, WriterOptions, load_scripts
+from services.common.redis_client import open_client, start_error
 from services.common.types import FinishReason, SessionStatus
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """How long things are kept, in milliseconds, and how many rounds at least.
-
-    `ttl_ms` counts from the last write of a session that goes on,
-    `finished_ttl_ms` from its end.
-    """
-
-    prefix: str = DEFAULT_PREFIX
-    ttl_ms: int = 3_600_000
-    finished_ttl_ms: int = 600_000
-    lease_ms: int = 5_000
-    rounds_kept: int = 1_000
-
-
 class RedisSessionStore:
     """A `SessionStore` over one Redis client, which it closes.
 
-    Nothing is acknowledged before the server has it (durability `required`);
-    while the server is away calls wait, at most the writer's patience.
+    With durability `required` nothing is acknowledged before the server has it; while
+    the server is away calls wait, at most the writer's patience. With `relaxed` the
+    commits and the finish of a session that is held never wait.
     """
 
     def __init__(
@@ -56,10 +45,14 @@ class RedisSessionStore:
         client: Redis,
         options: StoreOptions | None = None,
         writer_options: WriterOptions | None = None,
+        on_dropped: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`on_dropped` hears of commits that a `relaxed` store did not take in time."""
         self._client = client
         self._options = options or StoreOptions()
         self._writer = Writer(client, writer_options)
+        self._holdings = Holdings(self._writer, self._options)
+        self._background = Background(self._holdings, on_dropped)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -78,22 +71,44 @@ class RedisSessionStore:
         probe = script("probe")
         await self._client.evalsha(probe.sha, len(probe_keys), *probe_keys)
         self._writer.start()
+        self._holdings.start(self._renew)
 
     async def close(self, timeout: float = 5.0) -> None:
         """Send what is queued, for at most `timeout` seconds, and close the client."""
+        await self._holdings.close()
         await self._writer.close(timeout)
         await self._client.aclose()
 
     def create(self, key: SessionKey, session: NewSession) -> Awaitable[Created]:
         """See `SessionStore.create`."""
-        fields = codec.encode_session(session, self._options.lease_ms)
-        args = [session.digest, secrets.token_hex(8), self._options.ttl_ms, *fields]
+        options = self._options
+        fields = codec.encode_session(session, options.lease_ms, relaxed=options.relaxed)
+        args = [session.digest, secrets.token_hex(8), options.ttl_ms, *fields]
         return self._call("create", key, args, codec.decode_created)
 
     def acquire(self, key: SessionKey, owner: str) -> Awaitable[StoredSession]:
         """See `SessionStore.acquire`."""
-        args = (owner, self._options.lease_ms, secrets.token_hex(8), codec.RECORD_VERSION)
+        nonce, relaxed = secrets.token_hex(8), int(self._options.relaxed)
+        args = (owner, self._options.lease_ms, nonce, codec.RECORD_VERSION, relaxed)
         return self._call("acquire", key, args, codec.decode_session)
+
+    def hold(self, key: SessionKey, term: int, holder: Holder) -> None:
+        """See `SessionStore.hold`."""
+        self._holdings.hold(key, term, holder)
+
+    def release(self, key: SessionKey, term: int) -> None:
+        """See `SessionStore.release`."""
+        self._holdings.release(key, term)
+
+    @property
+    def held(self) -> int:
+        """Sessions that somebody here works on."""
+        return len(self._holdings)
+
+    @property
+    def dropped_writes(self) -> int:
+        """Commits that the store did not take in time; always 0 with `required`."""
+        return self._background.dropped
 
     def commit(
         self,
@@ -105,8 +120,26 @@ class RedisSessionStore:
         record: bytes = b"",
     ) -> Awaitable[int]:
         """See `SessionStore.commit`."""
-        args = (term, round, base_len, codec.pack(token_ids), record, self._options.rounds_kept)
-        return self._call("commit", key, args, lambda reply: int(reply[1]))
+        held = self._holdings.get(key, term)
+        if held is not None and self._options.relaxed:
+            args = (term, round, base_len, token_ids, record)
+            self._background.write(held, lambda: self._commit(key, held, *args))
+            return _resolved(base_len + len(token_ids))
+        return self._commit(key, held, term, round, base_len, token_ids, record)
+
+    def _commit(
+        self,
+        key: SessionKey,
+        held: Held | None,
+        term: int,
+        round: int,
+        base_len: int,
+        token_ids: Sequence[int],
+        record: bytes,
+    ) -> asyncio.Future[int]:
+        packed, kept = codec.pack(token_ids), self._options.rounds_kept
+        args = (term, round, base_len, packed, record, kept, held.owner if held else "")
+        return self._call("commit", key, args, _length, held)
 
     def finish(
         self,
@@ -117,13 +150,21 @@ class RedisSessionStore:
         matched_stop: str | int | None = None,
     ) -> Awaitable[None]:
         """See `SessionStore.finish`."""
-        stop = codec.encode_stop(matched_stop)
-        args = (term, committed_len, reason.name.lower(), stop, self._options.finished_ttl_ms)
-        return self._call("finish", key, args, _nothing)
+        held, ttl_ms = self._holdings.get(key, term), self._options.finished_ttl_ms
+        stop, owner = codec.encode_stop(matched_stop), held.owner if held else ""
+        args = (term, committed_len, reason.name.lower(), stop, ttl_ms, owner)
+        if held is None or not self._options.relaxed:
+            return self._call("finish", key, args, nothing, held)
+        self._background.end(held, lambda: self._call("finish", key, args, nothing, held))
+        return _resolved(None)
 
     def pause(self, key: SessionKey, term: int) -> Awaitable[None]:
         """See `SessionStore.pause`."""
-        return self._call("pause", key, (term,), _nothing)
+        held = self._holdings.get(key, term)
+        if held is not None:
+            # Before anybody else goes on from here: is all there that was acknowledged?
+            self._renew(held)
+        return self._call("pause", key, (term, held.owner if held else ""), nothing, held)
 
     def abort(self, key: SessionKey) -> Awaitable[SessionStatus]:
         """See `SessionStore.abort`."""
@@ -139,27 +180,40 @@ class RedisSessionStore:
         return self._call("rounds", key, (), codec.decode_rounds)
 
     def _call(
-        self, name: str, key: SessionKey, args: Iterable[Arg], decode: Callable[[Reply], T]
-    ) -> Awaitable[T]:
-        def answer(reply: Reply) -> T:
-            if reply[0] != b"ok":
-                raise _refusal(name, key, reply)
-            return decode(reply)
+        self,
+        name: str,
+        key: SessionKey,
+        args: Iterable[Arg],
+        decode: Callable[[Reply], T],
+        held: Held | None = None,
+    ) -> asyncio.Future[T]:
+        if held is not None:
+            return self._holdings.call(held, name, args, decode)
+        keys = codec.keys_of(self._options.prefix, key)
+        call = prepare(self._writer, name, key, keys, args, decode)
+        return self._writer.send(call)
 
-        return self._writer.call(name, codec.keys_of(self._options.prefix, key), args, answer)
+    def _renew(self, held: Held) -> None:
+        if not self._options.relaxed:
+            self._holdings.renew(held, Held.refuse)
+        elif held.behind:
+            self._background.catch_up(held)
+        elif not held.gone:
+            self._holdings.renew(held, self._background.renewed)
 
 
 async def connect(
     url: str,
     options: StoreOptions | None = None,
     writer_options: WriterOptions | None = None,
+    on_dropped: Callable[[int], None] = lambda _: None,
 ) -> RedisSessionStore:
     """A started store at `redis://`, `rediss://` or `unix://`.
 
     Raises StartError, one line, when the server cannot be used.
     """
     client = open_client(url)
-    store = RedisSessionStore(client, options, writer_options)
+    store = RedisSessionStore(client, options, writer_options, on_dropped)
     try:
         await store.start()
     except (exceptions.RedisError, OSError) as error:
@@ -168,28 +222,11 @@ async def connect(
     return store
 
 
-def _nothing(_: Reply) -> None:
-    """For replies that say nothing but ok."""
+def _length(reply: Reply) -> int:
+    return int(reply[1])
 
 
-def _refusal(name: str, key: SessionKey, reply: Reply) -> PacelineError:
-    """The one place where the scripts' codes become exceptions."""
-    session = f"session {key.session_id!r}"
-    code, detail = reply[0].decode(), reply[1].decode() if len(reply) > 1 else ""
-    match code:
-        case "missing" if name in ("acquire", "get", "abort"):
-            return NotFound(f"{session} does not exist")
-        case "missing":
-            return DataLoss(f"{session} is not in the store any more")
-        case "lost":
-            return DataLoss(f"{session}: the store fell back to {detail}")
-        case "fenced":
-            return Fenced(f"{session} has another owner now, in term {detail}")
-        case "aborted":
-            return SessionAborted(f"{session} was aborted")
-        case "conflict" if name == "create":
-            return AlreadyExists(f"{session} exists with other content")
-        case "newer":
-            return StoreError(f"{session} was stored by a newer version ({detail})")
-        case _:
-            return StoreError(f"{session}: {code} {detail}".rstrip())
+def _resolved(value: T) -> asyncio.Future[T]:
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.set_result(value)
+    return future

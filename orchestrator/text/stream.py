@@ -59,11 +59,11 @@ class TextRules:
 
     def step(self, state: TextState, token: int) -> tuple[TextState, str]:
         """The state after one more token, and the text it released."""
-        counted = replace(state, count=state.count + 1)
-        if state.stop or token in self._silent:
-            return counted, ""
-        decode, text = advance(self._tokenizer, state.decode, token)
-        counted = replace(counted, decode=decode)
+        decode, text, count = state.decode, "", state.count + 1
+        hidden = bool(state.stop) or token in self._silent
+        if not hidden:
+            decode, text = advance(self._tokenizer, decode, token)
+        counted = TextState(decode, count, state.node, state.held, state.stop)
         if self._matcher is None or not text:
             return counted, text
         return self._watch(self._matcher, counted, text)

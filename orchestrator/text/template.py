@@ -47,7 +47,9 @@ class ChatTemplate:
                 **self._special_tokens,
             )
         except Exception as error:  # the template is foreign code: it may raise anything
-            raise refused(messages, str(error)) from error
+            # Only the template's own words: what Python raises may quote a message.
+            own = isinstance(error, TemplateError)
+            raise refused(messages, str(error) if own else type(error).__name__) from error
 
 
 def refused(messages: Sequence[Message], reason: str) -> InvalidRequest:

@@ -18,7 +18,8 @@ import grpc
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
 from services.common.errors import ProtocolError, StartError
-from services.common.serving import open_channel
+from services.common.serving import Dialing
+from services.common.serving.dialing import Metadata
 from services.common.types import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -33,7 +34,14 @@ from services.common.types import (
     VerifierEvent,
     WorkerDescription,
 )
-from services.common.wire import DRAFTER_LINK, VERIFIER_LINK, decode_description, join_bundle
+from services.common.wire import (
+    DRAFTER_LINK,
+    VERIFIER_LINK,
+    decode_description,
+    gather_parts,
+    in_messages,
+    join_bundle,
+)
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +85,7 @@ class WorkerLink:
         on_event: Callable[[WorkerLink, WorkerEvent], None],
         on_down: Callable[[WorkerLink, str], None],
         limits: LinkLimits | None = None,
+        dialing: Dialing | None = None,
     ) -> None:
         self.address = address
         self.role = role
@@ -89,6 +98,7 @@ class WorkerLink:
         self._hello = LinkHello(orchestrator_id)
         self._on_up, self._on_event, self._on_down = on_up, on_event, on_down
         self._limits = limits or LinkLimits()
+        self._dialing = dialing or Dialing()
         self._outbox: list[Command] = []
         self._wake = asyncio.Event()
         self._heard_at = self._moved_at = 0.0
@@ -143,13 +153,20 @@ class WorkerLink:
         """The verifier's tokenizer, template and generation config."""
         async with self._channel() as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-            parts = stub.GetTokenizer(verifier_pb2.GetTokenizerRequest(), timeout=TOKENIZER_TIMEOUT)
-            return join_bundle([message.part async for message in parts])
+            parts = stub.GetTokenizer(
+                verifier_pb2.GetTokenizerRequest(),
+                timeout=TOKENIZER_TIMEOUT,
+                metadata=self._metadata(),
+            )
+            return join_bundle(await gather_parts(_readable(m).part async for m in parts))
 
     # --- connecting -----------------------------------------------------------------
 
     def _channel(self) -> grpc.aio.Channel:
-        return open_channel(self.address)
+        return self._dialing.channel(self.address)
+
+    def _metadata(self) -> Metadata:
+        return self._dialing.metadata(self.address)
 
     async def _run(self) -> None:
         pause = FIRST_RETRY
@@ -159,6 +176,11 @@ class WorkerLink:
                 pause = FIRST_RETRY
             except (grpc.aio.AioRpcError, ProtocolError, StartError) as error:
                 self._report(_reason(error))
+            except asyncio.CancelledError:
+                # A call that `cut` cancelled reads the same; only the task's own end counts.
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
             except Exception:
                 log.exception("link to the %s at %s failed", self.role.value, self.address)
             await asyncio.sleep(pause)
@@ -172,7 +194,7 @@ class WorkerLink:
                 stub = drafter_pb2_grpc.DrafterServiceStub(channel)
             else:
                 stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-            call = stub.Link()
+            call = stub.Link(metadata=self._metadata())
             await call.write(self._codec.encode_request(hello=self._hello))
             await self._serve(call)
 
@@ -181,14 +203,18 @@ class WorkerLink:
         if self.role is Role.DRAFTER:
             drafter = drafter_pb2_grpc.DrafterServiceStub(channel)
             response = await drafter.Describe(
-                drafter_pb2.DrafterServiceDescribeRequest(), timeout=DESCRIBE_TIMEOUT
+                drafter_pb2.DrafterServiceDescribeRequest(),
+                timeout=DESCRIBE_TIMEOUT,
+                metadata=self._metadata(),
             )
         else:
             verifier = verifier_pb2_grpc.VerifierServiceStub(channel)
             response = await verifier.Describe(
-                verifier_pb2.VerifierServiceDescribeRequest(), timeout=DESCRIBE_TIMEOUT
+                verifier_pb2.VerifierServiceDescribeRequest(),
+                timeout=DESCRIBE_TIMEOUT,
+                metadata=self._metadata(),
             )
-        description = decode_description(response.worker)
+        description = decode_description(_readable(response).worker)
         _check(description, self.role)
         return description
 
@@ -215,12 +241,13 @@ class WorkerLink:
             batch, self._outbox = self._outbox, []
             if batch:
                 with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):
-                    await call.write(self._codec.encode_request(batch))
+                    for message in in_messages(self._codec.encode_request, batch):
+                        await call.write(message)
 
     async def _read(self, call: Any) -> None:
         async for message in call:
             self._heard_at = time.monotonic()
-            for event in self._codec.decode_response(message):
+            for event in self._codec.decode_response(_readable(message)):
                 self._absorb(event)
 
     def _absorb(self, event: WorkerEvent) -> None:
@@ -249,6 +276,13 @@ class WorkerLink:
             log.warning("%s at %s: %s", self.role.value, self.address, problem)
 
 
+def _readable(message: Any) -> Any:
+    """What a worker sent; gRPC makes None of bytes that are no such message."""
+    if message is None:
+        raise ProtocolError("it sent a message that cannot be parsed")
+    return message
+
+
 def _check(description: WorkerDescription, role: Role) -> None:
     if description.role is not role:
         raise StartError(f"it is a {description.role.value}, not a {role.value}")
@@ -257,6 +291,8 @@ def _check(description: WorkerDescription, role: Role) -> None:
             f"it speaks protocol {description.protocol_min} to {description.protocol_max}, "
             f"this orchestrator {PROTOCOL_MIN} to {PROTOCOL_MAX}"
         )
+    if role is Role.VERIFIER and not (description.vocab_size and description.max_context_length):
+        raise StartError("it describes no model: a vocabulary or a context of 0 tokens")
 
 
 def _reason(error: Exception) -> str:

@@ -13,6 +13,7 @@ from orchestrator.core.placement import Candidate, Wanted, choose, pairs
 from orchestrator.text.tokenizer import Tokenizer
 from orchestrator.workers.link import Command, LinkLimits, WorkerEvent, WorkerLink
 from services.common.errors import StartError
+from services.common.serving import Dialing
 from services.common.types import (
     CloseDraft,
     CloseVerify,
@@ -55,12 +56,18 @@ class WorkerPool:
     """Every worker this orchestrator knows. All methods belong to the event loop."""
 
     def __init__(
-        self, orchestrator_id: str, *, model: str = "", limits: LinkLimits | None = None
+        self,
+        orchestrator_id: str,
+        *,
+        model: str = "",
+        limits: LinkLimits | None = None,
+        dialing: Dialing | None = None,
     ) -> None:
         """`model` is the only model id to accept; empty = that of the first verifier."""
         self._id = orchestrator_id
         self._model = model
         self._limits = limits
+        self._dialing = dialing
         self._links: dict[tuple[Role, str], WorkerLink] = {}
         self._by_worker: dict[str, WorkerLink] = {}
         self._sessions: Sessions | None = None
@@ -105,6 +112,7 @@ class WorkerPool:
             on_event=self._on_event,
             on_down=self._on_down,
             limits=self._limits,
+            dialing=self._dialing,
         )
         self._links[role, address] = link
         link.start()
@@ -135,7 +143,9 @@ class WorkerPool:
             fingerprint = self.target.worker.tokenizer_fingerprint
             wanted = replace(wanted, tokenizer_fingerprint=fingerprint)
         candidates = [
-            Candidate(link.description, link.progress, len(link.assigned), link.draining)
+            Candidate(
+                link.description, link.progress, len(link.assigned), link.draining, link.address
+            )
             for link in self._by_worker.values()
             if link.up and link.description is not None
         ]
@@ -169,6 +179,10 @@ class WorkerPool:
         known = [m for link in self._up(Role.DRAFTER) for m in _methods(link)]
         return tuple(dict.fromkeys(known))
 
+    def teams(self) -> frozenset[frozenset[str]]:
+        """The methods of each connected drafter."""
+        return frozenset(frozenset(_methods(link)) for link in self._up(Role.DRAFTER))
+
     def capabilities(self) -> frozenset[str]:
         """What some connected drafter says that it, or one of its methods, can do."""
         return frozenset(c for link in self._up(Role.DRAFTER) for c in _capabilities(link))
@@ -181,6 +195,10 @@ class WorkerPool:
         links = [link for link in self._up(role) if not method or method in _methods(link)]
         taken = [link.progress.step_ms for link in links if link.progress.step_ms > 0]
         return sum(taken) / len(taken) if taken else 0.0
+
+    def memory(self) -> int:
+        """Tokens that the connected verifiers can hold; 0 = not known."""
+        return sum(link.progress.kv_tokens_capacity for link in self._up(Role.VERIFIER))
 
     def _up(self, role: Role) -> list[WorkerLink]:
         return [link for link in self._by_worker.values() if link.up and link.role is role]
@@ -218,12 +236,9 @@ class WorkerPool:
         known = self.target.worker
         if worker.tokenizer_fingerprint != known.tokenizer_fingerprint:
             raise StartError(_mismatch("verifier", worker, known))
-        if not self._up(Role.VERIFIER) and worker.model_fingerprint != known.model_fingerprint:
-            log.warning(
-                "the target changed from %s to %s",
-                known.model_fingerprint,
-                worker.model_fingerprint,
-            )
+        old, new = known.model_fingerprint, worker.model_fingerprint
+        if not self._up(Role.VERIFIER) and new != old:
+            log.warning("the target changed from %s to %s", old, new)
 
     def _admit_drafter(self, worker: WorkerDescription) -> None:
         if self.target is None:

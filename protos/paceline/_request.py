@@ -25,7 +25,8 @@ class Options(TypedDict, total=False):
 
     Sampling follows the usual names. `logprobs` is the number of alternatives
     to report with each token. At most one of `json_schema`, `regex`, `choice`.
-    `method` names a drafter; `num_speculative_tokens` caps the draft window.
+    `method` names a drafter, or several joined by commas; `num_speculative_tokens`
+    caps the draft window.
     `include_rounds` asks for statistics, text and origin per token.
     `ephemeral` keeps no text on the server after the end.
     """

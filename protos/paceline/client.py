@@ -11,22 +11,21 @@ async with Client("127.0.0.1:50051") as client:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import Any, TypeVar, Unpack
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import grpc
 
-from paceline._channel import open_channel
+from paceline._addresses import parse_addresses
+from paceline._attempts import Attempts
+from paceline._channel import authorization, channel_credentials, channel_options, require_local
 from paceline._decode import decode_model_info, decode_server_info, decode_session
 from paceline._request import Message, Options, build_request
+from paceline._servers import Server, Servers
 from paceline._sessions import OpenSessions
-from paceline.errors import from_rpc
 from paceline.results import ModelInfo, ServerInfo, Session
 from paceline.stream import GenerationStream
 from paceline.v1 import inference_pb2 as pb
-from paceline.v1 import inference_pb2_grpc as pb_grpc
-
-_T = TypeVar("_T")
 
 # Calls that answer from what the server knows; a generation has no such limit.
 _QUESTION_SECONDS = 30.0
@@ -34,33 +33,61 @@ _ABORT_SECONDS = 5.0
 
 
 class Client:
-    """A connection to one Paceline server, made when it is first used.
+    """A connection to one Paceline cluster, made when it is first used.
 
     Every method raises `paceline.PacelineError` or a subclass. `timeout` of a
-    call is its deadline in seconds; left out it is the client's own, and without
-    that a generation runs as long as the server lets it.
+    call is its deadline in seconds, all attempts together; left out it is the
+    client's own, and without that a generation runs as long as the server lets it.
+
+    With several addresses, calls go to one server until it fails, then to the
+    next. A generation whose connection or server breaks goes on by itself: its
+    caller sees only a pause, the tokens once each, one `Started`, one `Complete`.
+    It is given up, with the last error, when `patience` seconds after a break no
+    token has come. What is an answer rather than a break is raised at once:
+    InvalidArgument, NotFound, FailedPrecondition, Aborted (a later resume took the
+    session over), DataLoss and the like, ResourceExhausted to a first call, and an
+    Internal of the server's own.
     """
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         *,
         timeout: float | None = None,
+        token: str | None = None,
         ca: bytes | None = None,
         cert: bytes | None = None,
         key: bytes | None = None,
+        server_name: str | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         insecure: bool = False,
+        resume: bool = True,
+        patience: float = 60.0,
+        silence: float = 10.0,
     ) -> None:
-        """`address` is host:port.
+        """`address` is host:port or another target of gRPC, or several of them.
 
+        Several are a sequence or joined by commas. `token` goes with every call.
         TLS is spoken when `ca` (PEM of the authority to trust), `cert` and `key`
         (PEM of the client's own certificate) or ready-made `credentials` are
-        given. Plaintext beyond loopback needs `insecure`.
+        given; `server_name` is the name to find in the server's certificate when it
+        is not the address's. Plaintext beyond loopback, which shows the token to
+        the network, needs `insecure`.
+
+        `resume=False` raises what breaks a generation instead of going on. A server
+        from which nothing at all comes for `silence` seconds (10 or more) counts as
+        broken, sooner when it leaves a ping unanswered for four tenths of them; so
+        does one that takes longer to connect. A connection that was idle is
+        looked after only once a call uses it. Raises ValueError.
         """
-        self._connect = open_channel(address, ca, cert, key, credentials, insecure)
+        addresses = parse_addresses(address)
+        secured = channel_credentials(ca, cert, key, credentials, server_name)
+        if secured is None and not insecure:
+            require_local(addresses)
+        options, metadata = channel_options(silence, server_name), authorization(token)
+        self._servers = Servers([Server(at, secured, options, metadata) for at in addresses])
         self._timeout = timeout
-        self._channel: grpc.aio.Channel | None = None
+        self._patience = patience if resume else 0.0
         self._sessions = OpenSessions(self._abort_for_caller)
         self._closed = False
 
@@ -83,14 +110,13 @@ class Client:
         once for arguments that no server would take.
         """
         request = build_request(prompt, tokens, messages, request_id, options)
-        return self._stream("Generate", request, request.request_id, timeout)
+        return self._stream(request, timeout)
 
     def resume(
         self, session_id: str, offset: int = 0, *, timeout: float | None = None
     ) -> GenerationStream:
         """Go on with a session after its first `offset` tokens."""
-        request = pb.ResumeRequest(session_id=session_id, offset=offset)
-        return self._stream("Resume", request, session_id, timeout)
+        return self._stream(pb.ResumeRequest(session_id=session_id, offset=offset), timeout)
 
     async def abort(self, session_id: str, *, timeout: float | None = None) -> None:
         """End a session at once."""
@@ -120,8 +146,7 @@ class Client:
         if not self._closed:
             await self._sessions.leave_all()
         self._closed = True
-        if self._channel is not None:
-            await self._channel.close(None)
+        await self._servers.close()
 
     async def __aenter__(self) -> Client:
         return self
@@ -129,35 +154,17 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _stub(self) -> Any:
-        # Made here, not in __init__, because a channel belongs to the running loop.
-        if self._closed:
-            raise RuntimeError("the client is closed")
-        if self._channel is None:
-            self._channel = self._connect()
-        return pb_grpc.InferenceServiceStub(self._channel)
-
     def _stream(
-        self, method: str, request: Any, session_id: str, timeout: float | None
+        self, first: pb.GenerateRequest | pb.ResumeRequest, timeout: float | None
     ) -> GenerationStream:
-        deadline = self._timeout if timeout is None else timeout
-
-        def open_call() -> Any:
-            return getattr(self._stub(), method)(request, timeout=deadline)
-
-        return GenerationStream(open_call, session_id, self._sessions)
+        limit = self._timeout if timeout is None else timeout
+        attempts = Attempts(self._servers, first, self._patience, limit)
+        return GenerationStream(attempts, self._sessions)
 
     async def _ask(self, method: str, request: Any, timeout: float | None) -> Any:
         limits = (timeout, self._timeout, _QUESTION_SECONDS)
-        deadline = next(limit for limit in limits if limit is not None)
-        return await _typed(getattr(self._stub(), method)(request, timeout=deadline))
+        limit = next(limit for limit in limits if limit is not None)
+        return await self._servers.ask(method, request, limit)
 
     async def _abort_for_caller(self, session_id: str) -> None:
         await self.abort(session_id, timeout=_ABORT_SECONDS)
-
-
-async def _typed(call: Awaitable[_T]) -> _T:
-    try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        raise from_rpc(error) from error

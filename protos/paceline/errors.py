@@ -128,13 +128,13 @@ _CLASSES: dict[grpc.StatusCode, type[PacelineError]] = {
 }
 
 
-def from_rpc(error: grpc.aio.AioRpcError) -> PacelineError:
+def typed(error: grpc.aio.AioRpcError) -> PacelineError:
     """The typed error for a failed RPC."""
     details = _details(error)
     info = _find(details, error_details_pb2.ErrorInfo)
     retry = _find(details, error_details_pb2.RetryInfo)
     request = _find(details, error_details_pb2.BadRequest)
-    return _CLASSES.get(error.code(), Internal)(
+    made = _CLASSES.get(error.code(), Internal)(
         error.details() or error.code().name,
         code=error.code(),
         reason=info.reason if info else "",
@@ -144,6 +144,13 @@ def from_rpc(error: grpc.aio.AioRpcError) -> PacelineError:
             for violation in (request.field_violations if request else ())
         ),
     )
+    made.__cause__ = error
+    return made
+
+
+def cut_short() -> Unavailable:
+    """The error of a stream that ended without its end."""
+    return Unavailable("the stream was cut short", code=grpc.StatusCode.UNAVAILABLE)
 
 
 def _details(error: Any) -> list[Any]:

@@ -110,7 +110,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class SpecDecodeMetrics:
-    """What speculation did. Entry i of the histogram: rounds that accepted i tokens."""
+    """What speculation did. Entry i of the histogram: rounds that accepted i tokens.
+
+    The server's sums. Once the session changed servers they cover the rounds since
+    then; for a session that had ended by then, the rounds that its store still keeps.
+    """
 
     num_spec_steps: int
     num_draft_tokens: int
@@ -140,8 +144,9 @@ Event = Started | Chunk | Complete
 class Generation:
     """A whole generation.
 
-    After a resume, `token_ids`, `logprobs` and `rounds` begin at the offset;
-    `text` is the whole output always.
+    After `Client.resume`, `token_ids`, `logprobs` and `rounds` begin at the offset;
+    `text` is the whole output always. When a stream broke and another server went
+    on, the logprobs and rounds of tokens that were stored but not yet sent are missing.
     """
 
     session_id: str

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 import grpc
 
-from paceline._decode import decode_event
+from paceline._attempts import Attempts
 from paceline._sessions import OpenSessions
-from paceline.errors import Unavailable, from_rpc
+from paceline.errors import PacelineError, cut_short, typed
 from paceline.results import Chunk, Complete, Event, Generation, Started
 
 _T = TypeVar("_T")
@@ -24,16 +24,17 @@ class GenerationStream:
     `Generation`, what was iterated before included. A caller that goes away early
     (a cancelled task, a loop broken off, a stream closed) aborts the session; an
     error or a passed deadline does not, and `Client.resume` goes on from there.
+
+    A connection that breaks is a pause, as `Client` says, and no token is lost or
+    doubled by it. Raises Internal for a server that leaves tokens out.
     """
 
-    def __init__(
-        self, open_call: Callable[[], Any], session_id: str, sessions: OpenSessions
-    ) -> None:
-        self.session_id = session_id
+    def __init__(self, attempts: Attempts, sessions: OpenSessions) -> None:
+        self.session_id = attempts.session_id
         self._seen: list[Event] = []
         # The generator holds nothing of this object: a caller that drops it midway
         # must be noticed at once, not when the cycle collector comes by.
-        self._events = _events(open_call, session_id, sessions, self._seen)
+        self._events = _events(attempts, sessions, self._seen)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self._events
@@ -60,34 +61,29 @@ class GenerationStream:
 
 
 async def _events(
-    open_call: Callable[[], Any],
-    session_id: str,
-    sessions: OpenSessions,
-    seen: list[Event],
+    attempts: Attempts, sessions: OpenSessions, seen: list[Event]
 ) -> AsyncGenerator[Event, None]:
-    """The events of one call, each noted in `seen` before it is given."""
-    call = open_call()
-    sessions.begin(session_id)
+    """The events of one generation, each noted in `seen` before it is given."""
+    sessions.begin(attempts.session_id)
     try:
-        async for message in call:
-            if (event := decode_event(message)) is not None:
-                seen.append(event)
-                yield event
-    except grpc.aio.AioRpcError as error:
-        raise from_rpc(error) from error
+        while not attempts.ended:
+            broken: PacelineError = cut_short()
+            try:
+                async for message in attempts.open():
+                    if (event := attempts.take(message)) is not None:
+                        seen.append(event)
+                        yield event
+            except grpc.aio.AioRpcError as error:
+                broken = typed(error)
+            if not attempts.ended:
+                await attempts.recover(broken)
     except (GeneratorExit, asyncio.CancelledError):
-        call.cancel()
-        if not _ended(seen):
-            sessions.leave(session_id)
+        if not attempts.ended:
+            sessions.leave(attempts.session_id)
         raise
     finally:
-        sessions.end(session_id)
-    if not _ended(seen):
-        raise _cut_short()
-
-
-def _ended(seen: list[Event]) -> bool:
-    return bool(seen) and isinstance(seen[-1], Complete)
+        attempts.cancel()
+        sessions.end(attempts.session_id)
 
 
 def _gather(session_id: str, seen: list[Event]) -> Generation:
@@ -111,8 +107,4 @@ def _only(kind: type[_T], seen: list[Event]) -> _T:
     for event in seen:
         if isinstance(event, kind):
             return event
-    raise _cut_short()
-
-
-def _cut_short() -> Unavailable:
-    return Unavailable("the stream was cut short", code=grpc.StatusCode.UNAVAILABLE)
+    raise cut_short()

@@ -1,8 +1,8 @@
-"""Tells others that a worker serves: its entry in the registry, and its ready file."""
+"""Tells others that a worker serves: its entries in the registry, and its ready file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,32 +20,37 @@ class AnnounceOptions:
     ready_file: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the registry is told of one role, `progress` with every heartbeat."""
+
+    description: WorkerDescription
+    progress: Callable[[], Progress]
+
+
 class Announcement:
     """`publish` and `withdraw` are the notices that `serving.serve_worker` takes."""
 
-    def __init__(
-        self,
-        options: AnnounceOptions,
-        description: WorkerDescription,
-        progress: Callable[[], Progress],
-    ) -> None:
+    def __init__(self, options: AnnounceOptions, entries: Sequence[Entry]) -> None:
+        """Announce all roles of a process together."""
         self._options = options
-        self._description = description
-        self._progress = progress
-        self._registration: Registration | None = None
+        self._entries = entries
+        self._registrations: list[Registration] = []
 
     async def publish(self, address: str) -> None:
         """Called once requests are served at `address`. Raises StartError."""
         if self._options.redis is not None:
             advertised = self._options.advertise or address
-            self._registration = Registration(
-                self._options.redis, self._description, advertised, self._progress
-            )
-            await self._registration.start()
+            for entry in self._entries:
+                registration = Registration(
+                    self._options.redis, entry.description, advertised, entry.progress
+                )
+                await registration.start()
+                self._registrations.append(registration)
         if self._options.ready_file is not None:
             write_line(self._options.ready_file, address)
 
     async def withdraw(self, _address: str = "") -> None:
         """No new sessions from now on; may be repeated."""
-        if self._registration is not None:
-            await self._registration.stop()
+        for registration in self._registrations:
+            await registration.stop()

@@ -4,11 +4,14 @@
     ├── CallerError              the request is wrong; repeating it will not help
     │   ├── InvalidRequest       a field, its value and the allowed range
     │   ├── AlreadyExists        the request id is taken by other content
+    │   ├── Unauthenticated      no token, or none that is known
     │   ├── NotFound             no such session for this caller
     │   └── OffsetOutOfRange     a resume beyond the committed text
     ├── BusyError                nothing is wrong, try again later
     │   ├── Overloaded           admission refused before any work
-    │   └── NoWorker             no worker of a role can take the session
+    │   ├── NoWorker             no worker of a role can take the session
+    │   ├── Draining             this process stops; another one goes on
+    │   └── StreamStalled        the client reads nothing of its stream
     ├── SessionError             this session ended here
     │   ├── Fenced               another orchestrator owns the session now
     │   ├── DataLoss             what was asked for is not kept any more
@@ -50,6 +53,10 @@ class AlreadyExists(CallerError):
     """The request id names a session with other content."""
 
 
+class Unauthenticated(CallerError):
+    """The call carries no token, or none that is known; which of them is not told."""
+
+
 class NotFound(CallerError):
     """There is no such session for this caller."""
 
@@ -72,6 +79,14 @@ class Overloaded(BusyError):
 
 class NoWorker(BusyError):
     """No worker of the needed role can take the session."""
+
+
+class Draining(BusyError):
+    """This process stops: the call, or the session that was handed over, is for another one."""
+
+
+class StreamStalled(BusyError):
+    """The client reads nothing of its stream; the session can be resumed."""
 
 
 class SessionError(PacelineError):

@@ -1,12 +1,16 @@
 """Runs a worker's core in a thread of its own and bridges it to the event loop.
 
     loop     submit, open_link, close_link ──▶ inbox (bounded) ──▶ thread
-    thread   absorb commands → step → hand the events back, once per step
+    thread   absorb commands → wait for more, if the core wants to → step → hand the
+             events back, once per step
     loop     every link's sink gets its events; who waits for room is woken
 
 The core is plain synchronous code that only this thread enters, so it needs no
 lock; the event loop never waits for it. An exception out of the core ends the
 host: a core that broke its own rules must not serve on.
+
+Cores that share an engine share a `CoreThread`: they take turns in it, so that the
+engine has one caller at a time. They fail together, too.
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from services.common.core_thread import CoreThread
 from services.common.errors import NoWorker
 from services.common.types import Progress, WorkerDescription
 
@@ -41,8 +47,14 @@ class WorkerCore(Protocol[C_contra]):
     `step` decides, computes and absorbs; False = there was nothing to do.
     """
 
-    def handle(self, link: int, command: C_contra, /) -> None:
-        """Absorb one command."""
+    def handle(self, link: int, command: C_contra, arrived: float, /) -> None:
+        """Absorb one command, which arrived when `time.perf_counter` said so."""
+
+    def patience(self) -> float:
+        """Seconds to wait for more commands before the next step; 0 = none.
+
+        Asked again after every command that came meanwhile.
+        """
 
     def step(self) -> bool:
         """One step of work for as many sessions as it can take."""
@@ -77,70 +89,74 @@ _DROP = _Drop()
 class _Inbox(Generic[C]):
     """Commands on their way into the thread, at most `limit` of them."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, changed: threading.Condition) -> None:
         self._limit = limit
-        self._items: deque[tuple[int, C | _Drop]] = deque()
-        self._changed = threading.Condition()
-        self._closed = False
+        self._items: deque[tuple[int, C | _Drop, float]] = deque()
+        self._changed = changed
+
+    @property
+    def filled(self) -> bool:
+        """Whether something waits; the condition is held."""
+        return bool(self._items)
 
     def offer(self, link: int, commands: Sequence[C]) -> int:
         """Append as many commands as there is room for; how many that were."""
+        now = time.perf_counter()
         with self._changed:
             room = max(0, self._limit - len(self._items))
-            self._items.extend((link, command) for command in commands[:room])
-            self._changed.notify()
+            self._items.extend((link, command, now) for command in commands[:room])
+            self._changed.notify_all()
             return min(room, len(commands))
 
     def drop(self, link: int) -> None:
         """Append the end of a link, for which there is always room."""
         with self._changed:
-            self._items.append((link, _DROP))
-            self._changed.notify()
+            self._items.append((link, _DROP, time.perf_counter()))
+            self._changed.notify_all()
 
-    def close(self) -> None:
-        """Make `take` answer None."""
+    def take(self) -> list[tuple[int, C | _Drop, float]]:
+        """Everything there is."""
         with self._changed:
-            self._closed = True
-            self._changed.notify()
-
-    def take(self, wait: bool) -> list[tuple[int, C | _Drop]] | None:
-        """Everything there is, after waiting for something if told to; None = closed."""
-        with self._changed:
-            while wait and not self._items and not self._closed:
-                self._changed.wait()
             taken = list(self._items)
             self._items.clear()
-            return None if self._closed else taken
+            return taken
 
 
 class WorkerHost(Generic[C, E]):
-    """One core in one thread. All methods belong to the event loop."""
+    """One core in one thread. All methods but those of the thread belong to the event loop."""
 
     def __init__(
-        self, make_core: Callable[[Emit], WorkerCore[C]], *, queue_limit: int = 4096
+        self,
+        make_core: Callable[[Emit], WorkerCore[C]],
+        *,
+        queue_limit: int = 4096,
+        thread: CoreThread | None = None,
     ) -> None:
-        """`queue_limit` bounds the commands that wait while a step runs."""
+        """`queue_limit` bounds the commands that wait while a step runs.
+
+        `thread`: one that is shared with other hosts; left out: one of its own.
+        """
+        self._thread = thread or CoreThread()
         self._events: list[tuple[int, E]] = []
         self._core = make_core(lambda link, event: self._events.append((link, event)))
-        self._inbox: _Inbox[C] = _Inbox(queue_limit)
+        self._inbox: _Inbox[C] = _Inbox(queue_limit, self._thread.changed)
         self._sinks: dict[int, Sink[E]] = {}
         self._last_link = 0
         self._busy = False
+        self._patience = 0.0
         self._steps = 0
         self._progress = self._core.progress()
-        self._thread = threading.Thread(target=self._run, name="worker-core", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; needs the running event loop."""
+        """Take turns in the thread; needs the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Event()
         self._failure: asyncio.Future[Exception] = self._loop.create_future()
-        self._thread.start()
+        self._thread.add(self)
 
     async def stop(self, timeout: float = 5.0) -> None:
         """Stop after the step that runs. Links still open are closed."""
-        self._inbox.close()
-        await self._loop.run_in_executor(None, self._thread.join, timeout)
+        await self._loop.run_in_executor(None, self._thread.remove, self, timeout)
         self._close_sinks(None)
 
     def describe(self) -> WorkerDescription:
@@ -183,31 +199,37 @@ class WorkerHost(Generic[C, E]):
 
     # --- in the thread ---------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            while self._turn():
-                pass
-        except Exception as error:
-            logger.exception("the worker's core failed")
-            self._post(self._fail, error)
+    @property
+    def waiting(self) -> bool:
+        """Whether it has something to do; the thread's condition is held."""
+        return self._busy or self._inbox.filled
 
-    def _turn(self) -> bool:
-        """One turn of the loop; False = asked to stop."""
-        items = self._inbox.take(wait=not self._busy)
-        if items is None:
-            return False
-        self._absorb(items)
+    @property
+    def patience(self) -> float:
+        """Seconds until its next turn if nothing comes; 0 = none then."""
+        return self._patience
+
+    def turn(self) -> None:
+        """Absorb what came; unless more is worth waiting for, take one step."""
+        self._absorb(self._inbox.take())
+        self._patience = self._core.patience()
+        self._busy = False
+        if self._patience > 0:
+            return
         self._busy = self._core.step()
         self._steps += self._busy
         self._report(made_room=False)
-        return True
 
-    def _absorb(self, items: list[tuple[int, C | _Drop]]) -> None:
-        for link, item in items:
+    def fail(self, error: Exception) -> None:
+        """End the host with the error of a core in this thread."""
+        self._post(self._fail, error)
+
+    def _absorb(self, items: list[tuple[int, C | _Drop, float]]) -> None:
+        for link, item, arrived in items:
             if isinstance(item, _Drop):
                 self._core.drop_link(link)
             else:
-                self._core.handle(link, item)
+                self._core.handle(link, item, arrived)
         self._report(made_room=bool(items))
 
     def _report(self, *, made_room: bool) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from services.common.whole_file import replacing
+
 
 def write_line(path: Path, line: str) -> None:
     """Write whole or not at all: a reader never sees half an address."""
-    partial = path.with_suffix(path.suffix + ".partial")
-    partial.write_text(line + "\n")
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_text(line + "\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,7 @@ from redis import exceptions
 from redis.asyncio import Redis
 
 from services.common.errors import StoreError
+from services.common.record_types import checked
 from services.common.redis_client import DEFAULT_PREFIX, open_client, start_error
 from services.common.types import Progress, Role, WorkerDescription
 
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _ENTRY_VERSION = 1
 _INSTANCE_CHARS = 16
+_ADDRESS = re.compile(r"[\w.\-]{1,255}:\d{1,5}|\[[0-9A-Fa-f:.%\w]{2,64}\]:\d{1,5}", re.ASCII)
 
 # KEYS: a hash of entries (instance, then JSON) and a sorted set of their expiry times.
 _PRELUDE = """
@@ -205,11 +208,20 @@ def _decode(entry: bytes) -> RegisteredWorker | None:
         description["role"] = Role(description["role"])
         for name in ("methods", "capabilities"):
             description[name] = tuple(description.get(name, ()))
-        load = Progress(**_known_fields(Progress, known.get("load", {})))
-        return RegisteredWorker(WorkerDescription(**description), str(known["address"]), load)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        load = checked(Progress, _known_fields(Progress, known.get("load", {})))
+        return RegisteredWorker(
+            checked(WorkerDescription, description), _address(known["address"]), load
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         log.warning("registry: an entry cannot be read")
         return None
+
+
+def _address(value: object) -> str:
+    """HOST:PORT; ValueError for anything else."""
+    if not isinstance(value, str) or not _ADDRESS.fullmatch(value):
+        raise ValueError("no address")
+    return value
 
 
 def _known_fields(record: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from services.common.serving import ServingOptions, TlsFiles
+from services.common.serving import ClusterToken, Dialing, ServingOptions, TlsFiles, host_port
 
 
 class ServingSettings(BaseSettings):
@@ -28,21 +28,69 @@ class ServingSettings(BaseSettings):
         None, ge=0, le=65535, description="port of /metrics, 0 = a free one; left out: none"
     )
     metrics_host: str = Field("127.0.0.1", description="address that /metrics listens on")
+    health_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="port of health alone, in plaintext for probes, 0 = a free one; left out: none",
+    )
+    health_host: str = Field("127.0.0.1", description="address that the health port listens on")
+    health_file: Path | None = Field(
+        None, description="file that gets the health port's address as one line"
+    )
     reflection: bool = Field(False, description="serve gRPC reflection")
-    insecure: bool = Field(False, description="serve without TLS on other than loopback")
+    insecure: bool = Field(
+        False, description="allow plaintext, and anybody, on other than loopback"
+    )
     tls_cert: Path | None = Field(None, description="PEM file of this server's certificate")
     tls_key: Path | None = Field(None, description="PEM file of its private key")
     tls_ca: Path | None = Field(None, description="PEM file of the CA that clients must be of")
+    cluster_token_file: Path | None = Field(
+        None,
+        description="file with the secret of this cluster, by which workers know orchestrators; "
+        "one a line: the first is sent, each is good",
+    )
 
     def serving_options(self) -> ServingOptions:
         """The same, as what servers take."""
         tls = TlsFiles(self.tls_cert, self.tls_key, self.tls_ca)
+        health = self.health_port is not None
         return ServingOptions(
-            address=f"{self.host}:{self.port}",
+            address=host_port(self.host, self.port),
             insecure=self.insecure,
-            tls=tls if self.tls_cert is not None else None,
+            tls=tls if tls.paths else None,
+            cluster_token_file=self.cluster_token_file,
             reflection=self.reflection,
             grace=self.grace,
+            health_address=host_port(self.health_host, self.health_port or 0) if health else None,
+            health_file=self.health_file,
+        )
+
+
+class LinkSettings(ServingSettings):
+    """How an orchestrator connects to workers."""
+
+    link_ca: Path | None = Field(
+        None, description="PEM file of the CA that workers must be of; given: links use TLS"
+    )
+    link_cert: Path | None = Field(
+        None, description="PEM file of the certificate that this orchestrator shows to workers"
+    )
+    link_key: Path | None = Field(None, description="PEM file of its private key")
+    link_server_name: str = Field(
+        "", description="name in the workers' certificates; left out: the host of each address"
+    )
+
+    def dialing(self) -> Dialing:
+        """The same, as what links take. Raises StartError for files that cannot be used."""
+        tls = TlsFiles(self.link_cert, self.link_key, self.link_ca, settings="link")
+        tls.check()
+        token = self.cluster_token_file
+        return Dialing(
+            tls=tls if tls.paths else None,
+            server_name=self.link_server_name,
+            token=ClusterToken(token) if token is not None else None,
+            insecure=self.insecure,
         )
 
 
@@ -53,6 +101,11 @@ class WorkerSettings(ServingSettings):
     redis: str | None = Field(None, description="URL of the Redis with the worker registry")
     advertise: str = Field(
         "", description="host:port that others reach this worker by, if not the one it listens on"
+    )
+    synthetic: Path | None = Field(
+        None,
+        description="run no model: a JSON file says how long forwards take, and how often "
+        "drafts are right",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="number format of the model"

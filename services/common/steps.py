@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class StepEntry:
     """One session's part of a step.
 
-    `kind` is "verify", "prefill" or "draft"; `round` is 0 where no verification
+    `kind` is "verify", "prefill", "draft" or, of tokens that were drafted before they were
+    asked for, "prepared"; `round` is 0 where no verification
     round is concerned; `queue_ms` is the wait before the step; `tokens` counts
     draft tokens checked, prompt tokens fed or tokens drafted.
     """

@@ -1,7 +1,8 @@
 """The values that travel between the parts of Paceline.
 
-Frozen records with the field's own names; standard library only. One file, longer than
-the others, because it is the vocabulary and is read whole. Generated
+Frozen records with the field's own names; standard library only. What every round makes
+anew is a named tuple: it is filled at once, where a frozen dataclass sets field after field.
+One file, longer than the others, because it is the vocabulary and is read whole. Generated
 protobuf classes never leave `services.common.wire`, which translates both ways.
 
 Positions: `output[i]` is the i-th generated token of a session (the prompt is
@@ -11,8 +12,9 @@ not counted), so "position p" always means an index in the output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
@@ -139,6 +141,11 @@ def node_depths(parents: Sequence[int]) -> list[int]:
     return depths
 
 
+def split_methods(method: str) -> tuple[str, ...]:
+    """The drafting methods that a name stands for, in verification order."""
+    return tuple(name.strip() for name in method.split(",")) if method.strip() else ()
+
+
 def sampled_capability(method: str) -> str:
     """How a drafter says that a method draws its drafts and sends their law."""
     return f"{method}:sampled"
@@ -258,6 +265,10 @@ class OpenDraft:
     """Open a session on a drafter, or anew with a higher epoch.
 
     `vocab_size`: token ids of the target, 0 = unknown; none beyond is proposed.
+    `method`: one drafting method, or several joined by commas, in verification order.
+    `phrase_scope`: sessions with the same one may share phrases of their outputs;
+    an empty one leaves nothing behind and gets nothing of others.
+    `synchronous`: drafting and verifying take turns, so nothing is prepared meanwhile.
     """
 
     session: str
@@ -274,10 +285,11 @@ class OpenDraft:
     traceparent: str = ""
     options: bytes = b""
     vocab_size: int = 0
+    phrase_scope: str = ""
+    synchronous: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CommitDraft:
+class CommitDraft(NamedTuple):
     """The committed text is now output[:base_len] + token_ids."""
 
     session: str
@@ -293,8 +305,7 @@ class CloseDraft:
     session: str
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
+class Credit(NamedTuple):
     """A new draft window; 0 = draft nothing until told."""
 
     session: str
@@ -309,8 +320,7 @@ class DraftOpened:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """New tail tokens, drafted from the text whose rolling hash is `prefix_hash`."""
 
     session: str
@@ -346,15 +356,14 @@ class OpenVerify:
     traceparent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Verify:
+class Verify(NamedTuple):
     """One block to verify; `extends_round` 0 = it follows committed text."""
 
     session: str
     epoch: int
     round: int
     base_len: int
-    tree: DraftTree = field(default_factory=DraftTree)
+    tree: DraftTree = DraftTree()
     extends_round: int = 0
     want_bonus: bool = True
     traceparent: str = ""
@@ -386,8 +395,7 @@ class LogprobRow:
     top_logprobs: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The outcome of one block: `token_ids` follow output[:base_len].
 
     The first `accepted` of them were drafted. A token beyond is a bonus when
@@ -407,6 +415,8 @@ class Verdict:
     queue_ms: float = 0.0
     verify_ms: float = 0.0
     batch_size: int = 1
+    # Tokens of all sessions in the step; 0 = not told.
+    batch_rows: int = 0
     mode: VerifyMode = VerifyMode.GREEDY
     bad_q_rows: int = 0
     draft_tokens: int = 0

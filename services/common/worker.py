@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any
 
 from services.common import serving
-from services.common.announcement import Announcement, AnnounceOptions
-from services.common.host import WorkerHost
+from services.common.announcement import Announcement, AnnounceOptions, Entry
+from services.common.serving import Served
 from services.common.settings import WorkerSettings
 from services.common.telemetry import StepTracer, Telemetry
-from services.common.types import Role, TokenizerBundle
+from services.common.types import Role
 
 
 def installed_version() -> str:
@@ -22,7 +21,11 @@ def installed_version() -> str:
 
 @contextmanager
 def tracing(settings: WorkerSettings, role: Role) -> Iterator[StepTracer]:
-    """Telemetry of a worker process, for as long as it lives."""
+    """Telemetry of a worker process, for as long as it lives.
+
+    Begins a worker, so what could not be served is refused here, before weights are read.
+    """
+    serving.check_worker(settings.serving_options())
     telemetry = Telemetry.start(
         f"paceline-{role.value}",
         role.value,
@@ -31,7 +34,7 @@ def tracing(settings: WorkerSettings, role: Role) -> Iterator[StepTracer]:
         metrics_host=settings.metrics_host,
         version=installed_version(),
     )
-    tracer = StepTracer(telemetry, role.value)
+    tracer = StepTracer(telemetry)
     try:
         yield tracer
     finally:
@@ -39,28 +42,19 @@ def tracing(settings: WorkerSettings, role: Role) -> Iterator[StepTracer]:
         telemetry.shutdown()
 
 
-def run_host(
-    settings: WorkerSettings,
-    host: WorkerHost[Any, Any],
-    tracer: StepTracer,
-    bundle: TokenizerBundle | None = None,
-) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status (1 = the engine failed)."""
-    tracer.watch(host.progress)
-    return serving.run(_serve(settings, host, bundle))
+def run_worker(settings: WorkerSettings, *roles: Served) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status (1 = an engine failed)."""
+    return serving.run(_serve(settings, roles))
 
 
-async def _serve(
-    settings: WorkerSettings, host: WorkerHost[Any, Any], bundle: TokenizerBundle | None
-) -> int:
+async def _serve(settings: WorkerSettings, roles: Sequence[Served]) -> int:
     options = AnnounceOptions(settings.redis, settings.advertise, settings.ready_file)
-    announcement = Announcement(options, host.describe(), host.progress)
+    entries = [Entry(role.description, role.host.progress) for role in roles]
+    announcement = Announcement(options, entries)
     try:
         return await serving.serve_worker(
             settings.serving_options(),
-            host,
-            host.describe(),
-            bundle,
+            *roles,
             on_ready=announcement.publish,
             on_drain=announcement.withdraw,
         )

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.console.cores import plan_cores
+from services.common.errors import StartError
+from services.common.synthetic.spec import read_spec
+from services.common.types import split_methods
+from services.console.cores import CorePlan, plan_cores
 from services.console.models import is_distilled
 from services.console.supervisor import ProcessSpec
 
@@ -16,15 +19,22 @@ from services.console.supervisor import ProcessSpec
 class ClusterOptions:
     """A whole cluster on one machine.
 
-    `draft` None and `method` empty: n-gram drafters. `redis` None: a server of its
-    own. `draft_dtype` None: the target's. Threads None: as many as the process has
-    cores; else the process is not pinned. One orchestrator for each of `pacings`
-    (empty: its default); the first listens on `port`, the others on free ones.
+    `draft` and `lookahead` None and `method` empty: n-gram drafters. `synthetic`: no
+    model runs, and `target` is empty; the workers are as that file says. `pool`: methods that
+    draft with the target do so in processes of their own, not beside the verifiers.
+    `redis` None: a server of its own. `draft_dtype` None: the target's. Threads None: as
+    many as the process has cores; else the process is not pinned. `spare_core`: verifiers
+    leave the drafters' cores alone, even where no drafter runs a model. One orchestrator
+    for each of `pacings` (empty: its default); the first listens on `port`, the others on
+    free ones.
     """
 
     target: str
     draft: str | None = None
+    lookahead: str | None = None
+    skip_mask: Path | None = None
     method: str = ""
+    pool: bool = False
     host: str = "127.0.0.1"
     port: int = 0
     redis: str | None = None
@@ -35,12 +45,46 @@ class ClusterOptions:
     verifier_threads: int | None = None
     drafter_threads: int | None = None
     pin: bool = True
+    spare_core: bool = False
     pacings: tuple[str, ...] = ("",)
+    synthetic: Path | None = None
+
+    def check(self) -> None:
+        """Raises StartError where it is not told what runs, or told twice."""
+        if self.synthetic is None:
+            if not self.target:
+                raise StartError("--target is needed (or PACELINE_TARGET), or --synthetic")
+            return
+        given = {"--target": self.target, "--draft": self.draft, "--lookahead": self.lookahead}
+        for flag, value in given.items():
+            if value:
+                raise StartError(f"{flag}: {value} is given, and --synthetic runs no model")
+        read_spec(self.synthetic)
 
     @property
     def drafts_with_a_model(self) -> bool:
         """Whether drafters run a model, and so need a core of their own."""
-        return self.draft is not None
+        return self.draft is not None or self.drafts_with_the_target
+
+    @property
+    def drafts_with_the_target(self) -> bool:
+        """Whether the target drafts."""
+        return self.lookahead is not None or runs_the_target(self.method)
+
+    @property
+    def beside(self) -> bool:
+        """Whether verifiers draft, too, and nobody else."""
+        return self.drafts_with_the_target and self.draft is None and not self.pool
+
+    def core_plan(self, cores: Sequence[int]) -> CorePlan:
+        """Who runs on which of these cores."""
+        apart = self.spare_core or (self.drafts_with_a_model and not self.beside)
+        return plan_cores(cores, self.verifiers, self.drafters if apart else 0)
+
+
+def runs_the_target(method: str) -> bool:
+    """Whether one of these drafting methods, joined by commas, drafts with the target."""
+    return not {"skip", "lookahead"}.isdisjoint(split_methods(method))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +99,12 @@ class Site:
 
 def worker_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
     """The verifiers and drafters."""
-    with_model = options.drafters if options.drafts_with_a_model else 0
-    plan = plan_cores(site.cores, options.verifiers, with_model)
+    plan = options.core_plan(site.cores)
     verifiers = [
         _verifier(options, site, index, cores) for index, cores in enumerate(plan.verifiers, 1)
     ]
+    if options.beside:
+        return verifiers
     homes = plan.drafters or ((),) * options.drafters
     drafters = [_drafter(options, site, index, cores) for index, cores in enumerate(homes, 1)]
     return verifiers + drafters
@@ -85,7 +130,11 @@ def _orchestrator(options: ClusterOptions, site: Site, pacing: str, port: int) -
 def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[int]) -> ProcessSpec:
     name = f"verifier-{index}"
     arguments = ["--worker-id", name, "--port", "0"]
+    if options.synthetic is not None:
+        return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
     arguments += ["--target", options.target, "--dtype", options.dtype]
+    if options.beside:
+        arguments += ["--drafting", options.method or "lookahead", *_target_flags(options)]
     arguments += _thread_flags(cores, options.verifier_threads, options.pin)
     return _spec(site, "verifier", name, arguments)
 
@@ -95,13 +144,30 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
     arguments = ["--worker-id", name, "--port", "0"]
     if options.method:
         arguments += ["--method", options.method]
+    if options.synthetic is not None:
+        return _spec(site, "drafter", name, [*arguments, *_synthetic_flags(options.synthetic)])
+    # The target's name is given, so that what is for another target is refused at the start.
     if options.draft is not None:
-        arguments += ["--draft", options.draft, "--dtype", options.draft_dtype or options.dtype]
+        arguments += ["--draft", options.draft]
         if is_distilled(options.draft):
-            # So that a drafter of another target is refused at the start.
             arguments += ["--draft-base", options.target]
+    if options.drafts_with_the_target:
+        arguments += ["--target", options.target, *_target_flags(options)]
+    if options.drafts_with_a_model:
+        arguments += ["--dtype", options.draft_dtype or options.dtype]
         arguments += _thread_flags(cores, options.drafter_threads, options.pin)
     return _spec(site, "drafter", name, arguments)
+
+
+def _synthetic_flags(file: Path) -> list[str]:
+    """A worker that sleeps needs no core of its own, and one thread for what it does beside."""
+    return ["--synthetic", str(file.absolute()), "--threads", "1"]
+
+
+def _target_flags(options: ClusterOptions) -> list[str]:
+    """What a target needs to draft."""
+    mask = ["--skip-mask", str(options.skip_mask)] if options.skip_mask is not None else []
+    return [*mask, *(["--lookahead", options.lookahead] if options.lookahead is not None else [])]
 
 
 def _thread_flags(cores: Sequence[int], threads: int | None, pin: bool) -> list[str]:

@@ -20,6 +20,9 @@ from services.common.errors import StartError
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
+LONGEST_SHOWN = 200
+"""Characters of a value that an error repeats."""
+
 
 class Flags:
     """The flags of a command that reads one or several settings classes."""
@@ -40,14 +43,14 @@ class Flags:
         parsed = vars(self._parser.parse_args(list(arguments)))
         self._given = {name: value for name, value in parsed.items() if value is not None}
 
-    def read(self, kind: type[Settings]) -> Settings:
-        """The settings of one class.
+    def read(self, kind: type[Settings], **fixed: Any) -> Settings:
+        """The settings of one class; `fixed` values are what they are.
 
         Raises StartError naming the flag or the variable of every value that is not allowed.
         """
         own = {name: value for name, value in self._given.items() if name in kind.model_fields}
         try:
-            return kind(**own)
+            return kind(**{**own, **fixed})
         except ValidationError as error:
             raise StartError("; ".join(_explain(kind, one) for one in error.errors())) from None
 
@@ -127,4 +130,6 @@ def _explain(kind: type[BaseSettings], detail: ErrorDetails) -> str:
     if detail["type"] == "missing":
         return f"{flag(name)} is needed (or {variable(kind, name)})"
     source = variable(kind, name) if variable(kind, name) in os.environ else flag(name)
-    return f"{source}: {detail['input']!r} is not allowed: {message}"
+    value = repr(detail["input"])
+    shown = value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}…"
+    return f"{source}: {shown} is not allowed: {message}"

@@ -12,6 +12,8 @@ from typing import Any
 from paceline import Chunk, Client, Event, PacelineError
 from rich.console import Console
 
+from services.common.errors import StartError
+from services.console.connection import Connection
 from services.console.figures import Measured, Stopwatch, summary
 from services.console.process import complain
 from services.console.render import Colours, PlainText, Renderer
@@ -23,7 +25,7 @@ INTERRUPTED = 130
 class GenerateOptions:
     """What to ask and how to show it. `options` go to the client as they are."""
 
-    address: str
+    connection: Connection
     prompt: str
     raw: bool = False
     system: str = ""
@@ -32,9 +34,13 @@ class GenerateOptions:
 
 
 def run_generate(options: GenerateOptions) -> int:
-    """Generate and print; the exit status."""
+    """Generate and print; the exit status. 2 = a setting is not allowed; one line says why."""
     try:
-        asyncio.run(_generate(options))
+        client = Client(**options.connection.arguments())
+    except (StartError, ValueError) as error:
+        return complain("generate", error, status=2)
+    try:
+        asyncio.run(_generate(client, options))
     except KeyboardInterrupt:
         return INTERRUPTED
     except PacelineError as error:
@@ -42,8 +48,8 @@ def run_generate(options: GenerateOptions) -> int:
     return 0
 
 
-async def _generate(options: GenerateOptions) -> None:
-    async with Client(options.address) as client:
+async def _generate(client: Client, options: GenerateOptions) -> None:
+    async with client:
         asked = await question(client, options.prompt, raw=options.raw, system=options.system)
         asked |= {"include_rounds": True, **options.options}
         if options.as_json:

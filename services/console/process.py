@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from services.common.errors import PacelineError, StartError
 from services.common.logs import setup_logging
 from services.common.telemetry import trace_ids
+from services.console import beside
 from services.console.flags import Flags
 from services.console.tether import die_with
 
@@ -70,18 +71,22 @@ def run_process(name: str, arguments: Sequence[str]) -> int:
     1 = it could not start or failed, 2 = a setting is not allowed; one line says why.
     """
     role = ROLES[name]
-    flags = Flags(f"paceline {name}", role.summary, role.settings_class(), ProcessSettings)
+    kinds: list[type[BaseSettings]] = [role.settings_class(), ProcessSettings]
+    if name == "verifier":
+        kinds.append(beside.BesideSettings)
+    flags = Flags(f"paceline {name}", role.summary, *kinds)
     flags.parse(arguments)
     try:
         process = flags.read(ProcessSettings)
-        settings = flags.read(role.settings_class())
+        settings: Any = flags.read(role.settings_class())
+        drafter = beside.drafter_settings(flags, settings) if name == "verifier" else None
     except StartError as error:
         return complain(name, error, status=2)
     try:
         if process.tether is not None:
             die_with(process.tether)
         setup_logging(json=process.log_json, level=process.log_level, context=trace_ids)
-        return role.run(settings)
+        return role.run(settings) if drafter is None else beside.run(settings, drafter)
     except PacelineError as error:
         return complain(name, error, status=1)
     except KeyboardInterrupt:

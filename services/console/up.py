@@ -18,6 +18,7 @@ from services.console.process import complain
 def run_up(options: ClusterOptions, ready_file: Path | None = None) -> int:
     """Serve until told to stop; the exit status (1 = it could not start)."""
     try:
+        options.check()
         return asyncio.run(_until_stopped(options, ready_file))
     except PacelineError as error:
         return complain("up", error, status=1)
@@ -50,9 +51,18 @@ async def _serve(options: ClusterOptions, ready_file: Path | None) -> None:
 
 def describe(options: ClusterOptions) -> str:
     """The cluster in one line."""
-    method = options.method or ("model" if options.draft else "ngram")
+    if options.synthetic is not None:
+        verifiers, drafters = (
+            _count(options.verifiers, "synthetic verifier"),
+            _count(options.drafters, "synthetic drafter"),
+        )
+        return f"{verifiers}, {drafters}: no model runs, times are those of {options.synthetic}"
+    given = {"model": options.draft, "lookahead": options.lookahead}
+    method = options.method or next((name for name, value in given.items() if value), "ngram")
     draft = f" ({options.draft})" if options.draft else ""
     verifiers = _count(options.verifiers, "verifier")
+    if options.beside:
+        return f"{verifiers} of {options.target} in {options.dtype}, drafting by {method}, too"
     drafters = _count(options.drafters, f"{method} drafter")
     return f"{verifiers} of {options.target} in {options.dtype}, {drafters}{draft}"
 

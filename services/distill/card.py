@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.distill.checks import Job
+from services.distill.checks import Commission, Job
 from services.distill.learning import Score
 from services.distill.training import Point
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Course:
     """What happened on the way: data, times in seconds, and the curve from the untrained start."""
 
-    head_mass: float
     texts: int
     laws: int
     held_texts: int
@@ -24,12 +23,19 @@ class Story:
     curve: Sequence[Point]
 
 
+@dataclass(frozen=True, slots=True)
+class Story(Course):
+    """That of a drafter, whose head has a share `head_mass` of the target's law."""
+
+    head_mass: float
+
+
 def card_of(job: Job, story: Story, stored: Score, size: int) -> dict[str, Any]:
     """The card as JSON has it; `acceptance` and `greedy` are those of the stored drafter."""
     start, end = story.curve[0], story.curve[-1]
     return {
-        "acceptance": _rounded(stored.acceptance),
-        "greedy": _rounded(stored.greedy),
+        "acceptance": rounded(stored.acceptance),
+        "greedy": rounded(stored.greedy),
         "before_storage": _figures(end),
         "untrained": _figures(start),
         "target": job.options.target,
@@ -39,45 +45,48 @@ def card_of(job: Job, story: Story, stored: Score, size: int) -> dict[str, Any]:
         "bytes": size,
         "storage": job.options.storage,
         "head_tokens": job.options.head_tokens,
-        "head_mass": _rounded(story.head_mass),
-        **_data(job, story),
-        **_training(job, end),
+        "head_mass": rounded(story.head_mass),
+        **data_of(job, story),
+        **training_of(job, end, job.options.learning_rate, job.options.batch_positions),
         "command": job.options.command,
         "curve": [[point.positions, *_figures(point).values()] for point in story.curve],
     }
 
 
-def _data(job: Job, story: Story) -> dict[str, Any]:
-    options = job.options
+def data_of(job: Commission, course: Course) -> dict[str, Any]:
+    """What was learnt from."""
+    options, prompts = job.options, job.sources.prompts
     return {
-        "prompts": f"{len(job.prompts)} from a file" if job.prompts else "written by the target",
-        "texts": story.texts,
-        "laws": story.laws,
-        "held_out_texts": story.held_texts,
-        "held_out_laws": story.held_laws,
-        "excluded_prompts": len(job.excluded),
+        "prompts": f"{len(prompts)} from a file" if prompts else "written by the target",
+        "texts": course.texts,
+        "laws": course.laws,
+        "held_out_texts": course.held_texts,
+        "held_out_laws": course.held_laws,
+        "excluded_prompts": len(job.sources.excluded),
         "temperatures": list(options.temperatures),
         "writing_dtype": options.dtype,
-        "writing_seconds": round(story.writing_seconds),
+        "writing_seconds": round(course.writing_seconds),
     }
 
 
-def _training(job: Job, end: Point) -> dict[str, Any]:
+def training_of(job: Commission, end: Point, rate: float, batch_positions: int) -> dict[str, Any]:
+    """How it was learnt."""
     return {
         "positions": end.positions,
         "training_seconds": round(end.seconds),
-        "learning_rate": job.options.learning_rate,
-        "batch_positions": job.options.batch_positions,
+        "learning_rate": rate,
+        "batch_positions": batch_positions,
         "seed": job.options.seed,
         "device": job.device.type,
     }
 
 
 def _figures(point: Point) -> dict[str, float]:
-    return {"acceptance": _rounded(point.acceptance), "greedy": _rounded(point.greedy)}
+    return {"acceptance": rounded(point.acceptance), "greedy": rounded(point.greedy)}
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """A figure as the card has it."""
     return round(value, 4)
 
 
@@ -117,36 +126,40 @@ def _rows(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("acceptance, greedy agreement", f"**{card['acceptance']:.3f}**, **{card['greedy']:.3f}**"),
         ("before it was stored", f"{before['acceptance']:.3f}, {before['greedy']:.3f}"),
         ("untrained start", f"{start['acceptance']:.3f}, {start['greedy']:.3f}"),
-        ("layers", f"{_listed(card['layers'])} of {card['target_layers']}"),
+        ("layers", f"{listed(card['layers'])} of {card['target_layers']}"),
         ("parameters of its own", f"{card['parameters'] / 1e6:.1f} million"),
         ("storage", f"{card['storage']}, {card['bytes'] / 1e6:.1f} MB"),
         ("head", f"{card['head_tokens']} tokens, {card['head_mass']:.1%} of the target's law"),
         ("texts", f"{card['texts']}, with {card['laws']} laws"),
         ("held out", f"{card['held_out_texts']}, with {card['held_out_laws']} laws"),
         ("prompts", f"{card['prompts']}; {card['excluded_prompts']} excluded"),
-        ("written", _written(card)),
-        ("trained", _trained(card)),
+        ("written", written_at(card)),
+        ("trained", trained_on(card)),
     ]
 
 
-def _written(card: Mapping[str, Any]) -> str:
-    heats = _listed(sorted(set(card["temperatures"])))
-    return f"at temperatures {heats} in {card['writing_dtype']}, {_time(card['writing_seconds'])}"
+def written_at(card: Mapping[str, Any]) -> str:
+    """How the texts were drawn, in words."""
+    heats = listed(sorted(set(card["temperatures"])))
+    return f"at temperatures {heats} in {card['writing_dtype']}, {time_of(card['writing_seconds'])}"
 
 
-def _trained(card: Mapping[str, Any]) -> str:
+def trained_on(card: Mapping[str, Any]) -> str:
+    """How the training went, in words."""
     return (
-        f"{card['positions']} positions, {_time(card['training_seconds'])} ({card['device']}), "
+        f"{card['positions']} positions, {time_of(card['training_seconds'])} ({card['device']}), "
         f"learning rate {card['learning_rate']}, {card['batch_positions']} positions a step, "
         f"seed {card['seed']}"
     )
 
 
-def _listed(values: Sequence[object]) -> str:
+def listed(values: Sequence[object]) -> str:
+    """Values with commas between them."""
     return ", ".join(map(str, values))
 
 
-def _time(seconds: float) -> str:
+def time_of(seconds: float) -> str:
+    """Seconds as people say them."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

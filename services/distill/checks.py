@@ -14,8 +14,9 @@ import torch
 
 from services.common.engine.context import free_memory
 from services.common.errors import StartError
-from services.distill.options import DistillOptions
-from services.distill.prompts import normalised, read_openings, read_prompts, refuse_excluded
+from services.common.prompts import read_prompts
+from services.distill.options import DistillOptions, WritingOptions
+from services.distill.prompts import normalised, read_openings, refuse_excluded
 from services.distill.target import Target, own_parameters, read_target
 from services.distill.texts import LAW_BYTES
 from services.distill.work import WorkFolder, plan_of
@@ -24,51 +25,76 @@ from services.distill.work import WorkFolder, plan_of
 HELD_EVERY, HELD_REST = 40, 7
 
 _GIB = 1 << 30
-_WEIGHT_BYTES = 4
+WEIGHT_BYTES = 4
 _KV_BYTES = 4
 #: Weights, gradients and two moments of AdamW in float32; a checkpoint has no gradients.
 _TRAINED_BYTES, _CHECKPOINT_BYTES = 16, 12
 #: Logits, their softmax and the gradients of both.
-_LOGIT_BYTES = 16
+LOGIT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A distillation that passed all checks.
+class Sources:
+    """What the files of the options say.
 
     `prompts` and `openings` are empty where there is no such file; `excluded`
     holds prompts that must not be trained on, normalised.
     """
 
-    options: DistillOptions
-    target: Target
-    layers: tuple[int, ...]
-    own_parameters: int
-    device: torch.device
     prompts: tuple[str, ...]
     openings: tuple[str, ...]
     excluded: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Commission:
+    """The texts of a training that passed all checks."""
+
+    options: WritingOptions
+    target: Target
+    device: torch.device
+    sources: Sources
     work: WorkFolder
     plan: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Job(Commission):
+    """A distillation that passed all checks."""
+
+    options: DistillOptions
+    layers: tuple[int, ...]
+    own_parameters: int
+
+
 def check(options: DistillOptions) -> Job:
     """The job that the options describe; StartError, one line, for what cannot be done."""
-    _check_place(options)
-    prompts, openings, excluded = _read_files(options)
-    _check_amounts(options)
-    device = _device(options.device)
+    check_place(options)
+    sources = read_sources(options)
+    check_amounts(options, options.positions)
+    device = device_of(options.device)
     target = read_target(options.target)
     layers = options.layers or default_layers(options.num_layers, target.layers)
     _check_head(options, target)
     own = own_parameters(target, layers, options.head_tokens)
-    _check_context(options, target, openings)
-    plan = plan_of(options, layers, target.weights)
+    check_context(options, target, sources.openings)
+    plan = plan_of(options, target.weights, _training(options, layers))
     work = WorkFolder(options.work_folder)
     work.require_plan(plan)
-    _check_room("memory", memory_needed(options, target, own), _free_memory(device))
-    _check_room("disk", disk_needed(options, own), _free_disk(options.work_folder))
-    return Job(options, target, layers, own, device, prompts, openings, excluded, work, plan)
+    check_room("memory", memory_needed(options, target, own), free_bytes(device))
+    check_room("disk", disk_needed(options, own), free_disk(options.work_folder))
+    return Job(options, target, device, sources, work, plan, layers, own)
+
+
+def _training(options: DistillOptions, layers: tuple[int, ...]) -> dict[str, Any]:
+    """What decides a distillation beside its texts."""
+    return {
+        "layers": layers,
+        "head_tokens": options.head_tokens,
+        "train": options.positions,
+        "learning_rate": options.learning_rate,
+        "batch_positions": options.batch_positions,
+    }
 
 
 def default_layers(count: int, whole: int) -> tuple[int, ...]:
@@ -81,9 +107,9 @@ def default_layers(count: int, whole: int) -> tuple[int, ...]:
 
 def memory_needed(options: DistillOptions, target: Target, own: int) -> int:
     """Bytes, roughly: weights and laws, and the larger of what writing and training add."""
-    always = target.parameters * _WEIGHT_BYTES + options.write * LAW_BYTES
-    step = options.batch_positions * options.head_tokens * _LOGIT_BYTES
-    return always + max(_kv_bytes(options, target), own * _TRAINED_BYTES + step)
+    always = target.parameters * WEIGHT_BYTES + options.write * LAW_BYTES
+    step = options.batch_positions * options.head_tokens * LOGIT_BYTES
+    return always + max(kv_bytes(options, target), own * _TRAINED_BYTES + step)
 
 
 def disk_needed(options: DistillOptions, own: int) -> int:
@@ -91,7 +117,8 @@ def disk_needed(options: DistillOptions, own: int) -> int:
     return options.write * LAW_BYTES + 2 * own * _CHECKPOINT_BYTES
 
 
-def _kv_bytes(options: DistillOptions, target: Target) -> int:
+def kv_bytes(options: WritingOptions, target: Target) -> int:
+    """Bytes of K/V while the target writes."""
     config = target.config.get_text_config()
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -100,7 +127,8 @@ def _kv_bytes(options: DistillOptions, target: Target) -> int:
     return int(tokens * target.layers * per_layer * _KV_BYTES)
 
 
-def _check_room(kind: str, needed: int, free: int) -> None:
+def check_room(kind: str, needed: int, free: int) -> None:
+    """Raise StartError when fewer bytes are free than needed."""
     if needed > free:
         raise StartError(
             f"too little {kind}: about {needed / _GIB:.1f} GiB are needed, "
@@ -108,11 +136,13 @@ def _check_room(kind: str, needed: int, free: int) -> None:
         )
 
 
-def _free_memory(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device."""
     return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_memory()
 
 
-def _free_disk(folder: Path) -> int:
+def free_disk(folder: Path) -> int:
+    """Bytes that are free where a folder is, or will be."""
     return shutil.disk_usage(_nearest(folder)).free
 
 
@@ -121,7 +151,8 @@ def _nearest(path: Path) -> Path:
     return next(place for place in (path, *path.absolute().parents) if place.exists())
 
 
-def _check_place(options: DistillOptions) -> None:
+def check_place(options: WritingOptions) -> None:
+    """Raise StartError unless the result can be put where it is wanted."""
     if options.out.exists():
         raise StartError(f"--out: {options.out} exists already")
     if not os.access(_nearest(options.out), os.W_OK):
@@ -130,9 +161,8 @@ def _check_place(options: DistillOptions) -> None:
         raise StartError("matplotlib is needed for the plot, and is not installed")
 
 
-def _read_files(
-    options: DistillOptions,
-) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
+def read_sources(options: WritingOptions) -> Sources:
+    """The files that the options name; StartError for one that is bad."""
     if options.prompts and options.openings:
         raise StartError("--openings: there are none where --prompts gives whole prompts")
     excluded = frozenset(
@@ -150,18 +180,19 @@ def _read_files(
                 f"{HELD_REST + 1} are needed, so that one can be held out"
             )
     openings = read_openings(options.openings) if options.openings else []
-    return tuple(prompt.text for prompt in prompts), tuple(openings), excluded
+    return Sources(tuple(prompt.text for prompt in prompts), tuple(openings), excluded)
 
 
-def _check_amounts(options: DistillOptions) -> None:
+def check_amounts(options: WritingOptions, positions: int) -> None:
+    """Raise StartError for texts, or positions to see, that are too few or not possible."""
     least = (HELD_REST + 1) * (options.prompt_tokens + options.answer_tokens)
     if options.write < least:
         raise StartError(
             f"--write: {options.write} laws may be too few for a text to hold out; "
             f"allowed is {least} or more (with these --prompt-tokens and --answer-tokens)"
         )
-    if options.positions < 1:
-        raise StartError(f"--train: {options.positions} is not allowed; allowed is 1 or more")
+    if positions < 1:
+        raise StartError(f"--train: {positions} is not allowed; allowed is 1 or more")
     if not options.temperatures or not all(0 <= heat < 100 for heat in options.temperatures):
         raise StartError("--temperatures: needed are one or more numbers of 0 or more")
 
@@ -175,7 +206,8 @@ def _check_head(options: DistillOptions, target: Target) -> None:
         )
 
 
-def _check_context(options: DistillOptions, target: Target, openings: Sequence[str]) -> None:
+def check_context(options: WritingOptions, target: Target, openings: Sequence[str]) -> None:
+    """Raise StartError when a prompt may fill the target's context."""
     around = len(target.dialogue.before) + len(target.dialogue.after)
     opening = max((len(target.encode(text)) for text in openings), default=0)
     if around + opening + options.prompt_tokens >= target.context:
@@ -185,7 +217,8 @@ def _check_context(options: DistillOptions, target: Target, openings: Sequence[s
         )
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device that `--device` asks for; StartError when it is not there."""
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
         raise StartError("--device: there is no CUDA device")

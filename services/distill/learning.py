@@ -9,13 +9,20 @@ Zhou et al., 2310.08461, compares them).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from services.common.engine.student import Student
-from services.distill.batches import Batch
+from services.distill.batches import Batch, Collator, epoch
+from services.distill.texts import Text
+
+_EVALUATION_POSITIONS = 2048
+
+#: Weight of total variation in what is learnt; see `distance`.
+VARIATION = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +72,22 @@ def law_logits(student: Student, batch: Batch) -> Tensor:
     return logits.float()
 
 
-def loss_of(logits: Tensor, batch: Batch, variation: float = 0.0) -> Tensor:
-    """Mean divergence of p from q at the batch's laws.
+def loss_of(logits: Tensor, batch: Batch, variation: float = VARIATION) -> Tensor:
+    """Mean distance of q from p at the batch's laws; see `distance`."""
+    return distance(logits, batch.columns, batch.probabilities, variation).mean()
+
+
+def distance(logits: Tensor, columns: Tensor, p: Tensor, variation: float = VARIATION) -> Tensor:
+    """How far q of `logits` [R, m] is from p [R, n] of the tokens `columns` [R, n], per row [R].
 
     `variation`: weight of the chance of a rejection (twice, which is the L1 distance of
-    whole laws); the rest is KL(p || q), p renormalised over the student's vocabulary.
+    whole laws); the rest is KL(p || q), p renormalised over the columns of q.
     """
-    logs = logits.log_softmax(-1).gather(-1, batch.columns)
-    p = batch.probabilities
+    logs = logits.log_softmax(-1).gather(-1, columns)
     share = p / p.sum(-1, keepdim=True).clamp_min(1e-9)
     divergence = -(share * logs).sum(-1) - torch.special.entr(share).sum(-1)
     rejected = 1.0 - torch.minimum(p, logs.exp()).sum(-1)
-    loss: Tensor = torch.lerp(divergence, 2.0 * rejected, variation).mean()
-    return loss
+    return torch.lerp(divergence, 2.0 * rejected, variation)
 
 
 @torch.no_grad()
@@ -87,3 +97,48 @@ def score_of(logits: Tensor, batch: Batch) -> Score:
     overlap = torch.minimum(batch.probabilities, q).sum()
     agreed = (logits.argmax(-1) == batch.best).sum()
     return Score(batch.positions, float(overlap), float(agreed))
+
+
+@torch.inference_mode()
+def evaluate(student: Student, texts: Sequence[Text]) -> Score:
+    """The student's score on texts."""
+    learner = StudentLearner(student)
+    score = Score()
+    for group in epoch(texts, _EVALUATION_POSITIONS, seed=0):
+        batch = learner.batch(group)
+        score += score_of(law_logits(student, batch), batch)
+    return score
+
+
+class StudentLearner:
+    """A student as the training has it."""
+
+    def __init__(self, student: Student) -> None:
+        config = student.model.config.get_text_config()
+        self._student = student
+        self._collate = Collator(student.head_ids, config.vocab_size)
+
+    @property
+    def own(self) -> Mapping[str, torch.nn.Parameter]:
+        """All that it does not share with its base."""
+        return self._student.own()
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        device: torch.device = self._student.model.device
+        return device
+
+    def batch(self, texts: Sequence[Text]) -> Batch:
+        """The laws of these texts, for this student's head."""
+        return self._collate(texts).to(self.device)
+
+    def learn(self, texts: Sequence[Text], seed: int) -> int:  # noqa: ARG002
+        """Add the gradient of the mean divergence at these texts' laws."""
+        batch = self.batch(texts)
+        torch.autograd.backward(loss_of(law_logits(self._student, batch), batch))
+        return batch.positions
+
+    def score(self, texts: Sequence[Text]) -> Score:
+        """How well it does at the laws of texts."""
+        return evaluate(self._student, texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from services.common.svg import drawing
 from services.distill.training import Point
 
 _SERIES = (("acceptance", "acceptance Σ min(p, q)", "#1f77b4"), ("greedy", "greedy", "#d62728"))
@@ -12,14 +13,8 @@ _SERIES = (("acceptance", "acceptance Σ min(p, q)", "#1f77b4"), ("greedy", "gre
 
 def plot_curve(curve: Sequence[Point], path: Path) -> None:
     """Draw the curve as SVG; dotted lines stand for the untrained start."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     start, *trained = curve
-    # Fixed names and no date: the same curve is the same file.
-    with mpl.rc_context({"svg.hashsalt": "paceline", "svg.fonttype": "path"}):
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-        axes = figure.add_subplot()
+    with drawing(path) as (_, axes):
         seen = [point.positions for point in trained]
         for name, label, colour in _SERIES:
             values = [getattr(point, name) for point in trained]
@@ -28,4 +23,3 @@ def plot_curve(curve: Sequence[Point], path: Path) -> None:
         axes.set(xscale="log", xlabel="positions seen", ylabel="held-out texts", ylim=(0, None))
         axes.grid(alpha=0.3)
         axes.legend(title="dotted: untrained")
-        figure.savefig(path, format="svg", metadata={"Date": None})

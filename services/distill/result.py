@@ -12,10 +12,9 @@ import torch
 from services.common.engine.student import Student, load_student, save_student
 from services.distill.card import Story, card_of, readme
 from services.distill.checks import Job
-from services.distill.learning import Score
+from services.distill.learning import Score, evaluate
 from services.distill.plot import plot_curve
 from services.distill.texts import Text
-from services.distill.training import evaluate
 
 
 def publish(job: Job, student: Student, held: Sequence[Text], story: Story) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from services.common.engine import ModelSpec
 from services.common.engine.context import max_context
+from services.common.engine.dialogue import Dialogue, dialogue_of, tokenizer_of
 from services.common.engine.fingerprint import file_digest
 from services.common.engine.gguf import converted
 from services.common.engine.loading import (
@@ -27,7 +28,6 @@ from services.common.engine.student import Student, cut, is_draft, shell
 from services.common.engine.student.base import read_config, read_generation_config
 from services.common.errors import PacelineError, StartError
 from services.common.types import TokenizerBundle
-from services.distill.dialogue import Dialogue, dialogue_of, tokenizer_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ stopped finds every finished text again:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
+
+from services.common.whole_file import replacing
 
 #: Tokens kept of each law.
 LAW_TOKENS = 64
@@ -58,9 +59,8 @@ def save_shard(path: Path, texts: Sequence[Text]) -> None:
         "law_ids": np.concatenate([text.law_ids for text in texts]),
         "law_logs": np.concatenate([text.law_logs for text in texts]),
     }
-    scratch = path.with_suffix(".partial")
-    save_file(arrays, scratch)
-    os.replace(scratch, path)
+    with replacing(path) as scratch:
+        save_file(arrays, scratch)
 
 
 def load_shard(path: Path) -> list[Text]:

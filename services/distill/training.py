@@ -1,4 +1,4 @@
-"""The optimisation: a student follows its target's laws, and can be stopped at any time.
+"""The optimisation: a learner follows its target's laws, and can be stopped at any time.
 
     <folder>/checkpoint.pt     parameters, optimizer and place in the data, replaced as a whole
 
@@ -8,25 +8,23 @@ plan's seed and the epoch, so that a run that was stopped goes on as it would ha
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from services.common.engine.student import Student
-from services.distill.batches import Batch, Collator, epoch
-from services.distill.learning import Score, law_logits, loss_of, score_of
+from services.common.reporting import Reporter
+from services.common.whole_file import replacing
+from services.distill.batches import epoch
+from services.distill.learning import Score
 from services.distill.texts import Text
 
 _CHECKPOINT_S = 45.0
-_POINTS = 24
 _LOWEST_RATE = 0.03
 _LARGEST_GRADIENT = 1.0
-_EVALUATION_POSITIONS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +33,15 @@ class TrainingPlan:
 
     `positions`: laws to see, epochs counted in. `batch_positions`: laws per step.
     `warmup_steps`: steps until `learning_rate` is reached; it falls linearly from there.
-    `variation`: weight of total variation beside KL (see `learning.loss_of`).
+    `points`: about how many points the curve has after its beginning.
     """
 
     positions: int
     batch_positions: int = 768
     learning_rate: float = 3e-3
     warmup_steps: int = 20
-    variation: float = 0.75
     seed: int = 0
+    points: int = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,36 +54,45 @@ class Point:
     greedy: float
 
 
-@torch.inference_mode()
-def evaluate(student: Student, texts: Sequence[Text]) -> Score:
-    """The student's score on texts."""
-    collate = Collator(student.head_ids, _vocab_size(student))
-    score = Score()
-    for group in epoch(texts, _EVALUATION_POSITIONS, seed=0):
-        batch = collate(group).to(student.model.device)
-        score += score_of(law_logits(student, batch), batch)
-    return score
+class Learner(Protocol):
+    """What is trained: parameters, and how they learn from texts."""
+
+    @property
+    def own(self) -> Mapping[str, torch.nn.Parameter]:
+        """The parameters that are trained."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+
+    def learn(self, texts: Sequence[Text], seed: int) -> int:
+        """Add the gradient of the mean loss over these texts; returns the positions seen.
+
+        What is random in it comes from `seed`.
+        """
+
+    def score(self, texts: Sequence[Text]) -> Score:
+        """How well they do on texts."""
 
 
 class Trainer:
-    """Trains a student in place; goes on from the checkpoint in `folder` if there is one."""
+    """Trains a learner in place; goes on from the checkpoint in `folder` if there is one."""
 
     def __init__(
         self,
-        student: Student,
+        learner: Learner,
         plan: TrainingPlan,
         train: Sequence[Text],
         held: Sequence[Text],
         folder: Path,
     ) -> None:
-        """Read the checkpoint, or measure the untrained student."""
+        """Read the checkpoint, or measure the untrained learner."""
         self.positions = 0
         self.curve: list[Point] = []
-        self._student, self._plan = student, plan
+        self._learner, self._plan = learner, plan
         self._train, self._held = train, held
         self._checkpoint = folder / "checkpoint.pt"
-        self._collate = Collator(student.head_ids, _vocab_size(student))
-        self._own = student.own()
+        self._own = learner.own
         self._optimizer = torch.optim.AdamW(
             self._own.values(),
             lr=plan.learning_rate,
@@ -101,13 +108,18 @@ class Trainer:
         else:
             self._measure()
 
+    @property
+    def goal(self) -> int:
+        """Positions to see."""
+        return self._plan.positions
+
     def run(self) -> Iterator[int]:
         """Take one step after the other; yields the positions seen so far."""
-        for batch in self._batches():
+        for texts in self._batches():
             if self.positions >= self._plan.positions:
                 break
             began = time.monotonic()
-            self._step(batch)
+            self._step(texts)
             self._seconds += time.monotonic() - began
             self._batch += 1
             if self._due():
@@ -127,14 +139,13 @@ class Trainer:
             "place": (self._epoch, self._batch, self._steps, self.positions, self._seconds),
             "curve": [astuple(point) for point in self.curve],
         }
-        scratch = self._checkpoint.with_suffix(".partial")
-        torch.save(state, scratch)
-        os.replace(scratch, self._checkpoint)
+        with replacing(self._checkpoint) as scratch:
+            torch.save(state, scratch)
         self._saved_at = time.monotonic()
 
     def _resume(self) -> None:
         state: dict[str, Any] = torch.load(
-            self._checkpoint, map_location=self._student.model.device, weights_only=True
+            self._checkpoint, map_location=self._learner.device, weights_only=True
         )
         with torch.no_grad():
             for name, parameter in self._own.items():
@@ -143,30 +154,25 @@ class Trainer:
         self._epoch, self._batch, self._steps, self.positions, self._seconds = state["place"]
         self.curve = [Point(*point) for point in state["curve"]]
 
-    def _batches(self) -> Iterator[Batch]:
-        """Batches from where the training stands, epoch after epoch."""
-        device = self._student.model.device
+    def _batches(self) -> Iterator[Sequence[Text]]:
+        """Texts of one step after another from where the training stands, epoch after epoch."""
         while True:
             groups = epoch(self._train, self._plan.batch_positions, self._seed())
-            for group in list(groups)[self._batch :]:
-                yield self._collate(group).to(device)
+            yield from list(groups)[self._batch :]
             self._epoch, self._batch = self._epoch + 1, 0
 
     def _seed(self) -> int:
         # Epochs use pairs of numbers: one for texts, the next for batches.
         return self._plan.seed * 1_000_003 + 2 * self._epoch
 
-    def _step(self, batch: Batch) -> None:
+    def _step(self, texts: Sequence[Text]) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate()
-        logits = law_logits(self._student, batch)
-        loss = loss_of(logits, batch, self._plan.variation)
-        torch.autograd.backward(loss)
+        self.positions += self._learner.learn(texts, self._seed())
         torch.nn.utils.clip_grad_norm_(self._own.values(), _LARGEST_GRADIENT)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._steps += 1
-        self.positions += batch.positions
 
     def _rate(self) -> float:
         plan = self._plan
@@ -177,14 +183,27 @@ class Trainer:
     def _due(self) -> bool:
         """Whether a point of the curve is due: closer together at the beginning."""
         last = self.curve[-1].positions
-        gap = min(max(last // 2, self._plan.positions // 256), self._plan.positions // _POINTS)
+        even = self._plan.positions // self._plan.points
+        gap = min(max(last // 2, even * 3 // 32), even)
         return self.positions - last >= max(1, gap)
 
     def _measure(self) -> None:
-        score = evaluate(self._student, self._held)
+        score = self._learner.score(self._held)
         self.curve.append(Point(self.positions, self._seconds, score.acceptance, score.greedy))
 
 
-def _vocab_size(student: Student) -> int:
-    size: int = student.model.config.get_text_config().vocab_size
-    return size
+def train(trainer: Trainer, reporter: Reporter) -> None:
+    """Run a trainer to its end; what `reporter` raises stops it, with a checkpoint."""
+    goal = trainer.goal
+    reporter.stage("training", goal, trainer.positions)
+    for positions in trainer.run():
+        try:
+            reporter.advance(min(positions, goal), _figures(trainer.curve[-1]))
+        except BaseException:
+            # Between two steps all is consistent; an error within one keeps the last checkpoint.
+            trainer.checkpoint()
+            raise
+
+
+def _figures(point: Point) -> str:
+    return f"held out: acceptance {point.acceptance:.3f}, greedy {point.greedy:.3f}"

@@ -12,34 +12,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from services.common.errors import StartError
-from services.distill.options import DistillOptions
+from services.common.whole_file import replacing
+from services.distill.options import WritingOptions
 
-#: Options that decide the result. The others change its speed, place or form at most.
-_DECIDING = (
-    "target",
-    "head_tokens",
-    "write",
-    "temperatures",
-    "prompt_tokens",
-    "answer_tokens",
-    "dtype",
-    "learning_rate",
-    "batch_positions",
-    "seed",
-)
+#: Options that decide the texts. The others change speed, place or form at most.
+_DECIDING = ("target", "write", "temperatures", "prompt_tokens", "answer_tokens", "dtype", "seed")
 _FILES = ("prompts", "openings")
 
 
-def plan_of(options: DistillOptions, layers: tuple[int, ...], weights: str) -> dict[str, Any]:
-    """What decides the result of these options, as JSON has it."""
+def plan_of(options: WritingOptions, weights: str, training: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the result of these options, as JSON has it; `training` is added to it."""
     plan: dict[str, Any] = {name: getattr(options, name) for name in _DECIDING}
-    plan |= {"train": options.positions, "layers": layers, "weights of the target": weights}
+    plan |= {**training, "weights of the target": weights}
     plan |= {f"content of {name}": _digest(getattr(options, name)) for name in _FILES}
     plan["content of exclude"] = sorted(str(_digest(path)) for path in options.exclude)
     known: dict[str, Any] = json.loads(json.dumps(plan))
@@ -106,6 +95,5 @@ def _typed(value: Any) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    scratch = path.with_suffix(".partial")
-    scratch.write_text(text)
-    os.replace(scratch, path)
+    with replacing(path) as scratch:
+        scratch.write_text(text)

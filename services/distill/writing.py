@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from services.common.engine import Engine, KVCache, Segment
-from services.distill.dialogue import Dialogue
+from services.common.engine.dialogue import Dialogue
 from services.distill.texts import LAW_TOKENS, Text
 
 

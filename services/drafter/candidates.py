@@ -20,11 +20,12 @@ no key comes twice if no two drafts of an epoch start at the same position.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from services.common.engine.noise import Stream, uniform
+from services.common.engine.noise import Stream, exponentials, uniform
 from services.common.engine.sampling import (
     Head,
     RowContext,
@@ -33,6 +34,7 @@ from services.common.engine.sampling import (
     choose,
     coupled_best,
     draw,
+    log_law,
     top_law,
 )
 from services.common.types import Proposal, SparseRow, VerifyMode
@@ -50,13 +52,15 @@ PROPOSALS = {
 class Place:
     """A node that wants `count` candidates, all of them below `vocab_size`.
 
-    `key`: epoch, drafter index, position and node of its draws.
+    `key`: epoch, drafter index, position and node of its draws. `weighed`: with
+    their weights; in GREEDY and COUPLED only.
     """
 
     row: RowContext
     count: int
     vocab_size: int
-    key: tuple[int, int, int, int]
+    key: tuple[int, int, int, int] = (0, 0, 0, 0)
+    weighed: bool = False
 
     def uniform(self, candidate: int) -> float:
         """The random number in [0, 1) that draws one candidate."""
@@ -85,10 +89,11 @@ def candidates_at(
 
 def _grouped(places: Sequence[Place]) -> Iterator[list[int]]:
     """Row numbers, gathered by what is done alike."""
-    groups: dict[tuple[Proposal, int, int], list[int]] = {}
+    groups: dict[tuple[Proposal, int, int, bool], list[int]] = {}
     for i, place in enumerate(places):
         rule = PROPOSALS[place.row.mode]
-        groups.setdefault((rule, place.vocab_size, place.count), []).append(i)
+        alike = (rule, place.vocab_size, place.count, place.weighed)
+        groups.setdefault(alike, []).append(i)
     yield from groups.values()
 
 
@@ -105,7 +110,32 @@ def _candidates(logits: Tensor, places: Sequence[Place], q_top: int, head: Head)
         chosen = best(logits, rows, count, head).tolist()
     else:
         chosen = coupled_best(logits, rows, count, head).tolist()
-    return [Level(tuple(token for token in row if token >= 0)) for row in chosen]
+    levels = [Level(tuple(token for token in row if token >= 0)) for row in chosen]
+    return _weighed(levels, logits, rows, head) if places[0].weighed else levels
+
+
+def _weighed(
+    levels: Sequence[Level], logits: Tensor, rows: Sequence[RowContext], head: Head
+) -> list[Level]:
+    """Levels with the weight of each candidate, heaviest first.
+
+    GREEDY: its probability. COUPLED: its share of the race q / E among the candidates.
+    """
+    laws = log_law(logits, rows, head).cpu()
+    return [
+        replace(level, weights=_weights(law, row, level.token_ids, head))
+        for law, row, level in zip(laws, rows, levels, strict=True)
+    ]
+
+
+def _weights(law: Tensor, row: RowContext, ids: tuple[int, ...], head: Head) -> tuple[float, ...]:
+    tokens = torch.tensor(ids, dtype=torch.int64)
+    columns, _ = head.columns(tokens.numpy())
+    mass = law[torch.from_numpy(columns)].double().exp()
+    if row.mode is VerifyMode.COUPLED:
+        mass = mass / exponentials(*row.place, tokens)
+        mass = mass / mass.sum()
+    return tuple(mass.tolist())
 
 
 def _drawn(logits: Tensor, places: Sequence[Place], q_top: int, head: Head) -> list[Level]:

@@ -9,7 +9,7 @@ Rules:
 
 1.  A comb stands in front of a text. It grows from the root down, and its shape
     depends on drawn tokens in one way: nothing is drafted after a trunk token
-    that ends the text. That token is part of the draft.
+    that ends the text, or the draft. That token is part of the draft.
 2.  What is built stays while the text and the epoch do. A comb that `advances`
     (its tokens are a function of the text) also outlives an epoch, and goes on
     from a text that took in trunk tokens and no others. All else drops it.
@@ -32,11 +32,15 @@ MAX_TREE_NODES = 256
 class Level:
     """The candidates at one node, in draw order, and the law they were drawn from.
 
-    The first one is the trunk's. No candidates: there was no finite law.
+    The first one is the trunk's. No candidates: there was no finite law. `confidence`:
+    the first one's probability by the raw law, `weights`: how likely each is thought to
+    be the target's, they fall; both where a method asks for them.
     """
 
     token_ids: tuple[int, ...]
     q: SparseRow | None = None
+    confidence: float = 1.0
+    weights: tuple[float, ...] = ()
 
 
 class Comb:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from services.common.errors import CallerError, InvalidRequest, NotFound, Overloaded
+from services.common.errors import CallerError, NotFound, Overloaded
 from services.common.steps import OnStep, StepEntry, StepRecord
 from services.common.types import (
     CloseDraft,
@@ -28,14 +28,17 @@ from services.common.types import (
     Role,
     SessionFailed,
     WorkerDescription,
-    sampled_capability,
-    tree_capability,
 )
-from services.drafter.protocol import Ask, Drafter, Proposed, SessionKey
+from services.drafter.admission import check_open
+from services.drafter.combined import Methods
+from services.drafter.protocol import Ask, Drafter, Proposed, SessionKey, capabilities, total
 from services.drafter.session import DraftSession
 
 Emit = Callable[[int, DrafterEvent], None]
 """(link number, event)."""
+
+MOST_TEXT = 1 << 25
+"""Tokens of all texts, as long as they may get: methods without K/V have no other bound."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,15 +49,16 @@ class _Entry:
     session: DraftSession
     drafter: Drafter
     traceparent: str
+    reserve: int
 
 
 class DrafterCore:
     """Serves the sessions of all links with one or more methods.
 
-    `drafters` maps method names to methods; a session that names none gets
-    the first. `max_window` caps every session's window. `clock` is in nanoseconds.
-    `on_step` is told of every call of a method. Nothing raises: what goes wrong
-    becomes a `SessionFailed` of its session.
+    `drafters`: methods by name; a session that names none gets the first, one that names
+    several gets them together. `max_window` caps every session's window, `lengthen` is for
+    several methods (see `combined`). `clock` is in nanoseconds. `on_step` is told of every
+    call of a method. Nothing raises: what goes wrong becomes its session's `SessionFailed`.
     """
 
     def __init__(
@@ -65,23 +69,26 @@ class DrafterCore:
         worker_id: str,
         version: str = "",
         max_window: int = 64,
+        lengthen: int = 0,
         on_step: OnStep | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._drafters = dict(drafters)
-        self._default = next(iter(self._drafters))
+        self._methods = Methods(drafters, lengthen)
         self._emit = emit
         self._worker = WorkerDescription(worker_id, Role.DRAFTER, version=version)
         self._max_window = max_window
         self._on_step = on_step
         self._clock = clock
         self._entries: dict[SessionKey, _Entry] = {}
+        self._reserved = 0
         self._steps = 0
         self._step_ms = 0.0
+        self._token_ms = 0.0
 
     # --- commands -------------------------------------------------------------
 
-    def handle(self, link: int, command: DrafterCommand) -> None:
+    def handle(self, link: int, command: DrafterCommand, _arrived: float = 0.0) -> None:
         """Absorb one command; no forward happens here."""
         key = (link, command.session)
         try:
@@ -114,20 +121,23 @@ class DrafterCore:
             return
         if known is None or known.session.epoch < opening.epoch:
             self._close(key)
-            drafter = self._drafters.get(opening.method or self._default)
+            drafter = self._methods.find(opening.method)
             if drafter is None or opening.mode not in drafter.modes:
-                self._refuse(key, opening)
+                self._refuse(key, opening, drafter)
                 return
             self._admit(key, opening, drafter)
         self._emit(key[0], DraftOpened(opening.session, opening.epoch))
 
     def _admit(self, key: SessionKey, opening: OpenDraft, drafter: Drafter) -> None:
-        if not opening.prompt:
-            raise InvalidRequest("prompt", "no tokens", "one token or more")
+        check_open(opening)
+        reserve = len(opening.prompt) + opening.sampling.max_tokens
+        if self._reserved + reserve > MOST_TEXT:
+            raise Overloaded(f"texts of {MOST_TEXT} tokens in all; {self._reserved} are taken")
         opening = replace(opening, window=self._window(opening.window))
         session = DraftSession(opening)
         drafter.open(key, opening)
-        self._entries[key] = _Entry(key, session, drafter, opening.traceparent)
+        self._entries[key] = _Entry(key, session, drafter, opening.traceparent, reserve)
+        self._reserved += reserve
 
     def _commit(self, key: SessionKey, command: CommitDraft) -> None:
         entry = self._entries.get(key)
@@ -141,6 +151,7 @@ class DrafterCore:
     def _close(self, key: SessionKey) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
+            self._reserved -= entry.reserve
             entry.drafter.close(key)
 
     def _window(self, window: int) -> int:
@@ -148,33 +159,40 @@ class DrafterCore:
 
     # --- the step -------------------------------------------------------------
 
+    def patience(self) -> float:
+        """None: a draft is wanted as soon as it can be."""
+        return 0.0
+
     def step(self) -> bool:
         """One drafting step for every session that owes drafts; False = nothing to do."""
         due = [entry for entry in self._entries.values() if entry.session.drafting]
         if not due:
-            return False
+            held = _by_drafter(list(self._entries.values()))
+            return any(drafter.idle(map(_ask, entries)) for drafter, entries in held)
         started = self._clock()
-        for drafter in {id(entry.drafter): entry.drafter for entry in due}.values():
-            self._draft(drafter, [entry for entry in due if entry.drafter is drafter])
+        if not sum(self._draft(drafter, entries) for drafter, entries in _by_drafter(due)):
+            return False
         self._steps += 1
         self._step_ms = (self._clock() - started) / 1e6
         return True
 
-    def _draft(self, drafter: Drafter, due: Sequence[_Entry]) -> None:
+    def _draft(self, drafter: Drafter, due: Sequence[_Entry]) -> bool:
+        """One call of a method; False if all of its sessions wait for something else."""
         ready = [entry for entry in due if entry.session.room > 0]
         for entry in due:
             if entry.session.room == 0:
                 self._absorb(entry, Proposed(final=True), 0.0)
         if not ready:
-            return
+            return True
         started = self._clock()
         proposals = self._propose(drafter, [_ask(entry) for entry in ready])
         elapsed = self._clock() - started
-        served = [(entry, done) for entry, done in zip(ready, proposals, strict=True) if done]
+        pairs = zip(ready, proposals, strict=True)
+        served = [(entry, done) for entry, done in pairs if done and not done.waits]
         for entry, proposed in served:
-            share = 0.0 if proposed.fed else elapsed / 1e6 / len(ready)
-            self._absorb(entry, proposed, share)
+            self._absorb(entry, proposed, self._spent(proposed, elapsed / 1e6))
         self._trace(elapsed, served)
+        return len(served) > 0 or len(ready) < len(due) or None in proposals
 
     def _propose(self, drafter: Drafter, asks: list[Ask]) -> list[Proposed | None]:
         """All sessions together, or, if that fails, each alone; None for a failed one."""
@@ -187,22 +205,32 @@ class DrafterCore:
                 return [None]
         return [proposal for ask in asks for proposal in self._propose(drafter, [ask])]
 
+    def _spent(self, proposed: Proposed, elapsed_ms: float) -> float:
+        """What drafting took of the session's time; what was prepared, as if it were drafted now.
+
+        All of the step's time, however many sessions shared it: each of them waited for it.
+        """
+        if proposed.prepared:
+            return self._token_ms * len(proposed.tree)
+        if len(proposed.tree):
+            self._token_ms = elapsed_ms / len(proposed.tree)
+        return 0.0 if proposed.fed else elapsed_ms
+
     def _absorb(self, entry: _Entry, proposed: Proposed, draft_ms: float) -> None:
         draft = entry.session.absorb(proposed.tree, proposed.final, draft_ms)
         if draft is not None:
             self._emit(entry.key[0], draft)
 
     def _trace(self, elapsed_ns: int, served: Sequence[tuple[_Entry, Proposed]]) -> None:
-        if self._on_step is not None:
+        if self._on_step is not None and served:
             ended = time.time_ns()
             entries = tuple(_step_entry(entry, proposed) for entry, proposed in served)
             self._on_step(StepRecord(ended - elapsed_ns, ended, entries))
 
     # --- failures -------------------------------------------------------------
 
-    def _refuse(self, key: SessionKey, opening: OpenDraft) -> None:
-        method = opening.method or self._default
-        drafter = self._drafters.get(method)
+    def _refuse(self, key: SessionKey, opening: OpenDraft, drafter: Drafter | None) -> None:
+        method = opening.method or next(iter(self._drafters))
         message = f"method {method!r} does not draft in mode {opening.mode.name}"
         if drafter is None:
             message = f"no method {method!r} here; there is {', '.join(self._drafters)}"
@@ -228,14 +256,14 @@ class DrafterCore:
 
     def progress(self) -> Progress:
         """Steps so far and the load now; `queued_tokens` are those owed and not drafted."""
-        usages = [drafter.usage() for drafter in self._drafters.values()]
+        kv = total([drafter.usage() for drafter in self._drafters.values()])
         sessions = [entry.session for entry in self._entries.values()]
         return Progress(
             steps=self._steps,
             sessions=len(sessions),
             queued_tokens=sum(session.room for session in sessions if session.drafting),
-            kv_tokens_used=sum(usage.used for usage in usages),
-            kv_tokens_capacity=sum(usage.capacity for usage in usages),
+            kv_tokens_used=kv.used,
+            kv_tokens_capacity=kv.capacity,
             step_ms=self._step_ms,
         )
 
@@ -245,19 +273,16 @@ class DrafterCore:
         Capabilities: `<method>:sampled` draws its drafts and sends their law,
         `<method>:tree` drafts several candidates per node.
         """
-        able = tuple(_capabilities(self._drafters))
+        able = tuple(capabilities(self._drafters))
         worker = replace(self._worker, methods=tuple(self._drafters), capabilities=able)
         for drafter in self._drafters.values():
             worker = drafter.describe(worker)
         return worker
 
 
-def _capabilities(drafters: Mapping[str, Drafter]) -> Iterator[str]:
-    for name, drafter in drafters.items():
-        if drafter.samples:
-            yield sampled_capability(name)
-        if drafter.trees:
-            yield tree_capability(name)
+def _by_drafter(entries: Sequence[_Entry]) -> Iterator[tuple[Drafter, list[_Entry]]]:
+    for drafter in {id(entry.drafter): entry.drafter for entry in entries}.values():
+        yield drafter, [entry for entry in entries if entry.drafter is drafter]
 
 
 def _ask(entry: _Entry) -> Ask:
@@ -273,9 +298,8 @@ def _ask(entry: _Entry) -> Ask:
 
 
 def _step_entry(entry: _Entry, proposed: Proposed) -> StepEntry:
-    drafted = len(proposed.tree)
-    kind, tokens = ("prefill", proposed.fed) if proposed.fed else ("draft", drafted)
-    return StepEntry(entry.key[1], kind, tokens, traceparent=entry.traceparent)
+    tokens = proposed.fed or len(proposed.tree)
+    return StepEntry(entry.key[1], proposed.kind, tokens, traceparent=entry.traceparent)
 
 
 def _reason(error: Exception) -> FailureReason:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from services.common.core_thread import CoreThread
 from services.common.host import Emit, WorkerHost
+from services.common.serving import Served
 from services.common.telemetry import StepTracer
 from services.common.types import DrafterCommand, DrafterEvent, Role
-from services.common.worker import installed_version, run_host, tracing
+from services.common.worker import installed_version, run_worker, tracing
 from services.drafter.core import DrafterCore
+from services.drafter.protocol import Drafter
 from services.drafter.registry import build
 from services.drafter.settings import DrafterSettings
 
@@ -17,14 +22,18 @@ def run(settings: DrafterSettings) -> int:
     Raises `StartError` when it cannot start.
     """
     with tracing(settings, Role.DRAFTER) as tracer:
-        return run_host(settings, make_host(settings, tracer), tracer)
+        host = make_host(settings, build(settings), tracer)
+        tracer.watch({"drafter": host.progress})
+        return run_worker(settings, Served(host, host.describe()))
 
 
 def make_host(
-    settings: DrafterSettings, tracer: StepTracer | None = None
+    settings: DrafterSettings,
+    drafters: Mapping[str, Drafter],
+    tracer: StepTracer | None = None,
+    thread: CoreThread | None = None,
 ) -> WorkerHost[DrafterCommand, DrafterEvent]:
-    """The host of a core with the methods of the settings, not started."""
-    drafters = build(settings)
+    """The host of a core with these methods, not started; `thread`: one to share."""
 
     def make_core(emit: Emit) -> DrafterCore:
         return DrafterCore(
@@ -33,7 +42,8 @@ def make_host(
             worker_id=settings.worker_id,
             version=installed_version(),
             max_window=settings.max_window,
-            on_step=tracer.on_step if tracer is not None else None,
+            lengthen=settings.lengthen,
+            on_step=tracer.on_step("drafter") if tracer is not None else None,
         )
 
-    return WorkerHost(make_core)
+    return WorkerHost(make_core, thread=thread)

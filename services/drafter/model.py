@@ -13,31 +13,41 @@ knows; the text may hold any.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 import torch
 from torch import Tensor
 
-from services.common.engine import Engine, Segment
+from services.common.engine import Forwards, KVCache, Segment
 from services.common.engine.sampling import PartHead
 from services.common.errors import InvalidRequest
-from services.common.types import OpenDraft, WorkerDescription
+from services.common.types import OpenDraft, VerifyMode, WorkerDescription
+from services.drafter.borrowing import Borrowing
+from services.drafter.branches import PrepareFigures, PrepareRules
 from services.drafter.candidates import PROPOSALS, Place, candidates_at
-from services.drafter.comb import Level
+from services.drafter.comb import MAX_TREE_NODES, Level
+from services.drafter.draft_graph import GraphRules
+from services.drafter.graph_state import NODES_IN_KV, GraphFigures, GraphSession
 from services.drafter.model_state import ModelSession
+from services.drafter.preparing import Preparing
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
+from services.drafter.stepping import Feed, Stepping
+from services.drafter.tree_growth import GrowthPlan
+
+TREE_RULES = GraphRules(max_nodes=MAX_TREE_NODES, sibling_share=0.0, leaf_weight=0.0, repeat=None)
+"""A tree: nothing is merged, and the shape alone says what is left out."""
+_TREE_MODES = (VerifyMode.GREEDY, VerifyMode.COUPLED)
 
 
 @dataclass(frozen=True, slots=True)
-class _Feed:
-    """Part of one step: `tokens` of a session enter its KV."""
+class Part:
+    """One session's part of a step."""
 
     ask: Ask
-    session: ModelSession
-    tokens: Sequence[int]
-    complete: bool
-    """Text and trunk end with these tokens: what follows them can be chosen."""
+    session: Stepping
+    fed: Feed
 
 
 class ModelDrafter:
@@ -54,12 +64,31 @@ class ModelDrafter:
     samples = True
     trees = True
 
-    def __init__(self, engine: Engine, *, step_tokens: int = 512, q_top: int = 64) -> None:
+    def __init__(
+        self,
+        engine: Forwards,
+        *,
+        step_tokens: int = 512,
+        q_top: int = 64,
+        trees: Callable[[], GrowthPlan] | None = None,
+        borrowing: Borrowing | None = None,
+        prepare: PrepareRules | None = None,
+    ) -> None:
+        """`trees`: makes what decides how far trees grow in GREEDY and COUPLED, each its own.
+
+        Without it every tree is a comb. `borrowing`: the sessions draft from K/V of the
+        verifier that runs on `engine`, too; they have combs only. `prepare`: idle moments
+        go into what verdicts may bring, for chains in GREEDY and COUPLED; see `branches`.
+        """
         self._engine = engine
+        self._borrowing = borrowing
+        self._plans = {} if trees is None else {mode: trees() for mode in _TREE_MODES}
+        self.figures = GraphFigures()
         self._step_tokens = step_tokens
         self._q_top = q_top
         self._head = None if engine.head_ids is None else PartHead(engine.head_ids)
-        self._sessions: dict[SessionKey, ModelSession] = {}
+        self._sessions: dict[SessionKey, Stepping] = {}
+        self._preparing = None if prepare is None else Preparing(engine, prepare, self._levels)
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         """Bound to the draft model and its tokenizer."""
@@ -76,8 +105,16 @@ class ModelDrafter:
         )
 
     def usage(self) -> KVUsage:
-        """The engine's KV budget."""
-        return KVUsage(self._engine.kv_tokens_used, self._engine.kv_tokens_capacity)
+        """The engine's KV budget; zeros where that is its verifier's."""
+        if self._borrowing is not None:
+            return KVUsage()
+        engine = self._engine
+        return KVUsage(engine.kv_tokens_used, engine.kv_tokens_capacity, engine)
+
+    @property
+    def prepared(self) -> PrepareFigures:
+        """What idle moments gave so far."""
+        return PrepareFigures() if self._preparing is None else self._preparing.figures
 
     def open(self, key: SessionKey, opening: OpenDraft) -> None:
         """Reserve KV for prompt and max_tokens; the prompt is fed by the next steps.
@@ -88,8 +125,8 @@ class ModelDrafter:
         vocab_size = min(opening.vocab_size or self._engine.vocab_size, self._engine.vocab_size)
         self._check(opening.prompt, vocab_size)
         longest = len(opening.prompt) + opening.sampling.max_tokens
-        cache = self._engine.new_cache(min(longest, self._engine.max_context_length))
-        self._sessions[key] = ModelSession(opening, cache, vocab_size)
+        reserve = min(longest, self._engine.max_context_length)
+        self._sessions[key] = self._session(key, opening, reserve, vocab_size)
 
     def rewind(self, key: SessionKey, length: int) -> None:
         """KV of what was replaced is dropped: a length change."""
@@ -100,16 +137,57 @@ class ModelDrafter:
         session = self._sessions.pop(key, None)
         if session is not None:
             session.cache.free()
+        if self._borrowing is not None:
+            self._borrowing.close(key)
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
         """The next level of every session whose text is in KV by now."""
-        able = {ask.key: self._servable(ask) for ask in asks}
-        feeds = self._plan([ask for ask in asks if able[ask.key]])
-        answers = {feed.ask.key: answer for feed, answer in self._draft(feeds)}
-        # Whoever was fed nothing waits for a later step, or can never be fed.
-        return [answers.get(ask.key, Proposed(final=not able[ask.key])) for ask in asks]
+        answers = _given({ask.key: self._held(ask) for ask in asks})
+        answers |= self._ready([ask for ask in asks if ask.key not in answers])
+        parts = self._plan([ask for ask in asks if ask.key not in answers])
+        answers |= {part.ask.key: answer for part, answer in self._draft(parts)}
+        # Whoever was fed nothing waits for a later step.
+        return [answers.get(ask.key, Proposed()) for ask in asks]
+
+    def idle(self, asks: Iterable[Ask]) -> bool:
+        """Prepare for what verdicts may bring, all sessions in one forward."""
+        if self._preparing is None:
+            return False
+        sessions = ((ask, self._sessions[ask.key]) for ask in asks)
+        return self._preparing.step(
+            [
+                (ask, session, session.branches)
+                for ask, session in sessions
+                if isinstance(session, ModelSession) and session.branches is not None
+            ]
+        )
 
     # --- decide ---------------------------------------------------------------
+
+    def _session(
+        self, key: SessionKey, opening: OpenDraft, reserve: int, vocab_size: int
+    ) -> Stepping:
+        """A new session with KV for a text of `reserve` tokens."""
+        longest = self._engine.max_context_length
+        plan = self._plans.get(opening.mode)
+        if plan is None or opening.num_candidates == 1:
+            cache = self._cache(key, opening, reserve)
+            branches = self._preparing.branches(opening, cache) if self._preparing else None
+            return ModelSession(opening, cache, vocab_size, longest, branches)
+        cache = self._engine.new_cache(reserve + NODES_IN_KV)
+        return GraphSession(
+            opening, cache, vocab_size, longest, TREE_RULES, plan, self.figures, by_rank=True
+        )
+
+    def _cache(self, key: SessionKey, opening: OpenDraft, reserve: int) -> KVCache:
+        """KV of a session's own, or what it has until it can borrow."""
+        if self._borrowing is not None:
+            return self._borrowing.open(key, opening, reserve)
+        return self._engine.new_cache(reserve)
+
+    def _ready(self, asks: Sequence[Ask]) -> dict[SessionKey, Proposed]:
+        """The drafts that need no step."""
+        return _given({ask.key: self._sessions[ask.key].drafted(ask) for ask in asks})
 
     def _check(self, prompt: Sequence[int], vocab_size: int) -> None:
         limit = self._engine.max_context_length
@@ -118,59 +196,71 @@ class ModelDrafter:
         if max(prompt) >= vocab_size:
             raise InvalidRequest("prompt", max(prompt), f"token ids below {vocab_size}")
 
-    def _servable(self, ask: Ask) -> bool:
-        """Whether text fits the draft model's context and vocabulary, and may be drafted."""
+    def _held(self, ask: Ask) -> Proposed | None:
+        """The answer to an ask that nothing can be drafted for, now or from this text."""
         session = self._sessions[ask.key]
         session.follow(ask)
+        if self._borrowing is not None:
+            held = self._borrowing.held(ask, session)
+            if held is not None:
+                return held
         if len(ask.text) > self._engine.max_context_length or not session.may_draft(ask):
-            return False
-        return max(ask.text[session.cache.length :], default=0) < session.vocab_size
+            return Proposed(final=True)
+        unknown = max(ask.text[session.cache.length :], default=0) >= session.vocab_size
+        return Proposed(final=True) if unknown else None
 
-    def _plan(self, asks: Sequence[Ask]) -> list[_Feed]:
+    def _plan(self, asks: Sequence[Ask]) -> list[Part]:
         """Who is fed how much: drafting sessions whole, then prompts in order of opening."""
         ready = [ask for ask in asks if self._sessions[ask.key].caught_up]
         filling = [ask for ask in asks if not self._sessions[ask.key].caught_up]
-        feeds = [self._feed(ask, self._step_tokens) for ask in ready]
-        left = self._step_tokens - sum(len(feed.tokens) for feed in feeds)
+        parts = [self._part(ask, self._step_tokens) for ask in ready]
+        left = self._step_tokens - sum(len(part.fed.token_ids) for part in parts)
         # A quarter is kept for prompts: however many sessions draft, a new one gets in.
         left = max(left, self._step_tokens // 4, 1)
         for ask in filling:
             if left > 0:
-                feeds.append(self._feed(ask, left))
-                left -= len(feeds[-1].tokens)
-        return feeds
+                parts.append(self._part(ask, left))
+                left -= len(parts[-1].fed.token_ids)
+        return parts
 
-    def _feed(self, ask: Ask, most: int) -> _Feed:
+    def _part(self, ask: Ask, most: int) -> Part:
         session = self._sessions[ask.key]
-        return _Feed(ask, session, *session.feed(ask, most))
+        return Part(ask, session, session.feed(ask, most))
 
     # --- compute --------------------------------------------------------------
 
-    def _draft(self, feeds: Sequence[_Feed]) -> Iterator[tuple[_Feed, Proposed]]:
-        """Run one forward and choose a level for each session that was fed whole."""
-        rows = self._engine.forward([_segment(feed) for feed in feeds])
-        for feed in feeds:
-            feed.session.caught_up = feed.complete
-        places = [feed.session.place(feed.ask) for feed in feeds if feed.complete]
-        levels = iter(self._levels(rows, places))
-        for feed in feeds:
-            yield feed, self._answer(feed, next(levels)) if feed.complete else _filling(feed)
+    def _draft(self, parts: Sequence[Part]) -> Iterator[tuple[Part, Proposed]]:
+        """Run one forward and choose candidates for each session that was fed whole."""
+        rows = self._forward(parts)
+        for part in parts:
+            part.session.entered(part.fed)
+        places = [part.session.places(part.ask) if part.fed.rows else [] for part in parts]
+        levels = iter(self._levels(rows, list(chain.from_iterable(places))))
+        for part in parts:
+            own = list(islice(levels, part.fed.rows))
+            yield part, self._answer(part, own)
+
+    def _forward(self, parts: Sequence[Part]) -> list[Tensor]:
+        """Logits for each part, in order."""
+        return self._engine.forward([segment_of(part) for part in parts])
 
     def _levels(self, rows: Sequence[Tensor], places: Sequence[Place]) -> list[Level]:
         if not places:
             return []
         return candidates_at(torch.cat(list(rows)), places, self._q_top, self._head)
 
-    def _answer(self, feed: _Feed, level: Level) -> Proposed:
-        """The draft that this level completes; without a finite law, nothing more either."""
-        tree = feed.session.absorb(level, feed.ask, self._engine.max_context_length)
-        return Proposed() if tree is None else Proposed(tree, final=not level.token_ids)
+    def _answer(self, part: Part, levels: Sequence[Level]) -> Proposed:
+        if not levels:
+            return Proposed(fed=len(part.fed.token_ids))
+        return part.session.absorb(levels, part.ask)
 
 
-def _segment(feed: _Feed) -> Segment:
-    first_row = len(feed.tokens) - 1 if feed.complete else len(feed.tokens)
-    return Segment(feed.session.cache, feed.tokens, logits_from=first_row)
+def _given(answers: Mapping[SessionKey, Proposed | None]) -> dict[SessionKey, Proposed]:
+    return {key: answer for key, answer in answers.items() if answer is not None}
 
 
-def _filling(feed: _Feed) -> Proposed:
-    return Proposed(fed=len(feed.tokens))
+def segment_of(part: Part) -> Segment:
+    """What a part brings into its session's KV, with logits where something is chosen."""
+    fed = part.fed
+    first_row = len(fed.token_ids) - fed.rows
+    return Segment(part.session.cache, fed.token_ids, fed.parents, first_row, fed.base)

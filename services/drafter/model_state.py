@@ -17,28 +17,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.common.engine import KVCache
-from services.common.engine.sampling import History, RowContext, wants_history
+from services.common.engine.sampling import History, RowContext
 from services.common.types import DraftTree, OpenDraft
+from services.drafter.branches import CHOICES, Branches
 from services.drafter.candidates import PROPOSALS, Place
 from services.drafter.comb import MAX_TREE_NODES, Comb, Level
-from services.drafter.protocol import Ask
+from services.drafter.counts import TextCounts
+from services.drafter.protocol import Ask, Proposed
+from services.drafter.stepping import Feed
 
 
 class ModelSession:
     """One session of the model drafter; proposes ids below `vocab_size` only."""
 
-    def __init__(self, opening: OpenDraft, cache: KVCache, vocab_size: int) -> None:
+    def __init__(
+        self,
+        opening: OpenDraft,
+        cache: KVCache,
+        vocab_size: int,
+        longest: int,
+        branches: Branches | None = None,
+    ) -> None:
+        """`longest`: most tokens that the draft model takes.
+
+        `branches`: what is prepared for the session; of chains that are matched exactly only.
+        """
         self.cache = cache
+        self.branches = branches
         self.vocab_size = vocab_size
         self.caught_up = False
         """Its prompt is in KV."""
         self._mode = opening.mode
         self._seed = opening.seed
         self._drafter_index = opening.drafter_index
-        self._prompt_length = len(opening.prompt)
+        self._longest = longest
         self._sampling = opening.sampling
         self._count = max(1, min(opening.num_candidates, vocab_size, MAX_TREE_NODES))
-        self._history = History(opening.prompt) if wants_history(self._sampling) else None
+        self._counts = TextCounts(opening)
         self._comb = Comb(advances=opening.mode.exact_match)
         self._drawn = (-1, -1)
         """Epoch and position where the last draft that was drawn starts."""
@@ -47,16 +62,30 @@ class ModelSession:
 
     def rewind(self, length: int) -> None:
         """The first `length` tokens of the text stay."""
-        self.cache.rollback(min(self.cache.length, length))
+        if self.branches is not None:
+            self.branches.rewind(length)
+        if not self._branching:
+            self.cache.rollback(min(self.cache.length, length))
         self._comb.rewind(length)
-        if self._history is not None:
-            kept = max(0, length - self._prompt_length)
-            self._history.rewind(min(self._history.output_length, kept))
+        self._counts.rewind(length)
 
     def follow(self, ask: Ask) -> None:
         """Keep of the draft and of KV what is right for the text as it is now."""
         right = self._comb.follow(ask.text, ask.epoch)
-        self.cache.rollback(min(self.cache.length, right))
+        if self._branching:
+            assert self.branches is not None
+            self.branches.follow(ask)
+        else:
+            self.cache.rollback(min(self.cache.length, right))
+
+    @property
+    def _branching(self) -> bool:
+        return self.branches is not None and self.branches.standing
+
+    @property
+    def unsent(self) -> list[int]:
+        """First candidates of a draft in the making."""
+        return self._comb.trunk if self._comb.levels else []
 
     def may_draft(self, ask: Ask) -> bool:
         """Whether a draft may start here, or one has: the key rule."""
@@ -64,54 +93,86 @@ class ModelSession:
             return True
         return (ask.epoch, ask.position) > self._drawn
 
-    def feed(self, ask: Ask, most: int) -> tuple[tuple[int, ...], bool]:
+    def drafted(self, ask: Ask) -> Proposed | None:
+        """What was prepared for this text; every other level takes a step."""
+        tokens = self.branches.drafted(ask) if self.branches is not None else ()
+        if not tokens:
+            return None
+        return Proposed(DraftTree(tokens, proposal=PROPOSALS[self._mode]), prepared=True)
+
+    def feed(self, ask: Ask, most: int) -> Feed:
         """At most `most` tokens for KV, and whether nothing is left after them."""
+        if self.branches is not None:
+            self.branches.settle(ask.text)
         trunk, size = self._comb.trunk, len(ask.text)
         start = min(self.cache.length, size + len(trunk) - 1)
         tokens = (*ask.text[start : start + most], *trunk[max(0, start - size) :])[:most]
         self.cache.rollback(start)
-        return tokens, start + len(tokens) == size + len(trunk)
+        return Feed(tokens, start + len(tokens) == size + len(trunk))
+
+    def entered(self, feed: Feed) -> None:
+        """It is in KV."""
+        self.caught_up = feed.complete
+
+    def give_up_branches(self, ask: Ask) -> None:
+        """Prepare nothing any more."""
+        if self.branches is not None:
+            self.branches.settle(ask.text)
+            self.branches = None
 
     # --- the draft --------------------------------------------------------------
 
-    def place(self, ask: Ask) -> Place:
+    def places(self, ask: Ask) -> list[Place]:
         """Where the next level stands: after the text and the trunk."""
         comb = self._comb
         if not comb.levels:
             self._drawn = (ask.epoch, ask.position)
-        path = tuple(comb.trunk)
-        row = RowContext(
-            self._mode,
-            self._sampling,
-            self._seed,
-            ask.position + len(path),
-            self._counted(ask.text),
-            path,
-        )
+        row = self._row(ask.position, tuple(comb.trunk), self._counts.of(ask.text))
+        if self.branches is not None:
+            return [self._weighed(row)]
         key = (ask.epoch, self._drafter_index, ask.position, comb.node)
-        return Place(row, self._count, self.vocab_size, key)
+        return [Place(row, self._count, self.vocab_size, key)]
 
-    def absorb(self, level: Level, ask: Ask, longest: int) -> DraftTree | None:
-        """Take a level in; the draft if it was the last one, None if there is more to come.
+    def branch_places(self, ask: Ask) -> list[Place]:
+        """The tokens of branches that are being fed."""
+        assert self.branches is not None
+        root = ask.committed_length
+        self._counts.rewind(root)
+        counted = self._counts.of(ask.text[:root])
+        start = root - ask.prompt_length
+        return [self._weighed(self._row(start, path, counted)) for path in self.branches.paths()]
 
-        The draft model takes `longest` tokens. A level without candidates ends the
-        draft, and so does a trunk token that ends the text.
+    def _row(self, start: int, path: tuple[int, ...], counted: History | None) -> RowContext:
+        """The row after `path`, which begins at the output's place `start`."""
+        place = start + len(path)
+        return RowContext(self._mode, self._sampling, self._seed, place, counted, path)
+
+    def _weighed(self, row: RowContext) -> Place:
+        return Place(row, min(CHOICES, self.vocab_size), self.vocab_size, weighed=True)
+
+    def absorb(self, levels: Sequence[Level], ask: Ask) -> Proposed:
+        """Take a level in; the draft if it was the last one, nothing yet if there is more to come.
+
+        A level that `ends` the draft is its last one, and so is one whose trunk token
+        ends the text.
         """
+        [level] = levels
+        if self.branches is not None and level.token_ids:
+            level = self.branches.note(ask, level)
         if level.token_ids:
             self._comb.add(level)
-        depth = self._depth(ask, longest)
-        ended = not level.token_ids or level.token_ids[0] in self._sampling.stop_token_ids
+        depth = self._depth(ask)
+        ended = self.ends(level) or level.token_ids[0] in self._sampling.stop_token_ids
         if not ended and len(self._comb.levels) < depth:
-            return None
-        return self._comb.take(depth, PROPOSALS[self._mode])
+            return Proposed()
+        tree = self._comb.take(depth, PROPOSALS[self._mode])
+        return Proposed(tree, final=self.ends(level))
 
-    def _depth(self, ask: Ask, longest: int) -> int:
+    def ends(self, level: Level) -> bool:
+        """Whether nothing is drafted after this level until more is committed."""
+        return not level.token_ids
+
+    def _depth(self, ask: Ask) -> int:
         if self._count == 1:
             return 1
-        return min(ask.room, MAX_TREE_NODES // self._count, longest - len(ask.text) + 1)
-
-    def _counted(self, text: Sequence[int]) -> History | None:
-        """Token counts of the whole text, where a penalty needs them."""
-        if self._history is not None:
-            self._history.extend(text[self._prompt_length + self._history.output_length :])
-        return self._history
+        return min(ask.room, MAX_TREE_NODES // self._count, self._longest - len(ask.text) + 1)

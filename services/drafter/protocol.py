@@ -9,11 +9,18 @@ one that catches up with `Ask.text` cannot skip a token or take one twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.common.types import DraftTree, OpenDraft, VerifyMode, WorkerDescription
+from services.common.types import (
+    DraftTree,
+    OpenDraft,
+    VerifyMode,
+    WorkerDescription,
+    sampled_capability,
+    tree_capability,
+)
 
 SessionKey = tuple[int, str]
 """(link number, session id): two orchestrators may use the same session id."""
@@ -49,21 +56,42 @@ class Proposed:
     A chain becomes part of the text at once (cut after a stop token and at
     `room`); a tree does not, and nothing is asked after it until a commit.
     No tokens and not `final`: not there yet, ask again (a prompt in chunks, a
-    tree in the making). `final`: nothing more can be drafted from this text. `fed`: tokens of a
-    prompt that entered KV without completing it, for the trace.
+    tree in the making). `final`: nothing more can be drafted from this text. `waits`: not
+    before something happens elsewhere in this process. `fed`: tokens of a prompt that
+    entered KV without completing it, for the trace. `prepared`: the tokens were drafted
+    before they were asked for, in idle moments.
     """
 
     tree: DraftTree = field(default_factory=DraftTree)
     final: bool = False
     fed: int = 0
+    waits: bool = False
+    prepared: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What it is in the trace."""
+        if self.fed:
+            return "prefill"
+        return "prepared" if self.prepared else "draft"
 
 
 @dataclass(frozen=True, slots=True)
 class KVUsage:
-    """Tokens a method holds reserved and can hold; zeros for a method without KV."""
+    """Tokens a method holds reserved and can hold; zeros for a method without KV.
+
+    `budget`: whose they are. Methods on one engine say the same, and count once.
+    """
 
     used: int = 0
     capacity: int = 0
+    budget: object = None
+
+
+def total(usages: Sequence[KVUsage]) -> KVUsage:
+    """All of them together, each budget once."""
+    distinct = {id(usage.budget or usage): usage for usage in usages}.values()
+    return KVUsage(sum(one.used for one in distinct), sum(one.capacity for one in distinct))
 
 
 class Drafter(Protocol):
@@ -106,3 +134,19 @@ class Drafter(Protocol):
         An exception leaves every session as it was: the core asks again for
         each session alone, and closes those that fail alone.
         """
+
+    def idle(self, asks: Iterable[Ask]) -> bool:
+        """Use a moment in which no session owes a draft; False = nothing to do before a command.
+
+        A command that comes meanwhile waits, so it is short: a forward at most. `asks`:
+        sessions of this method, whose `room` may be 0. Raises nothing.
+        """
+
+
+def capabilities(drafters: Mapping[str, Drafter]) -> Iterator[str]:
+    """What these methods, by name, are able to beside drafting greedy chains."""
+    for name, drafter in drafters.items():
+        if drafter.samples:
+            yield sampled_capability(name)
+        if drafter.trees:
+            yield tree_capability(name)

@@ -6,52 +6,219 @@ numpy. It hands the method its own few numbers, never the settings.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from services.common.errors import StartError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from services.common.engine import Engine, Forwards
+    from services.common.engine.lending import Lending
+    from services.drafter.borrowing import Borrowing
+    from services.drafter.phrases import Archive
     from services.drafter.protocol import Drafter
     from services.drafter.settings import DrafterSettings
+    from services.drafter.tree_growth import GrowthPlan
+
+_log = logging.getLogger(__name__)
 
 
-def _model(settings: DrafterSettings) -> Drafter:
-    from services.common.engine import Engine, ModelSpec, pin
+class Beside:
+    """What a drafter in its verifier's process is given: the engine, and its sessions' K/V."""
+
+    def __init__(self, load: Callable[[], Engine], lending: Lending) -> None:
+        """`load` is called once, when the engine is asked for first."""
+        self._load = load
+        self.lending = lending
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The verifier's."""
+        return self._load()
+
+
+class Engines:
+    """What the methods of one drafter run on, each loaded once and shared by them."""
+
+    def __init__(self, settings: DrafterSettings, beside: Beside | None) -> None:
+        self._settings, self._beside = settings, beside
+        self._target: Engine | None = None
+
+    @cached_property
+    def draft(self) -> Forwards:
+        """The draft model."""
+        if self._settings.synthetic is not None:
+            return _synthetic(self._settings, self._settings.synthetic)
+        return _load(self._settings, self._settings.draft or "", self._settings.draft_base)
+
+    def target(self, name: str) -> Engine:
+        """The target: the verifier's own where that is in this process."""
+        if self._beside is not None:
+            return self._beside.engine
+        if self._target is None:
+            self._target = _load(self._settings, name)
+        return self._target
+
+    def borrowing(self) -> Borrowing | None:
+        """The loans of one method; None without a verifier in this process."""
+        if self._beside is None:
+            return None
+        from services.drafter.borrowing import Borrowing
+
+        return Borrowing(self._beside.lending, self._beside.engine)
+
+
+def _growth(settings: DrafterSettings) -> Callable[[], GrowthPlan]:
+    """What makes trees as large as pays, for the costs of the settings."""
+    from services.drafter.tree_growth import MeasuredGrowth, TreeCosts
+
+    costs = TreeCosts(
+        settings.tree_node_cost, settings.tree_level_cost, settings.tree_nodes, settings.tree_depth
+    )
+    return lambda: MeasuredGrowth(costs)
+
+
+def _model(settings: DrafterSettings, engines: Engines) -> Drafter:
+    from services.drafter.branches import PrepareRules
     from services.drafter.model import ModelDrafter
+
+    rules = PrepareRules(settings.prepare_tokens, settings.prepare_rows, settings.prepare_depth)
+    return ModelDrafter(
+        engines.draft,
+        step_tokens=settings.step_tokens,
+        q_top=settings.q_top,
+        trees=_growth(settings) if settings.tree == "measured" else None,
+        prepare=rules if rules.tokens else None,
+    )
+
+
+def _graph(settings: DrafterSettings, engines: Engines) -> Drafter:
+    from services.drafter.draft_graph import GraphRules
+    from services.drafter.graph import GraphDrafter
+
+    rules = GraphRules(
+        max_nodes=settings.graph_nodes,
+        sibling_share=settings.graph_sibling_share,
+        leaf_weight=settings.graph_leaf_weight,
+        repeat=settings.graph_repeat if settings.graph_repeat >= 0 else None,
+    )
+    return GraphDrafter(
+        engines.draft, rules, plan=_growth(settings), step_tokens=settings.step_tokens
+    )
+
+
+def _skip(settings: DrafterSettings, engines: Engines) -> Drafter:
+    from services.common.engine.skipping import every_second, mask_for
+    from services.drafter.exits import Exit
+    from services.drafter.mask_search import MaskSearch, SearchRules
+    from services.drafter.skip import SkipDrafter
+
+    file, target = settings.skip_mask, settings.target or ""
+    mask = None if file is None else mask_for(file, target, settings.cache_dir)
+    engine = engines.target(target)
+    if mask is None:
+        mask = every_second(engine.num_layers)
+        _log.warning("skip leaves out every second layer; `paceline tune-skip` finds a better set")
+    return SkipDrafter(
+        engine,
+        mask,
+        Exit(settings.skip_threshold, settings.skip_adaptive),
+        step_tokens=settings.step_tokens,
+        q_top=settings.q_top,
+        borrowing=engines.borrowing(),
+        search=MaskSearch(mask, SearchRules(settings.skip_share)) if settings.skip_search else None,
+    )
+
+
+def _lookahead(settings: DrafterSettings, engines: Engines) -> Drafter:
+    from services.common.engine.lookahead import lookahead_for
+    from services.drafter.lookahead import LookaheadDrafter
+
+    name = settings.lookahead or ""
+    lookahead, target = lookahead_for(name, settings.target, settings.cache_dir)
+    engine = engines.target(target)
+    engine.give_soft_tokens(lookahead.embeddings)
+    return LookaheadDrafter(
+        engine,
+        step_tokens=settings.step_tokens,
+        q_top=settings.q_top,
+        borrowing=engines.borrowing(),
+        riding=settings.lookahead_riding,
+    )
+
+
+def _synthetic(settings: DrafterSettings, file: Path) -> Forwards:
+    from services.common.engine import pin
+    from services.common.synthetic.engine import draft_engine
+    from services.common.synthetic.spec import read_spec
+
+    pin(settings.threads, settings.cpus)
+    return draft_engine(read_spec(file), settings.kv_capacity_tokens)
+
+
+def _load(settings: DrafterSettings, model: str, base: str | None = None) -> Engine:
+    from services.common.engine import Engine, ModelSpec, pin
 
     threads = settings.threads or len(settings.cpus) or None
     pin(threads, settings.cpus)
     spec = ModelSpec(
-        model=settings.draft or "",
+        model=model,
         dtype=settings.dtype,
         device=settings.device,
         threads=threads,
         kv_capacity_tokens=settings.kv_capacity_tokens,
         max_context=settings.max_context,
         cache_dir=settings.cache_dir,
-        base=settings.draft_base,
+        base=base,
     )
-    engine = Engine.load(spec)
-    return ModelDrafter(engine, step_tokens=settings.step_tokens, q_top=settings.q_top)
+    return Engine.load(spec)
 
 
-def _ngram(settings: DrafterSettings) -> Drafter:
+def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:
     from services.drafter.ngram import NgramDrafter
+    from services.drafter.phrases import PhraseLimits, PhrasePool
 
-    return NgramDrafter(settings.ngram_min, settings.ngram_max)
+    limits = PhraseLimits(
+        settings.ngram_min,
+        settings.ngram_max,
+        settings.phrase_length,
+        per_scope=settings.phrases_per_tenant,
+        capacity=settings.phrases,
+    )
+    pool = PhrasePool(limits)
+    return NgramDrafter(settings.ngram_min, settings.ngram_max, pool, _archive(settings))
 
 
-METHODS: Mapping[str, Callable[[DrafterSettings], Drafter]] = {"model": _model, "ngram": _ngram}
+def _archive(settings: DrafterSettings) -> Archive | None:
+    if settings.phrase_redis is None:
+        return None
+    from services.drafter.archive import RedisArchive
+
+    return RedisArchive(settings.phrase_redis, ttl_s=settings.phrase_ttl)
 
 
-def build(settings: DrafterSettings) -> dict[str, Drafter]:
+METHODS: Mapping[str, Callable[[DrafterSettings, Engines], Drafter]] = {
+    "model": _model,
+    "skip": _skip,
+    "lookahead": _lookahead,
+    "graph": _graph,
+    "ngram": _ngram,
+}
+
+
+def build(settings: DrafterSettings, beside: Beside | None = None) -> dict[str, Drafter]:
     """The methods that the settings ask for, by name; the first is the default.
 
+    `beside`: the verifier whose process this is; left out: a process of its own.
     Raises `StartError` for an unknown method, or a model that does not load.
     """
     names = settings.method_names
     for name in names:
         if name not in METHODS:
             raise StartError(f"method: {name!r} is unknown; there is {', '.join(METHODS)}")
-    return {name: METHODS[name](settings) for name in names}
+    engines = Engines(settings, beside)
+    return {name: METHODS[name](settings, engines) for name in names}

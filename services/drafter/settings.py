@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from typing import Self
+from pathlib import Path
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from services.common.settings import WorkerSettings
+from services.common.types import split_methods
+
+NEED_DRAFT = ("model", "graph")
+"""Methods that run a draft model."""
 
 
 class DrafterSettings(WorkerSettings):
@@ -15,19 +20,61 @@ class DrafterSettings(WorkerSettings):
 
     draft: str | None = Field(
         None,
-        description="draft model of the method `model`: "
+        description="draft model of the methods `model` and `graph`: "
         "Hugging Face id, folder with safetensors, .gguf file, folder that `paceline distill` "
         "wrote, or smollm2-135m-instruct-draft",
+    )
+    target: str | None = Field(
+        None,
+        description="target model, for the methods `skip` and `lookahead`, which draft with it: as "
+        "the verifiers have it; `lookahead` finds it by the name that its file gives, too",
+    )
+    skip_mask: Path | None = Field(
+        None,
+        description="file from `paceline tune-skip`: the sub-layers that `skip` leaves out; "
+        "left out: every second layer",
+    )
+    skip_threshold: float = Field(
+        0.6,
+        ge=0,
+        le=1,
+        description="a token less likely than this ends a draft of `skip`; 0 = none does",
+    )
+    skip_adaptive: bool = Field(
+        True, description="let the threshold of `skip` follow the acceptance of each session"
+    )
+    skip_search: bool = Field(
+        False,
+        description="let `skip` look for a better set of sub-layers, on its sessions' texts, "
+        "whenever no draft is owed",
+    )
+    skip_share: float = Field(
+        0.45,
+        gt=0,
+        lt=1,
+        description="share of the sub-layers between the first and the last layer that the sets "
+        "it looks at leave out",
     )
     draft_base: str | None = Field(
         None,
         description="model that a distilled draft model was made from, where that is not found "
         "by the name it had then",
     )
+    lookahead: str | None = Field(
+        None,
+        description="look-ahead embeddings of the method `lookahead`: a file that "
+        "`paceline train-lookahead` wrote, or smollm2-135m-instruct-lookahead",
+    )
+    lookahead_riding: bool = Field(
+        True,
+        description="beside its verifier, let `lookahead` draft on the verifier's forwards alone, "
+        "and run none of its own",
+    )
     method: str = Field(
         "",
         description="drafting methods, joined by commas, the default one first; "
-        "left out: `model` with a draft model, else `ngram`",
+        "left out: `model` with a draft model, `lookahead` with look-ahead embeddings, "
+        "else `ngram`",
     )
     step_tokens: int = Field(
         512, ge=1, description="prompt tokens that one step takes in beside drafting"
@@ -42,8 +89,84 @@ class DrafterSettings(WorkerSettings):
     max_window: int = Field(
         64, ge=1, description="most tokens drafted ahead of a session's committed text"
     )
+    lengthen: int = Field(
+        0,
+        ge=0,
+        description="places at the end of a window where methods named together draft in the "
+        "opposite order: with method model,ngram a model's draft ends in a copy or a phrase",
+    )
+    prepare_tokens: int = Field(
+        8,
+        ge=0,
+        le=256,
+        description="tokens that `model` prepares for each session while it waits for a verdict, "
+        "in greedy and coupled verification: what follows where the target may say another "
+        "token than was drafted; 0 = none",
+    )
+    prepare_depth: int = Field(
+        4, ge=1, le=64, description="most of them behind one token that the target may say"
+    )
+    prepare_rows: int = Field(
+        4,
+        ge=1,
+        le=64,
+        description="most of them in one step, of all sessions; a draft that comes to be "
+        "owed meanwhile waits for that step",
+    )
     ngram_min: int = Field(2, ge=1, description="shortest n-gram that `ngram` looks up")
     ngram_max: int = Field(4, ge=1, description="longest n-gram that `ngram` looks up")
+    tree: Literal["comb", "measured"] = Field(
+        "measured",
+        description="trees of `model` in greedy and coupled verification: as pays most by what "
+        "was accepted so far, or a chain with candidates beside it",
+    )
+    tree_nodes: int = Field(16, ge=1, le=256, description="most nodes of a tree")
+    tree_depth: int = Field(8, ge=1, le=64, description="most levels of a tree")
+    tree_level_cost: float = Field(
+        0.2,
+        ge=0,
+        description="what a step of the draft model takes, as a share of a verification "
+        "without draft tokens",
+    )
+    tree_node_cost: float = Field(
+        0.02, ge=0, description="what each node of a tree adds to it, as a share, too"
+    )
+    graph_nodes: int = Field(
+        64, ge=1, le=1024, description="most nodes of one draft graph of `graph`"
+    )
+    graph_sibling_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="a candidate is dropped below this share of the best beside it",
+    )
+    graph_leaf_weight: float = Field(
+        0.05, ge=0, le=1, description="nothing is drafted after a candidate less likely than this"
+    )
+    graph_repeat: int = Field(
+        1,
+        ge=-1,
+        le=8,
+        description="tokens in front of two equal candidates that must be equal, too, for `graph` "
+        "to draft what follows them once; -1: it never does",
+    )
+    phrase_length: int = Field(
+        8, ge=1, le=64, description="most tokens of one phrase that `ngram` learns"
+    )
+    phrases_per_tenant: int = Field(
+        32_768, ge=1, description="phrases of one tenant's outputs that `ngram` remembers"
+    )
+    phrases: int = Field(
+        262_144, ge=1, description="phrases of all tenants that `ngram` remembers, ~0.4 KB each"
+    )
+    phrase_redis: str | None = Field(
+        None,
+        description="URL of a Redis where `ngram` keeps outputs (token ids, not of ephemeral "
+        "sessions) for its next start; left out: phrases go with the process",
+    )
+    phrase_ttl: float = Field(
+        86_400.0, gt=0, description="seconds that a tenant's outputs stay there after the last one"
+    )
     worker_id: str = Field(
         default_factory=lambda: f"drafter-{secrets.token_hex(4)}",
         min_length=1,
@@ -54,16 +177,41 @@ class DrafterSettings(WorkerSettings):
     def _consistent(self) -> Self:
         if self.ngram_min > self.ngram_max:
             raise ValueError(f"ngram_min {self.ngram_min} is above ngram_max {self.ngram_max}")
-        if self.draft is None and "model" in self.method_names:
-            raise ValueError("draft: the method model needs a draft model")
+        if self.lengthen and len(self.method_names) < 2:
+            raise ValueError(f"lengthen: {self.lengthen} needs several methods, as model,ngram")
+        if "ngram" not in self.method_names and self.phrase_redis is not None:
+            raise ValueError(f"phrase_redis: given, but method {self.method} keeps no phrases")
+        drafting = [name for name in self.method_names if name in NEED_DRAFT]
+        if self.draft is not None and self.synthetic is not None:
+            raise ValueError(f"synthetic: no model runs, and --draft {self.draft} is given")
+        if self.draft is None and self.synthetic is None and drafting:
+            raise ValueError(f"draft: the method {drafting[0]} needs a draft model")
         if self.draft is None and self.draft_base is not None:
             raise ValueError(f"draft_base: {self.draft_base} is given without a draft model")
-        if self.draft is not None and "model" not in self.method_names:
+        if self.draft is not None and not drafting:
             raise ValueError(f"draft: {self.draft} is given, but method {self.method} needs none")
+        return self
+
+    @model_validator(mode="after")
+    def _drafts_with_the_target(self) -> Self:
+        names = self.method_names
+        if self.target is None and "skip" in names:
+            raise ValueError("target: the method skip needs the target model")
+        if self.skip_mask is not None and "skip" not in names:
+            raise ValueError(f"skip_mask: {self.skip_mask} is given without the method skip")
+        if self.skip_search and "skip" not in names:
+            raise ValueError("skip_search: given without the method skip")
+        if self.lookahead is None and "lookahead" in names:
+            raise ValueError("lookahead: the method lookahead needs look-ahead embeddings")
+        if self.lookahead is not None and "lookahead" not in names:
+            raise ValueError(f"lookahead: {self.lookahead} is given, but no method needs it")
         return self
 
     @property
     def method_names(self) -> tuple[str, ...]:
         """The methods to serve, the default one first."""
-        names = tuple(name.strip() for name in self.method.split(",") if name.strip())
-        return names or (("model",) if self.draft is not None else ("ngram",))
+        names = tuple(filter(None, split_methods(self.method)))
+        if names:
+            return names
+        given = {"model": self.draft or self.synthetic, "lookahead": self.lookahead}
+        return tuple(name for name, value in given.items() if value is not None) or ("ngram",)

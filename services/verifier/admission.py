@@ -5,20 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 
 from services.common.errors import Overloaded
+from services.common.sampling_checks import complaint
 from services.common.types import (
     DraftTree,
     FailureReason,
     OpenVerify,
-    ResolvedSampling,
     Verify,
-    VerifyMode,
 )
-
-MAX_LOGPROBS = 20
-MIN_TEMPERATURE = 1e-6
 
 _log = logging.getLogger(__name__)
 
@@ -67,29 +62,10 @@ def explain(error: Exception) -> tuple[FailureReason, str]:
 
 def _check_sampling(opening: OpenVerify, limits: Limits) -> None:
     sampling = opening.sampling
-    if opening.mode is not VerifyMode.GREEDY:
-        allowed = MIN_TEMPERATURE <= sampling.temperature < float("inf")
-        _require(allowed, f"sampling.temperature: {sampling.temperature} cannot be sampled from")
-    _require(0 < sampling.top_p <= 1, f"sampling.top_p: {sampling.top_p} is outside (0, 1]")
-    _require(0 <= sampling.min_p <= 1, f"sampling.min_p: {sampling.min_p} is outside [0, 1]")
-    _require(sampling.top_k >= 0, f"sampling.top_k: {sampling.top_k} is negative")
-    _require(sampling.max_tokens > 0, f"sampling.max_tokens: {sampling.max_tokens} is not positive")
-    shown = sampling.logprobs or 0
-    _require(0 <= shown <= MAX_LOGPROBS, f"sampling.logprobs: {shown} is outside 0..{MAX_LOGPROBS}")
-    _check_penalties(sampling)
+    problem = complaint(sampling, opening.mode)
+    _require(not problem, problem)
     _require_vocabulary("sampling.stop_token_ids", sampling.stop_token_ids, limits)
     _require_vocabulary("sampling.logit_bias", [token for token, _ in sampling.logit_bias], limits)
-
-
-def _check_penalties(sampling: ResolvedSampling) -> None:
-    for name in ("frequency_penalty", "presence_penalty"):
-        value = getattr(sampling, name)
-        _require(isfinite(value), f"sampling.{name}: {value} is not a number to subtract")
-    repetition = sampling.repetition_penalty
-    positive = 0 < repetition < float("inf")
-    _require(positive, f"sampling.repetition_penalty: {repetition} is not a positive number")
-    for token, bias in sampling.logit_bias:
-        _require(isfinite(bias), f"sampling.logit_bias[{token}]: {bias} is not a number to add")
 
 
 def _check_text(opening: OpenVerify, limits: Limits) -> None:

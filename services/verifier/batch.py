@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,20 @@ class Part:
         return len(self.segment.token_ids) if self.segment is not None else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the verdicts of a step tell of it; `started` is on the core's clock, in seconds."""
+
+    started: float
+    sessions: int
+    rows: int
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], started: float) -> Step:
+        """The step that consists of these parts."""
+        return cls(started, len(parts), sum(part.rows for part in parts))
+
+
 def block_part(session: VerifySession, task: Task) -> Part:
     """A block, fed after the text."""
     return Part(session, session.segment(task), task)
@@ -51,7 +66,9 @@ def judged(session: VerifySession, task: Task, logits: Tensor | None) -> Judged:
     retained = session.retained
     if retained is None:
         assert logits is not None
-        return Judged(session, task, logits)
+        rows = 1 + len(task.tree)
+        ahead = logits[rows:].clone() if len(logits) > rows else None
+        return Judged(session, task, logits[:rows], ahead)
     kept = retained[None]
     return Judged(session, task, kept if logits is None else torch.cat([kept, logits]))
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from itertools import count
 from typing import assert_never
 
 from torch import Tensor
 
-from services.common.engine import Engine
-from services.common.steps import OnStep, StepRecord
+from services.common.engine import Forwards
+from services.common.steps import StepRecord
 from services.common.types import (
     CloseVerify,
     FailureReason,
@@ -30,29 +30,17 @@ from services.common.types import (
     WorkerDescription,
 )
 from services.verifier.admission import Limits, Refusal, check_block, check_open, explain
-from services.verifier.batch import Part, block_part, judged, prompt_part, step_entry
+from services.verifier.batch import Part, Step, block_part, judged, prompt_part, step_entry
 from services.verifier.description import describe
+from services.verifier.gathering import Gathering
 from services.verifier.judging import Decision, Judged, decide
+from services.verifier.options import VerifierOptions
 from services.verifier.scheduling import PrefillPace, share_prefill
-from services.verifier.session import Block, Key, Task, VerifySession
+from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession
 from services.verifier.verdicts import decided, discarded, emitted, logprob_rows
 
 Emit = Callable[[int, VerifierEvent], None]
 """(link number, event)."""
-
-
-@dataclass(frozen=True, slots=True)
-class VerifierOptions:
-    """`max_step_tokens`: rows of one forward; `target_step_ms`: how long a prefill may make it.
-
-    `clock` is in seconds and only measures; no decision about a token depends on it.
-    """
-
-    max_step_tokens: int = 512
-    target_step_ms: float = 250.0
-    version: str = ""
-    clock: Callable[[], float] = time.perf_counter
-    on_step: OnStep | None = None
 
 
 class VerifierCore:
@@ -63,7 +51,7 @@ class VerifierCore:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Forwards,
         *,
         emit: Emit,
         worker_id: str,
@@ -76,20 +64,23 @@ class VerifierCore:
         self._limits = Limits(engine.vocab_size, engine.max_context_length)
         self._sessions: dict[Key, VerifySession] = {}
         self._pace = PrefillPace(self._options.target_step_ms, self._options.max_step_tokens)
+        self._gathering = Gathering(self._options.gather_ms)
         self._steps = 0
+        self._turns = count(1)
         self._recent_ms: deque[float] = deque(maxlen=16)
 
     # --- commands ---------------------------------------------------------------
 
-    def handle(self, link: int, command: VerifierCommand) -> None:
-        """Absorb one command; no forward happens here."""
+    def handle(self, link: int, command: VerifierCommand, arrived: float | None = None) -> None:
+        """Absorb one command; no forward happens here. `arrived` None: now."""
         key = (link, command.session)
+        arrived = self._options.clock() if arrived is None else arrived
         try:
             match command:
                 case OpenVerify():
-                    self._open(key, command)
+                    self._open(key, command, arrived)
                 case Verify():
-                    self._enqueue(key, command)
+                    self._enqueue(key, command, arrived)
                 case CloseVerify():
                     self._close(key)
                 case _:
@@ -102,7 +93,7 @@ class VerifierCore:
         for key in [key for key in self._sessions if key[0] == link]:
             self._close(key)
 
-    def _open(self, key: Key, opening: OpenVerify) -> None:
+    def _open(self, key: Key, opening: OpenVerify, arrived: float) -> None:
         known = self._sessions.get(key)
         if known is not None and not known.replaced_by(opening):
             if known.opened and known.opening.epoch == opening.epoch:
@@ -112,11 +103,13 @@ class VerifierCore:
         check_open(opening, self._limits)
         reserve = len(opening.prompt) + opening.sampling.max_tokens + opening.window
         cache = self._engine.new_cache(reserve)
-        session = VerifySession(key[0], opening, cache, self._options.clock())
+        session = VerifySession(key[0], opening, cache, arrived)
         self._sessions[key] = session
+        if self._options.lending is not None:
+            session.offer = self._options.lending.offer(key[1], cache, session.text)
         self._note_prefilled(session)
 
-    def _enqueue(self, key: Key, command: Verify) -> None:
+    def _enqueue(self, key: Key, command: Verify, arrived: float) -> None:
         session = self._sessions.get(key)
         if session is None:
             raise Refusal(FailureReason.UNKNOWN_SESSION, "no such session on this link")
@@ -124,7 +117,9 @@ class VerifierCore:
             self._answer_again(session, command)
             return
         check_block(command, session.opening.window, self._limits)
-        session.enqueue(Block(command, self._options.clock()))
+        if len(session.queue) >= MOST_QUEUED:
+            raise Refusal(FailureReason.INVALID, f"more than {MOST_QUEUED} blocks wait")
+        session.enqueue(Block(command, arrived))
 
     def _answer_again(self, session: VerifySession, command: Verify) -> None:
         if session.is_queued(command.round):
@@ -134,9 +129,23 @@ class VerifierCore:
 
     def _close(self, key: Key) -> None:
         if (session := self._sessions.pop(key, None)) is not None:
+            if self._options.lending is not None and session.offer is not None:
+                self._options.lending.withdraw(key[1], session.offer)
             session.cache.free()
 
     # --- the step ---------------------------------------------------------------
+
+    def patience(self) -> float:
+        """Seconds to wait before the next step for sessions about to come back; 0 = none."""
+        waiting = [own for own in self._sessions.values() if own.waits]
+        blocks = sum(own.queue[0].rows for own in waiting if own.queue)
+        full = blocks >= self._options.max_step_tokens
+        if full or not waiting or len(waiting) == len(self._sessions):
+            return self._gathering.idle()
+        prompts = sum(own.prefill_left for own in waiting)
+        rows = blocks + min(prompts, self._pace.room(blocks))
+        away = [own.habit for own in self._sessions.values() if not own.waits]
+        return self._gathering.patience(len(waiting), rows, away, self._options.clock())
 
     def step(self) -> bool:
         """One forward for every session with something to do; False = nothing to do."""
@@ -150,15 +159,20 @@ class VerifierCore:
         return True
 
     def _take_blocks(self) -> tuple[list[Part], int]:
-        """At most one block per session, oldest first; also how many were discarded."""
+        """At most one block per session; also how many were discarded.
+
+        Whoever was served longest ago comes first, then whose block is oldest: chained
+        blocks, which wait here while their session is served, gain it no larger share.
+        """
         waiting = [own for own in self._sessions.values() if own.opened and own.queue]
-        waiting.sort(key=lambda session: session.queue[0].arrived)
+        waiting.sort(key=lambda session: (session.served, session.queue[0].arrived))
         parts: list[Part] = []
         discards = used = 0
         for session in waiting:
             if used >= self._options.max_step_tokens:
                 break
             task, skipped = self._next_task(session)
+            session.served = next(self._turns)
             discards += skipped
             if task is not None:
                 parts.append(block_part(session, task))
@@ -206,6 +220,7 @@ class VerifierCore:
         fed = [part for part in parts if part.segment is not None]
         results = iter(self._forward(fed))
         blocks: list[Judged] = []
+        step = Step.of(parts, started)
         for part in parts:
             logits = next(results) if part.segment is not None else None
             if part.segment is not None and logits is None:
@@ -216,7 +231,7 @@ class VerifierCore:
                 self._note_prefilled(part.session)
         for block, decision in zip(blocks, self._decide(blocks), strict=True):
             if isinstance(decision, Decision):
-                self._conclude(block, decision, started, len(parts))
+                self._conclude(block, decision, step)
             else:
                 self._fail_session(block.session, decision)
 
@@ -229,23 +244,24 @@ class VerifierCore:
                 return [error]
         return [decision for block in blocks for decision in self._decide([block])]
 
-    def _conclude(self, block: Judged, decision: Decision, started: float, batch: int) -> None:
+    def _conclude(self, block: Judged, decision: Decision, step: Step) -> None:
         session, task = block.session, block.task
         tokens = emitted(task, decision)
         try:
             leaf = block.logits[decision.leaf_row]
             session.commit(task, decision.path, decision.final_token, leaf)
+            session.lend(block.ahead if decision.all_accepted else None)
             top = session.opening.sampling.logprobs
             logprobs = logprob_rows(block.logits, decision.path, tokens, top)
         except Exception as error:
             self._fail_session(session, error)
             return
-        verdict = replace(
-            decided(session, task, decision),
+        verdict = decided(session, task, decision)._replace(
             logprobs=logprobs,
-            queue_ms=(started - task.block.arrived) * 1e3,
-            verify_ms=(self._options.clock() - started) * 1e3,
-            batch_size=batch,
+            queue_ms=(step.started - task.block.arrived) * 1e3,
+            verify_ms=(self._options.clock() - step.started) * 1e3,
+            batch_size=step.sessions,
+            batch_rows=step.rows,
         )
         session.store(verdict)
         self._emit(session.key[0], verdict)
@@ -258,11 +274,17 @@ class VerifierCore:
             self._emit(session.key[0], opened)
 
     def _measure(self, parts: Sequence[Part], started: float, started_ns: int) -> None:
-        took = (self._options.clock() - started) * 1e3
+        ended = self._options.clock()
+        took = (ended - started) * 1e3
+        for part in parts:
+            if part.session.opened:
+                part.session.habit.answered(ended)
+        rows = sum(part.rows for part in parts)
+        self._gathering.stepped(rows, ended - started, ended)
         self._steps += 1
         self._recent_ms.append(took)
         if any(part.task is None for part in parts):
-            self._pace.observe(sum(part.rows for part in parts), took)
+            self._pace.observe(rows, took)
         if self._options.on_step is not None:
             entries = tuple(step_entry(part, started) for part in parts)
             self._options.on_step(StepRecord(started_ns, time.time_ns(), entries))

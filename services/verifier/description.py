@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from services.common.engine import Engine
+from services.common.engine import Forwards
 from services.common.types import Role, WorkerDescription
 
 CAPABILITIES = ("tree", "coupled", "greedy")
 
 
-def describe(engine: Engine, worker_id: str, version: str = "") -> WorkerDescription:
+def describe(engine: Forwards, worker_id: str, version: str = "") -> WorkerDescription:
     """The description of a verifier that runs `engine`."""
     return WorkerDescription(
         worker_id=worker_id,

@@ -31,11 +31,12 @@ class BrokenLaw(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A block with the logits [1 + draft tokens, V] of its rows."""
+    """A block with the logits [1 + draft tokens, V] of its rows, and [L, V] of rows ahead."""
 
     session: VerifySession
     task: Task
     logits: Tensor
+    ahead: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from services.common.engine import Engine, ModelSpec, pin
+from services.common.core_thread import CoreThread
+from services.common.engine import Engine, Forwards, ModelSpec, pin
+from services.common.engine.lending import Lending
 from services.common.errors import StartError
 from services.common.host import Emit, WorkerHost
+from services.common.serving import Served
 from services.common.telemetry import StepTracer
 from services.common.types import Role, VerifierCommand, VerifierEvent
-from services.common.worker import installed_version, run_host, tracing
-from services.verifier.core import VerifierCore, VerifierOptions
+from services.common.worker import installed_version, run_worker, tracing
+from services.verifier.core import VerifierCore
+from services.verifier.options import VerifierOptions
 from services.verifier.settings import VerifierSettings
 
 
@@ -18,15 +22,29 @@ def run(settings: VerifierSettings) -> int:
     Raises `StartError` when it cannot start.
     """
     with tracing(settings, Role.VERIFIER) as tracer:
-        pin(settings.threads, settings.cpus)
-        engine = Engine.load(_model_spec(settings))
-        return run_host(settings, make_host(settings, engine, tracer), tracer, engine.bundle)
+        engine = _synthetic(settings) if settings.synthetic else load_engine(settings)
+        host = make_host(settings, engine, tracer)
+        tracer.watch({"verifier": host.progress})
+        return run_worker(settings, Served(host, host.describe(), engine.bundle))
+
+
+def load_engine(settings: VerifierSettings) -> Engine:
+    """The target's engine, pinned as the settings say. Raises `StartError`."""
+    pin(settings.threads, settings.cpus)
+    return Engine.load(_model_spec(settings))
 
 
 def make_host(
-    settings: VerifierSettings, engine: Engine, tracer: StepTracer | None = None
+    settings: VerifierSettings,
+    engine: Forwards,
+    tracer: StepTracer | None = None,
+    thread: CoreThread | None = None,
+    lending: Lending | None = None,
 ) -> WorkerHost[VerifierCommand, VerifierEvent]:
     """The host of a core on `engine`, not started.
+
+    `thread`: one to share with a drafter on the same engine; `lending`: where that
+    drafter finds the K/V of the sessions.
 
     Raises `StartError` for a distilled drafter: it knows only a part of the
     vocabulary, so it has no law to judge by.
@@ -36,14 +54,25 @@ def make_host(
     options = VerifierOptions(
         max_step_tokens=settings.max_step_tokens,
         target_step_ms=settings.target_step_ms,
+        gather_ms=settings.gather_ms,
         version=installed_version(),
-        on_step=tracer.on_step if tracer is not None else None,
+        lending=lending,
+        on_step=tracer.on_step("verifier") if tracer is not None else None,
     )
 
     def make_core(emit: Emit) -> VerifierCore:
         return VerifierCore(engine, emit=emit, worker_id=settings.worker_id, options=options)
 
-    return WorkerHost(make_core)
+    return WorkerHost(make_core, thread=thread)
+
+
+def _synthetic(settings: VerifierSettings) -> Forwards:
+    from services.common.synthetic.engine import target_engine
+    from services.common.synthetic.spec import read_spec
+
+    assert settings.synthetic is not None
+    pin(settings.threads, settings.cpus)
+    return target_engine(read_spec(settings.synthetic), settings.kv_capacity_tokens)
 
 
 def _model_spec(settings: VerifierSettings) -> ModelSpec:

@@ -1,6 +1,6 @@
 """How much of each session's work goes into one step. Pure, except for what it measured.
 
-Blocks come first, oldest first; prompts share what is left of the token budget,
+Blocks come first, in turns; prompts share what is left of the token budget,
 so that a long one stalls nobody. The prefill share also shrinks to what the
 machine does in `target_ms`, since a worker in a long step looks stalled.
 """
@@ -15,7 +15,12 @@ _MEMORY = 0.7
 
 
 def share_prefill(left: Sequence[int], room: int) -> list[int]:
-    """Tokens to feed per prompt: `room` in equal parts; short prompts leave theirs to the rest."""
+    """Tokens to feed per prompt: `room` in equal parts; short prompts leave theirs to the rest.
+
+    Where there is less than a token for each, those opened first have one.
+    """
+    if room < len(left):
+        return [1] * room + [0] * (len(left) - room)
     shares = [0] * len(left)
     waiting = sorted(range(len(left)), key=left.__getitem__)
     for done, i in enumerate(waiting):

@@ -26,11 +26,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from services.common.engine import KVCache, Segment
+from services.common.engine.lending import Ahead, Offer
 from services.common.engine.sampling import History, wants_history
 from services.common.types import DraftTree, OpenVerify, Verdict, Verify
+from services.verifier.gathering import Habit
 from services.verifier.trees import cut, without_first
 
 KEPT_VERDICTS = 4
+MOST_QUEUED = 64
+"""Blocks of one session that wait; an orchestrator sends a handful."""
 
 Key = tuple[int, str]
 """(link number, session id)."""
@@ -42,6 +46,11 @@ class Block:
 
     command: Verify
     arrived: float
+
+    @property
+    def rows(self) -> int:
+        """Rows of a forward, as a rule."""
+        return 1 + len(self.command.tree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +82,14 @@ class VerifySession:
         self.epoch = opening.epoch
         self.opened = False
         self.text = [*opening.prompt, *opening.committed]
+        self.offer: Offer | None = None
+        """What a drafter in this process may borrow."""
         self.retained: Tensor | None = None
         self.history = _history(opening)
         self.queue: deque[Block] = deque()
+        self.served = 0
+        """When it was last its turn, among the turns of all sessions."""
+        self.habit = Habit()
         self._verdicts: dict[int, Verdict] = {}
         self._highest_round = 0
 
@@ -83,6 +97,11 @@ class VerifySession:
     def output_len(self) -> int:
         """Tokens generated so far."""
         return len(self.text) - len(self.opening.prompt)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has something for a step."""
+        return bool(self.queue) or not self.opened
 
     @property
     def prefill_left(self) -> int:
@@ -112,6 +131,7 @@ class VerifySession:
         self._highest_round = block.command.round
         self.epoch = max(self.epoch, block.command.epoch)
         self.queue.append(block)
+        self.habit.came(block.arrived, block.rows)
 
     def resolve(self, block: Block) -> Task | None:
         """What is left to verify of a block whose turn has come; None = discard it."""
@@ -152,7 +172,16 @@ class VerifySession:
         if self.retained is not None:
             return Segment(self.cache, tokens, parents) if tokens else None
         rows = None if parents is None else (-1, *(parent + 1 for parent in parents))
-        return Segment(self.cache, (self.text[-1], *tokens), rows)
+        return Segment(self.cache, (self.text[-1], *tokens, *self.look_ahead(task)), rows)
+
+    def look_ahead(self, task: Task) -> Sequence[int]:
+        """Look-ahead rows behind a block: for a chain that a token of the target's follows."""
+        if self.offer is None or self.retained is not None:
+            return ()
+        if task.tree.parents is not None or not task.always_emits:
+            return ()
+        left = self.opening.sampling.max_tokens - task.base_len - len(task.tree) - 1
+        return self.offer.look_ahead[: max(0, left)]
 
     def commit(self, task: Task, path: Sequence[int], final: int | None, leaf: Tensor) -> None:
         """Append the accepted nodes of `path` and the token after them.
@@ -172,6 +201,11 @@ class VerifySession:
         self.cache.rollback(len(self.text) - (final is not None))
         if self.history is not None:
             self.history.extend(emitted)
+
+    def lend(self, ahead: Tensor | None) -> None:
+        """Leave the logits [L, V] of look-ahead rows behind the text to whoever borrows."""
+        if self.offer is not None:
+            self.offer.ahead = None if ahead is None else Ahead(len(self.text), ahead)
 
     def store(self, verdict: Verdict) -> None:
         """Keep a verdict for duplicates of its round; the oldest ones are forgotten."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from services.common.settings import WorkerSettings
 
@@ -13,7 +14,7 @@ class VerifierSettings(WorkerSettings):
     """Run one verifier: it runs the target model and decides what is emitted."""
 
     target: str = Field(
-        min_length=1,
+        "",
         description="target model: Hugging Face id, folder with safetensors, .gguf file, "
         "or smollm2-135m-instruct",
     )
@@ -23,8 +24,22 @@ class VerifierSettings(WorkerSettings):
     target_step_ms: float = Field(
         250.0, gt=0, description="milliseconds that prompts may make a forward take"
     )
+    gather_ms: float = Field(
+        50.0,
+        ge=0,
+        description="most milliseconds that a step waits for sessions about to come back, "
+        "where more of them in one step save more than that; 0 = none",
+    )
     worker_id: str = Field(
         default_factory=lambda: f"verifier-{secrets.token_hex(4)}",
         min_length=1,
         description="name in the registry; left out: a random one",
     )
+
+    @model_validator(mode="after")
+    def _one_engine(self) -> Self:
+        if not self.target and self.synthetic is None:
+            raise ValueError("--target is needed (or PACELINE_TARGET)")
+        if self.target and self.synthetic is not None:
+            raise ValueError(f"synthetic: no model runs, and --target {self.target} is given")
+        return self

@@ -2,65 +2,103 @@
 
 Pure: a policy sees counts, clocks and past outcomes, never a token that was not
 sent (what may decide about a drawn token is part of losslessness). Policies are
-values; `observe` returns the next one.
+values; `observe` returns the next one, and the same outcomes lead to the same decisions.
 
-- `Adaptive` (`eager`): asynchronous, with k = 0, 1, ... draft tokens as pays best
-  by what was learned of drafts and rounds (`learned`, `plan`).
-- `Levels` (trees under `eager`): synchronous, as deep as pays best.
+- `Thompson` (`thompson`; Liu et al. 2024): asynchronous, with k = 0, 1, ... draft tokens
+  as pays best by what was learned of drafts and rounds (`learned`, `costs`, `plan`).
+- `Matched` (`matched`; PEARL, Liu et al. 2024): blocks that take as long to draft as to
+  verify, and none waited for after a rejection.
+- `Eager` (`eager`; AMUSD, McDanel 2024): whatever is there, as soon as the verifier is free.
 - `Fixed` (`fixed`; Leviathan et al. 2023): synchronous speculative decoding, k
   tokens a round, the drafter idle while the verifier works. A baseline.
-- `Eager` (`eager` without fallback; AMUSD, McDanel 2024): whatever is there, as soon
-  as the verifier is free. A baseline.
+- `Levels` (trees under any of the asynchronous ones): synchronous, as deep as pays best.
 
-A `Fallback` around them turns the drafter off while drafts do not pay. What a
-session learned is the `Experience` of those after it.
+`Chained` around an asynchronous one sends the next block before the verdict on the last; a
+`Fallback` turns the drafter off while drafts do not pay. What a session learned is the
+`Experience` of those after it.
 """
 
 from __future__ import annotations
 
-from orchestrator.core.pacing.adaptive import Adaptive, Levels
 from orchestrator.core.pacing.baselines import Eager, Fixed
+from orchestrator.core.pacing.chained import Chained
+from orchestrator.core.pacing.costs import RoundCosts
 from orchestrator.core.pacing.experience import Experience
 from orchestrator.core.pacing.learned import Learned
-from orchestrator.core.pacing.policy import Decision, Outcome, Policy, Send, View, Wait
+from orchestrator.core.pacing.levels import Levels
+from orchestrator.core.pacing.matched import Matched
+from orchestrator.core.pacing.policy import Decision, Flight, Outcome, Policy, Send, View, Wait
 from orchestrator.core.pacing.resting import Fallback
+from orchestrator.core.pacing.thompson import Thompson
 
 __all__ = [
+    "DEFAULT_POLICY",
     "POLICIES",
-    "Adaptive",
+    "Chained",
     "Decision",
     "Eager",
     "Experience",
     "Fallback",
     "Fixed",
+    "Flight",
     "Learned",
     "Levels",
+    "Matched",
     "Outcome",
     "Policy",
+    "RoundCosts",
     "Send",
+    "Thompson",
     "View",
     "Wait",
     "make_policy",
 ]
 
-POLICIES = ("eager", "fixed")
+POLICIES = ("thompson", "matched", "eager", "fixed")
+DEFAULT_POLICY = "thompson"
 
 
 def make_policy(
-    name: str, window: int, *, fallback: bool = True, exact: bool = True, trees: bool = False
+    name: str,
+    window: int,
+    *,
+    fallback: bool = True,
+    exact: bool = True,
+    trees: bool = False,
+    chained: bool = False,
+    seed: int = 0,
 ) -> Policy:
     """The policy of a name. `window` is the most tokens a drafter may be ahead.
 
     `exact`: drafts are matched exactly, so what the target says by itself shows
-    how good they are; `trees`: a draft is a tree. Raises ValueError for an
+    how good they are; `trees`: a draft is a tree; `chained`: several blocks of a session
+    may be at the verifier; `seed`: of what is drawn. Raises ValueError for an
     unknown name.
     """
     if name not in POLICIES:
         raise ValueError(f"unknown pacing {name!r}; known are {', '.join(POLICIES)}")
-    if name == "fixed" or (trees and not fallback):
-        # A tree is only there if it is waited for.
-        return Fallback(Fixed(window)) if fallback else Fixed(window)
-    if not fallback:
-        return Eager(window)
+    policy = (
+        _trees(name, window, exact, fallback)
+        if trees
+        else _chains(name, window, exact, seed, chained)
+    )
+    policy = Fallback(policy) if fallback else policy
+    return Chained(policy) if chained and name != "fixed" and not trees else policy
+
+
+def _chains(name: str, window: int, exact: bool, seed: int, chained: bool) -> Policy:
     learned = Learned(exact)
-    return Fallback(Levels(window, learned) if trees else Adaptive(window, learned))
+    match name:
+        case "thompson":
+            return Thompson(window, learned, seed, chained)
+        case "matched":
+            return Matched(window, learned)
+        case "eager":
+            return Eager(window)
+        case _:
+            return Fixed(window)
+
+
+def _trees(name: str, window: int, exact: bool, fallback: bool) -> Policy:
+    """A tree is only there if it is waited for."""
+    return Fixed(window) if name == "fixed" or not fallback else Levels(window, Learned(exact))

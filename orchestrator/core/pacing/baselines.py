@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, Wait
+from orchestrator.core.pacing.costs import blend
+from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, wait_for
 
 FIRST_PATIENCE = 0.05
 HOP_ALLOWANCE = 0.005
-
-
-def blend(mean: float, value: float, weight: float = 0.2) -> float:
-    """A running mean; 0 = nothing seen yet."""
-    return value if mean == 0.0 else mean + weight * (value - mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +27,7 @@ class Eager:
         """Send all there is; wait a moment for a first token."""
         if view.drafted or not view.drafting or view.room == 0:
             return Send(min(view.drafted, view.room))
-        until = view.idle_since + self._patience()
-        return Send(0) if view.now >= until else Wait(until)
+        return wait_for(view, self._patience()) or Send(0)
 
     def _patience(self) -> float:
         if self.round_ms == 0.0 or self.draft_ms == 0.0:
@@ -41,11 +36,10 @@ class Eager:
 
     def observe(self, outcome: Outcome) -> Eager:
         """Learn how long a drafted token and a round take."""
-        learned = replace(self, round_ms=blend(self.round_ms, outcome.round_ms))
+        draft_ms = self.draft_ms
         if outcome.draft_tokens and outcome.draft_ms:
-            per_token = outcome.draft_ms / outcome.draft_tokens
-            return replace(learned, draft_ms=blend(self.draft_ms, per_token))
-        return learned
+            draft_ms = blend(draft_ms, outcome.draft_ms / outcome.draft_tokens)
+        return Eager(self.window, draft_ms, blend(self.round_ms, outcome.round_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +53,13 @@ class Fixed:
     patience: float = 1.0
 
     def decide(self, view: View) -> Decision:
-        """Send when the block is full or cannot become fuller."""
+        """Send when the block is full or cannot become fuller; never while one is under way."""
+        if view.live:
+            return Send(0)
         wanted = min(self.window, view.room)
         if view.drafted >= wanted or not view.drafting:
             return Send(min(view.drafted, wanted))
-        until = view.idle_since + self.patience
-        return Send(min(view.drafted, wanted)) if view.now >= until else Wait(until)
+        return wait_for(view, self.patience) or Send(min(view.drafted, wanted))
 
     def observe(self, outcome: Outcome) -> Fixed:  # noqa: ARG002 - nothing to learn
         """Nothing is learned."""

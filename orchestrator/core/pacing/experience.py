@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from orchestrator.core.pacing.adaptive import Adaptive, Levels
+from orchestrator.core.pacing.chained import Chained
 from orchestrator.core.pacing.learned import SEED_WEIGHT, Learned
 from orchestrator.core.pacing.policy import Policy
-from orchestrator.core.pacing.resting import Fallback, Rate
+from orchestrator.core.pacing.resting import Fallback, Learner, Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,24 +19,27 @@ class Experience:
 
     def seeded(self, policy: Policy) -> Policy:
         """The policy of a new session: it starts from this, with limited weight."""
-        if not isinstance(policy, Fallback):
+        match policy:
+            case Chained(inner):
+                costs = self.learned.costs.capped(SEED_WEIGHT) if self.learned else policy.costs
+                return replace(policy, inner=self.seeded(inner), costs=costs)
+            case Fallback(inner):
+                return replace(
+                    policy, inner=self.seeded(inner), plain=self.plain.scaled(SEED_WEIGHT)
+                )
+        if self.learned is None or not isinstance(policy, Learner):
             return policy
-        plain = self.plain.scaled(SEED_WEIGHT)
-        return replace(policy, inner=self._told(policy.inner), plain=plain)
-
-    def _told(self, inner: Policy) -> Policy:
-        if self.learned is None or not isinstance(inner, Adaptive | Levels):
-            return inner
-        return inner.told(self.learned.weakened())
+        return policy.told(self.learned.weakened())
 
     def joined(self, policy: Policy) -> Experience:
         """With what a session found out that ends with this policy."""
-        if not isinstance(policy, Fallback):
+        match policy:
+            case Chained(inner):
+                return self.joined(inner)
+            case Fallback(inner):
+                plain = policy.plain if policy.plain.rounds else self.plain
+                return replace(self.joined(inner), plain=plain)
+        if not isinstance(policy, Learner) or not policy.learned.costs.known:
             return self
-        plain = policy.plain if policy.plain.rounds else self.plain
-        if not isinstance(policy.inner, Adaptive | Levels):
-            return replace(self, plain=plain)
-        learned = policy.inner.learned
-        if not learned.line.weight:
-            return replace(self, plain=plain)
-        return Experience(self.learned.joined(learned) if self.learned else learned, plain)
+        learned = self.learned.joined(policy.learned) if self.learned else policy.learned
+        return replace(self, learned=learned)

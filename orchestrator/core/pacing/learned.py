@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from random import Random
+from typing import NamedTuple
 
-from orchestrator.core.pacing.baselines import blend
+from orchestrator.core.pacing.costs import RoundCosts, blend
 from orchestrator.core.pacing.policy import Outcome
+from services.common.line import KEEP
 
-KEEP = 0.95
-"""What a round leaves of the weight of those before it: about twenty of them count."""
 PRIOR_HITS = 0.5
 PRIOR_WEIGHT = 1.0
 SEED_WEIGHT = 6.0
 """Most rounds that what another session saw counts for."""
 FIRST_HOP_MS = 2.0
 LONGEST_HOP_MS = 1_000.0
+CERTAIN = 1e9
+LEAST = 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """Discounted hits among discounted tries."""
 
     hits: float = 0.0
@@ -34,6 +35,13 @@ class Share:
         """Between 0 and 1; `prior` counts as a few tries."""
         return (self.hits + PRIOR_WEIGHT * prior) / (self.tries + PRIOR_WEIGHT)
 
+    def drawn(self, prior: float, source: Random) -> Share:
+        """A share whose rate is drawn from what the hits leave possible (a beta law)."""
+        hits = self.hits + PRIOR_WEIGHT * prior
+        misses = self.tries + PRIOR_WEIGHT - hits
+        rate = source.betavariate(max(hits, LEAST), max(misses, LEAST))
+        return Share(rate * CERTAIN, CERTAIN)
+
     def capped(self, tries: float) -> Share:
         """The same rate with at most this weight."""
         kept = min(1.0, tries / self.tries) if self.tries else 1.0
@@ -44,66 +52,7 @@ class Share:
         return Share(self.hits / 2 + newer.hits, self.tries / 2 + newer.tries)
 
 
-STIFFNESS = 2.0
-FIRST_SLOPE = 0.04
-OUTLIER = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Milliseconds of a round with n levels of draft tokens: `at(n)` = a + b n, b >= 0.
-
-    Discounted least squares, drawn towards the slope of before: rounds that are
-    all of one width say nothing of b, and leave it as it is. A round that takes
-    several times what was expected counts as twice as long: one stall does not
-    mislead, a change is learned within a few rounds.
-    """
-
-    weight: float = 0.0
-    mean_n: float = 0.0
-    mean_ms: float = 0.0
-    # Discounted sums of squares and products around the means.
-    spread: float = 0.0
-    product: float = 0.0
-    slope: float = 0.0
-
-    def add(self, n: int, ms: float) -> Line:
-        """The line with one more round."""
-        if self.weight == 0.0:
-            return Line(1.0, n, ms, slope=FIRST_SLOPE * ms / (1 + FIRST_SLOPE * n))
-        ms = min(ms, OUTLIER * self.at(n))
-        weight = KEEP * self.weight + 1.0
-        off_n, off_ms = n - self.mean_n, ms - self.mean_ms
-        old = KEEP * self.weight / weight
-        spread = KEEP * self.spread + old * off_n * off_n
-        product = KEEP * self.product + old * off_n * off_ms
-        slope = (product + STIFFNESS * self.slope) / (spread + STIFFNESS)
-        return Line(
-            weight,
-            self.mean_n + off_n / weight,
-            self.mean_ms + off_ms / weight,
-            spread,
-            product,
-            max(0.0, slope),
-        )
-
-    def at(self, n: int) -> float:
-        """Milliseconds of a round of n levels; never less than a tenth of the mean."""
-        return max(self.mean_ms + self.slope * (n - self.mean_n), 0.1 * self.mean_ms)
-
-    def capped(self, weight: float) -> Line:
-        """The same line with at most this weight."""
-        kept = min(1.0, weight / self.weight) if self.weight else 1.0
-        return replace(
-            self,
-            weight=kept * self.weight,
-            spread=kept * self.spread,
-            product=kept * self.product,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(NamedTuple):
     """What a session, or all sessions before it, found out about one kind of drafts.
 
     `first` and `later`: how often the first draft token of a block is accepted, and
@@ -114,63 +63,76 @@ class Learned:
     """
 
     exact: bool = True
-    first: Share = field(default_factory=Share)
-    later: Share = field(default_factory=Share)
-    guess: Share = field(default_factory=Share)
-    line: Line = field(default_factory=Line)
+    first: Share = Share()
+    later: Share = Share()
+    guess: Share = Share()
+    costs: RoundCosts = RoundCosts()
     draft_ms: float = 0.0
     hop_ms: float = FIRST_HOP_MS
 
     def add(self, outcome: Outcome) -> Learned:
         """One round more, with the drafter at work."""
-        line = self.line.add(outcome.depth, outcome.round_ms)
-        return replace(self, line=line)._hits(outcome)._times(outcome)
+        draft_ms, hop_ms = self._times(outcome)
+        return Learned(self.exact, *self._hits(outcome), self.costs.add(outcome), draft_ms, hop_ms)
 
-    def _hits(self, outcome: Outcome) -> Learned:
-        first, later = self.first, self.later
+    def _hits(self, outcome: Outcome) -> tuple[Share, Share, Share]:
+        """`first`, `later` and `guess` after the round."""
+        first, later, guess = self.first, self.later, self.guess
         if outcome.draft_tokens:
             tree = outcome.levels is not None
             first = first.add(*(_level_hits(outcome) if tree else _first_hits(outcome)))
             later = later.add(*(_trunk_hits(outcome) if tree else _later_hits(outcome)))
         if outcome.guessed is None:
-            return replace(self, first=first, later=later)
+            return first, later, guess
+        hit = int(outcome.guessed)
         if not self.exact:
-            guess = self.guess.add(int(outcome.guessed), 1)
-            return replace(self, first=first, later=later, guess=guess)
+            return first, later, guess.add(hit, 1)
         if outcome.draft_tokens:
-            return replace(self, first=first, later=later.add(int(outcome.guessed), 1))
-        return replace(self, first=first.add(int(outcome.guessed), 1), later=later)
+            return first, later.add(hit, 1), guess
+        return first.add(hit, 1), later, guess
 
-    def _times(self, outcome: Outcome) -> Learned:
-        per_level = self.draft_ms
-        if outcome.depth and outcome.draft_ms:
-            per_level = blend(self.draft_ms, outcome.draft_ms / outcome.depth)
+    def _times(self, outcome: Outcome) -> tuple[float, float]:
+        """`draft_ms` and `hop_ms` after the round."""
+        per_level, depth = self.draft_ms, outcome.depth
+        if depth and outcome.draft_ms:
+            per_level = blend(self.draft_ms, outcome.draft_ms / depth)
+        elif outcome.tail_ms:
+            # Nothing need be sent to learn what a draft takes.
+            per_level = blend(self.draft_ms, outcome.tail_ms)
         # Beyond drafting, what the wait for a whole block took is the way there and back.
-        hop = outcome.waited_ms - per_level * max(1, outcome.depth)
+        hop = outcome.waited_ms - per_level * max(1, depth)
         if outcome.waited_ms == 0.0 or hop < -0.5 * per_level:
-            return replace(self, draft_ms=per_level)
-        hop = min(max(0.0, hop), LONGEST_HOP_MS)
-        return replace(self, draft_ms=per_level, hop_ms=blend(self.hop_ms, hop))
+            return per_level, self.hop_ms
+        return per_level, blend(self.hop_ms, min(max(0.0, hop), LONGEST_HOP_MS))
 
     def weakened(self, weight: float = SEED_WEIGHT) -> Learned:
         """The same rates and times, of limited weight."""
-        return replace(
-            self,
+        return self._replace(
             first=self.first.capped(weight),
             later=self.later.capped(weight),
             guess=self.guess.capped(weight),
-            line=self.line.capped(weight),
+            costs=self.costs.capped(weight),
         )
 
     def joined(self, newer: Learned) -> Learned:
         """What both found out; times are those of the newer one, if it has them."""
-        return replace(
-            newer,
+        return newer._replace(
             first=self.first.joined(newer.first),
             later=self.later.joined(newer.later),
             guess=self.guess.joined(newer.guess),
-            line=newer.line if newer.line.weight else self.line,
+            costs=newer.costs if newer.costs.known else self.costs,
             draft_ms=newer.draft_ms or self.draft_ms,
+        )
+
+    def drawn(self, source: Random) -> Learned:
+        """The same costs with rates drawn from their posterior (Thompson sampling).
+
+        A token after a rejected one was not observed, so it is no failure: rates of
+        runs that were cut short are not drawn too low.
+        """
+        return self._replace(
+            first=self.first.drawn(PRIOR_HITS, source),
+            later=self.later.drawn(self.first_rate, source),
         )
 
     @property

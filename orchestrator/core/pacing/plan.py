@@ -1,31 +1,55 @@
 """How many draft tokens a round should hold, from what was learned. Pure.
 
-A session is in one of two states when its verifier becomes free. *Cold*: what was
-drafted is void, and the drafter starts anew. *Warm*: the drafter was right to the
-end of the last block, so that what it drafted meanwhile is there already. A round
-of k draft tokens brings E[tokens](k) = 1 + a_1 + a_1 a_2 + ... (Leviathan et al.
-2023, eq. 1, with a rate for the first token and one for those after it) and makes
-the next one warm if all k are accepted and the drafter has the token after them.
+When its verifier becomes free, a session has m draft tokens ready. It sends k <= m of
+them, or waits for another one. A round of k tokens brings E[tokens](k) = 1 + a_1 +
+a_1 a_2 + ... (Leviathan et al. 2023, eq. 1, with a rate for the first token and one for
+those after it). If all k are accepted and the drafter has the token after them, the
+session is *warm* afterwards: with what was ready beyond k, and what was drafted during
+the round. Else it is *cold*: what was drafted is void, and the drafter starts anew.
 Tokens per millisecond over many rounds are greatest where every choice maximises
 
-    E[tokens](k) + head_start * P[warm](k) - rate * (wait(k) + round(k)),
+    E[tokens](k) - rate * time + P[warm](k) * worth(what is ready then),
 
-with `rate` the tokens per millisecond of the whole and `head_start` what being
-warm is worth in tokens: a semi-Markov decision process of two states, solved by
-policy iteration (Puterman 1994, section 11.4), one step a round.
+with `rate` the tokens per millisecond of the whole, and `worth` of a state the tokens
+that it is ahead of a cold one: a semi-Markov decision process, solved by relative value
+iteration (Puterman 1994, sections 8.5 and 11.4), begun where the plan before ended.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from orchestrator.core.pacing.learned import Learned
 
 # Drafts that get through less often than this are not worth reckoning with.
 RARE = 0.01
-# Ready tokens that are reckoned with after a round while no draft was timed.
-SOME_READY = 4
+FIRST_SWEEPS = 9
+SWEEPS = 3
+DRAWN_SWEEPS = 2
+
+Worths = tuple[float, ...]
+
+
+class Round(NamedTuple):
+    """A round of k draft tokens."""
+
+    # Tokens that it brings, less those that its time is worth.
+    gain: float
+    # The chance of a warm start, how many ready tokens that has lost, and has got meanwhile.
+    chance: float
+    used: int
+    drafted: float
+
+
+class Start(NamedTuple):
+    """What m = 0, 1, ... ready tokens are worth after one kind of start, and what is best then."""
+
+    worths: Worths
+    # Draft tokens to send, and whether to wait for another one instead.
+    sends: tuple[int, ...]
+    waits: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +63,16 @@ class Brings:
 def expected(learned: Learned, most: int) -> Brings:
     """For k = 0 .. `most`, or fewer where whole blocks get rare.
 
-    No start is warm where a round is too short to draft ahead in.
     Without exact matching, a block that is accepted whole ends without a token of
     the target's own: its last draft token brings the chance to go on, and no more.
     """
     first, later, exact = learned.first_rate, learned.later_rate, learned.exact
-    ahead = float(ready_after(learned, most) > 0)
-    tokens, warm = [1.0], [ahead * learned.guess_rate]
+    tokens, warm = [1.0], [learned.guess_rate]
     reach, total = 1.0, 1.0
     for k in range(1, most + 1):
         reach *= first if k == 1 else later
         tokens.append(total + reach if exact else total)
-        warm.append(ahead * reach * (later if exact else 1.0))
+        warm.append(reach * (later if exact else 1.0))
         total += reach
         if reach < RARE:
             break
@@ -59,70 +81,146 @@ def expected(learned: Learned, most: int) -> Brings:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The rate that is to be expected, the worth of a head start, and what they rest on.
+    """The rate that is to be expected, what to do in every state, and what both rest on.
 
-    `round_ms`: milliseconds of a round of k = 0, 1, ... draft tokens.
+    `cold_ms`, `warm_ms`: milliseconds of a round of k = 0, 1, ... draft tokens after a
+    cold and after a warm start. Choices are those of the last sweep, made once for all
+    the rounds that the plan is kept for.
     """
 
     learned: Learned
     brings: Brings
-    round_ms: tuple[float, ...]
+    cold_ms: tuple[float, ...]
+    warm_ms: tuple[float, ...]
     rate: float
-    head_start: float
+    warm: Start
+    cold: Start
 
-    def best(self, ready: int, most: int) -> int:
-        """The best number of draft tokens with `ready` there; what is beyond is waited for."""
-        rate, head_start, brings = self.rate, self.head_start, self.brings
-        chosen, greatest = 0, -math.inf
-        for k in range(min(most, self.reach(ready)) + 1):
-            cost = self.round_ms[k] if k <= ready else self.milliseconds(k, ready)
-            worth = brings.tokens[k] + head_start * brings.warm[k] - rate * cost
-            if worth > greatest:
-                chosen, greatest = k, worth
-        return chosen
+    @property
+    def most(self) -> int:
+        """Most tokens that are ready at a time."""
+        return len(self.warm.worths) - 1
 
-    def milliseconds(self, k: int, ready: int) -> float:
-        """Wait and round for k tokens with `ready` there."""
-        return self.wait(k, ready) + self.round_ms[k]
+    def imagined(self, learned: Learned) -> Plan:
+        """The plan if drafts hit as often as `learned` has it."""
+        plan = replace(self, brings=expected(learned, self.most))
+        for _ in range(DRAWN_SWEEPS):
+            plan = plan.swept()
+        return plan
 
-    def wait(self, k: int, ready: int) -> float:
-        """Milliseconds until k tokens are there, with `ready` there now."""
-        if k <= ready:
-            return 0.0
-        hop = 0.0 if ready else self.learned.hop_ms
-        return hop + (k - ready) * self.learned.draft_ms
+    def best(self, ready: int, *, warm: bool = True) -> int:
+        """The best number of draft tokens to send of those that are `ready`."""
+        return (self.warm if warm else self.cold).sends[min(ready, self.most)]
 
-    def improved(self) -> Plan:
-        """The rate and the head start of the best choices under this plan."""
-        tokens, chance = self.brings.tokens, self.brings.warm
-        ready = ready_after(self.learned, len(tokens) - 1)
-        cold, warm = self.best(0, len(tokens)), self.best(ready, len(tokens))
-        cold_ms, warm_ms = self.milliseconds(cold, 0), self.milliseconds(warm, ready)
-        often = chance[cold] / (1.0 - chance[warm] + chance[cold])
-        brought = (1.0 - often) * tokens[cold] + often * tokens[warm]
-        rate = brought / ((1.0 - often) * cold_ms + often * warm_ms)
-        head_start = (tokens[warm] - rate * warm_ms) / (1.0 - chance[warm])
-        return Plan(self.learned, self.brings, self.round_ms, rate, max(0.0, head_start))
+    def waits(self, ready: int, *, warm: bool = True) -> bool:
+        """Whether another token is worth waiting for."""
+        return ready < self.most and (self.warm if warm else self.cold).waits[ready]
 
-    def reach(self, ready: int) -> int:
-        """Most tokens a round can hold: of what was never timed, one that is there."""
-        return len(self.brings.tokens) - 1 if self.learned.draft_ms else min(ready, 1)
+    def swept(self) -> Plan:
+        """One sweep of value iteration over all states, measured by the cold one."""
+        sent = self._sent(self.warm_ms)
+        warm = self._start(sent, 0.0)
+        if self.cold_ms is not self.warm_ms:
+            sent = self._sent(self.cold_ms)
+        cold = self._start(sent, self.learned.hop_ms)
+        gain = cold.worths[0]
+        return Plan(
+            self.learned,
+            self.brings,
+            self.cold_ms,
+            self.warm_ms,
+            max(self.rate + gain / self.cold_ms[0], 0.1 * self.rate),
+            warm._replace(worths=tuple([worth - gain for worth in warm.worths])),
+            cold._replace(worths=tuple([worth - gain for worth in cold.worths])),
+        )
+
+    def _sent(self, times: tuple[float, ...]) -> list[tuple[float, int]]:
+        """What m = 0, 1, ... ready tokens are worth where the best block is sent at once."""
+        rounds, worths = self._rounds(times), self.warm.worths
+        return [_best(rounds[: ready + 1], worths, ready) for ready in range(len(worths))]
+
+    def _rounds(self, times: tuple[float, ...]) -> list[Round]:
+        """What a round of k = 0, 1, ... draft tokens brings, at the rate of the whole."""
+        tokens, chances, draft_ms = self.brings.tokens, self.brings.warm, self.learned.draft_ms
+        gains = [gain - self.rate * times[k] for k, gain in enumerate(tokens)]
+        if not draft_ms:
+            return [Round(gain, 0.0, k, 0.0) for k, gain in enumerate(gains)]
+        exact = self.learned.exact
+        return [
+            Round(gain, chances[k], k + (exact or not k), times[k] / draft_ms)
+            for k, gain in enumerate(gains)
+        ]
+
+    def _start(self, sent: list[tuple[float, int]], hop_ms: float) -> Start:
+        """The same where another token may be waited for, from the most ready ones down.
+
+        `hop_ms`: how much later the first one comes.
+        """
+        worths, waits = [worth for worth, _ in sent], [False] * len(sent)
+        token_cost = self.rate * self.learned.draft_ms
+        for ready in range(self.most - 1, -1, -1) if token_cost else ():
+            waiting = worths[ready + 1] - token_cost - (0.0 if ready else self.rate * hop_ms)
+            if waiting > worths[ready]:
+                worths[ready], waits[ready] = waiting, True
+        return Start(tuple(worths), tuple([k for _, k in sent]), tuple(waits))
+
+    def ahead(self) -> int:
+        """Most tokens that a drafter need be ahead of the committed text.
+
+        As many as the longest block worth sending holds, under way and once more behind
+        it, and those that are drafted while messages travel.
+        """
+        travelling = self.learned.hop_ms / self.learned.draft_ms if self.learned.draft_ms else 0.0
+        return 2 * self.best(self.most) + 2 + math.ceil(travelling)
+
+    def wait(self, count: int) -> float:
+        """Milliseconds until `count` tokens are there after a cold start."""
+        return self.learned.hop_ms + count * self.learned.draft_ms
 
 
-def ready_after(learned: Learned, window: int) -> int:
-    """Tokens that are there after a plain round whose token the drafter had."""
-    if not learned.draft_ms:
-        return min(SOME_READY, window)
-    drafted = (learned.line.at(0) - learned.hop_ms) / learned.draft_ms
-    return max(0, min(window, int(drafted) - 1))
+def _best(rounds: list[Round], worths: Worths, ready: int) -> tuple[float, int]:
+    """What the best of the rounds is worth with `ready` tokens, and its k.
+
+    `worths`: of a warm start with 0, 1, ... ready tokens; one that is not there yet is
+    worth a part of itself. More of them are never worth less, so what would not be best
+    even with the most of them is passed over.
+    """
+    chosen, greatest = 0, -math.inf
+    last, highest = len(worths) - 1, max(0.0, worths[-1])
+    for k, (gain, chance, used, drafted) in enumerate(rounds):
+        if gain + chance * highest <= greatest:
+            continue
+        left = ready - used + drafted
+        if left >= last:
+            after = worths[last]
+        elif left <= 0.0:
+            after = worths[0] * max(0.0, 1.0 + left)
+        else:
+            whole = int(left)
+            after = worths[whole] + (left - whole) * (worths[whole + 1] - worths[whole])
+        worth = gain + chance * after
+        if worth > greatest:
+            chosen, greatest = k, worth
+    return greatest, chosen
 
 
-def make_plan(learned: Learned, window: int, before: Plan | None) -> Plan | None:
-    """The plan after a round, a step better than the one before; None while nothing is known."""
-    if learned.line.weight == 0.0:
+def make_plan(learned: Learned, window: int, before: Plan | None, *, chained: bool) -> Plan | None:
+    """The plan from what is known by now, better than the one before; None while nothing is.
+
+    `chained`: after a warm start no way there and back is waited for.
+    """
+    if not learned.costs.known:
         return None
+    costs = learned.costs
+    cold_ms = tuple([costs.round_ms(k) for k in range(window + 1)])
+    warm_ms = tuple([ms - costs.transit_ms for ms in cold_ms]) if chained else cold_ms
     brings = expected(learned, window)
-    round_ms = tuple(learned.line.at(k) for k in range(len(brings.tokens)))
     if before is None:
-        return Plan(learned, brings, round_ms, 1.0 / round_ms[0], 0.0).improved().improved()
-    return Plan(learned, brings, round_ms, before.rate, before.head_start).improved()
+        states = window + 1
+        nothing = Start((0.0,) * states, (0,) * states, (False,) * states)
+        plan = Plan(learned, brings, cold_ms, warm_ms, 1.0 / cold_ms[0], nothing, nothing)
+    else:
+        plan = replace(before, learned=learned, brings=brings, cold_ms=cold_ms, warm_ms=warm_ms)
+    for _ in range(SWEEPS if before else FIRST_SWEEPS):
+        plan = plan.swept()
+    return plan

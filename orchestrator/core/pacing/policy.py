@@ -1,17 +1,32 @@
-"""What a pacing policy sees, decides and is told afterwards."""
+"""What a pacing policy sees, decides and is told afterwards.
+
+What every round makes anew is a named tuple, here and in what is learned: it is filled
+at once, where a frozen dataclass sets field after field.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+PATIENCE = 1.5
+PATIENCE_MS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class Flight(NamedTuple):
+    """A block of the session at the verifier: when it was sent, and its draft tokens."""
+
+    sent_at: float
+    draft_tokens: int
+
+
+class View(NamedTuple):
     """What a policy may know. Times in seconds on the driver's clock.
 
     `drafted` is the number of tokens (nodes of a tree) ready to be sent;
-    `idle_since` is when the verifier became free for this session.
+    `idle_since` is when the verifier became free for this session, or will have:
+    for a block chained to `live` ones. `bonus`: the first of a chained block's tokens
+    is the bonus of the one before, so that a block of one token is a plain round.
     """
 
     now: float
@@ -19,6 +34,8 @@ class View:
     drafted: int
     drafting: bool
     room: int
+    live: tuple[Flight, ...] = ()
+    bonus: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +55,18 @@ class Wait:
 Decision = Send | Wait
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One finished round: milliseconds from sending to verdict; discarded ones are left out.
+class Outcome(NamedTuple):
+    """One finished round; discarded ones are left out. Times in milliseconds.
 
-    `waited_ms` is how long the free verifier stood idle before. `levels` is the
-    depth of the block (None: a chain, one level a token); `whole` tells whether
-    it was accepted down to a leaf (None: a chain, so if all of it was).
+    `round_ms`: from sending to verdict; `waited_ms`: how long the free verifier was let
+    stand idle before; `elapsed_ms`: since the verdict before it (0: the sum of both).
+    `levels` is the depth of the block (None: a chain, one level a token); `whole`
+    tells whether it was accepted down to a leaf (None: a chain, so if all of it was).
     `guessed`: whether the target's own token at the end was the one that the
-    drafter had next, None where it had none.
+    drafter had next, None where it had none. Of the verifier's step: `verify_ms`, how
+    many sessions and tokens it had, and how long the block lay `queue_ms` before; all
+    0 where they are not told. `chained`: it waited for a block of its own session, too.
+    `tail_ms`: what a token took that was drafted beyond the block, 0 = there was none.
     """
 
     draft_tokens: int
@@ -58,6 +78,13 @@ class Outcome:
     levels: int | None = None
     whole: bool | None = None
     guessed: bool | None = None
+    elapsed_ms: float = 0.0
+    verify_ms: float = 0.0
+    queue_ms: float = 0.0
+    batch_size: int = 1
+    batch_rows: int = 0
+    chained: bool = False
+    tail_ms: float = 0.0
 
     @property
     def depth(self) -> int:
@@ -68,6 +95,22 @@ class Outcome:
     def to_leaf(self) -> bool:
         """Nothing was drafted after what was accepted."""
         return self.accepted_tokens == self.draft_tokens if self.whole is None else self.whole
+
+    @property
+    def spent_ms(self) -> float:
+        """What the round took of the session's time."""
+        return self.elapsed_ms or self.round_ms + self.waited_ms
+
+
+def wait_for(view: View, seconds: float) -> Wait | None:
+    """A wait of so long since the verifier became free; None when it is over."""
+    until = view.idle_since + seconds
+    return Wait(until) if view.now < until else None
+
+
+def patience(expected_ms: float) -> float:
+    """Seconds to wait for what should take `expected_ms`, before what is there has to do."""
+    return 1e-3 * (PATIENCE * expected_ms + PATIENCE_MS)
 
 
 class Policy(Protocol):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from orchestrator.core.pacing.adaptive import Adaptive, Levels
+from orchestrator.core.pacing.levels import Levels
+from orchestrator.core.pacing.matched import Matched
 from orchestrator.core.pacing.policy import Decision, Outcome, Policy, Send, View
+from orchestrator.core.pacing.thompson import Thompson
 
 JUDGE_AFTER = 8
 FIRST_REST = 16
@@ -24,8 +27,7 @@ MARGIN = 0.98
 ROUGH_MARGIN = 0.85
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(NamedTuple):
     """Discounted tokens and milliseconds, waits included, and how many drafts hit."""
 
     tokens: float = 0.0
@@ -40,7 +42,7 @@ class Rate:
         tried = bool(outcome.draft_tokens) or outcome.guessed is not None
         return Rate(
             keep * self.tokens + outcome.emitted_tokens,
-            keep * self.ms + outcome.round_ms + outcome.waited_ms,
+            keep * self.ms + outcome.spent_ms,
             keep * self.hits + hit,
             keep * self.tries + tried,
             self.rounds + 1,
@@ -54,12 +56,8 @@ class Rate:
     def scaled(self, tokens: float) -> Rate:
         """The same rates from at most so many tokens."""
         kept = min(1.0, tokens / self.tokens) if self.tokens else 1.0
-        return replace(
-            self,
-            tokens=kept * self.tokens,
-            ms=kept * self.ms,
-            hits=kept * self.hits,
-            tries=kept * self.tries,
+        return Rate(
+            kept * self.tokens, kept * self.ms, kept * self.hits, kept * self.tries, self.rounds
         )
 
     def hopeless(self, enough: float) -> bool:
@@ -103,11 +101,15 @@ class Fallback:
         """Count the round where it belongs, then judge."""
         if self.resting:
             return self._rested(outcome)
-        after = replace(
-            self,
-            inner=self.inner.observe(outcome),
-            drafting=self.drafting.add(outcome),
-            awake=self.awake + 1,
+        after = Fallback(
+            self.inner.observe(outcome),
+            self.drafting.add(outcome),
+            self.plain,
+            self.rest,
+            self.resting,
+            self.trial,
+            self.awake + 1,
+            self.settling,
         )
         return after._judge() if after.drafting.rounds >= PROBE_ROUNDS else after
 
@@ -119,12 +121,13 @@ class Fallback:
         return replace(after, trial=PROBE_ROUNDS, inner=_forgetful(self.inner))
 
     def _judge(self) -> Fallback:
-        if self._loses() or self.drafting.hopeless(self.trial):
-            slower = self._loses() or self.drafting.per_ms < ROUGH_MARGIN * self.plain.per_ms
+        loses = self._loses()
+        if loses or self.drafting.hopeless(self.trial):
+            slower = loses or self.drafting.per_ms < ROUGH_MARGIN * self.plain.per_ms
             longest = LONGEST_REST if slower else LONGEST_IDLE
             after = replace(self, drafting=Rate(), rest=min(2 * self.rest, longest))
             return replace(after, resting=self.rest, settling=True)
-        passed = self.drafting.rounds >= JUDGE_AFTER
+        passed = self.drafting.rounds >= JUDGE_AFTER and self.rest != FIRST_REST
         after = replace(self, rest=FIRST_REST) if passed else self
         due = self.awake >= (RECALIBRATE if self.plain.rounds else CALIBRATION)
         return replace(after, resting=CALIBRATION, settling=True) if due else after
@@ -140,13 +143,17 @@ class Fallback:
         return self.drafting.per_ms < margin * plain
 
 
+Learner = Thompson | Matched | Levels
+"""Policies with knowledge that one session can hand to another."""
+
+
 def promise(policy: Policy) -> float:
     """Tokens per millisecond that a policy expects of itself; 0 = it does not know."""
-    return policy.promise if isinstance(policy, Adaptive | Levels) else 0.0
+    return policy.promise if isinstance(policy, Thompson | Levels) else 0.0
 
 
 def _forgetful(policy: Policy) -> Policy:
     """The policy with less weight on what it learned: the text may be another one by now."""
-    if isinstance(policy, Adaptive | Levels):
+    if isinstance(policy, Learner):
         return policy.told(policy.learned.weakened(PROBE_ROUNDS))
     return policy

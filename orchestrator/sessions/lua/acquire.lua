@@ -1,5 +1,6 @@
--- ARGV: owner, lease_ms, nonce of this call, newest record version this caller reads
-local owner, lease_ms, nonce, version = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- ARGV: owner, lease_ms, nonce of this call, newest record version this caller reads,
+-- '1' = from now on the text may be ahead of what is stored
+local owner, lease_ms, nonce, version, relaxed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local stored = redis.call('HMGET', meta, 'status', 'version', 'acquired_by')
 if not stored[1] then return {'missing'} end
 if tonumber(stored[2]) > tonumber(version) then return {'newer', stored[2]} end
@@ -8,6 +9,7 @@ if stored[3] ~= nonce then
   redis.call('HINCRBY', meta, 'term', 1)
   redis.call('HSET', meta, 'status', 'active', 'owner', owner, 'acquired_by', nonce,
     'lease_ms', lease_ms, 'round', '0', 'round_base', '0')
+  if relaxed == '1' then redis.call('HSET', meta, 'relaxed', '1') end
 end
 hold()
 return snapshot()

@@ -1,7 +1,7 @@
--- ARGV: term, round, base_len, packed tokens, opaque record, most rounds kept
+-- ARGV: term, round, base_len, packed tokens, opaque record, most rounds kept, owner
 local term, round, base = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local packed, record, keep = ARGV[4], ARGV[5], ARGV[6]
-local refused = refusal(term)
+local refused = refusal(term, ARGV[7])
 if refused then return refused end
 
 local stored = redis.call('HMGET', meta, 'status', 'committed_len', 'round', 'round_base')

@@ -1,6 +1,7 @@
--- ARGV: term, committed_len, reason, matched stop ('' = none), ttl_ms of a finished session
+-- ARGV: term, committed_len, reason, matched stop ('' = none), ttl_ms of a finished session,
+-- owner
 local term, expected, reason, matched, ttl_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local refused = refusal(term)
+local refused = refusal(term, ARGV[6])
 if refused then return refused end
 local stored = redis.call('HMGET', meta, 'status', 'committed_len', 'finish_reason')
 local length = tonumber(stored[2])

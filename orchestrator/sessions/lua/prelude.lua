@@ -46,10 +46,12 @@ local function snapshot()
 end
 
 -- Why a write of `term` is refused, or nil. Finished sessions are the caller's to judge.
-local function refusal(term)
-  local stored = redis.call('HMGET', meta, 'status', 'term')
+-- `owner`: '' = anybody; a server that lost an acquire may give the same term to two.
+local function refusal(term, owner)
+  local stored = redis.call('HMGET', meta, 'status', 'term', 'owner')
   if not stored[1] then return {'missing'} end
   if stored[1] == 'aborted' then return {'aborted'} end
   if tonumber(stored[2]) > tonumber(term) then return {'fenced', stored[2]} end
   if tonumber(stored[2]) < tonumber(term) then return {'lost', 'term ' .. stored[2]} end
+  if owner ~= '' and stored[3] ~= owner then return {'fenced', stored[2]} end
 end

@@ -38,7 +38,7 @@ class DrafterCommand(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenDraft, _Mapping]] = ..., commit: _Optional[_Union[CommitDraft, _Mapping]] = ..., close: _Optional[_Union[CloseDraft, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ...) -> None: ...
 
 class OpenDraft(_message.Message):
-    __slots__ = ("session_id", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "num_candidates", "drafter_index", "method", "traceparent", "options", "vocab_size")
+    __slots__ = ("session_id", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "num_candidates", "drafter_index", "method", "traceparent", "options", "vocab_size", "phrase_scope", "synchronous")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,8 @@ class OpenDraft(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PHRASE_SCOPE_FIELD_NUMBER: _ClassVar[int]
+    SYNCHRONOUS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     prompt: _containers.RepeatedScalarFieldContainer[int]
@@ -67,7 +69,9 @@ class OpenDraft(_message.Message):
     traceparent: str
     options: bytes
     vocab_size: int
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., num_candidates: _Optional[int] = ..., drafter_index: _Optional[int] = ..., method: _Optional[str] = ..., traceparent: _Optional[str] = ..., options: _Optional[bytes] = ..., vocab_size: _Optional[int] = ...) -> None: ...
+    phrase_scope: str
+    synchronous: bool
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., num_candidates: _Optional[int] = ..., drafter_index: _Optional[int] = ..., method: _Optional[str] = ..., traceparent: _Optional[str] = ..., options: _Optional[bytes] = ..., vocab_size: _Optional[int] = ..., phrase_scope: _Optional[str] = ..., synchronous: _Optional[bool] = ...) -> None: ...
 
 class CommitDraft(_message.Message):
     __slots__ = ("session_id", "epoch", "base_len", "token_ids")

@@ -128,7 +128,7 @@ class VerifyOpened(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefill_ms: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("session_id", "epoch", "round", "base_len", "token_ids", "accepted", "all_accepted", "discarded", "accepted_nodes", "logprobs", "queue_ms", "verify_ms", "batch_size", "mode", "bad_q_rows", "draft_tokens")
+    __slots__ = ("session_id", "epoch", "round", "base_len", "token_ids", "accepted", "all_accepted", "discarded", "accepted_nodes", "logprobs", "queue_ms", "verify_ms", "batch_size", "mode", "bad_q_rows", "draft_tokens", "batch_rows")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +145,7 @@ class Verdict(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     BAD_Q_ROWS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     round: int
@@ -161,7 +162,8 @@ class Verdict(_message.Message):
     mode: _types_pb2.VerifyMode
     bad_q_rows: int
     draft_tokens: int
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., all_accepted: _Optional[bool] = ..., discarded: _Optional[bool] = ..., accepted_nodes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[LogprobRow, _Mapping]]] = ..., queue_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ..., batch_size: _Optional[int] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., bad_q_rows: _Optional[int] = ..., draft_tokens: _Optional[int] = ...) -> None: ...
+    batch_rows: int
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., all_accepted: _Optional[bool] = ..., discarded: _Optional[bool] = ..., accepted_nodes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[LogprobRow, _Mapping]]] = ..., queue_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ..., batch_size: _Optional[int] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., bad_q_rows: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., batch_rows: _Optional[int] = ...) -> None: ...
 
 class LogprobRow(_message.Message):
     __slots__ = ("logprob", "top_token_ids", "top_logprobs")

@@ -16,8 +16,12 @@ from services.common.engine.kv import KVBudget, KVCache
 from services.common.engine.layout import Layout, Segment
 from services.common.engine.loading import load_model
 from services.common.engine.prepare import prepare
+from services.common.engine.skipping.mask import SkipMask
+from services.common.engine.skipping.skipper import Skipper
+from services.common.engine.soft import SoftTokens
 from services.common.engine.spec import ModelSpec
 from services.common.engine.threads import pin
+from services.common.errors import StartError
 
 if TYPE_CHECKING:
     from services.common.types import TokenizerBundle
@@ -47,7 +51,10 @@ class Engine:
         """Token ids that the logits' columns stand for, int64 [m], ascending; None: all ids."""
         self.max_context_length = max_context(config, spec.max_context)
         self.eos_token_ids: tuple[int, ...] = bundle.eos_token_ids if bundle else ()
-        self._budget = KVBudget(spec.kv_capacity_tokens or 0, config.num_hidden_layers)
+        self.num_layers: int = config.num_hidden_layers
+        self._budget = KVBudget(spec.kv_capacity_tokens or 0, self.num_layers)
+        self._skipper: Skipper | None = None
+        self._soft: SoftTokens | None = None
 
     @classmethod
     def from_model(
@@ -102,6 +109,27 @@ class Engine:
         self.forward([Segment(probe, [0], logits_from=1)])
         return probe.bytes_per_token
 
+    def give_soft_tokens(self, embeddings: Tensor) -> None:
+        """Let the ids in `soft_ids` stand for `embeddings` [n, width] in a segment.
+
+        They have the scale of what the model's embedding module puts out. Their K/V is
+        for the caller to roll back. Raises StartError for embeddings of another width,
+        and for a distilled drafter.
+        """
+        if self.head_ids is not None:
+            raise StartError(f"{self.model_id}: look-ahead embeddings need a whole model")
+        self._soft = SoftTokens(self._model, embeddings, self.vocab_size)
+
+    @property
+    def model(self) -> Any:
+        """The transformers model, frozen and on the ragged attention; for training beside it."""
+        return self._model
+
+    @property
+    def soft_ids(self) -> range:
+        """Token ids that stand for soft tokens, right after the vocabulary."""
+        return range(self.vocab_size, self.vocab_size + len(self._soft or ()))
+
     @property
     def kv_tokens_used(self) -> int:
         """Tokens of K/V reserved by open caches."""
@@ -117,26 +145,40 @@ class Engine:
         return KVCache(self._budget, reserve)
 
     @torch.inference_mode()
-    def forward(self, segments: Sequence[Segment]) -> list[Tensor]:
+    def forward(self, segments: Sequence[Segment], skip: SkipMask | None = None) -> list[Tensor]:
         """Append the segments' tokens to their caches in one pass of the model.
 
         Returns per segment the logits [rows, V] in float32, with one column per
-        token, or per entry of `head_ids`. Raises ValueError, with nothing
-        changed, for a segment that does not fit.
+        token, or per entry of `head_ids`. `skip`: sub-layers to leave out. Raises
+        ValueError, with nothing changed, for a segment that does not fit, or whose
+        cache lacks K/V of a layer that is not skipped; StartError, at the first
+        mask, for an architecture that cannot skip.
         """
         if not segments:
             return []
-        layout = Layout(segments)
-        self._check_ranges(layout)
-        logits = self._run(layout)
+        if skip is None or skip.empty:
+            layout = Layout(segments)
+            self._check_ranges(layout)
+            logits = self._run(layout)
+        else:
+            layout = Layout(segments, skip.attention)
+            self._check_ranges(layout)
+            with self.skipper().without(skip):
+                logits = self._run(layout)
         layout.commit()
         return list(logits.float().split_with_sizes(layout.logit_counts))
+
+    def skipper(self) -> Skipper:
+        """What leaves sub-layers out; StartError for an architecture that cannot skip."""
+        if self._skipper is None:
+            self._skipper = Skipper(self._model, self.model_id, self._run)
+        return self._skipper
 
     def _run(self, layout: Layout) -> Tensor:
         """Logits [wanted rows, V] of one packed pass."""
         device = self._model.device
         output = self._model(
-            input_ids=torch.tensor([layout.token_ids], device=device),
+            **self._inputs(torch.tensor([layout.token_ids], device=device)),
             position_ids=torch.tensor([layout.positions], device=device),
             use_cache=False,
             logits_to_keep=torch.tensor(layout.logit_rows, dtype=torch.long, device=device),
@@ -144,8 +186,14 @@ class Engine:
         )
         return output.logits[0]  # type: ignore[no-any-return]
 
+    def _inputs(self, token_ids: Tensor) -> dict[str, Tensor]:
+        """Ids as they are; embeddings only for a step that has soft tokens."""
+        if self._soft is None or int(token_ids.max()) < self.vocab_size:
+            return {"input_ids": token_ids}
+        return {"inputs_embeds": self._soft.embed(token_ids)}
+
     def _check_ranges(self, layout: Layout) -> None:
-        if min(layout.token_ids) < 0 or max(layout.token_ids) >= self.vocab_size:
+        if min(layout.token_ids) < 0 or max(layout.token_ids) >= self.soft_ids.stop:
             raise ValueError(f"token ids must be within 0..{self.vocab_size - 1}")
         if max(layout.positions) >= self.max_context_length:
             raise ValueError(

@@ -53,7 +53,7 @@ def is_whole(folder: Path) -> bool:
     try:
         mark = json.loads((folder / _MARK).read_text())
         sizes = {name: (folder / name).stat().st_size for name in mark["sizes"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
     return bool(mark.get("version") == _VERSION and sizes == mark["sizes"])
 

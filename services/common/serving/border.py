@@ -29,6 +29,7 @@ STORE_RETRY_SECONDS = 1.0
 _CODES: dict[type[errors.PacelineError], grpc.StatusCode] = {
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     errors.NotFound: grpc.StatusCode.NOT_FOUND,
     errors.OffsetOutOfRange: grpc.StatusCode.OUT_OF_RANGE,
     errors.CallerError: grpc.StatusCode.INVALID_ARGUMENT,

@@ -10,6 +10,8 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 
 def run(main: Coroutine[Any, Any, int]) -> int:
     """Run `main` to its exit status, on uvloop where it is installed."""
@@ -18,17 +20,24 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set; needs the running loop of the main thread."""
+    """An event that SIGTERM and SIGINT set; needs the running loop of the main thread.
+
+    A second signal ends the process at once.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         loop.add_signal_handler(number, _request_stop, stop, number)
     return stop
 
 
 def _request_stop(stop: asyncio.Event, number: signal.Signals) -> None:
-    logger.info("%s: stopping", number.name)
+    logger.info("%s: stopping; a second signal ends this process at once", number.name)
     stop.set()
+    loop = asyncio.get_running_loop()
+    for each in _SIGNALS:
+        loop.remove_signal_handler(each)
+        signal.signal(each, signal.SIG_DFL)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

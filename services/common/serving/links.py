@@ -19,7 +19,7 @@ from services.common.errors import Overloaded, ProtocolError, VersionMismatch
 from services.common.host import WorkerHost
 from services.common.serving.border import border
 from services.common.types import Draining, LinkHello, Progress, WorkerDescription
-from services.common.wire import LinkCodec
+from services.common.wire import LinkCodec, in_messages
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ E = TypeVar("E")
 PROGRESS_SECONDS = 0.25
 MAX_OUTGOING = 8192
 HELLO_SECONDS = 10.0
+READ_SECONDS = 30.0
 
 
 class Outbox(Generic[E]):
@@ -101,11 +102,14 @@ class LinkServer(Generic[C, E]):
         description: WorkerDescription,
         codec: LinkCodec[C, E],
         max_outgoing: int = MAX_OUTGOING,
+        patience: float = READ_SECONDS,
     ) -> None:
+        """`patience`: seconds for which a message may wait to be read."""
         self._host = host
         self._description = description
         self._codec = codec
         self._max_outgoing = max_outgoing
+        self._patience = patience
         self._outboxes: set[Outbox[Any]] = set()
         self._draining: Draining | None = None
 
@@ -184,7 +188,12 @@ class LinkServer(Generic[C, E]):
         self, outbox: Outbox[Any], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         while events := await outbox.take():
-            await context.write(self._codec.encode_response(events))
+            try:
+                async with asyncio.timeout(self._patience):
+                    for message in in_messages(self._codec.encode_response, events):
+                        await context.write(message)
+            except TimeoutError:
+                raise Overloaded("the peer does not read its link") from None
 
 
 async def _first(requests: AsyncIterator[Any]) -> Any | None:

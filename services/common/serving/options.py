@@ -9,33 +9,25 @@ from pathlib import Path
 import grpc
 
 from services.common.errors import StartError
+from services.common.serving.tls import TlsFiles, channel_credentials, tls_server_credentials
 
 MAX_MESSAGE_BYTES = 32 << 20
+MAX_PENDING_CALLS = 20_000
+PENDING_SECONDS = 300
 
-_Options = list[tuple[str, int]]
+Options = list[tuple[str, int | str]]
 
 # A peer that is silent for 20 s is pinged, and gone when 5 s bring no answer.
-_BOTH_SIDES: _Options = [
+_BOTH_SIDES: Options = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # Pings that estimate bandwidth have a limit of their own, and keepalive waits for them.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Paths of PEM files.
-
-    With `ca`, a server demands a client certificate signed by it, and a client
-    trusts only servers signed by it.
-    """
-
-    cert: Path | None = None
-    key: Path | None = None
-    ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +38,40 @@ class ServingOptions:
     other than loopback without TLS. `grace` is the time in seconds that open
     sessions get when the process is told to stop. `max_connection_age` (seconds)
     makes clients look names up anew; never on a worker, whose links are long.
+    `cluster_token_file`: who opens a link to this worker must know a token in it.
+    `health_address`: where health alone is served, always in plaintext, for probes
+    that speak no TLS; None = nowhere. `health_file` gets it as one line once bound.
     """
 
     address: str = "127.0.0.1:0"
     insecure: bool = False
     tls: TlsFiles | None = None
-    auth_token: str | None = None
+    cluster_token_file: Path | None = None
     reflection: bool = False
     grace: float = 10.0
     max_connection_age: float | None = None
+    health_address: str | None = None
+    health_file: Path | None = None
 
 
-def channel_options() -> list[tuple[str, int]]:
+def channel_options() -> Options:
     """Options of every channel inside the cluster."""
-    return list(_BOTH_SIDES)
+    # A pool shared with a channel that was given up would hand its dead connection on.
+    return [*_BOTH_SIDES, ("grpc.use_local_subchannel_pool", 1)]
 
 
-def server_options(options: ServingOptions) -> list[tuple[str, int]]:
+def server_options(options: ServingOptions) -> Options:
     """Options of every server."""
     chosen = [
         *_BOTH_SIDES,
-        # Below the peers' ping interval, else they are cut off for pinging too much.
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        # Below the ping interval of peers and clients, else they are cut off for pinging too much.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.so_reuseport", 0),
+        # Calls that the event loop has not taken yet. Beyond these gRPC cancels without a status;
+        # its own limits, 1000 by chance and 30 s, lose calls of a burst on a busy machine.
+        ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_CALLS),
+        ("grpc.server_max_unrequested_time_in_server", PENDING_SECONDS),
     ]
     if options.max_connection_age is not None:
         age = int(options.max_connection_age * 1000)
@@ -76,30 +79,28 @@ def server_options(options: ServingOptions) -> list[tuple[str, int]]:
     return chosen
 
 
-def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.aio.Channel:
-    """A channel to one process of the cluster; needs the running event loop."""
+def open_channel(
+    address: str, tls: TlsFiles | None = None, server_name: str = ""
+) -> grpc.aio.Channel:
+    """A channel to one process of the cluster; needs the running event loop.
+
+    `server_name`: what the server's certificate must be for; empty = the address's host.
+    Raises StartError for files that cannot be used.
+    """
+    options = channel_options()
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=channel_options())
-    credentials = grpc.ssl_channel_credentials(
-        root_certificates=_read("tls_ca", tls.ca),
-        private_key=_read("tls_key", tls.key),
-        certificate_chain=_read("tls_cert", tls.cert),
-    )
-    return grpc.aio.secure_channel(address, credentials, options=channel_options())
+        return grpc.aio.insecure_channel(address, options=options)
+    if server_name:
+        options.append(("grpc.ssl_target_name_override", server_name))
+    return grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
 
 
 def server_credentials(options: ServingOptions) -> grpc.ServerCredentials | None:
     """Credentials to listen with, None for plaintext; StartError when not allowed."""
-    if options.auth_token is not None:
-        raise StartError("auth_token: token authentication is not supported yet")
     if options.tls is None:
         _require_local(options)
         return None
-    cert, key = _read("tls_cert", options.tls.cert), _read("tls_key", options.tls.key)
-    if cert is None or key is None:
-        raise StartError("tls_cert and tls_key: a server needs both")
-    ca = _read("tls_ca", options.tls.ca)
-    return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)
+    return tls_server_credentials(options.tls)
 
 
 def _require_local(options: ServingOptions) -> None:
@@ -121,8 +122,7 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def _read(setting: str, path: Path | None) -> bytes | None:
-    try:
-        return None if path is None else path.read_bytes()
-    except OSError as error:
-        raise StartError(f"{setting}: cannot read {path}: {error.strerror}") from error
+def host_port(host: str, port: int) -> str:
+    """One address from its parts; an IPv6 address gets its brackets."""
+    bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{bracketed}:{port}"

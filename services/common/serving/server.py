@@ -9,7 +9,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from services.common.errors import StartError
+from services.common.serving.health_port import HealthPort
 from services.common.serving.options import ServingOptions, server_credentials, server_options
+from services.common.serving.parsing import Parsing
 
 LIVENESS = "liveness"
 READINESS = "readiness"
@@ -29,8 +31,12 @@ class GrpcServer:
         """Needs the running event loop. Nothing listens yet."""
         self._options = options
         self._health = health.aio.HealthServicer()
+        self._probes: HealthPort | None = None
+        if options.health_address is not None:
+            self._probes = HealthPort(options.health_address, self._health)
         self.address = options.address
-        self.grpc = grpc.aio.server(interceptors=interceptors, options=server_options(options))
+        guarded = (Parsing(), *interceptors)
+        self.grpc = grpc.aio.server(interceptors=guarded, options=server_options(options))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
 
     async def start(self, *services: str) -> str:
@@ -42,7 +48,14 @@ class GrpcServer:
         await self._health.set(LIVENESS, _SERVING)
         await self.set_ready(True)
         await self.grpc.start()
+        if self._probes is not None:
+            await self._probes.start(self._options.health_file)
         return self.address
+
+    @property
+    def health_address(self) -> str | None:
+        """Where health alone is served, None = nowhere."""
+        return self._probes.address if self._probes is not None else None
 
     async def set_ready(self, ready: bool) -> None:
         """Health of "" and "readiness": whether new work is welcome."""
@@ -58,6 +71,9 @@ class GrpcServer:
     async def stop(self, grace: float = 0.0) -> None:
         """Refuse new RPCs and end the open ones after `grace` seconds."""
         await self.grpc.stop(grace)
+        # Last: until then it says that this process takes nothing new.
+        if self._probes is not None:
+            await self._probes.stop()
 
     def _bind(self) -> None:
         address, credentials = self._options.address, server_credentials(self._options)

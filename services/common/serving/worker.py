@@ -1,13 +1,18 @@
-"""A whole worker process: servicers, health, drain, and an end that frees everything."""
+"""A whole worker process: servicers, health, drain, and an end that frees everything.
+
+Most processes serve one role. One that shares an engine between a verifier and a
+drafter serves both on one port.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from paceline.v1 import drafter_pb2 as drafter
 from paceline.v1 import drafter_pb2_grpc as drafter_grpc
@@ -17,6 +22,7 @@ from paceline.v1 import verifier_pb2_grpc as verifier_grpc
 from services.common.errors import NotFound
 from services.common.host import WorkerHost
 from services.common.serving.border import border
+from services.common.serving.cluster_token import link_guards
 from services.common.serving.lifecycle import stop_on_signals
 from services.common.serving.links import LinkServer
 from services.common.serving.options import ServingOptions
@@ -25,9 +31,6 @@ from services.common.types import Role, TokenizerBundle, WorkerDescription
 from services.common.wire import DRAFTER_LINK, VERIFIER_LINK, encode_description, split_bundle
 
 logger = logging.getLogger(__name__)
-
-C = TypeVar("C")
-E = TypeVar("E")
 
 Notice = Callable[[str], Awaitable[None] | None]
 """Told the bound address; may be a coroutine function."""
@@ -83,81 +86,97 @@ class VerifierServicer(verifier_grpc.VerifierServiceServicer):
                 yield verifier.GetTokenizerResponse(part=part)
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One role of a process; `bundle` is what a verifier's clients may fetch."""
+
+    host: WorkerHost[Any, Any]
+    description: WorkerDescription
+    bundle: TokenizerBundle | None = None
+
+    @property
+    def name(self) -> str:
+        """How logs speak of it."""
+        return f"{self.description.role.value} {self.description.worker_id}"
+
+
 async def serve_worker(
     options: ServingOptions,
-    host: WorkerHost[C, E],
-    description: WorkerDescription,
-    bundle: TokenizerBundle | None = None,
-    *,
+    *roles: Served,
     on_ready: Notice | None = None,
     on_drain: Notice | None = None,
     stop: asyncio.Event | None = None,
 ) -> int:
     """Serve until `stop` (default: SIGTERM or SIGINT); the exit status.
 
-    Starts and stops `host`. `on_ready` is called once requests are served,
-    `on_drain` when no more sessions are wanted. 1 = the host failed.
+    Starts and stops the hosts of all `roles`, of which each is another. `on_ready`
+    is called once requests are served, `on_drain` when no more sessions are wanted.
+    1 = a host failed. Raises StartError where anybody on the network could open links.
     """
     stop = stop_on_signals() if stop is None else stop
-    links = _link_server(host, description)
-    server = GrpcServer(options)
-    service = _add_servicer(server, links, description, bundle)
-    async with _started(host):
-        address = await server.start(service)
-        async with _background(links.report_progress()):
-            logger.info(
-                "%s %s serves on %s", description.role.value, description.worker_id, address
-            )
-            await _notify(on_ready, address)
-            failed = not await _until(stop, host)
-            await (server.set_failed() if failed else server.set_ready(False))
-            await _notify(on_drain, address)
-            if not failed:
-                await _drain(links, host, options.grace)
-            links.close()
-            await server.stop(_LAST_WORDS_SECONDS)
+    server = GrpcServer(options, link_guards(options))
+    links = [_link_server(role) for role in roles]
+    services = [_add_servicer(server, *pair) for pair in zip(links, roles, strict=True)]
+    async with AsyncExitStack() as stack:
+        for role in roles:
+            await stack.enter_async_context(_started(role.host))
+        address = await server.start(*services)
+        for link in links:
+            await stack.enter_async_context(_background(link.report_progress()))
+        for role in roles:
+            logger.info("%s serves on %s", role.name, address)
+        await _notify(on_ready, address)
+        failed = not await _until(stop, roles)
+        await (server.set_failed() if failed else server.set_ready(False))
+        await _notify(on_drain, address)
+        if not failed:
+            await _drain(links, roles, options.grace)
+        for link in links:
+            link.close()
+        await server.stop(_LAST_WORDS_SECONDS)
     return 1 if failed else 0
 
 
-def _link_server(host: WorkerHost[C, E], description: WorkerDescription) -> LinkServer[Any, Any]:
-    codec: Any = DRAFTER_LINK if description.role is Role.DRAFTER else VERIFIER_LINK
-    return LinkServer(host, description, codec)
+def _link_server(role: Served) -> LinkServer[Any, Any]:
+    codec: Any = DRAFTER_LINK if role.description.role is Role.DRAFTER else VERIFIER_LINK
+    return LinkServer(role.host, role.description, codec)
 
 
-def _add_servicer(
-    server: GrpcServer,
-    links: LinkServer[Any, Any],
-    description: WorkerDescription,
-    bundle: TokenizerBundle | None,
-) -> str:
+def _add_servicer(server: GrpcServer, links: LinkServer[Any, Any], role: Served) -> str:
     """Mount the servicer of the role; the service's full name."""
-    if description.role is Role.DRAFTER:
+    if role.description.role is Role.DRAFTER:
         mount: Any = drafter_grpc.add_DrafterServiceServicer_to_server
-        mount(DrafterServicer(links, description), server.grpc)
+        mount(DrafterServicer(links, role.description), server.grpc)
         return drafter.DESCRIPTOR.services_by_name["DrafterService"].full_name
     mount = verifier_grpc.add_VerifierServiceServicer_to_server
-    mount(VerifierServicer(links, description, bundle), server.grpc)
+    mount(VerifierServicer(links, role.description, role.bundle), server.grpc)
     return verifier.DESCRIPTOR.services_by_name["VerifierService"].full_name
 
 
-async def _drain(links: LinkServer[C, E], host: WorkerHost[C, E], grace: float) -> None:
+async def _drain(
+    links: Sequence[LinkServer[Any, Any]], roles: Sequence[Served], grace: float
+) -> None:
     """Wait until the sessions have moved, at most `grace` seconds."""
-    links.drain(grace)
+    for link in links:
+        link.drain(grace)
     deadline = asyncio.get_running_loop().time() + grace
-    # The core knows nothing of the loop, so its snapshot is polled.
-    while host.progress().sessions and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+    # The cores know nothing of the loop, so their snapshots are polled.
+    while any(role.host.progress().sessions for role in roles):
+        if asyncio.get_running_loop().time() >= deadline:
+            break
         await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
 
-async def _until(stop: asyncio.Event, host: WorkerHost[Any, Any]) -> bool:
-    """Wait; True = told to stop, False = the host failed."""
-    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(host.failure())]
+async def _until(stop: asyncio.Event, roles: Sequence[Served]) -> bool:
+    """Wait; True = told to stop, False = a host failed."""
+    told = asyncio.create_task(stop.wait())
+    failures = [asyncio.create_task(role.host.failure()) for role in roles]
     try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([told, *failures], return_when=asyncio.FIRST_COMPLETED)
+        return not any(failure.done() for failure in failures)
     finally:
-        for wait in waits:
+        for wait in (told, *failures):
             wait.cancel()
-    return not waits[1].done() or waits[1].cancelled()
 
 
 async def _notify(notice: Notice | None, address: str) -> None:

@@ -7,24 +7,20 @@ that were given out when it began.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
 from services.common.telemetry.names import SpanName
 
 _NOTHING: Mapping[str, AttributeValue] = {}
 _IDS = RandomIdGenerator()
-_KINDS = {
-    "internal": SpanKind.INTERNAL,
-    "client": SpanKind.CLIENT,
-    "server": SpanKind.SERVER,
-}
 
 
 class ProcessResource(Resource):
@@ -58,13 +54,25 @@ def sampled_root() -> SpanContext:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ChildSpan:
+    """A finished span; times are Unix nanoseconds."""
+
+    context: SpanContext
+    parent: SpanContext | None
+    name: str
+    kind: str
+    start_ns: int
+    end_ns: int
+    about: Mapping[str, AttributeValue]
+    links: Sequence[SpanContext]
+
+
 class ChildSpans:
     """Hands finished spans to the exporter. Thread-safe; never blocks."""
 
-    def __init__(
-        self, resource: Resource, scope: InstrumentationScope, processor: SpanProcessor
-    ) -> None:
-        self._resource, self._scope, self._processor = resource, scope, processor
+    def __init__(self, processor: SpanProcessor) -> None:
+        self._put: Callable[[Any], None] = processor.on_end
 
     def emit(
         self,
@@ -76,19 +84,8 @@ class ChildSpans:
         about: Mapping[str, AttributeValue] = _NOTHING,
         *,
         kind: str = "",
-        links: Sequence[Link] = (),
+        links: Sequence[SpanContext] = (),
     ) -> None:
-        """A span that has ended; times are Unix nanoseconds. `kind` if not the name's own."""
-        span = ReadableSpan(
-            name.name,
-            place,
-            parent,
-            self._resource,
-            about,
-            links=links,
-            kind=_KINDS[kind or name.kind],
-            start_time=start_ns,
-            end_time=end_ns,
-            instrumentation_scope=self._scope,
-        )
-        self._processor.on_end(span)
+        """A span that has ended. `kind` if not the name's own; links to other spans."""
+        kind = kind or name.kind
+        self._put(ChildSpan(place, parent, name.name, kind, start_ns, end_ns, about, links))

@@ -12,13 +12,15 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Mapping
 
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.util.types import AttributeValue
 
 from services.common.errors import StartError
 from services.common.telemetry.buckets import SentReader, Shelf
+from services.common.telemetry.encoding import ChildExporter
 
 # A batch is encoded with the interpreter lock held: small ones delay no token.
 _BATCH_VARIABLE, _BATCH_SIZE = "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 128
@@ -66,10 +68,11 @@ def _either(option: str, signal: str) -> tuple[str, str]:
 class SpanPipe:
     """Spans on their way to the collector."""
 
-    def __init__(self) -> None:
+    def __init__(self, about: Mapping[str, AttributeValue], scope: str) -> None:
+        """`about` are the attributes of the process."""
         for name in _NOISY:
             logging.getLogger(name).addFilter(_QUIET)
-        self._exporter = OTLPSpanExporter()
+        self._exporter = ChildExporter(about, scope)
         given = _BATCH_VARIABLE in os.environ
         self.processor = BatchSpanProcessor(
             self._exporter, max_export_batch_size=None if given else _BATCH_SIZE

@@ -255,6 +255,12 @@ BAD_Q_COUNT = Metric(
     "{row}",
     "Rows of q that a sampled draft lacked or that could not be used; they cost speed only.",
 )
+DROPPED_WRITES = Metric(
+    "paceline.store.dropped_writes",
+    _COUNTER,
+    "{write}",
+    "Commits that the session store did not take in time; with durability `relaxed` only.",
+)
 MIGRATIONS = Metric(
     "paceline.session.migrations",
     _COUNTER,

@@ -54,7 +54,7 @@ class Telemetry:
         self._meters = MeterProvider(readers, resource, shutdown_on_exit=False)
         self._meter = self._meters.get_meter(_SCOPE.name)
         self._page: _Page | None = None
-        self._spans = SpanPipe() if traces else None
+        self._spans = SpanPipe(resource.attributes, _SCOPE.name) if traces else None
         self.tracer: Tracer = NoOpTracer()
         self.children: ChildSpans | None = None
         if self._spans is not None:
@@ -62,7 +62,7 @@ class Telemetry:
             provider = TracerProvider(resource=resource, shutdown_on_exit=False)
             provider.add_span_processor(processor)
             self.tracer = provider.get_tracer(_SCOPE.name)
-            self.children = ChildSpans(resource, _SCOPE, processor)
+            self.children = ChildSpans(processor)
 
     @classmethod
     def start(

@@ -11,67 +11,84 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
-from opentelemetry.trace import Link, SpanContext
+from opentelemetry.trace import SpanContext
 from opentelemetry.util.types import AttributeValue
 
-from services.common.steps import StepEntry, StepRecord
+from services.common.steps import OnStep, StepEntry, StepRecord
 from services.common.telemetry import names
 from services.common.telemetry.children import ChildSpans, child_of, sampled_root
 from services.common.telemetry.propagation import parent_context, span_context
 from services.common.telemetry.setup import Telemetry
 from services.common.types import Progress
 
+Worker = Literal["verifier", "drafter"]
+
 _MOST_WAITING = 4096
+_BATCH_SPANS: dict[Worker, names.SpanName] = {
+    "verifier": names.VERIFY_BATCH,
+    "drafter": names.DRAFT_BATCH,
+}
 _MEMBER_SPANS = {
     "verify": names.VERIFY,
     "draft": names.DRAFT,
+    "prepared": names.DRAFT,
     "prefill": names.PREFILL,
 }
 
 
 class StepTracer:
-    """Its `on_step` goes to a worker's core; `watch` and `close` belong to the process."""
+    """What `on_step` makes goes to a core; `watch` and `close` belong to the process."""
 
-    def __init__(self, telemetry: Telemetry, role: Literal["verifier", "drafter"]) -> None:
-        self._telemetry, self._role = telemetry, role
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
         self._children = telemetry.children
-        self._batch = names.VERIFY_BATCH if role == "verifier" else names.DRAFT_BATCH
         self._seconds = telemetry.histogram(names.STEP_SECONDS)
         self._sessions = telemetry.histogram(names.STEP_SESSIONS)
         self._waits = telemetry.histogram(names.STEP_WAIT_SECONDS)
         self._tokens = telemetry.counter(names.STEP_TOKEN_COUNT)
         self._untraced = telemetry.counter(names.STEPS_UNTRACED)
-        self._waiting: deque[StepRecord] = deque()
+        self._waiting: deque[tuple[Worker, StepRecord]] = deque()
         self._wake = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="step-tracer", daemon=True)
         self._thread.start()
 
-    def on_step(self, record: StepRecord) -> None:
-        """Take a record; costs the engine thread an append."""
-        if len(self._waiting) >= _MOST_WAITING:
-            self._untraced.add(1)
-            return
-        self._waiting.append(record)
-        if not self._wake.is_set():
-            self._wake.set()
+    def on_step(self, role: Worker) -> OnStep:
+        """What the core of this role tells its steps; costs the engine thread an append."""
+        return partial(self._take, role)
 
-    def watch(self, progress: Callable[[], Progress]) -> None:
-        """Show sessions, queue and KV as gauges, read from `progress` when collected."""
-        role, gauge = self._role, self._telemetry.gauge
-        gauge(names.SESSIONS, lambda: [(progress().sessions, (role,))])
-        gauge(names.QUEUED_TOKENS, lambda: [(progress().queued_tokens, (role,))])
-        gauge(names.KV_USED, lambda: [(progress().kv_tokens_used, ())])
-        gauge(names.KV_CAPACITY, lambda: [(progress().kv_tokens_capacity, ())])
+    def watch(self, progress: Mapping[Worker, Callable[[], Progress]]) -> None:
+        """Show sessions, queues and KV as gauges, read from `progress` when collected.
+
+        Roles of one process share an engine, and so its KV.
+        """
+        gauge = self._telemetry.gauge
+        engine = next(iter(progress.values()))
+        gauge(names.SESSIONS, lambda: [(read().sessions, (r,)) for r, read in progress.items()])
+        gauge(
+            names.QUEUED_TOKENS,
+            lambda: [(read().queued_tokens, (r,)) for r, read in progress.items()],
+        )
+        gauge(names.KV_USED, lambda: [(engine().kv_tokens_used, ())])
+        gauge(names.KV_CAPACITY, lambda: [(engine().kv_tokens_capacity, ())])
 
     def close(self, timeout: float = 1.0) -> None:
         """Record what waits, then stop; call it before the telemetry's shutdown."""
         self._closed = True
         self._wake.set()
         self._thread.join(timeout)
+
+    def _take(self, role: Worker, record: StepRecord) -> None:
+        if len(self._waiting) >= _MOST_WAITING:
+            self._untraced.add(1)
+            return
+        self._waiting.append((role, record))
+        if not self._wake.is_set():
+            self._wake.set()
 
     # --- in the telemetry thread -------------------------------------------------------
 
@@ -80,28 +97,32 @@ class StepTracer:
             self._wake.wait()
             self._wake.clear()
             while self._waiting:
-                self._record(self._waiting.popleft())
+                self._record(*self._waiting.popleft())
 
-    def _record(self, record: StepRecord) -> None:
-        self._seconds.record((record.ended_ns - record.started_ns) / 1e9, self._role)
-        self._sessions.record(len(record.entries), self._role)
+    def _record(self, role: Worker, record: StepRecord) -> None:
+        self._seconds.record((record.ended_ns - record.started_ns) / 1e9, role)
+        self._sessions.record(len(record.entries), role)
         for entry in record.entries:
-            self._waits.record(entry.queue_ms / 1e3, self._role, entry.kind)
-            self._tokens.add(entry.tokens, self._role, entry.kind)
+            self._waits.record(entry.queue_ms / 1e3, role, entry.kind)
+            self._tokens.add(entry.tokens, role, entry.kind)
         members = [(e, parent) for e in record.entries if (parent := _sampled_parent(e))]
         if members and self._children is not None:
-            self._trace(self._children, record, members)
+            self._trace(self._children, _BATCH_SPANS[role], record, members)
 
     def _trace(
-        self, children: ChildSpans, record: StepRecord, members: list[tuple[StepEntry, SpanContext]]
+        self,
+        children: ChildSpans,
+        name: names.SpanName,
+        record: StepRecord,
+        members: list[tuple[StepEntry, SpanContext]],
     ) -> None:
         batch = sampled_root()
         start, end = record.started_ns, record.ended_ns
         tokens = sum(entry.tokens for entry in record.entries)
         size = len(record.entries)
         about: dict[str, AttributeValue] = {names.STEP_SIZE: size, names.STEP_TOKENS: tokens}
-        links = [Link(parent) for _, parent in members]
-        children.emit(self._batch, batch, None, start, end, about, links=links)
+        links = [parent for _, parent in members]
+        children.emit(name, batch, None, start, end, about, links=links)
         for entry, parent in members:
             about = {
                 names.STEP_TOKENS: entry.tokens,
@@ -109,9 +130,9 @@ class StepTracer:
                 names.STEP_SIZE: size,
                 names.ROUND_INDEX: entry.round,
             }
-            name, place = _MEMBER_SPANS[entry.kind], child_of(parent)
-            back = (Link(batch),)
-            children.emit(name, place, parent, start, end, about, kind="server", links=back)
+            member, place = _MEMBER_SPANS[entry.kind], child_of(parent)
+            back = (batch,)
+            children.emit(member, place, parent, start, end, about, kind="server", links=back)
 
 
 def _sampled_parent(entry: StepEntry) -> SpanContext | None:

@@ -12,7 +12,13 @@ enum values, lengths that agree, names that are there) and raises only
     codecs     one value per link: how its messages are cut into batches
 """
 
-from services.common.wire.codecs import DRAFTER_LINK, VERIFIER_LINK, LinkCodec
+from services.common.wire.codecs import (
+    DRAFTER_LINK,
+    MESSAGE_BYTES,
+    VERIFIER_LINK,
+    LinkCodec,
+    in_messages,
+)
 from services.common.wire.drafter import (
     decode_drafter_command,
     decode_drafter_event,
@@ -25,7 +31,7 @@ from services.common.wire.records import (
     encode_description,
     encode_hello,
 )
-from services.common.wire.tokenizer import join_bundle, split_bundle
+from services.common.wire.tokenizer import gather_parts, join_bundle, split_bundle
 from services.common.wire.verifier import (
     decode_verifier_command,
     decode_verifier_event,
@@ -35,6 +41,7 @@ from services.common.wire.verifier import (
 
 __all__ = [
     "DRAFTER_LINK",
+    "MESSAGE_BYTES",
     "VERIFIER_LINK",
     "LinkCodec",
     "decode_description",
@@ -49,6 +56,8 @@ __all__ = [
     "encode_hello",
     "encode_verifier_command",
     "encode_verifier_event",
+    "gather_parts",
+    "in_messages",
     "join_bundle",
     "split_bundle",
 ]

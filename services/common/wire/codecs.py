@@ -6,12 +6,13 @@ written once against `LinkCodec`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from paceline.v1 import drafter_pb2, verifier_pb2
 
+from services.common.errors import ProtocolError
 from services.common.types import (
     DrafterCommand,
     DrafterEvent,
@@ -35,6 +36,11 @@ from services.common.wire.verifier import (
 
 C = TypeVar("C")
 E = TypeVar("E")
+
+MOST_IN_MESSAGE = 65_536
+"""Commands or events in one message: as many as ever wait to be sent."""
+MESSAGE_BYTES = 8 << 20
+"""A batch that is larger leaves in several messages, far below what a peer still takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class LinkCodec(Generic[C, E]):
 
     def decode_request(self, message: Any) -> tuple[LinkHello | None, list[C]]:
         """The hello, if there is one, and the commands."""
+        _require_few(message.commands)
         hello = decode_hello(message.hello) if message.HasField("hello") else None
         return hello, [self.decode_command(command) for command in message.commands]
 
@@ -69,7 +76,24 @@ class LinkCodec(Generic[C, E]):
 
     def decode_response(self, message: Any) -> list[E]:
         """The events."""
+        _require_few(message.events)
         return [self.decode_event(event) for event in message.events]
+
+
+def in_messages(encode: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) -> Iterator[Any]:
+    """The batch in its order, in one message or as many as keep each below MESSAGE_BYTES."""
+    message = encode(batch)
+    if len(batch) == 1 or message.ByteSize() <= MESSAGE_BYTES:
+        yield message
+        return
+    middle = len(batch) // 2
+    yield from in_messages(encode, batch[:middle])
+    yield from in_messages(encode, batch[middle:])
+
+
+def _require_few(batch: Sequence[Any]) -> None:
+    if len(batch) > MOST_IN_MESSAGE:
+        raise ProtocolError(f"{len(batch)} in one message; at most {MOST_IN_MESSAGE}")
 
 
 DRAFTER_LINK: LinkCodec[DrafterCommand, DrafterEvent] = LinkCodec(

@@ -82,6 +82,8 @@ def _encode_open(command: OpenDraft) -> pb.OpenDraft:
         traceparent=command.traceparent,
         options=command.options,
         vocab_size=command.vocab_size,
+        phrase_scope=command.phrase_scope,
+        synchronous=command.synchronous,
     )
 
 
@@ -102,6 +104,8 @@ def _decode_open(message: pb.OpenDraft) -> OpenDraft:
         traceparent=message.traceparent,
         options=message.options,
         vocab_size=message.vocab_size,
+        phrase_scope=message.phrase_scope,
+        synchronous=message.synchronous,
     )
 
 
@@ -158,7 +162,7 @@ def _decode_draft(message: pb.Draft) -> Draft:
         prefix_hash=message.prefix_hash,
         tree=records.decode_tree(message.tree),
         final=message.final,
-        draft_ms=message.draft_ms,
+        draft_ms=records.require_ms(message.draft_ms, "draft.draft_ms"),
     )
 
 

@@ -25,6 +25,13 @@ from services.common.types import (
 )
 from services.common.wire.floats import decode_floats, encode_floats
 
+LONGEST_NAME = 1024
+"""Characters of a name: more than a tenant's and a session's together."""
+LONGEST_REASON = 300
+"""Characters of a failure's reason that are kept."""
+LONGEST_MS = 1e9
+"""Eleven days."""
+
 _E = TypeVar("_E", bound=Enum)
 _T = TypeVar("_T")
 
@@ -48,9 +55,18 @@ def decode_oneof(
 
 
 def require_name(value: str, field: str) -> str:
-    """`value`, unless it is empty."""
+    """`value`, which enters logs, unless it is empty, too long or not printable."""
     if not value:
         raise ProtocolError(f"{field} is empty")
+    if len(value) > LONGEST_NAME or not value.isprintable():
+        raise ProtocolError(f"{field} is no printable name of at most {LONGEST_NAME} characters")
+    return value
+
+
+def require_ms(value: float, field: str) -> float:
+    """A duration: not negative and not endless. What is learned from it lasts."""
+    if not 0 <= value < LONGEST_MS:
+        raise ProtocolError(f"{field}: {value} is no duration")
     return value
 
 
@@ -127,24 +143,14 @@ def encode_tree(tree: DraftTree) -> pb.DraftTree:
 
 
 def decode_tree(message: pb.DraftTree) -> DraftTree:
-    """Parents, when given, are one per token and come before their children."""
+    """Whether the parents make a tree is the receiver's to say: it concerns one session alone."""
     return DraftTree(
         token_ids=tuple(message.token_ids),
-        parents=_decode_parents(tuple(message.parents), len(message.token_ids)),
+        parents=tuple(message.parents) or None,
         q=tuple(decode_row(row) for row in message.q) or None,
         proposal=decode_enum(Proposal, message.proposal, "tree.proposal"),
         without_replacement=message.without_replacement,
     )
-
-
-def _decode_parents(parents: tuple[int, ...], tokens: int) -> tuple[int, ...] | None:
-    if not parents:
-        return None
-    if len(parents) != tokens:
-        raise ProtocolError(f"tree.parents: {len(parents)} parents for {tokens} tokens")
-    if any(not -1 <= parent < i for i, parent in enumerate(parents)):
-        raise ProtocolError("tree.parents: not in topological order")
-    return parents
 
 
 # --- Workers -------------------------------------------------------------------
@@ -215,14 +221,14 @@ def encode_progress(progress: Progress) -> pb.Progress:
 
 
 def decode_progress(message: pb.Progress) -> Progress:
-    """Any values will do."""
+    """Any counts will do."""
     return Progress(
         steps=message.steps,
         sessions=message.sessions,
         queued_tokens=message.queued_tokens,
         kv_tokens_used=message.kv_tokens_used,
         kv_tokens_capacity=message.kv_tokens_capacity,
-        step_ms=message.step_ms,
+        step_ms=require_ms(message.step_ms, "progress.step_ms"),
     )
 
 
@@ -247,10 +253,10 @@ def encode_failed(failed: SessionFailed) -> pb.SessionFailed:
 
 
 def decode_failed(message: pb.SessionFailed) -> SessionFailed:
-    """The session and the reason must be known."""
+    """The session and the reason must be known; a long message is cut."""
     return SessionFailed(
         session=require_name(message.session_id, "failed.session_id"),
         reason=decode_enum(FailureReason, message.reason, "failed.reason"),
-        message=message.message,
+        message=message.message[:LONGEST_REASON],
         epoch=message.epoch,
     )

@@ -143,7 +143,7 @@ def _decode_opened(message: pb.VerifyOpened) -> VerifyOpened:
         session=_session(message.session_id),
         epoch=message.epoch,
         cached_tokens=message.cached_tokens,
-        prefill_ms=message.prefill_ms,
+        prefill_ms=records.require_ms(message.prefill_ms, "opened.prefill_ms"),
     )
 
 
@@ -162,6 +162,7 @@ def _encode_verdict(event: Verdict) -> pb.Verdict:
         queue_ms=event.queue_ms,
         verify_ms=event.verify_ms,
         batch_size=event.batch_size,
+        batch_rows=event.batch_rows,
         mode=event.mode.value,  # type: ignore[arg-type]
         bad_q_rows=event.bad_q_rows,
         draft_tokens=event.draft_tokens,
@@ -181,9 +182,10 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         discarded=message.discarded,
         accepted_nodes=tuple(message.accepted_nodes),
         logprobs=tuple(_decode_logprobs(row) for row in message.logprobs),
-        queue_ms=message.queue_ms,
-        verify_ms=message.verify_ms,
+        queue_ms=records.require_ms(message.queue_ms, "verdict.queue_ms"),
+        verify_ms=records.require_ms(message.verify_ms, "verdict.verify_ms"),
         batch_size=message.batch_size,
+        batch_rows=message.batch_rows,
         mode=records.decode_enum(VerifyMode, message.mode, "verdict.mode"),
         bad_q_rows=message.bad_q_rows,
         draft_tokens=message.draft_tokens,

@@ -134,7 +134,7 @@ def read_draft_json(folder: Path) -> DraftHeader:
         return _header(json.loads(text))
     except OSError as error:
         raise StartError(f"draft {folder}: {JSON_NAME}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StartError(f"draft {folder}: {JSON_NAME}: {_reason(error)}") from error
 
 

@@ -1,4 +1,4 @@
-"""Who is told how a distillation goes."""
+"""Who is told how a long run goes."""
 
 from __future__ import annotations
 

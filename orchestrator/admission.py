@@ -1,0 +1,203 @@
+"""Who may come in: sessions and tokens in flight, counted before any work is done.
+
+A session weighs what a verifier reserves for it: its prompt and its max_tokens. Up to
+the limit everyone is let in; above three quarters of it speculation shrinks, in steps
+and for all sessions, and shortly before the limit none is left: the verifiers' time then
+goes to plain rounds, which serve most sessions, and only then is anyone refused.
+
+A tenant may have limits of its own beside those of all; one that has reached them is
+refused, and nobody else. A session that comes back from the store counts as any other,
+but may pass the common limits by an eighth: finishing what was begun goes before
+beginning more. Where nothing is open it always finds room, or it could never go on.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+from orchestrator.tenants import DEFAULT_TENANT, Tenant
+from services.common.errors import InvalidRequest, Overloaded
+
+# Without a limit of its own: as many tokens as the verifiers hold, and as many to wait.
+MEMORIES = 2
+FULL_UP_TO = 0.75
+STEPS = 4
+RESUMED_BEYOND = 1.125
+SHORTEST_RETRY, USUAL_RETRY, LONGEST_RETRY = 0.25, 1.0, 30.0
+RETRY_WINDOW = 10.0
+
+
+class Load:
+    """The sessions that are open, what they weigh, and how fast they left lately."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left: deque[tuple[float, int]] = deque()
+        self.sessions = 0
+        self.tokens = 0
+
+    def take(self, tokens: int) -> None:
+        """One session more."""
+        self.sessions += 1
+        self.tokens += tokens
+
+    def give_back(self, tokens: int) -> None:
+        """One session less."""
+        self.sessions -= 1
+        self.tokens -= tokens
+
+    def note(self, tokens: int) -> None:
+        """A session of this weight came to its end here."""
+        self._left.append((self._clock(), tokens))
+        self._forget()
+
+    def retry_after(self, missing: float) -> float:
+        """Seconds until about so many tokens will have left, going by the last ones."""
+        self._forget()
+        left = sum(tokens for _, tokens in self._left)
+        if not left:
+            return USUAL_RETRY
+        return min(LONGEST_RETRY, max(SHORTEST_RETRY, RETRY_WINDOW * missing / left))
+
+    def _forget(self) -> None:
+        while self._left and self._left[0][0] < self._clock() - RETRY_WINDOW:
+            self._left.popleft()
+
+
+class Place:
+    """What one session takes of the limits, given back once, however it ends.
+
+    Leaving the `with` block gives it back unless it was kept for a driver.
+    """
+
+    def __init__(self, loads: tuple[Load, ...], tokens: int) -> None:
+        self._loads, self._tokens = loads, tokens
+        self._kept = False
+        for load in loads:
+            load.take(tokens)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._kept:
+            self._give_back()
+
+    def keep(self) -> None:
+        """The session began; `leave` ends it."""
+        self._kept = True
+
+    def leave(self) -> None:
+        """The session is gone. May be repeated."""
+        for load in self._loads:
+            load.note(self._tokens)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        loads, self._loads = self._loads, ()
+        for load in loads:
+            load.give_back(self._tokens)
+
+
+class _Bound(NamedTuple):
+    """A load and its limits; `whose` they are, in words."""
+
+    load: Load
+    sessions: float
+    tokens: float
+    whose: str = ""
+
+
+class Admission:
+    """The sessions of this orchestrator, of all tenants and of each."""
+
+    def __init__(
+        self,
+        max_sessions: int,
+        max_tokens: int | None,
+        memory: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`memory`: tokens that the verifiers hold (0: not known), for `max_tokens` None."""
+        self._max_sessions, self._max_tokens = max_sessions, max_tokens
+        self._memory, self._clock = memory, clock
+        self._all = Load(clock)
+        # Tenants come from a file: no caller can add one.
+        self._tenants: dict[str, Load] = {}
+
+    @property
+    def sessions(self) -> int:
+        """Open sessions of all tenants."""
+        return self._all.sessions
+
+    @property
+    def tokens(self) -> int:
+        """Their weight."""
+        return self._all.tokens
+
+    @property
+    def limit(self) -> float:
+        """Most tokens in flight."""
+        return self._max_tokens or MEMORIES * self._memory() or math.inf
+
+    @property
+    def speculation(self) -> float:
+        """The share of its window that a session may use now, from 1 down to 0."""
+        free = max(0.0, 1 - self.tokens / self.limit)
+        return min(STEPS, math.floor(STEPS * free / (1 - FULL_UP_TO))) / STEPS
+
+    def sessions_of(self, tenant: str) -> int:
+        """Open sessions of one tenant."""
+        return self._tenants[tenant].sessions if tenant in self._tenants else 0
+
+    def enter(self, prompt: int, max_tokens: int, tenant: Tenant = DEFAULT_TENANT) -> Place:
+        """Let a new session in, or raise Overloaded; InvalidRequest if it never fits."""
+        tokens = prompt + max_tokens
+        bounds = self._bounds(tenant, 1)
+        limit = min(bound.tokens for bound in bounds)
+        if tokens > limit:
+            allowed = f"at most {limit:.0f} together with the {prompt} tokens of the prompt"
+            raise InvalidRequest("sampling.max_tokens", max_tokens, allowed)
+        for bound in bounds:
+            _require_room(bound, tokens)
+        return Place(tuple(bound.load for bound in bounds), tokens)
+
+    def come_back(self, tokens: int, tenant: Tenant = DEFAULT_TENANT) -> Place:
+        """Let a session in again that was begun before, or raise Overloaded."""
+        bounds = self._bounds(tenant, RESUMED_BEYOND)
+        for bound in bounds:
+            if bound.load.sessions:
+                _require_room(bound, tokens)
+        return Place(tuple(bound.load for bound in bounds), tokens)
+
+    def _bounds(self, tenant: Tenant, beyond: float) -> tuple[_Bound, _Bound]:
+        own = self._tenants.setdefault(tenant.name, Load(self._clock))
+        limits = tenant.limits
+        return (
+            _Bound(
+                own,
+                limits.max_sessions or math.inf,
+                limits.max_tokens_in_flight or math.inf,
+                " of this tenant",
+            ),
+            _Bound(self._all, beyond * self._max_sessions, beyond * self.limit),
+        )
+
+
+def _require_room(bound: _Bound, tokens: int) -> None:
+    load, whose = bound.load, bound.whose
+    if load.sessions + 1 > bound.sessions:
+        raise Overloaded(
+            f"{load.sessions} sessions{whose} are open, which is the limit",
+            load.retry_after(tokens),
+        )
+    if load.tokens + tokens > bound.tokens:
+        raise Overloaded(
+            f"{load.tokens} tokens{whose} are in flight, {tokens} more would pass the limit of "
+            f"{bound.tokens:.0f}",
+            load.retry_after(load.tokens + tokens - bound.tokens),
+        )

@@ -1,0 +1,73 @@
+"""What a round takes, as measured: the way there and back, the queue, and the step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from orchestrator.core.pacing.policy import Outcome
+from services.common.line import OUTLIER, Line
+
+
+def blend(mean: float, value: float, weight: float = 0.2) -> float:
+    """A running mean; 0 = nothing seen yet."""
+    return value if mean == 0.0 else mean + weight * (value - mean)
+
+
+class RoundCosts(NamedTuple):
+    """Milliseconds of a round of n levels of draft tokens, its neighbours in the step included.
+
+    A step's time depends on the rows of *all* its sessions. What one of them adds is
+    reckoned as if each added as much: where everybody looks at its own rows alone,
+    all of them make every step longer for all. So speculation shrinks as steps fill.
+    """
+
+    line: Line = Line()
+    transit_ms: float = 0.0
+    # Of a step's time: how long a block lies until the step before is over.
+    queue_share: float = 0.0
+    sessions: float = 1.0
+    rows_per_level: float = 1.0
+
+    @property
+    def known(self) -> bool:
+        """Whether there was a round."""
+        return self.line.weight > 0.0
+
+    def add(self, outcome: Outcome) -> RoundCosts:
+        """With one more round."""
+        rows = outcome.batch_rows or outcome.batch_size * (1 + outcome.draft_tokens)
+        transit_ms, queue_share, shape = self.transit_ms, self.queue_share, self.rows_per_level
+        if outcome.verify_ms and not outcome.chained:
+            transit_ms, queue_share = self._way(outcome)
+        if outcome.levels:
+            shape = blend(shape, outcome.draft_tokens / outcome.levels)
+        return RoundCosts(
+            self.line.add(rows, outcome.verify_ms or outcome.round_ms),
+            transit_ms,
+            queue_share,
+            blend(self.sessions, outcome.batch_size) if self.known else outcome.batch_size,
+            shape,
+        )
+
+    def _way(self, outcome: Outcome) -> tuple[float, float]:
+        """Transit and share of the queue: a chained block waited for its own session, too."""
+        transit = max(0.0, outcome.round_ms - outcome.verify_ms - outcome.queue_ms)
+        if self.transit_ms:
+            transit = min(transit, OUTLIER * self.transit_ms)
+        share = min(1.0, outcome.queue_ms / outcome.verify_ms)
+        return (
+            blend(self.transit_ms, transit),
+            self.queue_share + 0.2 * (share - self.queue_share),
+        )
+
+    def step_ms(self, levels: float) -> float:
+        """The step alone."""
+        return self.line.at(self.sessions * (1.0 + self.rows_per_level * levels))
+
+    def round_ms(self, levels: float) -> float:
+        """From sending to verdict."""
+        return self.transit_ms + (1.0 + self.queue_share) * self.step_ms(levels)
+
+    def capped(self, weight: float) -> RoundCosts:
+        """The same costs, of limited weight."""
+        return self._replace(line=self.line.capped(weight))

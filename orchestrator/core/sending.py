@@ -1,0 +1,138 @@
+"""A block leaves for the verifier.
+
+1. A verify leaves when a verifier has the session open, fewer than
+   `max_in_flight` live blocks are under way, and pacing says so. A chained
+   block follows a chain of its own epoch and holds at least one token; in
+   `STANDARD` and `BLOCK` it never follows a block that asks for a bonus.
+2. Whether a block asks for a bonus is fixed when it leaves, by counts and flags
+   alone: `_wants_bonus`.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.drafts import Piece, Tail, take
+from orchestrator.core.events import SendVerify
+from orchestrator.core.pacing import Flight, View, Wait
+from orchestrator.core.state import Block, State
+from orchestrator.core.turn import Turn
+from services.common.types import Verify
+
+
+def send_what_pays(turn: Turn) -> None:
+    """Send blocks as long as one may leave and pacing says so; remember when to ask again."""
+    until = _send_until_it_waits(turn)
+    if until != turn.state.wait_until:
+        turn.set(wait_until=until)
+
+
+def _send_until_it_waits(turn: Turn) -> float | None:
+    waited = turn.state.wait_until is not None
+    while _may_send(turn.state):
+        state = turn.state
+        decision = state.policy.decide(_view(state, turn.now))
+        if isinstance(decision, Wait):
+            return decision.until
+        if state.live and (decision.count == 0 or not state.tail):
+            return None
+        stood_idle = waited and not state.live
+        _send(turn, decision.count, 1e3 * (turn.now - state.idle_since) if stood_idle else 0.0)
+        waited = False
+    return None
+
+
+def _may_send(state: State) -> bool:
+    if state.verifier is None or not state.verifier.opened:
+        return False
+    if len(state.unpersisted) >= state.config.limits.max_unpersisted:
+        return False
+    return not state.live or _may_chain(state)
+
+
+def _may_chain(state: State) -> bool:
+    if len(state.live) >= state.config.limits.max_in_flight or not state.tail:
+        return False
+    return all(_chainable(state, block) for block in state.live) and _room(state) > 0
+
+
+def _chainable(state: State, block: Block) -> bool:
+    open_end = state.config.mode.exact_match or not block.want_bonus
+    return open_end and block.piece.tree.is_chain and block.epoch == state.epoch
+
+
+def _room(state: State) -> int:
+    """Draft tokens that still fit before the length limit, with one token after them."""
+    done = len(state.committed) + len(state.flying)
+    return max(0, state.config.sampling.max_tokens - done - 1)
+
+
+def _view(state: State, now: float) -> View:
+    drafter = state.drafter
+    drafting = drafter is not None and drafter.opened and not state.drafter_final
+    return View(
+        now,
+        state.idle_since,
+        state.drafted,
+        drafting and state.credit > 0,
+        state.capped(_room(state)),
+        tuple([Flight(block.sent_at, len(block.piece.tree)) for block in state.live]),
+        state.config.mode.exact_match,
+    )
+
+
+def _wants_bonus(state: State, piece: Piece, rest: Tail) -> bool:
+    """Whether this block, if all of it is accepted, is to end with a token of the target's own.
+
+    Where drafts are matched exactly, always: that token comes next whatever was
+    drafted. In `STANDARD` and `BLOCK` it is a fresh draw, equal to a drafted
+    token at its place by chance only, so that what was drafted beyond would
+    be lost. It is asked for where nothing was, or can be: after a tree; where
+    the block reaches the length limit; and where no tail is left and the
+    drafter rests until this very verdict.
+
+    Both ways keep the law. Once every token of a block is accepted, the text has
+    the law of the target; what comes next keeps it, be it drawn from the target
+    at once, or left to a later block that starts there with nothing carried over
+    (Leviathan et al. 2023, appendix A.1; Sun et al. 2024, where p_0 = 1). Only
+    the choice must not know more than what was sent: it reads lengths and
+    flags, and no token of the tail.
+    """
+    if state.config.mode.exact_match or not piece.tree.token_ids or not piece.tree.is_chain:
+        return True
+    if len(piece.tree) >= _room(state):
+        return True
+    return not rest and not state.live and _drafter_rests(state, len(piece.tree))
+
+
+def _drafter_rests(state: State, sent: int) -> bool:
+    """Whether nothing is drafted beyond `sent` tokens before a verdict or a credit comes."""
+    return state.drafter is None or state.drafter_final or sent >= state.credit
+
+
+def _send(turn: Turn, count: int, waited_ms: float) -> None:
+    state = turn.state
+    assert state.verifier is not None
+    piece, rest = take(state.tail, count)
+    live = state.live
+    verify = Verify(
+        state.config.session,
+        state.epoch,
+        state.next_round,
+        len(state.committed) + len(state.flying),
+        piece.tree,
+        extends_round=live[-1].round if live else 0,
+        want_bonus=_wants_bonus(state, piece, rest),
+    )
+    drafter = state.drafter.worker if state.drafter and piece.tree.token_ids else ""
+    block = Block(
+        verify.round,
+        verify.epoch,
+        verify.base_len,
+        piece,
+        turn.now,
+        drafter,
+        verify.want_bonus,
+        chained=bool(live),
+        waited_ms=waited_ms,
+    )
+    turn.set(tail=rest, in_flight=(*state.in_flight, block), next_round=state.next_round + 1)
+    turn.do(SendVerify(state.verifier.worker, verify, piece.draft_ms))

@@ -1,0 +1,123 @@
+"""The door of the service: what is checked of a call before its message is even read.
+
+    who calls (token → tenant) → does this process take new sessions → is there room
+
+A refused call costs a header: its message stays unread. Calls are counted from here to
+the end of their task, whatever ends it, so that streams which nobody reads, too, are
+bounded, for all tenants together and for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+import grpc
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.authentication import Identify
+from orchestrator.tenants import DEFAULT_TENANT, Tenant, TenantLimits
+from services.common.errors import Draining, Overloaded, PacelineError
+from services.common.serving import border
+
+_Continue = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
+
+_SERVICE = f"/{pb.DESCRIPTOR.services_by_name['InferenceService'].full_name}/"
+# These hold a stream for as long as a session lasts.
+_STREAMS = frozenset({f"{_SERVICE}Generate", f"{_SERVICE}Resume"})
+# A tenant with a limit of sessions may have so many streams for each, for readers that
+# are behind and retries, and a few more.
+STREAMS_PER_SESSION, SPARE_STREAMS = 4, 16
+# Health and reflection, which need no token.
+_NOBODY = Tenant("", TenantLimits(max_sessions=60))
+RETRY_SECONDS = 1.0
+
+_tenant: ContextVar[Tenant] = ContextVar("tenant", default=DEFAULT_TENANT)
+
+
+def current_tenant() -> Tenant:
+    """Whose call this is; to be asked in the call's own task."""
+    return _tenant.get()
+
+
+class Calls:
+    """The open calls of one kind, of all tenants and of each."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        """Open calls of all tenants."""
+        return self._open.total()
+
+    def enter(self, tenant: Tenant) -> None:
+        """Count one more. Raises Overloaded."""
+        sessions = tenant.limits.max_sessions
+        most = STREAMS_PER_SESSION * sessions + SPARE_STREAMS if sessions else math.inf
+        if self._open[tenant.name] >= most or self.total >= self._most:
+            raise Overloaded("too many calls are open", RETRY_SECONDS)
+        self._open[tenant.name] += 1
+
+    def leave(self, tenant: Tenant) -> None:
+        """Count one less."""
+        self._open[tenant.name] -= 1
+        if not self._open[tenant.name]:
+            del self._open[tenant.name]
+
+
+class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+    """Put it before an `InferenceServicer`, which asks `current_tenant`."""
+
+    def __init__(self, identify: Identify, max_calls: int) -> None:
+        """`max_calls`: most streams, and most other calls, open at once."""
+        self.identify = identify
+        self.closed = False
+        self.streams, self._others = Calls(max_calls), Calls(max_calls)
+
+    def close(self) -> None:
+        """No new sessions from now on: this process drains."""
+        self.closed = True
+
+    async def intercept_service(
+        self, continuation: _Continue, handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Let the call in, or answer it with why not."""
+        try:
+            self._admit(handler_call_details)
+        except PacelineError as error:
+            return _refusal(error)
+        return await continuation(handler_call_details)
+
+    def _admit(self, details: grpc.HandlerCallDetails) -> None:
+        method = details.method
+        tenant = self.identify(_authorization(details)) if method.startswith(_SERVICE) else _NOBODY
+        streams = method in _STREAMS
+        if streams and self.closed:
+            raise Draining("this orchestrator stops and takes no new calls; ask another one")
+        calls = self.streams if streams else self._others
+        calls.enter(tenant)
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(lambda _: calls.leave(tenant))
+        _tenant.set(tenant)
+
+
+def _authorization(details: grpc.HandlerCallDetails) -> list[str]:
+    metadata = details.invocation_metadata or ()
+    return [str(value) for key, value in metadata if key == "authorization"]
+
+
+def _refusal(error: PacelineError) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler that fails at once. One of streams, because it need not read its request."""
+
+    async def refuse(_requests: Any, context: Any) -> None:
+        async with border(context):
+            raise error
+
+    return grpc.stream_stream_rpc_method_handler(refuse)

@@ -1,0 +1,42 @@
+"""Tenants: who a session belongs to, what they may use, and what workers may know of them."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimits:
+    """What one tenant may use at most; None = no limit of its own.
+
+    `max_tokens_in_flight` counts prompt and max_tokens of all its open sessions,
+    `max_tokens` is the most that one request may generate.
+    """
+
+    max_sessions: int | None = None
+    max_tokens_in_flight: int | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Whose sessions these are. `name` has no slash: it leads a session's name."""
+
+    name: str
+    limits: TenantLimits = field(default_factory=TenantLimits)
+
+
+DEFAULT_TENANT = Tenant("default")
+
+
+def phrase_scope(tenant: str, tokenizer_fingerprint: str, key: bytes) -> str:
+    """128 bits in hex: whose phrases a session may learn and be drafted, of which token ids.
+
+    Workers learn from it that two sessions are of the same tenant, and no more.
+    HMAC-SHA-256. An empty `key` keeps tenants apart all the same, but whoever knows
+    a tenant's name can compute its scope.
+    """
+    content = json.dumps(["phrases", tenant, tokenizer_fingerprint]).encode()
+    return hmac.digest(key, content, "sha256").hex()[:32]

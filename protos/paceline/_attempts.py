@@ -1,0 +1,161 @@
+"""One generation over as many calls as it takes.
+
+What breaks a call, and what follows:
+
+- the connection, the server or a worker of it went away (UNAVAILABLE; INTERNAL,
+  UNKNOWN and CANCELLED without a reason, which is how a broken transport reads;
+  a stream without its end): the next call goes to the next server. It is the
+  same Generate as long as no Started came, which is idempotent by its request
+  id, and a Resume afterwards.
+- RESOURCE_EXHAUSTED with a time to come back: the same, unless it answers the
+  first Generate. That one is refused, and there is no session yet.
+- NOT_FOUND for a Resume before any token came: the session was lost with its
+  server. Generate again, with the seed that Started told.
+- ABORTED: a later Resume took the session over, and it wins. The one exception
+  is a call of this generation that broke unanswered: a server that stood still
+  may carry it out when it goes on. Each such call excuses one ABORTED.
+- anything else ends the generation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from paceline._decode import decode_event
+from paceline._patience import Patience
+from paceline._progress import Progress
+from paceline._servers import Server, Servers
+from paceline.errors import PacelineError
+from paceline.results import Chunk, Event, Started
+from paceline.v1 import inference_pb2 as pb
+
+_TRANSPORT = (
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.CANCELLED,
+)
+
+
+class Attempts:
+    """The calls of one generation, one after another.
+
+    `first` starts it, or goes on with it from an offset. `patience` is 0 to end
+    it with its first call.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        first: pb.GenerateRequest | pb.ResumeRequest,
+        patience: float,
+        timeout: float | None,
+    ) -> None:
+        self._servers = servers
+        self._generate: pb.GenerateRequest | None = None
+        self._offset = 0
+        if isinstance(first, pb.GenerateRequest):
+            self.session_id, self._generate = first.request_id, first
+        else:
+            self.session_id, self._offset = first.session_id, first.offset
+        self._progress = Progress(self._offset)
+        self._limits = (patience, timeout)
+        self._patience: Patience | None = None
+        self._resuming = self._generate is None
+        self._calls, self._unanswered = 0, 0
+        self._answered = False
+        self._server: Server | None = None
+        self._call: Any = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the Complete came."""
+        return self._progress.ended
+
+    def open(self) -> Any:
+        """Begin the next call; its messages go to `take`, what ends it early to `recover`."""
+        self._server = self._servers.current
+        method, request = self._next_request()
+        timeout = self._endurance().remaining()
+        self._calls += 1
+        self._answered = False
+        self._call = self._server.call(method, request, timeout)
+        return self._call
+
+    def take(self, message: Any) -> Event | None:
+        """What the caller has not seen yet of a response. Raises Internal for a gap."""
+        decoded = decode_event(message)
+        event = None if decoded is None else self._progress.take(decoded)
+        if isinstance(decoded, Started):
+            self._answered = self._resuming = True
+        if isinstance(event, Chunk):
+            self._endurance().progress()
+        return event
+
+    async def recover(self, error: PacelineError) -> None:
+        """Wait until it is time for the next call; raises `error` when there will be none."""
+        patience = self._endurance()
+        if not (patience.any and self._goes_on(error)):
+            raise error
+        assert self._server is not None
+        self._learn(error)
+        patience.broke(self._server, error)
+        self._servers.failed(self._server)
+        wait = patience.wait_for(self._servers.current)
+        if wait is None:
+            raise error
+        await self._servers.pause(wait)
+
+    def cancel(self) -> None:
+        """End the call that is open, if any."""
+        if self._call is not None:
+            self._call.cancel()
+
+    def _endurance(self) -> Patience:
+        # The timeout runs from the first call on, not from when the stream was made.
+        if self._patience is None:
+            self._patience = Patience(*self._limits)
+        return self._patience
+
+    def _next_request(self) -> tuple[str, Any]:
+        if not self._resuming:
+            return "Generate", self._generate
+        offset = self._progress.offset
+        return "Resume", pb.ResumeRequest(session_id=self.session_id, offset=offset)
+
+    def _goes_on(self, error: PacelineError) -> bool:
+        match error.code:
+            case grpc.StatusCode.UNAVAILABLE:
+                return True
+            case grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return error.retry_after is not None and (self._resuming or self._calls > 1)
+            case grpc.StatusCode.NOT_FOUND:
+                return self._may_start_over()
+            case grpc.StatusCode.ABORTED:
+                return self._unanswered > 0
+            case code:
+                return code in _TRANSPORT and not error.reason
+
+    def _learn(self, error: PacelineError) -> None:
+        """What the end of a call says about the session."""
+        match error.code:
+            case grpc.StatusCode.NOT_FOUND:
+                self._start_over()
+            case grpc.StatusCode.ABORTED:
+                self._unanswered -= 1
+            case _ if not (self._answered or error.reason):
+                self._unanswered += 1
+
+    def _may_start_over(self) -> bool:
+        nothing_came = self._progress.offset == self._offset
+        resumed = self._resuming and not self._answered
+        return resumed and self._generate is not None and nothing_came
+
+    def _start_over(self) -> None:
+        assert self._generate is not None
+        assert self._progress.started is not None
+        request = pb.GenerateRequest()
+        request.CopyFrom(self._generate)
+        request.sampling.seed = self._progress.started.seed
+        self._generate, self._resuming = request, False

@@ -1,0 +1,78 @@
+"""What a caller has of one generation, and what of an event is new to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import grpc
+
+from paceline.errors import Internal
+from paceline.results import Chunk, Complete, Event, Started
+
+
+class Progress:
+    """One `Started`, chunks that follow each other, one `Complete`, over any number of calls.
+
+    `offset` is where the next token belongs.
+    """
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.started: Started | None = None
+        self.ended = False
+
+    def take(self, event: Event) -> Event | None:
+        """The event, or its new part; None when nothing of it is new.
+
+        Raises Internal when tokens are missing before it.
+        """
+        match event:
+            case Started():
+                known, self.started = self.started, self.started or event
+                return event if known is None else None
+            case Chunk():
+                return self._take_chunk(event)
+            case Complete():
+                self._check_whole(event)
+                self.ended = True
+                return event
+
+    def _take_chunk(self, chunk: Chunk) -> Chunk | None:
+        known = self.offset - chunk.offset
+        if known < 0:
+            raise _fault(f"token {chunk.offset} came where {self.offset} was expected")
+        if known:
+            if known >= len(chunk.token_ids):
+                return None
+            chunk = cut(chunk, known)
+        self.offset += len(chunk.token_ids)
+        return chunk
+
+    def _check_whole(self, complete: Complete) -> None:
+        if self.offset < complete.usage.completion_tokens:
+            count = complete.usage.completion_tokens
+            raise _fault(f"the output ended after {self.offset} of its {count} tokens")
+
+
+def cut(chunk: Chunk, known: int) -> Chunk:
+    """The chunk without its first tokens.
+
+    Its rounds stay, as they belong to no single token. Raises Internal when the
+    text of the tokens is not told apart.
+    """
+    count = len(chunk.token_ids)
+    if len(chunk.pieces) != count:
+        raise _fault(f"{known} tokens came twice, and their text cannot be told apart")
+    return replace(
+        chunk,
+        offset=chunk.offset + known,
+        token_ids=chunk.token_ids[known:],
+        text="".join(chunk.pieces[known:]),
+        pieces=chunk.pieces[known:],
+        logprobs=chunk.logprobs[known:] if len(chunk.logprobs) == count else (),
+        origins=chunk.origins[known:] if len(chunk.origins) == count else (),
+    )
+
+
+def _fault(message: str) -> Internal:
+    return Internal(f"the server is at fault: {message}", code=grpc.StatusCode.INTERNAL)

@@ -1,0 +1,65 @@
+"""What a step takes by the rows in it, learned from steps. Pure; the standard library alone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+KEEP = 0.95
+"""What a step leaves of the weight of those before it: about twenty of them count."""
+STIFFNESS = 2.0
+FEW_ROWS = 4.0
+FIRST_SLOPE = 0.04
+OUTLIER = 2.0
+
+
+class Line(NamedTuple):
+    """The time of a step of n rows, in any unit: `at(n)` = a + b n, b >= 0.
+
+    Discounted least squares, drawn towards the slope of before: steps that are
+    all of one width say nothing of b, and leave it as it is. A step that takes
+    several times what was expected counts as twice as long: one stall does not
+    mislead, a change is learned within a few steps.
+    """
+
+    weight: float = 0.0
+    mean_n: float = 0.0
+    mean_time: float = 0.0
+    # Discounted sums of squares and products around the means.
+    spread: float = 0.0
+    product: float = 0.0
+    slope: float = 0.0
+
+    def add(self, n: float, time: float) -> Line:
+        """The line with one more step."""
+        if self.weight == 0.0:
+            return Line(1.0, n, time, slope=FIRST_SLOPE * time / (1 + FIRST_SLOPE * n))
+        time = min(time, OUTLIER * self.at(n))
+        weight = KEEP * self.weight + 1.0
+        off_n, off_time = n - self.mean_n, time - self.mean_time
+        old = KEEP * self.weight / weight
+        spread = KEEP * self.spread + old * off_n * off_n
+        product = KEEP * self.product + old * off_n * off_time
+        # Among many rows the chance differences of a few say little.
+        stiffness = STIFFNESS * max(1.0, self.mean_n / FEW_ROWS) ** 2
+        slope = (product + stiffness * self.slope) / (spread + stiffness)
+        return Line(
+            weight,
+            self.mean_n + off_n / weight,
+            self.mean_time + off_time / weight,
+            spread,
+            product,
+            max(0.0, slope),
+        )
+
+    def at(self, n: float) -> float:
+        """The time of a step of n rows; never less than a tenth of the mean."""
+        return max(self.mean_time + self.slope * (n - self.mean_n), 0.1 * self.mean_time)
+
+    def capped(self, weight: float) -> Line:
+        """The same line with at most this weight."""
+        kept = min(1.0, weight / self.weight) if self.weight else 1.0
+        return self._replace(
+            weight=kept * self.weight,
+            spread=kept * self.spread,
+            product=kept * self.product,
+        )

@@ -1,0 +1,15 @@
+"""Workers without models: forwards that take given times and say tokens of a made-up world.
+
+Everything around the forwards is the real thing, in its real processes: cores, rules,
+links, orchestrator, store and client. So what the rest costs can be measured at speeds
+that this hardware does not have.
+
+    spec         the file that `--synthetic` names: times, and how often drafts are right
+    agreement    at which places of an output the drafter says what the target says
+    world        the token at every place of every output
+    vocabulary   a small tokenizer to go with it
+    costs        how long a forward takes
+    pacemaker    waiting until exactly then
+    cache        what a session's text is, in place of K/V
+    engine       all of it, as an engine
+"""

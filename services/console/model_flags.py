@@ -1,0 +1,57 @@
+"""Flags of several commands that name models and drafting methods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from services.console.models import DEMO_MODEL
+
+Dtype = Literal["float32", "bfloat16"]
+Target = Annotated[
+    str,
+    typer.Option(
+        envvar="PACELINE_TARGET",
+        help="Target model: Hugging Face id, folder with safetensors, .gguf file, "
+        f"or {DEMO_MODEL}.",
+    ),
+]
+Lookahead = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PACELINE_LOOKAHEAD",
+        help="Look-ahead embeddings, with which the target itself drafts: a file of "
+        "train-lookahead, or smollm2-135m-instruct-lookahead.",
+    ),
+]
+SkipMask = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="PACELINE_SKIP_MASK",
+        help="File of tune-skip for the method skip; left out: a guess.",
+    ),
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        envvar="PACELINE_METHOD",
+        help="Drafting methods, joined by commas (ngram, model, skip, lookahead, graph).",
+    ),
+]
+Pool = Annotated[
+    bool,
+    typer.Option(
+        "--pool",
+        envvar="PACELINE_POOL",
+        help="Let skip and lookahead draft in processes of their own, with a copy of the target; "
+        "left out: beside the verifiers, with their weights and K/V.",
+    ),
+]
+DraftDtype = Annotated[
+    Dtype | None,
+    typer.Option(
+        envvar="PACELINE_DRAFT_DTYPE", help="Number format of the draft model; left out: --dtype."
+    ),
+]

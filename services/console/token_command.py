@@ -1,0 +1,17 @@
+"""`paceline token`: a new token for a client, and what stands for it in the tokens file."""
+
+from __future__ import annotations
+
+import secrets
+
+# 256 bits: the digest of so random a token can be stored without a salt.
+TOKEN_BYTES = 32
+
+
+def token() -> None:
+    """Draw a client token; print it, and its entry for the orchestrator's --tokens-file."""
+    from orchestrator.authentication import token_entry
+
+    drawn = secrets.token_urlsafe(TOKEN_BYTES)
+    print(f"token  {drawn}")
+    print(f"entry  {token_entry(drawn)}")

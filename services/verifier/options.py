@@ -1,0 +1,28 @@
+"""What a verifier's core is told, apart from its engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.common.engine.lending import Lending
+from services.common.steps import OnStep
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierOptions:
+    """`max_step_tokens`: rows of one forward; `target_step_ms`: how long a prefill may make it.
+
+    `gather_ms`: how long it waits at most for sessions that are about to come back.
+    `lending`: where a drafter in this process finds the K/V of the sessions. `clock`
+    is in seconds and only measures; no decision about a token depends on it.
+    """
+
+    max_step_tokens: int = 512
+    target_step_ms: float = 250.0
+    gather_ms: float = 50.0
+    version: str = ""
+    lending: Lending | None = None
+    clock: Callable[[], float] = time.perf_counter
+    on_step: OnStep | None = None
