@@ -27,8 +27,8 @@ import torch
 from bench.command import measuring_parser, run
 from bench.prompts import SPEC_BENCH, BenchPrompt, load_prompts
 from services.common.engine import Engine, ModelSpec, Segment, pin
+from services.common.engine.dialogue import dialogue_of, tokenizer_of
 from services.distill.batches import Collator
-from services.distill.dialogue import dialogue_of, tokenizer_of
 from services.distill.learning import Score, score_of
 from services.distill.texts import Text
 from services.distill.writing import Plan, Writer

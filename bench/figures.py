@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from paceline import RoundStats
 
@@ -51,15 +51,47 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundSplit:
+    """Where the time of a round goes, in milliseconds, means over the rounds.
+
+    From sending a block to its verdict: `verify` (the forward), `queue` (at the verifier),
+    `hop` (all else: the way there and back). `draft`: the drafter's time for the block,
+    before the round or, where the pacing is asynchronous, while another one runs.
+    """
+
+    draft: float
+    verify: float
+    queue: float
+    hop: float
+
+    @classmethod
+    def of(cls, rounds: Sequence[RoundStats]) -> RoundSplit | None:
+        """Over the rounds with times; None when there are none."""
+        timed = _timed(rounds)
+        if not timed:
+            return None
+        return cls(
+            draft=fmean(one.draft_ms for one in timed),
+            verify=fmean(one.verify_ms for one in timed),
+            queue=fmean(one.queue_ms for one in timed),
+            hop=fmean(overhead_ms(one) for one in timed),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
-    """One configuration over all its trials.
+    """One configuration over all its trials at one level of concurrency.
 
     Rates are total tokens over total time, prompts included; `decode_rate` leaves the
     time to the first token out. `speed_up` is against plain decoding on the same
-    prompts of the same repeat. `overhead` is what a round takes beyond the verifier's
-    own queue and forward. `wasted_share`: drafted tokens that were verified in vain.
-    `rules`: those the rounds with a draft were judged by. `same_text_as_plain`: how many
-    answers, of how many; None where equal text is not promised.
+    prompts of the same repeat. `latency` is that of whole answers. `overhead` is what a
+    round takes beyond the verifier's own queue and forward, `split` where its time goes,
+    `orchestrator_cpu_ms` the orchestrator's CPU time per round, all it does for an answer
+    shared by its rounds. `block_efficiency` and `target_calls_per_token` are 0 where the
+    target's forwards are not known; `drafted_per_token` counts the draft tokens that were
+    verified: calls of a drafter that writes one token a call. `wasted_share`: drafted tokens
+    that were verified in vain. `rules`: those the rounds with a draft were judged by.
+    `same_text_as_plain`: how many answers, of how many; None where equal text is not promised.
     """
 
     configuration: str
@@ -70,7 +102,10 @@ class Figures:
     speed_up_all_cores: Spread | None
     first_token: Percentiles | None
     per_token: Percentiles | None
+    latency: Percentiles | None
     overhead: Percentiles | None
+    split: RoundSplit | None
+    orchestrator_cpu_ms: Spread | None
     block_efficiency: float
     target_calls_per_token: float
     drafted_per_token: float
@@ -104,7 +139,7 @@ def figures_of(
         configuration=name,
         tokens=tokens,
         tokens_per_second=Spread.of(list(_rates(own).values())),
-        decode_rate=_ratio(
+        decode_rate=ratio(
             sum(result.tokens - _first(result.arrivals) for result in results),
             sum(result.total_s - result.first_token_s for result in results),
         ),
@@ -112,13 +147,16 @@ def figures_of(
         speed_up_all_cores=Spread.of(speed_ups(trials, name, plain_all)) if plain_all else None,
         first_token=Percentiles.of([result.first_token_s for result in results]),
         per_token=Percentiles.of([one for result in results for one in result.latencies_s]),
-        overhead=Percentiles.of([1e-3 * overhead_ms(stats) for stats in rounds]),
-        block_efficiency=_ratio(tokens, steps),
-        target_calls_per_token=_ratio(steps, tokens),
-        drafted_per_token=_ratio(drafted, tokens),
-        acceptance_rate=_ratio(accepted, drafted),
+        latency=Percentiles.of([result.total_s for result in results]),
+        overhead=Percentiles.of([1e-3 * overhead_ms(stats) for stats in _timed(rounds)]),
+        split=RoundSplit.of(rounds),
+        orchestrator_cpu_ms=Spread.of(cpu_per_round(own)),
+        block_efficiency=ratio(tokens, steps),
+        target_calls_per_token=ratio(steps, tokens),
+        drafted_per_token=ratio(drafted, tokens),
+        acceptance_rate=ratio(accepted, drafted),
         acceptance_per_position=acceptance_per_position(rounds),
-        wasted_share=_ratio(drafted - accepted, drafted),
+        wasted_share=ratio(drafted - accepted, drafted),
         rules=tuple(sorted({r.rejection_sample_method.value for r in rounds if r.draft_tokens})),
         same_text_as_plain=same_texts(trials, name, plain) if exact else None,
     )
@@ -138,6 +176,29 @@ def speed_ups(trials: Sequence[Trial], name: str, baseline: str) -> list[float]:
     return ratios
 
 
+def by_task(trials: Sequence[Trial], name: str, baseline: str) -> dict[str, Spread]:
+    """Speed-ups by category, from the trials of a single prompt."""
+    alone = [trial for trial in trials if len(trial.prompts) == 1]
+    spreads = {}
+    for task in sorted({trial.prompts[0].category for trial in alone}):
+        own = [trial for trial in alone if trial.prompts[0].category == task]
+        spread = Spread.of(speed_ups(own, name, baseline))
+        if spread is not None:
+            spreads[task] = spread
+    return spreads
+
+
+def cpu_per_round(trials: Sequence[Trial]) -> list[float]:
+    """Milliseconds of the orchestrator's CPU time per round, of every repeat."""
+    figures = []
+    for repeat in sorted({trial.repeat for trial in trials}):
+        own = [one for one in trials if one.repeat == repeat and one.orchestrator_s is not None]
+        rounds = sum(len(result.rounds) for trial in own for result in trial.results)
+        if rounds:
+            figures.append(1e3 * sum(trial.orchestrator_s or 0.0 for trial in own) / rounds)
+    return figures
+
+
 def acceptance_per_position(rounds: Sequence[RoundStats]) -> tuple[float, ...]:
     """For each place in a draft: how often it was accepted, given that all before it were."""
     rates = []
@@ -152,6 +213,11 @@ def acceptance_per_position(rounds: Sequence[RoundStats]) -> tuple[float, ...]:
 def overhead_ms(stats: RoundStats) -> float:
     """Milliseconds of a round beyond the verifier's queue and forward."""
     return max(0.0, stats.round_ms - stats.verify_ms - stats.queue_ms)
+
+
+def _timed(rounds: Sequence[RoundStats]) -> list[RoundStats]:
+    """Those that tell their times: a peer's do not."""
+    return [one for one in rounds if one.round_ms > 0.0]
 
 
 def same_texts(trials: Sequence[Trial], name: str, baseline: str) -> tuple[int, int]:
@@ -189,14 +255,15 @@ def _rates(trials: Sequence[Trial]) -> dict[int, float]:
 
 
 def _rate(trials: Sequence[Trial]) -> float:
-    return _ratio(sum(trial.tokens for trial in trials), sum(trial.wall_s for trial in trials))
+    return ratio(sum(trial.tokens for trial in trials), sum(trial.wall_s for trial in trials))
 
 
 def _first(arrivals: Sequence[tuple[float, int]]) -> int:
     return arrivals[0][1] if arrivals else 0
 
 
-def _ratio(part: float, whole: float) -> float:
+def ratio(part: float, whole: float) -> float:
+    """A part of a whole; 0 of nothing."""
     return part / whole if whole else 0.0
 
 

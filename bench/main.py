@@ -1,43 +1,39 @@
-"""`paceline bench`: plain decoding, pacings and rejection rules, side by side in one run."""
+"""`paceline bench`: plain decoding, pacings, drafters, rules and peers, side by side in one run."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Sequence
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 
 from paceline import PacelineError
-from rich.console import Console
 
-from bench.comparison import compare
-from bench.figures import figures_of
+from bench.configurations import baselines, cores_in_words, drafting, plain
+from bench.journal import Journal
 from bench.machine import machine
-from bench.options import (
-    PLAIN,
-    PLAIN_ALL,
-    BenchOptions,
-    baselines,
-    cores_in_words,
-    drafting,
-    plain,
-)
-from bench.prompts import load_prompts
+from bench.options import PLAIN, PLAIN_ALL, BenchOptions, read_options
+from bench.output import WIDTH, result_file, say, table_console
+from bench.plots import plot_all
+from bench.prompts import load_set
 from bench.report import print_report, write_json
 from bench.runner import Configuration, Schedule, Trial, run_schedule
+from bench.sections import sections_of
+from bench.synthetic.main import run_given as run_synthetic_given
 from services.common.errors import PacelineError as ServerError
+from services.common.errors import StartError
 from services.console.cluster import ClusterOptions
 from services.console.lifetime import unless_stopped
-from services.console.local import local_cluster
+from services.console.local import Cluster, local_cluster
 from services.console.process import complain
+from services.console.progress import INTERRUPTED
 from services.console.tether import available_cores
 
-RESULTS = Path(__file__).parent / "results"
-INTERRUPTED = 130
-WIDTH = 140
+COLUMN = 26
+
+NOT_MEASURED = {"out", "resume", "repeats", "prompts", "prompt_set", "peers"}
+"""Options that change no trial, or that a journal notes in other words."""
 
 
 @dataclass
@@ -46,16 +42,35 @@ class Progress:
 
     configurations: list[Configuration] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
+    journal: Journal | None = None
+
+    def keep(self, trial: Trial) -> None:
+        """One more."""
+        self.trials.append(trial)
+        if self.journal is not None:
+            self.journal.add(trial)
+
+
+def run_given(given: Mapping[str, object]) -> int:
+    """Measure as the command line says, by the names of its flags; the exit status."""
+    if given["synthetic"] is not None or given["trace"] is not None:
+        return run_synthetic_given(given)
+    try:
+        options = read_options(given)
+    except StartError as error:
+        return complain("bench", error, status=1)
+    return run_bench(options)
 
 
 def run_bench(options: BenchOptions) -> int:
-    """Measure, print a table and write JSON; the exit status.
+    """Measure, print tables and write JSON and plots; the exit status.
 
     A run that is stopped prints what it has.
     """
     progress = Progress()
     try:
         schedule = _schedule(options)
+        _take_up(options, schedule, progress)
         done = asyncio.run(unless_stopped(_measure(options, schedule, progress)))
     except (ServerError, PacelineError) as error:
         _conclude(options, progress, complete=False)
@@ -66,66 +81,106 @@ def run_bench(options: BenchOptions) -> int:
 
 def _schedule(options: BenchOptions) -> Schedule:
     options.check()
-    prompts = load_prompts(options.prompts, options.num_prompts)
-    return Schedule(prompts, options.repeats, options.concurrency, options.sampling, options.seed)
+    prompts = load_set(options.prompts, options.prompt_set)
+    if max(options.concurrency) > len(prompts):
+        raise StartError(
+            f"--concurrency: {max(options.concurrency)} at a time need as many prompts, "
+            f"--set has {len(prompts)}"
+        )
+    made = Schedule(prompts, options.repeats, options.concurrency, options.sampling, options.seed)
+    if not options.peers.names:
+        return made
+    from bench.tokens import with_token_ids
+
+    *prompts, warm_up = with_token_ids(options.target, [*prompts, made.warm_up])
+    return replace(made, prompts=prompts, warm_up=warm_up)
+
+
+def _take_up(options: BenchOptions, schedule: Schedule, progress: Progress) -> None:
+    """Go on with what `--resume` holds."""
+    if options.resume is None:
+        return
+    progress.journal = Journal(options.resume, journal_settings(options, schedule))
+    progress.trials += progress.journal.trials
+    if progress.trials:
+        say(f"{len(progress.trials)} trials of {options.resume} are done already")
+
+
+def journal_settings(options: BenchOptions, schedule: Schedule) -> dict[str, object]:
+    """By flag, what trials of one journal have in common."""
+    same = {name: value for name, value in asdict(options).items() if name not in NOT_MEASURED}
+    texts = "\0".join(prompt.text for prompt in schedule.prompts)
+    digest = hashlib.sha256(texts.encode()).hexdigest()[:12]
+    return {
+        **{f"--{name.replace('_', '-')}": value for name, value in same.items()},
+        "--set": f"{options.prompt_set} ({digest})",
+        "--peers": options.peers.names,
+        "--peer-cores": options.peers.places,
+        "number of cores": len(available_cores()),
+    }
 
 
 async def _measure(options: BenchOptions, schedule: Schedule, progress: Progress) -> bool:
-    async with _servers(options) as configurations:
+    async with _servers(options, schedule) as configurations:
         progress.configurations += configurations
-        await run_schedule(configurations, schedule, progress.trials, say)
+        done = {trial.key for trial in progress.trials}
+        await run_schedule(configurations, schedule, progress.keep, say, done)
     return True
 
 
 @asynccontextmanager
-async def _servers(options: BenchOptions) -> AsyncIterator[list[Configuration]]:
-    """Every configuration, served: each pacing by an orchestrator of one cluster.
+async def _servers(options: BenchOptions, schedule: Schedule) -> AsyncIterator[list[Configuration]]:
+    """Every configuration, served: each pacing by an orchestrator of its drafter's cluster.
 
     Rules are told apart by one another: those runs need no plain decoding on all cores.
     """
     async with AsyncExitStack() as stack:
-        drafters = ClusterOptions(
-            target=options.target,
-            draft=options.draft,
-            method=options.method,
-            dtype=options.dtype,
-            draft_dtype=options.draft_dtype,
-            pacings=options.served_pacings,
-        )
-        cluster = await stack.enter_async_context(local_cluster(drafters, say))
-        own = cores_in_words(options.cores)["verifier"]
-        configurations = [
-            plain(options, PLAIN, cluster.address, own),
-            *drafting(options, cluster.addresses),
-        ]
+        configurations: list[Configuration] = []
+        for drafter, asked in options.clusters.items():
+            cluster = await stack.enter_async_context(local_cluster(asked, say))
+            if not configurations:
+                own = cores_in_words(options.cores)["verifier"]
+                pid = _orchestrators(cluster)[0]
+                configurations.append(plain(options, PLAIN, cluster.address, own, pid))
+            pids = _orchestrators(cluster)
+            configurations += drafting(options, cluster.addresses, drafter, pids)
         if options.cores.drafters and not options.rejection_sample_methods:
             alone = ClusterOptions(target=options.target, dtype=options.dtype, drafters=0)
             other = await stack.enter_async_context(local_cluster(alone, say))
             everything = f"verifier {len(available_cores())}"
-            configurations.append(plain(options, PLAIN_ALL, other.address, everything))
+            pid = _orchestrators(other)[0]
+            configurations.append(plain(options, PLAIN_ALL, other.address, everything, pid))
+        if options.peers.names:
+            from bench.peers.served import served_peers
+
+            peers = served_peers(options, [*schedule.prompts, schedule.warm_up], say)
+            configurations += await stack.enter_async_context(peers)
         yield configurations
 
 
+def _orchestrators(cluster: Cluster) -> list[int]:
+    """The process ids of a cluster's orchestrators, in the order of its pacings."""
+    return [pid for name, pid in cluster.pids.items() if name.startswith("orchestrator")]
+
+
 def _conclude(options: BenchOptions, progress: Progress, *, complete: bool) -> None:
-    """Print and write what there is."""
-    if not progress.trials:
+    """Print, write and draw what there is."""
+    if not progress.trials or not progress.configurations:
         return
     names = [one.name for one in progress.configurations]
     # Without a core for drafting, plain decoding has all cores already.
     all_cores = PLAIN_ALL if PLAIN_ALL in names else PLAIN
-    figures = [
-        figures_of(progress.trials, one.name, PLAIN, all_cores, exact=one.exact)
-        for one in progress.configurations
-    ]
-    comparisons = [compare(progress.trials, *pair) for pair in baselines(options)]
+    sections = sections_of(
+        progress.trials, progress.configurations, baselines(options), PLAIN, all_cores
+    )
     setting = _setting(options, progress.configurations, complete)
-    # A file has no width; a table folded to 80 columns is hard to read.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    print_report(console, figures, setting, comparisons)
-    path = options.out or RESULTS / f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    print_report(table_console(max(WIDTH, COLUMN * (len(names) + 2))), sections, setting)
+    path = options.out or result_file("bench")
     try:
-        write_json(path, figures, progress.trials, setting, comparisons)
+        write_json(path, sections, progress.trials, setting)
         print(f"written to {path}")
+        for plot in plot_all(sections, path):
+            print(f"drawn in {plot}")
     except OSError as error:
         say(f"{path} cannot be written: {error.strerror}")
 
@@ -136,19 +191,15 @@ def _setting(
     return {
         "complete": complete,
         "target": options.target,
-        "drafting": options.draft or options.method or "ngram",
+        "drafting": options.drafters or options.draft or options.method or "ngram",
         "dtype": options.dtype,
         "draft_dtype": options.draft_dtype or options.dtype,
-        "prompts": f"{options.num_prompts} of {options.prompts.name}, first turns",
+        "prompts": f"{options.prompt_set} of {options.prompts.name}, first turns",
         "sampling": options.sampling,
         "speculation": options.speculation(""),
+        "fixed_tokens": options.windows("fixed"),
         "repeats": options.repeats,
         "concurrency": options.concurrency,
         "threads": {one.name: one.cores for one in configurations},
         "machine": machine(),
     }
-
-
-def say(line: str) -> None:
-    """Progress, apart from the results on stdout."""
-    print(f"paceline bench: {line}", file=sys.stderr, flush=True)

@@ -2,59 +2,60 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from bench.comparison import Comparison, Paired
-from bench.figures import Figures, Percentiles, Spread
+from bench.comparison import Comparison
+from bench.figures import Figures, Percentiles, RoundSplit
+from bench.output import Row, answer_content, table, told, write_content
 from bench.runner import Trial
-
-Row = tuple[str, list[str]]
+from bench.sections import Ratios, Section
 
 
 def print_report(
-    console: Console,
-    figures: Sequence[Figures],
-    setting: Mapping[str, object],
-    comparisons: Sequence[Comparison] = (),
+    console: Console, sections: Sequence[Section], setting: Mapping[str, object]
 ) -> None:
-    """One column per configuration, one row per figure; then what is compared, likewise."""
-    console.print(_table("", [one.configuration for one in figures], rows(figures)))
-    if comparisons:
-        columns = [f"{one.configuration} / {one.baseline}" for one in comparisons]
-        console.print(_table("beside", columns, comparison_rows(comparisons)))
+    """One table a level: a column per configuration, a row per figure; then what is compared."""
+    for section in sections:
+        if len(sections) > 1:
+            console.print(f"{section.level} at a time", style="bold", highlight=False)
+        figures = section.figures
+        console.print(table("", [one.configuration for one in figures], rows(figures)))
+        for title, ratios in (
+            ("times as fast as", section.against),
+            ("speed-up by task", section.tasks),
+        ):
+            if ratios:
+                console.print()
+                console.print(table(title, [name for name, _ in ratios], ratio_rows(ratios)))
+        if section.comparisons:
+            console.print()
+            columns = [f"{one.configuration} / {one.baseline}" for one in section.comparisons]
+            console.print(table("beside", columns, comparison_rows(section.comparisons)))
+        console.print()
     for name, value in setting.items():
         console.print(f"{name}: {_words(value)}", style="dim", highlight=False, soft_wrap=True)
-
-
-def _table(title: str, columns: Sequence[str], content: Sequence[Row]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(title)
-    for column in columns:
-        table.add_column(column, justify="right")
-    for name, cells in content:
-        table.add_row(name, *cells)
-    return table
 
 
 def rows(figures: Sequence[Figures]) -> list[Row]:
     """The rows of the table; spreads are median (least–greatest) over the repeats."""
     return [
-        ("tokens/s", [_text(one.tokens_per_second) for one in figures]),
-        ("speed-up over plain", [_text(one.speed_up) for one in figures]),
-        ("… over plain on all cores", [_text(one.speed_up_all_cores) for one in figures]),
+        ("tokens/s", [told(one.tokens_per_second) for one in figures]),
+        ("speed-up over plain", [told(one.speed_up) for one in figures]),
+        ("… over plain on all cores", [told(one.speed_up_all_cores) for one in figures]),
         ("tokens/s after the first", [f"{one.decode_rate:.2f}" for one in figures]),
         ("first token, ms p50/p95/p99", [_times(one.first_token) for one in figures]),
         ("per token, ms p50/p95/p99", [_times(one.per_token) for one in figures]),
+        ("whole answer, ms p50/p95/p99", [_times(one.latency) for one in figures]),
+        ("round: draft/verify/queue/hop, ms", [_split(one.split) for one in figures]),
         ("round overhead, ms p50/p95/p99", [_times(one.overhead, 2) for one in figures]),
-        ("block efficiency", [f"{one.block_efficiency:.2f}" for one in figures]),
-        ("target calls per token", [f"{one.target_calls_per_token:.2f}" for one in figures]),
-        ("drafted tokens per token", [f"{one.drafted_per_token:.2f}" for one in figures]),
+        ("orchestrator CPU per round, ms", [told(one.orchestrator_cpu_ms) for one in figures]),
+        ("block efficiency", [_known(one.block_efficiency) for one in figures]),
+        ("target calls per token", [_known(one.target_calls_per_token) for one in figures]),
+        ("draft calls per token", [_known(one.drafted_per_token) for one in figures]),
         ("acceptance", [_share(one, one.acceptance_rate) for one in figures]),
         ("wasted draft tokens", [_share(one, one.wasted_share) for one in figures]),
         ("acceptance by position, %", [_positions(one) for one in figures]),
@@ -64,60 +65,71 @@ def rows(figures: Sequence[Figures]) -> list[Row]:
     ]
 
 
+def ratio_rows(ratios: Ratios) -> list[Row]:
+    """One row for everything that the configurations are held against."""
+    names = dict.fromkeys(name for _, own in ratios for name in own)
+    return [(name, [told(own.get(name)) for _, own in ratios]) for name in names]
+
+
 def comparison_rows(comparisons: Sequence[Comparison]) -> list[Row]:
     """Ratios over the repeats, then differences over the prompts with their standard error."""
     return [
-        ("tokens/s, ratio", [_text(one.speed) for one in comparisons]),
-        ("block efficiency, ratio", [_text(one.block_efficiency) for one in comparisons]),
-        ("acceptance, ratio", [_text(one.acceptance) for one in comparisons]),
-        ("block efficiency, gain", [_text(one.block_efficiency_gain) for one in comparisons]),
-        ("accepted per round, gain", [_text(one.accepted_per_round_gain) for one in comparisons]),
+        ("tokens/s, ratio", [told(one.speed) for one in comparisons]),
+        ("block efficiency, ratio", [told(one.block_efficiency) for one in comparisons]),
+        ("acceptance, ratio", [told(one.acceptance) for one in comparisons]),
+        ("block efficiency, gain", [told(one.block_efficiency_gain) for one in comparisons]),
+        ("accepted per round, gain", [told(one.accepted_per_round_gain) for one in comparisons]),
     ]
 
 
 def write_json(
     path: Path,
-    figures: Sequence[Figures],
+    sections: Sequence[Section],
     trials: Sequence[Trial],
     setting: Mapping[str, object],
-    comparisons: Sequence[Comparison] = (),
 ) -> None:
-    """Everything: setting, figures, comparisons, and every trial with its rounds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Everything: setting, figures by level, and every trial with its rounds."""
     content = {
         "setting": dict(setting),
-        "figures": [asdict(one) for one in figures],
-        "comparisons": [asdict(one) for one in comparisons],
+        "levels": [_section(one) for one in sections],
         "trials": [_trial(one) for one in trials],
     }
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_content(path, content)
+
+
+def _section(section: Section) -> dict[str, object]:
+    return {
+        "concurrency": section.level,
+        "figures": [asdict(one) for one in section.figures],
+        "times_as_fast_as": _ratios(section.against),
+        "tasks": _ratios(section.tasks),
+        "comparisons": [asdict(one) for one in section.comparisons],
+    }
+
+
+def _ratios(ratios: Ratios) -> dict[str, dict[str, object]]:
+    return {name: {key: asdict(spread) for key, spread in own.items()} for name, own in ratios}
 
 
 def _trial(trial: Trial) -> dict[str, object]:
-    """A trial without prompts and texts: token counts, times and rounds are what counts."""
+    """A trial without prompts and texts."""
     return {
         "configuration": trial.configuration,
+        "concurrency": trial.level,
         "repeat": trial.repeat,
         "group": trial.group,
         "wall_s": trial.wall_s,
+        "orchestrator_s": trial.orchestrator_s,
         "results": [
             {
                 "question_id": prompt.question_id,
                 "category": prompt.category,
                 "prompt_tokens": result.complete.usage.prompt_tokens,
-                "tokens": result.tokens,
-                "first_token_s": result.first_token_s,
-                "total_s": result.total_s,
-                "arrivals": result.arrivals,
-                "rounds": [asdict(stats) for stats in result.rounds],
+                **answer_content(result),
             }
             for prompt, result in zip(trial.prompts, trial.results, strict=True)
         ],
     }
-
-
-def _text(figure: Spread | Paired | None) -> str:
-    return "–" if figure is None else str(figure)
 
 
 def _equal(figures: Figures) -> str:
@@ -129,6 +141,16 @@ def _times(times: Percentiles | None, digits: int = 0) -> str:
     if times is None:
         return "–"
     return "/".join(f"{value:.{digits}f}" for value in (times.p50, times.p95, times.p99))
+
+
+def _split(split: RoundSplit | None) -> str:
+    if split is None:
+        return "–"
+    return "/".join(f"{ms:.1f}" for ms in (split.draft, split.verify, split.queue, split.hop))
+
+
+def _known(figure: float) -> str:
+    return f"{figure:.2f}" if figure else "–"
 
 
 def _share(figures: Figures, share: float) -> str:

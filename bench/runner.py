@@ -4,36 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from paceline import Client
 
+from bench.cpu import cpu_seconds
 from bench.prompts import BenchPrompt
 from services.console.figures import Measured
 from services.console.generate import follow, question
 
 WARM_UP_TOKENS = 8
+WARM_UP = BenchPrompt(0, "warm-up", "Hello")
+WAVES = 4
+"""Where several prompts are answered at a time, a group holds this many times as many."""
+
+Answer = Callable[[BenchPrompt, Mapping[str, Any]], Awaitable[Measured]]
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One way to decode: which server, with which options; `cores` in words.
+    """One way to decode, with which options; `cores` in words.
 
-    `exact`: its text is promised to be that of plain decoding with the same seed.
+    What has an address is asked by our client; `answer` is a peer's own way. `exact`: its
+    text is that of plain decoding with the same seed. `pid`: its orchestrator's process.
+    `baseline`: the others are held against it.
     """
 
     name: str
-    address: str
-    cores: str
+    address: str = ""
+    cores: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     exact: bool = True
+    answer: Answer | None = None
+    pid: int | None = None
+    baseline: bool = False
+
+
+TrialKey = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A group of prompts answered at the same time by one configuration."""
+    """A group of prompts answered by one configuration, `level` at a time.
+
+    `orchestrator_s`: CPU time of the orchestrator meanwhile; None where there is none.
+    """
 
     configuration: str
     repeat: int
@@ -41,56 +59,73 @@ class Trial:
     prompts: tuple[BenchPrompt, ...]
     results: tuple[Measured, ...]
     wall_s: float
+    level: int = 1
+    orchestrator_s: float | None = None
 
     @property
     def tokens(self) -> int:
         """Output tokens of the group."""
         return sum(result.tokens for result in self.results)
 
+    @property
+    def key(self) -> TrialKey:
+        """What tells it from every other trial of a run."""
+        return self.configuration, self.level, self.repeat, self.group
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What to run: `concurrency` prompts at a time, every group `repeats` times.
+    """What to run: every group `repeats` times at each of `levels`, so many prompts at a time.
 
     Each repeat has a seed of its own, from `seed` on: what is drawn at random is drawn anew.
     """
 
     prompts: Sequence[BenchPrompt]
     repeats: int = 3
-    concurrency: int = 1
+    levels: Sequence[int] = (1,)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 1
+    warm_up: BenchPrompt = WARM_UP
 
-    @property
-    def groups(self) -> list[tuple[BenchPrompt, ...]]:
-        """The prompts that are answered at the same time."""
-        size = self.concurrency
-        return [
-            tuple(self.prompts[start : start + size]) for start in range(0, len(self.prompts), size)
-        ]
+    def groups(self, level: int) -> list[tuple[BenchPrompt, ...]]:
+        """What one trial answers: a single prompt, or some waves of as many as the level asks.
+
+        Groups differ by one prompt at most, and none is smaller than the level if there
+        are as many prompts.
+        """
+        size = level * WAVES if level > 1 else 1
+        count = max(1, len(self.prompts) // size)
+        bounds = [number * len(self.prompts) // count for number in range(count + 1)]
+        return [tuple(self.prompts[start:end]) for start, end in pairwise(bounds)]
 
 
 async def run_schedule(
     configurations: Sequence[Configuration],
     schedule: Schedule,
-    trials: list[Trial],
+    keep: Callable[[Trial], None],
     report: Callable[[str], None],
+    done: Collection[TrialKey] = (),
 ) -> None:
-    """Run everything, adding to `trials` as it goes: a run that is stopped keeps what it has.
+    """Run everything that is not `done`; `keep` gets each trial as it ends.
 
     Every group is answered by all configurations in a row, each time another one
     first, so that a machine that slows down slows all of them. Raises the
     client's errors.
     """
     for configuration in configurations:
-        await _warm_up(configuration)
-    groups = schedule.groups
-    for repeat in range(schedule.repeats):
-        for number, group in enumerate(groups):
-            for configuration in rotated(configurations, (repeat + number) % len(configurations)):
-                trial = await _trial(configuration, schedule, repeat, number, group)
-                trials.append(trial)
-            report(f"repeat {repeat + 1}/{schedule.repeats}, group {number + 1}/{len(groups)} done")
+        await _warm_up(configuration, schedule)
+    for level in schedule.levels:
+        groups = schedule.groups(level)
+        for repeat in range(schedule.repeats):
+            for number, group in enumerate(groups):
+                turn = (repeat + number) % len(configurations)
+                for one in rotated(configurations, turn):
+                    if (one.name, level, repeat, number) not in done:
+                        keep(await _trial(one, schedule, level, repeat, number, group))
+                report(
+                    f"{level} at a time, repeat {repeat + 1}/{schedule.repeats}, "
+                    f"group {number + 1}/{len(groups)} done"
+                )
 
 
 def rotated(configurations: Sequence[Configuration], turn: int) -> list[Configuration]:
@@ -98,24 +133,73 @@ def rotated(configurations: Sequence[Configuration], turn: int) -> list[Configur
     return [*configurations[turn:], *configurations[:turn]]
 
 
-async def _warm_up(configuration: Configuration) -> None:
-    async with Client(configuration.address) as client:
-        asked = {"prompt": "Hello", "max_tokens": WARM_UP_TOKENS, **configuration.options}
-        await follow(client, asked, lambda _: None)
+async def _warm_up(configuration: Configuration, schedule: Schedule) -> None:
+    options = {**schedule.sampling, **configuration.options, "max_tokens": WARM_UP_TOKENS}
+    await answers_of(configuration, [schedule.warm_up], options, level=1)
 
 
 async def _trial(
     configuration: Configuration,
     schedule: Schedule,
+    level: int,
     repeat: int,
     number: int,
     group: tuple[BenchPrompt, ...],
 ) -> Trial:
+    options = {"seed": schedule.seed + repeat, **schedule.sampling, **configuration.options}
+    busy = _busy(configuration)
+    began = time.perf_counter()
+    results = await answers_of(configuration, group, options, level)
+    wall = time.perf_counter() - began
+    after = _busy(configuration)
+    used = None if busy is None or after is None else max(0.0, after - busy)
+    return Trial(configuration.name, repeat, number, group, results, wall, level, used)
+
+
+def _busy(configuration: Configuration) -> float | None:
+    return None if configuration.pid is None else cpu_seconds(configuration.pid)
+
+
+async def answers_of(
+    configuration: Configuration,
+    prompts: Sequence[BenchPrompt],
+    options: Mapping[str, Any],
+    level: int,
+) -> tuple[Measured, ...]:
+    """Answer prompts in a closed loop: `level` at a time, the next as soon as one ends."""
+    if configuration.answer is not None:
+        return await closed_loop(prompts, level, options, configuration.answer)
     async with Client(configuration.address) as client:
-        options = {"include_rounds": True, "seed": schedule.seed + repeat}
-        options |= {**schedule.sampling, **configuration.options}
-        asked = [await question(client, prompt.text) | options for prompt in group]
-        began = time.perf_counter()
-        results = await asyncio.gather(*(follow(client, one, lambda _: None) for one in asked))
-        wall = time.perf_counter() - began
-    return Trial(configuration.name, repeat, number, group, tuple(results), wall)
+
+        async def answer(prompt: BenchPrompt, options: Mapping[str, Any]) -> Measured:
+            asked = await _asked(client, prompt)
+            return await follow(client, {**asked, **options}, lambda _: None)
+
+        return await closed_loop(prompts, level, {"include_rounds": True, **options}, answer)
+
+
+async def closed_loop(
+    prompts: Sequence[BenchPrompt], level: int, options: Mapping[str, Any], answer: Answer
+) -> tuple[Measured, ...]:
+    """The answers in the prompts' order. Raises the first error bare."""
+    results: dict[int, Measured] = {}
+    waiting = iter(enumerate(prompts))
+
+    async def client() -> None:
+        for place, prompt in waiting:
+            results[place] = await answer(prompt, options)
+
+    try:
+        async with asyncio.TaskGroup() as clients:
+            for _ in range(min(level, len(prompts))):
+                clients.create_task(client())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return tuple(results[place] for place in range(len(prompts)))
+
+
+async def _asked(client: Client, prompt: BenchPrompt) -> dict[str, Any]:
+    """The prompt by its token ids where it has them, so that all are asked alike."""
+    if prompt.token_ids:
+        return {"tokens": prompt.token_ids}
+    return await question(client, prompt.text)

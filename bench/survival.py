@@ -167,8 +167,16 @@ def _means(rows: Sequence[Sequence[float]]) -> list[float]:
     return [fmean(column) for column in zip(*rows, strict=True)]
 
 
-def answers(engine: Engine, prompts: Sequence[list[int]], tokens: int) -> list[Text]:
-    """What the target answers to each prompt at temperature 1: `tokens` tokens, or up to EOS."""
+def answers(
+    engine: Engine,
+    prompts: Sequence[list[int]],
+    tokens: int,
+    mode: VerifyMode = VerifyMode.COUPLED,
+) -> list[Text]:
+    """What the target answers to each prompt: `tokens` tokens, or up to EOS.
+
+    Greedily or, coupled, at temperature 1 with the prompt's number as seed.
+    """
     sampling = ResolvedSampling(temperature=1.0)
     texts = [list(prompt) for prompt in prompts]
     caches = [engine.new_cache(len(prompt) + tokens) for prompt in prompts]
@@ -177,7 +185,7 @@ def answers(engine: Engine, prompts: Sequence[list[int]], tokens: int) -> list[T
     for position in range(tokens):
         open_ = [i for i, text in enumerate(texts) if text[-1] not in engine.eos_token_ids]
         segments = [Segment(caches[i], texts[i][-1:]) for i in open_]
-        rows = [RowContext(VerifyMode.COUPLED, sampling, i, position) for i in open_]
+        rows = [RowContext(mode, sampling, i, position) for i in open_]
         if open_:
             chosen = choose(torch.cat(engine.forward(segments)), rows)
             for i, token in zip(open_, chosen, strict=True):

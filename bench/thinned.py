@@ -44,13 +44,13 @@ class Text:
     start: int
 
 
-def source_folder(model: str) -> Path:
-    """The folder with safetensors that a model's name stands for, in float32 if from GGUF."""
+def source_folder(model: str, dtype: str = "float32") -> Path:
+    """The folder with safetensors that a model's name stands for, in `dtype` if from GGUF."""
     source = locate(model)
     if source.suffix != ".gguf":
         return source
     cache = DEFAULT_CACHE_DIR.expanduser()
-    return converted(source, file_digest(source, cache / "digests"), "float32", cache)
+    return converted(source, file_digest(source, cache / "digests"), dtype, cache)
 
 
 def asked(tokenizer: Any, prompt: str) -> list[int]:

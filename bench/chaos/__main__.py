@@ -1,0 +1,138 @@
+"""Faults on a cluster of real processes under load, and a soak.
+
+    python -m bench.chaos --faults 500 --sessions 200     what must hold through faults
+    python -m bench.chaos --soak 5000                     what short generations leave behind
+
+Two verifiers, drafters and orchestrators and a store, each behind a proxy. Half of the
+sessions are greedy, half sampled at 0.8 by coupling; every text is compared with that of
+plain decoding before the first fault. Without --target, tiny random models in float32.
+The exit status is 1 where anything did not hold; the same --seed deals the same faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.chaos.health import whole
+from bench.chaos.models import tiny_models
+from bench.chaos.report import content, show
+from bench.chaos.run import Chaos, Plan
+from bench.chaos.site import ALWAYS_DRAFT, Cluster, Layout
+from bench.chaos.soak import Soaked, soak
+from bench.chaos.transcript import Case
+from bench.machine import machine
+from bench.output import say, table, table_console, write_content
+from bench.prompts import SPEC_BENCH, load_prompts
+from services.common.errors import StartError
+
+PROMPT_LETTERS = 160
+CASES = 24
+WIRE_SECONDS = 0.005
+SOAK_TOKENS = 16
+SOAK_KEEPS = ("--finished-ttl", "5")
+"""Seconds that the store keeps a finished session in a soak, so that it does not fill up."""
+
+
+def main() -> int:
+    """Run, print, and judge."""
+    given = _parser().parse_args()
+    try:
+        with tempfile.TemporaryDirectory(prefix="paceline-chaos-models-") as folder:
+            target, draft = given.target, given.draft
+            if not target:
+                target, draft = tiny_models(Path(folder))
+            return _soak(given, target, draft) if given.soak else _chaos(given, target, draft)
+    except StartError as error:
+        print(f"bench.chaos: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--faults", type=int, default=25, help="how many")
+    made.add_argument("--sessions", type=int, default=12, help="how many at least")
+    made.add_argument("--at-once", type=int, default=8, help="sessions that run side by side")
+    made.add_argument("--tokens", type=int, default=600, help="length of every session")
+    made.add_argument("--seconds", type=float, default=3600.0, help="no fault after that")
+    made.add_argument("--soak", type=int, default=0, help="so many generations, and no fault")
+    made.add_argument("--target", default="", help="a model other than the tiny one")
+    made.add_argument("--draft", default="", help="what drafts for it; left out: n-grams")
+    made.add_argument("--json", type=Path, default=None, help="also write the report there")
+    return made
+
+
+def cases(tokens: int) -> list[Case]:
+    """Different prompts; in turns greedy, and sampled with a seed."""
+    prompts = load_prompts(SPEC_BENCH, CASES)
+    return [_case(number, prompt.text, tokens) for number, prompt in enumerate(prompts)]
+
+
+def _case(number: int, text: str, tokens: int) -> Case:
+    drawn = {"temperature": 0.8 if number % 2 else 0.0, "seed": 100 + number}
+    fixed = {"max_tokens": tokens, "ignore_eos": True, "include_rounds": True}
+    return Case(text[:PROMPT_LETTERS], {**drawn, **fixed})
+
+
+def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
+    plan = Plan(given.seed, given.faults, given.sessions, given.at_once, given.seconds)
+    with Cluster(Layout(target, draft, wire_seconds=WIRE_SECONDS)) as cluster:
+        outcome = asyncio.run(_on(cluster, Chaos(cluster, cases(given.tokens), plan, say).run()))
+    show(plan, outcome)
+    _write(given.json, content(plan, outcome))
+    return 1 if outcome.violations else 0
+
+
+def _soak(given: argparse.Namespace, target: str, draft: str) -> int:
+    layout = Layout(target, draft, orchestrator_flags=(*ALWAYS_DRAFT, *SOAK_KEEPS))
+    with Cluster(layout) as cluster:
+        work = soak(cluster, cases(SOAK_TOKENS), given.soak, given.at_once)
+        soaked = asyncio.run(_on(cluster, work))
+    _show_soak(soaked)
+    _write(given.json, {"machine": machine(), **asdict(soaked)})
+    return 1 if soaked.violations else 0
+
+
+async def _on(cluster: Cluster, work: Any) -> Any:
+    """The work, once the cluster is whole."""
+    await whole(cluster)
+    say(f"{len(cluster.members)} processes and a store serve")
+    return await work
+
+
+def _show_soak(soaked: Soaked) -> None:
+    rows = [
+        (
+            growth.name,
+            [
+                f"{growth.before.memory / 2**20:.1f}",
+                f"{growth.after.memory / 2**20:.1f}",
+                f"{growth.share:+.1%}",
+                f"{growth.before.sockets} → {growth.after.sockets}",
+                f"{growth.before.files} → {growth.after.files}",
+                f"{growth.before.threads} → {growth.after.threads}",
+            ],
+        )
+        for growth in soaked.growths
+    ]
+    title = f"{soaked.generations} generations, {soaked.seconds:.0f} s"
+    columns = ("MiB after a fifth", "MiB at the end", "growth", "sockets", "files", "threads")
+    table_console().print(table(title, columns, rows))
+    print("\n".join(soaked.violations) or "Nothing grew, nothing is left behind.")
+
+
+def _write(path: Path | None, report: dict[str, Any]) -> None:
+    if path is not None:
+        write_content(path, report)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

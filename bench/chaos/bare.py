@@ -1,0 +1,113 @@
+"""A caller without the client library: it can leave a call without a word, and come back.
+
+The library aborts what its caller gives up. Here a call is only cancelled, as by a client
+that died, and resumed later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from paceline import Chunk, Complete, Event, FinishReason, SpecDecodeMetrics, Unavailable, Usage
+from paceline.v1 import inference_pb2 as pb
+from paceline.v1 import inference_pb2_grpc as pb_grpc
+
+from bench.chaos.transcript import Case
+
+_PATIENCE_SECONDS = 60.0
+_PAUSE_SECONDS = 0.2
+# A peer that is silent this long is pinged, and gone when no answer comes.
+_OPTIONS = [
+    ("grpc.keepalive_time_ms", 6_000),
+    ("grpc.keepalive_timeout_ms", 4_000),
+    ("grpc.http2.ping_timeout_ms", 4_000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+_PASSES = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.ABORTED,
+)
+
+
+class BareCaller:
+    """One session over as many calls as it takes, at each address in turn."""
+
+    def __init__(self, addresses: list[str], session: str, case: Case) -> None:
+        self._addresses = addresses
+        self._session = session
+        self._request = _request(session, case)
+        self._next = 0
+        self._started = False
+        self._call: Any = None
+        self._away = 0.0
+
+    def leave(self, seconds: float) -> None:
+        """Cancel the call, and come back after a while."""
+        self._away = seconds
+        if self._call is not None:
+            self._call.cancel()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Chunks and the end. Raises Unavailable after a minute without a token."""
+        last, turn = time.monotonic(), 0
+        while True:
+            address = self._addresses[turn % len(self._addresses)]
+            try:
+                async for event in self._one_call(address):
+                    last = time.monotonic()
+                    yield event
+                    if isinstance(event, Complete):
+                        return
+            except asyncio.CancelledError:
+                # A call that `leave` cancelled reads the same; only the task's own end counts.
+                if not self._away:
+                    raise
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in _PASSES or time.monotonic() - last > _PATIENCE_SECONDS:
+                    raise Unavailable(str(error.details()), code=error.code()) from None
+            away, self._away = self._away, 0.0
+            await asyncio.sleep(away or _PAUSE_SECONDS)
+            last += away
+            turn += 1
+
+    async def _one_call(self, address: str) -> AsyncIterator[Event]:
+        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+            self._call = self._begin(pb_grpc.InferenceServiceStub(channel))
+            async for message in self._call:
+                self._started = True
+                if (event := _decode(message)) is not None:
+                    if isinstance(event, Chunk):
+                        self._next = event.offset + len(event.token_ids)
+                    yield event
+
+    def _begin(self, stub: Any) -> Any:
+        if not self._started:
+            return stub.Generate(self._request)
+        return stub.Resume(pb.ResumeRequest(session_id=self._session, offset=self._next))
+
+
+def _request(session: str, case: Case) -> pb.GenerateRequest:
+    options = case.options
+    sampling = {name: options[name] for name in ("temperature", "seed", "max_tokens", "ignore_eos")}
+    request = pb.GenerateRequest(request_id=session, prompt=case.prompt, include_rounds=True)
+    request.sampling.CopyFrom(pb.SamplingParams(**sampling))
+    return request
+
+
+def _decode(message: Any) -> Event | None:
+    """What a transcript needs of a message."""
+    match message.WhichOneof("event"):
+        case "chunk":
+            chunk = message.chunk
+            return Chunk(chunk.offset, tuple(chunk.token_ids), chunk.text)
+        case "complete":
+            nothing = SpecDecodeMetrics(0, 0, 0, 0.0, 0.0, (), 0, 0.0)
+            return Complete(FinishReason.LENGTH, Usage(0, 0, 0), nothing, message.complete.text)
+    return None

@@ -1,0 +1,169 @@
+"""A chaos run: sessions without end, faults one after another, and the checks at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from paceline import Client
+
+from bench.chaos.faults import KINDS, deck
+from bench.chaos.health import left_behind
+from bench.chaos.listener import Listener
+from bench.chaos.scene import Scene
+from bench.chaos.site import Cluster
+from bench.chaos.transcript import Case, Strike, Transcript
+
+_OVERLAPPING = 0.15
+"""Share of faults that do not wait until the cluster is whole."""
+_LONGEST_BREATH = 0.5
+_BARE_EVERY = 4
+"""One session in so many is asked for without the client library."""
+_TELL_EVERY = 10
+_SESSION_SECONDS = 300.0
+_OPEN = ("active", "paused")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of it. `seconds` bounds the faults, not the sessions that run then."""
+
+    seed: int = 0
+    faults: int = 25
+    sessions: int = 12
+    at_once: int = 8
+    seconds: float = 3600.0
+
+
+@dataclass
+class Outcome:
+    """What happened. `violations`: each one line; empty = all that is promised held."""
+
+    seconds: float = 0.0
+    sessions: int = 0
+    tokens: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    strikes: list[Strike] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+
+async def undisturbed(cluster: Cluster, cases: Sequence[Case]) -> list[Transcript]:
+    """What plain decoding says, while every process is well."""
+    async with Client(cluster.addresses) as client:
+        return await asyncio.gather(*(_plain(client, case) for case in cases))
+
+
+async def _plain(client: Client, case: Case) -> Transcript:
+    heard = Transcript()
+    async for event in client.generate(case.prompt, **case.plain):
+        heard.absorb(event)
+    return heard
+
+
+class Chaos:
+    """One run on one cluster."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cases: Sequence[Case],
+        plan: Plan,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`report` gets a line of progress now and then."""
+        self._report = report
+        self._cases, self._plan = cases, plan
+        # Sessions and faults draw apart: how fast either goes must not change the other's.
+        self._scene = Scene(cluster, random.Random(f"faults {plan.seed}"))
+        self._choice = random.Random(f"sessions {plan.seed}")
+        self._outcome = Outcome(violations=self._scene.violations)
+        self._texts: list[Transcript] = []
+        self._over = False
+
+    async def run(self) -> Outcome:
+        """The whole run."""
+        self._texts = await undisturbed(self._scene.cluster, self._cases)
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._plan.at_once):
+                group.create_task(self._lane(number))
+            await self._disturb(began + self._plan.seconds)
+        await self._scene.close()
+        await self._check_rest()
+        self._outcome.strikes = self._scene.strikes
+        self._outcome.seconds = time.monotonic() - began
+        return self._outcome
+
+    async def _disturb(self, until: float) -> None:
+        try:
+            for kind in deck(self._scene.rng):
+                await asyncio.sleep(self._scene.rng.uniform(0, _LONGEST_BREATH))
+                self._scene.alone = self._scene.rng.random() >= _OVERLAPPING
+                if self._scene.alone:
+                    await self._scene.mend()
+                await KINDS[kind](self._scene, kind)
+                self._outcome.counts[kind] += 1
+                self._tell()
+                if self._outcome.counts.total() >= self._plan.faults or time.monotonic() > until:
+                    break
+        finally:
+            self._over = True
+        await self._scene.mend()
+
+    def _tell(self) -> None:
+        faults = self._outcome.counts.total()
+        if faults % _TELL_EVERY == 0:
+            violations = len(self._outcome.violations)
+            self._report(
+                f"{faults} faults, {self._outcome.sessions} sessions, {violations} violations"
+            )
+
+    # --- sessions ---------------------------------------------------------------------
+
+    async def _lane(self, number: int) -> None:
+        """Sessions one after another, while there are faults, and until there were enough."""
+        async with self._scene.client(number) as client:
+            while not self._over or self._outcome.sessions < self._plan.sessions:
+                await self._session(client)
+
+    async def _session(self, client: Client) -> None:
+        index = self._outcome.sessions
+        self._outcome.sessions += 1
+        which = self._choice.randrange(len(self._cases))
+        listener = Listener(f"chaos-{index:05}", self._cases[which])
+        if index % _BARE_EVERY == _BARE_EVERY - 1:
+            listener.ask_barely(self._choice.sample(self._addresses, len(self._addresses)))
+        else:
+            listener.ask(client)
+        self._scene.listeners.add(listener)
+        await self._judge(listener, self._texts[which])
+        self._scene.listeners.discard(listener)
+
+    async def _judge(self, listener: Listener, text: Transcript) -> None:
+        try:
+            async with asyncio.timeout(_SESSION_SECONDS):
+                await listener.end()
+        except TimeoutError:
+            self._outcome.violations.append(f"{listener.name}: no end in {_SESSION_SECONDS:.0f} s")
+        found = listener.differences(text)
+        self._outcome.violations += [f"{listener.name}: {line}" for line in found]
+        self._outcome.tokens += len(listener.transcript.token_ids)
+
+    @property
+    def _addresses(self) -> list[str]:
+        return self._scene.cluster.addresses
+
+    # --- at the end -------------------------------------------------------------------
+
+    async def _check_rest(self) -> None:
+        """Nothing may be held for sessions that have all ended."""
+        self._outcome.violations += await left_behind(self._scene.cluster)
+        stored = self._scene.cluster.store.sessions()
+        states = Counter(stored.values())
+        self._outcome.violations += [
+            f"{states[state]} stored sessions are still {state}" for state in _OPEN if states[state]
+        ]

@@ -1,0 +1,82 @@
+"""The configurations of our own that follow from what a bench measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bench.options import FIXED, NO_DRAFTS, BenchOptions
+from bench.runner import Configuration
+from services.console.cores import CorePlan
+
+
+def drafting(
+    options: BenchOptions,
+    addresses: Sequence[str],
+    drafter: str = "",
+    pids: Sequence[int | None] = (),
+) -> Iterator[Configuration]:
+    """Every pacing of one cluster with every rule.
+
+    `addresses` and `pids` are those of the pacings' orchestrators; `drafter` names the
+    cluster where there are several.
+    """
+    cores = cores_in_words(options.cores)
+    known = pids or (None,) * len(addresses)
+    served = zip(options.served_pacings, addresses, known, strict=True)
+    for pacing, address, pid in served:
+        for window in options.windows(pacing):
+            for rule in options.rejection_sample_methods or ("",):
+                yield Configuration(
+                    name=drafting_name(paced(options, pacing, window), rule, drafter),
+                    address=address,
+                    cores=f"{cores['verifier']} + {cores['drafter']}",
+                    options=options.speculation(rule, window),
+                    exact=options.promises_equal_text(rule),
+                    pid=pid,
+                    baseline=pacing == FIXED,
+                )
+
+
+def plain(
+    options: BenchOptions, name: str, address: str, cores: str, pid: int | None = None
+) -> Configuration:
+    """Decoding without drafts."""
+    exact = options.dtype == "float32"
+    return Configuration(name, address, cores, NO_DRAFTS, exact=exact, pid=pid, baseline=True)
+
+
+def baselines(options: BenchOptions) -> Iterator[tuple[str, str]]:
+    """(configuration, baseline): each rule beside the first of its pacing, `standard` if there."""
+    rules = options.rejection_sample_methods or ("",)
+    first = "standard" if "standard" in rules else rules[0]
+    for drafter in options.drafters or ("",):
+        for name in _paced(options):
+            for rule in rules:
+                if rule != first:
+                    yield (
+                        drafting_name(name, rule, drafter),
+                        drafting_name(name, first, drafter),
+                    )
+
+
+def _paced(options: BenchOptions) -> Iterator[str]:
+    for pacing in options.served_pacings:
+        for window in options.windows(pacing):
+            yield paced(options, pacing, window)
+
+
+def paced(options: BenchOptions, pacing: str, window: int | None) -> str:
+    """A pacing, with its window where there are several."""
+    return f"{pacing} {window}" if len(options.windows(pacing)) > 1 else pacing
+
+
+def drafting_name(pacing: str, rule: str, drafter: str = "") -> str:
+    """The name of a configuration."""
+    name = f"{drafter} {pacing}" if drafter else pacing
+    return f"{name}, {rule}" if rule else name
+
+
+def cores_in_words(plan: CorePlan) -> dict[str, str]:
+    """How many cores each role has."""
+    drafter = len(plan.drafters[0]) if plan.drafters else "none of its own"
+    return {"verifier": f"verifier {len(plan.verifiers[0])}", "drafter": f"drafter {drafter}"}

@@ -1,0 +1,139 @@
+"""llama.cpp's `llama-server`, asked over HTTP with token ids.
+
+It runs the target's GGUF file as it is, in that file's own number format. Prompts are not
+kept from one request to the next; all else is its default.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from bench.peers.lines import Lines, Request
+from services.console.tether import die_with
+
+_POLL_S = 0.1
+_LONGEST_ANSWER_S = 3600.0
+_TETHERED = """
+import os, sys
+from services.console.tether import die_with
+die_with(int(sys.argv[1]))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def command(settings: dict[str, Any], port: int) -> list[str]:
+    """How the server is started: a context of the full length for each of its slots."""
+    slots = settings["concurrency"]
+    arguments = {
+        "--model": settings["model"],
+        "--host": "127.0.0.1",
+        "--port": port,
+        "--threads": settings["threads"],
+        "--threads-batch": settings["threads"],
+        "--parallel": slots,
+        "--ctx-size": settings["max_context"] * slots,
+    }
+    words = [settings["command"], *(str(one) for pair in arguments.items() for one in pair)]
+    # The server must not outlive this process, whatever ends it.
+    return [sys.executable, "-c", _TETHERED, str(os.getpid()), *words]
+
+
+def start(settings: dict[str, Any]) -> tuple[subprocess.Popen[bytes], str]:
+    """The server, once it serves, and its address. Raises RuntimeError when it ends before."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # Threads inherit the cores of the thread that starts them.
+    os.sched_setaffinity(0, settings["cpus"])
+    process = subprocess.Popen(command(settings, port), stdin=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    while not _healthy(address):
+        if process.poll() is not None:
+            raise RuntimeError(f"{settings['command']} ended with status {process.returncode}")
+        time.sleep(_POLL_S)
+    return process, address
+
+
+def _healthy(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/health", timeout=5) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def body(request: Request) -> dict[str, Any]:
+    """The request in llama.cpp's words."""
+    return {
+        "prompt": list(request.token_ids),
+        "n_predict": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": 0,
+        "min_p": 0.0,
+        "seed": request.seed,
+        "stream": True,
+        "return_tokens": True,
+        "cache_prompt": False,
+    }
+
+
+def answer(address: str, lines: Lines, request: Request) -> None:
+    """One prompt, its tokens as they come."""
+    reason = "length"
+    try:
+        for event in _events(address, request):
+            if event.get("tokens"):
+                lines.tokens(request, event["tokens"], None)
+            if event.get("stop"):
+                reason = "length" if event.get("stop_type") == "limit" else "stop"
+    except Exception as error:
+        lines.fail(error, request)
+    else:
+        lines.end(request, reason)
+
+
+def _events(address: str, request: Request) -> Iterator[dict[str, Any]]:
+    asked = urllib.request.Request(
+        f"{address}/completion",
+        json.dumps(body(request)).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(asked, timeout=_LONGEST_ANSWER_S) as reply:
+        for line in reply:
+            if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
+                yield json.loads(line[len(b"data: ") :])
+
+
+def main() -> int:
+    """Serve until standard input ends, then end the server."""
+    lines = Lines()
+    process = None
+    try:
+        settings = lines.settings()
+        die_with(settings["tether"])
+        process, address = start(settings)
+        lines.ready(f"llama.cpp, {settings['model']}")
+        for request in lines.requests():
+            threading.Thread(target=answer, args=(address, lines, request), daemon=True).start()
+    except Exception as error:
+        lines.fail(error)
+        return 1
+    finally:
+        if process is not None:
+            process.terminate()
+            process.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

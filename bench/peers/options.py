@@ -1,0 +1,49 @@
+"""Which peers a bench sets beside our own configurations."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+
+from services.common.errors import StartError
+
+TRANSFORMERS = ("transformers", "assisted", "lookup")
+VLLM = ("vllm", "vllm-ngram")
+LLAMA = "llama.cpp"
+PEERS = (*TRANSFORMERS, *VLLM, LLAMA)
+PLACES = ("verifier", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOptions:
+    """Peers by name, and the cores they run on: those of the verifier, or all, or each in turn.
+
+    `vllm_python`: the Python of an environment with vLLM; `llama_server`: the command.
+    """
+
+    names: tuple[str, ...] = ()
+    places: tuple[str, ...] = ("verifier",)
+    vllm_python: str | None = None
+    llama_server: str | None = None
+
+    def check(self, draft: str | None) -> None:
+        """Raises StartError for an unknown peer, and for one that lacks what it needs."""
+        for name in self.names:
+            if name not in PEERS:
+                raise StartError(f"--peers: {name!r} is not one of {', '.join(PEERS)}")
+        for place in self.places:
+            if place not in PLACES:
+                raise StartError(f"--peer-cores: {place!r} is not one of {', '.join(PLACES)}")
+        if "assisted" in self.names and draft is None:
+            raise StartError("--peers: assisted needs a model that drafts, --draft")
+        if not set(VLLM).isdisjoint(self.names):
+            _require("vllm", "--vllm-python", self.vllm_python)
+        if LLAMA in self.names:
+            _require(LLAMA, "--llama-server", self.llama_server)
+
+
+def _require(peer: str, flag: str, command: str | None) -> None:
+    if command is None:
+        raise StartError(f"--peers: {peer} needs {flag}")
+    if shutil.which(command) is None:
+        raise StartError(f"{flag}: {command} is not a command that can be run")

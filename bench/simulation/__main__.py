@@ -1,0 +1,200 @@
+"""Simulate pacings over a grid, or on published traces.
+
+Prints for every cell of acceptance x ratio (verify over draft) x hop x load what the best
+constant number of draft tokens would have been, and how the pacings do beside it: 1 is
+as fast. With --traces it replays those instead. Simulated time: the round machine and the
+policies are the served ones, everything else is given latencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.simulation.grid import Cell, Grid, Place, every_pacing, run_grid, standings
+from bench.simulation.traces import replays
+from bench.synthetic.traces import TRACES, load_traces
+from services.common.errors import StartError
+from services.console.arguments import fractions_of, within
+from services.console.process import complain
+
+WIDTH = 160
+
+
+def main() -> int:
+    """Run what the command line asks for; the exit status."""
+    given = _parser().parse_args()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    try:
+        report = _traces(given, console) if given.traces else _grid(given, console)
+        if given.json:
+            _write(given.json, report)
+    except StartError as error:
+        return complain("simulation", error, status=1)
+    return 0
+
+
+def _write(path: Path, report: object) -> None:
+    try:
+        path.write_text(json.dumps(report, indent=1) + "\n")
+    except OSError as error:
+        raise StartError(f"--json: {path} cannot be written: {error.strerror}") from None
+
+
+def _grid(given: argparse.Namespace, console: Console) -> object:
+    grid = _grid_of(given)
+    processes = int(within("--processes", given.processes, 1, 64))
+    places = list(run_grid(grid, processes))
+    console.print(_cells(places))
+    console.print(_standings(places))
+    texts = sum(len(place.ms) * grid.scenario(place.cell).sessions for place in places)
+    console.print(f"{len(places)} cells, {texts} simulated sessions of {grid.tokens} tokens")
+    return {"grid": asdict(grid), "places": [asdict(place) for place in places]}
+
+
+def _cells(places: Sequence[Place]) -> Table:
+    names = places[0].pacings
+    table = _table(
+        ["acceptance", "ratio", "hop ms", "load", "plain ms", "best k", "its ms", *names, "best"]
+    )
+    for place in places:
+        cell, constant = place.cell, place.best_constant
+        table.add_row(
+            *_words(cell),
+            f"{place.ms['plain']:.1f}",
+            constant,
+            f"{place.ms[constant]:.1f}",
+            *[f"{place.beside_constant(name):.2f}" for name in names],
+            place.best,
+        )
+    return table
+
+
+def _standings(places: Sequence[Place]) -> Table:
+    table = _table(["pacing", "best in", "x plain", "x best k", "worst", "there"])
+    for one in standings(places):
+        table.add_row(
+            one.pacing,
+            str(one.best_in),
+            f"{one.speed_up:.2f}",
+            f"{one.beside_constant:.3f}",
+            f"{one.worst:.2f}",
+            " / ".join(_words(one.worst_at)),
+        )
+    return table
+
+
+def _words(cell: Cell) -> list[str]:
+    return [f"{cell.acceptance:g}", f"{cell.ratio:g}", f"{cell.hop_ms:g}", str(cell.load)]
+
+
+def _traces(given: argparse.Namespace, console: Console) -> object:
+    networks = _numbers("--network-ms", given.network_ms, 0, 10_000)
+    rates = _numbers("--branches", given.branches, 0, 1)
+    found = list(replays(load_traces(given.traces, "--traces"), networks, rates))
+    table = _table(["trace", "network ms", "", "ms/token", "x synchronous"])
+    for one in found:
+        table.add_row(
+            one.trace,
+            f"{one.network_ms:g}",
+            one.way,
+            f"{one.ms_per_token:.2f}",
+            f"{one.over_synchronous:.2f}",
+        )
+    console.print(table)
+    return [asdict(one) for one in found]
+
+
+def _table(columns: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+# --- the command line ---------------------------------------------------------------
+
+
+def _grid_of(given: argparse.Namespace) -> Grid:
+    pacings = tuple(name.strip() for name in given.pacings.split(";") if name.strip())
+    for name in pacings:
+        if name not in every_pacing():
+            raise StartError(f"--pacings: {name!r} is not one of {'; '.join(every_pacing())}")
+    loads = [int(load) for load in _numbers("--loads", given.loads, 1, 1024)]
+    if given.run_length and given.run_length < 1:
+        raise StartError(f"--run-length: {given.run_length:g} is not 0, or between 1 and 1e+06")
+    return Grid(
+        acceptances=_numbers("--acceptances", given.acceptances, 0, 1),
+        ratios=_numbers("--ratios", given.ratios, 0.01, 10_000),
+        hops_ms=_numbers("--hops-ms", given.hops_ms, 0, 10_000),
+        loads=tuple(loads),
+        pacings=pacings,
+        row=within("--row", given.row, 0, 1),
+        session=within("--session", given.session, 0, 1),
+        run_length=within("--run-length", given.run_length, 0, 1e6),
+        texts=int(within("--texts", given.texts, 1, 100_000)),
+        tokens=int(within("--tokens", given.tokens, 2, 100_000)),
+        window=int(within("--window", given.window, 1, 64)),
+        max_in_flight=int(within("--in-flight", given.in_flight, 1, 8)),
+        seed=given.seed,
+    )
+
+
+def _numbers(flag: str, text: str, low: float, high: float) -> tuple[float, ...]:
+    numbers = fractions_of(flag, text)
+    if not numbers:
+        raise StartError(f"{flag}: no number given, between {low:g} and {high:g}")
+    return tuple(within(flag, one, low, high) for one in numbers)
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m bench.simulation",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    default = Grid()
+    _add(made, "--acceptances", default.acceptances, "how often the drafter is right")
+    _add(made, "--ratios", default.ratios, "a verify over a drafted token, in time")
+    _add(made, "--hops-ms", default.hops_ms, "one way between orchestrator and worker")
+    _add(made, "--loads", default.loads, "sessions at a time on one verifier and one drafter")
+    made.add_argument("--pacings", default="", help="A; B: left out, all; `, bare`: no fallback")
+    _option(made, "--row", float, default.row, "what a further row adds to a forward, as a share")
+    _option(made, "--session", float, default.session, "what a further session adds")
+    _option(made, "--run-length", float, 0.0, "right in runs this long; 0: independently")
+    _option(made, "--texts", int, default.texts, "texts for every pacing and cell")
+    _option(made, "--tokens", int, default.tokens, "tokens of each")
+    _option(made, "--window", int, default.window, "most tokens a drafter is ahead")
+    _option(made, "--in-flight", int, default.max_in_flight, "blocks under way at a time")
+    _option(made, "--seed", int, default.seed, "the same one draws the same texts")
+    _option(made, "--processes", int, 2, "how many to use")
+    traces = "JSON of published traces to replay; without FILE those that AMUSD published"
+    made.add_argument(
+        "--traces", type=Path, nargs="?", const=TRACES, default=None, metavar="FILE", help=traces
+    )
+    _add(made, "--network-ms", (0.5, 5.5), "there and back, with --traces")
+    _add(made, "--branches", (0.25, 0.5), "branch hit rates, with --traces")
+    made.add_argument("--json", type=Path, default=None, help="also write everything there")
+    return made
+
+
+def _add(made: argparse.ArgumentParser, flag: str, values: Sequence[float], told: str) -> None:
+    text = ",".join(f"{value:g}" for value in values)
+    made.add_argument(flag, default=text, metavar="A,B", help=f"{told}; left out: {text}")
+
+
+def _option(
+    made: argparse.ArgumentParser, flag: str, kind: Callable[[str], float], value: float, told: str
+) -> None:
+    made.add_argument(flag, type=kind, default=value, help=f"{told}; left out: {value:g}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

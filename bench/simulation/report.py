@@ -1,0 +1,68 @@
+"""What a simulation says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.simulation.run import Simulation
+
+POSITIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Figures of a run; the utilisations are shares of the time that all workers had.
+
+    `ms_per_token`: what a session waits for a token, from its verifier being ready to its
+    last token, over all sessions.
+    """
+
+    ms_per_token: float
+    tokens_per_second: float
+    tokens: int
+    rounds: int
+    sent: int
+    accepted: int
+    drafted: int
+    forwards: int
+    draft_forwards: int
+    verifier_use: float
+    drafter_use: float
+    rows_per_forward: float
+    queue_ms: float
+    simulated_s: float
+    events: int
+
+    @classmethod
+    def of(cls, simulation: Simulation) -> Report:
+        """The figures of a run that is over."""
+        accounts = [session.account for session in simulation.ended_sessions]
+        verifiers, drafters = simulation.verifiers, simulation.drafters
+        tokens = sum(one.tokens for one in accounts)
+        rounds = sum(one.rounds for one in accounts)
+        span = max(one.finished for one in accounts) - min(one.opened for one in accounts)
+        forwards = sum(one.forwards for one in verifiers)
+        return cls(
+            ms_per_token=1e3 * sum(one.seconds for one in accounts) / tokens,
+            tokens_per_second=tokens / span,
+            tokens=tokens,
+            rounds=rounds,
+            sent=sum(one.sent for one in accounts),
+            accepted=sum(one.accepted for one in accounts),
+            drafted=sum(one.drafted for one in drafters),
+            forwards=forwards,
+            draft_forwards=sum(one.forwards for one in drafters),
+            verifier_use=sum(one.busy_s for one in verifiers) / (span * len(verifiers)),
+            drafter_use=sum(one.busy_s for one in drafters) / (span * max(1, len(drafters))),
+            rows_per_forward=sum(one.rows for one in verifiers) / forwards,
+            queue_ms=sum(one.queue_ms for one in accounts) / rounds,
+            simulated_s=span,
+            events=simulation.agenda.done,
+        )
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Block efficiency."""
+        return self.tokens / self.rounds

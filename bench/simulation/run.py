@@ -1,0 +1,186 @@
+"""A whole simulation: orchestrator, workers, links and sessions, in one agenda."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from bench.simulation.agenda import Agenda, Link
+from bench.simulation.drafter import Guesses, SimulatedDrafter
+from bench.simulation.report import Report
+from bench.simulation.scenario import Scenario
+from bench.simulation.session import FOREVER, SimulatedSession
+from bench.simulation.verifier import SimulatedVerifier
+from orchestrator.core.events import Event, Persisted
+from orchestrator.core.pacing import Experience
+from orchestrator.core.rounds import new_session
+from orchestrator.core.state import Limits, SessionConfig, State
+from services.common.types import (
+    CloseDraft,
+    CloseVerify,
+    DrafterCommand,
+    ResolvedSampling,
+    Role,
+    VerifierCommand,
+    VerifyMode,
+)
+
+PROMPT = (0,)
+LARGEST_TOKEN = 1 << 16
+
+
+class Simulation:
+    """One run of a scenario. The same one runs the same way every time.
+
+    Raises AssertionError if a session's text is not the target's own, token for token.
+    """
+
+    def __init__(self, scenario: Scenario, *, record: bool = False) -> None:
+        self.scenario = scenario
+        self.agenda = Agenda()
+        self.ended_sessions: list[SimulatedSession] = []
+        self._record = record
+        self._random = Random(f"{scenario.seed}/links")
+        self._truths: dict[str, Sequence[int]] = {}
+        self._guesses: dict[str, Guesses] = {}
+        self._sessions: dict[str, SimulatedSession] = {}
+        self._experience = Experience()
+        self._begun = 0
+        self._computing_until = 0.0
+        self._placed = {Role.VERIFIER: 0, Role.DRAFTER: 0}
+        self.verifiers = [self._verifier(f"verifier-{n}") for n in range(scenario.verifiers)]
+        self.drafters = [self._drafter(f"drafter-{n}") for n in range(scenario.drafters)]
+        workers: list[SimulatedVerifier | SimulatedDrafter] = [*self.verifiers, *self.drafters]
+        self._workers = {worker.name: worker for worker in workers}
+        self._links = {one.name: self._link(self._hop_ms(one.name)) for one in workers}
+
+    def run(self) -> Report:
+        """Every session to its end."""
+        for _ in range(min(self.scenario.concurrency, self.scenario.sessions)):
+            self._begin_another()
+        self.agenda.run()
+        if len(self.ended_sessions) != self.scenario.sessions:
+            raise AssertionError("not every session came to its end")
+        return Report.of(self)
+
+    # --- sessions -------------------------------------------------------------
+
+    def _begin_another(self) -> None:
+        scenario, name = self.scenario, str(self._begun)
+        self._begun += 1
+        random = Random(f"{scenario.seed}/{name}")
+        # One more than is asked for: the target's own token after the last one.
+        places = scenario.tokens + 1
+        self._truths[name] = [2 * random.randrange(1, LARGEST_TOKEN) for _ in range(places)]
+        right = scenario.text.places(places, random)
+        self._guesses[name] = Guesses(self._truths[name], right, f"{scenario.seed}/{name}")
+        state = self._new_state(name)
+        session = SimulatedSession(state, self._truths[name], self, record=self._record)
+        self._sessions[name] = session
+        session.begin()
+
+    def _new_state(self, name: str) -> State:
+        policy = self.scenario.new_policy()
+        if self.scenario.learning:
+            policy = self._experience.seeded(policy)
+        return new_session(config_of(self.scenario, name), policy)
+
+    def ended(self, session: SimulatedSession) -> None:
+        """The next one begins."""
+        self.ended_sessions.append(session)
+        self._experience = self._experience.joined(session.state.policy)
+        del self._sessions[session.name]
+        if self._begun < self.scenario.sessions:
+            self._begin_another()
+
+    # --- what sessions are in -------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds."""
+        return self.agenda.now
+
+    def place(self, role: Role) -> str:
+        """Workers take sessions in turn."""
+        workers = self.verifiers if role is Role.VERIFIER else self.drafters
+        self._placed[role] += 1
+        return workers[self._placed[role] % len(workers)].name
+
+    def send(self, worker: str, command: VerifierCommand | DrafterCommand) -> None:
+        """Over the worker's link."""
+        self._links[worker].send(self._workers[worker].handle, command)
+
+    def close(self, role: Role, worker: str, session: str) -> None:
+        """Over the worker's link."""
+        self.send(worker, CloseVerify(session) if role is Role.VERIFIER else CloseDraft(session))
+
+    def persist(self, heard: Callable[..., None], round_: int) -> None:
+        """The store answers after a while."""
+        self.agenda.after(self.scenario.persist_ms, self._compute, heard, Persisted, round_)
+
+    def tick(self, at: float, call: Callable[[int], None], number: int) -> None:
+        """A timer."""
+        self.agenda.at(at, call, number)
+
+    # --- the orchestrator's end of the links ----------------------------------
+
+    def _answers(self, worker: str) -> Callable[..., None]:
+        link = self._link(self._hop_ms(worker))
+
+        def deliver(session: str, kind: Callable[..., Event], /, *what: Any) -> None:
+            link.send(self._arrive, session, kind, *what)
+
+        return deliver
+
+    def _arrive(self, name: str, kind: Callable[..., Event], *what: Any) -> None:
+        session = self._sessions.get(name)
+        if session is not None:
+            self._compute(session.hear, kind, *what)
+
+    def _compute(self, hear: Callable[..., None], kind: Callable[..., Event], *what: Any) -> None:
+        """One event at a time, if it costs anything to handle one."""
+        if not self.scenario.cpu_ms:
+            hear(kind, *what)
+            return
+        start = max(self.now, self._computing_until)
+        self._computing_until = start + 1e-3 * self.scenario.cpu_ms
+        self.agenda.at(self._computing_until, hear, kind, *what)
+
+    # --- workers --------------------------------------------------------------
+
+    def _hop_ms(self, worker: str) -> float:
+        own = self.scenario.drafter_hop_ms if worker.startswith("drafter") else None
+        return self.scenario.hop_ms if own is None else own
+
+    def _link(self, hop_ms: float) -> Link:
+        return Link(self.agenda, hop_ms, self.scenario.jitter_ms, self._random)
+
+    def _verifier(self, name: str) -> SimulatedVerifier:
+        times = self.scenario.verify
+        return SimulatedVerifier(name, self.agenda, times, self._truths, self._answers(name))
+
+    def _drafter(self, name: str) -> SimulatedDrafter:
+        times, kept, answers = self.scenario.draft, self.scenario.kept, self._answers(name)
+        return SimulatedDrafter(name, self.agenda, times, self._guesses, kept, answers)
+
+
+def config_of(scenario: Scenario, name: str) -> SessionConfig:
+    """What a simulated session was opened with: greedy, and without a deadline."""
+    limits = replace(Limits(), deadline=FOREVER, max_in_flight=scenario.max_in_flight)
+    return SessionConfig(
+        session=name,
+        prompt=PROMPT,
+        mode=VerifyMode.GREEDY,
+        sampling=ResolvedSampling(temperature=0.0, max_tokens=scenario.tokens),
+        seed=scenario.seed,
+        method="simulated" if scenario.speculates else "",
+        window=scenario.longest_window,
+        limits=limits,
+    )
+
+
+def simulate(scenario: Scenario) -> Report:
+    """Run a scenario to its end."""
+    return Simulation(scenario).run()

@@ -1,0 +1,194 @@
+"""One session in simulated time: the served round machine, and what its actions lead to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from orchestrator.core import rounds
+from orchestrator.core.events import (
+    Action,
+    Begin,
+    Commit,
+    Emit,
+    Event,
+    Finish,
+    NeedWorker,
+    OpenOnWorker,
+    Persist,
+    Release,
+    SendToDrafter,
+    SendVerify,
+    Suspend,
+    Tick,
+    WorkerAttached,
+)
+from orchestrator.core.state import State
+from services.common.types import DrafterCommand, Role, VerifierCommand
+
+Turn = tuple[Event, tuple[Action, ...]]
+FOREVER = 1e9
+"""Seconds: deadlines beyond are none."""
+
+
+class Surroundings(Protocol):
+    """What a session is in."""
+
+    @property
+    def now(self) -> float:
+        """Seconds."""
+
+    def place(self, role: Role) -> str:
+        """The worker that takes the session."""
+
+    def send(self, worker: str, command: VerifierCommand | DrafterCommand) -> None:
+        """Over the worker's link."""
+
+    def close(self, role: Role, worker: str, session: str) -> None:
+        """Over the worker's link."""
+
+    def persist(self, heard: Callable[..., None], round_: int) -> None:
+        """Have `heard(Persisted, round)` called when it is stored."""
+
+    def tick(self, at: float, call: Callable[[int], None], number: int) -> None:
+        """Have `call(number)` called at a time."""
+
+    def ended(self, session: SimulatedSession) -> None:
+        """It is over."""
+
+
+@dataclass(slots=True)
+class Account:
+    """What a session took. Times in seconds."""
+
+    began: float = 0.0
+    opened: float = 0.0
+    first: float = 0.0
+    finished: float = 0.0
+    tokens: int = 0
+    rounds: int = 0
+    sent: int = 0
+    accepted: int = 0
+    verify_ms: float = 0.0
+    queue_ms: float = 0.0
+    turns: list[Turn] | None = None
+    blocks: list[tuple[int, int]] = field(default_factory=list)
+    """Of every round: draft tokens sent, and accepted."""
+
+    @property
+    def seconds(self) -> float:
+        """From the verifier being ready to the last token."""
+        return self.finished - self.opened
+
+
+class SimulatedSession:
+    """Feeds events to the machine, and does what it asks for."""
+
+    def __init__(
+        self, state: State, truth: Sequence[int], world: Surroundings, *, record: bool = False
+    ) -> None:
+        self.name = state.config.session
+        self.beginning = self.state = state
+        self.account = Account(turns=[] if record else None)
+        self._truth, self._world = truth, world
+        self._inbox: deque[Event] = deque()
+        self._draining = False
+        self._tick_at: float | None = None
+        self._ticks = 0
+
+    def begin(self) -> None:
+        """Look for workers."""
+        self.account.began = self._world.now
+        self.hear(Begin)
+
+    def hear(self, kind: Callable[..., Event], *what: object) -> None:
+        """Absorb the event `kind(now, *what)`, and whatever its actions bring up."""
+        self._inbox.append(kind(self._world.now, *what))
+        if self._draining:
+            return
+        self._draining = True
+        while self._inbox:
+            self._turn(self._inbox.popleft())
+        self._draining = False
+        self._set_tick()
+
+    def _turn(self, event: Event) -> None:
+        waited = self.state.verifier is None or not self.state.verifier.opened
+        self.state, actions = rounds.step(self.state, event)
+        if self.account.turns is not None:
+            self.account.turns.append((event, actions))
+        if waited and self.state.verifier is not None and self.state.verifier.opened:
+            self.account.opened = self._world.now
+        for action in actions:
+            self._perform(action)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case SendVerify(worker, verify):
+                self._world.send(worker, verify)
+            case SendToDrafter(worker, message):
+                self._world.send(worker, message)
+            case Persist(commit):
+                self._world.persist(self.hear, commit.record.round)
+            case Emit(commit):
+                self._emit(commit)
+            case NeedWorker(role):
+                self.hear(WorkerAttached, role, self._world.place(role))
+            case OpenOnWorker(worker, opening):
+                self._world.send(worker, opening)
+            case Release(role, worker):
+                self._world.close(role, worker, self.name)
+            case Finish():
+                self._finish()
+            case Suspend(reason, detail):
+                raise RuntimeError(f"session {self.name}: {reason.value} {detail}")
+            case _:
+                pass
+
+    def _emit(self, commit: Commit) -> None:
+        """Committed tokens only grow, and are the target's own."""
+        account, record, end = self.account, commit.record, commit.base_len + len(commit.token_ids)
+        if commit.base_len != account.tokens or not commit.token_ids:
+            raise AssertionError(f"session {self.name}: tokens do not follow one another")
+        if commit.token_ids != tuple(self._truth[commit.base_len : end]):
+            raise AssertionError(f"session {self.name}: a token is not the target's own")
+        account.first = account.first if account.tokens else self._world.now
+        account.tokens = end
+        account.rounds += 1
+        account.sent += record.draft_tokens
+        account.accepted += record.accepted_tokens
+        account.verify_ms += record.verify_ms
+        account.queue_ms += record.queue_ms
+        account.blocks.append((record.draft_tokens, record.accepted_tokens))
+
+    def _finish(self) -> None:
+        self.account.finished = self._world.now
+        if self.account.tokens != self.state.config.sampling.max_tokens:
+            raise AssertionError(f"session {self.name}: the text is not whole")
+        self._world.ended(self)
+
+    def _set_tick(self) -> None:
+        wake = rounds.next_wake(self.state, self._world.now)
+        if wake is None or wake >= FOREVER:
+            self._ticks += 1
+            self._tick_at = None
+        elif self._tick_at is None or wake < self._tick_at:
+            self._ticks += 1
+            self._tick_at = wake
+            self._world.tick(wake, self._tick, self._ticks)
+
+    def _tick(self, number: int) -> None:
+        if number == self._ticks:
+            self._tick_at = None
+            self.hear(Tick)
+
+
+def replayed(state: State, events: Sequence[Event]) -> list[Turn]:
+    """What the machine decides when it hears these events."""
+    turns: list[Turn] = []
+    for event in events:
+        state, actions = rounds.step(state, event)
+        turns.append((event, actions))
+    return turns

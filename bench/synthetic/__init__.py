@@ -1,0 +1,15 @@
+"""`paceline bench --synthetic`: the real services around workers that sleep as long as told.
+
+What this measures is everything but the models: at speeds, agreement and network delays
+that this hardware does not have. Whatever it prints and writes is labelled synthetic.
+
+    scenario    what is replayed: given times and agreement, or a published trace
+    traces      the published traces
+    network     a delay between orchestrators and workers, by a relay before each worker
+    relay       such a relay, a process of its own
+    serving     the cluster: one orchestrator for each way to decode
+    measuring   the same outputs by every way, taking turns
+    figures     what follows from it
+    report      a table and JSON
+    main        the command
+"""

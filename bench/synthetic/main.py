@@ -1,0 +1,149 @@
+"""`paceline bench --synthetic`: ways to decode around workers that sleep as long as told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from paceline import PacelineError
+
+from bench.machine import machine
+from bench.options import PLAIN, numbers, words
+from bench.output import result_file, say, table_console
+from bench.synthetic.figures import figures_of
+from bench.synthetic.measuring import Trial, measure
+from bench.synthetic.network import parse_delays
+from bench.synthetic.report import LABEL, print_report, write_json
+from bench.synthetic.scenario import Scenario, make_scenario
+from bench.synthetic.serving import FIXED, Way, served, ways
+from services.common.errors import PacelineError as ServerError
+from services.common.errors import StartError
+from services.console.lifetime import unless_stopped
+from services.console.process import complain
+from services.console.progress import INTERRUPTED
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticOptions:
+    """What to replay and how often, as `paceline bench --help` has it.
+
+    `max_tokens`: of every output, where no trace tells. `out` None: a new file in
+    bench/results.
+    """
+
+    synthetic: str | None = None
+    trace: str | None = None
+    delay_ms: str = "0"
+    pacings: tuple[str, ...] | None = None
+    num_speculative_tokens: int | None = None
+    max_tokens: int = 64
+    repeats: int = 3
+    concurrency: int = 1
+    out: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run that is asked for, and what it has measured so far."""
+
+    options: SyntheticOptions
+    scenario: Scenario
+    delays: Mapping[str, float]
+    ways: list[Way]
+    trials: list[Trial] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, options: SyntheticOptions) -> _Run:
+        """Raises StartError for what cannot be run."""
+        scenario = make_scenario(options.synthetic, options.trace, options.max_tokens)
+        chosen = ways(options.pacings, options.num_speculative_tokens)
+        return cls(options, scenario, parse_delays(options.delay_ms), chosen)
+
+    async def measure(self) -> bool:
+        """Start everything and measure."""
+        options, scenario = self.options, self.scenario
+        async with served(self.ways, scenario.spec, self.delays, say) as each:
+            await measure(
+                each, scenario.tokens, options.repeats, options.concurrency, self.trials, say
+            )
+        return True
+
+    def conclude(self, *, complete: bool) -> None:
+        """Print and write what there is."""
+        if not self.trials:
+            return
+        measured = {trial.way for trial in self.trials}
+        figures = [
+            figures_of(self.trials, way.name, (PLAIN, FIXED))
+            for way in self.ways
+            if way.name in measured
+        ]
+        setting = self._setting(complete)
+        print_report(table_console(), figures, self.scenario.published, setting)
+        path = self.options.out or result_file("synthetic")
+        try:
+            write_json(path, figures, self.trials, setting)
+            print(f"written to {path}")
+        except OSError as error:
+            say(f"{path} cannot be written: {error.strerror}")
+
+    def _setting(self, complete: bool) -> dict[str, object]:
+        spec = self.scenario.spec
+        told = spec.model_dump(by_alias=True, exclude_defaults=True)
+        if "accepted" in told["agreement"]:
+            told["agreement"] = f"as in the published trace {spec.name}"
+        return {
+            "complete": complete,
+            "model": f"{spec.target_id}, {spec.draft_id}: no model runs",
+            LABEL: told,
+            "network_ms_each_way": dict(self.delays),
+            "tokens": self.scenario.tokens,
+            "repeats": self.options.repeats,
+            "concurrency": self.options.concurrency,
+            "flags": {way.name: " ".join(way.flags) for way in self.ways},
+            "machine": machine(),
+        }
+
+
+def run_given(given: Mapping[str, Any]) -> int:
+    """Measure as the command line says, by the names of its flags; the exit status."""
+    try:
+        options = options_of(given)
+    except ServerError as error:
+        return complain("bench", error, status=1)
+    return run_synthetic(options)
+
+
+def options_of(given: Mapping[str, Any]) -> SyntheticOptions:
+    """Those among all flags of `paceline bench`; the others speak of models and prompts.
+
+    Raises StartError for a concurrency that is not one number.
+    """
+    names = {one.name for one in fields(SyntheticOptions)}
+    values = {name: value for name, value in given.items() if name in names}
+    levels = numbers("--concurrency", values["concurrency"])
+    if len(levels) != 1 or levels[0] < 1:
+        raise StartError("--concurrency: without a model, one number of 1 or more")
+    values |= {"concurrency": levels[0], "pacings": words(values["pacings"]) or None}
+    return SyntheticOptions(**values)
+
+
+def run_synthetic(options: SyntheticOptions) -> int:
+    """Measure, print a table and write JSON; the exit status.
+
+    A run that is stopped prints what it has.
+    """
+    try:
+        run = _Run.of(options)
+    except ServerError as error:
+        return complain("bench", error, status=1)
+    try:
+        done = asyncio.run(unless_stopped(run.measure()))
+    except (ServerError, PacelineError) as error:
+        run.conclude(complete=False)
+        return complain("bench", error, status=1)
+    run.conclude(complete=bool(done))
+    return 0 if done else INTERRUPTED

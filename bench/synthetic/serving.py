@@ -1,0 +1,103 @@
+"""The cluster: synthetic workers, and one orchestrator for each way to decode."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench.options import NO_DRAFTS, PLAIN
+from bench.synthetic.network import Network
+from bench.synthetic.traces import DRAFTED
+from orchestrator.core.pacing import POLICIES
+from orchestrator.sessions.embedded import EmbeddedRedis
+from services.common.errors import StartError
+from services.common.synthetic.spec import SyntheticSpec
+from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
+from services.console.supervisor import ProcessSpec, Supervisor
+from services.console.tether import available_cores
+
+FIXED = "fixed"
+STOP_SECONDS = 30.0
+"""For all processes together, one after another."""
+AMUSD = "amusd"
+"""`eager` that verifies whatever is there, always, as published (McDanel 2024)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to decode: an orchestrator with these flags, asked with these options."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedWay:
+    """A way, where it is served, and the orchestrator's process."""
+
+    way: Way
+    address: str
+    pid: int
+
+
+def ways(pacings: Sequence[str] | None, window: int | None = None) -> list[Way]:
+    """Plain decoding, `fixed`, bare AMUSD and every other pacing, or those of `pacings` alone.
+
+    `window`: most tokens drafted ahead, 5 in `fixed` and the server's number elsewhere if
+    it is left out. Plain decoding and `fixed` are always there: they are compared with.
+    Raises StartError for an unknown name.
+    """
+    known = (FIXED, AMUSD, *(name for name in POLICIES if name != FIXED))
+    for name in pacings or ():
+        if name not in known:
+            raise StartError(f"--pacings: {name!r} is not one of {', '.join(known)}")
+    chosen = [name for name in known if pacings is None or name in (FIXED, *pacings)]
+    return [Way(PLAIN, options=NO_DRAFTS), *(_drafting(name, window) for name in chosen)]
+
+
+def _drafting(name: str, window: int | None) -> Way:
+    window = window or (DRAFTED if name == FIXED else None)
+    flags = ["--pacing", "eager" if name == AMUSD else name]
+    flags += ["--no-fallback"] if name in (FIXED, AMUSD) else []
+    flags += ["--num-speculative-tokens", str(window)] if window else []
+    return Way(name, tuple(flags))
+
+
+@asynccontextmanager
+async def served(
+    ways: Sequence[Way],
+    spec: SyntheticSpec,
+    delays: Mapping[str, float],
+    report: Callable[[str], None],
+) -> AsyncIterator[list[ServedWay]]:
+    """Start every process, and end them all on the way out. Raises StartError."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-bench-")))
+        file = folder / "synthetic.json"
+        file.write_text(spec.model_dump_json(by_alias=True))
+        redis = await stack.enter_async_context(EmbeddedRedis(append_only=True))
+        network = stack.enter_context(Network(delays))
+        supervisor = Supervisor(report, grace=STOP_SECONDS)
+        stack.push_async_callback(supervisor.stop)
+        options = ClusterOptions(target="", synthetic=file)
+        site = Site(os.getpid(), folder, redis.url, available_cores())
+        await supervisor.start([network.before(one) for one in worker_specs(options, site)])
+        specs = [_orchestrator(way, options, site) for way in ways]
+        addresses = await supervisor.start(specs)
+        pids = supervisor.pids
+        triples = zip(ways, specs, addresses, strict=True)
+        yield [ServedWay(way, address, pids[one.name]) for way, one, address in triples]
+
+
+def _orchestrator(way: Way, options: ClusterOptions, site: Site) -> ProcessSpec:
+    """An orchestrator of its own: what one way teaches it is no other's."""
+    folder = site.folder / way.name
+    folder.mkdir()
+    [spec] = orchestrator_specs(options, replace(site, folder=folder))
+    return replace(spec, name=f"orchestrator-{way.name}", argv=(*spec.argv, *way.flags))
