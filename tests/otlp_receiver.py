@@ -44,6 +44,7 @@ class OtlpReceiver:
 
     spans: list[ReceivedSpan] = field(default_factory=list)
     metrics: set[str] = field(default_factory=set)
+    raw: list[bytes] = field(default_factory=list)
 
     def __enter__(self) -> OtlpReceiver:
         self._changed = threading.Condition()
@@ -98,6 +99,7 @@ class _Traces(trace_grpc.TraceServiceServicer):
             for scope in resource.scope_spans
             for span in scope.spans
         ]
+        self._receiver.raw.append(request.SerializeToString())
         self._receiver.take(lambda: self._receiver.spans.extend(spans))
         return trace_pb.ExportTraceServiceResponse()
 
@@ -113,6 +115,7 @@ class _Metrics(metrics_grpc.MetricsServiceServicer):
             for scope in resource.scope_metrics
             for metric in scope.metrics
         }
+        self._receiver.raw.append(request.SerializeToString())
         self._receiver.take(lambda: self._receiver.metrics.update(names))
         return metrics_pb.ExportMetricsServiceResponse()
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from bench.figures import Percentiles, Spread, acceptance_per_position, figures_of, overhead_ms
+from bench.figures import (
+    Percentiles,
+    RoundSplit,
+    Spread,
+    acceptance_per_position,
+    by_task,
+    cpu_per_round,
+    figures_of,
+    overhead_ms,
+)
 from bench.prompts import BenchPrompt
 from bench.runner import Trial
 from services.console.figures import Measured
@@ -106,3 +117,56 @@ def test_nothing_measured_gives_no_figure():
     assert Spread.of([]) is None
     assert Percentiles.of([]) is None
     assert figures_of([], "eager").block_efficiency == 0.0
+
+
+def of_task(task, name, repeat, group, wall) -> Trial:
+    made = trial(name, repeat, wall)
+    return replace(made, group=group, prompts=(BenchPrompt(group, task, "?"),))
+
+
+def test_each_task_has_its_own_speed_up():
+    trials = [
+        of_task("math", "plain", 0, 1, 4.0),
+        of_task("math", "eager", 0, 1, 1.0),
+        of_task("rag", "plain", 0, 2, 3.0),
+        of_task("rag", "eager", 0, 2, 6.0),
+        of_task("rag", "plain", 1, 2, 3.0),
+        of_task("rag", "eager", 1, 2, 3.0),
+    ]
+    expected = {"math": Spread(4.0, 4.0, 4.0, 1), "rag": Spread(0.75, 0.5, 1.0, 2)}
+    assert by_task(trials, "eager", "plain") == expected
+
+
+def test_groups_of_several_prompts_belong_to_no_task():
+    mixed = replace(trial("eager", 0, 1.0), prompts=(PROMPT, PROMPT))
+    assert by_task([mixed, replace(mixed, configuration="plain")], "eager", "plain") == {}
+
+
+def test_a_round_splits_into_its_parts_and_peers_without_times_have_none():
+    timed = stats(2, 1, draft_ms=4.0, verify_ms=9.0, queue_ms=1.0, round_ms=12.0)
+    other = stats(2, 1, draft_ms=2.0, verify_ms=7.0, queue_ms=1.0, round_ms=12.0)
+    unknown = stats(2, 1, verify_ms=0.0, queue_ms=0.0, round_ms=0.0)
+    split = RoundSplit.of([timed, other, unknown])
+    assert split == RoundSplit(draft=3.0, verify=8.0, queue=1.0, hop=3.0)
+    assert RoundSplit.of([unknown]) is None
+
+
+def test_the_orchestrator_s_time_is_shared_by_the_rounds_of_each_repeat():
+    rounds = [stats(1, 1)] * 5
+    trials = [
+        replace(trial("eager", 0, 1.0, rounds=rounds), orchestrator_s=0.002),
+        replace(trial("eager", 0, 1.0, rounds=rounds), orchestrator_s=0.004),
+        replace(trial("eager", 1, 1.0, rounds=rounds), orchestrator_s=0.005),
+        trial("eager", 2, 1.0, rounds=rounds),
+    ]
+    assert cpu_per_round(trials) == pytest.approx([0.6, 1.0])
+
+
+def test_forwards_that_nobody_counted_give_no_efficiency():
+    unknown = trial("vllm", 0, 1.0)
+    [result] = unknown.results
+    speculation = replace(result.complete.speculation, num_target_steps=0)
+    complete = replace(result.complete, speculation=speculation)
+    unknown = replace(unknown, results=(replace(result, complete=complete),))
+    figures = figures_of([unknown], "vllm")
+    assert (figures.block_efficiency, figures.target_calls_per_token) == (0.0, 0.0)

@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from bench import main
-from bench.options import PACINGS, BenchOptions, baselines, drafting
+from bench.configurations import baselines, drafting, plain
+from bench.options import PACINGS, BenchOptions, read_options
+from bench.peers.options import PeerOptions
+from bench.peers.served import context
+from orchestrator.core.pacing import POLICIES
+from services.common.errors import StartError
 
 RULES = ("standard", "block", "coupled")
 COMPARING = BenchOptions(target="m", temperature=1.0, rejection_sample_methods=RULES)
@@ -19,15 +24,15 @@ def names(options: BenchOptions) -> list[str]:
 
 def test_without_rules_every_pacing_uses_the_server_s_own():
     options = BenchOptions(target="m")
-    made = list(drafting(options, ["a:1", "a:2"]))
-    assert [(one.name, one.address) for one in made] == [("fixed", "a:1"), ("eager", "a:2")]
-    assert all(not one.options for one in made)
-    assert options.served_pacings == PACINGS
-    assert not list(baselines(options))
+    addresses = [f"a:{number}" for number in range(len(PACINGS))]
+    made = list(drafting(options, addresses))
+    assert [(one.name, one.address) for one in made] == list(zip(PACINGS, addresses, strict=True))
+    assert all("rejection_sample_method" not in one.options for one in made)
+    assert options.served_pacings == PACINGS == POLICIES
 
 
 def test_rules_are_told_apart_at_the_asynchronous_pacing():
-    assert names(COMPARING) == ["eager, standard", "eager, block", "eager, coupled"]
+    assert names(COMPARING) == ["thompson, standard", "thompson, block", "thompson, coupled"]
 
 
 def test_every_rule_stands_beside_the_standard_one_of_its_pacing():
@@ -40,9 +45,64 @@ def test_every_rule_stands_beside_the_standard_one_of_its_pacing():
     ]
 
 
+def test_plain_decoding_and_synchronous_speculation_are_what_others_are_held_against():
+    options = BenchOptions(target="m", pacings=("eager", "fixed"))
+    made = drafting(options, ["a:1", "a:2"])
+    assert {one.name: one.baseline for one in made} == {"eager": False, "fixed": True}
+    assert plain(options, "plain", "a:1", "").baseline
+    assert not list(baselines(options))
+
+
+def test_fixed_has_a_window_of_its_own_and_others_the_server_s():
+    options = BenchOptions(target="m", pacings=("eager", "fixed"))
+
+    def windows(options: BenchOptions) -> dict[str, int | None]:
+        made = drafting(options, ["a:1", "a:2"])
+        return {one.name: one.options.get("num_speculative_tokens") for one in made}
+
+    assert windows(options) == {"eager": None, "fixed": 5}
+    assert windows(replace(options, num_speculative_tokens=8)) == {"eager": 8, "fixed": 8}
+    assert windows(replace(options, fixed_tokens=(3, 7))) == {
+        "eager": None,
+        "fixed 3": 3,
+        "fixed 7": 7,
+    }
+
+
+def test_every_drafter_has_a_cluster_and_all_verifiers_the_same_cores():
+    options = BenchOptions(target="m", draft="d", drafters=("model", "ngram", "ngram+model"))
+    clusters = options.clusters
+    assert {name: one.method for name, one in clusters.items()} == {
+        "model": "model",
+        "ngram": "ngram",
+        "ngram+model": "ngram,model",
+    }
+    assert [one.draft for one in clusters.values()] == ["d", None, "d"]
+    plans = [one.core_plan([0, 1, 2]) for one in clusters.values()]
+    assert {plan.verifiers for plan in plans} == {((0, 1),)}
+
+
+def test_a_drafter_that_runs_no_model_leaves_all_cores_to_its_verifier_when_it_is_alone():
+    [cluster] = BenchOptions(target="m", drafters=("ngram",)).clusters.values()
+    assert cluster.core_plan([0, 1]).verifiers == ((0, 1),)
+
+
+def test_lists_of_the_command_line_are_words_joined_by_commas():
+    given = dict.fromkeys(("pacings", "rejection_sample_methods", "drafters", "fixed_tokens"), "")
+    given |= {"target": "m", "concurrency": "1, 4,16", "peers": "lookup,vllm"}
+    given |= {"synthetic": None, "trace": None, "delay_ms": "0"}
+    given |= {"peer_cores": "verifier,all", "vllm_python": "/bin/sh", "llama_server": None}
+    options = read_options(given)
+    assert options.concurrency == (1, 4, 16)
+    assert options.pacings is None
+    assert options.peers == PeerOptions(("lookup", "vllm"), ("verifier", "all"), "/bin/sh")
+    with pytest.raises(StartError, match="--concurrency: '1,many' is not a list"):
+        read_options({**given, "concurrency": "1,many"})
+
+
 def test_without_the_standard_rule_the_first_one_is_the_measure():
     options = replace(COMPARING, rejection_sample_methods=("coupled", "block"))
-    assert list(baselines(options)) == [("eager, block", "eager, coupled")]
+    assert list(baselines(options)) == [("thompson, block", "thompson, coupled")]
 
 
 def test_a_rule_and_its_candidates_are_asked_of_the_server():
@@ -76,10 +136,36 @@ def test_equal_text_is_claimed_only_where_it_is_promised(dtype, temperature, rul
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"pacings": ("hasty",)}, "--pacings: 'hasty' is not one of fixed, eager"),
+        ({"pacings": ("hasty",)}, "--pacings: 'hasty' is not one of thompson, matched"),
         ({"rejection_sample_methods": ("greedy",)}, "--rejection-sample-methods: 'greedy'"),
+        ({"drafters": ("oracle",)}, "--drafters: 'oracle' is not one of ngram, model"),
+        ({"drafters": ("model",)}, "--drafters: model needs --draft"),
+        ({"drafters": ("ngram+lookahead",)}, "--drafters: ngram+lookahead needs --lookahead"),
+        ({"drafters": ("ngram", "ngram")}, "--drafters: one of them is named twice"),
+        ({"drafters": ("ngram",), "method": "ngram"}, "--drafters: not beside --method"),
+        ({"concurrency": (1, 65)}, "--concurrency: levels are from 1 to 64"),
+        ({"concurrency": ()}, "--concurrency: levels are from 1 to 64"),
+        ({"concurrency": (8,)}, "--concurrency: 8 at a time need as many prompts, --set has 6"),
+        ({"fixed_tokens": (0,)}, "--fixed-tokens: at least 1 token"),
+        ({"prompt_set": "few"}, "--set: 'few' is not all, stratified or a number"),
+        ({"peers": PeerOptions(("sglang",))}, "--peers: 'sglang' is not one of transformers"),
+        ({"peers": PeerOptions(("assisted",))}, "--peers: assisted needs a model that drafts"),
+        ({"peers": PeerOptions(("vllm",))}, "--peers: vllm needs --vllm-python"),
+        ({"peers": PeerOptions(("llama.cpp",))}, "--peers: llama.cpp needs --llama-server"),
+        ({"peers": PeerOptions(places=("gpu",))}, "--peer-cores: 'gpu' is not one of verifier"),
+        (
+            {"peers": PeerOptions(("vllm",), vllm_python="/nowhere/python")},
+            "--vllm-python: /nowhere/python is not a command that can be run",
+        ),
     ],
 )
 def test_an_unknown_name_ends_the_bench_before_anything_starts(changed, named, capsys):
     assert main.run_bench(replace(COMPARING, **changed)) == 1
     assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "tokens"), [(100, 24, 128), (63, 64, 128), (64, 64, 256)]
+)
+def test_a_peer_s_context_holds_the_longest_text_and_is_shared_by_most_runs(prompt, answer, tokens):
+    assert context(prompt, answer) == tokens

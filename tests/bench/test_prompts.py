@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from bench.prompts import SPEC_BENCH, BenchPrompt, in_turn, load_prompts
+from bench.prompts import SPEC_BENCH, BenchPrompt, in_turn, load_prompts, load_set, stratified
 from services.common.errors import StartError
 
 
@@ -24,7 +26,7 @@ def test_categories_take_turns_and_none_is_lost():
     [
         ('{"question_id": 1}\n', "line 1"),
         ("no json\n", "line 1"),
-        ("", "--num-prompts: 1 are asked for"),
+        ("", "has no prompt"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(tmp_path, content, complaint):
@@ -39,3 +41,36 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path, content, complaint):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(StartError, match=r"nowhere\.jsonl cannot be read"):
         load_prompts(tmp_path / "nowhere.jsonl", 1)
+
+
+def test_the_stratified_set_is_three_of_each_category_and_always_the_same():
+    chosen = load_set(SPEC_BENCH, "stratified")
+    assert Counter(Counter(prompt.category for prompt in chosen).values()) == {3: 13}
+    assert chosen == load_set(SPEC_BENCH, "stratified")
+    assert len({prompt.question_id for prompt in chosen}) == 39
+
+
+def test_a_stratum_is_spread_by_question_id_whatever_the_order_of_the_file():
+    prompts = [BenchPrompt(number, "qa", "") for number in (8, 3, 1, 2, 6, 7, 4, 5, 9)]
+    assert [prompt.question_id for prompt in stratified(prompts)] == [1, 4, 7]
+    assert [prompt.question_id for prompt in stratified(prompts[:2])] == [3, 8]
+
+
+def test_the_whole_set_is_every_prompt_once():
+    every = load_set(SPEC_BENCH, "all")
+    assert len({prompt.question_id for prompt in every}) == len(every) == 240
+
+
+def test_a_number_is_the_first_so_many():
+    assert load_set(SPEC_BENCH, "7") == load_prompts(SPEC_BENCH, 7)
+
+
+@pytest.mark.parametrize("which", ["some", "0", "-3", "2.5", ""])
+def test_a_set_of_another_name_is_refused(which):
+    with pytest.raises(StartError, match=r"--set: .* is not all, stratified or a number"):
+        load_set(SPEC_BENCH, which)
+
+
+def test_more_prompts_than_there_are_cannot_be_had():
+    with pytest.raises(StartError, match="--set: 999 prompts are asked for"):
+        load_set(SPEC_BENCH, "999")

@@ -1,35 +1,115 @@
-"""The order in which a bench runs, and the report of a run that was stopped."""
+"""The order in which a bench runs, what it keeps, and the report of a run that was stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import json
+from dataclasses import replace
+from typing import Any
 
+import pytest
 from rich.console import Console
 
 from bench import main, runner
-from bench.comparison import compare
-from bench.figures import figures_of
+from bench.cpu import cpu_seconds
+from bench.journal import Journal
 from bench.prompts import BenchPrompt
 from bench.report import print_report, write_json
-from bench.runner import Configuration, Schedule, rotated, run_schedule
+from bench.runner import Configuration, Schedule, Trial, closed_loop, rotated, run_schedule
+from bench.sections import Section, sections_of
+from services.common.errors import StartError
 from tests.bench.test_figures import trial
 
-PROMPTS = [BenchPrompt(number, "qa", "?") for number in range(5)]
+PROMPTS = [BenchPrompt(number, "qa", f"question {number}") for number in range(9)]
+
+
+def silent(_: object) -> None:
+    """Nobody listens."""
+
+
+async def same_answer(prompt: BenchPrompt, options: Any) -> Any:
+    return trial("any", 0, 1.0).results[0]
+
+
+def answered_by(*names: str) -> list[Configuration]:
+    return [Configuration(name, answer=same_answer) for name in names]
+
+
+def run(schedule: Schedule, configurations: list[Configuration], done=()) -> list[Trial]:
+    trials: list[Trial] = []
+    asyncio.run(run_schedule(configurations, schedule, trials.append, silent, done))
+    return trials
 
 
 def test_every_configuration_comes_first_in_its_turn():
-    configurations = [Configuration(name, "a:1", "") for name in ("plain", "fixed", "eager")]
+    configurations = answered_by("plain", "fixed", "eager")
     firsts = [rotated(configurations, turn)[0].name for turn in range(3)]
     assert firsts == ["plain", "fixed", "eager"]
     assert {one.name for one in rotated(configurations, 1)} == {"plain", "fixed", "eager"}
 
 
-def test_prompts_are_grouped_by_concurrency_and_none_is_lost():
-    groups = Schedule(PROMPTS, concurrency=2).groups
-    assert [len(group) for group in groups] == [2, 2, 1]
-    assert [prompt for group in groups for prompt in group] == PROMPTS
+def test_one_at_a_time_every_prompt_is_a_trial_of_its_own():
+    assert Schedule(PROMPTS).groups(1) == [(prompt,) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize(("count", "level"), [(9, 2), (39, 4), (39, 16), (240, 16), (5, 5)])
+def test_groups_hold_some_waves_of_prompts_and_none_is_lost(count, level):
+    prompts = [BenchPrompt(number, "qa", "?") for number in range(count)]
+    groups = Schedule(prompts).groups(level)
+    assert [prompt for group in groups for prompt in group] == prompts
+    sizes = {len(group) for group in groups}
+    assert min(sizes) >= min(count, level * runner.WAVES)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_in_a_closed_loop_a_new_prompt_starts_when_one_ends():
+    at_work, most, order = 0, 0, []
+
+    async def answer(prompt: BenchPrompt, _: Any) -> Any:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0)
+        if prompt.question_id == 0:
+            await gate.wait()
+        order.append(prompt.question_id)
+        if prompt.question_id == 8:
+            gate.set()
+        at_work -= 1
+        return prompt.question_id
+
+    async def work() -> Any:
+        return await closed_loop(PROMPTS, 2, {}, answer)
+
+    gate = asyncio.Event()
+    # The slow first prompt holds one place; all others pass through the second.
+    assert asyncio.run(work()) == tuple(range(9))
+    assert order == [*range(1, 9), 0]
+    assert most == 2
+
+
+def test_the_first_error_ends_a_trial_bare():
+    async def answer(prompt: BenchPrompt, _: Any) -> Any:
+        raise StartError(f"no answer to {prompt.question_id}")
+
+    with pytest.raises(StartError, match="no answer to 0"):
+        asyncio.run(closed_loop(PROMPTS, 1, {}, answer))
+
+
+def test_every_level_and_repeat_is_run_by_every_configuration():
+    trials = run(Schedule(PROMPTS, repeats=2, levels=(1, 2)), answered_by("plain", "eager"))
+    keys = {one.key for one in trials}
+    assert len(keys) == len(trials) == 2 * 2 * (9 + 1)
+
+
+def test_what_is_done_already_is_not_run_again():
+    schedule = Schedule(PROMPTS[:3], repeats=2)
+    whole = run(schedule, answered_by("plain", "eager"))
+    done = {one.key for one in whole[:5]}
+    assert [one.key for one in run(schedule, answered_by("plain", "eager"), done)] == [
+        one.key for one in whole[5:]
+    ]
 
 
 def test_every_repeat_draws_anew_and_all_configurations_draw_alike(monkeypatch):
@@ -46,12 +126,37 @@ def test_every_repeat_draws_anew_and_all_configurations_draw_alike(monkeypatch):
     monkeypatch.setattr(runner, "follow", follow)
     monkeypatch.setattr(runner, "question", question)
     configurations = [
-        Configuration("plain", "127.0.0.1:1", ""),
+        Configuration("plain", "127.0.0.1:1"),
         Configuration("block", "127.0.0.1:1", "", {"rejection_sample_method": "block"}),
     ]
-    schedule = Schedule(PROMPTS[:1], repeats=2, seed=5)
-    asyncio.run(run_schedule(configurations, schedule, [], lambda _: None))
+    run(Schedule(PROMPTS[:1], repeats=2, seed=5), configurations)
     assert sorted(asked) == [(5, ""), (5, "block"), (6, ""), (6, "block")]
+
+
+def test_a_prompt_with_token_ids_is_asked_by_them(monkeypatch):
+    asked = []
+
+    async def follow(_, options, __):
+        asked.append(options.get("tokens"))
+        return trial("any", 0, 1.0).results[0]
+
+    monkeypatch.setattr(runner, "follow", follow)
+    prompts = [replace(PROMPTS[0], token_ids=(4, 5))]
+    warm = BenchPrompt(0, "warm-up", "Hello", (9,))
+    run(Schedule(prompts, repeats=1, warm_up=warm), [Configuration("plain", "127.0.0.1:1")])
+    assert asked == [(9,), (4, 5)]
+
+
+def test_cpu_time_of_a_process_grows_with_its_work():
+    import os
+
+    before = cpu_seconds(os.getpid())
+    assert before is not None
+    total = 0
+    while (now := cpu_seconds(os.getpid())) is not None and now < before + 0.02:
+        total += sum(range(1000))
+    assert now is not None
+    assert cpu_seconds(2**22 + 1) is None
 
 
 def test_a_run_that_was_stopped_still_reports(capsys, tmp_path):
@@ -64,7 +169,9 @@ def test_a_run_that_was_stopped_still_reports(capsys, tmp_path):
     main._conclude(options, progress, complete=False)
     assert "complete: False" in capsys.readouterr().out
     written = json.loads(path.read_text())
-    assert written["figures"][1]["speed_up"]["median"] == 2.0
+    [level] = written["levels"]
+    assert level["figures"][1]["speed_up"]["median"] == 2.0
+    assert level["tasks"]["eager"]["qa"]["median"] == 2.0
     assert len(written["trials"]) == 3
 
 
@@ -73,24 +180,53 @@ def test_a_run_without_a_trial_reports_nothing(capsys):
     assert capsys.readouterr().out == ""
 
 
+def printed(sections: list[Section], setting: dict[str, object]) -> str:
+    file = io.StringIO()
+    print_report(Console(file=file, width=200), sections, setting)
+    return file.getvalue()
+
+
 def test_the_report_has_a_column_for_each_configuration():
     trials = [trial("plain", 0, 4.0), trial("eager", 0, 2.0)]
-    file = io.StringIO()
-    figures = [figures_of(trials, name) for name in ("plain", "eager")]
-    print_report(Console(file=file, width=200), figures, {"dtype": "float32"})
-    text = file.getvalue()
+    sections = sections_of(trials, answered_by("plain", "eager"), [], "plain", "")
+    text = printed(sections, {"dtype": "float32"})
     assert "plain" in text.splitlines()[0]
     assert "2.00 (2.00–2.00)" in text
+    assert "2.00 (2.00–2.00)" in text.partition("speed-up by task")[2]
     assert "dtype: float32" in text
+
+
+def test_every_level_has_a_table_of_its_own():
+    trials = [
+        replace(trial(name, 0, wall), level=level)
+        for level, name, wall in [(1, "plain", 4.0), (1, "eager", 2.0), (4, "plain", 3.0)]
+    ]
+    sections = sections_of(trials, answered_by("plain", "eager"), [], "plain", "")
+    assert [section.level for section in sections] == [1, 4]
+    assert sections[0].figures[1].speed_up is not None
+    assert sections[1].figures[1].speed_up is None
+    assert "4 at a time" in printed(sections, {})
+
+
+def test_what_is_no_baseline_is_held_against_all_that_are():
+    walls = {"plain": 4.0, "fixed": 3.0, "lookup": 2.0, "eager": 1.0, "matched": 2.0}
+    trials = [trial(name, 0, wall) for name, wall in walls.items()]
+    configurations = [
+        replace(one, baseline=one.name not in ("eager", "matched")) for one in answered_by(*walls)
+    ]
+    [section] = sections_of(trials, configurations, [], "plain", "")
+    ratios = {name: {key: one.median for key, one in own.items()} for name, own in section.against}
+    assert ratios == {
+        "eager": {"plain": 4.0, "fixed": 3.0, "lookup": 2.0},
+        "matched": {"plain": 2.0, "fixed": 1.5, "lookup": 1.0},
+    }
+    assert "1.50 (1.50–1.50)" in printed([section], {}).partition("times as fast as")[2]
 
 
 def test_the_report_sets_rules_beside_their_baseline():
     trials = [trial("standard", 0, 4.0), trial("block", 0, 2.0)]
-    file = io.StringIO()
-    figures = [figures_of(trials, name, exact=False) for name in ("standard", "block")]
-    comparisons = [compare(trials, "block", "standard")]
-    print_report(Console(file=file, width=200), figures, {}, comparisons)
-    text = file.getvalue()
+    configurations = [replace(one, exact=False) for one in answered_by("standard", "block")]
+    text = printed(sections_of(trials, configurations, [("block", "standard")], "plain", ""), {})
     assert "block / standard" in text
     assert "not promised" in text
     assert "2.00 (2.00–2.00)" in text.partition("block / standard")[2]
@@ -100,3 +236,29 @@ def test_the_json_holds_no_text(tmp_path):
     path = tmp_path / "deep" / "figures.json"
     write_json(path, [], [trial("plain", 0, 4.0)], {})
     assert '"text"' not in path.read_text()
+
+
+def test_a_run_that_goes_on_from_its_journal_measures_only_the_rest(tmp_path):
+    path = tmp_path / "trials.jsonl"
+    schedule = Schedule(PROMPTS[:3], repeats=1)
+    first = Journal(path, {"--seed": 1})
+    progress = main.Progress(journal=first)
+    assert first.trials == []
+
+    def keep(done: Trial) -> None:
+        progress.keep(done)
+        if len(progress.trials) == 4:
+            raise StartError("stopped")
+
+    with pytest.raises(StartError, match="stopped"):
+        asyncio.run(run_schedule(answered_by("plain", "eager"), schedule, keep, silent))
+
+    second = Journal(path, {"--seed": 1})
+    again = main.Progress(trials=list(second.trials), journal=second)
+    done = {one.key for one in again.trials}
+    assert len(done) == 4
+    asyncio.run(run_schedule(answered_by("plain", "eager"), schedule, again.keep, silent, done))
+    assert len({one.key for one in again.trials}) == len(again.trials) == 6
+    assert [one.key for one in Journal(path, {"--seed": 1}).trials] == [
+        one.key for one in again.trials
+    ]

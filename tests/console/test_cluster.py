@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.settings import OrchestratorSettings
+from services.console.beside import BesideSettings, drafter_settings
 from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.console.flags import Flags
 from services.console.models import DEMO_DRAFT
@@ -28,11 +29,16 @@ def site(tmp_path):
 
 def settings_of(spec):
     """The settings that the process would read: also proves that every flag exists."""
-    role, *arguments = spec.argv[spec.argv.index("paceline") + 1 :]
-    flags = Flags(role, "", KINDS[role], ProcessSettings)
-    flags.parse(arguments)
+    flags = flags_of(spec)
     assert flags.read(ProcessSettings).tether == 1234
-    return flags.read(KINDS[role])
+    return flags.read(KINDS[spec.argv[spec.argv.index("paceline") + 1]])
+
+
+def flags_of(spec):
+    role, *arguments = spec.argv[spec.argv.index("paceline") + 1 :]
+    flags = Flags(role, "", KINDS[role], ProcessSettings, BesideSettings)
+    flags.parse(arguments)
+    return flags
 
 
 def test_without_a_draft_model_the_verifier_has_every_core(site):
@@ -51,6 +57,12 @@ def test_a_draft_model_has_a_core_of_its_own(site):
     assert (drafter.draft, drafter.dtype, drafter.method_names) == ("small", "bfloat16", ("model",))
 
 
+def test_a_verifier_may_leave_a_core_alone_that_no_drafter_needs(site):
+    verifier, drafter = worker_specs(ClusterOptions("m", spare_core=True), site)
+    assert settings_of(verifier).cpus == (0,)
+    assert "--cpus" not in drafter.argv
+
+
 def test_the_draft_model_may_have_a_number_format_of_its_own(site):
     options = ClusterOptions(target="big", draft="small", draft_dtype="bfloat16")
     verifier, drafter = map(settings_of, worker_specs(options, site))
@@ -63,6 +75,49 @@ def test_a_distilled_drafter_is_held_to_its_target(site, tmp_path):
     for draft in (str(tmp_path), DEMO_DRAFT):
         drafter = settings_of(worker_specs(ClusterOptions(target="big", draft=draft), site)[1])
         assert (drafter.draft, drafter.draft_base) == (draft, "big")
+
+
+def test_what_drafts_with_the_target_does_so_beside_it_on_every_core(site, tmp_path):
+    mask = tmp_path / "mask.json"
+    options = ClusterOptions(target="big", method="skip,ngram", skip_mask=mask, verifiers=2)
+    for spec, core in zip(worker_specs(options, site), (0, 1), strict=True):
+        verifier = settings_of(spec)
+        drafter = drafter_settings(flags_of(spec), verifier)
+        assert verifier.cpus == (core,)
+        assert (drafter.target, drafter.method_names) == ("big", ("skip", "ngram"))
+        assert (drafter.skip_mask, drafter.worker_id) == (mask, f"{verifier.worker_id}-drafter")
+
+
+def test_look_ahead_embeddings_alone_are_used_beside_the_target(site):
+    [spec] = worker_specs(ClusterOptions(target="big", lookahead="f.safetensors"), site)
+    drafter = drafter_settings(flags_of(spec), settings_of(spec))
+    assert (drafter.method_names, drafter.lookahead) == (("lookahead",), "f.safetensors")
+
+
+def test_a_verifier_drafts_only_if_it_is_told_to(site, monkeypatch):
+    monkeypatch.setenv("PACELINE_METHOD", "model")
+    monkeypatch.setenv("PACELINE_DRAFT", "small")
+    spec, *_ = worker_specs(ClusterOptions(target="big"), site)
+    assert drafter_settings(flags_of(spec), settings_of(spec)) is None
+    monkeypatch.setenv("PACELINE_DRAFTING", "skip")
+    drafter = drafter_settings(flags_of(spec), settings_of(spec))
+    assert (drafter.method_names, drafter.draft) == (("skip",), None)
+
+
+def test_a_drafter_that_skips_may_run_the_target_on_a_core_of_its_own(site):
+    options = ClusterOptions(target="big", method="skip,ngram", dtype="bfloat16", pool=True)
+    verifier, drafter = map(settings_of, worker_specs(options, site))
+    assert (verifier.cpus, drafter.cpus) == ((0,), (1,))
+    assert (drafter.target, drafter.dtype) == ("big", "bfloat16")
+    assert drafter.method_names == ("skip", "ngram")
+
+
+def test_look_ahead_embeddings_may_run_the_target_on_a_core_of_its_own(site):
+    options = ClusterOptions(target="big", lookahead="f.safetensors", dtype="bfloat16", pool=True)
+    verifier, drafter = map(settings_of, worker_specs(options, site))
+    assert (verifier.cpus, drafter.cpus) == ((0,), (1,))
+    assert (drafter.lookahead, drafter.target) == ("f.safetensors", "big")
+    assert (drafter.method_names, drafter.dtype) == (("lookahead",), "bfloat16")
 
 
 def test_a_number_of_threads_that_is_asked_for_is_not_pinned(site):
@@ -96,7 +151,7 @@ def test_no_drafters_leave_the_verifier_alone(site):
 def test_the_orchestrator_listens_where_it_is_told(site):
     [spec] = orchestrator_specs(ClusterOptions(target="big", host="::1", port=7000), site)
     settings = settings_of(spec)
-    assert (settings.host, settings.port, settings.pacing) == ("::1", 7000, "eager")
+    assert (settings.host, settings.port, settings.pacing) == ("::1", 7000, "thompson")
     assert settings.ready_file == Path(spec.ready_file)
 
 
@@ -113,3 +168,18 @@ def test_ps_shows_each_process_by_its_command(site):
     commands += [" ".join(spec.argv) for spec in orchestrator_specs(options, site)]
     for role, command in zip(("verifier", "drafter", "orchestrator"), commands, strict=True):
         assert f"paceline {role}" in command
+
+
+def test_synthetic_workers_have_no_model_and_no_core_of_their_own(site, tmp_path):
+    options = ClusterOptions(target="", synthetic=tmp_path / "times.json")
+    verifier, drafter = map(settings_of, worker_specs(options, site))
+    assert verifier.synthetic == drafter.synthetic == tmp_path / "times.json"
+    assert (verifier.target, drafter.draft, drafter.method_names) == ("", None, ("model",))
+    assert verifier.cpus == drafter.cpus == ()
+    assert verifier.threads == drafter.threads == 1
+
+
+def test_synthetic_drafters_may_draft_by_n_grams_instead(site, tmp_path):
+    options = ClusterOptions(target="", synthetic=tmp_path / "times.json", method="ngram")
+    drafter = settings_of(worker_specs(options, site)[1])
+    assert drafter.method_names == ("ngram",)

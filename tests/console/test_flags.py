@@ -143,7 +143,12 @@ def test_flags_of_the_bench_name_rules_and_pacings_by_commas(monkeypatch):
         "8",
         "--top-p",
         "0.9",
+        "--set",
+        "stratified",
+        "--concurrency",
+        "1,16",
     )
+    assert (options.prompt_set, options.concurrency) == ("stratified", (1, 16))
     assert options.rejection_sample_methods == ("standard", "block")
     assert options.pacings == ("eager", "fixed")
     assert (options.num_candidates, options.num_speculative_tokens) == (3, 8)

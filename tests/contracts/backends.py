@@ -49,5 +49,6 @@ class Backend:
         return sorted(await self.client().keys("*"))
 
     async def close(self) -> None:
-        for opened in reversed(self.opened):
+        opened_so_far, self.opened = self.opened, []
+        for opened in reversed(opened_so_far):
             await (opened.close() if isinstance(opened, RedisSessionStore) else opened.aclose())

@@ -34,7 +34,11 @@ async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
         backend = Backend(fake=FakeServer())
     else:
         backend = Backend(url=request.getfixturevalue(request.param).url)
+    # The server may be shared with tests that leave something behind.
+    await backend.client().flushall()
     yield backend
+    # Stores may write until they are closed.
+    await backend.close()
     await backend.client().flushall()
     await backend.close()
 

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from orchestrator.ports import SessionKey
 from orchestrator.sessions import EmbeddedRedis, connect
 from orchestrator.sessions.embedded import find_server
 from services.common.errors import DataLoss, NotFound, StartError
@@ -31,8 +32,10 @@ async def refusal_of(url: str) -> str:
 
 async def test_a_started_store_serves(valkey):
     store = await connect(valkey.url)
-    assert (await store.create(KEY, NEW)).created
-    await store.abort(KEY)
+    # The server is shared with other tests, which know nothing of this session.
+    key = SessionKey("acme", "started")
+    assert (await store.create(key, NEW)).created
+    await store.abort(key)
     await store.close()
 
 

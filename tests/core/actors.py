@@ -125,6 +125,7 @@ class SimVerifier:
             leaf,
             accepted_nodes=() if tree.is_chain else tuple(path),
             mode=self.mode,
+            verify_ms=0.5,
             bad_q_rows=sum(not row.token_ids for row in tree.q or ()),
             draft_tokens=len(tree),
         )

@@ -3,14 +3,16 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.pacing import (
-    Adaptive,
+    Chained,
     Eager,
     Fallback,
     Fixed,
     Learned,
     Levels,
+    Matched,
     Outcome,
     Send,
+    Thompson,
     View,
     Wait,
     make_policy,
@@ -124,7 +126,7 @@ def test_drafts_that_pay_are_kept():
 
 def test_a_drafter_that_makes_the_verifier_slow_is_turned_off_even_if_it_is_hardly_used():
     beside = [Outcome(0, 0, 1, 14.0, 0.0, guessed=right) for right in (False, True, False, False)]
-    policy = observe(Fallback(Adaptive(8)), beside)
+    policy = observe(Fallback(Thompson(8)), beside)
     policy = observe(policy, [PLAIN] * CALIBRATION + beside[:1])
     assert policy.resting == FIRST_REST
 
@@ -156,7 +158,7 @@ def test_rests_grow_while_drafts_stay_bad_but_not_without_bound():
 
 def test_a_drafter_that_has_nothing_to_say_is_not_turned_off():
     """An n-gram drafter waits for a text that repeats itself."""
-    policy = make_policy("eager", 8)
+    policy = make_policy("thompson", 8)
     off = 0
     for _ in range(100):
         policy = policy.observe(PLAIN)
@@ -167,10 +169,17 @@ def test_a_drafter_that_has_nothing_to_say_is_not_turned_off():
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"name": "eager"}, Fallback(Adaptive(4))),
-        ({"name": "eager", "exact": False}, Fallback(Adaptive(4, Learned(exact=False)))),
-        ({"name": "eager", "trees": True}, Fallback(Levels(4))),
-        ({"name": "fixed"}, Fallback(Fixed(4))),
+        ({"name": "thompson"}, Fallback(Thompson(4))),
+        ({"name": "thompson", "exact": False}, Fallback(Thompson(4, Learned(exact=False)))),
+        ({"name": "thompson", "trees": True}, Fallback(Levels(4))),
+        (
+            {"name": "thompson", "chained": True, "seed": 3},
+            Chained(Fallback(Thompson(4, seed=3, chained=True))),
+        ),
+        ({"name": "matched"}, Fallback(Matched(4))),
+        ({"name": "eager"}, Fallback(Eager(4))),
+        ({"name": "eager", "trees": True, "chained": True}, Fallback(Levels(4))),
+        ({"name": "fixed", "chained": True}, Fallback(Fixed(4))),
         ({"name": "fixed", "trees": True}, Fallback(Fixed(4))),
         ({"name": "eager", "fallback": False}, Eager(4)),
         ({"name": "eager", "fallback": False, "trees": True}, Fixed(4)),
@@ -182,5 +191,5 @@ def test_the_baselines_stay_what_they_are_where_they_are_asked_for(options, expe
 
 
 def test_an_unknown_policy_is_named():
-    with pytest.raises(ValueError, match="unknown pacing 'hasty'; known are eager, fixed"):
+    with pytest.raises(ValueError, match="'hasty'; known are thompson, matched, eager, fixed"):
         make_policy("hasty", 4)

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.core.pacing import Adaptive, Experience, Fallback, Fixed, Levels, Outcome, Send
-from orchestrator.core.pacing.adaptive import FIRST_PROBE
-from orchestrator.core.pacing.learned import SEED_WEIGHT, Learned, Line, Share
+from orchestrator.core.pacing import Experience, Fallback, Fixed, Levels, Outcome, Send, Thompson
+from orchestrator.core.pacing.learned import SEED_WEIGHT, Learned, Share
 from orchestrator.core.pacing.plan import expected, make_plan
+from orchestrator.core.pacing.thompson import FIRST_PROBE
+from services.common.line import Line
 from tests.core.pacing_world import Session
 from tests.core.test_pacing import observe, view
 
@@ -145,23 +146,34 @@ def test_by_rejection_the_last_draft_token_of_a_block_brings_only_a_chance_to_go
     assert brings.tokens[2] == 1.0 + learned.first_rate
 
 
-def test_no_start_is_warm_where_a_round_is_shorter_than_a_draft():
-    learned = taught(plain(True, ms=10.0), chain(1, 1, draft_ms=30.0, round_ms=11.0))
-    plan = make_plan(learned, 8, None)
-    assert set(plan.brings.warm) == {0.0}
-    assert plan.head_start == 0.0
+def test_drafts_slower_than_rounds_are_not_waited_for_and_promise_nothing():
+    slow = [plain(True, ms=10.0), chain(1, 1, draft_ms=30.0, round_ms=11.0)] * 9
+    plan = make_plan(taught(*slow), 8, None, chained=False)
+    assert not plan.waits(0)
+    assert not plan.waits(0, warm=False)
+    assert plan.rate == pytest.approx(1 / 10.0, rel=0.3)
+
+
+def test_a_plan_comes_to_rest_and_foresees_what_a_simulation_brings():
+    run = Session(Thompson(16), lambda place: 0.8).run(400)
+    plan = run.policy.plan
+    for _ in range(50):
+        plan = plan.swept()
+    assert plan.rate == pytest.approx(plan.swept().rate, rel=1e-3)
+    assert plan.rate == pytest.approx(run.per_ms, rel=0.15)
+    assert list(plan.warm.worths) == sorted(plan.warm.worths), "more ready tokens are worth more"
 
 
 def test_nothing_is_waited_for_before_anything_is_known():
-    assert Adaptive(8).decide(view()) == Send(0)
-    assert Adaptive(8).decide(view(drafted=3)) == Send(3)
-    known = observe(Adaptive(8), [plain(), plain(True)])
+    assert Thompson(8).decide(view()) == Send(0)
+    assert Thompson(8).decide(view(drafted=3)) == Send(3)
+    known = observe(Thompson(8), [plain(), plain(True)])
     assert known.decide(view()) == Send(0)
     assert known.decide(view(drafted=5)) == Send(1), "a draft's cost is found out on one token"
 
 
 def test_what_is_waited_for_and_does_not_come_is_given_up():
-    policy = observe(Adaptive(8), [plain(True), chain(1, 1), chain(3, 1)] * 9)
+    policy = observe(Thompson(8), [plain(True), chain(1, 1), chain(3, 1)] * 9)
     wait = policy.decide(view())
     assert 10.01 < wait.until < 10.2
     assert policy.decide(view(now=wait.until)) == Send(0)
@@ -170,19 +182,19 @@ def test_what_is_waited_for_and_does_not_come_is_given_up():
 
 @pytest.mark.parametrize("drafting", [True, False])
 def test_a_block_fits_before_the_length_limit_and_nobody_waits_in_vain(drafting):
-    policy = observe(Adaptive(8), [plain(True), chain(1, 1), chain(3, 3)] * 9)
+    policy = observe(Thompson(8), [plain(True), chain(1, 1), chain(3, 3)] * 9)
     assert policy.decide(view(drafted=8, room=2, drafting=drafting)) == Send(2)
     assert policy.decide(view(room=0)) == Send(0)
     assert policy.decide(view(drafting=False)) == Send(0)
 
 
 def test_a_probe_waits_for_one_token_even_where_that_does_not_pay():
-    policy = observe(Adaptive(8), [chain(1, 0)] * 20 + [plain(False)] * (FIRST_PROBE - 1))
+    policy = observe(Thompson(8), [chain(1, 0)] * 20 + [plain(False)] * (FIRST_PROBE - 1))
     assert policy.decide(view(drafted=3)) == Send(0)
     policy = policy.observe(plain(False))
     assert policy.decide(view(drafted=3)) == Send(1)
     assert policy.decide(view()).until > 10.0
-    assert policy.observe(plain()).decide(view(drafted=3)) == Send(0), "the probe is over"
+    assert policy.observe(plain()).plain_rounds == 0, "the probe is over"
 
 
 # --- trees ---------------------------------------------------------------------------
@@ -190,7 +202,7 @@ def test_a_probe_waits_for_one_token_even_where_that_does_not_pay():
 
 def test_trees_are_as_deep_as_pays_and_no_deeper_than_asked_for():
     good = observe(Levels(6), [tree(6, 6, whole=True)] * 40)
-    middling = observe(Levels(6), [tree(6, 0, whole=False), tree(6, 2, whole=False)] * 40)
+    middling = observe(Levels(6), [tree(6, 1, whole=False), tree(4, 2, whole=False)] * 40)
     bad = observe(Levels(6), [tree(6, 0, whole=False)] * 40)
     assert (Levels(6).window, good.window, bad.window) == (6, 6, 1)
     assert 1 < middling.window < 6
@@ -218,7 +230,7 @@ def test_by_rejection_the_depth_of_trees_stays_for_the_session_and_serves_the_ne
 
 
 def eager() -> Fallback:
-    return Fallback(Adaptive(16))
+    return Fallback(Thompson(16))
 
 
 def test_a_session_starts_from_what_those_before_it_learned():
@@ -239,7 +251,7 @@ def test_experience_has_limited_weight_however_long_it_was():
     learned = known.seeded(eager()).inner.learned
     for share in (learned.first, learned.later, learned.guess):
         assert share.tries <= SEED_WEIGHT + 1e-9
-    assert learned.line.weight <= SEED_WEIGHT + 1e-9
+    assert learned.costs.line.weight <= SEED_WEIGHT + 1e-9
 
 
 def test_a_session_that_never_saw_a_round_teaches_nothing():
@@ -253,3 +265,8 @@ def test_policies_without_a_memory_take_and_give_no_experience():
     assert known.joined(Fixed(4)) == known
     seeded = known.seeded(Fallback(Fixed(4)))
     assert (seeded.inner, seeded.plain.rounds > 0) == (Fixed(4), True)
+
+
+def test_what_a_draft_takes_is_known_without_sending_one():
+    guess = plain(False)._replace(tail_ms=11.0)
+    assert taught(guess).draft_ms == 11.0

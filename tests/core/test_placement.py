@@ -15,7 +15,7 @@ def worker(name: str, role: Role = Role.VERIFIER, *, assigned=0, draining=False,
 
 
 VERIFIER = Wanted(Role.VERIFIER, tokens=100)
-DRAFTER = Wanted(Role.DRAFTER, tokens=100, method="model", tokenizer_fingerprint="t")
+DRAFTER = Wanted(Role.DRAFTER, tokens=100, methods=("model",), tokenizer_fingerprint="t")
 
 
 def test_the_least_loaded_worker_is_chosen():
@@ -30,6 +30,14 @@ def test_a_worker_without_room_for_the_session_is_not_chosen():
     assert choose([worker("a", kv_tokens_used=950)], VERIFIER) is None
 
 
+def test_a_drafter_must_run_all_the_methods() -> None:
+    both = replace(worker("b", Role.DRAFTER).description, methods=("ngram", "model"))
+    known = [worker("a", Role.DRAFTER), Candidate(both, Progress())]
+    wanted = replace(DRAFTER, methods=("model", "ngram"))
+    assert choose(known, wanted) == "b"
+    assert choose(known[:1], wanted) is None
+
+
 def test_a_draining_worker_is_not_chosen():
     assert choose([worker("a", draining=True)], VERIFIER) is None
 
@@ -42,7 +50,7 @@ def test_a_drafter_needs_the_targets_tokenizer_and_the_method():
     drafter = worker("d", Role.DRAFTER)
     assert choose([drafter], DRAFTER) == "d"
     assert choose([drafter], Wanted(Role.DRAFTER, tokenizer_fingerprint="x")) is None
-    assert choose([drafter], Wanted(Role.DRAFTER, method="ngram")) is None
+    assert choose([drafter], Wanted(Role.DRAFTER, methods=("ngram",))) is None
 
 
 def test_a_drafter_without_a_tokenizer_works_with_any():
@@ -66,3 +74,14 @@ def test_a_drafter_that_can_what_is_asked_comes_before_an_idle_one_that_cannot()
     assert choose([worker("a", Role.DRAFTER), able], wanted) == "b"
     assert choose([worker("a", Role.DRAFTER), able], DRAFTER) == "a"
     assert choose([worker("a", Role.DRAFTER)], wanted) == "a"
+
+
+def test_a_drafter_in_the_verifiers_process_comes_before_a_less_loaded_one():
+    judge = replace(worker("v", assigned=1), address="10.0.0.1:1")
+    near = replace(worker("near", Role.DRAFTER, assigned=5), address="10.0.0.1:1")
+    far = replace(worker("far", Role.DRAFTER), address="10.0.0.2:1")
+    everyone = [judge, near, far]
+    assert choose(everyone, DRAFTER) == "far"
+    assert choose(everyone, replace(DRAFTER, beside="v")) == "near"
+    assert choose(everyone, replace(DRAFTER, beside="gone")) == "far"
+    assert choose(everyone, replace(DRAFTER, beside="v", avoid=("near",))) == "far"

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core import attachment, drafting, rounds, verdicts
+from orchestrator.core import attachment, drafting, rounds, sending, verdicts
 from orchestrator.core.drafts import Piece
 from orchestrator.core.events import Emit, NeedWorker, SendVerify
 from orchestrator.core.turn import Turn
-from services.common.types import DraftTree, Role, VerifyMode
+from services.common.types import EMPTY_HASH, DraftTree, Role, VerifyMode, extend_hash
 from tests.core.world import Faults, World
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -33,8 +33,9 @@ def _believe_every_hash(patch: pytest.MonkeyPatch) -> None:
     original = drafting._absorb
 
     def absorb(turn, draft, known_all):
-        prefix = drafting._hash_at(turn.state, draft.first_position)
-        original(turn, replace(draft, prefix_hash=prefix), known_all)
+        text = turn.state.committed + turn.state.speculated
+        prefix = extend_hash(EMPTY_HASH, text[: draft.first_position])
+        original(turn, draft._replace(prefix_hash=prefix), known_all)
 
     patch.setattr(drafting, "_absorb", absorb)
 
@@ -71,9 +72,9 @@ def _never_replace_a_lost_verifier(patch: pytest.MonkeyPatch) -> None:
 
 
 def _wait_for_the_drafter_for_ever(patch: pytest.MonkeyPatch) -> None:
-    original = rounds._view
+    original = sending._view
     patch.setattr(
-        rounds, "_view", lambda state, now: replace(original(state, now), drafting=True, now=0.0)
+        sending, "_view", lambda state, now: original(state, now)._replace(drafting=True, now=0.0)
     )
 
 
@@ -105,16 +106,16 @@ def _take_a_verdict_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_is_in_flight_when_numbering_a_block(patch: pytest.MonkeyPatch) -> None:
-    original = rounds._send
+    original = sending._send
 
     def send(turn, *args):
         original(turn, *args)
         last = turn.actions[-1]
         assert isinstance(last, SendVerify)
-        wrong = replace(last.message, base_len=len(turn.state.committed))
+        wrong = last.message._replace(base_len=len(turn.state.committed))
         turn.actions[-1] = replace(last, message=wrong)
 
-    patch.setattr(rounds, "_send", send)
+    patch.setattr(sending, "_send", send)
 
 
 def _open_a_new_verifier_from_the_start(patch: pytest.MonkeyPatch) -> None:
@@ -123,24 +124,24 @@ def _open_a_new_verifier_from_the_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ask_for_a_bonus_while_a_tail_remains(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rounds, "_wants_bonus", lambda state, piece, rest: True)
+    patch.setattr(sending, "_wants_bonus", lambda state, piece, rest: True)
 
 
 def _never_ask_for_a_bonus_by_rejection(patch: pytest.MonkeyPatch) -> None:
     def wants(state, piece, _rest):
         return state.config.mode.exact_match or not piece.tree.is_chain or not len(piece.tree)
 
-    patch.setattr(rounds, "_wants_bonus", wants)
+    patch.setattr(sending, "_wants_bonus", wants)
 
 
 def _forget_that_a_commit_sets_the_drafter_going(patch: pytest.MonkeyPatch) -> None:
-    original = rounds._wants_bonus
+    original = sending._wants_bonus
 
     def wants(state, piece, rest):
-        alone = tuple(replace(block, doomed=True) for block in state.in_flight)
+        alone = tuple(block._replace(doomed=True) for block in state.in_flight)
         return original(replace(state, in_flight=alone), piece, rest)
 
-    patch.setattr(rounds, "_wants_bonus", wants)
+    patch.setattr(sending, "_wants_bonus", wants)
 
 
 def _keep_the_tail_after_a_rejection_by_sampling(patch: pytest.MonkeyPatch) -> None:

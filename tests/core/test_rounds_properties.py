@@ -23,11 +23,12 @@ FAULTS = st.builds(
     lose_verifier=st.sampled_from([0.0, 0.01]),
     drafter_speed=st.sampled_from([0.1, 1.0]),
     verifier_speed=st.sampled_from([0.5, 1.0]),
+    caps=st.sampled_from([0.0, 0.1]),
 )
 WORLDS = {
     "seed": st.integers(0, 2**32),
     "faults": FAULTS,
-    "pacing": st.sampled_from(["eager", "fixed", "adaptive", "levels"]),
+    "pacing": st.sampled_from(["eager", "matched", "thompson", "fixed", "levels"]),
     "fallback": st.booleans(),
     "mode": st.sampled_from(VerifyMode),
     "max_in_flight": st.sampled_from([1, 2, 3]),

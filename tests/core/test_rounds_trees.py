@@ -20,8 +20,23 @@ from tests.core.machine import Machine
         ({"window": 2}, (1, 2, 3, 4), (-1, -1, 1, 2)),
         ({}, (1,) * 257, (-1,) * 257),
         ({}, (1, 100), (-1, -1)),
+        ({}, (1, 2, 3), (-1, -1)),
+        ({}, (1, 2), (-1, -1, 0)),
+        ({"num_candidates": 1}, (1, 2, 3, 4, 5, 6), (-1, 0)),
+        ({}, (), (-1,)),
     ],
-    ids=["not asked for", "own parent", "no parent", "too deep", "too many", "vocabulary"],
+    ids=[
+        "not asked for",
+        "own parent",
+        "no parent",
+        "too deep",
+        "too many",
+        "vocabulary",
+        "parents missing",
+        "parents left over",
+        "chain longer than its parents and the window",
+        "parents of nothing",
+    ],
 )
 def test_a_tree_that_no_session_asked_for_ends_its_drafters_part(options, tokens, parents):
     machine = Machine(VerifyMode.COUPLED, **{"num_candidates": 2} | options)

@@ -17,6 +17,7 @@ from orchestrator.core.drafts import NO_ROW, Piece
 from orchestrator.core.events import (
     Action,
     Begin,
+    Capped,
     DraftArrived,
     Emit,
     Event,
@@ -36,13 +37,15 @@ from orchestrator.core.events import (
     WorkerOpened,
 )
 from orchestrator.core.pacing import (
-    Adaptive,
+    Chained,
     Eager,
     Fallback,
     Fixed,
     Learned,
     Levels,
+    Matched,
     Policy,
+    Thompson,
 )
 from orchestrator.core.state import Limits, Phase, SessionConfig, State
 from services.common.types import (
@@ -73,6 +76,8 @@ class Faults:
     lose_verifier: float = 0.0
     drafter_speed: float = 1.0
     verifier_speed: float = 1.0
+    # The load allows another window.
+    caps: float = 0.0
 
 
 class World:
@@ -118,10 +123,13 @@ class World:
         inner: Policy = {
             "fixed": Fixed(window, patience=0.1),
             "eager": Eager(window),
-            "adaptive": Adaptive(window, learned),
+            "matched": Matched(window, learned),
+            "thompson": Thompson(window, learned),
             "levels": Levels(window, learned, patience=0.1),
-        }[pacing]
+        }["levels" if num_candidates > 1 and pacing == "thompson" else pacing]
         policy: Policy = Fallback(inner) if fallback else inner
+        if max_in_flight > 1 and num_candidates == 1:
+            policy = Chained(policy)
         self.state: State = rounds.new_session(config, policy)
         self.ledger = Ledger(mode)
         self.verifiers: dict[str, SimVerifier] = {}
@@ -155,6 +163,8 @@ class World:
             self._draft()
         if self.random.random() < 0.2:
             self.feed(Tick(self.now))
+        if self.faults.caps and self.random.random() < self.faults.caps:
+            self.feed(Capped(self.now, self.random.randrange(2 * self.state.config.window)))
 
     def _deliver(self, name: str) -> None:
         if "verifier" in name and self.random.random() >= self.faults.verifier_speed:
@@ -220,7 +230,7 @@ class World:
             case SendToDrafter(name, message):
                 self._post(f">{name}", lambda: self._tell(name, message))
             case Persist(commit):
-                self._post("store", lambda: self._store(commit.record.index, commit))
+                self._post("store", lambda: self._store(commit.record.round, commit))
             case Emit(commit):
                 done = len(self.emitted) + len(commit.token_ids)
                 assert done <= len(self.persisted), "emitted before it was stored"
@@ -291,12 +301,20 @@ class World:
     def check(self, before: State) -> None:
         state = self.state
         assert state.committed[: len(before.committed)] == before.committed, "committed shrank"
+        self._check_kept_up(replace(state))
         if state.phase is Phase.RUNNING:
             text = state.committed
             for block in state.live:
                 text = self._check_drafted(block.epoch, text, block.piece)
             for piece in state.tail:
                 text = self._check_drafted(state.epoch, text, piece)
+
+    def _check_kept_up(self, anew: State) -> None:
+        """What a state keeps of its text is what follows from it."""
+        state = self.state
+        kept = (state.live, state.flying, state.drafted, state.end_hash, state.end)
+        length = len(anew.committed) + len(anew.speculated)
+        assert kept == (anew.live, anew.flying, anew.drafted, anew.end_hash, length)
 
     def _check_drafted(self, epoch: int, text: Text, piece: Piece) -> Text:
         if not piece.tree.is_chain:
@@ -328,7 +346,8 @@ class World:
             assert block.want_bonus
             return
         end = block.base_len + len(block.tree)
-        if faults.reorder or faults.duplicates or end + 1 == state.config.sampling.max_tokens:
+        unruly = faults.reorder or faults.duplicates or faults.caps
+        if unruly or end + 1 == state.config.sampling.max_tokens:
             return
         if block.want_bonus:
             assert self.ledger.furthest[block.epoch] < end, "a bonus where a token was drafted"

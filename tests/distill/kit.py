@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from services.common.engine import Engine, ModelSpec
-from services.distill.dialogue import dialogue_of, tokenizer_of
+from services.common.engine.dialogue import dialogue_of, tokenizer_of
+from services.common.errors import StartError
+from services.common.reporting import Stopped
 from services.distill.options import DistillOptions
-from services.distill.reporting import Stopped
 from services.distill.texts import Text, load_texts
 from services.distill.writing import Plan, Writer
 
@@ -84,3 +89,13 @@ def write(engine: Engine, plan: Plan, numbers: range, batch: int) -> dict[int, T
     """Texts of these numbers."""
     steps = Writer(engine, plan, batch).write(iter(numbers))
     return {text.number: text for finished, _ in steps for text in finished}
+
+
+def refused(run: Callable[[Any, Quiet], object], options: Any) -> str:
+    """The line that a run of these options ends with, before it has left anything."""
+    before = set(options.out.parent.iterdir())
+    with pytest.raises(StartError) as caught:
+        run(options, Quiet())
+    assert set(options.out.parent.iterdir()) == before
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -8,21 +8,14 @@ import sys
 
 import pytest
 
-from services.common.errors import StartError
 from services.distill import checks
 from services.distill.run import distill
-from tests.distill.kit import Quiet, small
+from tests.distill.kit import refused, small
 from tests.models import tiny_model_folder
 
 
 def refusal(options):
-    """The line that a run of these options ends with, before it has left anything."""
-    before = set(options.out.parent.iterdir())
-    with pytest.raises(StartError) as caught:
-        distill(options, Quiet())
-    assert set(options.out.parent.iterdir()) == before
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refused(distill, options)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +134,7 @@ def test_more_side_by_side_needs_more_memory(target, tmp_path, monkeypatch):
 
 
 def test_too_little_disk_is_told_with_both_figures(target, tmp_path, monkeypatch):
-    monkeypatch.setattr(checks, "_free_memory", lambda device: 1 << 50)
+    monkeypatch.setattr(checks, "free_bytes", lambda device: 1 << 50)
     line = refusal(small(target, tmp_path / "out", write=1 << 40))
     assert line.startswith("too little disk: about 4")
     assert line.endswith("GiB are free")

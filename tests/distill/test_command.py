@@ -14,15 +14,9 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from services.common.errors import StartError
-from services.console.distill import (
-    Bars,
-    Lines,
-    StopSign,
-    fractions_of,
-    numbers_of,
-    time_left,
-)
-from services.distill.reporting import Stopped
+from services.common.reporting import Stopped
+from services.console.arguments import fractions_of, numbers_of
+from services.console.progress import Bars, Lines, StopSign, time_left
 
 _GIVEN = """
 --layers 0 --head-tokens 200 --prompt-tokens 24 --answer-tokens 40 --batch 16
@@ -106,6 +100,7 @@ def test_a_bad_list_is_named_by_its_option(text):
 
 
 def test_a_signal_stops_between_two_steps_and_a_second_one_at_once():
+    before = signal.getsignal(signal.SIGINT)
     stop = StopSign()
     with stop.watching():
         stop.check()
@@ -114,12 +109,12 @@ def test_a_signal_stops_between_two_steps_and_a_second_one_at_once():
             stop.check()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_without_a_terminal_a_line_is_printed_every_half_minute(capsys, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("services.console.distill.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("services.console.progress.time.monotonic", lambda: now[0])
     lines = Lines(StopSign())
     lines.stage("training", 1000, 200)
     for done in (210, 220, 300, 310, 1000, 1000):

@@ -11,10 +11,10 @@ import torch
 from services.common.engine import Engine, ModelSpec, Segment
 from services.common.engine.student import load_student
 from services.common.errors import StartError
-from services.distill.reporting import Stopped
+from services.common.reporting import Stopped
+from services.distill.learning import evaluate
 from services.distill.run import distill
 from services.distill.target import read_target
-from services.distill.training import evaluate
 from tests.distill.kit import Quiet, StopsAt, small, texts_of
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.prompts import SPEC_BENCH
-from services.distill.prompts import normalised, overlapping, read_openings, read_prompts
+from services.common.prompts import read_prompts
+from services.distill.prompts import normalised, overlapping, read_openings
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from services.common.reporting import Stopped
 from services.distill.frequency import frequent, law_mass
-from services.distill.reporting import Stopped
 from services.distill.series import Series
 from services.distill.texts import ShardWriter, Text, load_shard, load_texts, save_shard, shards
 from services.distill.work import WorkFolder

@@ -54,7 +54,7 @@ def test_growth_copies_seldom_and_stays_within_the_reservation(llama):
     capacities = []
     for token in random_text(200):
         feed(llama, cache, [token])
-        capacities.append(cache._store.capacity)
+        capacities.append(cache._memory.store.capacity)
     assert sorted(set(capacities)) == [64, 128, 200]
     assert cache.length == 200
     cache.free()
@@ -63,10 +63,10 @@ def test_growth_copies_seldom_and_stays_within_the_reservation(llama):
 def test_a_rollback_copies_nothing(llama):
     cache = llama.new_cache(32)
     feed(llama, cache, random_text(20))
-    before = cache._store.keys.data_ptr()
+    before = cache._memory.store.keys.data_ptr()
     cache.rollback(3)
     feed(llama, cache, random_text(4))
-    assert cache._store.keys.data_ptr() == before
+    assert cache._memory.store.keys.data_ptr() == before
     cache.free()
 
 
@@ -132,7 +132,7 @@ def test_a_full_budget_refuses_and_free_gives_room_back(small):
 def test_free_gives_the_memory_back(small):
     cache = small.new_cache(50)
     feed(small, cache, random_text(20))
-    memory = weakref.ref(cache._store.keys)
+    memory = weakref.ref(cache._memory.store.keys)
     cache.free()
     gc.collect()
     assert memory() is None

@@ -50,7 +50,7 @@ def test_a_window_one_token_too_wide_is_found(monkeypatch):
 
 
 def test_positions_that_ignore_the_past_are_found(monkeypatch):
-    monkeypatch.setattr(layout.Piece, "positions", property(lambda self: list(self.depths)))
+    monkeypatch.setattr(layout.Piece, "positions", property(lambda self: list(range(self.count))))
     assert "self-check failed" in refused()
 
 

@@ -105,3 +105,135 @@ def test_a_path_is_kept_at_the_place_of_the_tree_only(llama):
     with pytest.raises(ValueError, match="appended at 2"):
         cache.keep_path(1, [0])
     cache.free()
+
+
+# --- trees that grow -----------------------------------------------------------------
+
+LEVELS = [[0, 1, 8], [2, 3, 4], [5, 7], [6]]
+ORDER = [node for level in LEVELS for node in level]
+PLACE = {-1: -1} | {node: place for place, node in enumerate(ORDER)}
+
+
+def grow(cache, base, nodes):
+    """Append some nodes of the tree, whose parents are there by now; one row of logits each."""
+    parents = [PLACE[PARENTS[node]] for node in nodes]
+    return Segment(cache, [TOKENS[node] for node in nodes], parents, base=base)
+
+
+@pytest.mark.parametrize("steps", [LEVELS, [[node] for node in ORDER], [ORDER[:4], ORDER[4:]]])
+@pytest.mark.parametrize("context", [0, 1, 14])
+def test_a_tree_that_grows_is_the_tree_appended_at_once(arch, engine, context, steps):
+    text = random_text(context) if context else []
+    cache = engine.new_cache(64)
+    if text:
+        feed(engine, cache, text)
+    rows = [row for nodes in steps for [row] in [engine.forward([grow(cache, context, nodes)])]]
+    for node, row in zip(ORDER, torch.cat(rows), strict=True):
+        branch = [TOKENS[n] for n in path_to(node)]
+        torch.testing.assert_close(row, stock_logits(arch, text + branch)[-1], **CLOSE)
+    cache.free()
+
+
+def test_trees_of_several_sessions_grow_in_one_step_beside_a_chain(arch, engine):
+    texts = [random_text(3), random_text(14), random_text(20)]
+    caches = [engine.new_cache(64) for _ in texts]
+    engine.forward([Segment(*pair) for pair in zip(caches, texts, strict=True)])
+    engine.forward([grow(caches[0], 3, LEVELS[0]), grow(caches[1], 14, ORDER[:5])])
+    early, late, chain = engine.forward(
+        [
+            grow(caches[0], 3, LEVELS[1]),
+            grow(caches[1], 14, ORDER[5:]),
+            Segment(caches[2], TOKENS[:1]),
+        ]
+    )
+    for text, nodes, rows in ((texts[0], LEVELS[1], early), (texts[1], ORDER[5:], late)):
+        for node, row in zip(nodes, rows, strict=True):
+            branch = [TOKENS[n] for n in path_to(node)]
+            torch.testing.assert_close(row, stock_logits(arch, text + branch)[-1], **CLOSE)
+    torch.testing.assert_close(chain, stock_logits(arch, texts[2] + TOKENS[:1])[-1:], **CLOSE)
+    for cache in caches:
+        cache.free()
+
+
+@pytest.mark.parametrize("path", [[], [1], [0, 2, 5, 6], [1, 4, 7]])
+def test_a_path_of_a_grown_tree_is_kept_like_any_other(arch, engine, path):
+    text, more = random_text(14), random_text(5, seed=9)
+    cache = engine.new_cache(64)
+    feed(engine, cache, text)
+    for nodes in LEVELS:
+        engine.forward([grow(cache, 14, nodes)])
+    cache.keep_path(14, [PLACE[node] for node in path])
+    rows = feed(engine, cache, more)
+    whole = text + [TOKENS[n] for n in path] + more
+    torch.testing.assert_close(rows, stock_logits(arch, whole)[-5:], **CLOSE)
+    cache.free()
+
+
+@pytest.mark.parametrize(
+    ("path", "below"),
+    [([], ORDER), ([0], [2, 3, 5, 6]), ([0, 2], [5, 6]), ([1], [4, 7]), ([8], [])],
+)
+def test_the_branch_below_a_kept_path_goes_on_growing(arch, engine, path, below):
+    text = random_text(14)
+    cache = engine.new_cache(64)
+    feed(engine, cache, text)
+    for nodes in LEVELS:
+        engine.forward([grow(cache, 14, nodes)])
+    cache.keep_branch(14, [PLACE[node] for node in path])
+    base = 14 + len(path)
+    assert cache.length == base + len(below)
+    rows = feed(engine, cache, [7] * (len(below) + 1), parents=range(-1, len(below)), base=base)
+    for node, row in zip([*path[-1:], *below] if path else [-1, *below], rows, strict=True):
+        branch = [TOKENS[n] for n in path_to(node)]
+        torch.testing.assert_close(row, stock_logits(arch, [*text, *branch, 7])[-1], **CLOSE)
+    cache.free()
+
+
+def test_a_fork_of_a_growing_tree_grows_by_itself(arch, engine):
+    text = random_text(14)
+    cache = engine.new_cache(64)
+    feed(engine, cache, text)
+    engine.forward([grow(cache, 14, LEVELS[0])])
+    branch = cache.fork(64)
+    engine.forward([grow(cache, 14, LEVELS[1])])
+    [rows] = engine.forward([grow(branch, 14, [2])])
+    expected = stock_logits(arch, text + [TOKENS[n] for n in path_to(2)])[-1]
+    torch.testing.assert_close(rows[0], expected, **CLOSE)
+    assert (cache.length, branch.length) == (20, 18)
+    cache.free()
+    branch.free()
+
+
+def test_a_chain_in_the_cache_may_become_a_tree(llama):
+    cache = llama.new_cache(64)
+    feed(llama, cache, TOKENS[:6])
+    rows = feed(llama, cache, [9, 11], parents=[1, -1], base=3)
+    for row, text in zip(rows, ([*TOKENS[:5], 9], [*TOKENS[:3], 11]), strict=True):
+        torch.testing.assert_close(row, stock_logits("llama", text)[-1], **CLOSE)
+    cache.keep_path(3, [0, 1, 3])
+    assert cache.length == 6
+    cache.free()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"parents": [2]}, "before their children"),
+        ({"parents": [-2]}, "before their children"),
+        ({"parents": [0, 1]}, "2 parents for 1 tokens"),
+        ({"parents": None}, "needs the parents"),
+        ({"parents": [0], "base": 13}, "appended at 14"),
+        ({"parents": [0], "base": 99}, "no tree at 99"),
+        ({"parents": [0], "base": None}, "unresolved"),
+    ],
+)
+def test_what_does_not_continue_the_tree_is_refused_and_changes_nothing(llama, change, match):
+    cache = llama.new_cache(64)
+    feed(llama, cache, random_text(14))
+    feed(llama, cache, [5, 6], parents=[-1, -1])
+    with pytest.raises(ValueError, match=match):
+        feed(llama, cache, [3], **{"base": 14, **change})
+    feed(llama, cache, [3], parents=[1], base=14)
+    cache.keep_path(14, [1, 2])
+    assert cache.length == 16
+    cache.free()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -16,22 +16,40 @@ import torch
 from paceline.client import Client
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
+from orchestrator.authentication import TokensFile, anyone
+from orchestrator.door import Door
 from orchestrator.inference import Inference, Options
 from orchestrator.recorder import Recorder
-from orchestrator.servicer import InferenceServicer
-from orchestrator.sessions import EmbeddedRedis, RedisSessionStore, connect
+from orchestrator.servicer import READ_PATIENCE, InferenceServicer
+from orchestrator.sessions import EmbeddedRedis, RedisSessionStore, StoreOptions, connect
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
+from services.common.core_thread import CoreThread
 from services.common.engine import Engine, ModelSpec
+from services.common.engine.lending import Lending
+from services.common.engine.skipping import SkipMask
 from services.common.host import Emit, WorkerHost
-from services.common.serving import GrpcServer, ServingOptions, serve_worker
+from services.common.serving import Dialing, GrpcServer, Served, ServingOptions, serve_worker
 from services.common.telemetry import Telemetry
 from services.common.types import Role
+from services.drafter.borrowing import Borrowing
+from services.drafter.branches import PrepareRules
 from services.drafter.core import DrafterCore
+from services.drafter.draft_graph import GraphRules
+from services.drafter.exits import Exit
+from services.drafter.graph import GraphDrafter
+from services.drafter.lookahead import LookaheadDrafter
 from services.drafter.model import ModelDrafter
 from services.drafter.ngram import NgramDrafter
+from services.drafter.skip import SkipDrafter
+from services.drafter.tree_growth import default_growth
 from services.verifier.core import VerifierCore
+from services.verifier.options import VerifierOptions
 from tests.models import tiny_model, tiny_tokenizer
+from tests.services.drafter_kit import FixedGrowth
+
+PATIENT = LinkLimits(silence=60.0, engine_stall=120.0)
+"""For what takes its time on a busy machine."""
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2", "phi3")
 PROMPT = "the small drafter rides ahead and the large verifier checks the small drafter"
@@ -46,6 +64,14 @@ def target(arch: str = "llama", seed: int = 0) -> Any:
 
 def engine(arch: str = "llama", seed: int = 0, **options: Any) -> Engine:
     return Engine.from_model(target(arch, seed), tiny_tokenizer(), ModelSpec(arch, **options))
+
+
+def looking_ahead(arch: str = "llama", seed: int = 0) -> Engine:
+    """With random look-ahead embeddings: their rows are often wrong, the first never is."""
+    made = engine(arch, seed)
+    known = target(arch, seed).get_input_embeddings()(torch.arange(300)).detach()
+    made.give_soft_tokens(known[torch.tensor([7, 70, 170])])
+    return made
 
 
 def plain(prompt: str, tokens: int, arch: str = "llama") -> list[int]:
@@ -80,40 +106,96 @@ class Cluster:
     pool: WorkerPool
     store: RedisSessionStore
     address: str
+    redis: EmbeddedRedis
     verifiers: list[Worker] = field(default_factory=list)
     drafters: list[Worker] = field(default_factory=list)
+    server: GrpcServer | None = None
+    door: Door | None = None
 
 
-async def start_worker(make_core: Callable[[Emit], Any], bundle: Any = None) -> Worker:
+async def start_worker(
+    make_core: Callable[[Emit], Any], bundle: Any = None, serving: ServingOptions | None = None
+) -> Worker:
+    host: WorkerHost[Any, Any] = WorkerHost(make_core)
+    return await serve(Served(host, host.describe(), bundle), listening=serving)
+
+
+async def serve(*roles: Served, listening: ServingOptions | None = None) -> Worker:
+    """A worker of one role or several, known by the host of the first."""
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
-    host: WorkerHost[Any, Any] = WorkerHost(make_core)
-    serving = serve_worker(
-        ServingOptions(grace=2.0),
-        host,
-        host.describe(),
-        bundle,
-        on_ready=address.set_result,
-        stop=stop,
-    )
+    options = listening or ServingOptions(grace=2.0)
+    serving = serve_worker(options, *roles, on_ready=address.set_result, stop=stop)
     task = asyncio.create_task(serving)
-    return Worker(await address, stop, task, host)
+    return Worker(await address, stop, task, roles[0].host)
 
 
-async def start_verifier(name: str = "v1", arch: str = "llama", **options: Any) -> Worker:
+async def start_verifier(
+    name: str = "v1", arch: str = "llama", serving: ServingOptions | None = None, **options: Any
+) -> Worker:
     loaded = engine(arch, **options)
     return await start_worker(
-        lambda emit: VerifierCore(loaded, emit=emit, worker_id=name), loaded.bundle
+        lambda emit: VerifierCore(loaded, emit=emit, worker_id=name), loaded.bundle, serving
     )
+
+
+# One attention and one MLP of the two layers.
+SKIPPED = SkipMask.of(2, attention=[1], mlp=[0])
+# Random models are sure of nothing: all their candidates stay, and repetitions are merged.
+BUSHY = GraphRules(64, 0.0, 0.0, repeat=0)
+DRAFTERS: dict[str, Callable[[str, int], Any]] = {
+    "model": lambda arch, seed: ModelDrafter(
+        engine(arch, seed), trees=default_growth, prepare=PrepareRules(16, 8, least=0.0)
+    ),
+    "skip": lambda arch, seed: SkipDrafter(engine(arch, seed), SKIPPED, Exit(0.3)),
+    "graph": lambda arch, seed: GraphDrafter(
+        engine(arch, seed), BUSHY, plan=lambda: FixedGrowth(4, 6, 24)
+    ),
+    "lookahead": lambda arch, seed: LookaheadDrafter(looking_ahead(arch, seed)),
+    "ngram": lambda *_: NgramDrafter(),
+}
 
 
 async def start_drafter(
-    name: str = "d1", arch: str = "llama", seed: int = 0, methods: tuple[str, ...] = ("model",)
+    name: str = "d1",
+    arch: str = "llama",
+    seed: int = 0,
+    methods: tuple[str, ...] = ("model",),
+    lengthen: int = 0,
+    serving: ServingOptions | None = None,
 ) -> Worker:
     drafters: dict[str, Any] = {}
     for method in methods:
-        drafters[method] = ModelDrafter(engine(arch, seed)) if method == "model" else NgramDrafter()
-    return await start_worker(lambda emit: DrafterCore(drafters, emit=emit, worker_id=name))
+        drafters[method] = DRAFTERS[method](arch, seed)
+    return await start_worker(
+        lambda emit: DrafterCore(drafters, emit=emit, worker_id=name, lengthen=lengthen),
+        serving=serving,
+    )
+
+
+async def start_beside(
+    name: str = "v1", arch: str = "llama", riding: bool = True, **options: Any
+) -> tuple[Worker, Worker]:
+    """A verifier that drafts, too, by `skip` and `lookahead`: the worker, once for each role."""
+    loaded, thread, lending = looking_ahead(arch, **options), CoreThread(), Lending()
+    drafters: dict[str, Any] = {
+        "skip": SkipDrafter(loaded, SKIPPED, Exit(0.3), borrowing=Borrowing(lending, loaded)),
+        "lookahead": LookaheadDrafter(loaded, borrowing=Borrowing(lending, loaded), riding=riding),
+        "ngram": NgramDrafter(),
+    }
+    judging = VerifierOptions(lending=lending)
+    judge: WorkerHost[Any, Any] = WorkerHost(
+        lambda emit: VerifierCore(loaded, emit=emit, worker_id=name, options=judging),
+        thread=thread,
+    )
+    drafts: WorkerHost[Any, Any] = WorkerHost(
+        lambda emit: DrafterCore(drafters, emit=emit, worker_id=f"{name}-drafter"),
+        thread=thread,
+    )
+    worker = await serve(
+        Served(judge, judge.describe(), loaded.bundle), Served(drafts, drafts.describe())
+    )
+    return worker, replace(worker, host=drafts)
 
 
 @asynccontextmanager
@@ -121,19 +203,54 @@ async def cluster(
     verifiers: list[Worker],
     drafters: list[Worker],
     patience: LinkLimits | None = None,
+    keep: StoreOptions | None = None,
     **options: Any,
 ) -> AsyncIterator[Cluster]:
     """An orchestrator in front of these workers, which it stops at the end.
 
     `patience`: when a worker counts as stalled; a busy test machine may need more.
-    Drafts are sent whether they pay or not, unless `fallback=True` is among the options:
-    beside tiny targets they seldom do.
+    `keep`: how the store keeps sessions. Drafts are sent whether they pay or not, unless a
+    pacing or `fallback=True` is among the options: beside tiny targets they seldom do, and
+    the served default would find out. The rest is as `orchestrator` takes it.
     """
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(EmbeddedRedis())
-        store = await connect(redis.url)
+        workers = (*verifiers, *drafters)
+        try:
+            yield await stack.enter_async_context(
+                orchestrator("o1", redis, verifiers, drafters, patience, keep, **options)
+            )
+        finally:
+            # Workers leave last, and in the same task that served them.
+            await stack.aclose()
+            for worker in workers:
+                worker.stop.set()
+            await asyncio.wait([worker.task for worker in workers])
+
+
+@asynccontextmanager
+async def orchestrator(
+    name: str,
+    redis: EmbeddedRedis,
+    verifiers: list[Worker],
+    drafters: list[Worker],
+    patience: LinkLimits | None = None,
+    keep: StoreOptions | None = None,
+    dialing: Dialing | None = None,
+    serving: ServingOptions | None = None,
+    make_client: Callable[[str], Client] = Client,
+    door: Door | None = None,
+    read_patience: float = READ_PATIENCE,
+    **options: Any,
+) -> AsyncIterator[Cluster]:
+    """One of several orchestrators that share a Redis and the workers.
+
+    With a `door` it asks who calls.
+    """
+    async with AsyncExitStack() as stack:
+        store = await connect(redis.url, keep)
         stack.push_async_callback(store.close)
-        pool = WorkerPool("o1", limits=patience or LinkLimits())
+        pool = WorkerPool(name, limits=patience or LinkLimits(), dialing=dialing)
         pool.start()
         pool.set_addresses(Role.VERIFIER, [worker.address for worker in verifiers])
         pool.set_addresses(Role.DRAFTER, [worker.address for worker in drafters])
@@ -141,21 +258,32 @@ async def cluster(
         await pool.settle(5)
         telemetry = Telemetry.start("test", role="orchestrator")
         stack.callback(telemetry.shutdown)
-        made = Options("o1", **{"num_speculative_tokens": 8, "fallback": False, **options})
+        usual: dict[str, Any] = {"num_speculative_tokens": 8, "fallback": False}
+        if not options.get("fallback"):
+            usual["pacing"] = "eager"
+        made = Options(name, **{**usual, **options})
         inference = Inference(pool, known, store, Recorder(telemetry), made)
         pool.attach(inference)
-        server = GrpcServer(ServingOptions())
-        servicer = InferenceServicer(inference, pool, known, "test", made.method)
+        door = door or Door(anyone, 4096)
+        server = GrpcServer(serving or ServingOptions(), (door,))
+        servicer = InferenceServicer(
+            inference,
+            pool,
+            known,
+            "test",
+            made.method,
+            shared=isinstance(door.identify, TokensFile),
+            read_patience=read_patience,
+        )
         pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
         address = await server.start()
-        client = await stack.enter_async_context(Client(address))
+        client = await stack.enter_async_context(make_client(address))
         try:
-            yield Cluster(client, inference, pool, store, address, verifiers, drafters)
+            yield Cluster(
+                client, inference, pool, store, address, redis, verifiers, drafters, server, door
+            )
         finally:
             await client.close()
             await server.stop()
             await inference.drain(0.0)
             await pool.close()
-            for worker in (*verifiers, *drafters):
-                worker.stop.set()
-            await asyncio.wait([worker.task for worker in (*verifiers, *drafters)])

@@ -14,7 +14,7 @@ from orchestrator.recorder.meters import Meters
 from services.common.engine.noise import exponentials
 from services.common.types import ResolvedSampling, SparseRow
 from services.drafter import candidates
-from tests.integration.cluster import cluster, start_verifier, target
+from tests.integration.cluster import PATIENT, cluster, start_verifier, target
 from tests.integration.plain_reckoning import (
     TOKENS,
     generate,
@@ -109,6 +109,9 @@ async def test_a_coupled_text_is_the_targets_own_sample_whoever_drafts(name):
         {"method": "ngram"},
         {"method": "model", "num_candidates": 3},
         {"method": "model", "num_speculative_tokens": 2},
+        {"method": "ngram,model"},
+        {"method": "ngram,model", "num_candidates": 3},
+        {"method": "model,ngram", "num_candidates": 2},
     ]
     async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
         runs = [await generate(live, 5, **own, **way) for way in ways]
@@ -151,7 +154,13 @@ async def test_greedy_text_is_that_of_transformers(options, theirs):
     with torch.no_grad():
         out = target().generate(ids, max_new_tokens=40, do_sample=False, **settings)
     expected = out[0, ids.shape[1] :].tolist()
-    ways: list[dict[str, Any]] = [{"method": "model"}, {"method": "ngram"}, {"num_candidates": 3}]
+    ways: list[dict[str, Any]] = [
+        {"method": "model"},
+        {"method": "ngram"},
+        {"num_candidates": 3},
+        {"method": "ngram,model"},
+        {"method": "ngram,model", "num_candidates": 3},
+    ]
     async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
         runs = [
             await generate(live, None, max_tokens=40, **{**options, "temperature": 0.0, **way})
@@ -199,6 +208,7 @@ async def test_auto_follows_temperature_seed_and_drafter():
         ({"seed": None}, "block"),
         ({"seed": None, "num_candidates": 3}, "standard"),
         ({"seed": None, "method": "ngram"}, "coupled"),
+        ({"seed": None, "method": "ngram,model"}, "coupled"),
         ({"seed": None, "disable_speculative_decoding": True}, "coupled"),
         ({"seed": 3, "rejection_sample_method": Method.STANDARD}, "standard"),
     ]
@@ -222,6 +232,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"repetition_penalty": 0.0}, "sampling.repetition_penalty"),
     ({"num_candidates": 0}, "speculation.num_candidates"),
     ({"num_candidates": 3, "method": "ngram"}, "speculation.num_candidates"),
+    ({"method": "magic"}, "speculation.method"),
+    ({"method": "ngram,magic"}, "speculation.method"),
+    ({"method": "ngram,ngram"}, "speculation.method"),
+    (
+        {"method": "ngram,model", "num_candidates": 3, "rejection_sample_method": "standard"},
+        "speculation.rejection_sample_method",
+    ),
     (
         {"num_candidates": 3, "rejection_sample_method": "block"},
         "speculation.rejection_sample_method",
@@ -257,7 +274,8 @@ async def test_a_bad_q_costs_speed_alone_and_is_counted(monkeypatch):
             )
         records.clear()
         drafters = [await start_near_drafter(("model",))]
-        async with cluster([await start_verifier()], drafters, fallback=False) as live:
+        options = {"fallback": False, "pacing": "fixed"}
+        async with cluster([await start_verifier()], drafters, PATIENT, **options) as live:
             runs = await asyncio.gather(
                 *(
                     generate(live, seed, rejection_sample_method=rule)

@@ -23,7 +23,8 @@ from paceline import (
 )
 
 from orchestrator.core.state import Limits
-from tests.integration.cluster import PROMPT, cluster, plain, start_drafter, start_verifier
+from tests.integration.cluster import PATIENT, PROMPT, cluster, plain, start_drafter, start_verifier
+from tests.models import tiny_tokenizer
 
 GREEDY = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
 
@@ -216,18 +217,44 @@ async def test_no_input_at_all_is_refused(bad_input_cluster):
     assert "input" in refused.value.details()
 
 
+async def refuses_a_second(running, first, second):
+    """While the first session is open; with a time to come back in, and before any work."""
+    stream = running.client.generate(PROMPT, request_id="first", **first)
+    async for event in stream:
+        if isinstance(event, Started):
+            with pytest.raises(ResourceExhausted) as refused:
+                await running.client.generate(PROMPT, request_id="second", **second)
+            assert refused.value.retry_after > 0
+            break
+    with pytest.raises(NotFound):
+        await running.client.get_session("second")
+
+
 async def test_too_many_sessions_are_refused_before_any_work():
     async with cluster([await one_verifier()], [], max_sessions=1) as running:
         options = {**GREEDY, "max_tokens": 400}
-        stream = running.client.generate(PROMPT, request_id="first", **options)
-        async for event in stream:
-            if isinstance(event, Started):
-                with pytest.raises(ResourceExhausted) as refused:
-                    await running.client.generate(PROMPT, request_id="second", **GREEDY)
-                assert refused.value.retry_after > 0
-                break
-        with pytest.raises(NotFound):
-            await running.client.get_session("second")
+        await refuses_a_second(running, options, GREEDY)
+
+
+async def test_tokens_in_flight_beyond_the_limit_are_refused_before_any_work():
+    # The prompt and what may be generated count; the first session takes most of it.
+    async with cluster([await one_verifier()], [], max_tokens_in_flight=500) as running:
+        options = {**GREEDY, "max_tokens": 350}
+        await refuses_a_second(running, options, options)
+        with pytest.raises(InvalidArgument, match="max_tokens"):
+            await running.client.generate(PROMPT, **{**GREEDY, "max_tokens": 499})
+
+
+async def test_sessions_close_to_the_limit_of_tokens_are_served_without_speculation():
+    workers = [await one_verifier()], [await start_drafter()]
+    async with cluster(*workers, max_tokens_in_flight=100) as running:
+        prompt = len(tiny_tokenizer().encode(PROMPT))
+        options = {**GREEDY, "max_tokens": 95 - prompt}
+        full = await running.client.generate(PROMPT, **options)
+        half = await running.client.generate(PROMPT, **{**GREEDY, "max_tokens": 10})
+    assert full.speculation.num_draft_tokens == 0
+    assert half.speculation.num_draft_tokens > 0
+    assert list(full.token_ids) == plain(PROMPT, 95 - prompt)
 
 
 async def test_a_burst_of_requests_is_served_up_to_the_limit_and_refused_beyond():
@@ -293,7 +320,7 @@ async def test_two_hundred_generations_leave_nothing_behind():
     """No session, task or KV is left, and memory does not grow after the first fifty."""
     drafters = [await start_drafter(methods=("model", "ngram"), seed=3)]
     choose = random.Random(1)
-    async with cluster([await one_verifier()], drafters) as running:
+    async with cluster([await one_verifier()], drafters, PATIENT) as running:
         resident = []
         for _ in range(20):
             await asyncio.gather(

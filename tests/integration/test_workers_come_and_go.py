@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from paceline import Chunk, Unavailable
+from paceline import Chunk, Client, Unavailable
 
 from orchestrator.core.state import Limits
 from services.common.types import Role
@@ -88,9 +88,12 @@ async def test_a_draining_worker_hands_its_sessions_over_and_exits_in_time(role)
 
 async def test_without_a_verifier_the_session_ends_unavailable_and_can_be_resumed():
     verifier = await start_verifier("v1")
-    async with cluster([verifier], [], limits=Limits(verifier_wait=0.3)) as running:
+    async with (
+        cluster([verifier], [], limits=Limits(verifier_wait=0.3)) as running,
+        Client(running.address, resume=False) as client,
+    ):
         tokens: list[int] = []
-        stream = running.client.generate(
+        stream = client.generate(
             PROMPT, temperature=0.0, max_tokens=TOKENS, ignore_eos=True, request_id="again"
         )
 

@@ -17,6 +17,7 @@ MODEL = ServedModel(
     methods=("ngram", "model"),
     default_method="ngram",
     capabilities=frozenset({"model:sampled", "model:tree"}),
+    teams=frozenset({frozenset({"ngram", "model"})}),
 )
 
 

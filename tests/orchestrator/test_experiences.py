@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.pacing import (
-    Adaptive,
     Fallback,
     Fixed,
     Levels,
     Outcome,
     Policy,
+    Thompson,
     make_policy,
 )
 from orchestrator.core.rounds import new_session
@@ -22,7 +22,7 @@ from tests.orchestrator.test_served_model import Pool, inference
 CONFIG = SessionConfig(
     "s", (1,), VerifyMode.GREEDY, ResolvedSampling(), seed=1, method="model", window=8
 )
-LEARNED = Fallback(Adaptive(8)).observe(Outcome(4, 4, 5, 70.0, 44.0))
+LEARNED = Fallback(Thompson(8)).observe(Outcome(4, 4, 5, 70.0, 44.0))
 
 
 def remembered(config: SessionConfig = CONFIG) -> Experiences:
@@ -32,14 +32,14 @@ def remembered(config: SessionConfig = CONFIG) -> Experiences:
 
 
 def fresh(experiences: Experiences, config: SessionConfig) -> bool:
-    policy: Policy = make_policy("eager", 8)
+    policy: Policy = make_policy("thompson", 8)
     return experiences.seeded(config, policy) == policy
 
 
 def test_a_session_starts_from_what_one_of_its_kind_learned() -> None:
-    seeded = remembered().seeded(replace(CONFIG, session="t"), make_policy("eager", 8))
+    seeded = remembered().seeded(replace(CONFIG, session="t"), make_policy("thompson", 8))
     assert isinstance(seeded, Fallback)
-    assert isinstance(seeded.inner, Adaptive)
+    assert isinstance(seeded.inner, Thompson)
     assert seeded.inner.learned.draft_ms == 11.0
 
 
@@ -61,7 +61,7 @@ def test_the_front_door_seeds_a_session_and_leaves_the_asked_for_baseline_alone(
     door._experiences.remember(new_session(CONFIG, LEARNED))
     seeded = door._policy(CONFIG)
     assert isinstance(seeded, Fallback)
-    assert isinstance(seeded.inner, Adaptive)
+    assert isinstance(seeded.inner, Thompson)
     assert seeded.inner.learned.draft_ms == 11.0
     trees = door._policy(replace(CONFIG, num_candidates=3, window=4))
     assert trees == Fallback(Levels(4))

@@ -14,7 +14,7 @@ from tests.orchestrator.request_kit import make
 
 def record(index: int = 1, draft: int = 4, accepted: int = 2, emitted: int = 3) -> RoundRecord:
     return RoundRecord(
-        index=index,
+        round=index,
         epoch=2,
         base_len=5,
         draft_tokens=draft,

@@ -128,12 +128,26 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     (sampled, {"choice": pb.Choice(options=["a"])}, "sampling.choice", "set", "not supported yet"),
     # speculation
     (speculated, {"method": "magic"}, "speculation.method", "magic", "one of: ngram, model"),
+    (speculated, {"method": " "}, "speculation.method", " ", "one of: ngram, model"),
+    (speculated, {"method": "ngram,magic"}, "speculation.method", "ngram,magic", "ngram, model"),
+    (speculated, {"method": "ngram,"}, "speculation.method", "ngram,", "one of: ngram, model"),
     (
         speculated,
-        {"method": "ngram,model"},
+        {"method": "model,model"},
         "speculation.method",
-        "ngram,model",
-        "not supported yet",
+        "model,model",
+        "each once, of: ngram, model",
+    ),
+    (
+        speculated,
+        {
+            "method": "ngram,model",
+            "num_candidates": 2,
+            "rejection_sample_method": "REJECTION_SAMPLE_METHOD_STANDARD",
+        },
+        "speculation.rejection_sample_method",
+        "STANDARD",
+        "AUTO or COUPLED: trees of several methods (ngram,model) are matched exactly",
     ),
     (speculated, {"num_speculative_tokens": 0}, "speculation.num_speculative_tokens", 0, "1 to 64"),
     (
@@ -181,7 +195,9 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("maker", "fields", "field", "value", "allowed"), CASES, ids=lambda part: str(part)[:40]
+    ("maker", "fields", "field", "value", "allowed"),
+    CASES,
+    ids=lambda part: getattr(part, "__name__", str(part)[:40]),
 )
 def test_the_refusal_names_field_value_and_range(
     maker: Maker, fields: dict[str, Any], field: str, value: object, allowed: str
@@ -215,6 +231,15 @@ def test_a_request_without_input_is_refused() -> None:
 def test_no_method_is_known_when_no_drafter_is_served() -> None:
     with pytest.raises(InvalidRequest, match="no drafter is served"):
         make(replace(MODEL, methods=()), speculation=pb.SpeculationParams(method="ngram"))
+
+
+def test_methods_that_no_drafter_runs_together_are_refused_with_those_that_one_does() -> None:
+    apart = frozenset({frozenset({"ngram"}), frozenset({"model", "skip"})})
+    served = replace(MODEL, methods=("ngram", "model", "skip"), teams=apart)
+    make(served, speculation=pb.SpeculationParams(method="skip,model"))
+    with pytest.raises(InvalidRequest, match=r"together: model\+skip, ngram$") as caught:
+        make(served, speculation=pb.SpeculationParams(method="ngram,model"))
+    assert caught.value.field == "speculation.method"
 
 
 def test_no_tree_is_drafted_when_no_drafter_is_served() -> None:

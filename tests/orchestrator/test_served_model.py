@@ -25,14 +25,20 @@ class Pool:
     def methods(self) -> tuple[str, ...]:
         return self.offered
 
+    def teams(self) -> frozenset[frozenset[str]]:
+        return frozenset({frozenset(self.offered)})
+
     def capabilities(self) -> frozenset[str]:
         return self.able
+
+    def memory(self) -> int:
+        return 0
 
     def step_ms(self, role: Role, method: str = "") -> float:
         return 60.0 if role is Role.VERIFIER else {"model": 13.0, "ngram": 0.1}.get(method, 0.0)
 
 
-def inference(pool: Pool, method: str = "", pacing: str = "eager") -> Inference:
+def inference(pool: Pool, method: str = "", pacing: str = "thompson") -> Inference:
     worker = WorkerDescription("v", Role.VERIFIER, "tiny", vocab_size=9, max_context_length=64)
     target = Target(worker, tokenizer(), CONFIG, ())
     unused = cast("Any", None)
@@ -52,11 +58,17 @@ def test_the_servers_own_default_method_comes_first() -> None:
     assert (model.methods, model.default_method) == (("ngram", "model"), "ngram")
 
 
+def test_a_default_of_several_methods_serves_each_of_them() -> None:
+    model = inference(Pool(), method="ngram,model").served_model()
+    assert (model.methods, model.default_method) == (("ngram", "model"), "ngram,model")
+
+
 def test_what_a_drafter_could_do_is_remembered_while_it_is_away() -> None:
     pool = Pool(("model",), frozenset({"model:sampled"}))
     door = inference(pool, method="model")
     assert door.served_model().samples("model")
     pool.offered, pool.able = (), frozenset()
+    assert door.served_model().runs_together(["model"])
     assert door.served_model().methods == ("model",)
     assert door.served_model().samples("model")
 

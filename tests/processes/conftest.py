@@ -91,7 +91,7 @@ def start_up(folder: Path, *arguments: str) -> Up:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PACELINE_FALLBACK": "false"},
+        env={**os.environ, "PACELINE_PACING": "eager", "PACELINE_FALLBACK": "false"},
     )
     deadline = time.monotonic() + START_SECONDS
     while not ready.exists():

@@ -156,6 +156,20 @@ def test_a_setting_out_of_range_is_named():
     assert "port" in complaint("orchestrator", "--port", "70000")
 
 
+def test_a_verifier_that_drafts_too_is_one_process_and_says_the_same(models, tmp_path):
+    up = start_up(tmp_path, "--target", str(models / "llama-0"), "--method", "skip")
+    assert [len(up.workers(role)) for role in ("drafter", "verifier")] == [0, 1]
+    events = up.generate("--max-tokens", "40", "--temperature", "0")
+    assert tokens(events) == plain(40)
+    assert events[-1]["speculation"]["num_draft_tokens"] > 0
+    assert up.stop() == 0
+
+
+def test_a_method_that_cannot_draft_beside_the_verifier_is_refused_before_weights_are_read():
+    line = complaint("verifier", "--target", "no-such-model", "--drafting", "skip,model")
+    assert "model runs a draft model" in line
+
+
 def test_a_cluster_without_drafters_decodes_plainly_and_ends_by_sigterm(models, tmp_path):
     up = start_up(tmp_path, "--target", str(models / "llama-0"), "--drafters", "0")
     [orchestrator] = up.workers("orchestrator")

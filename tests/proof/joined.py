@@ -284,4 +284,4 @@ class Joined:
             return
         if commit.base_len == len(self.stored):
             self.stored += commit.token_ids
-        self.feed(owner, Persisted(self.now, commit.record.index))
+        self.feed(owner, Persisted(self.now, commit.record.round))

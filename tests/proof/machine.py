@@ -198,7 +198,7 @@ class Cluster:
         commit = commits[0]
         assert commit.base_len == len(world.stored), "stored in order, each token once"
         world = world.taken("store").but(stored=world.stored + commit.token_ids)
-        return ((1.0, feed(world, Persisted(0.0, commit.record.index))),)
+        return ((1.0, feed(world, Persisted(0.0, commit.record.round))),)
 
     def _to_verifier(self, world: World) -> Branches:
         if not (messages := world.on(">v")):

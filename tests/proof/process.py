@@ -9,7 +9,8 @@ import torch
 from services.common.types import Role
 from services.drafter.core import DrafterCore
 from services.drafter.model import ModelDrafter
-from services.verifier.core import VerifierCore, VerifierOptions
+from services.verifier.core import VerifierCore
+from services.verifier.options import VerifierOptions
 from tests.services.fake_engine import FakeEngine, law
 
 

@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from paceline import Generation
 
 from orchestrator import inference
@@ -285,3 +286,14 @@ def _gathered(case: Case, vocab: int, runs: Sequence[tuple[Text, Generation]]) -
         tuple(figure.num_accepted_draft_tokens for figure in figures),
         frozenset(str(stats.rejection_sample_method) for stats in rounds),
     )
+
+
+BOTH_PACES = pytest.mark.parametrize(
+    "services",
+    [
+        Services(window=5, burst=5, pacing="fixed", angle=0.2),
+        Services(window=8, burst=3, blocks=2, pacing="ahead", angle=0.2),
+    ],
+    ids=["block by block", "chained"],
+)
+"""For a method whose drafts are to keep the law in either."""

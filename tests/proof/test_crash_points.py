@@ -65,7 +65,7 @@ def decided(round_):
 
 
 def unstored(round_):
-    return lambda world: any(own.record.index == round_ for own in world.state.unpersisted)
+    return lambda world: any(own.record.round == round_ for own in world.state.unpersisted)
 
 
 @MODES

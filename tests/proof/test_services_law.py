@@ -12,6 +12,11 @@ from dataclasses import replace
 
 import pytest
 
+from services.common.engine import Engine
+from services.drafter.combined import CombinedDrafter
+from services.drafter.lookahead import LookaheadDrafter
+from services.drafter.model import ModelDrafter
+from services.drafter.ngram import NgramDrafter
 from tests.proof.goodness_of_fit import ALARM
 from tests.proof.services_kit import Case, Sample, Services, sample
 
@@ -39,6 +44,18 @@ CHAINED = [
     Case("block chained", "block", {"temperature": 1.3, "top_p": 0.88}),
     Case("block chained cold", "block", {"temperature": 0.7}),
 ]
+AHEAD = [
+    Case("coupled ahead", "coupled", {"temperature": 1.3}),
+    Case("standard ahead", "standard", {"temperature": 0.7, "top_p": 0.85}),
+    Case("block ahead", "block", {"temperature": 1.3}),
+    Case("block ahead cold", "block", {"temperature": 0.7, "top_k": 4}),
+]
+MIXED = [
+    Case("standard mixed", "standard", {"temperature": 0.7}),
+    Case("standard mixed hot top_k", "standard", {"temperature": 1.3, "top_k": 5}),
+    Case("block mixed", "block", {"temperature": 1.3, "top_p": 0.88}),
+    Case("block mixed cold", "block", {"temperature": 0.7}),
+]
 TOGETHER = Services(window=5, burst=5, pacing="fixed", angle=0.2)
 IN_FLIGHT = Services(window=8, burst=3, blocks=2, pacing="ahead", angle=0.2)
 TOKENS = 200_000
@@ -46,6 +63,20 @@ EACH = TOKENS // len(PLAIN + TREES + CHAINED)
 LENGTH = 1000
 
 pytestmark = pytest.mark.timeout(1800)
+
+
+def looking_ahead(engine: Engine) -> LookaheadDrafter:
+    """The target with embeddings of its own tokens in place of learned ones."""
+    engine.give_soft_tokens(engine.model.get_input_embeddings().weight[:3])
+    return LookaheadDrafter(engine)
+
+
+def copying_first(engine: Engine) -> CombinedDrafter:
+    """Prompt lookup by single tokens, which nearly always finds something, and the draft model.
+
+    Copies of one token at a time, so that both have their turns.
+    """
+    return CombinedDrafter([NgramDrafter(2, 2), ModelDrafter(engine)])
 
 
 def check(samples: list[Sample]) -> None:
@@ -63,6 +94,21 @@ async def test_every_rule_and_parameter_keeps_the_law_block_by_block():
 
 async def test_every_rule_keeps_the_law_with_chained_blocks_under_way():
     check(await sample(CHAINED, EACH, LENGTH, IN_FLIGHT))
+
+
+async def test_drafts_whose_tokens_do_not_see_each_other_keep_the_law():
+    """Look-ahead rows of the target itself: wrong rows ahead, penalties and min_tokens apart."""
+    pace = replace(TOGETHER, burst=1, draft_table=False, angle=0.0)
+    done = await sample(AHEAD, EACH // 4, LENGTH // 4, pace, method=looking_ahead)
+    check(done)
+    assert all(sum(one.accepted) < sum(one.drafted) for one in done)
+
+
+async def test_copies_and_draws_in_one_chain_keep_the_law():
+    """What stood before in the text, else a draw of the draft model; both in one block."""
+    done = await sample(MIXED, EACH // 2, LENGTH // 2, TOGETHER, method=copying_first)
+    check(done)
+    assert all(sum(one.accepted) < sum(one.drafted) for one in done)
 
 
 async def test_block_verification_accepts_no_less_than_token_level():

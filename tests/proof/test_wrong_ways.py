@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from orchestrator.core import rounds
+from orchestrator.core import sending
 from orchestrator.core.events import VerdictArrived
 from services.common.types import Role, VerifyMode
 from tests.proof.laws import Fate, downgraded, is_bad
@@ -53,14 +53,14 @@ def forget_unmatched_bonus(world, event):
         return world, event
     if verdict.token_ids[-1] == tail[0].tree.token_ids[0]:
         return world, event
-    verdict = replace(verdict, token_ids=verdict.token_ids[:-1])
+    verdict = verdict._replace(token_ids=verdict.token_ids[:-1])
     own = replace(own, text=own.text[:-1], last=verdict)
     return replace(world, verifier=own), replace(event, verdict=verdict)
 
 
 @MODES
 def test_an_independent_bonus_beside_a_surviving_tail_is_seen(mode, monkeypatch):
-    monkeypatch.setattr(rounds, "_wants_bonus", lambda *_: True)
+    monkeypatch.setattr(sending, "_wants_bonus", lambda *_: True)
     right = cluster(mode, REAL, "slow verifier", max_in_flight=1, max_tokens=4, window=3)
     assert error(right) < EXACT, "a tail that starts with the bonus may stay"
     habits = Habits(judged, deliver=forget_unmatched_bonus)

@@ -219,7 +219,7 @@ def spell(block: Verify, base: int, tree: DraftTree, fate: Fate) -> Iterator[tup
         return
     for token, mass in enumerate(fate.law):
         if mass > 0:
-            yield fate.weight * mass, replace(verdict, token_ids=(*tokens, token))
+            yield fate.weight * mass, verdict._replace(token_ids=(*tokens, token))
 
 
 def answered(world: World, verdict: Verdict) -> World:

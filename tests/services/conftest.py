@@ -2,9 +2,11 @@
 
 import grpc
 import pytest
-from paceline import Client
+from paceline import Client, _patience
+from paceline._servers import Servers
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
+from tests.services.breaking_inference import Cluster
 from tests.services.fake_inference import FakeService
 
 
@@ -22,3 +24,32 @@ async def client(service):
     async with Client(f"127.0.0.1:{port}") as client:
         yield client
     await server.stop(None)
+
+
+@pytest.fixture
+def short_waits(monkeypatch):
+    monkeypatch.setattr(_patience, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(_patience, "LONGEST_WAIT", 0.002)
+
+
+@pytest.fixture
+async def cluster():
+    return Cluster()
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Pauses pass in no time; here is how long each would have been."""
+    clock = Clock()
+    monkeypatch.setattr(_patience, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(Servers, "pause", clock.pause)
+    return clock.waits
+
+
+class Clock:
+    def __init__(self):
+        self.now, self.waits = 1000.0, []
+
+    async def pause(self, seconds):
+        self.now += seconds
+        self.waits.append(seconds)

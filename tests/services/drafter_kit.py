@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,18 +24,39 @@ from services.common.types import (
 )
 from services.drafter.core import DrafterCore
 from services.drafter.model import ModelDrafter
+from services.drafter.tree_growth import Growth
 
 VOCAB = 12
 
 
 @dataclass
+class FixedGrowth:
+    """Trees of one size, whatever is accepted; what was is noted."""
+
+    steps: int = 4
+    width: int = 8
+    nodes: int = 256
+    rates: tuple[float, ...] = (0.5, 0.3, 0.1)
+    seen: list[tuple[int | None, int]] = field(default_factory=list)
+
+    def growth(self, depth: int) -> Growth:
+        assert depth >= 1
+        return Growth((self.width,) * self.steps, self.nodes, self.rates)
+
+    def observe(self, hit: int | None, count: int) -> None:
+        self.seen.append((hit, count))
+
+
+@dataclass
 class FakeCache:
-    """KV as the tokens it was computed from."""
+    """KV as the tokens it was computed from; each entry knows the text it was computed after."""
 
     engine: FakeEngine
     reserve: int
     tokens: list[int] = field(default_factory=list)
     rolled_back: int = 0
+    base: int | None = None
+    parents: list[int] = field(default_factory=list)
 
     @property
     def length(self) -> int:
@@ -43,8 +64,55 @@ class FakeCache:
 
     def rollback(self, length: int) -> None:
         assert length <= self.length
+        assert self.base is None or length == self.length, "a tree is cut"
         self.rolled_back += self.length - length
         del self.tokens[length:]
+
+    def append(self, segment: Segment, index: int) -> list[int]:
+        """One token of a segment; the text it ends."""
+        token = segment.token_ids[index]
+        if segment.parents is None:
+            assert self.base is None, "a tree is unresolved"
+            self.tokens.append(token)
+            return list(self.tokens)
+        if self.base is None:
+            self.base = self.length if segment.base is None else segment.base
+            self.parents = list(range(-1, self.length - self.base - 1))
+        assert segment.base in (None, self.base)
+        assert -1 <= segment.parents[index] < len(self.parents)
+        self.parents.append(segment.parents[index])
+        self.tokens.append(token)
+        return self.text_at(len(self.parents) - 1)
+
+    def text_at(self, node: int) -> list[int]:
+        """The text that a node of the tree ends."""
+        assert self.base is not None
+        path = []
+        while node >= 0:
+            path.append(self.tokens[self.base + node])
+            node = self.parents[node]
+        return [*self.tokens[: self.base], *path[::-1]]
+
+    def keep_path(self, base: int, path: Sequence[int]) -> None:
+        self._keep(base, path, ())
+        self.base, self.parents = None, []
+
+    def keep_branch(self, base: int, path: Sequence[int]) -> None:
+        index = {path[-1] if path else -1: -1}
+        for node, parent in enumerate(self.parents):
+            if parent in index:
+                index[node] = len(index) - 1
+        below = list(index)[1:]
+        parents = [index[self.parents[node]] for node in below]
+        self._keep(base, path, below)
+        self.base, self.parents = (base + len(path), parents) if below else (None, [])
+
+    def _keep(self, base: int, path: Sequence[int], below: Sequence[int]) -> None:
+        if self.base is None:
+            self.base, self.parents = base, list(range(-1, self.length - base - 1))
+        assert base == self.base
+        assert [self.parents[node] for node in path] == [-1, *path][: len(path)]
+        self.tokens[base:] = [self.tokens[base + node] for node in (*path, *below)]
 
     def free(self) -> None:
         self.engine.kv_tokens_used -= self.reserve
@@ -82,10 +150,10 @@ class FakeEngine:
 
     def _run(self, segment: Any) -> Tensor:
         rows = []
-        for index, token in enumerate(segment.token_ids):
-            segment.cache.tokens.append(token)
+        for index in range(len(segment.token_ids)):
+            text = segment.cache.append(segment, index)
             if index >= segment.logits_from:
-                rows.append(self.logits(segment.cache.tokens))
+                rows.append(self.logits(text))
         assert segment.cache.length <= max(segment.cache.reserve, 1)
         return torch.stack(rows) if rows else torch.empty(0, VOCAB)
 
@@ -104,13 +172,29 @@ class FakeEngine:
         return text[-count:]
 
 
-class Harness:
-    """A core with one model drafter, and what it emitted."""
+class SoftEngine(FakeEngine):
+    """The same with three look-ahead embeddings, whose ids its logits depend on like any."""
 
-    def __init__(self, engine: Any, step_tokens: int = 64, q_top: int = 64) -> None:
+    soft_ids = range(VOCAB, VOCAB + 3)
+
+    def ahead(self, text: Sequence[int], steps: int) -> list[Tensor]:
+        """Logits of the text's last row and of `steps` look-ahead rows behind it."""
+        return [self.logits([*text, *self.soft_ids[:step]]) for step in range(steps + 1)]
+
+
+class Harness:
+    """A core with one drafter (`model`, if none is given), and what it emitted."""
+
+    def __init__(
+        self,
+        engine: Any,
+        step_tokens: int = 64,
+        q_top: int = 64,
+        drafter: ModelDrafter | None = None,
+    ) -> None:
         self.engine = engine
         self.events: list[DrafterEvent] = []
-        self.drafter = ModelDrafter(engine, step_tokens=step_tokens, q_top=q_top)
+        self.drafter = drafter or ModelDrafter(engine, step_tokens=step_tokens, q_top=q_top)
         self.core = DrafterCore(
             {"model": self.drafter}, emit=lambda _, event: self.events.append(event), worker_id="m"
         )
@@ -143,6 +227,30 @@ class Harness:
         drafts = [event for event in self.events if isinstance(event, Draft)]
         self.events.clear()
         return drafts
+
+
+def followed(
+    harness: Harness, moves: Sequence[tuple[int, int, Sequence[int], bool]]
+) -> Iterator[tuple[list[int], Draft]]:
+    """Every draft of session `s`, opened on three tokens, with the text before it.
+
+    A move: steps, drafted tokens to commit, others behind them, and whether the epoch
+    goes on. KV is a prefix of the text after each step and commit.
+    """
+    session, cache = harness.core._entries[0, "s"].session, harness.engine.caches[0]
+    epoch = 1
+    for steps, agreed, other, bump in moves:
+        for _ in range(steps):
+            before = list(session.text)
+            harness.core.step()
+            for draft in harness.take():
+                assert draft.prefix_hash == extend_hash(EMPTY_HASH, before[3:])
+                yield before, draft
+            assert cache.tokens == session.text[: cache.length]
+        tail = session.text[3 + session.committed_length :]
+        epoch += bump
+        harness.commit("s", session.committed_length, [*tail[:agreed], *other], epoch)
+        assert cache.tokens == session.text[: cache.length]
 
 
 def tokens_of(drafts: Sequence[Draft], session: str = "s") -> list[int]:

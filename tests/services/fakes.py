@@ -17,7 +17,10 @@ class FakeCore:
         self.gate = threading.Event()
         self.gate.set()
 
-    def handle(self, link, command):
+    def patience(self):
+        return 0.0
+
+    def handle(self, link, command, arrived=0.0):
         self.handled.append((link, command))
         match command:
             case t.OpenVerify(session=session, epoch=epoch):

@@ -9,7 +9,7 @@ from paceline.v1 import verifier_pb2_grpc
 from services.common import types as t
 from services.common import wire
 from services.common.host import WorkerHost
-from services.common.serving import ServingOptions, open_channel, serve_worker
+from services.common.serving import Served, ServingOptions, open_channel, serve_worker
 from tests.services.fakes import FakeCore
 
 HELLO = t.LinkHello("o1")
@@ -38,9 +38,7 @@ class Worker:
     async def serve(self, options, bundle):
         return await serve_worker(
             options,
-            self.host,
-            t.WorkerDescription("w1", self.role, methods=("ngram",)),
-            bundle,
+            Served(self.host, t.WorkerDescription("w1", self.role, methods=("ngram",)), bundle),
             on_ready=self.address.set_result,
             on_drain=self.drained.append,
             stop=self.stop,

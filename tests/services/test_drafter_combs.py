@@ -133,7 +133,7 @@ def test_the_children_of_a_coupled_node_begin_with_the_chain_it_would_draft() ->
     [
         ({"window": 7}, 7, 3),
         ({"window": 60, "num_candidates": 10}, 25, 10),
-        ({"window": 60, "num_candidates": 1000}, 21, 12),
+        ({"window": 60, "num_candidates": 64}, 21, 12),
         ({"sampling": ResolvedSampling(max_tokens=2)}, 2, 3),
         ({"prompt": [1] * 28}, 3, 3),
     ],

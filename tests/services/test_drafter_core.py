@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -47,6 +47,8 @@ class Counting:
         self.kv: dict[SessionKey, list[int]] = {}
         self.batches: list[int] = []
         self.broken: set[str] = set()
+        self.moments: list[list[SessionKey]] = []
+        self.work = 0
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         return worker
@@ -73,6 +75,10 @@ class Counting:
         if any(ask.key[1] in self.broken for ask in asks):
             raise RuntimeError("secret tokens 1 2 3")
         return [self._propose(ask) for ask in asks]
+
+    def idle(self, asks: Iterable[Ask]) -> bool:
+        self.moments.append([ask.key for ask in asks])
+        return len(self.moments) < self.work
 
     def _propose(self, ask: Ask) -> Proposed:
         kv = self.kv[ask.key]
@@ -192,13 +198,13 @@ def test_an_open_of_a_lower_epoch_is_ignored() -> None:
     assert harness.run()[0].epoch == 3
 
 
-def test_sessions_step_together_and_share_the_time() -> None:
+def test_sessions_step_together_and_each_of_them_waits_for_the_whole_step() -> None:
     harness = Harness()
     harness.send(opening("a"), opening("b"))
     harness.core.step()
     drafts = [event for _, event in harness.take()]
     assert harness.method.batches == [2]
-    assert [draft.draft_ms for draft in drafts] == pytest.approx([0.5, 0.5])  # type: ignore[union-attr]
+    assert [draft.draft_ms for draft in drafts] == pytest.approx([1.0, 1.0])  # type: ignore[union-attr]
 
 
 def test_each_step_is_told_to_whoever_traces() -> None:
@@ -222,6 +228,22 @@ def test_links_do_not_share_sessions_and_a_broken_one_frees_only_its_own() -> No
     assert list(harness.method.kv) == [(2, "s")]
     harness.core.step()
     assert [link for link, _ in harness.take()] == [2]
+
+
+def test_a_method_gets_the_moments_in_which_nobody_waits_for_a_draft() -> None:
+    harness = Harness()
+    harness.send(opening(), opening("other", window=0))
+    for _ in range(4):
+        assert harness.core.step()
+        assert harness.method.moments == []
+    harness.method.work = 3
+    before = harness.core.progress()
+    assert [harness.core.step() for _ in range(3)] == [True, True, False]
+    assert harness.method.moments == [[(0, "s"), (0, "other")]] * 3
+    assert harness.core.progress() == before
+    harness.send(CommitDraft("s", 1, 0, (2,)))
+    assert harness.core.step(), "a commit comes first"
+    assert len(harness.method.moments) == 3
 
 
 def test_a_closed_session_is_gone_and_closing_twice_is_fine() -> None:
@@ -356,3 +378,17 @@ def test_no_sequence_of_commands_raises_or_never_rests(moves: list[tuple[int, An
             harness.core.step()
     harness.run()
     assert len(harness.method.kv) == harness.core.progress().sessions
+
+
+def test_the_kv_of_methods_on_one_engine_counts_once() -> None:
+    engine = object()
+
+    class Sharing(Counting):
+        def usage(self) -> KVUsage:
+            return KVUsage(7, 50, engine)
+
+    core = DrafterCore(
+        {"a": Sharing(), "b": Sharing(), "c": Counting()}, emit=lambda *_: None, worker_id="d"
+    )
+    assert core.progress().kv_tokens_capacity == 50 + 100
+    assert core.progress().kv_tokens_used == 7

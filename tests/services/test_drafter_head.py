@@ -104,7 +104,7 @@ def drafts_of(
     harness.open("s", PROMPT, window=12, seed=11, **options)
     drafts = harness.run()
     harness.commit("s", 0, [41, *tokens_of(drafts)[:2]], epoch=2)
-    return [replace(draft, draft_ms=0.0) for draft in (*drafts, *harness.run())]
+    return [draft._replace(draft_ms=0.0) for draft in (*drafts, *harness.run())]
 
 
 @pytest.mark.parametrize("count", [1, 3])

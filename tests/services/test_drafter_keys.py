@@ -25,7 +25,9 @@ from services.common.types import (
     VerifyMode,
     extend_hash,
 )
-from tests.services.drafter_kit import VOCAB, FakeEngine, Harness
+from services.drafter.lookahead import LookaheadDrafter
+from services.drafter.model import ModelDrafter
+from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, SoftEngine
 
 LAW = ResolvedSampling(max_tokens=200, presence_penalty=0.3)
 
@@ -208,11 +210,17 @@ HOSTILE = st.lists(
 
 
 @settings(max_examples=80, deadline=None)
-@given(HOSTILE, st.integers(1, 3), st.sampled_from([VerifyMode.STANDARD, VerifyMode.BLOCK]))
+@given(
+    HOSTILE,
+    st.integers(1, 3),
+    st.sampled_from([VerifyMode.STANDARD, VerifyMode.BLOCK]),
+    st.sampled_from([(FakeEngine, ModelDrafter), (SoftEngine, LookaheadDrafter)]),
+)
 def test_no_key_is_drawn_twice_even_where_the_epoch_should_have_moved(
-    moves: list[tuple[str, int]], candidates: int, mode: VerifyMode
+    moves: list[tuple[str, int]], candidates: int, mode: VerifyMode, drafter: tuple[Any, Any]
 ) -> None:
-    harness = Harness(FakeEngine())
+    engine, method = drafter
+    harness = Harness(own := engine(), drafter=method(own))
     with recorded() as keys:
         harness.open("s", [1, 2, 3], mode=mode, num_candidates=candidates, sampling=LAW, window=4)
         session, epoch = harness.core._entries[0, "s"].session, 1

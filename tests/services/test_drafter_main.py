@@ -46,18 +46,42 @@ def test_without_a_model_the_method_is_ngram_and_with_one_it_is_model() -> None:
     assert DrafterSettings(draft="m", method="ngram, model").method_names == ("ngram", "model")
 
 
+def test_with_look_ahead_embeddings_the_method_is_lookahead() -> None:
+    assert DrafterSettings(lookahead="f").method_names == ("lookahead",)
+    assert DrafterSettings(lookahead="f", draft="m").method_names == ("model", "lookahead")
+
+
 @pytest.mark.parametrize(
     ("values", "named"),
     [
         ({"method": "model"}, "draft"),
+        ({"method": "graph"}, "draft"),
         ({"method": "ngram", "draft": "m"}, "draft"),
+        ({"method": "graph", "draft": "m", "graph_repeat": -2}, "graph_repeat"),
+        ({"method": "graph", "draft": "m", "graph_nodes": 0}, "graph_nodes"),
+        ({"method": "graph", "draft": "m", "graph_sibling_share": 1.5}, "graph_sibling_share"),
+        ({"tree_nodes": 257}, "tree_nodes"),
+        ({"tree": "bush"}, "tree"),
+        ({"tree_level_cost": -0.1}, "tree_level_cost"),
         ({"draft_base": "m"}, "draft_base"),
+        ({"method": "skip"}, "target"),
+        ({"target": "m", "skip_mask": "mask.json"}, "skip_mask"),
+        ({"method": "skip", "target": "m", "skip_threshold": 1.5}, "skip_threshold"),
+        ({"skip_search": True}, "skip_search"),
+        ({"method": "skip", "target": "m", "skip_share": 1.0}, "skip_share"),
+        ({"method": "lookahead"}, "lookahead: the method lookahead needs"),
+        ({"method": "ngram", "lookahead": "f"}, "lookahead: f is given"),
         ({"ngram_min": 5, "ngram_max": 4}, "ngram_min"),
         ({"port": 70000}, "port"),
         ({"dtype": "int4"}, "dtype"),
         ({"max_window": 0}, "max_window"),
         ({"q_top": 0}, "q_top"),
         ({"q_top": 1025}, "q_top"),
+        ({"lengthen": 2}, "lengthen"),
+        ({"lengthen": -1, "method": "ngram,model", "draft": "m"}, "lengthen"),
+        ({"draft": "m", "phrase_redis": "redis://here"}, "phrase_redis"),
+        ({"phrase_length": 0}, "phrase_length"),
+        ({"phrases": 0}, "phrases"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(values: dict[str, Any], named: str) -> None:
@@ -77,12 +101,27 @@ def test_two_drafters_left_unnamed_have_different_names() -> None:
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(StartError, match="'oracle' is unknown; there is model, ngram"):
+    with pytest.raises(
+        StartError, match="'oracle' is unknown; there is model, skip, lookahead, graph, ngram"
+    ):
         build(DrafterSettings(method="oracle"))
 
 
+def test_the_pool_of_phrases_has_the_limits_of_the_settings() -> None:
+    from services.drafter.ngram import NgramDrafter
+
+    (drafter,) = build(DrafterSettings(phrases=5, phrases_per_tenant=3)).values()
+    assert isinstance(drafter, NgramDrafter)
+    assert (drafter._pool.limits.capacity, drafter._pool.limits.per_scope) == (5, 3)
+
+
+def test_phrases_in_no_redis_stop_the_start() -> None:
+    with pytest.raises(StartError, match="is not usable"):
+        build(DrafterSettings(phrase_redis="nonsense"))
+
+
 def test_every_method_has_a_name_that_can_be_asked_for() -> None:
-    assert set(METHODS) == {"model", "ngram"}
+    assert set(METHODS) == {"model", "skip", "lookahead", "graph", "ngram"}
 
 
 def test_a_model_is_loaded_from_a_folder(tmp_path: Path) -> None:
@@ -101,6 +140,101 @@ def test_a_model_is_loaded_from_a_folder(tmp_path: Path) -> None:
     assert worker.vocab_size == VOCAB_SIZE
     assert worker.model_fingerprint
     assert worker.tokenizer_fingerprint
+
+
+def test_the_target_is_loaded_with_its_mask_and_thresholds(tmp_path: Path) -> None:
+    from services.common.engine.loading import weights_digest
+    from services.common.engine.skipping import MaskFile, SkipMask, write_mask
+    from services.drafter.exits import Exit
+    from services.drafter.skip import SkipDrafter
+    from tests.models import tiny_model_folder
+
+    folder = str(tiny_model_folder(tmp_path))
+    mask, path = SkipMask.of(2, attention=[1]), tmp_path / "mask.json"
+    write_mask(path, MaskFile(mask, "tiny", weights_digest(folder, tmp_path)))
+    common = {"method": "skip", "target": folder, "cache_dir": tmp_path, "threads": 1}
+    settings = DrafterSettings(
+        **common, skip_mask=path, skip_threshold=0.3, skip_adaptive=False, q_top=3
+    )
+    (drafter,) = build(settings).values()
+    assert isinstance(drafter, SkipDrafter)
+    assert (drafter._mask, drafter._exit_rule) == (mask, Exit(0.3, adaptive=False))
+    assert drafter._q_top == 3
+    assert drafter._trials is None
+
+
+def test_a_search_starts_from_the_mask_with_the_share_of_the_settings(tmp_path: Path) -> None:
+    from services.common.engine.skipping import every_second
+    from services.drafter.skip import SkipDrafter
+    from tests.models import tiny_model_folder
+
+    target = str(tiny_model_folder(tmp_path, num_hidden_layers=6))
+    common = {"method": "skip", "target": target, "cache_dir": tmp_path, "threads": 1}
+    (drafter,) = build(DrafterSettings(**common, skip_search=True, skip_share=0.3)).values()
+    assert isinstance(drafter, SkipDrafter)
+    assert drafter._trials is not None
+    search = drafter._trials._search
+    search.look_at(0)
+    assert search.propose() == drafter._mask == every_second(6)
+    search.note(every_second(6), 0.5)
+    candidate = search.propose()
+    assert len(candidate.attention) + len(candidate.mlp) == 2, "0.3 of eight"
+    with pytest.raises(StartError, match=r"skip_share: 0\.1 of the 8 sub-layers"):
+        build(DrafterSettings(**common, skip_search=True, skip_share=0.1))
+
+
+def test_a_mask_for_another_model_stops_the_start_before_weights_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from services.common.engine import Engine
+    from services.common.engine.skipping import MaskFile, SkipMask, write_mask
+    from tests.models import tiny_model_folder
+
+    monkeypatch.setattr(Engine, "load", lambda spec: pytest.fail("weights were read"))
+    path = tmp_path / "mask.json"
+    write_mask(path, MaskFile(SkipMask.of(2, attention=[1]), "another", "d" * 64))
+    target = str(tiny_model_folder(tmp_path))
+    settings = DrafterSettings(method="skip", target=target, skip_mask=path, cache_dir=tmp_path)
+    with pytest.raises(StartError, match=r"is for another \(weights dddddddddddd\), but"):
+        build(settings)
+
+
+def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from services.common.engine.skipping import every_second
+    from services.drafter.skip import SkipDrafter
+    from tests.models import tiny_model_folder
+
+    target = str(tiny_model_folder(tmp_path, num_hidden_layers=4))
+    settings = DrafterSettings(method="skip", target=target, cache_dir=tmp_path, threads=1)
+    (drafter,) = build(settings).values()
+    assert isinstance(drafter, SkipDrafter)
+    assert drafter._mask == every_second(4)
+    assert "`paceline tune-skip` finds a better set" in caplog.text
+
+
+def test_graphs_and_trees_take_their_own_numbers(tmp_path: Path) -> None:
+    import torch
+
+    from services.common.types import VerifyMode
+    from services.drafter.draft_graph import GraphRules
+    from services.drafter.graph import GraphDrafter
+    from services.drafter.model import ModelDrafter
+    from tests.models import tiny_model_folder
+
+    torch.set_num_threads(1)
+    values: dict[str, Any] = {"draft": str(tiny_model_folder(tmp_path)), "cache_dir": tmp_path}
+    values |= {"method": "graph,model", "threads": 1, "tree_nodes": 3, "tree_level_cost": 0.0}
+    graph, model = build(DrafterSettings(**values, graph_nodes=9, graph_repeat=-1)).values()
+    assert isinstance(graph, GraphDrafter)
+    assert graph._engine is model._engine  # type: ignore[attr-defined]
+    assert graph._rules == GraphRules(max_nodes=9, repeat=None)
+    assert isinstance(model, ModelDrafter)
+    assert model._plans[VerifyMode.GREEDY].growth(8).nodes == 3
+    (comb,) = build(DrafterSettings(**{**values, "method": "model"}, tree="comb")).values()
+    assert isinstance(comb, ModelDrafter)
+    assert comb._plans == {}
 
 
 def test_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
@@ -125,6 +259,49 @@ def test_a_distilled_drafter_is_loaded_from_its_folder_and_its_moved_base(tmp_pa
     worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
     assert worker.vocab_size == VOCAB_SIZE
     assert worker.tokenizer_fingerprint
+
+
+def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_for(
+    tmp_path: Path,
+) -> None:
+    import torch
+
+    from services.common.engine.loading import weights_digest
+    from services.common.engine.lookahead import Lookahead, save_lookahead
+    from services.drafter.lookahead import LookaheadDrafter
+    from tests.models import VOCAB_SIZE, tiny_model_folder
+
+    torch.set_num_threads(1)
+    base, file = tiny_model_folder(tmp_path), tmp_path / "x.safetensors"
+    save_lookahead(
+        file, Lookahead(torch.ones(3, 64), str(base), weights_digest(str(base), tmp_path))
+    )
+    options = {"lookahead": str(file), "cache_dir": tmp_path, "threads": 1}
+    (drafter,) = build(DrafterSettings(**options)).values()
+    assert isinstance(drafter, LookaheadDrafter)
+    worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
+    assert (worker.model, worker.vocab_size) == (str(base), VOCAB_SIZE)
+
+    moved = base.rename(tmp_path / "elsewhere")
+    build(DrafterSettings(target=str(moved), **options))
+    other = tiny_model_folder(tmp_path, seed=1)
+    with pytest.raises(StartError, match="has other weights"):
+        build(DrafterSettings(target=str(other), **options))
+
+
+def test_look_ahead_embeddings_of_another_width_stop_the_start(tmp_path: Path) -> None:
+    import torch
+
+    from services.common.engine.loading import weights_digest
+    from services.common.engine.lookahead import Lookahead, save_lookahead
+    from tests.models import tiny_model_folder
+
+    base, file = tiny_model_folder(tmp_path), tmp_path / "x.safetensors"
+    save_lookahead(
+        file, Lookahead(torch.ones(3, 65), str(base), weights_digest(str(base), tmp_path))
+    )
+    with pytest.raises(StartError, match=r"are \[3, 65\], but the model's are 64 wide"):
+        build(DrafterSettings(lookahead=str(file), cache_dir=tmp_path, threads=1))
 
 
 # --- a real process, with torch and numpy out of reach ------------------------------

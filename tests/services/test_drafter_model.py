@@ -13,7 +13,6 @@ from torch import Tensor
 from services.common.engine import Engine, ModelSpec, Segment
 from services.common.engine.sampling import RowContext, choose
 from services.common.types import (
-    EMPTY_HASH,
     CloseDraft,
     Draft,
     FailureReason,
@@ -22,11 +21,10 @@ from services.common.types import (
     SessionFailed,
     VerifyMode,
     WorkerDescription,
-    extend_hash,
 )
 from services.drafter.model import ModelDrafter
 from tests.models import tiny_model
-from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
+from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, followed, tokens_of
 
 MOVES = st.lists(
     st.tuples(
@@ -80,20 +78,8 @@ def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data: st.Dat
     engine = FakeEngine()
     harness = Harness(engine, step_tokens=data.draw(st.integers(1, 8)))
     harness.open("s", [1, 2, 3], window=data.draw(st.integers(1, 5)))
-    session = harness.core._entries[0, "s"].session
-    epoch = 1
-    for steps, agreed, other, bump in data.draw(MOVES):
-        for _ in range(steps):
-            before = list(session.text)
-            harness.core.step()
-            for draft in harness.take():
-                assert draft.prefix_hash == extend_hash(EMPTY_HASH, before[3:])
-                assert all(token == engine.greedy(before) for token in draft.tree.token_ids)
-            assert engine.caches[0].tokens == session.text[: engine.caches[0].length]
-        tail = session.text[3 + session.committed_length :]
-        epoch += bump
-        harness.commit("s", session.committed_length, [*tail[:agreed], *other], epoch)
-        assert engine.caches[0].tokens == session.text[: engine.caches[0].length]
+    for before, draft in followed(harness, data.draw(MOVES)):
+        assert all(token == engine.greedy(before) for token in draft.tree.token_ids)
 
 
 def test_the_target_as_its_own_drafter_is_never_rolled_back() -> None:

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import threading
+import time
 
 import pytest
 
 from services.common import types as t
+from services.common.core_thread import CoreThread
 from services.common.errors import NoWorker
 from services.common.host import WorkerHost
 from tests.services.fakes import FakeCore, block, open_verify
@@ -189,6 +191,102 @@ async def test_a_crash_wakes_who_waits_for_room(host, cores):
         await many
 
 
+class PatientCore(FakeCore):
+    """Waits, while fewer than `wanted` blocks wait; `asked` counts how often it was asked."""
+
+    def __init__(self, emit, wanted=2, seconds=3600.0):
+        super().__init__(emit)
+        self.wanted, self.seconds = wanted, seconds
+        self.asked = 0
+        self.batches = []
+
+    def patience(self):
+        self.asked += 1
+        return self.seconds if 0 < len(self.waiting) < self.wanted else 0.0
+
+    def step(self):
+        self.batches += [len(self.waiting)] if self.waiting else []
+        return super().step()
+
+
+@pytest.fixture
+async def patient():
+    host = WorkerHost(PatientCore)
+    host.start()
+    yield host
+    await host.stop()
+
+
+async def test_commands_that_come_while_the_core_waits_are_in_its_next_step(patient):
+    core, sink = patient._core, Sink()
+    link = patient.open_link(sink)
+    await patient.submit(link, [open_verify("a"), open_verify("b"), block(session="a")])
+    await eventually(lambda: core.waiting)
+    asked = core.asked
+    await asyncio.sleep(0.05)
+    assert core.asked - asked <= 1, "a waiting core is left alone"
+    assert core.batches == []
+    await patient.submit(link, [block(session="b")])
+    await sink.until(4)
+    assert core.batches == [2]
+
+
+async def test_progress_and_events_do_not_wait_for_the_step_that_waits(patient):
+    sink = Sink()
+    link = patient.open_link(sink)
+    await patient.submit(link, [open_verify("a"), block(session="a")])
+    await sink.until(1)
+    await eventually(lambda: patient.progress() == t.Progress(0, 1, 1))
+    await patient.submit(link, [open_verify("late")])
+    await sink.until(2)
+
+
+async def test_a_core_is_asked_again_when_its_patience_is_over(patient):
+    core, sink = patient._core, Sink()
+    core.seconds = 0.01
+    link = patient.open_link(sink)
+    await patient.submit(link, [open_verify("a"), block(session="a")])
+    await eventually(lambda: core.asked > 5)
+    assert core.batches == []
+    core.wanted = 1
+    await sink.until(2)
+
+
+async def test_a_link_that_ends_while_the_core_waits_frees_its_sessions(patient):
+    core = patient._core
+    link = patient.open_link(Sink())
+    await patient.submit(link, [open_verify("a"), block(session="a")])
+    await eventually(lambda: core.waiting)
+    patient.close_link(link)
+    await eventually(lambda: not core.sessions)
+
+
+async def test_stop_does_not_wait_for_a_core_that_waits(patient):
+    core = patient._core
+    await patient.submit(patient.open_link(Sink()), [open_verify("a"), block(session="a")])
+    await eventually(lambda: core.waiting)
+    async with asyncio.timeout(4):
+        await patient.stop(timeout=3600)
+    assert not patient._thread.alive
+
+
+async def test_a_command_arrives_when_it_is_submitted_and_not_when_a_step_lets_it_in(host, cores):
+    arrivals = []
+    core = cores[0]
+    handle = core.handle
+    core.handle = lambda *a: (arrivals.append(a[2]), handle(*a))[1]
+    core.gate.clear()
+    link = host.open_link(Sink())
+    await host.submit(link, [open_verify()])
+    await eventually(lambda: arrivals)
+    await host.submit(link, [block()])
+    submitted = time.perf_counter()
+    await asyncio.sleep(0.01)
+    core.gate.set()
+    await eventually(lambda: len(arrivals) == 2)
+    assert arrivals[0] < arrivals[1] <= submitted
+
+
 async def test_stop_ends_the_thread_and_the_links(cores):
     host = WorkerHost(FakeCore)
     host.start()
@@ -196,4 +294,87 @@ async def test_stop_ends_the_thread_and_the_links(cores):
     host.open_link(sink)
     await host.stop()
     assert sink.closed == [None]
-    assert not host._thread.is_alive()
+    assert not host._thread.alive
+
+
+class Shared:
+    """Two hosts in one thread."""
+
+    def __init__(self):
+        self.thread = CoreThread()
+        self.cores = []
+        self.hosts = [WorkerHost(self.make, thread=self.thread) for _ in range(2)]
+        for host in self.hosts:
+            host.start()
+
+    def make(self, emit):
+        self.cores.append(FakeCore(emit))
+        return self.cores[-1]
+
+    async def answered(self, host, *commands):
+        sink = Sink()
+        await host.submit(host.open_link(sink), commands)
+        await sink.until(len(commands))
+
+    async def stop(self):
+        for host in self.hosts:
+            await host.stop()
+
+
+@pytest.fixture
+async def shared():
+    shared = Shared()
+    yield shared
+    await shared.stop()
+
+
+async def test_hosts_that_share_a_thread_never_step_at_the_same_time(shared):
+    threads, inside, together = set(), [], []
+
+    def watched(step):
+        def stepping():
+            threads.add(threading.get_ident())
+            inside.append(1)
+            together.append(len(inside))
+            done = step()
+            inside.pop()
+            return done
+
+        return stepping
+
+    for core in shared.cores:
+        core.step = watched(core.step)
+    blocks = [block(round=n) for n in range(1, 51)]
+    await asyncio.gather(*(shared.answered(host, open_verify(), *blocks) for host in shared.hosts))
+    assert len(threads) == 1
+    assert set(together) == {1}
+
+
+async def test_one_that_waits_for_more_does_not_keep_the_other(shared):
+    first, second = shared.hosts
+    patient = shared.cores[0]
+    patient.patience = lambda: 3600.0 if patient.waiting else 0.0
+    await first.submit(first.open_link(Sink()), [open_verify(), block()])
+    await eventually(lambda: patient.waiting)
+    await shared.answered(second, open_verify(), *[block(round=n) for n in range(1, 9)])
+    assert patient.waiting
+
+
+async def test_one_of_them_stops_and_the_other_goes_on(shared):
+    first, second = shared.hosts
+    await first.stop()
+    await shared.answered(second, open_verify(), block(round=1))
+    assert shared.thread.alive
+    await second.stop()
+    assert not shared.thread.alive
+
+
+async def test_they_fail_together(shared, caplog):
+    first, second = shared.hosts
+    sink = Sink()
+    second.open_link(sink)
+    with caplog.at_level(logging.ERROR):
+        await first.submit(first.open_link(Sink()), [open_verify(), block(666)])
+        assert str(await second.failure()) == "the core is broken"
+    await eventually(lambda: sink.closed)
+    assert isinstance(sink.closed[0], NoWorker)

@@ -114,12 +114,12 @@ async def test_a_bad_message_ends_its_own_link_only():
         await ours.send(open_verify("a"))
         await theirs.send(open_verify("b"))
         await ours.receive(t.VerifyOpened)
-        bad = types_pb2.DraftTree(token_ids=[1], parents=[5], proposal=types_pb2.PROPOSAL_ONE_HOT)
+        bad = types_pb2.DraftTree(token_ids=[1])
         command = verifier_pb2.VerifierCommand(verify=verifier_pb2.Verify(session_id="a", tree=bad))
         await ours.call.write(verifier_pb2.VerifierServiceLinkRequest(commands=[command]))
         code, message = await ours.ended()
         assert code is grpc.StatusCode.INVALID_ARGUMENT
-        assert "topological" in message
+        assert "tree.proposal" in message
         await theirs.send(block(7, session="b"))
         assert (await theirs.receive(t.Verdict))[0].token_ids == (7,)
         assert {session for _, session in served.core.sessions} == {"b"}

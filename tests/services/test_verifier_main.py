@@ -43,6 +43,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"target": "m", "threads": 0}, "threads"),
         ({"target": "m", "max_step_tokens": 0}, "max_step_tokens"),
         ({"target": "m", "target_step_ms": 0}, "target_step_ms"),
+        ({"target": "m", "gather_ms": -1}, "gather_ms"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(values: dict[str, Any], named: str) -> None:

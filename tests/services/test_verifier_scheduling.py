@@ -13,7 +13,6 @@ from tests.services.verifier_bench import (
     Table,
     block,
     opening,
-    replace,
     target_text,
 )
 
@@ -232,7 +231,7 @@ def test_tracing_learns_each_sessions_part_of_a_step():
         ("a", "prefill", 4),
         ("b", "prefill", 4),
     }
-    ask = replace(block(1, 0, [1, 2], session="a"), traceparent="t-1")
+    ask = block(1, 0, [1, 2], session="a")._replace(traceparent="t-1")
     table.run(ask, block(1, 0, session="b"), block(2, 9, session="b"))
     entries = {own.session: own for own in records[-1].entries}
     assert (entries["a"].round, entries["a"].tokens, entries["a"].traceparent) == (1, 2, "t-1")

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import struct
 
 import pytest
@@ -86,7 +87,7 @@ def test_every_record_of_the_links_has_a_strategy():
     for record in drawn:
         arm = next(arm for arm in arms if arm.name == record.__name__)
         renamed = {"session": "session_id"}
-        names = {renamed.get(f.name, f.name) for f in dataclasses.fields(record)}
+        names = {renamed.get(name, name) for name in inspect.signature(record).parameters}
         assert names == {field.name for field in arm.fields}
 
 
@@ -173,9 +174,6 @@ def test_an_open_without_sampling_is_refused():
         (_open(session_id=""), "session_id is empty"),
         (_verify(proposal=0), "tree.proposal"),
         (_verify(proposal=77), "tree.proposal"),
-        (_verify(token_ids=[1, 2], parents=[-1]), "1 parents for 2 tokens"),
-        (_verify(token_ids=[1, 2], parents=[-1, 1]), "topological"),
-        (_verify(token_ids=[1], parents=[-2]), "topological"),
         (_verify(q=[types_pb2.SparseRow(token_ids=[1], dtype=1)]), "0 bytes for 1 values"),
         (_verify(q=[types_pb2.SparseRow(token_ids=[1], dtype=9)]), "unknown dtype 9"),
     ],
@@ -183,6 +181,12 @@ def test_an_open_without_sampling_is_refused():
 def test_a_broken_command_is_refused_by_name(message, complaint):
     with pytest.raises(ProtocolError, match=complaint):
         wire.decode_verifier_command(message)
+
+
+@pytest.mark.parametrize("parents", [(-1,), (-1, 1), (-2, 0), (5, 6, 7)])
+def test_parents_that_make_no_tree_arrive_for_the_receiver_to_refuse_one_session(parents):
+    message = _verify(token_ids=[1, 2], parents=parents)
+    assert wire.decode_verifier_command(message).tree.parents == parents
 
 
 @pytest.mark.parametrize(
@@ -211,3 +215,26 @@ def test_half_floats_and_brain_floats_decode():
     brains = b"".join(struct.pack("<f", value)[2:] for value in values)
     assert decode_floats(halves, 3, "q", types_pb2.D_TYPE_FLOAT16) == values
     assert decode_floats(brains, 3, "q", types_pb2.D_TYPE_BFLOAT16) == values
+
+
+OPENING = t.OpenVerify("s", 1, 1, (1,), (), t.VerifyMode.GREEDY, t.ResolvedSampling(), 0, 4)
+
+
+def test_a_batch_too_large_for_one_message_leaves_in_several_and_in_order():
+    length = wire.MESSAGE_BYTES // 8
+    batch = [
+        dataclasses.replace(OPENING, session=f"s{n}", prompt=(40_000,) * length) for n in range(5)
+    ]
+    messages = list(wire.in_messages(wire.VERIFIER_LINK.encode_request, batch))
+    assert 1 < len(messages) < len(batch)
+    assert all(message.ByteSize() <= wire.MESSAGE_BYTES for message in messages)
+    decoded = [wire.VERIFIER_LINK.decode_request(resent(message))[1] for message in messages]
+    assert [command for each in decoded for command in each] == batch
+
+
+def test_what_is_too_large_alone_leaves_alone():
+    large = dataclasses.replace(OPENING, prompt=(40_000,) * (wire.MESSAGE_BYTES // 2))
+    small = t.CloseVerify("s")
+    messages = list(wire.in_messages(wire.VERIFIER_LINK.encode_request, [small, large, small]))
+    sizes = [len(wire.VERIFIER_LINK.decode_request(message)[1]) for message in messages]
+    assert sizes == [1, 1, 1]

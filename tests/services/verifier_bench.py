@@ -16,7 +16,8 @@ from services.common.types import (
     VerifyMode,
     VerifyOpened,
 )
-from services.verifier.core import VerifierCore, VerifierOptions
+from services.verifier.core import VerifierCore
+from services.verifier.options import VerifierOptions
 from tests.services.fake_engine import FakeEngine, law
 
 GREEDY, COUPLED = VerifyMode.GREEDY, VerifyMode.COUPLED

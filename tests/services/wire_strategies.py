@@ -7,7 +7,8 @@ from services.common import types as t
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 f32 = st.floats(width=32, allow_nan=False)
-names = st.text(min_size=1, max_size=20)
+durations = st.floats(0, 1e8, width=32)
+names = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=20)
 texts = st.text(max_size=20)
 ids = st.lists(u32, max_size=8).map(tuple)
 
@@ -82,7 +83,7 @@ progress = st.builds(
     queued_tokens=u32,
     kv_tokens_used=u64,
     kv_tokens_capacity=u64,
-    step_ms=f32,
+    step_ms=durations,
 )
 draining = st.builds(t.Draining, u32)
 failed = st.builds(
@@ -113,6 +114,8 @@ drafter_commands = st.one_of(
         method=texts,
         options=st.binary(max_size=9),
         vocab_size=u32,
+        phrase_scope=texts,
+        synchronous=st.booleans(),
     ),
     st.builds(t.CommitDraft, session=names, epoch=u32, base_len=u32, token_ids=ids),
     st.builds(t.CloseDraft, names),
@@ -129,7 +132,7 @@ drafter_events = st.one_of(
         prefix_hash=u64,
         tree=trees(),
         final=st.booleans(),
-        draft_ms=f32,
+        draft_ms=durations,
     ),
     progress,
     draining,
@@ -175,9 +178,10 @@ def verdicts(draw):
         discarded=draw(st.booleans()),
         accepted_nodes=draw(st.sampled_from([(), nodes])),
         logprobs=draw(st.sampled_from([(), logprobs])),
-        queue_ms=draw(f32),
-        verify_ms=draw(f32),
+        queue_ms=draw(durations),
+        verify_ms=draw(durations),
         batch_size=draw(u32),
+        batch_rows=draw(u32),
         mode=draw(st.sampled_from(t.VerifyMode)),
         bad_q_rows=draw(u32),
         draft_tokens=draw(u32),
@@ -185,5 +189,5 @@ def verdicts(draw):
 
 
 verifier_events = st.one_of(
-    st.builds(t.VerifyOpened, names, u32, u32, f32), verdicts(), progress, draining, failed
+    st.builds(t.VerifyOpened, names, u32, u32, durations), verdicts(), progress, draining, failed
 )

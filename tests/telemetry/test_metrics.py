@@ -141,10 +141,10 @@ def test_sessions_are_gauged_while_they_live(start):
 
 def test_a_worker_shows_its_steps_and_its_load(start):
     telemetry = start("verifier", metrics_port=0)
-    tracer = StepTracer(telemetry, "verifier")
-    tracer.watch(lambda: Progress(9, 3, 17, 100, 4096, 12.0))
+    tracer = StepTracer(telemetry)
+    tracer.watch({"verifier": lambda: Progress(9, 3, 17, 100, 4096, 12.0)})
     members = (StepEntry("a", "verify", 4, 1, queue_ms=3.0), StepEntry("b", "prefill", 64))
-    tracer.on_step(StepRecord(0, 20_000_000, members))
+    tracer.on_step("verifier")(StepRecord(0, 20_000_000, members))
     tracer.close()
     page = scrape(telemetry)
     assert page.value("paceline_step_duration_seconds_sum", role="verifier") == 0.02
@@ -161,9 +161,9 @@ def test_a_worker_shows_its_steps_and_its_load(start):
 def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, start):
     _, page = run
     worker = start("drafter", metrics_port=0)
-    tracer = StepTracer(worker, "drafter")
-    tracer.watch(Progress)
-    tracer.on_step(StepRecord(0, 1, (StepEntry("a", "draft", 4),)))
+    tracer = StepTracer(worker)
+    tracer.watch({"drafter": Progress})
+    tracer.on_step("drafter")(StepRecord(0, 1, (StepEntry("a", "draft", 4),)))
     tracer.close()
     families = page.families | scrape(worker).families
 

@@ -57,7 +57,7 @@ def test_a_round_says_what_its_record_says_and_has_its_parts(receiver, start):
     got = received(receiver, telemetry)
 
     records = {
-        action.commit.record.index: action.commit.record for action in world.performed(Persist)
+        action.commit.record.round: action.commit.record for action in world.performed(Persist)
     }
     spans = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
     assert spans.keys() == records.keys()
@@ -91,7 +91,7 @@ def test_a_round_and_its_verifying_say_which_rule_was_used(receiver, start):
     got = received(receiver, telemetry)
 
     said = {
-        action.commit.record.index: action.commit.record.mode.name.lower()
+        action.commit.record.round: action.commit.record.mode.name.lower()
         for action in world.performed(Persist)
     }
     assert {*said.values()} == {"standard", "block"}
@@ -108,7 +108,7 @@ def test_unusable_rows_of_q_are_on_their_round(receiver, start):
     got = received(receiver, telemetry)
 
     records = [action.commit.record for action in world.performed(Persist)]
-    bad = {record.index: record.bad_q_rows for record in records if record.bad_q_rows}
+    bad = {record.round: record.bad_q_rows for record in records if record.bad_q_rows}
     assert bad
     spans = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
     said = {index: span.attributes.get(names.BAD_Q_ROWS) for index, span in spans.items()}

@@ -24,9 +24,9 @@ def entries():
 
 
 def trace(telemetry, role, *records):
-    tracer = StepTracer(telemetry, role)
+    tracer = StepTracer(telemetry)
     for record in records:
-        tracer.on_step(record)
+        tracer.on_step(role)(record)
     tracer.close()
     telemetry.shutdown()
 
@@ -72,8 +72,8 @@ def test_a_batch_is_sampled_with_its_members_and_not_by_chance_again(
 
 def test_the_verifiers_spans_hang_below_the_orchestrators(receiver, start):
     telemetry, worker = start(), start("verifier")
-    tracer = StepTracer(worker, "verifier")
-    TracedWorld(telemetry, verifier=tracer).finish()
+    tracer = StepTracer(worker)
+    TracedWorld(telemetry, verifier=tracer.on_step("verifier")).finish()
     tracer.close()
     worker.shutdown()
     telemetry.shutdown()
@@ -101,8 +101,8 @@ def test_steps_that_come_too_fast_are_counted_and_dropped(start):
     from tests.telemetry.scrape import scrape
 
     telemetry = start("drafter", metrics_port=0)
-    tracer = StepTracer(telemetry, "drafter")
+    tracer = StepTracer(telemetry)
     tracer.close()  # nobody takes records any more
     for _ in range(steps._MOST_WAITING + 3):
-        tracer.on_step(StepRecord(START, END))
+        tracer.on_step("drafter")(StepRecord(START, END))
     assert scrape(telemetry).value("paceline_step_untraced_total") == 3

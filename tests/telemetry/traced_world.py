@@ -8,8 +8,8 @@ from dataclasses import replace
 from orchestrator.core.events import Action, SendVerify
 from orchestrator.core.state import State
 from orchestrator.recorder import Recorder
-from services.common.steps import StepEntry, StepRecord
-from services.common.telemetry import StepTracer, Telemetry
+from services.common.steps import OnStep, StepEntry, StepRecord
+from services.common.telemetry import Telemetry
 from services.common.types import Verify
 from tests.core.world import Faults, World
 
@@ -24,7 +24,7 @@ class TracedWorld(World):
         faults: Faults | None = None,
         *,
         traceparent: str = "",
-        verifier: StepTracer | None = None,
+        verifier: OnStep | None = None,
         **options,
     ) -> None:
         super().__init__(seed, faults or Faults(), **options)
@@ -51,7 +51,7 @@ class TracedWorld(World):
                 "s", "verify", len(message.tree), message.round, self.parents[message.round], 2.0
             )
             ended = time.time_ns()
-            self.verifier_tracer.on_step(StepRecord(ended - 1_000_000, ended, (entry,)))
+            self.verifier_tracer(StepRecord(ended - 1_000_000, ended, (entry,)))
 
     def finish(self) -> None:
         self.run()

@@ -1,0 +1,84 @@
+"""llama.cpp as a peer, against a server that speaks as llama-server documents it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import pytest
+
+from bench.peers.lines import Request
+from bench.peers.llama_child import body
+from services.common.errors import StartError
+from tests.bench.peers.kit import ask, child
+
+# Answers n tokens counting on from the last of the prompt; the first health check fails.
+SERVER = """#!{python}
+import json, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+checks = []
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        checks.append(self.path)
+        self.send_response(200 if len(checks) > 1 else 503)
+        self.end_headers()
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.path == "/completion" and asked["stream"] and asked["return_tokens"]
+        self.send_response(200)
+        self.end_headers()
+        last = asked["prompt"][-1]
+        for number in range(1, asked["n_predict"] + 1):
+            self.event({{"content": "x", "tokens": [last + number], "stop": False}})
+        stop = "limit" if last < 1000 else "eos"
+        self.event({{"content": "", "tokens": [], "stop": True, "stop_type": stop,
+                     "threads": given["--threads"]}})
+
+    def event(self, content):
+        self.wfile.write(b"data: " + json.dumps(content).encode() + b"\\n\\n")
+
+    def log_message(self, *_):
+        pass
+
+with open({log!r}, "w") as file:
+    json.dump(given, file)
+ThreadingHTTPServer((given["--host"], int(given["--port"])), Handler).serve_forever()
+"""
+
+
+def settings(command: str) -> dict[str, object]:
+    common = {"threads": 1, "cpus": [0], "dtype": "float32", "model": "m.gguf"}
+    return {**common, "max_context": 100, "concurrency": 3, "command": command}
+
+
+async def test_tokens_come_over_http_as_they_are_written(tmp_path):
+    command, log = tmp_path / "llama-server", tmp_path / "given.json"
+    command.write_text(SERVER.format(python=sys.executable, log=str(log)))
+    command.chmod(0o755)
+    async with child("bench.peers.llama_child", tmp_path, **settings(str(command))) as peer:
+        asked = [ask(peer, "llama.cpp", [5, start], max_tokens=3) for start in (10, 1000)]
+        first, second = await asyncio.gather(*asked)
+    assert first.token_ids == (11, 12, 13)
+    assert len(first.arrivals) == 3
+    assert first.complete.finish_reason == "length"
+    assert (second.token_ids, second.complete.finish_reason) == ((1001, 1002, 1003), "stop")
+    given = json.loads(log.read_text())
+    assert given["--ctx-size"] == "300"
+    assert (given["--parallel"], given["--threads"], given["--model"]) == ("3", "1", "m.gguf")
+
+
+async def test_a_server_that_ends_at_once_is_one_line(tmp_path):
+    with pytest.raises(StartError, match=r"peer did not start: RuntimeError: .*false ended"):
+        async with child("bench.peers.llama_child", tmp_path, **settings("false")):
+            pass
+
+
+def test_a_request_is_greedy_and_keeps_no_prompt():
+    asked = body(Request(1, "llama.cpp", (1, 2), 8, 0.0, 1.0, 3))
+    assert (asked["prompt"], asked["n_predict"], asked["temperature"]) == ([1, 2], 8, 0.0)
+    assert asked["cache_prompt"] is False

@@ -1,0 +1,120 @@
+"""The plots of a bench: what is drawn, and where."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench import plots
+from bench.plots import plot_all
+from bench.prompts import BenchPrompt
+from bench.runner import Configuration, Trial
+from bench.sections import Section, sections_of
+from tests.bench.test_figures import trial
+from tests.console.events import stats
+
+
+def measured() -> list[Trial]:
+    rounds = [
+        stats(3, 2, draft_ms=4.0, verify_ms=9.0, queue_ms=1.0, round_ms=12.0),
+        stats(3, 0, draft_ms=2.0, verify_ms=7.0, queue_ms=1.0, round_ms=12.0),
+    ]
+    return [
+        replace(
+            trial(name, repeat, wall * level, rounds=rounds if name == "eager" else ()),
+            group=group,
+            level=level,
+            prompts=(BenchPrompt(group, task, "?"),),
+        )
+        for level in (1, 4)
+        for repeat, slow in enumerate((1.0, 1.5, 2.0))
+        for group, task in enumerate(("math", "rag"))
+        for name, wall in (("plain", 4.0), ("eager", 2.0 * slow))
+    ]
+
+
+def sections(trials: list[Trial]) -> list[Section]:
+    names = [Configuration("plain"), Configuration("eager")]
+    return sections_of(trials, names, [], "plain", "plain")
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> dict[str, Axes]:
+    """The axes of every plot, by the end of its name; nothing is written."""
+    seen: dict[str, Axes] = {}
+
+    @contextmanager
+    def drawing(path: Path):
+        figure = Figure()
+        axes = figure.add_subplot()
+        yield figure, axes
+        seen[path.stem.partition("-")[2]] = axes
+
+    monkeypatch.setattr(plots, "drawing", drawing)
+    return seen
+
+
+def test_four_plots_stand_beside_the_json(tmp_path):
+    paths = list(plot_all(sections(measured()), tmp_path / "b.json"))
+    assert [path.name for path in paths] == [
+        "b-speed-up.svg",
+        "b-acceptance.svg",
+        "b-load.svg",
+        "b-rounds.svg",
+    ]
+    for path in paths:
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+
+
+def test_bars_are_medians_with_whiskers_from_the_least_to_the_greatest(drawn, tmp_path):
+    list(plot_all(sections(measured()), tmp_path / "b.json"))
+    axes = drawn["speed-up"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["math", "rag"]
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx([4 / 3, 4 / 3])
+    [[low, high], _] = axes.collections[0].get_segments()
+    assert (low[1], high[1]) == pytest.approx((1.0, 2.0))
+
+
+def test_acceptance_is_drawn_by_position_in_per_cent(drawn, tmp_path):
+    list(plot_all(sections(measured()), tmp_path / "b.json"))
+    [line] = drawn["acceptance"].get_lines()
+    assert list(line.get_xdata()) == [1, 2, 3]
+    assert list(line.get_ydata()) == pytest.approx([50.0, 100.0, 0.0])
+
+
+def test_load_is_drawn_as_median_and_95th_percentile_over_the_levels(drawn, tmp_path):
+    list(plot_all(sections(measured()), tmp_path / "b.json"))
+    median, high, *_ = drawn["load"].get_lines()
+    assert list(median.get_xdata()) == [1, 4]
+    assert list(median.get_ydata()) == pytest.approx([4.0, 16.0])
+    assert (median.get_linestyle(), high.get_linestyle()) == ("-", ":")
+
+
+def test_a_round_is_a_row_of_its_parts_with_the_draft_beside(drawn, tmp_path):
+    list(plot_all(sections(measured()), tmp_path / "b.json"))
+    verify, queue, hop, draft = drawn["rounds"].patches
+    assert [bar.get_width() for bar in (verify, queue, hop, draft)] == [8.0, 1.0, 3.0, 3.0]
+    assert [bar.get_x() for bar in (verify, queue, hop, draft)] == [0.0, 8.0, 9.0, 0.0]
+
+
+def test_axes_name_their_units(drawn, tmp_path):
+    list(plot_all(sections(measured()), tmp_path / "b.json"))
+    labels = {name: (axes.get_xlabel(), axes.get_ylabel()) for name, axes in drawn.items()}
+    assert labels["speed-up"][1].endswith("×")
+    assert labels["acceptance"][1].endswith("%")
+    assert labels["load"][1].endswith(", s")
+    assert "ms" in labels["rounds"][0]
+    assert all(axes.get_legend() for axes in drawn.values())
+
+
+def test_one_level_has_no_load_and_peers_have_no_rounds(tmp_path):
+    trials = [trial("plain", 0, 4.0), trial("eager", 0, 2.0)]
+    paths = list(plot_all(sections(trials), tmp_path / "b.json"))
+    assert [path.name for path in paths] == ["b-speed-up.svg"]
+    assert list(plot_all([], tmp_path / "b.json")) == []

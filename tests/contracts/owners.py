@@ -1,0 +1,72 @@
+"""An owner of a stored session as a driver is one: it remembers all that it wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from orchestrator.ports import Memory, NewSession, SessionKey, StoredSession
+from orchestrator.sessions import RedisSessionStore
+from services.common.errors import PacelineError
+from tests.contracts.backends import KEY, NEW
+
+
+@dataclass
+class Owner:
+    """Holds one session in one term, and hears what the store tells it."""
+
+    store: RedisSessionStore
+    session: NewSession
+    key: SessionKey = KEY
+    term: int = 1
+    text: list[int] = field(default_factory=list)
+    round: int = 0
+    base: int = 0
+    refused: list[PacelineError] = field(default_factory=list)
+
+    @classmethod
+    async def create(
+        cls, store: RedisSessionStore, key: SessionKey = KEY, name: str = "o1"
+    ) -> Owner:
+        session = replace(NEW, owner=name)
+        created = await store.create(key, session)
+        assert created.created
+        owner = cls(store, session, key, created.term)
+        store.hold(key, owner.term, owner)
+        return owner
+
+    @classmethod
+    async def take(cls, store: RedisSessionStore, name: str, key: SessionKey = KEY) -> Owner:
+        taken: StoredSession = await store.acquire(key, name)
+        owner = cls(store, replace(NEW, owner=name), key, taken.term, list(taken.committed))
+        store.hold(key, owner.term, owner)
+        return owner
+
+    def write(self, *tokens: int) -> asyncio.Future[int]:
+        """Hand a commit over, in the order of calls."""
+        self.base, self.round = len(self.text), self.round + 1
+        self.text += tokens
+        made = self.store.commit(self.key, self.term, self.round, self.base, tokens)
+        return asyncio.ensure_future(made)
+
+    def memory(self) -> Memory:
+        return Memory(self.session, tuple(self.text), self.round, self.base)
+
+    def on_refused(self, error: PacelineError) -> None:
+        self.refused.append(error)
+
+    def release(self) -> None:
+        self.store.release(self.key, self.term)
+
+
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait for what must happen, however slow the machine is."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not happen"
+        await asyncio.sleep(0.02)
+
+
+async def text_of(store: RedisSessionStore, key: SessionKey = KEY) -> Sequence[int]:
+    return list((await store.get(key)).committed)

@@ -1,0 +1,98 @@
+"""An owner that has nothing to write still hears that its session is not its own any more."""
+
+import asyncio
+
+import pytest
+from fakeredis import FakeServer
+
+from orchestrator.ports import SessionKey
+from orchestrator.sessions import StoreOptions
+from services.common.errors import DataLoss, Fenced, SessionAborted
+from services.common.types import SessionStatus
+from tests.contracts.backends import KEY, Backend
+from tests.contracts.owners import Owner, until
+
+QUICK = StoreOptions(lease_ms=300)
+
+
+async def test_a_taken_over_owner_hears_it_without_a_write(backend):
+    stores = [await backend.store(QUICK), await backend.store(QUICK)]
+    zombie = await Owner.create(stores[0])
+    taken = await Owner.take(stores[1], "o2")
+    await until(lambda: zombie.refused)
+    assert isinstance(zombie.refused[0], Fenced)
+    assert taken.refused == []
+
+
+async def test_an_abort_elsewhere_is_heard_without_a_write(backend):
+    stores = [await backend.store(QUICK), await backend.store(QUICK)]
+    owner = await Owner.create(stores[0])
+    await stores[1].abort(KEY)
+    await until(lambda: owner.refused)
+    assert isinstance(owner.refused[0], SessionAborted)
+
+
+async def test_a_session_that_is_gone_is_heard_of_without_a_write(backend):
+    owner = await Owner.create(await backend.store(QUICK))
+    await backend.client().flushall()
+    await until(lambda: owner.refused)
+    assert isinstance(owner.refused[0], DataLoss)
+
+
+async def test_an_idle_owner_keeps_its_lease_and_its_session(backend):
+    store = await backend.store(StoreOptions(lease_ms=300, ttl_ms=3_000))
+    owner = await Owner.create(store)
+    await owner.write(7)
+    first = (await store.get(KEY)).lease_until_ms
+    await asyncio.sleep(4)
+    stored = await store.get(KEY)
+    assert (stored.status, stored.committed) == (SessionStatus.ACTIVE, (7,))
+    assert stored.lease_until_ms > first + 1_000
+    assert owner.refused == []
+
+
+async def test_a_released_session_is_renewed_no_more(backend):
+    store = await backend.store(StoreOptions(lease_ms=150, ttl_ms=600))
+    owner = await Owner.create(store)
+    owner.release()
+    assert store.held == 0
+    for _ in range(600):
+        if not await backend.keys():
+            break
+        await asyncio.sleep(0.1)
+    assert await backend.keys() == []
+
+
+async def test_busy_sessions_cost_no_renewals(backend, monkeypatch):
+    store = await backend.store(StoreOptions(lease_ms=60_000))
+    owner = await Owner.create(store)
+    asked = []
+    monkeypatch.setattr(store, "_renew", asked.append)
+    for number in range(20):
+        await owner.write(number)
+    assert asked == []
+
+
+async def test_while_the_server_is_away_one_renewal_of_a_session_waits_at_most():
+    backend = Backend(fake=FakeServer())
+    store = await backend.store(StoreOptions(lease_ms=60))
+    owners = [await Owner.create(store, SessionKey("acme", str(n))) for n in range(5)]
+    backend.fake.connected = False
+    await asyncio.sleep(1)
+    assert len(store._writer._pending) <= 5
+    backend.fake.connected = True
+    await asyncio.gather(*(owner.write(1) for owner in owners))
+    assert all(owner.refused == [] for owner in owners)
+    await backend.close()
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_an_older_term_cannot_release_what_a_later_one_holds(backend, late):
+    store = await backend.store(QUICK)
+    old = await Owner.create(store)
+    new = await Owner.take(store, "o1")
+    old.release()
+    assert store.held == 1
+    if late:
+        new.release()
+        assert store.held == 0

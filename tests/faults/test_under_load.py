@@ -1,0 +1,75 @@
+"""Streams without end, while every process is replaced, and while every fault strikes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from paceline import Client
+
+from bench.chaos.faults import KINDS
+from bench.chaos.health import whole
+from bench.chaos.run import Chaos, Plan
+from bench.chaos.site import Layout
+from tests.faults.conftest import served
+from tests.faults.kit import CASES, HEARD, WIRE_SECONDS, Site
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+
+STREAMS = 8
+FEW = 5
+GRACE_SECONDS = 30.0
+"""What a process may take to end: its own grace time, and a busy machine's."""
+
+
+@pytest.fixture(scope="module")
+def shared(models: tuple[str, str]) -> Iterator[Site]:
+    with served(Layout(*models, wire_seconds=WIRE_SECONDS)) as site:
+        yield site
+
+
+async def _stream(site: Site, client: Client, number: int, ended: asyncio.Event) -> int:
+    """Sessions one after another until told to end; how many."""
+    done = 0
+    while not ended.is_set():
+        listener = site.new(CASES[(number + done) % len(CASES)]).ask(client)
+        await listener.until(HEARD)
+        await site.check([listener])
+        done += 1
+    return done
+
+
+@pytest.mark.faults
+async def test_a_rolling_restart_under_load_drops_nothing(site: Site):
+    ended = asyncio.Event()
+    addresses = site.cluster.addresses
+    clients = [Client(addresses), Client(addresses[::-1])]
+    async with clients[0], clients[1], asyncio.TaskGroup() as group:
+        streams = [
+            group.create_task(_stream(site, clients[number % 2], number, ended))
+            for number in range(STREAMS)
+        ]
+        for member in site.cluster.members:
+            assert await asyncio.to_thread(member.end, GRACE_SECONDS) == 0
+            member.start()
+            await whole(site.cluster)
+        ended.set()
+    assert sum(stream.result() for stream in streams) >= STREAMS
+
+
+async def test_a_few_faults_at_random_lose_double_and_change_no_token(site: Site):
+    plan = Plan(seed=3, faults=FEW, sessions=8, at_once=4)
+    outcome = await Chaos(site.cluster, CASES, plan).run()
+    assert outcome.violations == []
+    assert outcome.counts.total() == FEW
+    assert outcome.sessions >= plan.sessions
+
+
+@pytest.mark.faults
+async def test_every_kind_of_fault_at_random_loses_doubles_and_changes_no_token(site: Site):
+    plan = Plan(seed=7, faults=len(KINDS), sessions=12, at_once=6)
+    outcome = await Chaos(site.cluster, CASES, plan).run()
+    assert outcome.violations == []
+    assert set(outcome.counts) == set(KINDS)
+    assert outcome.sessions >= plan.sessions

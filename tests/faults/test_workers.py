@@ -1,0 +1,102 @@
+"""Workers die, stall, drain and are cut off: a session pauses at most, its text stays.
+
+Processes that run a model take seconds to start, so most of this is left to `make faults`.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from bench.chaos.health import infos
+from bench.chaos.listener import until
+from bench.chaos.site import DRAFTER, VERIFIER, Layout
+from tests.faults.conftest import served
+from tests.faults.kit import WIRE_SECONDS, Site
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+
+WORKERS = pytest.mark.parametrize("role", [VERIFIER, DRAFTER])
+
+
+@pytest.fixture(scope="module")
+def shared(models: tuple[str, str]) -> Iterator[Site]:
+    with served(Layout(*models, orchestrators=1, wire_seconds=WIRE_SECONDS)) as site:
+        yield site
+
+
+@WORKERS
+async def test_a_worker_that_is_killed_changes_nothing_but_pace(site: Site, role: str):
+    async with site.streams() as streams:
+        victim = await site.in_use(role, streams)
+        victim.kill()
+
+
+@WORKERS
+async def test_a_worker_that_stalls_is_left_and_may_come_back(site: Site, role: str):
+    async with site.streams() as streams:
+        victim = await site.in_use(role, streams)
+        victim.send(signal.SIGSTOP)
+        # It stands still until every stream has ended without it.
+        await site.check(streams)
+        victim.send(signal.SIGCONT)
+
+
+@pytest.mark.faults
+@WORKERS
+async def test_a_worker_behind_a_half_open_connection_is_left(site: Site, role: str):
+    async with site.streams() as streams:
+        victim = await site.in_use(role, streams)
+        victim.proxy.half_open()
+        await site.check(streams)
+        victim.proxy.heal()
+
+
+@pytest.mark.faults
+@WORKERS
+async def test_a_link_that_is_cut_is_made_again(site: Site, role: str):
+    async with site.streams() as streams:
+        victim = await site.in_use(role, streams)
+        assert victim.proxy.cut() > 0
+
+
+@pytest.mark.faults
+@WORKERS
+async def test_a_link_that_becomes_slow_only_takes_its_time(site: Site, role: str):
+    async with site.streams() as streams:
+        victim = await site.in_use(role, streams)
+        victim.proxy.delay(0.3)
+        heard = max(one.transcript.next for one in streams)
+        await until(lambda: any(s.done or s.transcript.next > heard + 10 for s in streams))
+        victim.proxy.heal()
+
+
+@pytest.mark.faults
+@WORKERS
+async def test_a_worker_that_drains_hands_its_sessions_over_and_ends_well(site: Site, role: str):
+    async with site.streams() as streams:
+        victim = await site.in_use(role, streams)
+        assert victim.end(60) == 0
+        info = (await infos(site.cluster))[0]
+        assert [w for w in info.workers if w.worker_id == victim.name and w.connected] == []
+
+
+@pytest.mark.faults
+async def test_without_any_verifier_sessions_wait_for_one(site: Site):
+    async with site.streams() as streams:
+        for verifier in site.cluster.of(VERIFIER):
+            verifier.kill()
+        assert any(stream.running for stream in streams)
+        site.cluster.named("verifier-2").start()
+
+
+@pytest.mark.faults
+async def test_sessions_survive_the_loss_of_every_worker_at_once(site: Site):
+    async with site.streams() as streams:
+        for role in (VERIFIER, DRAFTER):
+            for worker in site.cluster.of(role):
+                worker.kill()
+                worker.start()
+        assert any(stream.running for stream in streams)

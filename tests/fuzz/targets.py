@@ -1,0 +1,222 @@
+"""What is fuzzed: every method of every service, and a good message of each to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from google.protobuf.message import Message
+from paceline.v1 import drafter_pb2, inference_pb2, verifier_pb2
+
+from services.common import types as t
+from services.common import wire
+from tests.fuzz.messages import altered, arbitrary, mutated
+
+CANARY = "canary"
+"""Stands in every good prompt: it must not be found in a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One method. `good`: messages that are served, in an order that makes sense."""
+
+    path: str
+    request: type[Message]
+    good: tuple[Message, ...]
+    link: bool = False
+    most: int = 1
+    """Messages that one call sends."""
+
+    @property
+    def service(self) -> str:
+        """The name of its service, without the package."""
+        return self.path.split("/")[1].rpartition(".")[2]
+
+    def message(self, random: Random) -> bytes:
+        """Something that may be sent: good, any, one field off, or broken bytes."""
+        good = random.choice(self.good)
+        match random.randrange(8):
+            case 0:
+                return good.SerializeToString()
+            case 1 | 2:
+                return arbitrary(self.request, random).SerializeToString()
+            case 3 | 4 | 5:
+                return altered(good, random).SerializeToString()
+            case _:
+                others = [one.SerializeToString() for one in self.good]
+                return mutated(good.SerializeToString(), random, others)
+
+    def call(self, random: Random) -> list[bytes]:
+        """The messages of one call; a link begins well, as a rule."""
+        if not self.link:
+            return [self.message(random)]
+        count = random.randrange(1, self.most + 1)
+        first = self.message(random) if random.random() < 0.1 else _HELLO[self.request]
+        return [first, *(self.message(random) for _ in range(count - 1))]
+
+
+def _method(service: str, name: str, request: type[Message], *good: Message) -> Target:
+    return Target(f"/paceline.v1.{service}/{name}", request, good or (request(),))
+
+
+def _link(service: str, request: type[Message], codec: Any, commands: Sequence[Any]) -> Target:
+    good = [codec.encode_request([command]) for command in commands]
+    good.append(codec.encode_request(commands))
+    return Target(f"/paceline.v1.{service}/Link", request, tuple(good), link=True, most=8)
+
+
+def _generate(**fields: Any) -> inference_pb2.GenerateRequest:
+    return inference_pb2.GenerateRequest(**fields)
+
+
+def _sampling(**fields: Any) -> inference_pb2.SamplingParams:
+    return inference_pb2.SamplingParams(**fields)
+
+
+_SPOKEN = inference_pb2.Message(role="user", content=f"abc {CANARY}")
+_GOOD_REQUESTS = (
+    _generate(prompt=f"abcd {CANARY}", sampling=_sampling(max_tokens=8, temperature=0.0)),
+    _generate(
+        request_id="s1",
+        tokens=inference_pb2.TokenIds(ids=[1, 2, 3]),
+        sampling=_sampling(
+            max_tokens=6,
+            temperature=0.8,
+            top_p=0.9,
+            top_k=5,
+            seed=7,
+            stop=["kk"],
+            stop_token_ids=[4],
+            logit_bias={3: 1.5},
+            logprobs=2,
+            frequency_penalty=0.1,
+        ),
+        include_rounds=True,
+    ),
+    _generate(
+        request_id="s2",
+        model="table",
+        conversation=inference_pb2.Conversation(messages=[_SPOKEN]),
+        sampling=_sampling(max_tokens=5, min_tokens=2, repetition_penalty=1.1),
+        speculation=inference_pb2.SpeculationParams(
+            method="model",
+            num_speculative_tokens=4,
+            num_candidates=2,
+            rejection_sample_method=inference_pb2.REJECTION_SAMPLE_METHOD_STANDARD,
+        ),
+        ephemeral=True,
+    ),
+)
+_SAMPLING = t.ResolvedSampling(max_tokens=20, temperature=0.7, logprobs=1, logit_bias=((2, 1.0),))
+_TREE = t.DraftTree((1, 2, 3), (-1, -1, 0))
+_DRAWN = t.DraftTree(
+    (5, 6), None, (t.SparseRow((5, 6), (0.5, 0.5)), t.SparseRow((6,), (1.0,))), t.Proposal.SAMPLED
+)
+_VERIFIER_COMMANDS = (
+    t.OpenVerify("s1", 1, 1, (1, 2, 3), (), t.VerifyMode.BLOCK, _SAMPLING, 5, 8),
+    t.Verify("s1", 1, 1, 0, t.DraftTree((4, 5))),
+    t.Verify("s1", 1, 2, 0, _DRAWN),
+    t.OpenVerify("s2", 1, 1, (3,), (1,), t.VerifyMode.COUPLED, _SAMPLING, 5, 8),
+    t.Verify("s2", 1, 1, 1, _TREE),
+    t.Verify("s2", 1, 2, 1),
+    t.CloseVerify("s1"),
+)
+_DRAFTER_COMMANDS = (
+    t.OpenDraft("s1", 1, (1, 2, 3, 1, 2), (), t.VerifyMode.BLOCK, _SAMPLING, 5, 4, vocab_size=12),
+    t.CommitDraft("s1", 1, 0, (4, 5)),
+    t.OpenDraft(
+        "s2",
+        1,
+        (1, 2, 3, 1, 2),
+        (3,),
+        t.VerifyMode.GREEDY,
+        _SAMPLING,
+        5,
+        4,
+        num_candidates=3,
+        method="model,ngram",
+        phrase_scope="scope",
+    ),
+    t.Credit("s1", 6),
+    t.CommitDraft("s2", 2, 1, (4,)),
+    t.CloseDraft("s1"),
+)
+
+INFERENCE = (
+    _method("InferenceService", "Generate", inference_pb2.GenerateRequest, *_GOOD_REQUESTS),
+    _method(
+        "InferenceService",
+        "Resume",
+        inference_pb2.ResumeRequest,
+        inference_pb2.ResumeRequest(session_id="s1", offset=1),
+    ),
+    _method(
+        "InferenceService",
+        "Abort",
+        inference_pb2.AbortRequest,
+        inference_pb2.AbortRequest(session_id="s1"),
+    ),
+    _method(
+        "InferenceService",
+        "GetSession",
+        inference_pb2.GetSessionRequest,
+        inference_pb2.GetSessionRequest(session_id="s2"),
+    ),
+    _method("InferenceService", "GetModelInfo", inference_pb2.GetModelInfoRequest),
+    _method("InferenceService", "GetServerInfo", inference_pb2.GetServerInfoRequest),
+)
+VERIFIER = (
+    _method("VerifierService", "Describe", verifier_pb2.VerifierServiceDescribeRequest),
+    _method("VerifierService", "GetTokenizer", verifier_pb2.GetTokenizerRequest),
+    _link(
+        "VerifierService",
+        verifier_pb2.VerifierServiceLinkRequest,
+        wire.VERIFIER_LINK,
+        _VERIFIER_COMMANDS,
+    ),
+)
+DRAFTER = (
+    _method("DrafterService", "Describe", drafter_pb2.DrafterServiceDescribeRequest),
+    _link(
+        "DrafterService",
+        drafter_pb2.DrafterServiceLinkRequest,
+        wire.DRAFTER_LINK,
+        _DRAFTER_COMMANDS,
+    ),
+)
+TARGETS = INFERENCE + VERIFIER + DRAFTER
+
+_HELLO: dict[type[Message], bytes] = {
+    verifier_pb2.VerifierServiceLinkRequest: wire.VERIFIER_LINK.encode_request(
+        _VERIFIER_COMMANDS[:1], t.LinkHello("fuzz")
+    ).SerializeToString(),
+    drafter_pb2.DrafterServiceLinkRequest: wire.DRAFTER_LINK.encode_request(
+        _DRAFTER_COMMANDS[:1], t.LinkHello("fuzz")
+    ).SerializeToString(),
+}
+
+
+def some_calls(random: Random, messages: int) -> list[tuple[Target, list[bytes]]]:
+    """Calls of any method with about so many messages in all; those with work come oftener."""
+    calls: list[tuple[Target, list[bytes]]] = []
+    weights = [4 if target.link or "Generate" in target.path else 1 for target in TARGETS]
+    while messages > 0:
+        [target] = random.choices(TARGETS, weights)
+        calls.append((target, target.call(random)))
+        messages -= len(calls[-1][1])
+    return calls
+
+
+def raw_bytes(random: Random) -> bytes:
+    """What is no HTTP/2, or begins like it."""
+    preface = random.choice((b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"))
+    frames = b"".join(_frame(random) for _ in range(random.randrange(4)))
+    return preface + random.choice((frames, mutated(frames, random)))
+
+
+def _frame(random: Random) -> bytes:
+    payload = bytes(random.randrange(256) for _ in range(random.choice((0, 4, 6, 40))))
+    head = len(payload).to_bytes(3, "big") + bytes([random.randrange(12), random.randrange(256)])
+    return head + random.choice((0, 1, 3, 2**31 - 1)).to_bytes(4, "big") + payload

@@ -1,0 +1,102 @@
+"""The front door of an orchestrator without a client library, which would retry by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from paceline.v1 import inference_pb2 as pb
+from paceline.v1 import inference_pb2_grpc as pb_grpc
+
+from tests.integration.cluster import PROMPT, Cluster
+
+
+@dataclass
+class Reading:
+    """One stream as it is read: its tokens, and how it ended."""
+
+    tokens: list[int] = field(default_factory=list)
+    status: grpc.StatusCode | None = None
+    reason: int | None = None
+    task: asyncio.Task[None] | None = None
+    call: Any = None
+
+    async def end(self) -> Reading:
+        assert self.task is not None
+        async with asyncio.timeout(120):
+            await self.task
+        return self
+
+
+@dataclass
+class FrontDoor:
+    """Calls to one orchestrator."""
+
+    stub: Any
+
+    def generate(self, name: str, tokens: int = 40, **sampling: Any) -> Reading:
+        values = {"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **sampling}
+        request = pb.GenerateRequest(
+            request_id=name, prompt=PROMPT, sampling=pb.SamplingParams(**values)
+        )
+        return _read(self.stub.Generate(request))
+
+    def resume(self, name: str, offset: int) -> Reading:
+        return _read(self.stub.Resume(pb.ResumeRequest(session_id=name, offset=offset)))
+
+    async def abort(self, name: str) -> grpc.StatusCode:
+        return await _status(self.stub.Abort(pb.AbortRequest(session_id=name)))
+
+    async def stored(self, name: str) -> pb.GetSessionResponse:
+        return await self.stub.GetSession(pb.GetSessionRequest(session_id=name))
+
+
+async def _status(call: Awaitable[object]) -> grpc.StatusCode:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def _read(call: Any) -> Reading:
+    reading = Reading(call=call)
+
+    async def read() -> None:
+        try:
+            async for event in call:
+                reading.tokens += event.chunk.token_ids
+                if event.HasField("complete"):
+                    reading.reason = event.complete.finish_reason
+            reading.status = grpc.StatusCode.OK
+        except grpc.aio.AioRpcError as error:
+            reading.status = error.code()
+        except asyncio.CancelledError:
+            reading.status = grpc.StatusCode.CANCELLED
+
+    reading.task = asyncio.create_task(read())
+    return reading
+
+
+@asynccontextmanager
+async def doors(*clusters: Cluster) -> AsyncIterator[list[FrontDoor]]:
+    """One for each orchestrator."""
+    channels = [grpc.aio.insecure_channel(cluster.address) for cluster in clusters]
+    try:
+        yield [FrontDoor(pb_grpc.InferenceServiceStub(channel)) for channel in channels]
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait for what must happen, however slow the machine is."""
+    for _ in range(int(seconds / 0.02)):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not happen in time")

@@ -1,0 +1,104 @@
+"""Several methods for one session, and phrases from one session to the next, over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from paceline import Generation, InvalidArgument
+
+from tests.integration.cluster import PROMPT, Cluster, cluster, plain, start_drafter, start_verifier
+
+TOKENS = 40
+# Too short for its words to come again in the text.
+SHORT = "ride"
+
+
+async def greedy(running: Cluster, prompt: str = PROMPT, **options) -> Generation:
+    fixed = {"temperature": 0.0, "max_tokens": TOKENS, "ignore_eos": True, "include_rounds": True}
+    return await running.client.generate(prompt, **{**fixed, **options})
+
+
+async def test_a_session_of_several_methods_goes_to_a_drafter_that_runs_them_all():
+    drafters = [
+        await start_drafter("lone", seed=3),
+        await start_drafter("both", seed=3, methods=("model", "ngram")),
+        await start_drafter("copy", methods=("ngram",)),
+    ]
+    async with cluster([await start_verifier()], drafters) as running:
+        runs = [await greedy(running, method=way) for way in ("ngram,model", "model, ngram")]
+    for run in runs:
+        assert list(run.token_ids) == plain(PROMPT, TOKENS)
+        assert {stats.drafter for stats in run.rounds if stats.drafter} == {"both"}
+
+
+async def test_methods_of_different_drafters_are_refused_with_those_that_go_together():
+    drafters = [await start_drafter("a"), await start_drafter("b", methods=("ngram",))]
+    async with cluster([await start_verifier()], drafters) as running:
+        with pytest.raises(InvalidArgument, match="one drafter runs together: model, ngram"):
+            await greedy(running, method="ngram,model")
+        with pytest.raises(InvalidArgument, match=r"one of: .*model.*, or several"):
+            await greedy(running, method="ngram,magic")
+        assert running.inference.active_sessions == 0
+
+
+@pytest.mark.parametrize("rule", ["standard", "block"])
+async def test_under_rejection_copies_and_draws_are_judged_together(rule):
+    drafters = [await start_drafter(methods=("model", "ngram"))]
+    async with cluster([await start_verifier()], drafters, pacing="fixed") as running:
+        run = await greedy(
+            running, method="ngram,model", temperature=1.0, rejection_sample_method=rule
+        )
+        trees = {"num_candidates": 3, "temperature": 1.0, "rejection_sample_method": "standard"}
+        with pytest.raises(InvalidArgument, match="trees of several methods"):
+            await greedy(running, method="ngram,model", **trees)
+    assert len(run.token_ids) == TOKENS
+    assert {stats.rejection_sample_method.value for stats in run.rounds} == {rule}
+    # The drafter's model is the target: what is not copied is mostly kept.
+    assert run.speculation.draft_acceptance_rate > 0.2
+
+
+async def test_lengthened_drafts_give_the_same_text_greedy_and_coupled():
+    texts = []
+    for lengthen in (0, 4):
+        drafter = await start_drafter(seed=3, methods=("model", "ngram"), lengthen=lengthen)
+        async with cluster([await start_verifier()], [drafter], pacing="fixed") as running:
+            run = await greedy(running, method="model,ngram")
+            noisy = await greedy(running, method="model,ngram", temperature=1.0, seed=7)
+            alone = await greedy(
+                running, temperature=1.0, seed=7, disable_speculative_decoding=True
+            )
+        assert list(run.token_ids) == plain(PROMPT, TOKENS)
+        assert noisy.token_ids == alone.token_ids
+        texts.append(noisy.token_ids)
+    assert texts[0] == texts[1]
+
+
+async def test_trees_of_several_methods_give_the_same_text():
+    drafters = [await start_drafter("both", seed=3, methods=("model", "ngram"))]
+    async with cluster([await start_verifier()], drafters) as running:
+        run = await greedy(running, method="ngram,model", num_candidates=2)
+    assert list(run.token_ids) == plain(PROMPT, TOKENS)
+    assert run.speculation.num_draft_tokens > 0
+
+
+@pytest.mark.parametrize("ephemeral", [False, True])
+async def test_a_session_is_drafted_what_one_before_it_said_unless_that_was_ephemeral(ephemeral):
+    async with cluster(
+        [await start_verifier()], [await start_drafter(methods=("ngram",))], pacing="fixed"
+    ) as running:
+        first = await greedy(running, SHORT, ephemeral=ephemeral)
+        await _closed(running)
+        second = await greedy(running, SHORT)
+    assert first.token_ids == second.token_ids == tuple(plain(SHORT, TOKENS))
+    gained = second.speculation.num_accepted_draft_tokens - (
+        first.speculation.num_accepted_draft_tokens
+    )
+    assert gained == 0 if ephemeral else gained > 5
+
+
+async def _closed(running: Cluster) -> None:
+    """Wait until the drafter has forgotten every session."""
+    async with asyncio.timeout(10):
+        while running.drafters[0].host.progress().sessions:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

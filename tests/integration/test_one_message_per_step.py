@@ -1,0 +1,122 @@
+"""A step of a worker is one message for all sessions, and so is what it leads to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from bench.load.workers import KnownDrafter, KnownVerifier, bundle
+from orchestrator.sessions.writer import Writer
+from orchestrator.workers import link
+from services.common.host import WorkerHost
+from services.common.serving import Served
+from services.common.types import Draft, Verdict, Verify
+from services.drafter.core import DrafterCore
+from tests.integration.cluster import PATIENT, cluster, serve
+
+SESSIONS = 64
+GREEDY = {"temperature": 0.0, "ignore_eos": True}
+
+
+class InStep(KnownVerifier):
+    """Steps when every session has a block for it."""
+
+    def step(self) -> bool:
+        return self.waiting >= SESSIONS and super().step()
+
+
+class Counting:
+    """A codec that notes how many of each kind every message holds."""
+
+    def __init__(self, codec: Any) -> None:
+        self._codec = codec
+        self.messages: list[Counter[type]] = []
+
+    def _note(self, members: Any) -> None:
+        self.messages.append(Counter(map(type, members)))
+
+    def encode_request(self, commands: Any = (), **options: Any) -> Any:
+        self._note(commands)
+        return self._codec.encode_request(commands, **options)
+
+    def decode_response(self, message: Any) -> Any:
+        events = self._codec.decode_response(message)
+        self._note(events)
+        return events
+
+    def counts(self, kind: type) -> list[int]:
+        return [message[kind] for message in self.messages if message[kind]]
+
+
+@pytest.fixture
+def codecs(monkeypatch: pytest.MonkeyPatch) -> tuple[Counting, Counting]:
+    judging, drafting = Counting(link.VERIFIER_LINK), Counting(link.DRAFTER_LINK)
+    monkeypatch.setattr(link, "VERIFIER_LINK", judging)
+    monkeypatch.setattr(link, "DRAFTER_LINK", drafting)
+    return judging, drafting
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many commits each pipeline to the store held."""
+    counted: list[int] = []
+    execute = Writer._execute
+
+    async def counting(self, calls):
+        counted.append(sum(call.script == "commit" for call in calls))
+        return await execute(self, calls)
+
+    monkeypatch.setattr(Writer, "_execute", counting)
+    return counted
+
+
+async def verifier(kind: type[KnownVerifier]):
+    host: WorkerHost[Any, Any] = WorkerHost(lambda emit: kind(emit, "v1", 0.0))
+    return await serve(Served(host, host.describe(), bundle()))
+
+
+async def run_all(client, tokens: int) -> None:
+    streams = [client.generate("one for all", max_tokens=tokens, **GREEDY) for _ in range(SESSIONS)]
+    ends = await asyncio.gather(*(_end(stream) for stream in streams))
+    assert {len(end.token_ids) for end in ends} == {tokens}
+
+
+async def _end(stream):
+    return await stream
+
+
+async def test_a_burst_of_verdicts_leads_to_one_message_of_verifies_and_one_batch_to_the_store(
+    codecs, batches
+):
+    judging, _ = codecs
+    rounds = 6
+    async with cluster([await verifier(InStep)], [], PATIENT) as running:
+        await run_all(running.client, rounds)
+    assert judging.counts(Verdict) == [SESSIONS] * rounds
+    # The first verifies leave as the sessions are opened, one by one.
+    assert judging.counts(Verify)[1 - rounds :] == [SESSIONS] * (rounds - 1)
+    assert [count for count in batches if count] == [SESSIONS] * rounds
+
+
+async def test_a_step_of_the_drafter_is_one_message(codecs):
+    _, drafting = codecs
+    steps = []
+
+    class Stepping(DrafterCore):
+        def step(self) -> bool:
+            steps.append(super().step())
+            return steps[-1]
+
+    method = KnownDrafter(0.5, 2, 5.0)
+    host: WorkerHost[Any, Any] = WorkerHost(
+        lambda emit: Stepping({"known": method}, emit=emit, worker_id="d1")
+    )
+    drafter = await serve(Served(host, host.describe()))
+    async with cluster([await verifier(KnownVerifier)], [drafter], PATIENT) as running:
+        await run_all(running.client, 12)
+    messages = drafting.counts(Draft)
+    assert len(messages) <= sum(steps)
+    assert max(messages) > SESSIONS // 4

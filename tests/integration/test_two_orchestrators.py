@@ -1,0 +1,165 @@
+"""Two orchestrators in front of the same workers and the same Redis: one session has one owner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import grpc
+import pytest
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.sessions import StoreOptions
+from orchestrator.workers.link import LinkLimits
+from tests.integration.cluster import (
+    PATIENT,
+    PROMPT,
+    Cluster,
+    cluster,
+    orchestrator,
+    plain,
+    start_drafter,
+    start_verifier,
+)
+from tests.integration.front_door import FrontDoor, doors, until
+
+QUICK = StoreOptions(lease_ms=600)
+LONG = 150
+# A verifier that is torn away is noticed by its silence.
+SHORT = LinkLimits(silence=4.0, engine_stall=120.0)
+ABORTED, OK = grpc.StatusCode.ABORTED, grpc.StatusCode.OK
+
+
+@asynccontextmanager
+async def two(
+    verifiers, drafters=(), patience: LinkLimits = PATIENT
+) -> AsyncIterator[tuple[list[Cluster], list[FrontDoor]]]:
+    async with AsyncExitStack() as stack:
+        drafters = list(drafters)
+        first = await stack.enter_async_context(cluster(verifiers, drafters, patience, QUICK))
+        second = await stack.enter_async_context(
+            orchestrator("o2", first.redis, verifiers, drafters, patience, QUICK)
+        )
+        both = [first, second]
+        yield both, await stack.enter_async_context(doors(*both))
+
+
+async def nothing_is_left(both: list[Cluster]) -> None:
+    workers = (*both[0].verifiers, *both[0].drafters)
+    await until(lambda: not any(one.inference.active_sessions for one in both))
+    alive = [worker for worker in workers if not worker.task.done()]
+    await until(lambda: not any(worker.host.progress().sessions for worker in alive))
+    assert [one.store.held for one in both] == [0, 0]
+    assert [one.inference._admission.tokens for one in both] == [0, 0]
+
+
+async def test_a_resume_elsewhere_over_a_live_lease_fences_the_first_owner():
+    async with two([await start_verifier()], [await start_drafter()]) as (both, (one, other)):
+        first = one.generate("s", LONG)
+        await until(lambda: len(first.tokens) > 10)
+        seen = len(first.tokens)
+        second = await other.resume("s", seen).end()
+        await first.end()
+        stored = await other.stored("s")
+        await nothing_is_left(both)
+    text = plain_text()
+    assert (second.status, second.tokens) == (OK, text[seen:])
+    assert first.status is ABORTED
+    assert first.tokens == text[: len(first.tokens)]
+    assert (stored.committed_tokens, stored.status) == (LONG, pb.SESSION_STATUS_FINISHED)
+
+
+def plain_text(tokens: int = LONG) -> list[int]:
+    return plain(PROMPT, tokens)
+
+
+async def test_an_owner_that_waits_for_a_verifier_still_hears_that_it_owns_nothing():
+    verifier = await start_verifier()
+    async with two([verifier], patience=SHORT) as (both, (one, other)):
+        first = one.generate("s", LONG)
+        await until(lambda: len(first.tokens) > 5)
+        await verifier.kill()
+        await until(lambda: both[0].inference._live["default/s"].state.verifier is None)
+        second = other.resume("s", 0)
+        await first.end()
+        assert first.status is ABORTED
+        assert both[1].inference.active_sessions == 1
+        assert await one.abort("s") is OK
+        await second.end()
+        assert second.reason == pb.FINISH_REASON_ABORT
+        await nothing_is_left(both)
+
+
+async def test_an_abort_elsewhere_ends_an_owner_that_has_nothing_to_write():
+    verifier = await start_verifier()
+    async with two([verifier], patience=SHORT) as (both, (one, other)):
+        first = one.generate("s", LONG)
+        await until(lambda: len(first.tokens) > 5)
+        await verifier.kill()
+        await until(lambda: both[0].inference._live["default/s"].state.verifier is None)
+        assert await other.abort("s") is OK
+        await first.end()
+        assert (first.status, first.reason) == (OK, pb.FINISH_REASON_ABORT)
+        await nothing_is_left(both)
+
+
+async def test_the_same_request_at_both_is_one_session_and_the_last_to_ask_has_it():
+    async with two([await start_verifier()]) as (both, (one, other)):
+        first = one.generate("s", LONG)
+        await until(lambda: len(first.tokens) > 5)
+        second = await other.generate("s", LONG).end()
+        await first.end()
+        assert (second.status, second.tokens) == (OK, plain_text())
+        assert first.status is ABORTED
+        assert first.tokens == plain_text()[: len(first.tokens)]
+        again = await one.generate("s", LONG).end()
+        assert (again.status, again.tokens) == (OK, plain_text())
+        await nothing_is_left(both)
+
+
+async def test_requests_at_both_at_the_same_moment_make_one_session():
+    async with two([await start_verifier()]) as (both, (one, other)):
+        for name in ("a", "b", "c"):
+            ends = [await r.end() for r in (one.generate(name), other.generate(name))]
+            assert {end.status for end in ends} <= {OK, ABORTED}
+            assert any(end.tokens == plain_text(40) for end in ends)
+            assert all(end.tokens == plain_text(40)[: len(end.tokens)] for end in ends)
+        await nothing_is_left(both)
+
+
+@pytest.mark.parametrize("where", [0, 1], ids=["where it resumes", "elsewhere"])
+async def test_an_abort_during_a_resume_wins_in_every_interleaving(where):
+    async with two([await start_verifier()]) as (both, both_doors):
+        for pause in range(0, 24, 2):
+            name = f"s-{pause}"
+            first = both_doors[0].generate(name, LONG)
+            await until(lambda reading=first: len(reading.tokens) > 3)
+            resumed = both_doors[1].resume(name, 1)
+            for _ in range(pause):
+                await asyncio.sleep(0)
+            assert await both_doors[1 - where].abort(name) is OK
+            ends = [await first.end(), await resumed.end()]
+            assert (await both_doors[0].stored(name)).status == pb.SESSION_STATUS_ABORTED
+            assert {end.status for end in ends} <= {
+                OK,
+                ABORTED,
+                grpc.StatusCode.FAILED_PRECONDITION,
+            }
+            assert all(end.reason == pb.FINISH_REASON_ABORT for end in ends if end.status is OK)
+        await nothing_is_left(both)
+
+
+async def test_of_resumes_at_both_the_last_wins_and_both_tell_the_same_text():
+    async with two([await start_verifier()]) as (both, (one, other)):
+        first = one.generate("s", LONG)
+        await until(lambda: len(first.tokens) > 5)
+        ends = await asyncio.gather(
+            *(door.resume("s", 0).end() for door in (one, other, one, other))
+        )
+        await first.end()
+        assert {end.status for end in ends} <= {OK, ABORTED}
+        assert all(end.tokens == plain_text()[: len(end.tokens)] for end in (*ends, first))
+        last = await one.resume("s", 0).end()
+        assert last.tokens == plain_text()
+        await nothing_is_left(both)

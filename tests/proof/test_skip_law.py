@@ -1,0 +1,72 @@
+"""The text keeps the target's law where drafts end by the threshold of Draft & Verify.
+
+When a draft ends depends on the tokens drawn so far, on what was verified before and,
+with it, on a threshold that moves; a token that ends a draft is part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from services.common.engine import Segment
+from services.common.engine.skipping import SkipMask
+from services.drafter.exits import Exit
+from services.drafter.skip import SkipDrafter
+from tests.proof.services_kit import BOTH_PACES, Case, Services, sample
+from tests.proof.test_services_law import check
+
+TOKENS = 3_000
+LENGTH = 100
+CASES = [
+    Case("standard", "standard", {"temperature": 1.3}),
+    Case("block", "block", {"temperature": 1.3, "top_p": 0.88}),
+    Case("standard tree", "standard", {"temperature": 0.7}, {"num_candidates": 3}),
+    Case("coupled", "coupled", {"temperature": 0.7}),
+]
+
+pytestmark = pytest.mark.timeout(900)
+
+
+class SkippingTable:
+    """A table of logits in the place of a target that skips."""
+
+    num_layers = 2
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+    def skipper(self) -> None:
+        """It can skip."""
+
+    def forward(self, segments: Sequence[Segment], skip: SkipMask | None = None) -> list[Tensor]:
+        return self._table.forward(segments) if segments else []
+
+
+class Ending(SkipDrafter):
+    """Counts how many drafts ended by the threshold."""
+
+    ended = 0
+
+    def propose(self, asks: Any) -> Any:
+        done = super().propose(asks)
+        Ending.ended += sum(one.final and len(one.tree) > 0 for one in done)
+        return done
+
+
+def ending(engine: Any) -> SkipDrafter:
+    return Ending(SkippingTable(engine), SkipMask.of(2, [1]), Exit(0.25))  # type: ignore[arg-type]
+
+
+@BOTH_PACES
+async def test_drafts_that_end_by_the_threshold_keep_the_law(services: Services) -> None:
+    cases = [case for case in CASES if services.blocks == 1 or not case.speculation]
+    Ending.ended = 0
+    check(await sample(cases, TOKENS, LENGTH, services, method=ending))
+    assert Ending.ended > 100

@@ -1,0 +1,99 @@
+"""A skipping drafter that searches, on a target some of whose sub-layers add nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from services.common.engine import Engine, KVCache, ModelSpec, Segment
+from services.common.engine.skipping import SkipMask
+from services.common.types import ResolvedSampling
+from services.drafter.exits import Exit
+from services.drafter.mask_search import MaskSearch, SearchRules
+from services.drafter.skip import SkipDrafter
+from tests.models import tiny_model
+from tests.services.drafter_kit import Harness, tokens_of
+
+LAYERS = 6
+PROMPT = [5, 17, 200, 33, 91, 150, 8]
+NEVER = Exit(0.0, adaptive=False)
+FREE = SkipMask.of(LAYERS, attention=[2, 3], mlp=[1, 4])
+"""Sub-layers that add nothing to the model below."""
+BAD = SkipMask.of(LAYERS, attention=[1, 4], mlp=[2, 3])
+RULES = SearchRules(share=0.5, guided_every=5)
+"""Candidates leave out four of the eight inner sub-layers, as `FREE` does, and `BAD`."""
+LONG = ResolvedSampling(max_tokens=250)
+
+
+@cache
+def engine() -> Engine:
+    """A random target of six layers; the output projections of `FREE` are zero."""
+    torch.set_num_threads(1)
+    model = tiny_model("llama", num_hidden_layers=LAYERS)
+    with torch.no_grad():
+        for layer in FREE.attention:
+            model.model.layers[layer].self_attn.o_proj.weight.zero_()
+        for layer in FREE.mlp:
+            model.model.layers[layer].mlp.down_proj.weight.zero_()
+    return Engine.from_model(model, spec=ModelSpec("tiny", kv_capacity_tokens=100_000))
+
+
+@cache
+def own_text(prompt: tuple[int, ...] = tuple(PROMPT), count: int = 200) -> tuple[int, ...]:
+    """What the target writes, greedy."""
+    target, text = engine(), list(prompt)
+    branch = target.new_cache(len(prompt) + count)
+    for _ in range(count):
+        (rows,) = target.forward([Segment(branch, text[branch.length :])])
+        text.append(int(rows[-1].argmax()))
+    branch.free()
+    return tuple(text[len(prompt) :])
+
+
+def harness_of(
+    start: SkipMask = BAD, rules: SearchRules = RULES, seed: int = 0, target: Any = None
+) -> Harness:
+    target = target or engine()
+    search = MaskSearch(start, rules, seed)
+    return Harness(target, drafter=SkipDrafter(target, start, NEVER, search=search))
+
+
+def drafter_of(harness: Harness) -> Any:
+    return harness.drafter
+
+
+def search_of(harness: Harness) -> MaskSearch:
+    return drafter_of(harness)._trials._search  # type: ignore[no-any-return]
+
+
+def cache_of(harness: Harness, session: str = "s") -> KVCache:
+    return drafter_of(harness)._sessions[0, session].cache  # type: ignore[no-any-return]
+
+
+def draft(harness: Harness) -> list[int]:
+    """Step while drafts are owed, and no more; what was drafted."""
+    while any(entry.session.drafting for entry in harness.core._entries.values()):
+        harness.core.step()
+    return tokens_of(harness.take())
+
+
+def opened(harness: Harness, committed: int, session: str = "s", **changes: Any) -> None:
+    """A session with some of the target's own text, whose draft is there."""
+    text = own_text()[:committed]
+    harness.open(session, PROMPT, committed=text, sampling=LONG, **changes)
+    draft(harness)
+
+
+def read(text: Sequence[int], mask: SkipMask, prompt: int = len(PROMPT)) -> Tensor:
+    """The rows of a text read afresh: prompt whole, output skipping."""
+    branch = engine().new_cache(len(text))
+    (rows,) = engine().forward([Segment(branch, text[:prompt])])
+    if len(text) > prompt:
+        (output,) = engine().forward([Segment(branch, text[prompt:])], mask)
+        rows = torch.cat((rows, output))
+    branch.free()
+    return rows

@@ -1,0 +1,170 @@
+"""Who may open links: the cluster token, and where it may travel."""
+
+import asyncio
+import logging
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from paceline.v1 import verifier_pb2
+
+from orchestrator.workers.pool import WorkerPool
+from services.common import types as t
+from services.common.errors import StartError
+from services.common.serving import ClusterToken, Dialing, ServingOptions, TlsFiles
+from services.common.serving.cluster_token import link_guards, presented
+from services.common.types import Role
+from tests.services.link_kit import Link, eventually, worker
+
+SECRET = "correct-horse-battery-staple"
+REFUSED = grpc.StatusCode.UNAUTHENTICATED
+ATTEMPTS = 100
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "token"
+    path.write_text(SECRET + "\n")
+    return path
+
+
+def bearer(token):
+    return (("authorization", f"Bearer {token}"),)
+
+
+async def described(served, metadata=()):
+    request = verifier_pb2.VerifierServiceDescribeRequest()
+    try:
+        await served.stub.Describe(request, metadata=metadata, timeout=60)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def test_only_the_right_token_opens_anything(file):
+    wrong = [
+        (),
+        bearer("wrong"),
+        bearer(SECRET + "x"),
+        bearer(SECRET[:-1]),
+        bearer(""),
+        (("authorization", SECRET),),
+        (("authorization", f"bearer {SECRET}"),),
+        bearer(SECRET) * 2,
+        bearer(SECRET) + bearer("wrong"),
+    ]
+    async with worker(cluster_token_file=file) as served:
+        assert [await described(served, metadata) for metadata in wrong] == [REFUSED] * len(wrong)
+        assert await described(served, bearer(SECRET)) is grpc.StatusCode.OK
+        assert served.host.progress().sessions == 0
+
+
+async def test_a_stranger_on_a_link_is_refused_before_a_message_and_gets_no_tokenizer(file):
+    async with worker(cluster_token_file=file) as served:
+        silent = served.stub.Link()
+        async with asyncio.timeout(60):
+            assert await silent.code() is REFUSED
+        parts = served.stub.GetTokenizer(verifier_pb2.GetTokenizerRequest())
+        async with asyncio.timeout(60):
+            assert await parts.code() is REFUSED
+
+
+async def test_health_needs_no_token(file):
+    async with worker(cluster_token_file=file) as served:
+        stub = health_pb2_grpc.HealthStub(served.channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize("token", [None, "a-wrong-guess-0123456789"], ids=["none", "wrong"])
+async def test_a_hundred_attempts_are_all_refused_and_no_secret_is_logged(file, caplog, token):
+    caplog.set_level(logging.DEBUG)
+    metadata = bearer(token) if token else ()
+    async with worker(cluster_token_file=file) as served:
+        codes = [await described(served, metadata) for _ in range(ATTEMPTS)]
+        assert codes == [REFUSED] * ATTEMPTS
+        assert await described(served, bearer(SECRET)) is grpc.StatusCode.OK
+    assert SECRET not in caplog.text
+    assert not token or token not in caplog.text
+
+
+async def test_a_token_is_replaced_while_everything_runs(file):
+    async with worker(cluster_token_file=file) as served:
+        assert await described(served, bearer(SECRET)) is grpc.StatusCode.OK
+        file.write_text(f"the-new-one\n{SECRET}\n")
+        for token in (SECRET, "the-new-one"):
+            assert await described(served, bearer(token)) is grpc.StatusCode.OK
+        file.write_text("the-new-one\n")
+        assert await described(served, bearer(SECRET)) is REFUSED
+        file.write_text("")
+        assert await described(served, bearer("the-new-one")) is grpc.StatusCode.OK
+        assert await described(served, bearer("")) is REFUSED
+
+
+async def test_an_orchestrator_shows_the_token_and_connects_once_it_is_right(file, tmp_path):
+    own = tmp_path / "own"
+    own.write_text("not-yet-the-right-one")
+    async with worker(Role.DRAFTER, cluster_token_file=file) as served:
+        pool = WorkerPool("o1", dialing=Dialing(token=ClusterToken(own)))
+        pool.set_addresses(Role.DRAFTER, [served.address.result()])
+        [link] = pool.links()
+        try:
+            await eventually(lambda: "unauthenticated" in link.problem)
+            assert not link.up
+            own.write_text(SECRET)
+            await eventually(lambda: link.up)
+        finally:
+            await pool.close()
+
+
+async def test_commands_flow_on_a_link_with_the_token(file):
+    async with worker(cluster_token_file=file) as served:
+        link = Link(served)
+        link.call = served.stub.Link(metadata=bearer(SECRET))
+        await link.send()
+        assert await link.receive(t.Progress)
+        await link.call.done_writing()
+
+
+def test_a_token_never_travels_in_the_clear_beyond_loopback(file):
+    token = ClusterToken(file)
+    for dialing in (Dialing(token=token), Dialing()):
+        with pytest.raises(StartError, match="link_ca"):
+            dialing.metadata("10.0.0.1:5")
+        with pytest.raises(StartError, match="link_ca"):
+            dialing.channel("10.0.0.1:5")
+    shown = bearer(SECRET)
+    assert Dialing(token=token).metadata("127.0.0.1:5") == shown
+    assert Dialing(token=token, insecure=True).metadata("10.0.0.1:5") == shown
+    assert Dialing(token=token, tls=TlsFiles()).metadata("10.0.0.1:5") == shown
+    assert SECRET not in repr(Dialing(token=token)) + repr(vars(token))
+
+
+@pytest.mark.parametrize("content", ["", "\n \n", "two words", "ünicode", "a\0b"])
+def test_a_file_without_a_usable_token_is_refused_and_not_quoted(file, content):
+    file.write_text(content)
+    with pytest.raises(StartError, match=rf"cluster_token_file: {file}") as caught:
+        ClusterToken(file)
+    assert not content.strip() or content not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(StartError, match=r"cluster_token_file: cannot read .*none"):
+        ClusterToken(tmp_path / "none")
+
+
+def test_a_worker_beyond_loopback_must_know_who_opens_links(file, tmp_path):
+    tls = TlsFiles(tmp_path / "cert", tmp_path / "key")
+    beyond = {"address": "0.0.0.0:0", "tls": tls}
+    with pytest.raises(StartError, match=r"tls_ca .* cluster_token_file"):
+        link_guards(ServingOptions(**beyond))
+    assert link_guards(ServingOptions(**beyond, insecure=True)) == []
+    assert link_guards(ServingOptions(**{**beyond, "tls": TlsFiles(ca=tmp_path)})) == []
+    assert len(link_guards(ServingOptions(**beyond, cluster_token_file=file))) == 1
+    assert link_guards(ServingOptions()) == []
+
+
+def test_only_one_whole_bearer_value_is_a_token():
+    assert presented([("authorization", "Bearer a b")]) == b"a b"
+    assert presented([("x", "Bearer a"), ("authorization", b"Bearer c")]) == b"c"
+    assert presented([("authorization", "Basic a")]) == b""

@@ -1,0 +1,305 @@
+"""A drafter that borrows its verifier's K/V: it never harms it, and reads no text twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.engine import Engine, ModelSpec, Segment
+from services.common.engine.lending import Lending
+from services.common.engine.skipping import SkipMask
+from services.common.types import (
+    CloseDraft,
+    CloseVerify,
+    CommitDraft,
+    Draft,
+    OpenDraft,
+    ResolvedSampling,
+    SessionFailed,
+    VerifyMode,
+)
+from services.drafter.borrowing import Borrowing
+from services.drafter.core import DrafterCore
+from services.drafter.exits import Exit
+from services.drafter.lookahead import LookaheadDrafter
+from services.drafter.skip import SkipDrafter
+from tests.models import tiny_model
+from tests.services.verifier_bench import Table, block, opening
+
+PROMPT = tuple(range(10, 30))
+MASK = SkipMask.of(2, attention=[1], mlp=[0])
+SAMPLING = ResolvedSampling(max_tokens=40, logprobs=3)
+
+
+def load(capacity: int | None = None) -> Engine:
+    torch.set_num_threads(1)
+    spec = ModelSpec("tiny", threads=1, kv_capacity_tokens=capacity)
+    return Engine.from_model(tiny_model("llama"), spec=spec)
+
+
+class Counting(Engine):
+    """Counts the tokens fed, by whether sub-layers were skipped."""
+
+    fed: dict[bool, int]
+
+    def forward(self, segments: Sequence[Segment], skip: SkipMask | None = None) -> Any:
+        self.fed[skip is not None] += sum(len(segment.token_ids) for segment in segments)
+        return super().forward(segments, skip)
+
+
+class Process:
+    """A verifier and a drafter on one engine, and another verifier that lends nothing."""
+
+    def __init__(
+        self, method: str = "skip", mask: SkipMask = MASK, capacity: int | None = None
+    ) -> None:
+        self.engine = load(capacity)
+        self.engine.__class__ = Counting
+        self.engine.fed = {False: 0, True: 0}  # type: ignore[attr-defined]
+        self.engine.give_soft_tokens(torch.randn(3, 64, generator=torch.Generator().manual_seed(1)))
+        self.lending = Lending()
+        self.judge = Table(self.engine, lending=self.lending)
+        self.other = Table(load())
+        borrowing = Borrowing(self.lending, self.engine)
+        drafters: dict[str, Any] = {
+            "skip": lambda: SkipDrafter(
+                self.engine, mask, Exit(0.0, adaptive=False), borrowing=borrowing
+            ),
+            "lookahead": lambda: LookaheadDrafter(self.engine, borrowing=borrowing, riding=False),
+            "riding": lambda: LookaheadDrafter(self.engine, borrowing=borrowing),
+        }
+        self.drafts: list[Any] = []
+        self.drafter = DrafterCore(
+            {"m": drafters[method]()},
+            emit=lambda _, event: self.drafts.append(event),
+            worker_id="d",
+        )
+        self.output: list[int] = []
+        self.untold: list[CommitDraft] = []
+        self.round = 0
+
+    def open(self, window: int = 6, mode: VerifyMode = VerifyMode.GREEDY) -> None:
+        self.verify_opening = opening(prompt=PROMPT, mode=mode, max_tokens=40, logprobs=3)
+        self.drafter.handle(1, OpenDraft("s", 1, PROMPT, (), mode, SAMPLING, 9, window))
+
+    def open_judges(self) -> None:
+        for table in (self.judge, self.other):
+            table.opened(self.verify_opening)
+
+    @property
+    def tail(self) -> list[int]:
+        """What was drafted behind the output, if the drafter's text agrees with it."""
+        text = self.drafter._entries[1, "s"].session.text[len(PROMPT) :]
+        return text[len(self.output) :] if text[: len(self.output)] == self.output else []
+
+    def verify(self, tokens: Sequence[int]) -> None:
+        """Both verifiers say the same, to the probabilities."""
+        self.round += 1
+        command = block(self.round, len(self.output), tuple(tokens))
+        mine, theirs = self.judge.verdict(command), self.other.verdict(command)
+        assert mine.token_ids == theirs.token_ids
+        for own, reference in zip(mine.logprobs, theirs.logprobs, strict=True):
+            assert own.logprob == pytest.approx(reference.logprob, abs=1e-4)
+        commit = CommitDraft("s", 1 + self.round, len(self.output), tuple(mine.token_ids))
+        self.output += mine.token_ids
+        self.untold.append(commit)
+
+    def tell(self) -> None:
+        for commit in self.untold:
+            self.drafter.handle(1, commit)
+        self.untold.clear()
+
+    def draft(self) -> bool:
+        worked = self.drafter.step()
+        assert not [event for event in self.drafts if isinstance(event, SessionFailed)]
+        return worked
+
+    def drafted(self) -> list[int]:
+        """All that the drafter gives for the text it knows."""
+        self.drafts.clear()
+        while self.draft():
+            pass
+        return [
+            token
+            for draft in self.drafts
+            if isinstance(draft, Draft)
+            for token in draft.tree.token_ids
+        ]
+
+    def close(self) -> None:
+        self.drafter.handle(1, CloseDraft("s"))
+        for table in (self.judge, self.other):
+            table.give(CloseVerify("s"))
+
+
+MOVES = st.lists(
+    st.tuples(st.sampled_from(["draft", "verify", "guess", "tell"]), st.integers(0, 5)),
+    min_size=4,
+    max_size=14,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(MOVES, st.sampled_from(["skip", "lookahead", "riding"]))
+def test_whatever_is_drafted_meanwhile_the_verifier_says_the_same(
+    moves: list[tuple[str, int]], method: str
+) -> None:
+    process = Process(method)
+    process.open()
+    process.open_judges()
+    for move, count in moves:
+        if len(process.output) > 25:
+            break
+        match move:
+            case "draft":
+                for _ in range(count):
+                    process.draft()
+            case "verify":
+                process.verify(process.tail[:count])
+            case "guess":
+                process.verify([(7 * count + i) % 90 + 5 for i in range(count)])
+            case "tell":
+                process.tell()
+    process.close()
+    assert process.engine.kv_tokens_used == 0
+
+
+@pytest.mark.parametrize("method", ["skip", "lookahead"])
+def test_the_target_itself_is_accepted_whole_and_reads_nothing_twice(method: str) -> None:
+    process = Process(method, mask=SkipMask.of(2))
+    process.open(window=6 if method == "skip" else 1)
+    process.open_judges()
+    prompt = process.engine.fed[False]  # type: ignore[attr-defined]
+    assert prompt == len(PROMPT) - 1
+    for _ in range(4):
+        tokens = process.drafted()
+        assert len(tokens) == (6 if method == "skip" else 1)
+        before = len(process.output)
+        process.verify(tokens)
+        assert process.output[before : before + len(tokens)] == tokens
+        process.tell()
+    fed = sum(process.engine.fed.values()) - prompt  # type: ignore[attr-defined]
+    # Each drafted token costs its row; each block its own and one more.
+    assert fed == len(process.output) + 4 * len(tokens)
+
+
+def test_drafts_start_from_the_whole_models_kv_of_all_verified_text() -> None:
+    process = Process()
+    process.open()
+    process.open_judges()
+    for tokens in ((3, 4), (5,), ()):
+        process.verify(tokens)
+    process.tell()
+    drafted = process.drafted()
+    fresh = load()
+    text = [*PROMPT, *process.output]
+    cache = fresh.new_cache(80)
+    fresh.forward([Segment(cache, text[:-1])])
+    expected = []
+    for _ in drafted:
+        [row] = fresh.forward([Segment(cache, text[-1:], logits_from=0)], MASK)
+        text.append(int(row.argmax()))
+        expected.append(text[-1])
+    assert drafted == expected
+
+
+def test_rows_behind_an_accepted_block_draft_without_a_forward() -> None:
+    process = Process("riding")
+    process.open()
+    process.open_judges()
+    assert process.drafted() == []
+    process.verify(())
+    process.tell()
+    before = dict(process.engine.fed)  # type: ignore[attr-defined]
+    drafted = process.drafted()
+    assert len(drafted) == 3
+    assert process.engine.fed == before  # type: ignore[attr-defined]
+    fresh = load()
+    fresh.give_soft_tokens(torch.randn(3, 64, generator=torch.Generator().manual_seed(1)))
+    text = [*PROMPT, *process.output]
+    rows = [*text[:-1], *fresh.soft_ids]
+    [logits] = fresh.forward([Segment(fresh.new_cache(80), rows, logits_from=len(text) - 1)])
+    assert drafted == logits.argmax(-1).tolist()
+
+
+def test_once_nobody_borrows_no_rows_are_fed_behind_a_block() -> None:
+    process = Process("riding")
+    process.open()
+    process.open_judges()
+    process.drafted()
+    fed = process.engine.fed  # type: ignore[attr-defined]
+    before = fed[False]
+    process.verify((5, 6))
+    assert fed[False] == before + 3 + 3
+    process.drafter.handle(1, CloseDraft("s"))
+    before = fed[False]
+    process.verify((5, 6))
+    assert fed[False] == before + 3
+
+
+def test_nothing_is_drafted_where_the_block_before_was_not_accepted_whole() -> None:
+    process = Process("riding")
+    process.open()
+    process.open_judges()
+    process.drafted()
+    process.verify((5, 6, 7))
+    process.tell()
+    assert len(process.output) < 4
+    assert process.drafted() == []
+
+
+def test_before_the_verifier_has_the_prompt_the_drafter_waits_without_spinning() -> None:
+    process = Process()
+    process.open()
+    assert process.draft() is False
+    assert process.drafts[1:] == []
+    process.open_judges()
+    assert len(process.drafted()) == 6
+
+
+def test_what_the_drafter_was_not_told_yet_is_waited_for() -> None:
+    process = Process()
+    process.open()
+    process.open_judges()
+    process.verify((5,))
+    assert process.draft() is False
+    process.tell()
+    assert process.draft() is True
+
+
+def test_without_an_offer_after_a_commit_the_session_has_kv_of_its_own() -> None:
+    process = Process()
+    process.open()
+    assert process.draft() is False
+    process.drafter.handle(1, CommitDraft("s", 2, 0, (7,)))
+    assert len(process.drafted()) == 6
+    assert process.engine.kv_tokens_used >= len(PROMPT) + 40
+
+
+def test_a_verifier_that_ends_ends_the_loan() -> None:
+    process = Process()
+    process.open()
+    process.open_judges()
+    first = process.drafted()
+    assert len(first) == 6
+    process.verify(first[:1])
+    process.judge.give(CloseVerify("s"))
+    process.tell()
+    assert len(process.drafted()) == 6
+    process.drafter.handle(1, CloseDraft("s"))
+    assert process.engine.kv_tokens_used == 0
+
+
+def test_without_room_for_kv_of_its_own_the_session_fails_with_the_reason() -> None:
+    process = Process(capacity=50)
+    process.open()
+    process.drafter.step()
+    process.drafter.handle(1, CommitDraft("s", 2, 0, (7,)))
+    process.drafter.step()
+    [failed] = [event for event in process.drafts if isinstance(event, SessionFailed)]
+    assert "KV cache" in failed.message

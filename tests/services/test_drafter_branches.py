@@ -1,0 +1,492 @@
+"""What the model drafter prepares in idle moments, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from services.common.engine import Engine, ModelSpec, Segment
+from services.common.engine.sampling import RowContext, best, coupled_best
+from services.common.steps import StepRecord
+from services.common.types import CloseDraft, Draft, ResolvedSampling, VerifyMode
+from services.drafter.branches import PrepareFigures, PrepareRules
+from services.drafter.core import DrafterCore
+from services.drafter.draft_graph import ROOT
+from services.drafter.model import ModelDrafter
+from services.drafter.model_state import ModelSession
+from services.drafter.ngram import NgramDrafter
+from tests.models import tiny_model
+from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
+
+SOME = PrepareRules(tokens=12, rows=4)
+WIDE = PrepareRules(tokens=40, rows=40, least=0.0)
+PENALISED = ResolvedSampling(
+    max_tokens=60, temperature=0.8, frequency_penalty=0.7, repetition_penalty=1.3
+)
+
+
+class Clear(FakeEngine):
+    """The same model with clear laws: each choice is e times as likely as the next."""
+
+    @staticmethod
+    def logits(text: Sequence[int]) -> Tensor:
+        return -FakeEngine.logits(text).argsort(descending=True).argsort().float()
+
+
+def harness(engine: Any = None, rules: PrepareRules | None = SOME, **more: Any) -> Harness:
+    engine = engine or Clear()
+    return Harness(engine, drafter=ModelDrafter(engine, prepare=rules, **more))
+
+
+def choices(engine: FakeEngine, text: Sequence[int]) -> list[int]:
+    """The greedy candidates after a text, best first."""
+    row = RowContext(VerifyMode.GREEDY, ResolvedSampling(), 0, 0)
+    return best(engine.logits(text)[None], [row], 3)[0].tolist()  # type: ignore[no-any-return]
+
+
+def session_of(harness: Harness, name: str = "s") -> ModelSession:
+    session = harness.drafter._sessions[0, name]
+    assert isinstance(session, ModelSession)
+    return session
+
+
+# --- what is there when a verdict comes -----------------------------------------
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_rejection_for_another_choice_of_the_drafter_finds_the_next_draft_made(
+    place: int, rank: int
+) -> None:
+    ready = harness(rules=WIDE)
+    ready.open("s", [1, 2, 3], window=5)
+    tail = tokens_of(ready.run())
+    other = choices(ready.engine, [1, 2, 3, *tail[:place]])[rank]
+    ready.engine.batches.clear()
+    ready.commit("s", 0, [*tail[:place], other], epoch=2)
+    ready.core.step()
+    [draft] = ready.take()
+    assert ready.engine.batches == [], "no forward was needed"
+    text = [1, 2, 3, *tail[:place], other]
+    assert draft.epoch == 2
+    assert draft.first_position == place + 1
+    assert list(draft.tree.token_ids) == ready.engine.continuation(text, len(draft.tree))
+    assert tokens_of([draft, *ready.run()]) == ready.engine.continuation(text, 5)
+
+
+def test_a_bonus_that_is_another_choice_finds_the_next_draft_made() -> None:
+    ready = harness(rules=WIDE)
+    ready.open("s", [1, 2, 3], window=2)
+    tail = tokens_of(ready.run())
+    bonus = choices(ready.engine, [1, 2, 3, *tail])[1]
+    ready.engine.batches.clear()
+    ready.commit("s", 0, [*tail, bonus])
+    ready.core.step()
+    [draft] = ready.take()
+    assert ready.engine.batches == []
+    text = [1, 2, 3, *tail, bonus]
+    assert list(draft.tree.token_ids) == ready.engine.continuation(text, len(draft.tree))
+
+
+def test_a_draft_goes_on_beyond_its_window_and_is_sent_when_there_is_room() -> None:
+    ready = harness()
+    ready.open("s", [1, 2, 3], window=4)
+    tail = tokens_of(ready.run())
+    ready.engine.batches.clear()
+    ready.commit("s", 0, tail[:2])
+    ready.core.step()
+    [draft] = ready.take()
+    assert ready.engine.batches == []
+    assert [*tail, *draft.tree.token_ids] == ready.engine.continuation([1, 2, 3], 6)
+    assert draft.final, "the window is full again"
+    assert ready.drafter.prepared.hits == 1
+    assert ready.drafter.prepared.delivered == 2
+
+
+def test_what_was_prepared_in_front_of_a_longer_committed_text_stays() -> None:
+    ready = harness(rules=WIDE)
+    ready.open("s", [1, 2, 3], window=6)
+    tail = tokens_of(ready.run())
+    ready.commit("s", 0, tail[:2])
+    more = tokens_of(ready.run())
+    text = [1, 2, 3, *tail, *more]
+    other = choices(ready.engine, text[:7])[1]
+    ready.engine.batches.clear()
+    ready.commit("s", 2, [*text[5:7], other], epoch=2)
+    ready.core.step()
+    [draft] = ready.take()
+    assert ready.engine.batches == []
+    assert list(draft.tree.token_ids) == ready.engine.continuation(
+        [*text[:7], other], len(draft.tree)
+    )
+
+
+def test_a_token_that_nobody_thought_of_feeds_itself_alone() -> None:
+    ready = harness()
+    ready.open("s", [1, 2, 3], window=5)
+    tail = tokens_of(ready.run())
+    known = choices(ready.engine, [1, 2, 3, *tail[:2]])
+    strange = next(token for token in range(VOCAB) if token not in known)
+    ready.engine.batches.clear()
+    ready.commit("s", 0, [*tail[:2], strange], epoch=2)
+    ready.core.step()
+    assert ready.engine.batches == [[1]]
+    drafts = [*ready.take(), *ready.run()]
+    assert tokens_of(drafts) == ready.engine.continuation([1, 2, 3, *tail[:2], strange], 5)
+
+
+# --- what idle moments cost -----------------------------------------------------
+
+
+def test_nothing_is_prepared_while_any_session_is_owed_a_draft() -> None:
+    ready = harness()
+    ready.open("s", [1, 2, 3], window=2)
+    ready.open("busy", [4, 5], window=9)
+    for _ in range(9):
+        assert ready.core.step()
+    assert len(tokens_of(ready.take(), "busy")) == 9
+    assert ready.drafter.prepared.steps == 0
+    ready.core.step()
+    assert ready.drafter.prepared.steps == 1
+
+
+def test_sessions_share_a_step_and_its_rows_and_none_gets_more_than_its_share() -> None:
+    ready = harness(rules=PrepareRules(tokens=6, rows=4, least=0.0))
+    for name in ("a", "b", "c"):
+        ready.open(name, [1, 2, len(name)], window=3)
+    for _ in range(3):
+        ready.core.step()
+    ready.engine.batches.clear()
+    ready.run()
+    assert max(sum(batch) for batch in ready.engine.batches) == 4
+    assert max(len(batch) for batch in ready.engine.batches) > 1
+    # Of each session also the last token of its tail, which is not prepared.
+    assert ready.drafter.prepared.fed == 3 * (6 + 1)
+    assert not ready.core.step(), "it comes to rest"
+
+
+def test_the_likeliest_is_fed_first_and_the_unlikely_never() -> None:
+    class Sure(FakeEngine):
+        """The second choice is likely after two tokens of the output, and nowhere else."""
+
+        @staticmethod
+        def logits(text: Sequence[int]) -> Tensor:
+            row = torch.full((VOCAB,), -20.0)
+            row[7] = 0.0
+            row[8] = -0.4 if len(text) == 5 else -9.0
+            return row
+
+    ready = harness(Sure(), PrepareRules(tokens=40, rows=1, depth=4))
+    ready.open("s", [1, 2, 3], window=4)
+    tail = tokens_of(ready.run())
+    assert tail == [7, 7, 7, 7]
+    ready.commit("s", 0, [7, 7, 8], epoch=2)
+    ready.engine.batches.clear()
+    ready.core.step()
+    assert tokens_of(ready.take()) == [7] * 4
+    assert ready.engine.batches == []
+    ready.run()
+    ready.commit("s", 3, [8], epoch=3)
+    ready.core.step()
+    assert ready.engine.batches[-1] == [1], "an unlikely one was not prepared"
+
+
+def test_prepared_tokens_are_told_apart_and_timed_as_if_they_had_been_drafted_now() -> None:
+    engine, records = Clear(), list[StepRecord]()
+    drafts: list[Draft] = []
+    ticks = iter(range(0, 10**12, 10**6))
+    core = DrafterCore(
+        {"model": ModelDrafter(engine, prepare=SOME)},
+        emit=lambda _, event: drafts.append(event) if isinstance(event, Draft) else None,
+        worker_id="m",
+        on_step=records.append,
+        clock=lambda: next(ticks),
+    )
+    ready = harness(engine)
+    ready.core = core
+    ready.open("s", [1, 2, 3], window=4)
+    while core.step():
+        pass
+    ready.commit("s", 0, [token for draft in drafts[:2] for token in draft.tree.token_ids])
+    core.step()
+    assert [entry.kind for record in records for entry in record.entries] == [
+        *["draft"] * 4,
+        "prepared",
+    ]
+    assert [draft.draft_ms for draft in drafts] == [1.0, 1.0, 1.0, 1.0, 2.0]
+
+
+# --- where nothing is prepared --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": VerifyMode.STANDARD},
+        {"mode": VerifyMode.BLOCK},
+        {"synchronous": True},
+        {"num_candidates": 2},
+        {"window": 0},
+    ],
+)
+def test_nothing_is_prepared_of_draws_and_trees_and_where_nothing_is_drafted(
+    changes: dict[str, Any],
+) -> None:
+    ready = harness()
+    ready.open("s", [1, 2, 3], **changes)
+    ready.run()
+    ready.commit("s", 0, [5], epoch=2)
+    ready.run()
+    assert ready.drafter.prepared == PrepareFigures()
+
+
+def test_nothing_is_prepared_behind_the_end_of_a_text_and_its_room_is_never_exceeded() -> None:
+    """The fake engine sees to the room."""
+    ready = harness(rules=WIDE)
+    ready.open("s", [1, 2, 3], window=9, sampling=ResolvedSampling(max_tokens=4))
+    tail = tokens_of(ready.run())
+    assert len(tail) == 4
+    cache = ready.engine.caches[0]
+    assert cache.length == cache.reserve == 7
+    other = choices(ready.engine, [1, 2, 3])[1]
+    ready.commit("s", 0, [other], epoch=2)
+    drafts = ready.run()
+    assert tokens_of(drafts) == ready.engine.continuation([1, 2, 3, other], 3)
+    texts = {tuple(cache.text_at(node)) for node in range(len(cache.parents))}
+    assert max(map(len, texts)) <= 6, "after the last token nothing is asked"
+
+
+# --- KV -------------------------------------------------------------------------
+
+MOVES = st.lists(
+    st.tuples(
+        st.integers(0, 9),  # steps
+        st.integers(0, 4),  # drafted tokens that the verdict accepts
+        st.lists(st.integers(0, 5), max_size=3),  # ranks of the tokens behind them
+        st.booleans(),  # whether the epoch goes on
+    ),
+    max_size=8,
+)
+MODES = st.sampled_from([VerifyMode.GREEDY, VerifyMode.COUPLED])
+LAWS = st.sampled_from(
+    [
+        ResolvedSampling(max_tokens=60),
+        ResolvedSampling(max_tokens=60, stop_token_ids=(3, 4), min_tokens=2),
+        PENALISED,
+    ]
+)
+
+
+def ranked(engine: FakeEngine, mode: VerifyMode, text: Sequence[int], rank: int) -> int:
+    """One of the candidates after a text, as a target thinks that is much like the drafter."""
+    row = RowContext(mode, ResolvedSampling(), 7, len(text) - 3)
+    among = best if mode is VerifyMode.GREEDY else coupled_best
+    return int(among(engine.logits(text)[None], [row], 6)[0, rank])
+
+
+def verdict(
+    ready: Harness, mode: VerifyMode, accepted: int, ranks: Sequence[int], epoch: int
+) -> None:
+    """Commit some drafted tokens, and others of these ranks behind them."""
+    session = ready.core._entries[0, "s"].session
+    start = 3 + session.committed_length
+    fresh = session.text[start:][:accepted]
+    for rank in ranks:
+        fresh.append(ranked(ready.engine, mode, [*session.text[:start], *fresh], rank))
+    ready.commit("s", session.committed_length, fresh, epoch)
+
+
+@pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.COUPLED])
+def test_penalties_count_the_text_in_front_of_each_token_that_is_prepared(
+    mode: VerifyMode,
+) -> None:
+    """Not the tail that the branch departs from."""
+    for place, rank in product(range(5), (1, 2)):
+        ready, plain = harness(rules=WIDE), harness(rules=None)
+        for one in (ready, plain):
+            one.open("s", [1, 2, 3], window=4, mode=mode, sampling=PENALISED)
+        tail = tokens_of(ready.run())
+        assert tokens_of(plain.run()) == tail
+        other = choices_at(session_of(ready), tail, place)[rank]
+        for one in (ready, plain):
+            one.commit("s", 0, [*tail[:place], other], epoch=2)
+        ready.core.step()
+        drafted = tokens_of(ready.take())
+        assert drafted
+        assert drafted == tokens_of(plain.run())[: len(drafted)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(MOVES, MODES, LAWS, st.integers(1, 6), st.integers(1, 5))
+def test_every_text_is_what_it_is_without_preparing(
+    moves: Any, mode: VerifyMode, law: ResolvedSampling, window: int, rows: int
+) -> None:
+    made: list[list[list[int]]] = []
+    for rules in (None, PrepareRules(tokens=9, rows=rows, least=0.0)):
+        ready, epoch = harness(rules=rules), 1
+        ready.open("s", [1, 2, 3], window=window, mode=mode, sampling=law)
+        made.append([])
+        for _, accepted, ranks, bump in moves:
+            epoch += bump
+            verdict(ready, mode, accepted, ranks, epoch)
+            ready.run()
+            made[-1].append(list(ready.core._entries[0, "s"].session.text))
+    assert made[0] == made[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(MOVES, st.integers(1, 6), st.integers(1, 5))
+def test_every_draft_follows_from_the_text_whenever_a_verdict_comes(
+    moves: Any, window: int, rows: int
+) -> None:
+    """The laws of the fake engine depend on all that is in KV, and on its order."""
+    ready, epoch = harness(rules=PrepareRules(tokens=9, rows=rows, least=0.0)), 1
+    ready.open("s", [1, 2, 3], window=window)
+    session = ready.core._entries[0, "s"].session
+    for steps, accepted, ranks, bump in moves:
+        for _ in range(steps):
+            before = list(session.text)
+            ready.core.step()
+            drafted = tokens_of(ready.take())
+            assert drafted == (drafted and ready.engine.continuation(before, len(drafted)))
+        epoch += bump
+        verdict(ready, VerifyMode.GREEDY, accepted, ranks, epoch)
+
+
+@pytest.mark.parametrize("arch", ["llama", "mistral", "gemma3_text", "gpt2"])
+@pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.COUPLED])
+def test_kv_of_a_branch_is_that_of_a_fresh_prefill(arch: str, mode: VerifyMode) -> None:
+    engine = Engine.from_model(tiny_model(arch), spec=ModelSpec(arch, kv_capacity_tokens=500))
+    ready = harness(engine, PrepareRules(tokens=64, rows=32, depth=2, least=0.0))
+    prompt = list(range(3, 23))
+    law = ResolvedSampling(max_tokens=150)
+    ready.open("s", prompt, window=4, mode=mode, sampling=law)
+    for place, rank in ((1, 1), (0, 2), (3, 1), (4, 1), (2, 2)):
+        ready.run()
+        session, state = ready.core._entries[0, "s"].session, session_of(ready)
+        text, start = list(session.text), len(prompt) + session.committed_length
+        level = choices_at(state, text[start:], place)
+        hits = ready.drafter.prepared.hits
+        fresh = (*text[start : start + place], level[rank])
+        ready.commit("s", session.committed_length, fresh, session.epoch + 1)
+        ready.core.step()
+        assert ready.drafter.prepared.hits == hits + 1
+        ready.credit("s", 40)
+        ready.core.step()
+        assert not state.branches.standing, "a step needs the text's K/V alone"
+        fresh_cache = engine.new_cache(200)
+        held = state.cache.length
+        assert held >= start + place + 1
+        engine.forward([Segment(fresh_cache, session.text[:held])])
+        assert_same_kv(state.cache, fresh_cache, held)
+        fresh_cache.free()
+        ready.credit("s", 4)
+
+
+def choices_at(state: ModelSession, tail: Sequence[int], place: int) -> tuple[int, ...]:
+    """The drafter's own candidates at a place of the tail, or behind it."""
+    assert state.branches is not None
+    graph = state.branches._graph
+    assert graph is not None
+    node = (ROOT, *graph.walk(tail))[place]
+    return graph.tokens([below for below, _ in graph[node].below])
+
+
+def assert_same_kv(one: Any, other: Any, length: int) -> None:
+    for mine, theirs in zip(
+        *(cache._memory.store.layer_views(0, length) for cache in (one, other)), strict=True
+    ):
+        for own, fresh in zip(mine, theirs, strict=True):
+            assert torch.allclose(own, fresh, atol=1e-4)
+
+
+# --- faults ---------------------------------------------------------------------
+
+
+def test_a_session_that_is_closed_with_branches_gives_all_of_its_room_back() -> None:
+    ready = harness()
+    ready.open("s", [1, 2, 3], window=4)
+    for _ in range(6):
+        ready.core.step()
+    assert session_of(ready)._branching
+    ready.core.handle(0, CloseDraft("s"))
+    assert ready.engine.kv_tokens_used == 0
+    assert not ready.core.step()
+
+
+def test_no_session_is_refused_for_what_is_prepared_for_another() -> None:
+    engine = Clear()
+    engine.kv_tokens_capacity = 2 * 63
+    ready = harness(engine, WIDE)
+    ready.open("s", [1, 2, 3], window=4)
+    ready.run()
+    ready.open("other", [4, 5, 6], window=4)
+    assert len(tokens_of(ready.run(), "other")) == 4
+
+
+def test_a_verdict_of_an_old_epoch_or_a_known_one_leaves_all_as_it_is() -> None:
+    ready = harness(rules=WIDE)
+    ready.open("s", [1, 2, 3], window=4)
+    tail = tokens_of(ready.run())
+    ready.commit("s", 0, tail[:1], epoch=2)
+    again = tokens_of(ready.run())
+    assert again == ready.engine.continuation([1, 2, 3, tail[0]], 4)
+    fed = ready.drafter.prepared.fed
+    ready.commit("s", 0, tail[:1], epoch=1)
+    ready.commit("s", 0, tail[:1], epoch=2)
+    assert tokens_of(ready.run()) == []
+    assert ready.drafter.prepared.fed == fed
+    other = choices(ready.engine, [1, 2, 3, *tail[:1]])[1]
+    ready.engine.batches.clear()
+    ready.commit("s", 1, [other], epoch=3)
+    ready.core.step()
+    assert tokens_of(ready.take()), "the branch is there still"
+    assert ready.engine.batches == []
+
+
+def test_a_step_that_fails_while_preparing_fails_no_session() -> None:
+    ready = harness()
+    ready.open("s", [1, 2, 3], window=4)
+    for _ in range(4):
+        ready.core.step()
+    tail = tokens_of(ready.take())
+    forward, ready.engine.forward = ready.engine.forward, broken
+    assert not ready.core.step()
+    assert ready.events == []
+    ready.engine.forward = forward
+    assert ready.drafter.prepared.fed == 0
+    ready.commit("s", 0, tail[:2])
+    assert tokens_of(ready.run()) == ready.engine.continuation([1, 2, 3, *tail], 2)
+    assert ready.drafter.prepared.fed == 0, "it goes on without"
+
+
+def test_a_method_that_drafts_in_its_place_does_not_confuse_what_is_prepared(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The other one's tail is not in KV, and the text departs unseen."""
+    ready = harness(rules=PrepareRules(tokens=20, rows=20, least=0.0))
+    drafters = {"ngram": NgramDrafter(2, 2), "model": ready.drafter}
+    ready.core = DrafterCore(
+        drafters, emit=lambda _, event: ready.events.append(event), worker_id="m"
+    )
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    ready.open("s", prompt, window=3, method="ngram,model")
+    session, copied = ready.core._entries[0, "s"].session, 0
+    for epoch, token in enumerate([1, 2, 6, 7, 0, 0, 5, 6, 1, 2, 3, 9, 8, 3, 4], 2):
+        ready.run()
+        copied += list(session.text[-2:]) in ([4, 5], [8, 9])
+        ready.commit("s", session.committed_length, [token], epoch)
+    assert ready.drafter.prepared.fed > 0
+    assert copied > 0
+    assert not caplog.records
+
+
+def broken(_: object) -> None:
+    raise RuntimeError("the device is on fire")

@@ -1,0 +1,61 @@
+"""A saturated drafter drafts for every session equally often, and new prompts get in."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from services.common.types import Draft, ResolvedSampling
+from services.drafter.model import ModelDrafter
+from tests.services.drafter_kit import VOCAB, FakeEngine, FixedGrowth, Harness
+
+WINDOW = 30
+
+
+def harness() -> Harness:
+    """Steps of four tokens, for more sessions than that."""
+    engine = FakeEngine()
+    drafter = ModelDrafter(engine, step_tokens=4, trees=lambda: FixedGrowth(3, 6, 24))  # type: ignore[arg-type]
+    return Harness(engine, drafter=drafter)
+
+
+def drafted(table: Harness, steps: int) -> Counter[str]:
+    tokens: Counter[str] = Counter()
+    for _ in range(steps):
+        table.core.step()
+        for event in table.events:
+            if isinstance(event, Draft):
+                tokens[event.session] += len(event.tree)
+        table.events.clear()
+    return tokens
+
+
+def filled(table: Harness, sessions: int) -> None:
+    """Open chains whose prompts are in, and which then stand at the same length."""
+    for i in range(sessions):
+        table.open(f"chain {i}", [1, 2, i % VOCAB], window=0)
+    for i in range(sessions):
+        table.credit(f"chain {i}", 1)
+    table.run()
+    for i in range(sessions):
+        table.credit(f"chain {i}", WINDOW)
+
+
+def test_every_session_gets_a_token_a_step_however_many_there_are():
+    table = harness()
+    filled(table, 9)
+    assert set(drafted(table, 12).values()) == {12}
+
+
+@pytest.mark.parametrize("candidates", [1, 2])
+def test_trees_and_long_prompts_take_no_turn_from_those_that_draft(candidates: int):
+    table = harness()
+    filled(table, 9)
+    sampling = ResolvedSampling(max_tokens=20)
+    table.open("long", [5] * 40, num_candidates=candidates, sampling=sampling)
+    tokens = drafted(table, 24)
+    assert {tokens[f"chain {i}"] for i in range(9)} == {24}
+    assert tokens["long"] == 0
+    # Forty tokens of prompt at one a step, what is kept for it, and then its draft.
+    assert drafted(table, 20 + 5)["long"] > 0

@@ -1,0 +1,347 @@
+"""The look-ahead drafter: several tokens a forward, and nothing of it stays in KV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from services.common.engine import Engine, ModelSpec, Segment
+from services.common.engine.noise import Stream, uniform
+from services.common.engine.sampling import History, RowContext, choose, top_law
+from services.common.types import (
+    FailureReason,
+    Proposal,
+    ResolvedSampling,
+    SessionFailed,
+    VerifyMode,
+)
+from services.drafter.lookahead import LookaheadDrafter
+from tests.models import tiny_model
+from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, SoftEngine, followed, tokens_of
+from tests.services.test_drafter_model import MOVES, PROMPT, plain_text
+
+L = len(SoftEngine.soft_ids)
+GREEDY = ResolvedSampling(max_tokens=60)
+COUPLED = ResolvedSampling(temperature=1.2, top_p=0.9, max_tokens=60)
+PENALISED = ResolvedSampling(
+    temperature=0.9,
+    repetition_penalty=1.4,
+    frequency_penalty=0.7,
+    max_tokens=60,
+    min_tokens=3,
+    stop_token_ids=(4, 5, 6),
+)
+
+
+def harness_of(engine: Any, step_tokens: int = 64, q_top: int = 64) -> Harness:
+    drafter = LookaheadDrafter(engine, step_tokens=step_tokens, q_top=q_top)
+    return Harness(engine, drafter=drafter)
+
+
+# --- on a fake engine: what is fed, and what is drafted -----------------------------
+
+
+def test_one_forward_drafts_the_next_token_and_one_for_each_embedding() -> None:
+    harness = harness_of(SoftEngine())
+    harness.open("s", [1, 2, 3], window=1 + L)
+    (draft,) = harness.run()
+    ahead = harness.engine.ahead([1, 2, 3], L)
+    assert list(draft.tree.token_ids) == [int(row.argmax()) for row in ahead]
+    assert (draft.tree.proposal, draft.tree.q) == (Proposal.ONE_HOT, None)
+    assert harness.engine.batches == [[3 + L]]
+
+
+def test_it_goes_on_from_its_own_draft_as_text() -> None:
+    harness = harness_of(SoftEngine())
+    harness.open("s", [1, 2, 3], window=2 * (1 + L))
+    first, second = harness.run()
+    assert (first.final, second.final) == (False, True)
+    text = [1, 2, 3, *first.tree.token_ids]
+    ahead = harness.engine.ahead(text, L)
+    assert list(second.tree.token_ids) == [int(row.argmax()) for row in ahead]
+    assert harness.engine.batches == [[3 + L], [1 + L + L]]
+
+
+@pytest.mark.parametrize(("window", "fed"), [(1, [3]), (2, [4]), (3, [5])])
+def test_no_more_rows_are_fed_than_there_is_room_for(window: int, fed: list[int]) -> None:
+    harness = harness_of(SoftEngine())
+    harness.open("s", [1, 2, 3], window=window)
+    assert len(tokens_of(harness.run())) == window
+    assert harness.engine.batches == [fed]
+
+
+def test_the_last_tokens_of_a_text_and_of_the_context_are_drafted_and_none_beyond() -> None:
+    harness = harness_of(SoftEngine(max_context_length=6))
+    harness.open("s", [1, 2, 3], sampling=ResolvedSampling(max_tokens=2))
+    harness.open("long", [1, 2, 3], window=9)
+    drafts = harness.run()
+    assert len(tokens_of(drafts)) == 2
+    assert len(tokens_of(drafts, "long")) == 4
+    assert [draft.final for draft in drafts if draft.session == "long"][-1]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data: st.DataObject) -> None:
+    engine = SoftEngine()
+    harness = harness_of(engine, step_tokens=data.draw(st.integers(1, 8)))
+    harness.open("s", [1, 2, 3], window=data.draw(st.integers(1, 9)))
+    for before, draft in followed(harness, data.draw(MOVES)):
+        rows = engine.ahead(before, L)[: len(draft.tree)]
+        assert list(draft.tree.token_ids) == [int(row.argmax()) for row in rows]
+
+
+def test_sessions_are_batched_and_a_long_prompt_enters_in_chunks_without_embeddings() -> None:
+    harness = harness_of(SoftEngine(), step_tokens=8)
+    harness.open("s", [1, 2, 3], window=1 + L)
+    harness.core.step()
+    harness.engine.batches.clear()
+    harness.open("long", [1] * 20, window=1 + L)
+    harness.credit("s", 3 * (1 + L))
+    drafts = harness.run()
+    assert harness.engine.batches == [[1 + L + L, 2], [1 + L + L, 2], [8], [8 + L]]
+    ahead = harness.engine.ahead([1] * 20, L)
+    assert tokens_of(drafts, "long") == [int(row.argmax()) for row in ahead]
+
+
+def test_a_drafted_stop_token_ends_the_draft() -> None:
+    ahead = SoftEngine().ahead([1, 2], L)
+    stop = int(ahead[1].argmax())
+    assert int(ahead[0].argmax()) != stop
+    harness = harness_of(SoftEngine())
+    harness.open("s", [1, 2], sampling=ResolvedSampling(max_tokens=60, stop_token_ids=(stop,)))
+    (draft,) = harness.run()
+    assert list(draft.tree.token_ids) == [int(ahead[0].argmax()), stop]
+    assert draft.final
+
+
+def test_a_row_without_a_finite_law_ends_the_draft_before_it() -> None:
+    class Broken(SoftEngine):
+        @staticmethod
+        def logits(text: Sequence[int]) -> Tensor:
+            broken = VOCAB + 1 in text
+            return torch.full((VOCAB,), torch.nan) if broken else FakeEngine.logits(text)
+
+    for mode in VerifyMode:
+        harness = harness_of(Broken())
+        harness.open("s", [1, 2], mode=mode, window=9)
+        (draft,) = harness.run()
+        assert (len(draft.tree), draft.final) == (2, True)
+
+
+def test_a_failing_forward_closes_only_the_session_that_fails_alone() -> None:
+    harness = harness_of(SoftEngine())
+    harness.engine.bad_token = 9
+    harness.open("good", [1, 2], window=1 + L)
+    harness.open("bad", [3, 9], window=1 + L)
+    drafts = harness.run()
+    ahead = harness.engine.ahead([1, 2], L)
+    assert tokens_of(drafts, "good") == [int(row.argmax()) for row in ahead]
+    assert "bad" not in {session for _, session in harness.core._entries}
+
+
+def test_ids_of_embeddings_in_a_text_are_refused_as_unknown_tokens() -> None:
+    harness = harness_of(SoftEngine())
+    harness.open("s", [1, VOCAB])
+    (failed,) = [event for event in harness.events if isinstance(event, SessionFailed)]
+    assert failed.reason is FailureReason.INVALID
+    harness.open("later", [1, 2])
+    harness.run()
+    harness.commit("later", 0, [VOCAB])
+    (draft,) = harness.run()
+    assert (draft.tree.token_ids, draft.final) == ((), True)
+
+
+def test_it_drafts_chains_of_one_candidate_whatever_is_asked_for() -> None:
+    harness = harness_of(SoftEngine())
+    harness.open("s", [1, 2, 3], num_candidates=3, window=1 + L)
+    (draft,) = harness.run()
+    assert (len(draft.tree), draft.tree.parents) == (1 + L, None)
+    assert harness.core.describe().capabilities == ("model:sampled",)
+
+
+def test_an_engine_without_embeddings_is_no_look_ahead_drafter() -> None:
+    engine = Engine.from_model(tiny_model("llama"), check=False)
+    with pytest.raises(ValueError, match="no look-ahead embeddings"):
+        LookaheadDrafter(engine)
+
+
+# --- the law that is sent ------------------------------------------------------------
+
+
+def test_coupled_drafts_use_the_shared_noise_of_each_rows_position() -> None:
+    harness = harness_of(SoftEngine())
+    sampling = ResolvedSampling(temperature=0.8, max_tokens=60, top_k=5)
+    harness.open("s", [1, 2], mode=VerifyMode.COUPLED, sampling=sampling, window=2 * (1 + L))
+    text = [1, 2]
+    for draft in harness.run():
+        assert draft.tree.proposal is Proposal.COUPLED
+        first = len(text) - 2
+        rows = [RowContext(VerifyMode.COUPLED, sampling, 7, first + i) for i in range(1 + L)]
+        assert choose(torch.stack(harness.engine.ahead(text, L)), rows) == list(
+            draft.tree.token_ids
+        )
+        text += draft.tree.token_ids
+
+
+@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
+@pytest.mark.parametrize("sampling", [COUPLED, PENALISED], ids=["plain", "penalised"])
+def test_every_token_is_drawn_from_the_law_sent_which_is_its_rows_own(
+    mode: VerifyMode, sampling: ResolvedSampling
+) -> None:
+    """Penalties count the text in front of the draft; nothing in the draft changes a row."""
+    harness = harness_of(SoftEngine(), q_top=7)
+    prompt = [1, 2, 1, 8]
+    harness.open(
+        "s", prompt, mode=mode, sampling=sampling, window=11, seed=(1 << 64) - 3, drafter_index=2
+    )
+    text = list(prompt)
+    for draft in harness.run():
+        tree, start = draft.tree, draft.first_position
+        assert tree.proposal is Proposal.SAMPLED
+        assert tree.q is not None
+        history = History(prompt)
+        history.extend(text[len(prompt) :])
+        rows = [
+            RowContext(mode, sampling, 7, start + i, history) for i in range(len(tree.token_ids))
+        ]
+        logits = torch.stack(harness.engine.ahead(text, L)[: len(rows)])
+        ids, laws = top_law(logits, rows, 7)
+        for i, (token, q) in enumerate(zip(tree.token_ids, tree.q, strict=True)):
+            kept = int((laws[i] > 0).sum())
+            assert q.token_ids == tuple(ids[i, :kept].tolist())
+            assert q.probabilities == tuple(laws[i, :kept].tolist())
+            u, mass = uniform((1 << 64) - 3, Stream.DRAFT, 1, 2, start, i, 0), 0.0
+            drawn = next(t for t, p in zip(*_columns(q), strict=True) if (mass := mass + p) > u)
+            assert token == drawn
+        text += tree.token_ids
+    assert len(text) > len(prompt) + L
+
+
+def _columns(q):
+    total = sum(q.probabilities)
+    return q.token_ids, [p / total for p in q.probabilities]
+
+
+# --- on real tiny models -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["llama", "mistral", "gpt2"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    torch.set_num_threads(1)
+    model = tiny_model(request.param)
+    made = Engine.from_model(model, spec=ModelSpec(model=request.param))
+    scale = float(model.get_input_embeddings().weight.detach().std())
+    rows = torch.randn(3, 64, generator=torch.Generator().manual_seed(3))
+    made.give_soft_tokens(rows * scale)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("mode", "sampling"), [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED)]
+)
+def test_the_first_token_of_a_draft_by_the_target_itself_is_always_right(
+    engine: Engine, mode: VerifyMode, sampling: ResolvedSampling
+) -> None:
+    truth = plain_text(engine, PROMPT, 30, mode, sampling)
+    harness = harness_of(engine, step_tokens=16)
+    harness.open("s", PROMPT, mode=mode, sampling=sampling, window=4)
+    committed, epoch = 0, 1
+    while committed < 28:
+        (draft,) = harness.run()
+        assert draft.tree.token_ids[0] == truth[committed]
+        drafted = list(draft.tree.token_ids)
+        right = next((i for i in range(4) if drafted[i] != truth[committed + i]), 4)
+        # The verifier's answer: what is right, and the token after it. Two tokens or more.
+        epoch += 1
+        harness.commit("s", committed, truth[committed : committed + right + 1], epoch)
+        committed += right + 1
+    harness.core.drop_link(0)
+    assert engine.kv_tokens_used == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "sampling"),
+    [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED), (VerifyMode.BLOCK, COUPLED)],
+)
+def test_the_target_given_to_itself_is_accepted_whole_where_embeddings_can_say_it_all(
+    mode: VerifyMode, sampling: ResolvedSampling
+) -> None:
+    """A target whose law is a function of the position alone: its rows ahead are exact."""
+    model = tiny_model("gpt2")
+    with torch.no_grad():
+        model.get_input_embeddings().weight.zero_()
+    engine = Engine.from_model(model, spec=ModelSpec("gpt2"))
+    engine.give_soft_tokens(torch.zeros(5, 64))
+    exact = VerifyMode.COUPLED if mode is VerifyMode.BLOCK else mode
+    truth = plain_text(engine, PROMPT, 40, exact, sampling)
+    harness = harness_of(engine, step_tokens=16)
+    harness.open("s", PROMPT, mode=mode, sampling=sampling, window=18)
+    drafts = harness.run()
+    assert [len(draft.tree) for draft in drafts] == [6, 6, 6]
+    if mode.exact_match:
+        assert tokens_of(drafts) == truth[:18]
+    else:
+        _assert_laws_are_the_targets(engine, drafts, sampling)
+    harness.core.drop_link(0)
+
+
+def _assert_laws_are_the_targets(engine, drafts, sampling) -> None:
+    """q at every place is the target's own law after the tokens drafted before it."""
+    tokens = tokens_of(drafts)
+    cache = engine.new_cache(len(PROMPT) + len(tokens))
+    (rows,) = engine.forward([Segment(cache, [*PROMPT, *tokens], logits_from=len(PROMPT) - 1)])
+    sent = [row for draft in drafts for row in draft.tree.q]
+    for i, q in enumerate(sent):
+        ids, law = top_law(rows[i : i + 1], [RowContext(VerifyMode.BLOCK, sampling, 7, i)], 64)
+        kept = int((law > 0).sum())
+        assert q.token_ids == tuple(ids[0, :kept].tolist())
+        assert q.probabilities == pytest.approx(law[0, :kept].tolist(), abs=1e-5)
+    cache.free()
+
+
+@pytest.mark.parametrize("mode", list(VerifyMode))
+def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
+    engine: Engine, mode: VerifyMode
+) -> None:
+    harness = harness_of(engine, step_tokens=16)
+    harness.open("s", PROMPT, mode=mode, sampling=COUPLED, window=7)
+    committed: list[int] = []
+    for epoch, agreed in enumerate((0, 3, 7, 1, 5, 2), start=2):
+        tail = tokens_of(harness.run())
+        assert len(tail) == 7
+        new = [*tail[:agreed], 60 + epoch]
+        harness.commit("s", len(committed), new, epoch)
+        committed += new
+    harness.core.step()
+    cache = harness.drafter._sessions[0, "s"].cache
+    text = PROMPT + committed
+    assert cache.length == len(text)
+    cache.rollback(len(text) - 1)
+    (kept,) = engine.forward([Segment(cache, text[-1:])])
+    fresh = engine.new_cache(len(text))
+    (new_rows,) = engine.forward([Segment(fresh, text)])
+    torch.testing.assert_close(kept[-1], new_rows[-1], atol=1e-4, rtol=1e-4)
+    fresh.free()
+    harness.core.drop_link(0)
+
+
+def test_a_session_drafts_beside_others_what_it_drafts_alone(engine: Engine) -> None:
+    prompts = {"a": PROMPT, "b": PROMPT[:7], "c": [5]}
+    together = harness_of(engine, step_tokens=16)
+    for session, prompt in prompts.items():
+        together.open(session, prompt, window=8)
+    drafts = together.run()
+    together.core.drop_link(0)
+    for session, prompt in prompts.items():
+        alone = harness_of(engine, step_tokens=16)
+        alone.open(session, prompt, window=8)
+        assert tokens_of(drafts, session) == tokens_of(alone.run(), session)
+        alone.core.drop_link(0)
+    assert engine.kv_tokens_used == 0

@@ -1,0 +1,159 @@
+"""Trees of the model drafter whose shape follows from what was accepted."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import pytest
+
+from services.common.types import Draft, DraftTree, ResolvedSampling, VerifyMode
+from services.drafter.model import ModelDrafter
+from services.drafter.tree_growth import PRIOR, Growth, MeasuredGrowth, TreeCosts
+from services.drafter.tree_shape import TreeShape, best_shape, most_probable
+from tests.services.drafter_kit import VOCAB, FakeEngine, FixedGrowth, Harness, tokens_of
+
+EXACT = (VerifyMode.GREEDY, VerifyMode.COUPLED)
+RATES = (0.5, 0.3, 0.1)
+
+
+def shaped(shape: TreeShape) -> FixedGrowth:
+    """A plan that always says this shape."""
+    plan = FixedGrowth(nodes=len(shape), rates=RATES)
+    plan.growth = lambda depth: Growth(shape.widths, len(shape), RATES)  # type: ignore[method-assign]
+    return plan
+
+
+def harness(plan: Any) -> Harness:
+    engine = FakeEngine()
+    return Harness(engine, drafter=ModelDrafter(engine, trees=lambda: plan))  # type: ignore[arg-type]
+
+
+def drafted(made: Harness, **changes: Any) -> Draft:
+    made.open("s", [1, 2, 3], **{"num_candidates": 4, "window": 8, **changes})
+    (draft,) = made.run()
+    return draft
+
+
+def ranked(engine: FakeEngine, tree: DraftTree, text: list[int]) -> set[tuple[int, ...]]:
+    """For each node which candidates lead to it from the text, by rank."""
+    paths: list[tuple[list[int], tuple[int, ...]]] = []
+    for token, parent in zip(tree.token_ids, tree.parents or (), strict=True):
+        above, ranks = paths[parent] if parent >= 0 else (text, ())
+        best = engine.logits(above).topk(VOCAB).indices.tolist()
+        paths.append(([*above, token], (*ranks, best.index(token))))
+    return {ranks for _, ranks in paths}
+
+
+def worth(paths: set[tuple[int, ...]]) -> list[float]:
+    """What each node adds: paths of the same ranks in another order are worth the same."""
+    return sorted(prod(RATES[rank] for rank in ranks) for ranks in paths)
+
+
+@pytest.mark.parametrize(("nodes", "depth"), [(3, 1), (7, 3), (16, 2), (16, 4), (24, 6)])
+def test_a_greedy_tree_has_exactly_the_shape_that_was_worked_out(nodes: int, depth: int) -> None:
+    shape = most_probable(RATES, nodes, depth)
+    made = harness(shaped(shape))
+    tree = drafted(made).tree
+    assert worth(ranked(made.engine, tree, [1, 2, 3])) == pytest.approx(sorted(shape.reach))
+    assert made.engine.batches == [[3], *([width] for width in shape.widths[1:])]
+
+
+@pytest.mark.parametrize("mode", EXACT)
+def test_the_target_given_to_itself_drafts_a_path_that_is_accepted_to_full_depth(
+    mode: VerifyMode,
+) -> None:
+    sampling = ResolvedSampling(temperature=0.7, max_tokens=60)
+    shape = most_probable(RATES, 12, 5)
+    tree = drafted(harness(shaped(shape)), mode=mode, sampling=sampling).tree
+    chains = Harness(FakeEngine())
+    chains.open("s", [1, 2, 3], mode=mode, sampling=sampling, window=shape.depth)
+    at, left = -1, tokens_of(chains.run())
+    assert len(left) == shape.depth
+    for token in left:
+        children = [node for node, parent in enumerate(tree.parents or ()) if parent == at]
+        at = next(node for node in children if tree.token_ids[node] == token)
+
+
+@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
+def test_a_tree_that_is_drawn_stays_a_comb(mode: VerifyMode) -> None:
+    combs = Harness(FakeEngine())
+    combs.open("s", [1, 2, 3], num_candidates=4, window=3, mode=mode)
+    tree = drafted(harness(FixedGrowth()), window=3, mode=mode).tree
+    assert [tree] == [draft.tree for draft in combs.run()]
+
+
+def test_the_plan_is_told_which_candidate_the_text_took_and_where_it_took_none() -> None:
+    plan = shaped(most_probable(RATES, 9, 3))
+    made = harness(plan)
+    tree = drafted(made).tree
+    children = [node for node, parent in enumerate(tree.parents or ()) if parent == -1]
+    second = children[1]
+    below = [node for node, parent in enumerate(tree.parents or ()) if parent == second]
+    other = next(
+        t
+        for t in range(VOCAB)
+        if t not in made.engine.logits([1, 2, 3, tree.token_ids[second]]).topk(3).indices
+    )
+    made.commit("s", 0, [tree.token_ids[second], other], epoch=2)
+    made.run()
+    assert below
+    assert plan.seen == [(1, 3), (None, 3)]
+
+
+def test_rates_are_hits_per_try_and_start_from_a_prior() -> None:
+    plan = MeasuredGrowth(TreeCosts())
+    assert plan.rates == pytest.approx(PRIOR)
+    for _ in range(4000):
+        for hit in (0, 0, 1, None):
+            plan.observe(hit, 3)
+    assert plan.rates[:3] == pytest.approx((0.5, 0.25, 0.0), abs=0.01)
+    assert plan.rates[3:] == pytest.approx(PRIOR[3:]), "never tried"
+
+
+def test_growth_is_the_shape_that_pays_most_for_the_rates_so_far() -> None:
+    costs = TreeCosts(node=0.01, level=0.05, nodes=12, depth=4)
+    plan = MeasuredGrowth(costs)
+    sizes = []
+    for hits in ([0] * 256, [None] * 4096):
+        for hit in hits:
+            plan.observe(hit, 4)
+        growth = plan.growth(9)
+        shape = best_shape(plan.rates, nodes=12, depth=4, verify=lambda n: 1 + 0.01 * n, draft=0.05)
+        assert growth.widths == (shape.widths or (1,))
+        assert growth.nodes == max(1, len(shape))
+        sizes.append((growth.nodes, len(growth.widths)))
+    assert sizes[0][1] == 4
+    assert sizes[1] == (1, 1), "a draft that is never right costs as little as may be"
+
+
+def test_a_draft_is_as_deep_as_there_is_room_for() -> None:
+    plan = MeasuredGrowth(TreeCosts(level=0.0, node=0.0, nodes=16, depth=8))
+    assert [len(plan.growth(depth).widths) for depth in (1, 2, 3)] == [1, 2, 3]
+    made = harness(plan)
+    tree = drafted(made, window=2).tree
+    assert max(len(ranks) for ranks in ranked(made.engine, tree, [1, 2, 3])) == 2
+
+
+def test_what_one_session_learns_shapes_the_trees_of_all_of_its_mode() -> None:
+    plans: list[MeasuredGrowth] = []
+
+    def make() -> MeasuredGrowth:
+        plans.append(MeasuredGrowth(TreeCosts()))
+        return plans[-1]
+
+    engine = FakeEngine()
+    made = Harness(engine, drafter=ModelDrafter(engine, trees=make))  # type: ignore[arg-type]
+    text: list[int] = []
+    made.open("s", [1, 2, 3], num_candidates=4, window=8)
+    while len(text) < 50:
+        made.run()
+        token = engine.greedy([1, 2, 3, *text])
+        made.commit("s", len(text), [token])
+        text.append(token)
+    greedy = made.drafter._plans[VerifyMode.GREEDY]
+    assert isinstance(greedy, MeasuredGrowth)
+    assert greedy.rates[0] > 0.8
+    coupled = made.drafter._plans[VerifyMode.COUPLED]
+    assert isinstance(coupled, MeasuredGrowth)
+    assert coupled.rates == pytest.approx(PRIOR)

@@ -1,0 +1,328 @@
+"""The phrase pool: what it learns, keeps apart, forgets, and what a drafter makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.types import (
+    CloseDraft,
+    CommitDraft,
+    Draft,
+    DrafterEvent,
+    OpenDraft,
+    ResolvedSampling,
+    VerifyMode,
+)
+from services.drafter.core import DrafterCore
+from services.drafter.ngram import NgramDrafter
+from services.drafter.phrases import Learner, PhraseLimits, PhrasePool, teach
+from services.drafter.protocol import Ask
+
+SMALL = PhraseLimits(shortest=2, longest=3, length=4)
+
+
+def pool_of(*texts: Sequence[int], limits: PhraseLimits = SMALL) -> PhrasePool:
+    pool = PhrasePool(limits)
+    for text in texts:
+        teach(pool, "a", text)
+    return pool
+
+
+# --- the pool -------------------------------------------------------------------
+
+
+def test_what_followed_the_end_of_a_text_is_found_up_to_the_length_of_a_phrase() -> None:
+    pool = pool_of([1, 2, 3, 4, 5, 6, 7, 8])
+    assert pool.find("a", [9, 1, 2, 3]) == (4, 5, 6, 7)
+    assert pool.find("a", [9, 6, 7]) == (8,)
+    assert pool.find("a", [7, 6]) == ()
+
+
+def test_the_longest_ngram_decides_and_may_be_the_only_one_asked_for() -> None:
+    pool = pool_of([1, 2, 3, 4], [9, 2, 3, 5])
+    assert pool.find("a", [1, 2, 3]) == pool.find("a", [1, 2, 3], sure=True) == (4,)
+    assert pool.find("a", [8, 2, 3]) == (5,)
+    assert pool.find("a", [8, 2, 3], sure=True) == ()
+
+
+def test_the_newest_committed_phrase_replaces_the_one_before() -> None:
+    assert pool_of([1, 2, 3], [1, 2, 4]).find("a", [1, 2]) == (4,)
+
+
+def test_a_guess_stands_for_the_longest_ngram_where_nothing_is_known() -> None:
+    pool = pool_of([1, 2, 3, 4])
+    for text in ([1, 2, 3, 9], [5, 6, 7, 8], [5, 6, 7, 9]):
+        pool.guess("a", text, 3)
+    assert pool.find("a", [1, 2, 3]) == (4,)
+    assert pool.find("a", [5, 6, 7]) == (9,)
+    assert pool.find("a", [5, 6, 7], sure=True) == pool.find("a", [0, 6, 7]) == ()
+    pool.learn("a", [5, 6, 7, 3], 3)
+    assert pool.find("a", [5, 6, 7], sure=True) == (3,)
+
+
+def test_a_guess_comes_after_a_shorter_ngram_of_committed_text() -> None:
+    pool = pool_of([6, 7, 1])
+    pool.guess("a", [5, 6, 7, 9], 3)
+    assert pool.find("a", [5, 6, 7]) == (1,)
+
+
+def test_the_phrase_used_longest_ago_goes_first_in_its_scope() -> None:
+    pool = PhrasePool(PhraseLimits(2, 2, 4, per_scope=2))
+    pool.learn("a", [1, 2, 3], 2)
+    pool.learn("a", [3, 4, 5], 2)
+    assert pool.find("a", [1, 2]) == (3,)
+    pool.learn("a", [5, 6, 7], 2)
+    assert [pool.find("a", key) for key in ([1, 2], [3, 4], [5, 6])] == [(3,), (), (7,)]
+
+
+def test_the_phrase_used_longest_ago_goes_first_among_all_scopes() -> None:
+    pool = PhrasePool(PhraseLimits(2, 2, 4, capacity=2))
+    pool.learn("a", [1, 2, 3], 2)
+    pool.learn("b", [1, 2, 4], 2)
+    assert pool.find("a", [1, 2]) == (3,)
+    pool.learn("c", [1, 2, 5], 2)
+    assert [pool.find(scope, [1, 2]) for scope in "abc"] == [(3,), (), (5,)]
+
+
+texts = st.lists(st.integers(0, 3), max_size=12)
+deeds = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["teach", "guess", "find"]), texts),
+    max_size=25,
+)
+
+
+def replay(events: list[tuple[str, str, list[int]]], limits: PhraseLimits) -> PhrasePool:
+    pool = PhrasePool(limits)
+    for scope, deed, text in events:
+        if deed == "teach":
+            teach(pool, scope, text)
+        elif deed == "guess":
+            pool.guess(scope, text, len(text) // 2)
+        else:
+            pool.find(scope, text)
+        assert len(pool) == sum(pool.size(known) for known in "abc") <= limits.capacity
+        assert all(pool.size(known) <= limits.per_scope for known in "abc")
+    return pool
+
+
+@settings(max_examples=200, deadline=None)
+@given(deeds)
+def test_the_bounds_hold_and_equal_histories_leave_equal_pools(
+    events: list[tuple[str, str, list[int]]],
+) -> None:
+    limits = PhraseLimits(1, 2, 3, per_scope=7, capacity=12)
+    first, second = replay(events, limits), replay(events, limits)
+    for scope in "abc":
+        for key in ([0], [1], [0, 1], [2, 3]):
+            assert first.find(scope, key) == second.find(scope, key)
+
+
+@settings(max_examples=200, deadline=None)
+@given(deeds)
+def test_a_scope_holds_what_it_would_hold_alone(events: list[tuple[str, str, list[int]]]) -> None:
+    together = replay(events, SMALL)
+    alone = replay([event for event in events if event[0] == "a"], SMALL)
+    for key in ([0, 1], [2, 2], [3, 1, 2], [0, 0, 0]):
+        assert together.find("a", key) == alone.find("a", key)
+
+
+# --- what a session teaches -----------------------------------------------------
+
+
+def ask(prompt: Sequence[int], committed: Sequence[int], tail: Sequence[int] = ()) -> Ask:
+    text = [*prompt, *committed, *tail]
+    known = len(prompt) + len(committed)
+    return Ask((0, "s"), 1, text, len(prompt), known, room=8)
+
+
+def test_a_phrase_is_learned_once_it_is_whole_and_the_rest_at_the_end() -> None:
+    pool = PhrasePool(SMALL)
+    learner = Learner(pool, "a")
+    learner.follow(ask([0], [1, 2, 3, 4, 5]))
+    assert pool.find("a", [1, 2]) == ()
+    learner.follow(ask([0], [1, 2, 3, 4, 5, 6]))
+    assert pool.find("a", [1, 2]) == (3, 4, 5, 6)
+    learner.finish()
+    assert pool.find("a", [4, 5]) == (6,)
+
+
+def test_prompts_and_tails_are_not_learned() -> None:
+    pool = PhrasePool(SMALL)
+    learner = Learner(pool, "a")
+    learner.follow(ask([1, 2, 3, 4, 5, 6, 7], [8, 9], tail=[1, 1, 1, 1, 1]))
+    learner.finish()
+    assert len(pool) == 0
+
+
+def test_what_a_draft_went_on_with_after_the_corrected_token_is_a_guess() -> None:
+    pool = PhrasePool(SMALL)
+    learner = Learner(pool, "a")
+    learner.follow(ask([0], [1, 2]))
+    learner.drafted([3, 4, 5, 6])
+    learner.follow(ask([0], [1, 2, 3, 9]))
+    assert pool.find("a", [2, 3, 9]) == (5, 6)
+    assert len(pool) == 1
+
+
+def test_a_draft_that_was_wrong_from_the_start_leaves_no_guess() -> None:
+    pool = PhrasePool(SMALL)
+    learner = Learner(pool, "a")
+    learner.follow(ask([0], [1, 2, 3]))
+    learner.drafted([4, 5, 6])
+    learner.follow(ask([0], [1, 2, 3, 9]))
+    assert len(pool) == 0
+
+
+def test_an_accepted_draft_leaves_no_guess() -> None:
+    pool = PhrasePool(SMALL)
+    learner = Learner(pool, "a")
+    learner.follow(ask([0], [1, 2]))
+    learner.drafted([3, 4, 5, 6])
+    learner.follow(ask([0], [1, 2, 3], tail=[4, 5, 6]))
+    learner.follow(ask([0], [1, 2, 3, 4], tail=[5, 6]))
+    assert len(pool) == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=30),
+    st.lists(st.tuples(st.integers(1, 4), texts), max_size=12),
+)
+def test_a_session_teaches_its_output_in_whatever_steps_it_came(
+    output: list[int], steps: list[tuple[int, list[int]]]
+) -> None:
+    taught, pool = PhrasePool(SMALL), PhrasePool(SMALL)
+    teach(taught, "a", output)
+    learner, done = Learner(pool, "a"), 0
+    for count, drafted in steps:
+        learner.follow(ask([0, 1], output[:done]))
+        learner.drafted(drafted)
+        done = min(len(output), done + count)
+    learner.follow(ask([0, 1], output))
+    assert learner.finish() == output
+    for start in range(len(output) - 2):
+        key = output[start : start + 2]
+        assert pool.find("a", key) == taught.find("a", key)
+
+
+# --- the drafter ----------------------------------------------------------------
+
+
+class World:
+    """A core with one ngram drafter, in which sessions say what they are told to."""
+
+    def __init__(self, pool: PhrasePool | None = None) -> None:
+        self.events: list[DrafterEvent] = []
+        self.drafter = NgramDrafter(2, 3, pool)
+        self.core = DrafterCore(
+            {"ngram": self.drafter},
+            emit=lambda _, event: self.events.append(event),
+            worker_id="n",
+        )
+
+    def open(self, session: str, prompt: Sequence[int], scope: str, **changes: Any) -> None:
+        sampling = ResolvedSampling(max_tokens=100)
+        values: dict[str, Any] = {"window": 5, "phrase_scope": scope, **changes}
+        mode = values.pop("mode", VerifyMode.GREEDY)
+        opening = OpenDraft(session, 1, tuple(prompt), (), mode, sampling, 0, **values)
+        self.core.handle(0, opening)
+
+    def drafts(self) -> list[int]:
+        while self.core.step():
+            pass
+        drafts = [event for event in self.events if isinstance(event, Draft)]
+        self.events.clear()
+        return [token for draft in drafts for token in draft.tree.token_ids]
+
+    def say(self, session: str, tokens: Sequence[int]) -> None:
+        """Commit tokens one by one, each in an epoch of its own, and end the session."""
+        for place, token in enumerate(tokens):
+            self.drafts()
+            self.core.handle(0, CommitDraft(session, place + 2, place, (token,)))
+        self.drafts()
+        self.core.handle(0, CloseDraft(session))
+
+
+SAID = [11, 12, 13, 14, 15, 16, 17]
+
+
+def test_a_later_session_of_the_scope_drafts_what_an_earlier_one_said() -> None:
+    world = World()
+    world.open("s1", [1, 2, 3], "acme")
+    world.say("s1", SAID)
+    world.open("s2", [7, 8, 11, 12], "acme")
+    assert world.drafts() == [13, 14, 15, 16, 17]
+
+
+@pytest.mark.parametrize(
+    ("wrote", "reads"), [("acme", "other"), ("acme", ""), ("", "acme"), ("", "")]
+)
+def test_no_other_scope_and_no_session_without_one_sees_it(wrote: str, reads: str) -> None:
+    world = World()
+    world.open("s1", [1, 2, 3], wrote)
+    world.say("s1", SAID)
+    world.open("s2", [7, 8, 11, 12], reads)
+    assert world.drafts() == []
+
+
+@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
+def test_a_session_judged_by_rejection_shares_no_phrases(mode: VerifyMode) -> None:
+    matched = VerifyMode.COUPLED
+    for wrote, reads, found in ((matched, mode, []), (mode, matched, []), (matched, matched, [13])):
+        world = World()
+        world.open("s1", [1, 2, 3], "acme", mode=wrote)
+        world.say("s1", SAID)
+        world.open("s2", [7, 8, 11, 12], "acme", mode=reads)
+        assert world.drafts()[:1] == found
+
+
+def test_a_prompt_never_reaches_another_session() -> None:
+    world = World()
+    world.open("s1", [*SAID, 1, 2], "acme")
+    world.say("s1", [3, 4, 5])
+    world.open("s2", [7, 8, 11, 12], "acme")
+    assert world.drafts() == []
+
+
+def test_a_copy_goes_on_after_the_token_that_was_corrected_even_without_a_scope() -> None:
+    world = World()
+    world.open("s", [1, 2, 3, 4, 5, 6, 7, 1, 2], "", window=5)
+    assert world.drafts() == [3, 4, 5, 6, 7]
+    world.core.handle(0, CommitDraft("s", 2, 0, (3, 4, 9)))
+    assert world.drafts() == [6, 7, 1, 2, 3]
+
+
+def test_the_text_itself_comes_before_a_phrase() -> None:
+    pool = PhrasePool(SMALL)
+    teach(pool, "acme", [1, 2, 3, 50])
+    world = World(pool)
+    world.open("s", [2, 3, 40, 1, 2, 3], "acme", window=1)
+    assert world.drafts() == [40]
+    world.open("other", [2, 1, 2, 3], "acme", window=1)
+    assert world.drafts() == [50]
+
+
+def test_an_id_that_the_target_does_not_have_ends_a_phrase() -> None:
+    pool = PhrasePool(SMALL)
+    teach(pool, "acme", [1, 2, 3, 500, 4])
+    world = World(pool)
+    world.open("s", [1, 2], "acme", vocab_size=100)
+    assert world.drafts() == [3]
+
+
+def test_in_front_of_another_method_only_the_longest_ngram_is_copied_after() -> None:
+    prompt = [1, 2, 3, 9, 8, 2, 3]
+    for method, first in (("ngram", 9), ("model,ngram", 9), ("ngram,model", None)):
+        drafter = NgramDrafter(2, 3)
+        sampling = ResolvedSampling()
+        opening = OpenDraft(
+            "s", 1, tuple(prompt), (), VerifyMode.GREEDY, sampling, 0, 5, method=method
+        )
+        drafter.open((0, "s"), opening)
+        (proposed,) = drafter.propose([ask(prompt, [])])
+        assert next(iter(proposed.tree.token_ids), None) == first

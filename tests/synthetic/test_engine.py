@@ -1,0 +1,196 @@
+"""Synthetic engines under the real cores: what they say, and how long they take for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from services.common.engine import Segment
+from services.common.errors import Overloaded
+from services.common.synthetic.engine import SyntheticEngine, target_engine
+from services.common.synthetic.vocabulary import letters
+from services.common.synthetic.world import World
+from services.common.types import (
+    CommitDraft,
+    Draft,
+    DraftTree,
+    OpenDraft,
+    OpenVerify,
+    ResolvedSampling,
+    Verdict,
+    Verify,
+    VerifyMode,
+)
+from services.drafter.core import DrafterCore
+from services.drafter.model import ModelDrafter
+from services.verifier.core import VerifierCore
+from tests.synthetic.kit import PROMPT, FakeTime, drafter, spec, target
+
+ACCEPTED = (6, 4, 1, 6, 6, 2, 1, 1, 5, 3, 6)
+SAMPLING = ResolvedSampling(temperature=0.0, max_tokens=400)
+
+
+def rounds(mode: VerifyMode, count: int, **agreement: object) -> Iterator[tuple[int, int]]:
+    """(drafted, emitted) of synchronous rounds of five, by both cores."""
+    drafts: list[object] = []
+    verdicts: list[object] = []
+    drafting = DrafterCore(
+        {"model": ModelDrafter(drafter(FakeTime(), **agreement))},
+        emit=lambda _, event: drafts.append(event),
+        worker_id="d",
+    )
+    judging = VerifierCore(
+        target(FakeTime(), **agreement), emit=lambda _, event: verdicts.append(event), worker_id="v"
+    )
+    sampling = SAMPLING if mode is VerifyMode.GREEDY else replace(SAMPLING, temperature=1.0)
+    judging.handle(1, OpenVerify("s", 1, 1, PROMPT, (), mode, sampling, 5, 8))
+    drafting.handle(1, OpenDraft("s", 1, PROMPT, (), mode, sampling, 5, 5))
+    done = 0
+    for round_ in range(1, count + 1):
+        while drafting.step():
+            pass
+        tail = [token for one in drafts if isinstance(one, Draft) for token in one.tree.token_ids]
+        drafts.clear()
+        judging.handle(1, Verify("s", round_, round_, done, DraftTree(tuple(tail))))
+        while judging.step():
+            pass
+        verdict = verdicts[-1]
+        assert isinstance(verdict, Verdict)
+        drafting.handle(1, CommitDraft("s", round_ + 1, done, verdict.token_ids))
+        done += len(verdict.token_ids)
+        yield len(tail), len(verdict.token_ids)
+
+
+def test_synchronous_rounds_emit_what_the_published_ones_did():
+    made = list(rounds(VerifyMode.GREEDY, len(ACCEPTED), accepted=ACCEPTED))
+    assert made == [(5, emitted) for emitted in ACCEPTED]
+
+
+def test_no_temperature_makes_an_engine_unsure_of_its_tokens():
+    made = list(rounds(VerifyMode.COUPLED, len(ACCEPTED), accepted=ACCEPTED))
+    assert made == [(5, emitted) for emitted in ACCEPTED]
+
+
+def test_drafts_by_draws_are_accepted_where_target_and_drafter_agree():
+    emitted = [count for _, count in rounds(VerifyMode.GREEDY, 12, rate=0.7)]
+    engine = target(FakeTime())
+    cache = engine.new_cache(8)
+    engine.forward([Segment(cache, PROMPT)])
+    world = cache._places[-1].world
+    places = [spec().agreement().at(world, position) for position in range(200)]
+    expected, at = [], 0
+    for _ in emitted:
+        run = places[at : at + 5]
+        expected.append(run.index(False) + 1 if False in run else 6)
+        at += expected[-1]
+    assert emitted == expected
+
+
+def test_after_a_wrong_token_a_drafter_never_says_the_target_s():
+    world = World(letters(), spec(rate=1.0).agreement())
+    for position in range(100):
+        assert world.draft(3, position, right=True) == world.target(3, position)
+        assert world.draft(3, position, right=False) != world.target(3, position)
+
+
+def test_prompts_have_worlds_of_their_own_and_always_the_same():
+    def said(prompt: tuple[int, ...]) -> list[int]:
+        engine, text = target(FakeTime()), list(prompt)
+        cache = engine.new_cache(100)
+        for _ in range(20):
+            [logits] = engine.forward([Segment(cache, text[cache.length :])])
+            text.append(int(logits[-1].argmax()))
+        return text[len(prompt) :]
+
+    assert said(PROMPT) == said(PROMPT)
+    assert said(PROMPT) != said((1, *PROMPT))
+
+
+def forward_ms(engine: SyntheticEngine, time: FakeTime, *segments: Segment) -> float:
+    began = time.now
+    engine.forward(segments)
+    return round(1e3 * (time.now - began), 6)
+
+
+def test_forwards_take_the_time_of_their_prompts_drafts_and_sessions():
+    time = FakeTime()
+    engine = target(time)
+    one, other = engine.new_cache(100), engine.new_cache(100)
+    assert forward_ms(engine, time, Segment(one, PROMPT[:-1], logits_from=3)) == 20
+    assert forward_ms(engine, time, Segment(other, PROMPT[:-1], logits_from=3)) == 20
+    assert forward_ms(engine, time, Segment(one, PROMPT[-1:])) == 20
+    assert forward_ms(engine, time, Segment(one, (1, 2, 3))) == 26
+    assert forward_ms(engine, time, Segment(one, (4,)), Segment(other, (PROMPT[-1], 2))) == 27.5
+
+
+def test_what_a_sleep_was_late_is_taken_off_the_next_one_up_to_a_limit():
+    prompt = Segment(target(FakeTime()).new_cache(9), PROMPT)
+    for late, expected in ((0.1e-3, 19.9e-3), (3e-3, 19.8e-3)):
+        time = FakeTime(late)
+        engine = target(time)
+        cache = engine.new_cache(9)
+        engine.forward([Segment(cache, prompt.token_ids)])
+        cache.rollback(3)
+        engine.forward([Segment(cache, PROMPT[3:])])
+        assert time.slept[1] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("whole_steps", "expected"), [(True, 19.0), (False, 20.0)])
+def test_what_is_computed_between_forwards_is_part_of_the_next_step(whole_steps, expected):
+    time = FakeTime()
+    engine = target_engine(spec(), pacemaker=time.pacemaker(whole_steps=whole_steps))
+    cache = engine.new_cache(9)
+    engine.forward([Segment(cache, PROMPT)])
+    time.compute(1e-3)
+    engine.forward([Segment(cache, (1,))])
+    assert time.slept[1] == pytest.approx(1e-3 * expected)
+
+
+def test_a_step_after_a_wait_takes_its_whole_time_again():
+    time = FakeTime()
+    engine = target(time)
+    cache = engine.new_cache(9)
+    engine.forward([Segment(cache, PROMPT)])
+    time.compute(1e-3)
+    time.now += 7e-3
+    engine.forward([Segment(cache, (1,))])
+    assert time.slept[1] == pytest.approx(20e-3)
+
+
+def test_what_a_thread_computed_before_its_first_forward_is_no_part_of_it():
+    time = FakeTime()
+    engine = target(time)
+    time.compute(5.0)
+    cache = engine.new_cache(9)
+    engine.forward([Segment(cache, PROMPT)])
+    assert time.slept == [pytest.approx(26.5e-3)]
+
+
+def test_a_cache_takes_from_the_budget_until_it_is_freed():
+    engine = target(FakeTime())
+    engine._budget.capacity = 10
+    cache = engine.new_cache(8)
+    assert (engine.kv_tokens_used, engine.kv_tokens_capacity) == (8, 10)
+    with pytest.raises(Overloaded):
+        engine.new_cache(3)
+    cache.free()
+    assert engine.kv_tokens_used == 0
+
+
+def test_in_a_tree_every_node_follows_its_own_path():
+    engine = drafter(FakeTime(), rate=1.0)
+    cache = engine.new_cache(100)
+    [logits] = engine.forward([Segment(cache, PROMPT, logits_from=3)])
+    first = int(logits[0].argmax())
+    wrong = first - 1
+    # Two roots, a child of each: after the right one, the right token follows.
+    [after] = engine.forward([Segment(cache, (wrong, first), (-1, -1))])
+    cache.keep_path(len(PROMPT), (1,))
+    [again] = engine.forward([Segment(cache, (int(after[1].argmax()),))])
+    world = World(letters(), spec(rate=1.0).agreement())
+    place = cache._places[-1]
+    assert place.right
+    assert int(again[0].argmax()) == world.target(place.world, place.position)
+    assert int(after[0].argmax()) != int(after[1].argmax())
