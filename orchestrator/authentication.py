@@ -6,8 +6,8 @@
 Every limit may be left out. The file holds digests, so that it gives no token away; a
 token must be random (`paceline token` draws one), for the digest has no salt.
 
-The file is looked at again while calls come in. A token that was taken out opens no
-call from then on; a stream that it opened before goes on to its end, at most the
+The file is read again when it changes. A token that was taken out opens no call from
+then on; a stream that it opened before goes on to its end, at most the
 session's deadline. A version that cannot be read leaves the last good one in force.
 """
 
@@ -16,12 +16,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import logging
-import os
 import re
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -29,29 +25,25 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from orchestrator.tenants import DEFAULT_TENANT, Tenant, TenantLimits
 from services.common.errors import StartError, Unauthenticated
-
-log = logging.getLogger(__name__)
+from services.common.serving.reloading import Reloading, read_bytes
 
 SETTING = "tokens_file"
-MOST_BYTES = 1 << 20
-LOOK_EVERY = 1.0
 # Shorter than any token that we draw: what is quoted of a file is none of them.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
-_BEARER = re.compile(r"bearer +([!-~]+) *", re.IGNORECASE)
 
 _Entry = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 _Limit = Annotated[int | None, Field(ge=1)]
 
 
 class Identify(Protocol):
-    """Whose call it is, by its `authorization` headers. Raises Unauthenticated."""
+    """Whose call it is, by the token it shows, which may be empty. Raises Unauthenticated."""
 
-    def __call__(self, headers: list[str]) -> Tenant:
+    def __call__(self, token: str) -> Tenant:
         """The tenant."""
         ...
 
 
-def anyone(headers: list[str]) -> Tenant:  # noqa: ARG001
+def anyone(token: str) -> Tenant:  # noqa: ARG001
     """Without a tokens file nobody is asked, and everybody is one tenant."""
     return DEFAULT_TENANT
 
@@ -64,18 +56,13 @@ def token_entry(token: str) -> str:
 class TokensFile:
     """The tenants of a tokens file, kept up to date. Call it to identify a caller."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path) -> None:
         """Raises StartError, one line naming the file and the place in it."""
-        self._path, self._clock = path, clock
-        self._stamp = _stamp(path)
-        self._known = _read(path)
-        self._looked_at = clock()
+        self._known = Reloading((path,), lambda: _read(path))
 
-    def __call__(self, headers: list[str]) -> Tenant:
+    def __call__(self, token: str) -> Tenant:
         """See `Identify`; every refusal says the same."""
-        self._look_again()
-        bearer = _BEARER.fullmatch(headers[0]) if len(headers) == 1 else None
-        tenant = self._tenant_of(bearer[1]) if bearer else None
+        tenant = self._tenant_of(token)
         if tenant is None:
             raise Unauthenticated("a valid token is needed: authorization: Bearer TOKEN")
         return tenant
@@ -83,26 +70,10 @@ class TokensFile:
     def _tenant_of(self, token: str) -> Tenant | None:
         """Every entry is compared, whichever fits: how long it takes tells nothing."""
         digest, found = _digest(token), None
-        for entry, tenant in self._known:
+        for entry, tenant in self._known.current():
             if hmac.compare_digest(entry, digest):
                 found = tenant
         return found
-
-    def _look_again(self) -> None:
-        now = self._clock()
-        if now < self._looked_at + LOOK_EVERY:
-            return
-        self._looked_at = now
-        stamp = _stamp(self._path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self._known = _read(self._path)
-        except StartError as error:
-            log.warning("%s; the tokens read before stay in force", error)
-        else:
-            log.info("%s: read again, %d tokens", self._path, len(self._known))
 
 
 class _Known(NamedTuple):
@@ -129,11 +100,7 @@ class _File(BaseModel):
 
 
 def _read(path: Path) -> tuple[_Known, ...]:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise StartError(f"{SETTING}: {path} cannot be read: {error.strerror}") from None
+    content = read_bytes(SETTING, path)
     try:
         return _parse(content)
     except _WrongError as error:
@@ -145,8 +112,6 @@ class _WrongError(Exception):
 
 
 def _parse(content: bytes) -> tuple[_Known, ...]:
-    if len(content) > MOST_BYTES:
-        raise _WrongError(f"larger than {MOST_BYTES} bytes")
     try:
         file = _File.model_validate(json.loads(content, object_pairs_hook=_each_once))
     except ValidationError as error:
@@ -196,12 +161,3 @@ def _quoted(name: str) -> str:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Changes whenever the file does; None while there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino

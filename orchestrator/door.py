@@ -23,6 +23,7 @@ from orchestrator.authentication import Identify
 from orchestrator.tenants import DEFAULT_TENANT, Tenant, TenantLimits
 from services.common.errors import Draining, Overloaded, PacelineError
 from services.common.serving import border
+from services.common.serving.bearer import bearer_of
 
 _Continue = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
@@ -96,7 +97,11 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
 
     def _admit(self, details: grpc.HandlerCallDetails) -> None:
         method = details.method
-        tenant = self.identify(_authorization(details)) if method.startswith(_SERVICE) else _NOBODY
+        tenant = (
+            self.identify(bearer_of(details.invocation_metadata))
+            if method.startswith(_SERVICE)
+            else _NOBODY
+        )
         streams = method in _STREAMS
         if streams and self.closed:
             raise Draining("this orchestrator stops and takes no new calls; ask another one")
@@ -106,11 +111,6 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         assert task is not None
         task.add_done_callback(lambda _: calls.leave(tenant))
         _tenant.set(tenant)
-
-
-def _authorization(details: grpc.HandlerCallDetails) -> list[str]:
-    metadata = details.invocation_metadata or ()
-    return [str(value) for key, value in metadata if key == "authorization"]
 
 
 def _refusal(error: PacelineError) -> grpc.RpcMethodHandler[Any, Any]:

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator import replies
 from orchestrator.admission import Admission, Place
+from orchestrator.beginnings import Beginnings
 from orchestrator.core.events import AbortRequested, Begin, Capped, Tick, WorkerLost
-from orchestrator.core.pacing import DEFAULT_POLICY, Policy, make_policy
-from orchestrator.core.placement import Wanted
-from orchestrator.core.rounds import MOST_TERMS, new_session
-from orchestrator.core.state import Limits, SessionConfig
+from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.driver import SessionDriver
-from orchestrator.experiences import Experiences
+from orchestrator.offer import Offer
+from orchestrator.options import Options
 from orchestrator.output import Beyond
 from orchestrator.ports import NewSession, SessionKey, SessionStore, StoredSession
 from orchestrator.reading import follow
 from orchestrator.recorder import Recorder
 from orchestrator.requests import (
-    ServedModel,
     SessionSpec,
     build_spec,
     dump_spec,
-    parse_defaults,
 )
-from orchestrator.requests.modes import SHORT_BLOCK
 from orchestrator.restored import (
     as_new,
     beyond,
@@ -39,7 +33,7 @@ from orchestrator.restored import (
     finished_session,
     implied_ending,
 )
-from orchestrator.tenants import DEFAULT_TENANT, Tenant, phrase_scope
+from orchestrator.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.workers.events import to_core
 from orchestrator.workers.link import WorkerEvent
 from orchestrator.workers.pool import Target, WorkerPool
@@ -51,29 +45,11 @@ from services.common.errors import (
     Overloaded,
     SessionAborted,
 )
-from services.common.types import Role, SessionStatus, split_methods
+from services.common.types import Role, SessionStatus
 
 # A request this long (bytes) is tokenized in a thread, and so many may wait for theirs.
 LONG_REQUEST = 16_384
 MOST_LONG_REQUESTS = 64
-# Most levels of a drafted tree where the request names no window: each costs a step of the
-# drafter that nothing overlaps with.
-DEFAULT_TREE_DEPTH = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How this orchestrator serves."""
-
-    owner: str
-    method: str = ""
-    pacing: str = DEFAULT_POLICY
-    fallback: bool = True
-    num_speculative_tokens: int = 16
-    max_sessions: int = 1024
-    max_tokens_in_flight: int | None = None
-    limits: Limits = field(default_factory=Limits)
-    tenant_key: bytes = b""
 
 
 class Inference:
@@ -96,12 +72,8 @@ class Inference:
         self._long_requests = 0
         self._draining = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._experiences = Experiences()
-        # A method stays served when its drafters are away: plain decoding steps in.
-        self._methods = dict.fromkeys(split_methods(options.method))
-        self._teams: frozenset[frozenset[str]] = frozenset()
-        self._capabilities: frozenset[str] = frozenset()
-        self.defaults = parse_defaults(target.generation_config_json)
+        self.offer = Offer(pool, target, options)
+        self._beginnings = Beginnings(self.offer, options)
 
     # --- the use cases ----------------------------------------------------------------
 
@@ -111,7 +83,7 @@ class Inference:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request, tenant)
         key = SessionKey(tenant.name, spec.session)
-        if (live := self._live.get(_name(key))) is not None:
+        if (live := self._live.get(key.name)) is not None:
             return self._attach(live, spec)
         with self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant) as place:
             # A resume that came between would start the session, too.
@@ -124,7 +96,7 @@ class Inference:
         return await self.resume(key, 0, parent, tenant)
 
     def _lock(self, key: SessionKey) -> asyncio.Lock:
-        return self._locks.setdefault(_name(key), asyncio.Lock())
+        return self._locks.setdefault(key.name, asyncio.Lock())
 
     def _attach(self, live: SessionDriver, spec: SessionSpec) -> AsyncIterator[replies.Event]:
         """The same request again, or another one under its id, of a session at work here."""
@@ -141,7 +113,7 @@ class Inference:
         """
         # One at a time: a second restore would fence the first.
         async with self._lock(key):
-            driver = self._live.get(_name(key))
+            driver = self._live.get(key.name)
             if driver is None:
                 stored = await self._store.get(key)
                 with self._come_back(stored, tenant) as place:
@@ -187,7 +159,7 @@ class Inference:
         StoreError, and another that lost the session knows of none to end.
         """
         ended = asyncio.ensure_future(self._store.abort(key))
-        driver = self._live.get(_name(key))
+        driver = self._live.get(key.name)
         if driver is not None:
             driver.feed(AbortRequested(driver.now()))
         try:
@@ -196,45 +168,12 @@ class Inference:
             if driver is None:
                 raise
         # Whoever resumed it meanwhile.
-        if (late := self._live.get(_name(key))) is not None:
+        if (late := self._live.get(key.name)) is not None:
             late.feed(AbortRequested(late.now()))
 
     async def stored(self, key: SessionKey) -> StoredSession:
         """What is known of a session. Raises NotFound."""
         return await self._store.get(key)
-
-    def served_model(self, tenant: Tenant = DEFAULT_TENANT) -> ServedModel:
-        """What requests of a tenant are checked against."""
-        worker = self._target.worker
-        self._methods |= dict.fromkeys(self._pool.methods())
-        self._capabilities |= self._pool.capabilities()
-        self._teams |= self._pool.teams()
-        return ServedModel(
-            worker.model,
-            worker.vocab_size,
-            worker.max_context_length,
-            tuple(self._methods),
-            self.defaults,
-            self._default_method(),
-            self._capabilities,
-            self._slow_methods(),
-            self._teams,
-            tenant.limits.max_tokens,
-        )
-
-    def _slow_methods(self) -> frozenset[str]:
-        """Methods that, drafting ahead, gather few tokens while a block is verified."""
-        if self._options.pacing == "fixed":
-            return frozenset()
-        limit = self._pool.step_ms(Role.VERIFIER) / SHORT_BLOCK
-        times = {method: self._pool.step_ms(Role.DRAFTER, method) for method in self._methods}
-        return frozenset(method for method, taken in times.items() if 0 < limit < taken)
-
-    def defaults_json(self) -> str:
-        """The model's own sampling defaults."""
-        values = asdict(self.defaults)
-        del values["warnings"]
-        return json.dumps(values)
 
     @property
     def active_sessions(self) -> int:
@@ -257,7 +196,7 @@ class Inference:
     async def _resolve(
         self, request: pb.GenerateRequest, tenant: Tenant = DEFAULT_TENANT
     ) -> SessionSpec:
-        model, tokenizer = self.served_model(tenant), self._target.tokenizer
+        model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
         if request.ByteSize() < LONG_REQUEST:
             return build_spec(request, tokenizer, model)
         if self._long_requests >= MOST_LONG_REQUESTS:
@@ -276,14 +215,9 @@ class Inference:
             seed=spec.seed,
             owner=self._options.owner,
             resolved=dump_spec(spec),
-            target_fingerprint=self._fingerprint(),
+            target_fingerprint=self.offer.fingerprint(),
             ephemeral=spec.ephemeral,
         )
-
-    def _fingerprint(self) -> str:
-        """The target of a session that begins now; workers may bring another over time."""
-        placed = self._pool.place(Wanted(Role.VERIFIER, 0))
-        return (placed or self._target.worker).model_fingerprint
 
     def _restore(
         self, key: SessionKey, stored: StoredSession, parent: str, place: Place
@@ -307,13 +241,11 @@ class Inference:
     ) -> SessionDriver:
         text = spec.text_stream(self._target.tokenizer)
         text.append(committed)
-        config = self._config(key, spec, term)
-        if spec.stop:
-            config = replace(config, find_stop=text.scan)
+        state = self._beginnings.state(key, spec, term, committed, text)
         driver = SessionDriver(
             key,
             spec,
-            new_session(config, self._policy(config), committed),
+            state,
             text,
             record,
             workers=self._pool,
@@ -323,7 +255,9 @@ class Inference:
             beyond=ahead,
         )
         self._live[driver.name] = driver
-        self._recorder.start_generate(driver.name, config, model=spec.model, traceparent=parent)
+        self._recorder.start_generate(
+            driver.name, state.config, model=spec.model, traceparent=parent
+        )
         self._cap(driver)
         driver.feed(Begin(driver.now()))
         self._share_out()
@@ -344,61 +278,12 @@ class Inference:
         if driver.state.cap is not None or self._speculation < 1:
             driver.feed(Capped(driver.now(), window))
 
-    def _policy(self, config: SessionConfig) -> Policy:
-        policy = make_policy(
-            self._options.pacing,
-            config.window,
-            fallback=self._options.fallback,
-            exact=config.mode.exact_match,
-            trees=config.num_candidates > 1,
-            chained=config.limits.max_in_flight > 1,
-            seed=config.seed,
-        )
-        return self._experiences.seeded(config, policy)
-
-    def _config(self, key: SessionKey, spec: SessionSpec, term: int) -> SessionConfig:
-        options = self._options
-        depth = options.num_speculative_tokens
-        if spec.num_candidates > 1:
-            depth = min(depth, DEFAULT_TREE_DEPTH)
-        return SessionConfig(
-            session=_name(key),
-            prompt=spec.prompt,
-            mode=spec.mode,
-            sampling=spec.sampling,
-            seed=spec.seed,
-            term=term,
-            method=self._method(spec),
-            window=spec.window_cap or depth,
-            num_candidates=spec.num_candidates,
-            vocab_size=self._target.worker.vocab_size,
-            phrase_scope=self._phrase_scope(key.tenant, spec),
-            synchronous=options.pacing == "fixed",
-            limits=options.limits,
-        )
-
-    def _phrase_scope(self, tenant: str, spec: SessionSpec) -> str:
-        """Nothing of an ephemeral session outlives it, in a drafter either."""
-        if spec.ephemeral:
-            return ""
-        tokenizer = self._target.worker.tokenizer_fingerprint
-        return phrase_scope(tenant, tokenizer, self._options.tenant_key)
-
-    def _method(self, spec: SessionSpec) -> str:
-        if spec.disable_speculation:
-            return ""
-        return ",".join(spec.method) or self._default_method()
-
-    def _default_method(self) -> str:
-        served = self._pool.methods()
-        return self._options.method or (served[0] if served else "")
-
     def _forget(self, driver: SessionDriver, place: Place) -> None:
         if self._live.get(driver.name) is driver:
             del self._live[driver.name]
             place.leave()
             self._share_out()
-            self._experiences.remember(driver.state)
+            self._beginnings.learn(driver.state)
             error = driver.output.error
             self._recorder.end_generate(
                 driver.name, error=type(error).__name__ if error is not None else ""
@@ -433,7 +318,3 @@ def _weight(spec: SessionSpec) -> int:
 
 def _leaving() -> Draining:
     return Draining("this orchestrator stops; the session can be resumed at another one")
-
-
-def _name(key: SessionKey) -> str:
-    return f"{key.tenant}/{key.session_id}"

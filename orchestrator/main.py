@@ -15,7 +15,8 @@ from orchestrator.authentication import TokensFile, anyone
 from orchestrator.core.state import Limits
 from orchestrator.door import Door
 from orchestrator.draining import Grace, drain
-from orchestrator.inference import Inference, Options
+from orchestrator.inference import Inference
+from orchestrator.options import Options
 from orchestrator.ports import Durability
 from orchestrator.recorder import Recorder
 from orchestrator.servicer import InferenceServicer
@@ -81,7 +82,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
         await pool.settle(SETTLE_TIMEOUT)
         inference = Inference(pool, ready.result(), store, recorder, _options(settings))
         pool.attach(inference)
-        for warning in inference.defaults.warnings:
+        for warning in inference.offer.defaults.warnings:
             log.warning("%s", warning)
         _spare_the_collector()
         await _answer(settings, door, inference, pool, stop)

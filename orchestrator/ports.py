@@ -27,6 +27,11 @@ class SessionKey:
     tenant: str
     session_id: str
 
+    @property
+    def name(self) -> str:
+        """What the session is called within the cluster."""
+        return f"{self.tenant}/{self.session_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class NewSession:

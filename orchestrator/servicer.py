@@ -118,7 +118,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             vocab_size=worker.vocab_size,
             max_context_length=worker.max_context_length,
             eos_token_ids=self._target.eos_token_ids,
-            default_sampling_params_json=self._inference.defaults_json(),
+            default_sampling_params_json=self._inference.offer.defaults_json(),
             has_chat_template=self._target.tokenizer.has_chat_template,
         )
 

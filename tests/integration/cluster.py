@@ -18,7 +18,8 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from orchestrator.authentication import TokensFile, anyone
 from orchestrator.door import Door
-from orchestrator.inference import Inference, Options
+from orchestrator.inference import Inference
+from orchestrator.options import Options
 from orchestrator.recorder import Recorder
 from orchestrator.servicer import READ_PATIENCE, InferenceServicer
 from orchestrator.sessions import EmbeddedRedis, RedisSessionStore, StoreOptions, connect

@@ -16,14 +16,6 @@ TOKEN = "the-token-of-acme-that-nobody-may-read-anywhere"
 OTHER = "another-token-that-nobody-may-read-anywhere-else"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def entry(*tokens: str, **limits: object) -> dict[str, object]:
     return {"tokens": [token_entry(token) for token in tokens], **limits}
 
@@ -44,31 +36,16 @@ def test_a_token_leads_to_its_tenant_with_its_limits(path):
     limits = {"max_sessions": 8, "max_tokens_in_flight": 40000, "max_tokens": 2048}
     write(path, {"acme": entry(TOKEN, "second", **limits), "beta": entry(OTHER)})
     identify = TokensFile(path)
-    assert identify([f"Bearer {TOKEN}"]) == Tenant("acme", TenantLimits(8, 40000, 2048))
-    assert identify(["bearer second"]).name == "acme"
-    assert identify([f"Bearer {OTHER}"]) == Tenant("beta")
+    assert identify(TOKEN) == Tenant("acme", TenantLimits(8, 40000, 2048))
+    assert identify("second").name == "acme"
+    assert identify(OTHER) == Tenant("beta")
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [],
-        [""],
-        [TOKEN],
-        ["Bearer"],
-        ["Bearer "],
-        [f"Basic {TOKEN}"],
-        [f"Bearer {TOKEN}x"],
-        [f"Bearer {TOKEN} x"],
-        [f"Bearer {token_entry(TOKEN)}"],
-        [f"Bearer {TOKEN}", f"Bearer {TOKEN}"],
-        ["Bearer \u00e9"],
-    ],
-)
-def test_anything_else_is_refused_in_the_same_words(path, headers):
+@pytest.mark.parametrize("shown", ["", f"{TOKEN}x", f"{TOKEN} x", token_entry(TOKEN), "\u00e9"])
+def test_anything_else_is_refused_in_the_same_words(path, shown):
     write(path, {"acme": entry(TOKEN)})
     with pytest.raises(Unauthenticated) as refused:
-        TokensFile(path)(headers)
+        TokensFile(path)(shown)
     assert str(refused.value) == "a valid token is needed: authorization: Bearer TOKEN"
 
 
@@ -116,50 +93,33 @@ def test_a_file_that_is_wrong_ends_with_one_line_that_names_the_place(path, cont
 
 
 def test_a_file_that_is_not_there_is_named(path):
-    with pytest.raises(StartError, match="cannot be read: No such file"):
+    with pytest.raises(StartError, match=r"cannot read .*: No such file"):
         TokensFile(path)
 
 
 def test_a_new_version_is_read_while_calls_come_in(path):
-    clock = Clock()
     write(path, {"acme": entry(TOKEN)})
-    identify = TokensFile(path, clock)
+    identify = TokensFile(path)
     write(path, {"acme": entry(OTHER, max_sessions=3)})
-    clock.now += 2
-    assert identify([f"Bearer {OTHER}"]).limits.max_sessions == 3
+    assert identify(OTHER).limits.max_sessions == 3
     with pytest.raises(Unauthenticated):
-        identify([f"Bearer {TOKEN}"])
+        identify(TOKEN)
 
 
 def test_a_broken_new_version_keeps_the_old_one_and_warns_once(path, caplog):
-    clock = Clock()
     write(path, {"acme": entry(TOKEN)})
-    identify = TokensFile(path, clock)
+    identify = TokensFile(path)
     write(path, {"acme": {"tokens": [OTHER]}})
     with caplog.at_level(logging.DEBUG):
         for _ in range(5):
-            clock.now += 2
-            assert identify([f"Bearer {TOKEN}"]).name == "acme"
+            assert identify(TOKEN).name == "acme"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "tenants.acme.tokens[0]" in caplog.text
     assert OTHER not in caplog.text
     path.unlink()
-    clock.now += 2
-    assert identify([f"Bearer {TOKEN}"]).name == "acme"
+    assert identify(TOKEN).name == "acme"
     write(path, {"beta": entry(OTHER)})
-    clock.now += 2
-    assert identify([f"Bearer {OTHER}"]).name == "beta"
-
-
-def test_the_file_is_not_looked_at_more_than_once_a_second(path, monkeypatch):
-    clock, looked = Clock(), []
-    write(path, {"acme": entry(TOKEN)})
-    identify = TokensFile(path, clock)
-    monkeypatch.setattr("orchestrator.authentication._stamp", lambda path: looked.append(path))
-    for _ in range(100):
-        clock.now += 0.01
-        identify([f"Bearer {TOKEN}"])
-    assert len(looked) <= 1
+    assert identify(OTHER).name == "beta"
 
 
 def test_every_entry_is_compared_whichever_fits(path, monkeypatch):
@@ -173,7 +133,7 @@ def test_every_entry_is_compared_whichever_fits(path, monkeypatch):
         return one == other
 
     monkeypatch.setattr(module.hmac, "compare_digest", compare)
-    assert identify([f"Bearer {TOKEN}"]).name == "acme"
+    assert identify(TOKEN).name == "acme"
     with pytest.raises(Unauthenticated):
-        identify(["Bearer wrong"])
+        identify("wrong")
     assert len(compared) == 2 * 21

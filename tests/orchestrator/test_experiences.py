@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.beginnings import Beginnings
 from orchestrator.core.pacing import (
     Fallback,
     Fixed,
@@ -17,7 +18,7 @@ from orchestrator.core.rounds import new_session
 from orchestrator.core.state import SessionConfig
 from orchestrator.experiences import Experiences
 from services.common.types import ResolvedSampling, VerifyMode
-from tests.orchestrator.test_served_model import Pool, inference
+from tests.orchestrator.test_served_model import Pool, offer, options
 
 CONFIG = SessionConfig(
     "s", (1,), VerifyMode.GREEDY, ResolvedSampling(), seed=1, method="model", window=8
@@ -56,14 +57,17 @@ def test_plain_sessions_leave_no_experience() -> None:
     assert fresh(remembered(plain), plain)
 
 
-def test_the_front_door_seeds_a_session_and_leaves_the_asked_for_baseline_alone() -> None:
-    door = inference(Pool(("model",)))
-    door._experiences.remember(new_session(CONFIG, LEARNED))
-    seeded = door._policy(CONFIG)
+def beginnings(pacing: str = "thompson") -> Beginnings:
+    return Beginnings(offer(Pool(("model",))), options(pacing=pacing))
+
+
+def test_a_session_that_begins_is_seeded_and_the_asked_for_baseline_is_left_alone() -> None:
+    seeding = beginnings()
+    seeding.learn(new_session(CONFIG, LEARNED))
+    seeded = seeding.policy(CONFIG)
     assert isinstance(seeded, Fallback)
     assert isinstance(seeded.inner, Thompson)
     assert seeded.inner.learned.draft_ms == 11.0
-    trees = door._policy(replace(CONFIG, num_candidates=3, window=4))
+    trees = seeding.policy(replace(CONFIG, num_candidates=3, window=4))
     assert trees == Fallback(Levels(4))
-    fixed = inference(Pool(("model",)), pacing="fixed")
-    assert fixed._policy(CONFIG) == Fallback(Fixed(8))
+    assert beginnings("fixed").policy(CONFIG) == Fallback(Fixed(8))

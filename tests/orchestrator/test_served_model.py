@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, cast
 
-from orchestrator.inference import Inference, Options
+from orchestrator.offer import Offer
+from orchestrator.options import Options
 from orchestrator.requests.model import parse_defaults
 from orchestrator.workers.pool import Target
 from services.common.types import Role, WorkerDescription
@@ -31,50 +32,51 @@ class Pool:
     def capabilities(self) -> frozenset[str]:
         return self.able
 
-    def memory(self) -> int:
-        return 0
-
     def step_ms(self, role: Role, method: str = "") -> float:
         return 60.0 if role is Role.VERIFIER else {"model": 13.0, "ngram": 0.1}.get(method, 0.0)
 
 
-def inference(pool: Pool, method: str = "", pacing: str = "thompson") -> Inference:
+def offer(pool: Pool, method: str = "", pacing: str = "thompson") -> Offer:
     worker = WorkerDescription("v", Role.VERIFIER, "tiny", vocab_size=9, max_context_length=64)
-    target = Target(worker, tokenizer(), CONFIG, ())
-    unused = cast("Any", None)
-    return Inference(cast("Any", pool), target, unused, unused, Options("o", method, pacing))
+    return Offer(
+        cast("Any", pool), Target(worker, tokenizer(), CONFIG, ()), options(method, pacing)
+    )
+
+
+def options(method: str = "", pacing: str = "thompson") -> Options:
+    return Options("o", method, pacing)
 
 
 def test_the_drafters_say_which_methods_there_are_and_what_they_can_do() -> None:
     pool = Pool(("model", "ngram"), frozenset({"model:sampled", "ngram:tree"}))
-    model = inference(pool).served_model()
+    model = offer(pool).served_model()
     assert (model.methods, model.default_method) == (("model", "ngram"), "model")
     assert [model.samples(method) for method in model.methods] == [True, False]
     assert [model.drafts_trees(method) for method in model.methods] == [False, True]
 
 
 def test_the_servers_own_default_method_comes_first() -> None:
-    model = inference(Pool(("model", "ngram")), method="ngram").served_model()
+    model = offer(Pool(("model", "ngram")), method="ngram").served_model()
     assert (model.methods, model.default_method) == (("ngram", "model"), "ngram")
 
 
 def test_a_default_of_several_methods_serves_each_of_them() -> None:
-    model = inference(Pool(), method="ngram,model").served_model()
+    model = offer(Pool(), method="ngram,model").served_model()
     assert (model.methods, model.default_method) == (("ngram", "model"), "ngram,model")
 
 
 def test_what_a_drafter_could_do_is_remembered_while_it_is_away() -> None:
     pool = Pool(("model",), frozenset({"model:sampled"}))
-    door = inference(pool, method="model")
-    assert door.served_model().samples("model")
+    offered = offer(pool, method="model")
+    assert offered.served_model().samples("model")
     pool.offered, pool.able = (), frozenset()
-    assert door.served_model().runs_together(["model"])
-    assert door.served_model().methods == ("model",)
-    assert door.served_model().samples("model")
+    assert offered.served_model().runs_together(["model"])
+    assert offered.served_model().methods == ("model",)
+    assert offered.served_model().samples("model")
 
 
 def test_the_models_own_defaults_are_told_without_the_warnings() -> None:
-    told = json.loads(inference(Pool()).defaults_json())
+    told = json.loads(offer(Pool()).defaults_json())
     defaults = parse_defaults(CONFIG)
     assert (told["temperature"], told["repetition_penalty"], told["min_p"]) == (0.5, 1.25, 0.125)
     assert told.keys() == {name for name in defaults.__slots__ if name != "warnings"}
@@ -82,9 +84,9 @@ def test_the_models_own_defaults_are_told_without_the_warnings() -> None:
 
 def test_a_method_is_slow_that_drafts_few_tokens_while_a_block_is_verified() -> None:
     pool = Pool(("model", "ngram", "other"))
-    assert inference(pool).served_model().slow_methods == {"model"}
+    assert offer(pool).served_model().slow_methods == {"model"}
 
 
 def test_no_method_is_slow_where_the_verifier_waits_for_whole_blocks() -> None:
-    door = inference(Pool(("model",)), pacing="fixed")
-    assert door.served_model().slow_methods == frozenset()
+    offered = offer(Pool(("model",)), pacing="fixed")
+    assert offered.served_model().slow_methods == frozenset()

@@ -3,6 +3,7 @@
 border     the one place where exceptions become gRPC statuses, by a table
 options    listening, channel and server options
 parsing    requests that cannot be parsed
+bearer     tokens in the metadata of a call
 reloading  files that are read again when they change
 tls        certificates on both ends
 cluster_token  the secret of a cluster, and the guard before a worker's links

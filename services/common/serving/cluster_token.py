@@ -7,7 +7,7 @@ never written anywhere: not to a log, not into a message, not into a `repr`.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,13 +16,12 @@ from typing import Any
 import grpc
 
 from services.common.errors import StartError
+from services.common.serving.bearer import bearer_of
 from services.common.serving.options import ServingOptions, is_loopback, server_credentials
 from services.common.serving.reloading import Reloading, read_bytes
 
-AUTHORIZATION = "authorization"
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
-_SCHEME = b"Bearer "
 _SETTING = "cluster_token_file"
 
 
@@ -49,9 +48,9 @@ class ClusterToken:
         """What an orchestrator sends."""
         return self._secrets.current().shown
 
-    def matches(self, token: bytes) -> bool:
+    def matches(self, token: str) -> bool:
         """Whether it is one of the tokens; takes the same time whatever is wrong with it."""
-        digest = sha256(token).digest()
+        digest = sha256(token.encode()).digest()
         equal = [hmac.compare_digest(digest, known) for known in self._secrets.current().known]
         return any(equal)
 
@@ -80,19 +79,10 @@ class LinkGuard(grpc.aio.ServerInterceptor):
     ) -> Any:
         """Decides on the metadata alone, before any message is read."""
         if handler_call_details.method.startswith(f"/{HEALTH_SERVICE}/") or self._token.matches(
-            presented(handler_call_details.invocation_metadata or ())
+            bearer_of(handler_call_details.invocation_metadata)
         ):
             return await continuation(handler_call_details)
         return _REFUSAL
-
-
-def presented(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:
-    """The bearer token of a call; empty when there is none, or more than one."""
-    values = [value for name, value in metadata if name == AUTHORIZATION]
-    if len(values) != 1:
-        return b""
-    value = values[0].encode() if isinstance(values[0], str) else values[0]
-    return value[len(_SCHEME) :] if value.startswith(_SCHEME) else b""
 
 
 async def _refuse(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:

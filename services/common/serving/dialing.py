@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import grpc
 
 from services.common.errors import StartError
-from services.common.serving.cluster_token import AUTHORIZATION, ClusterToken
+from services.common.serving.bearer import with_bearer
+from services.common.serving.cluster_token import ClusterToken
 from services.common.serving.options import is_loopback, open_channel
 from services.common.serving.tls import TlsFiles
 
@@ -37,7 +38,7 @@ class Dialing:
         self._require_private(address)
         if self.token is None:
             return ()
-        return ((AUTHORIZATION, f"Bearer {self.token.shown()}"),)
+        return with_bearer(self.token.shown())
 
     def _require_private(self, address: str) -> None:
         if self.tls is None and not (self.insecure or is_loopback(address)):

@@ -1,0 +1,23 @@
+"""How an orchestrator serves: what the parts below its command line are told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.core.pacing import DEFAULT_POLICY
+from orchestrator.core.state import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How this orchestrator serves."""
+
+    owner: str
+    method: str = ""
+    pacing: str = DEFAULT_POLICY
+    fallback: bool = True
+    num_speculative_tokens: int = 16
+    max_sessions: int = 1024
+    max_tokens_in_flight: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    tenant_key: bytes = b""
