@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Self, TypeVar
 
-from redis import exceptions
 from redis.asyncio import Redis
 
 from orchestrator.ports import (
@@ -26,7 +25,7 @@ from orchestrator.sessions.holding import Held, Holdings
 from orchestrator.sessions.options import StoreOptions
 from orchestrator.sessions.scripts import script
 from orchestrator.sessions.writer import Writer, WriterOptions, load_scripts
-from services.common.redis_client import open_client, start_error
+from services.common.redis_client import FAULTS, open_client, start_error
 from services.common.types import FinishReason, SessionStatus
 
 T = TypeVar("T")
@@ -216,7 +215,7 @@ async def connect(
     store = RedisSessionStore(client, options, writer_options, on_dropped)
     try:
         await store.start()
-    except (exceptions.RedisError, OSError) as error:
+    except FAULTS as error:
         await client.aclose()
         raise start_error(url, error) from error
     return store

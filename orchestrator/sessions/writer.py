@@ -26,7 +26,7 @@ from orchestrator.sessions.command import Arg, Call, Reply, no_mending, tells_lo
 from orchestrator.sessions.origin import Origin
 from orchestrator.sessions.scripts import NAMES, script
 from services.common.errors import StoreError
-from services.common.redis_client import is_away
+from services.common.redis_client import FAULTS, is_away
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class Writer:
         else:
             await asyncio.sleep(pause)
             # After a failover the old connections may lead to a replica.
-            with suppress(exceptions.RedisError, OSError):
+            with suppress(*FAULTS):
                 await self._client.connection_pool.disconnect(inuse_connections=False)
         now = asyncio.get_running_loop().time()
         self._fail([call for call in calls if call.deadline <= now], fault)

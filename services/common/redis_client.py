@@ -22,6 +22,10 @@ AWAY = (
     exceptions.TryAgainError,
     OSError,
 )
+# What a call may raise at all. uvloop adds a bare RuntimeError: a transport that it has closed
+# is not known as lost to redis-py until the next command is written to it.
+FAULTS = (exceptions.RedisError, OSError, RuntimeError)
+_UVLOOP_CLOSED = "the handler is closed"
 # Trying again will not help, although redis-py counts these as connection errors.
 _REFUSED_LOGIN = (
     exceptions.AuthenticationError,
@@ -68,7 +72,7 @@ def start_error(url: str, error: Exception) -> StartError:
     """One clear line on why Redis at `url` cannot be used."""
     if _refused_login(error):
         why = f"refused the login or a command: {error}"
-    elif isinstance(error, AWAY):
+    elif is_away(error):
         why = f"does not answer: {error}"
     else:
         why = f"refused what Paceline needs (Redis 6.2 or newer, or Valkey): {error}"
@@ -77,6 +81,8 @@ def start_error(url: str, error: Exception) -> StartError:
 
 def is_away(error: object) -> bool:
     """Whether waiting may help: the server is away, rather than saying no."""
+    if type(error) is RuntimeError:
+        return _UVLOOP_CLOSED in str(error)
     return isinstance(error, AWAY) and not _refused_login(error)
 
 

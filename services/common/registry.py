@@ -16,12 +16,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
-from redis import exceptions
 from redis.asyncio import Redis
 
 from services.common.errors import StoreError
 from services.common.record_types import checked
-from services.common.redis_client import DEFAULT_PREFIX, open_client, start_error
+from services.common.redis_client import DEFAULT_PREFIX, FAULTS, open_client, start_error
 from services.common.types import Progress, Role, WorkerDescription
 
 log = logging.getLogger(__name__)
@@ -120,7 +119,7 @@ class Registration:
         """Register; later heartbeats go on by themselves. Raises StartError."""
         try:
             await self._send()
-        except (exceptions.RedisError, OSError) as error:
+        except FAULTS as error:
             await self._client.aclose()
             raise start_error(self._url, error) from error
         self._task = asyncio.create_task(self._keep(), name="registration")
@@ -132,7 +131,7 @@ class Registration:
         self._task.cancel()
         await asyncio.wait([self._task])
         self._task = None
-        with suppress(exceptions.RedisError, OSError):
+        with suppress(*FAULTS):
             await self._remove(keys=self._keys, args=[self._name, self._instance])
         await self._client.aclose()
 
@@ -172,7 +171,7 @@ class WorkerRegistry:
         """The workers that are alive, by name; of one role, if given. Raises StoreError."""
         try:
             entries = await self._list(keys=self._keys)
-        except (exceptions.RedisError, OSError) as error:
+        except FAULTS as error:
             raise StoreError(f"the worker registry: {type(error).__name__}") from error
         workers = [worker for entry in entries if (worker := _decode(entry))]
         return sorted(

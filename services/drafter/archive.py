@@ -19,10 +19,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from redis import exceptions
 from redis.asyncio import Redis
 
-from services.common.redis_client import DEFAULT_PREFIX, open_client, safe_url
+from services.common.redis_client import DEFAULT_PREFIX, FAULTS, open_client, safe_url
 
 log = logging.getLogger(__name__)
 
@@ -106,14 +105,14 @@ class RedisArchive:
     async def _serve(self) -> None:
         while (job := await self._jobs.get()) is not None:
             await self._try(job)
-        with suppress(exceptions.RedisError, OSError):
+        with suppress(*FAULTS):
             await self._redis.aclose()
 
     async def _try(self, job: Job) -> None:
         try:
             await job(self._redis)
             self._away = False
-        except (exceptions.RedisError, OSError) as error:
+        except FAULTS as error:
             if not self._away:
                 why = type(error).__name__
                 log.warning("phrases are not kept: Redis at %s: %s", safe_url(self._url), why)

@@ -4,13 +4,15 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+import uvloop
 from fakeredis import FakeServer
 
-from orchestrator.sessions import EmbeddedRedis
+from orchestrator.ports import SessionKey
+from orchestrator.sessions import EmbeddedRedis, StoreOptions, connect
 from services.common.errors import StartError, StoreError
 from services.common.registry import RegisteredWorker, Registration, WorkerRegistry
 from services.common.types import Progress, Role, WorkerDescription
-from tests.contracts.backends import Backend
+from tests.contracts.backends import NEW, Backend
 
 VERIFIER = WorkerDescription(
     "v1", Role.VERIFIER, "m", "f", "t", 49152, 2048, (), 4096, 1, 1, "0.1", ("tree",), "float32"
@@ -139,3 +141,35 @@ async def test_a_worker_outlives_an_absent_server_and_stops_cleanly():
 async def test_a_registry_that_refuses_is_one_clear_line():
     with pytest.raises(StartError, match="does not answer"):
         await Registration("redis://127.0.0.1:1", VERIFIER, "h:1").start()
+
+
+def closed_beneath(client) -> None:
+    """Close its idle connections as a fault of the network does, seen by the event loop alone."""
+    for connection in client.connection_pool._available_connections:
+        connection._writer.transport.abort()
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_worker_ends_well_whose_connection_was_closed(valkey, loop_factory):
+    async def live() -> None:
+        worker = Registration(valkey.url, VERIFIER, "h:1", heartbeat_s=60)
+        await worker.start()
+        closed_beneath(worker._client)
+        await worker.stop()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(live())
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_store_writes_on_whose_connection_was_closed(valkey, loop_factory):
+    async def live() -> None:
+        store = await connect(valkey.url, StoreOptions(prefix="closed:"))
+        key = SessionKey("acme", loop_factory.__module__)
+        await store.create(key, NEW)
+        closed_beneath(store._client)
+        assert await store.commit(key, 1, 1, 0, [7]) == 1
+        await store.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(live())
