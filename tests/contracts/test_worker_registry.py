@@ -7,6 +7,7 @@ import pytest
 import uvloop
 from fakeredis import FakeServer
 
+from bench.chaos.proxy import Network
 from orchestrator.ports import SessionKey
 from orchestrator.sessions import EmbeddedRedis, StoreOptions, connect
 from services.common.errors import StartError, StoreError
@@ -143,33 +144,41 @@ async def test_a_registry_that_refuses_is_one_clear_line():
         await Registration("redis://127.0.0.1:1", VERIFIER, "h:1").start()
 
 
-def closed_beneath(client) -> None:
-    """Close its idle connections as a fault of the network does, seen by the event loop alone."""
-    for connection in client.connection_pool._available_connections:
-        connection._writer.transport.abort()
+LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 
 
-@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_worker_ends_well_whose_connection_was_closed(valkey, loop_factory):
-    async def live() -> None:
-        worker = Registration(valkey.url, VERIFIER, "h:1", heartbeat_s=60)
+@pytest.fixture
+def cut(valkey):
+    """A way to the server that can be reset, and what resets it."""
+    address = valkey.url.removeprefix("redis://")
+    with Network() as network:
+        proxy = network.proxy(lambda: address)
+        yield f"redis://{proxy.address}", proxy.cut
+
+
+@LOOPS
+def test_a_worker_ends_well_whose_connection_was_reset(cut, new_loop):
+    async def live(url, reset) -> None:
+        worker = Registration(url, VERIFIER, "h:1", heartbeat_s=60)
         await worker.start()
-        closed_beneath(worker._client)
+        assert reset()
+        await asyncio.sleep(0.2)
         await worker.stop()
 
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(live())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(live(*cut))
 
 
-@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_store_writes_on_whose_connection_was_closed(valkey, loop_factory):
-    async def live() -> None:
-        store = await connect(valkey.url, StoreOptions(prefix="closed:"))
-        key = SessionKey("acme", loop_factory.__module__)
+@LOOPS
+def test_a_store_writes_on_whose_connection_was_reset(cut, new_loop):
+    async def live(url, reset) -> None:
+        store = await connect(url, StoreOptions(prefix="reset:"))
+        key = SessionKey("acme", new_loop.__module__)
         await store.create(key, NEW)
-        closed_beneath(store._client)
+        assert reset()
+        await asyncio.sleep(0.2)
         assert await store.commit(key, 1, 1, 0, [7]) == 1
         await store.close()
 
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(live())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(live(*cut))
