@@ -7,12 +7,14 @@ Two verifiers, drafters and orchestrators and a store, each behind a proxy. Half
 sessions are greedy, half sampled at 0.8 by coupling; every text is compared with that of
 plain decoding before the first fault. Without --target, tiny random models in float32.
 The exit status is 1 where anything did not hold; the same --seed deals the same faults.
+Ctrl-C ends it with a report of what was seen.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 from dataclasses import asdict
@@ -22,7 +24,7 @@ from typing import Any
 from bench.chaos.health import whole
 from bench.chaos.models import tiny_models
 from bench.chaos.report import content, show
-from bench.chaos.run import Chaos, Plan
+from bench.chaos.run import Chaos, Outcome, Plan
 from bench.chaos.site import ALWAYS_DRAFT, Cluster, Layout
 from bench.chaos.soak import Soaked, soak
 from bench.chaos.transcript import Case
@@ -85,7 +87,8 @@ def _case(number: int, text: str, tokens: int) -> Case:
 def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
     plan = Plan(given.seed, given.faults, given.sessions, given.at_once, given.seconds)
     with Cluster(Layout(target, draft, wire_seconds=WIRE_SECONDS)) as cluster:
-        outcome = asyncio.run(_on(cluster, Chaos(cluster, cases(given.tokens), plan, say).run()))
+        chaos = Chaos(cluster, cases(given.tokens), plan, say)
+        outcome = asyncio.run(_on(cluster, _until_interrupted(chaos)))
     show(plan, outcome)
     _write(given.json, content(plan, outcome))
     return 1 if outcome.violations else 0
@@ -99,6 +102,12 @@ def _soak(given: argparse.Namespace, target: str, draft: str) -> int:
     _show_soak(soaked)
     _write(given.json, {"machine": machine(), **asdict(soaked)})
     return 1 if soaked.violations else 0
+
+
+async def _until_interrupted(chaos: Chaos) -> Outcome:
+    """The run; SIGINT ends the faults, and what was seen by then is reported."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, chaos.stop)
+    return await chaos.run()
 
 
 async def _on(cluster: Cluster, work: Any) -> Any:

@@ -82,7 +82,12 @@ class Chaos:
         self._choice = random.Random(f"sessions {plan.seed}")
         self._outcome = Outcome(violations=self._scene.violations)
         self._texts: list[Transcript] = []
-        self._over = False
+        self._over = self._stopped = False
+        self._told = 0
+
+    def stop(self) -> None:
+        """No fault after the one under way."""
+        self._stopped = True
 
     async def run(self) -> Outcome:
         """The whole run."""
@@ -108,18 +113,21 @@ class Chaos:
                 await KINDS[kind](self._scene, kind)
                 self._outcome.counts[kind] += 1
                 self._tell()
-                if self._outcome.counts.total() >= self._plan.faults or time.monotonic() > until:
+                enough = self._outcome.counts.total() >= self._plan.faults
+                if enough or self._stopped or time.monotonic() > until:
                     break
         finally:
             self._over = True
         await self._scene.mend()
 
     def _tell(self) -> None:
-        faults = self._outcome.counts.total()
+        faults, violations = self._outcome.counts.total(), self._outcome.violations
+        for line in violations[self._told :]:
+            self._report(f"after {faults} faults: {line}")
+        self._told = len(violations)
         if faults % _TELL_EVERY == 0:
-            violations = len(self._outcome.violations)
             self._report(
-                f"{faults} faults, {self._outcome.sessions} sessions, {violations} violations"
+                f"{faults} faults, {self._outcome.sessions} sessions, {self._told} violations"
             )
 
     # --- sessions ---------------------------------------------------------------------
@@ -127,7 +135,7 @@ class Chaos:
     async def _lane(self, number: int) -> None:
         """Sessions one after another, while there are faults, and until there were enough."""
         async with self._scene.client(number) as client:
-            while not self._over or self._outcome.sessions < self._plan.sessions:
+            while not self._over or self._wanted:
                 await self._session(client)
 
     async def _session(self, client: Client) -> None:
@@ -152,6 +160,11 @@ class Chaos:
         found = listener.differences(text)
         self._outcome.violations += [f"{listener.name}: {line}" for line in found]
         self._outcome.tokens += len(listener.transcript.token_ids)
+
+    @property
+    def _wanted(self) -> bool:
+        """Whether there were too few sessions yet."""
+        return not self._stopped and self._outcome.sessions < self._plan.sessions
 
     @property
     def _addresses(self) -> list[str]:
