@@ -36,6 +36,7 @@ from services.common.readyfile import write_line
 from services.common.registry import WorkerRegistry
 from services.common.serving import GrpcServer
 from services.common.serving.options import host_port, is_loopback
+from services.common.tasks import end
 from services.common.telemetry import Telemetry
 from services.common.types import Role
 
@@ -75,7 +76,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
         stack.push_async_callback(pool.close)
         pool.start()
         discovery = asyncio.create_task(_discover(settings, pool, url), name="discovery")
-        stack.callback(discovery.cancel)
+        stack.push_async_callback(end, discovery)
         ready = asyncio.create_task(pool.ready(settings.start_timeout))
         if not await _before(stop, ready):
             return 0

@@ -11,9 +11,20 @@ settings.load_profile("paceline")
 
 # Where real servers, processes and signals answer in real time. A test of theirs that fails is
 # tried once more, and both attempts are reported; what computes laws and text is never.
-REAL_TIME = frozenset(
-    ("bench", "console", "contracts", "faults", "fuzz", "integration", "processes", "services")
-)
+REAL_TIME = {
+    "bench",
+    "console",
+    "contracts",
+    "distill",
+    "faults",
+    "fuzz",
+    "integration",
+    "processes",
+    "services",
+    "synthetic",
+    "telemetry",
+    "tuning",
+}
 _HERE = Path(__file__).parent
 
 

@@ -23,6 +23,7 @@ from orchestrator.sessions.command import Arg, Call, Reply, no_mending
 from orchestrator.sessions.options import StoreOptions
 from orchestrator.sessions.writer import Writer
 from services.common.errors import DataLoss, Fenced, PacelineError, SessionAborted
+from services.common.tasks import end
 
 T = TypeVar("T")
 # Renewals, and looks at what is due, in the time of one lease.
@@ -79,8 +80,7 @@ class Holdings:
     async def close(self) -> None:
         """Look no more."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await end(self._task)
         self._held.clear()
 
     def hold(self, key: SessionKey, term: int, holder: Holder) -> None:

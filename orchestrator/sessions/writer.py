@@ -27,6 +27,7 @@ from orchestrator.sessions.origin import Origin
 from orchestrator.sessions.scripts import NAMES, script
 from services.common.errors import StoreError
 from services.common.redis_client import FAULTS, is_away
+from services.common.tasks import end
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +106,7 @@ class Writer:
         if self._task is None:
             return
         await asyncio.wait([self._task], timeout=timeout)
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await end(self._task)
 
     async def _run(self) -> None:
         try:

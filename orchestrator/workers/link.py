@@ -20,6 +20,7 @@ from paceline.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb
 from services.common.errors import ProtocolError, StartError
 from services.common.serving import Dialing
 from services.common.serving.dialing import Metadata
+from services.common.tasks import end
 from services.common.types import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -117,8 +118,7 @@ class WorkerLink:
     async def close(self) -> None:
         """End the link; the worker frees its sessions."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await end(self._task)
 
     def send(self, command: Command) -> None:
         """Queue a command; all that are queued in one turn of the loop leave together.

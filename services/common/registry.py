@@ -21,6 +21,7 @@ from redis.asyncio import Redis
 from services.common.errors import StoreError
 from services.common.record_types import checked
 from services.common.redis_client import DEFAULT_PREFIX, FAULTS, open_client, start_error
+from services.common.tasks import end
 from services.common.types import Progress, Role, WorkerDescription
 
 log = logging.getLogger(__name__)
@@ -128,8 +129,7 @@ class Registration:
         """Take the entry away at once, if Redis answers; may be repeated."""
         if self._task is None:
             return
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await end(self._task)
         self._task = None
         with suppress(*FAULTS):
             await self._remove(keys=self._keys, args=[self._name, self._instance])

@@ -1,5 +1,6 @@
 """The published client: what it refuses, and which error a status becomes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,7 @@ def run_without_checkout(*arguments):
     return subprocess.run(
         [sys.executable, "-S", "-c", *arguments],
         cwd="/",
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
         text=True,
         check=False,
