@@ -20,7 +20,7 @@ from orchestrator.options import Options
 from orchestrator.output import Beyond
 from orchestrator.ports import NewSession, SessionKey, SessionStore, StoredSession
 from orchestrator.reading import follow
-from orchestrator.recorder import Recorder
+from orchestrator.recorder import Recorder, Resuming
 from orchestrator.requests import (
     SessionSpec,
     build_spec,
@@ -43,6 +43,7 @@ from services.common.errors import (
     Draining,
     NotFound,
     Overloaded,
+    PacelineError,
     SessionAborted,
 )
 from services.common.types import Role, SessionStatus
@@ -111,18 +112,30 @@ class Inference:
 
         Raises Overloaded before anything is changed when there is no room for one more.
         """
+        resuming = self._recorder.start_resume(key.name, offset, parent)
+        try:
+            return resuming.through(await self._go_on(key, offset, resuming, tenant))
+        except PacelineError as error:
+            resuming.failed(error)
+            raise
+
+    async def _go_on(
+        self, key: SessionKey, offset: int, resuming: Resuming, tenant: Tenant
+    ) -> AsyncIterator[replies.Event]:
         # One at a time: a second restore would fence the first.
         async with self._lock(key):
             driver = self._live.get(key.name)
-            if driver is None:
-                stored = await self._store.get(key)
-                with self._come_back(stored, tenant) as place:
-                    stored = await self._takeover(key, stored)
-                    if place is None or stored.status is SessionStatus.FINISHED:
-                        rounds = await self._store.rounds(key)
-                        return finished_session(stored, rounds, self._target.tokenizer, offset)
-                    driver = self._restore(key, stored, parent, place)
-        return self._read(driver, offset)
+            if driver is not None:
+                resuming.joins(self._recorder.traceparent(driver.name))
+                return self._read(driver, offset)
+            stored = await self._store.get(key)
+            with self._come_back(stored, tenant) as place:
+                stored = await self._takeover(key, stored)
+                if place is None or stored.status is SessionStatus.FINISHED:
+                    rounds = await self._store.rounds(key)
+                    return finished_session(stored, rounds, self._target.tokenizer, offset)
+                driver = self._restore(key, stored, resuming.traceparent, place)
+            return self._read(driver, offset)
 
     def _read(self, driver: SessionDriver, offset: int) -> AsyncIterator[replies.Event]:
         # Log lines of this call carry the session's trace from here on.

@@ -37,7 +37,8 @@ from services.common.registry import WorkerRegistry
 from services.common.serving import GrpcServer
 from services.common.serving.options import host_port, is_loopback
 from services.common.tasks import end
-from services.common.telemetry import Telemetry
+from services.common.telemetry import Telemetry, names
+from services.common.telemetry.loop_lag import LoopLag
 from services.common.types import Role
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,10 @@ async def _serve(settings: OrchestratorSettings) -> int:
         )
         stack.callback(telemetry.shutdown, grace.step)
         url = settings.redis or await _embedded(stack)
+        telemetry.gauge(names.STREAMS, lambda: [(door.streams.total, ())])
+        loop_lag = LoopLag(telemetry)
+        loop_lag.start()
+        stack.callback(loop_lag.stop)
         recorder = Recorder(telemetry)
         store = await _store(settings, url, recorder)
         stack.push_async_callback(store.close, grace.step)

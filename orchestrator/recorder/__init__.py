@@ -1,5 +1,6 @@
 """The one place where the orchestrator's rounds become spans and metrics."""
 
 from orchestrator.recorder.recorder import Recorder
+from orchestrator.recorder.resuming import Resuming
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "Resuming"]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from orchestrator.core.events import RoundRecord
 from services.common.telemetry import Telemetry, names
-from services.common.telemetry.names import LAST_POSITION, OUTCOMES, POSITIONS, Outcome
+from services.common.telemetry.names import (
+    FALLBACKS,
+    LAST_POSITION,
+    OUTCOMES,
+    POSITIONS,
+    Outcome,
+    Where,
+)
 
 
 class Meters:
@@ -22,7 +29,11 @@ class Meters:
             counter(names.SPEC_ACCEPTED_AT, positions),
         )
         self._emitted = counter(names.EMITTED)
-        self._discarded = counter(names.DISCARDED)
+        self._discarded = counter(names.DISCARDED, [(Where.IN_FLIGHT,), (Where.UNSENT,)])
+        self._fallbacks = counter(names.FALLBACK_ROUNDS, [(reason,) for reason in FALLBACKS])
+        self._starved = counter(names.STARVED)
+        self._errors = counter(names.SESSION_ERRORS)
+        self._store_seconds = histogram(names.STORE_SECONDS)
         self._bad_q_rows = counter(names.BAD_Q_COUNT)
         self._dropped_writes = counter(names.DROPPED_WRITES)
         self._migrations = counter(names.MIGRATIONS, [("verifier",), ("drafter",)])
@@ -39,7 +50,7 @@ class Meters:
         """A round has its verdict."""
         self._rounds.add(1, outcome)
         if outcome == Outcome.DISCARDED:
-            self._discarded.add(record.discarded_tokens)
+            self._discarded.add(record.discarded_tokens, Where.IN_FLIGHT)
             return
         self._emitted.add(record.emitted_tokens)
         self._bad_q_rows.add(record.bad_q_rows)
@@ -67,6 +78,22 @@ class Meters:
         """A round ended without a verdict."""
         self._rounds.add(1, Outcome.ABANDONED)
 
+    def thrown_away(self, tokens: int) -> None:
+        """Draft tokens that were not sent yet are void."""
+        self._discarded.add(tokens, Where.UNSENT)
+
+    def fallback(self, reason: str) -> None:
+        """A round of a session that speculates leaves without a draft."""
+        self._fallbacks.add(1, reason)
+
+    def starved(self, seconds: float) -> None:
+        """A free verifier was let wait for a draft."""
+        self._starved.add(seconds)
+
+    def stored(self, seconds: float) -> None:
+        """The store has acknowledged a round's tokens."""
+        self._store_seconds.record(seconds)
+
     def dropped_writes(self, count: int) -> None:
         """The session store did not take commits in time."""
         self._dropped_writes.add(count)
@@ -83,6 +110,8 @@ class Meters:
         """A session of two tokens or more came to its end."""
         self._per_token.record(seconds_per_token)
 
-    def ended(self, seconds: float, reason: str) -> None:
-        """A session is over here."""
+    def ended(self, seconds: float, reason: str, error: str) -> None:
+        """A session is over here; `error` is empty or the name of one."""
         self._request.record(seconds, reason)
+        if error:
+            self._errors.add(1, error)

@@ -30,15 +30,16 @@ from orchestrator.core.events import (
     WorkerLost,
     WorkerOpened,
 )
-from orchestrator.core.state import SessionConfig, State
+from orchestrator.core.state import Phase, SessionConfig, State
+from orchestrator.recorder.attributes import of_request, of_resume
 from orchestrator.recorder.meters import Meters
+from orchestrator.recorder.reasons import cause, fallback
+from orchestrator.recorder.resuming import Resuming
 from orchestrator.recorder.spans import SessionSpans
 from services.common.telemetry import Telemetry, names
-from services.common.telemetry.names import Outcome
+from services.common.telemetry.names import Cause, Outcome
 from services.common.telemetry.propagation import format_traceparent, parent_context
 from services.common.types import OpenVerify, Origin, Role
-
-_GENERATE = "paceline.v1.InferenceService/Generate"
 
 
 @dataclass(slots=True)
@@ -48,7 +49,10 @@ class _Session:
     spans: SessionSpans | None
     started_at: float
     state: State | None = None
-    rounds: set[int] = field(default_factory=set)
+    # Rounds under way, each with the reason why it holds no draft, if there is one.
+    rounds: dict[int, str] = field(default_factory=dict)
+    # When rounds went to the store.
+    storing: dict[int, float] = field(default_factory=dict)
     opened: set[Role] = field(default_factory=set)
     verdicts: int = 0
     emitted: int = 0
@@ -79,11 +83,13 @@ class Recorder:
         *,
         model: str = "",
         chat: bool = False,
-        rpc: str = _GENERATE,
         traceparent: str = "",
         tracestate: str = "",
     ) -> None:
-        """A session begins here; the trace headers are the client's. Call it once admitted."""
+        """A session begins here, or goes on. Call it once admitted.
+
+        The trace headers are the client's, or those of the call that goes on with it.
+        """
         now = self._clock()
         wall = time.time_ns()
         span = self._tracer.start_span(
@@ -94,7 +100,7 @@ class Recorder:
         )
         spans = None
         if span.is_recording() and self._children is not None:
-            span.set_attributes(_request_attributes(session, config, model, chat, rpc))
+            span.set_attributes(of_request(session, config, model, chat))
             spans = SessionSpans(self._children, span, wall - int(now * 1e9))
         parent = format_traceparent(span.get_span_context())
         self._sessions[session] = _Session(span, parent, spans, now)
@@ -104,11 +110,14 @@ class Recorder:
         known = self._sessions.get(session)
         if known is None:
             return
-        known.state = state
-        if known.spans is not None:
-            _hear(known.spans, event)
+        before, known.state = known.state, state
+        self._hear(known, event, before)
         for action in actions:
             self._see(known, action, event.at)
+        if before is not None and before.drafted and _void(before, state):
+            self._meters.thrown_away(before.drafted)
+            if known.spans is not None:
+                known.spans.thrown_away(before, event.at)
         if len(known.rounds) != len(state.in_flight):
             self._abandon(known, {block.round for block in state.in_flight}, event.at)
 
@@ -123,6 +132,15 @@ class Recorder:
         if known is None or known.spans is None:
             return known.traceparent if known else ""
         return known.spans.traceparent(round)
+
+    def start_resume(self, session: str, offset: int, traceparent: str) -> Resuming:
+        """A call goes on with a session; `traceparent` is the client's."""
+        span = self._tracer.start_span(
+            names.RESUME.name, parent_context(traceparent), SpanKind.SERVER
+        )
+        if span.is_recording():
+            span.set_attributes(of_resume(session, offset))
+        return Resuming(span)
 
     def dropped_writes(self, count: int) -> None:
         """The session store did not take so many commits in time."""
@@ -140,48 +158,78 @@ class Recorder:
         if known is None:
             return
         now = self._clock()
-        known.error = error or known.error
+        # Why it was suspended says more than what its readers are told.
+        known.error = known.error or error
         self._abandon(known, set(), now)
         reason = "error" if error else known.finish or "detached"
-        self._meters.ended(now - known.started_at, reason)
+        self._meters.ended(now - known.started_at, reason, known.error)
         if reason in ("stop", "length") and known.emitted > 1:
             self._meters.finished((known.last_at - known.first_at) / (known.emitted - 1))
         if known.spans is not None:
             known.spans.close(now, _result_attributes(known), known.error)
 
-    # --- actions -----------------------------------------------------------------------
+    # --- events and actions ------------------------------------------------------------
+
+    def _hear(self, known: _Session, event: Event, before: State | None) -> None:
+        spans = known.spans
+        match event:
+            case Persisted():
+                for round in [waiting for waiting in known.storing if waiting <= event.round]:
+                    self._meters.stored(event.at - known.storing.pop(round))
+                if spans is not None:
+                    spans.stored(event.round, event.at)
+            case WorkerOpened() if spans is not None:
+                spans.opened(event)
+            case WorkerLost(at, role, worker) if spans is not None:
+                spans.released(role, at)
+                if before is not None and _attached(before, role) == worker:
+                    spans.lost(role, worker, cause(event), at)
 
     def _see(self, known: _Session, action: Action, at: float) -> None:
         match action:
             case SendVerify():
-                known.rounds.add(action.message.round)
+                self._sent(known, action)
                 if known.spans is not None:
                     known.spans.sent(action, at)
             case Persist(commit):
-                self._conclude(known, commit)
+                self._conclude(known, commit, at)
             case Emit(commit):
                 self._emitted(known, len(commit.token_ids), at)
             case Discarded(record):
-                known.rounds.discard(record.round)
+                known.rounds.pop(record.round, None)
                 self._meters.round(record, Outcome.DISCARDED)
                 if known.spans is not None:
-                    known.spans.concluded(record, Outcome.DISCARDED, stores=False)
+                    known.spans.concluded(record, Outcome.DISCARDED)
             case OpenOnWorker():
                 self._opening(known, action, at)
-            case Release(role) if known.spans is not None:
+            case Release(role, worker) if known.spans is not None:
                 known.spans.released(role, at)
+                if known.state is not None and known.state.phase is Phase.RUNNING:
+                    known.spans.lost(role, worker, Cause.FAILED, at)
             case Finish(ending):
                 known.finish = ending.reason.name.lower()
             case Suspend(reason):
                 known.finish, known.error = "suspended", reason.name.lower()
 
-    def _conclude(self, known: _Session, commit: Commit) -> None:
+    def _sent(self, known: _Session, action: SendVerify) -> None:
+        block, state = action.message, known.state
+        assert state is not None
+        reason = "" if block.tree.token_ids else fallback(state)
+        known.rounds[block.round] = reason
+        if reason:
+            self._meters.fallback(reason)
+        for flying in state.in_flight:
+            if flying.round == block.round and flying.waited_ms:
+                self._meters.starved(flying.waited_ms / 1e3)
+
+    def _conclude(self, known: _Session, commit: Commit, at: float) -> None:
         record, outcome = commit.record, _outcome(commit)
-        known.rounds.discard(record.round)
+        reason = known.rounds.pop(record.round, "")
+        known.storing[record.round] = at
         known.verdicts += 1
         self._meters.round(record, outcome)
         if known.spans is not None:
-            known.spans.concluded(record, outcome, stores=True)
+            known.spans.concluded(record, outcome, reason, stores=True)
 
     def _emitted(self, known: _Session, tokens: int, at: float) -> None:
         if tokens and not known.emitted:
@@ -199,8 +247,8 @@ class Recorder:
             known.spans.opening(role, action, at)
 
     def _abandon(self, known: _Session, in_flight: set[int], at: float) -> None:
-        for round in known.rounds - in_flight:
-            known.rounds.discard(round)
+        for round in known.rounds.keys() - in_flight:
+            del known.rounds[round]
             self._meters.abandoned()
             if known.spans is not None:
                 known.spans.abandoned(round, at)
@@ -210,14 +258,15 @@ class Recorder:
         return [(sum(state is not None and _plain(state) for state in states), ())]
 
 
-def _hear(spans: SessionSpans, event: Event) -> None:
-    match event:
-        case Persisted():
-            spans.stored(event.round, event.at)
-        case WorkerOpened():
-            spans.opened(event)
-        case WorkerLost(at, role):
-            spans.released(role, at)
+def _attached(state: State, role: Role) -> str:
+    """The worker of a role; empty where there is none."""
+    attached = state.verifier if role is Role.VERIFIER else state.drafter
+    return attached.worker if attached is not None else ""
+
+
+def _void(before: State, after: State) -> bool:
+    """Whether the draft tokens that had not been sent are not wanted any more."""
+    return after.epoch != before.epoch or after.phase is not before.phase
 
 
 def _plain(state: State) -> bool:
@@ -235,28 +284,6 @@ def _outcome(commit: Commit) -> str:
     whole = record.accepted_tokens == record.draft_tokens
     whole = whole or bool(origins and origins[-1] is Origin.BONUS)
     return Outcome.ACCEPTED_ALL if whole else Outcome.PARTIAL
-
-
-def _request_attributes(
-    session: str, config: SessionConfig, model: str, chat: bool, rpc: str
-) -> dict[str, AttributeValue]:
-    sampling = config.sampling
-    return {
-        names.SESSION_ID: session,
-        names.METHOD: config.method,
-        names.MODE: config.mode.name.lower(),
-        names.OPERATION: "chat" if chat else "text_completion",
-        names.PROVIDER: "paceline",
-        names.RESPONSE_MODEL: model,
-        names.MAX_TOKENS: sampling.max_tokens,
-        names.TEMPERATURE: sampling.temperature,
-        names.TOP_P: sampling.top_p,
-        names.TOP_K: sampling.top_k,
-        names.STREAM: True,
-        names.INPUT_TOKENS: len(config.prompt),
-        names.RPC_SYSTEM: "grpc",
-        names.RPC_METHOD: rpc,
-    }
 
 
 def _result_attributes(known: _Session) -> dict[str, AttributeValue]:

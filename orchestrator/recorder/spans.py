@@ -2,6 +2,8 @@
 
     Generate
     ├─ prefill                      a worker opens the session
+    ├─ migrate                      … after another was lost
+    ├─ spec_draft                   drafted beyond a rejection, and thrown away
     └─ spec_round                   a block leaves … its verdict arrives
        ├─ spec_draft                before the block left: drafting runs ahead
        ├─ spec_verify               the verifier's own spans are its children
@@ -12,13 +14,15 @@ Times come from the driver's clock and are shifted to the wall clock by a consta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from orchestrator.core.events import OpenOnWorker, RoundRecord, SendVerify, WorkerOpened
+from orchestrator.core.state import State
+from orchestrator.recorder.attributes import of_round
 from services.common.telemetry import names
 from services.common.telemetry.children import ChildSpans, child_of
 from services.common.telemetry.propagation import format_traceparent
@@ -42,6 +46,13 @@ class _Opening:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    at: float
+    worker: str
+    cause: str
+
+
 class SessionSpans:
     """All spans below one `Generate` span, which is sampled."""
 
@@ -52,6 +63,8 @@ class SessionSpans:
         self._rounds: dict[int, _Round] = {}
         self._places: dict[int, tuple[SpanContext, SpanContext]] = {}
         self._openings: dict[Role, _Opening] = {}
+        self._losses: dict[Role, _Loss] = {}
+        self._rejecter: SpanContext | None = None
         self._storing: dict[int, tuple[SpanContext, float]] = {}
 
     # --- rounds ------------------------------------------------------------------------
@@ -76,13 +89,44 @@ class SessionSpans:
         place = child_of(self._root)
         return place, child_of(place)
 
-    def concluded(self, record: RoundRecord, outcome: str, *, stores: bool) -> None:
-        """The verdict has come; `stores` = its tokens go to the store now."""
+    def concluded(
+        self, record: RoundRecord, outcome: str, fallback: str = "", *, stores: bool = False
+    ) -> None:
+        """The verdict has come; `stores` = its tokens go to the store now.
+
+        `fallback`: why there was no draft in it, or empty.
+        """
         under_way = self._rounds.pop(record.round, None)
-        if under_way is not None:
-            self._end_round(under_way, record.ended_at, _round_attributes(record, outcome))
-            if stores:
-                self._storing[record.round] = (under_way.place, record.ended_at)
+        if under_way is None:
+            return
+        about = of_round(record, outcome)
+        if fallback:
+            about[names.FALLBACK] = fallback
+        discarded = outcome == names.Outcome.DISCARDED
+        links = self._culprit() if discarded else ()
+        self._end_round(under_way, record.ended_at, about, links)
+        if not discarded:
+            self._rejecter = under_way.place
+        if stores:
+            self._storing[record.round] = (under_way.place, record.ended_at)
+
+    def _culprit(self) -> tuple[SpanContext, ...]:
+        """The round whose verdict voids what was drafted beyond it."""
+        return () if self._rejecter is None else (self._rejecter,)
+
+    def thrown_away(self, before: State, at: float) -> None:
+        """What was drafted and not sent yet is void; `before` is the state that had it."""
+        drafter = before.drafter
+        about: dict[str, AttributeValue] = {
+            names.DISCARDED_DRAFT: True,
+            names.DRAFT_TOKENS: before.drafted,
+            names.EPOCH: before.epoch,
+            names.DRAFTER: drafter.worker if drafter is not None else "",
+        }
+        end = self._ns(at)
+        start = end - int(1e6 * sum(piece.draft_ms for piece in before.tail))
+        place, links = child_of(self._root), self._culprit()
+        self._children.emit(names.SPEC_DRAFT, place, self._root, start, end, about, links=links)
 
     def abandoned(self, round: int, at: float) -> None:
         """No verdict will come any more."""
@@ -98,7 +142,11 @@ class SessionSpans:
             self._end_round(under_way, at, about)
 
     def _end_round(
-        self, under_way: _Round, end: float, about: Mapping[str, AttributeValue]
+        self,
+        under_way: _Round,
+        end: float,
+        about: Mapping[str, AttributeValue],
+        links: Sequence[SpanContext] = (),
     ) -> None:
         place, start = under_way.place, self._ns(under_way.at)
         if len(under_way.block.tree):
@@ -107,7 +155,7 @@ class SessionSpans:
         end_ns = self._ns(end)
         rule = {key: value for key, value in about.items() if key == names.MODE}
         self._children.emit(names.SPEC_VERIFY, under_way.verify, place, start, end_ns, rule)
-        self._children.emit(names.SPEC_ROUND, place, self._root, start, end_ns, about)
+        self._children.emit(names.SPEC_ROUND, place, self._root, start, end_ns, about, links=links)
 
     # --- store -------------------------------------------------------------------------
 
@@ -136,6 +184,25 @@ class SessionSpans:
         opening = self._openings.get(event.role)
         if opening is not None and (opening.worker, opening.epoch) == (event.worker, event.epoch):
             self._end_opening(event.role, event.at, event.cached_tokens)
+            self._end_loss(event.role, event.at, event.worker)
+
+    def lost(self, role: Role, worker: str, cause: str, at: float) -> None:
+        """The session lost a worker that it had; only the first of several losses counts."""
+        self._losses.setdefault(role, _Loss(at, worker, cause))
+
+    def _end_loss(self, role: Role, at: float, worker: str = "") -> None:
+        loss = self._losses.pop(role, None)
+        if loss is None:
+            return
+        about: dict[str, AttributeValue] = {
+            names.ROLE: role.value,
+            names.FORMER_WORKER: loss.worker,
+            names.WORKER: worker,
+            names.MIGRATE_CAUSE: loss.cause,
+            names.COMPLETED: bool(worker),
+        }
+        start, end = self._ns(loss.at), self._ns(at)
+        self._children.emit(names.MIGRATE, child_of(self._root), self._root, start, end, about)
 
     def released(self, role: Role, at: float) -> None:
         """The worker of a role is gone, perhaps before it had the session."""
@@ -164,6 +231,8 @@ class SessionSpans:
             self.abandoned(round, at)
         for role in tuple(self._openings):
             self._end_opening(role, at)
+        for role in tuple(self._losses):
+            self._end_loss(role, at)
         for round in tuple(self._storing):
             self._end_storing(round, at, {names.COMPLETED: False})
         self._generate.set_attributes(about)
@@ -174,26 +243,3 @@ class SessionSpans:
 
     def _ns(self, at: float) -> int:
         return int(at * 1e9) + self._shift
-
-
-def _round_attributes(record: RoundRecord, outcome: str) -> dict[str, AttributeValue]:
-    about: dict[str, AttributeValue] = {
-        names.ROUND_INDEX: record.round,
-        names.EPOCH: record.epoch,
-        names.ROUND_OUTCOME: outcome,
-        names.DRAFT_TOKENS: record.draft_tokens,
-        names.ACCEPTED_TOKENS: record.accepted_tokens,
-        names.EMITTED_TOKENS: record.emitted_tokens,
-        names.DRAFT_MS: record.draft_ms,
-        names.VERIFY_MS: record.verify_ms,
-        names.QUEUE_MS: record.queue_ms,
-        names.BATCH_SIZE: record.batch_size,
-        names.DRAFTER: record.drafter,
-        names.VERIFIER: record.verifier,
-        names.MODE: record.mode.name.lower(),
-    }
-    if record.discarded_tokens:
-        about[names.DISCARDED_TOKENS] = record.discarded_tokens
-    if record.bad_q_rows:
-        about[names.BAD_Q_ROWS] = record.bad_q_rows
-    return about

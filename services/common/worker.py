@@ -42,15 +42,16 @@ def tracing(settings: WorkerSettings, role: Role) -> Iterator[StepTracer]:
         telemetry.shutdown()
 
 
-def run_worker(settings: WorkerSettings, *roles: Served) -> int:
+def run_worker(settings: WorkerSettings, tracer: StepTracer, *roles: Served) -> int:
     """Serve until SIGTERM or SIGINT; the exit status (1 = an engine failed)."""
-    return serving.run(_serve(settings, roles))
+    return serving.run(_serve(settings, tracer, roles))
 
 
-async def _serve(settings: WorkerSettings, roles: Sequence[Served]) -> int:
+async def _serve(settings: WorkerSettings, tracer: StepTracer, roles: Sequence[Served]) -> int:
     options = AnnounceOptions(settings.redis, settings.advertise, settings.ready_file)
     entries = [Entry(role.description, role.host.progress) for role in roles]
     announcement = Announcement(options, entries)
+    tracer.loop_lag.start()
     try:
         return await serving.serve_worker(
             settings.serving_options(),
@@ -59,4 +60,5 @@ async def _serve(settings: WorkerSettings, roles: Sequence[Served]) -> int:
             on_drain=announcement.withdraw,
         )
     finally:
+        tracer.loop_lag.stop()
         await announcement.withdraw()

@@ -96,6 +96,7 @@ def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
         tracer.watch({"verifier": judge.progress, "drafter": drafts.progress})
         return run_worker(
             verifier,
+            tracer,
             Served(judge, judge.describe(), engine.bundle),
             Served(drafts, drafts.describe()),
         )

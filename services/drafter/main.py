@@ -24,7 +24,7 @@ def run(settings: DrafterSettings) -> int:
     with tracing(settings, Role.DRAFTER) as tracer:
         host = make_host(settings, build(settings), tracer)
         tracer.watch({"drafter": host.progress})
-        return run_worker(settings, Served(host, host.describe()))
+        return run_worker(settings, tracer, Served(host, host.describe()))
 
 
 def make_host(

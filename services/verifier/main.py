@@ -25,7 +25,7 @@ def run(settings: VerifierSettings) -> int:
         engine = _synthetic(settings) if settings.synthetic else load_engine(settings)
         host = make_host(settings, engine, tracer)
         tracer.watch({"verifier": host.progress})
-        return run_worker(settings, Served(host, host.describe(), engine.bundle))
+        return run_worker(settings, tracer, Served(host, host.describe(), engine.bundle))
 
 
 def load_engine(settings: VerifierSettings) -> Engine:

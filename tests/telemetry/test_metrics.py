@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
 
 import pytest
@@ -52,9 +54,38 @@ def test_counters_agree_with_the_run(run):
     accepted = sum(record.accepted_tokens for record in done)
     for prefix in ("paceline_accepted_tokens", "spec_decode_num_accepted_tokens"):
         assert page.value(f"{prefix}_total") == accepted > 0
-    assert page.value("paceline_discarded_tokens_total") == sum(
-        action.record.discarded_tokens for action in world.performed(Discarded)
-    )
+    in_flight = page.value("paceline_discarded_tokens_total", where="in_flight")
+    assert in_flight == sum(action.record.discarded_tokens for action in world.performed(Discarded))
+    assert page.value("paceline_discarded_tokens_total", where="unsent") == world.unsent > 0
+    assert page.value("paceline_store_commit_duration_seconds_count") == len(done)
+
+
+def test_rounds_without_a_draft_are_counted_by_their_reason(run):
+    world, page = run
+    plain = [action for action in world.performed(SendVerify) if not len(action.message.tree)]
+    by_reason = {
+        reason: page.value("paceline_rounds_fallback_total", reason=reason)
+        for reason in names.FALLBACKS
+    }
+    assert sum(by_reason.values()) == len(plain) > 0
+    assert by_reason["opening"] > 0
+
+
+def test_time_that_a_free_verifier_waits_for_a_draft_is_counted(start):
+    telemetry = start(metrics_port=0)
+    world = TracedWorld(telemetry, faults=Faults(accuracy=0.9), pacing="fixed", max_tokens=64)
+    world.finish()
+    waited = scrape(telemetry).value("paceline_verifier_starved_seconds_total")
+    assert waited == pytest.approx(world.waited_ms / 1e3)
+    assert waited > 0
+
+
+def test_a_session_that_ends_with_an_error_is_counted_by_its_name(start):
+    telemetry = start(metrics_port=0)
+    world = TracedWorld(telemetry, max_tokens=1000)
+    world.run(steps=30)
+    world.recorder.end_generate("s", error="Fenced")
+    assert scrape(telemetry).value("paceline_session_errors_total", type="Fenced") == 1
 
 
 def test_bad_rows_of_q_are_counted(start):
@@ -165,7 +196,11 @@ def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, star
     tracer.watch({"drafter": Progress})
     tracer.on_step("drafter")(StepRecord(0, 1, (StepEntry("a", "draft", 4),)))
     tracer.close()
-    families = page.families | scrape(worker).families
+    orchestrator = start(metrics_port=0)
+    orchestrator.gauge(names.STREAMS, lambda: [(3, ())])
+    recorder = TracedWorld(orchestrator).recorder
+    recorder.end_generate("s", error="Fenced")
+    families = page.families | scrape(worker).families | scrape(orchestrator).families
 
     declared = {metric.prometheus.removesuffix("_total"): metric for metric in names.every_metric()}
     assert families.keys() - {"target_info"} == declared.keys()
@@ -189,3 +224,21 @@ def test_metrics_leave_by_otlp_too(receiver, start):
     assert receiver.wait_for(lambda got: names.EMITTED.name in got.metrics)
     telemetry.shutdown()
     assert names.ROUND_SECONDS.name in receiver.metrics
+
+
+async def test_how_late_the_event_loop_is_is_measured(start):
+    telemetry = start(metrics_port=0)
+    lag = StepTracer(telemetry).loop_lag
+    lag.start()
+    await asyncio.sleep(0.15)
+    # The loop stands still, as it would under a starved process.
+    time.sleep(0.3)  # noqa: ASYNC251
+    await asyncio.sleep(0.15)
+    lag.stop()
+    lag.stop()
+    page = scrape(telemetry)
+    assert page.value("paceline_event_loop_lag_seconds_count") >= 2
+    late = page.value("paceline_event_loop_lag_seconds_sum")
+    assert late > 0.15
+    await asyncio.sleep(0.2)
+    assert scrape(telemetry).value("paceline_event_loop_lag_seconds_sum") == late

@@ -7,9 +7,16 @@ from collections import Counter
 
 import pytest
 
-from orchestrator.core.events import Discarded, Persist, SendVerify, Suspend, Tick
+from orchestrator.core.events import (
+    Discarded,
+    Persist,
+    SendVerify,
+    Suspend,
+    Tick,
+    WorkerLost,
+)
 from services.common.telemetry import names, trace_ids
-from services.common.types import VerifyMode
+from services.common.types import Role, VerifyMode
 from tests.core.world import Faults
 from tests.telemetry.traced_world import TracedWorld
 
@@ -127,6 +134,88 @@ def test_opening_a_worker_is_a_prefill_span(receiver, start):
     }
     assert {span.parent_id for span in prefills} == {only(got.named("Generate")).span_id}
     assert all(span.attributes[names.COMPLETED] for span in prefills)
+
+
+def test_a_round_without_a_draft_says_why_if_the_session_speculates(receiver, start):
+    telemetry = start()
+    TracedWorld(telemetry, max_tokens=32).finish()
+    got = received(receiver, telemetry)
+    plain = [s for s in got.named("spec_round") if not s.attributes[names.DRAFT_TOKENS]]
+    assert plain
+    assert all(span.attributes[names.FALLBACK] in names.FALLBACKS for span in plain)
+    drafted = [s for s in got.named("spec_round") if s.attributes[names.DRAFT_TOKENS]]
+    assert not any(names.FALLBACK in span.attributes for span in drafted)
+
+
+def test_a_session_that_asks_for_no_drafts_does_not_fall_back(receiver, start):
+    telemetry = start()
+    TracedWorld(telemetry, method="", max_tokens=16).finish()
+    got = received(receiver, telemetry)
+    assert not any(names.FALLBACK in span.attributes for span in got.named("spec_round"))
+
+
+def test_a_session_without_a_drafter_says_so_and_when_it_has_one_again(receiver, start):
+    telemetry = start()
+    world = TracedWorld(telemetry, max_tokens=400)
+    world.run(steps=100)
+    lost = world.state.drafter.worker
+    world.feed(WorkerLost(world.now, Role.DRAFTER, lost))
+    world.finish()
+    got = received(receiver, telemetry)
+
+    migrate = only(got.named("migrate"))
+    said = migrate.attributes
+    assert migrate.parent_id == only(got.named("Generate")).span_id
+    assert (said[names.ROLE], said[names.MIGRATE_CAUSE]) == ("drafter", "lost")
+    assert said[names.FORMER_WORKER] == lost
+    assert said[names.COMPLETED] == bool(said[names.WORKER])
+    meanwhile = [s for s in got.named("spec_round") if migrate.start <= s.start < migrate.end]
+    assert "no_drafter" in {span.attributes.get(names.FALLBACK) for span in meanwhile}
+
+
+def test_a_lost_verifier_is_a_migration_to_another(receiver, start):
+    telemetry = start()
+    world = TracedWorld(telemetry, max_tokens=64)
+    world.run(steps=50)
+    lost = world.state.verifier.worker
+    world.feed(WorkerLost(world.now, Role.VERIFIER, lost, busy=True))
+    world.finish()
+    got = received(receiver, telemetry)
+
+    migrate = only(got.named("migrate"))
+    said = migrate.attributes
+    assert (said[names.ROLE], said[names.MIGRATE_CAUSE]) == ("verifier", "full")
+    assert said[names.COMPLETED]
+    opened = [s for s in got.named("prefill") if s.attributes[names.ROLE] == "verifier"]
+    assert migrate.end == max(span.end for span in opened)
+
+
+def test_drafts_beyond_a_rejection_are_linked_to_the_round_that_rejected(receiver, start):
+    telemetry = start()
+    faults = Faults(accuracy=0.6)
+    world = TracedWorld(telemetry, faults=faults, max_in_flight=3, max_tokens=128)
+    world.finish()
+    got = received(receiver, telemetry)
+
+    rounds = {span.place: span for span in got.named("spec_round")}
+    rejecting = {"partial", "rejected_all", "accepted_all", "plain"}
+    thrown = [s for s in got.named("spec_draft") if names.DISCARDED_DRAFT in s.attributes]
+    unsent = sum(span.attributes[names.DRAFT_TOKENS] for span in thrown)
+    assert unsent == world.unsent > 0
+    root = only(got.named("Generate"))
+    for span in thrown:
+        assert span.parent_id == root.span_id
+        culprit = rounds[only(span.links)]
+        assert culprit.attributes[names.ROUND_OUTCOME] in rejecting
+        assert culprit.end == span.end
+    discarded = [
+        span for span in rounds.values() if span.attributes[names.ROUND_OUTCOME] == "discarded"
+    ]
+    assert discarded
+    for span in discarded:
+        culprit = rounds[only(span.links)]
+        assert culprit.attributes[names.ROUND_INDEX] < span.attributes[names.ROUND_INDEX]
+        assert span.start <= culprit.end <= span.end
 
 
 def test_every_block_ends_as_one_round_span_whatever_happens(receiver, start):

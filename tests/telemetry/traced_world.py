@@ -30,12 +30,19 @@ class TracedWorld(World):
         super().__init__(seed, faults or Faults(), **options)
         self.verifier_tracer = verifier
         self.parents: dict[int, str] = {}
+        # Draft tokens that were void before they were sent; what a free verifier waited.
+        self.unsent = 0
+        self.waited_ms = 0.0
         self.recorder = Recorder(telemetry, clock=lambda: self.now)
         self.recorder.start_generate("s", self.state.config, model="tiny", traceparent=traceparent)
 
     def check(self, before: State) -> None:
         super().check(before)
         event, actions = self.trace[-1]
+        if (before.epoch, before.phase) != (self.state.epoch, self.state.phase):
+            self.unsent += before.drafted
+        sent = {action.message.round for action in actions if isinstance(action, SendVerify)}
+        self.waited_ms += sum(b.waited_ms for b in self.state.in_flight if b.round in sent)
         self.recorder.on_step("s", replace(event, at=self.now), actions, self.state)
 
     def perform(self, action: Action) -> None:

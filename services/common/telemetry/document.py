@@ -38,7 +38,7 @@ those `discarded` and `abandoned`.
 
 def page() -> str:
     """The whole page, as Markdown."""
-    sections = (_INTRODUCTION, _spans(), _outcomes(), _attributes(), _metrics())
+    sections = (_INTRODUCTION, _spans(), _outcomes(), _fallbacks(), _attributes(), _metrics())
     return "\n".join(sections)
 
 
@@ -65,6 +65,11 @@ def _spans() -> str:
 def _outcomes() -> str:
     rows = ((f"`{outcome}`", help) for outcome, help in names.OUTCOMES.items())
     return _section("Outcomes of a round", ("outcome", "what it means"), rows)
+
+
+def _fallbacks() -> str:
+    rows = ((f"`{reason}`", help) for reason, help in names.FALLBACKS.items())
+    return _section("Reasons of a round without a draft", ("reason", "what it means"), rows)
 
 
 def _attributes() -> str:

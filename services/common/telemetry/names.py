@@ -88,8 +88,9 @@ SPEC_DRAFT = SpanName(
     "spec_draft",
     "orchestrator",
     "client",
-    "spec_round",
-    "Drafting the block; it ends where the round starts, as drafting runs ahead.",
+    "spec_round; Generate, if nothing of it was ever sent",
+    "Drafting the block; it ends where the round starts, as drafting runs ahead. What was "
+    "drafted beyond a rejection ends there, and is linked to the round that rejected.",
 )
 SPEC_VERIFY = SpanName(
     "spec_verify",
@@ -104,6 +105,21 @@ PREFILL = SpanName(
     "client, on a worker server",
     "Generate",
     "Opening the session on a worker, prompt included; on a worker, one step of it.",
+)
+MIGRATE = SpanName(
+    "migrate",
+    "orchestrator",
+    "internal",
+    "Generate",
+    "The session without a worker that it had: from losing one until another has it open.",
+)
+RESUME = SpanName(
+    "resume",
+    "orchestrator",
+    "server",
+    "the client's span, by `traceparent` in its metadata",
+    "One call that goes on with a session, to its last token. The parent of the `Generate` "
+    "that it begins on another orchestrator; linked to the one that runs already.",
 )
 PERSIST = SpanName(
     "persist",
@@ -151,15 +167,22 @@ ROLE = Attribute("paceline.role", "orchestrator, verifier or drafter.")
 SESSION_ID = Attribute("paceline.session.id", "The session.")
 METHOD = Attribute("paceline.method", "The drafting method; empty = plain decoding.")
 MODE = Attribute("paceline.rejection_sample_method", "How draft tokens are verified.")
+TERM = Attribute("paceline.term", "How many owners the session has had, this one included.")
 EPOCH = Attribute("paceline.epoch", "Draft generation of the session.")
 ROUND_INDEX = Attribute("paceline.round.index", "Number of the round in its session.")
 ROUND_OUTCOME = Attribute("paceline.round.outcome", "What became of the block.")
+FALLBACK = Attribute(
+    "paceline.fallback", "Why the round of a session that speculates held no draft token."
+)
 DRAFT_TOKENS = Attribute("paceline.draft.tokens", "Draft tokens in the block.")
 ACCEPTED_TOKENS = Attribute("paceline.accepted.tokens", "Draft tokens the target accepted.")
 EMITTED_TOKENS = Attribute(
     "paceline.emitted.tokens", "Tokens that became final; on Generate, in all rounds."
 )
 DISCARDED_TOKENS = Attribute("paceline.discarded.tokens", "Draft tokens returned unverified.")
+DISCARDED_DRAFT = Attribute(
+    "paceline.draft.discarded", "True: drafted, and thrown away before it was sent."
+)
 BAD_Q_ROWS = Attribute("paceline.draft.bad_q_rows", "Unusable rows of q in the block.")
 ROUNDS = Attribute("paceline.rounds", "Rounds with a verdict that the session took.")
 DRAFT_MS = Attribute("paceline.draft.duration", "Time to draft the block, ms.")
@@ -169,6 +192,9 @@ BATCH_SIZE = Attribute("paceline.verify.batch_size", "Sessions in the verifying 
 DRAFTER = Attribute("paceline.draft.worker.id", "The drafter; empty = nothing drafted.")
 VERIFIER = Attribute("paceline.verify.worker.id", "The verifier.")
 WORKER = Attribute("paceline.worker.id", "The worker a session was opened on.")
+FORMER_WORKER = Attribute("paceline.migrate.from", "The worker that the session lost.")
+MIGRATE_CAUSE = Attribute("paceline.migrate.cause", "lost, failed, refused or full.")
+OFFSET = Attribute("paceline.resume.offset", "Output offset that the caller goes on from.")
 CACHED_TOKENS = Attribute("paceline.prefill.cached_tokens", "Prompt tokens found in a cache.")
 COMPLETED = Attribute("paceline.completed", "False: the work was given up before its end.")
 STEP_TOKENS = Attribute(
@@ -215,6 +241,45 @@ OUTCOMES = {
     Outcome.DISCARDED: "A chained block whose predecessor was not fully accepted.",
     Outcome.ABANDONED: "No verdict came before the verifier or the session was given up.",
 }
+
+
+class Fallback:
+    """Why a round of a session that speculates held no draft token."""
+
+    NO_DRAFTER = "no_drafter"
+    OPENING = "opening"
+    GIVEN_UP = "given_up"
+    LOAD = "load"
+    DOES_NOT_PAY = "does_not_pay"
+    NOTHING_READY = "nothing_ready"
+
+
+FALLBACKS = {
+    Fallback.NO_DRAFTER: "No drafter is there, or none has room.",
+    Fallback.OPENING: "The drafter does not have the session open yet.",
+    Fallback.GIVEN_UP: "Drafters failed too often; the session asks for none any more.",
+    Fallback.LOAD: "The load allows no draft tokens for now.",
+    Fallback.DOES_NOT_PAY: "Pacing rests: drafts cost more than they bring.",
+    Fallback.NOTHING_READY: "The verifier was free, and waiting for a draft would not have paid.",
+}
+
+
+class Cause:
+    """Why a session lost a worker."""
+
+    LOST = "lost"
+    FAILED = "failed"
+    REFUSED = "refused"
+    FULL = "full"
+
+
+class Where:
+    """Where draft tokens were thrown away."""
+
+    IN_FLIGHT = "in_flight"
+    UNSENT = "unsent"
+
+
 LAST_POSITION = 31
 POSITIONS = (*(str(position) for position in range(LAST_POSITION + 1)), f"{LAST_POSITION + 1}+")
 
@@ -247,7 +312,31 @@ ACCEPTED_AT = Metric(
 )
 EMITTED = Metric("paceline.emitted.tokens", _COUNTER, "{token}", "Tokens that became final.")
 DISCARDED = Metric(
-    "paceline.discarded.tokens", _COUNTER, "{token}", "Draft tokens that came back unverified."
+    "paceline.discarded.tokens",
+    _COUNTER,
+    "{token}",
+    "Draft tokens never verified: they came back unverified, or were not sent any more.",
+    ("where",),
+)
+FALLBACK_ROUNDS = Metric(
+    "paceline.rounds.fallback",
+    _COUNTER,
+    "{round}",
+    "Rounds without a draft token, of sessions that speculate, by the reason.",
+    ("reason",),
+)
+STARVED = Metric(
+    "paceline.verifier.starved",
+    _COUNTER,
+    "s",
+    "Time that verifiers, free for a session, were let wait for its drafts.",
+)
+SESSION_ERRORS = Metric(
+    "paceline.session.errors",
+    _COUNTER,
+    "{session}",
+    "Sessions that ended here with an error, by its name; most can be resumed.",
+    ("type",),
 )
 BAD_Q_COUNT = Metric(
     "paceline.draft.bad_q_rows",
@@ -292,6 +381,20 @@ QUEUE_SECONDS = Metric(
     "A block's wait at the verifier before its step.",
     buckets=_MOMENTS,
 )
+STORE_SECONDS = Metric(
+    "paceline.store.commit.duration",
+    _HISTOGRAM,
+    "s",
+    "From a verdict until the store acknowledged its tokens.",
+    buckets=_MOMENTS,
+)
+LOOP_LAG = Metric(
+    "paceline.event_loop.lag",
+    _HISTOGRAM,
+    "s",
+    "How late the process's event loop does what is due, asked ten times a second.",
+    buckets=_MOMENTS,
+)
 ROUND_ACCEPTED = Metric(
     "paceline.round.accepted_tokens",
     _HISTOGRAM,
@@ -307,6 +410,9 @@ PLAIN_SESSIONS = Metric(
     _GAUGE,
     "{session}",
     "Sessions that decode plainly: no drafter has them open, or pacing rests.",
+)
+STREAMS = Metric(
+    "paceline.streams.active", _GAUGE, "{stream}", "Calls that stream a session to a client."
 )
 SPEC_DRAFTS = Metric("spec_decode_num_drafts", _COUNTER, "{draft}", "Drafts that were verified.")
 SPEC_DRAFTED = Metric(

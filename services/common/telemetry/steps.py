@@ -21,6 +21,7 @@ from opentelemetry.util.types import AttributeValue
 from services.common.steps import OnStep, StepEntry, StepRecord
 from services.common.telemetry import names
 from services.common.telemetry.children import ChildSpans, child_of, sampled_root
+from services.common.telemetry.loop_lag import LoopLag
 from services.common.telemetry.propagation import parent_context, span_context
 from services.common.telemetry.setup import Telemetry
 from services.common.types import Progress
@@ -45,6 +46,7 @@ class StepTracer:
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
+        self.loop_lag = LoopLag(telemetry)
         self._children = telemetry.children
         self._seconds = telemetry.histogram(names.STEP_SECONDS)
         self._sessions = telemetry.histogram(names.STEP_SESSIONS)

@@ -1,0 +1,32 @@
+"""Why a round holds no draft, and why a session lost a worker: what spans and counters say."""
+
+from __future__ import annotations
+
+from orchestrator.core.events import WorkerLost
+from orchestrator.core.state import State
+from services.common.telemetry.names import Cause, Fallback
+
+
+def fallback(state: State) -> str:
+    """Why a block without a token left in this state; empty where none was to be drafted."""
+    drafter = state.drafter
+    if not state.config.method:
+        return ""
+    if not state.wants_drafter:
+        return Fallback.GIVEN_UP
+    if drafter is None:
+        return Fallback.NO_DRAFTER
+    if not drafter.opened:
+        return Fallback.OPENING
+    if state.policy.window == 0:
+        return Fallback.DOES_NOT_PAY
+    return Fallback.LOAD if state.cap == 0 else Fallback.NOTHING_READY
+
+
+def cause(event: WorkerLost) -> str:
+    """In one word of a fixed set; a worker's own words go nowhere."""
+    if event.fatal:
+        return Cause.REFUSED
+    if event.busy:
+        return Cause.FULL
+    return Cause.LOST if event.epoch is None else Cause.FAILED
