@@ -15,6 +15,7 @@ from orchestrator.beginnings import Beginnings
 from orchestrator.core.events import AbortRequested, Begin, Capped, Tick, WorkerLost
 from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.driver import SessionDriver
+from orchestrator.kept_rounds import session_rounds
 from orchestrator.offer import Offer
 from orchestrator.options import Options
 from orchestrator.output import Beyond
@@ -187,6 +188,12 @@ class Inference:
     async def stored(self, key: SessionKey) -> StoredSession:
         """What is known of a session. Raises NotFound."""
         return await self._store.get(key)
+
+    async def rounds(self, key: SessionKey, offset: int) -> list[pb.SessionRound]:
+        """The stored rounds from an output offset on. Raises NotFound."""
+        rounds = await self._store.rounds(key)
+        stored = await self._store.get(key)
+        return session_rounds(stored, rounds, self._target.tokenizer, offset)
 
     @property
     def active_sessions(self) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import time
 from collections.abc import Awaitable, Callable
 
-from orchestrator.core.events import Commit, RoundRecord
+from orchestrator.core.events import Commit
+from orchestrator.kept_rounds import dump_round
 from orchestrator.ports import Memory, NewSession, SessionKey, SessionStore
 from services.common.errors import PacelineError
 
@@ -33,6 +34,8 @@ class Keeping:
         self._session, self._committed = session, list(committed)
         self._round = self._round_base = 0
         self._on_persisted, self._refused = on_persisted, on_refused
+        # From the driver's clock to Unix time, in seconds.
+        self._wall = time.time() - time.monotonic()
         store.hold(key, term, self)
 
     def memory(self) -> Memory:
@@ -54,7 +57,7 @@ class Keeping:
             record.round,
             commit.base_len,
             commit.token_ids,
-            _summary(record),
+            dump_round(commit, self._wall, ephemeral=self._session.ephemeral),
         )
         if ending is not None:
             matched = ending.matched_text or ending.matched_token
@@ -105,18 +108,3 @@ def _look(done: asyncio.Future[object]) -> None:
     """Let a write run whose outcome a later write will tell."""
     if not done.cancelled():
         done.exception()
-
-
-_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
-
-
-def _summary(record: RoundRecord) -> bytes:
-    """What the store keeps of a round: enough to account for it, no text."""
-    kept = {
-        "epoch": record.epoch,
-        "draft_tokens": record.draft_tokens,
-        "accepted_tokens": record.accepted_tokens,
-        "verify_ms": round(record.verify_ms, 3),
-        "round_ms": round(record.round_ms, 3),
-    }
-    return _ENCODE(kept).encode()

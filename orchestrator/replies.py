@@ -134,6 +134,16 @@ def round_stats(record: RoundRecord) -> pb.RoundStats:
     )
 
 
+def origin(origin: Origin) -> pb.TokenOrigin:
+    """Where a token came from."""
+    return _ORIGIN[origin]
+
+
+def rule(mode: VerifyMode) -> pb.RejectionSampleMethod:
+    """How draft tokens were verified."""
+    return _RULE[mode]
+
+
 def finish_reason(reason: FinishReason | None) -> pb.FinishReason:
     """Why a session ended; unspecified while it has not."""
     return pb.FINISH_REASON_UNSPECIFIED if reason is None else _FINISH[reason]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from itertools import chain
 
 from orchestrator import replies
 from orchestrator.core.events import Ending
+from orchestrator.kept_rounds import load_round
 from orchestrator.output import Beyond
 from orchestrator.ports import NewSession, StoredRound, StoredSession
 from orchestrator.requests import SessionSpec, load_spec
@@ -15,9 +15,6 @@ from orchestrator.text import Tokenizer
 from orchestrator.totals import SpecTotals
 from services.common.errors import DataLoss, OffsetOutOfRange
 from services.common.types import FinishReason, SessionStatus
-
-MOST_DRAFTED = 1 << 16
-"""Tokens of one block, in a record that can be believed."""
 
 
 async def finished_session(
@@ -113,17 +110,6 @@ def _totals(rounds: Sequence[StoredRound]) -> SpecTotals:
     """Sums over the rounds that are still kept."""
     totals = SpecTotals()
     for stored in rounds:
-        drafted, accepted = _counts(stored.record)
-        totals.count(stored.tokens, drafted, accepted)
+        kept = load_round(stored.record)
+        totals.count(stored.tokens, kept.draft_tokens, kept.accepted_tokens)
     return totals
-
-
-def _counts(record: bytes) -> tuple[int, int]:
-    """Draft tokens of a round, and how many were accepted; none where it cannot be read."""
-    try:
-        kept = json.loads(record or b"{}")
-        drafted, accepted = kept.get("draft_tokens", 0), kept.get("accepted_tokens", 0)
-    except (ValueError, AttributeError, RecursionError):
-        return 0, 0
-    whole = type(drafted) is int and type(accepted) is int
-    return (drafted, accepted) if whole and 0 <= accepted <= drafted <= MOST_DRAFTED else (0, 0)

@@ -94,7 +94,11 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
     ) -> pb.GetSessionResponse:
         """What is known of a session."""
         async with border(context):
-            stored = await self._inference.stored(_key(request.session_id))
+            key = _key(request.session_id)
+            stored = await self._inference.stored(key)
+            rounds = []
+            if request.include_rounds:
+                rounds = await self._inference.rounds(key, request.offset)
         return pb.GetSessionResponse(
             session_id=request.session_id,
             status=replies.session_status(stored.status),
@@ -102,6 +106,8 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             committed_tokens=stored.committed_len,
             finish_reason=replies.finish_reason(stored.finish_reason),
             seed=stored.seed,
+            created_unix_ms=stored.created_ms,
+            rounds=rounds,
         )
 
     async def GetModelInfo(  # noqa: N802

@@ -164,7 +164,9 @@ class SuspendReason(Enum):
 class RoundRecord(NamedTuple):
     """One verification, as statistics, spans and the store see it.
 
-    Times in milliseconds; `started_at` and `ended_at` on the driver's clock.
+    Times in milliseconds; `started_at` and `ended_at` on the driver's clock. `rejected` are
+    draft tokens of the block that the text did not take, `unjudged` those drafted beyond it that
+    nobody will judge any more.
     """
 
     round: int
@@ -185,6 +187,8 @@ class RoundRecord(NamedTuple):
     ended_at: float
     discarded_tokens: int = 0
     bad_q_rows: int = 0
+    rejected: tuple[int, ...] = ()
+    unjudged: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,9 +152,24 @@ def _commit(
     last = Origin.BONUS if verdict.all_accepted else Origin.RECOVERED
     accepted = min(verdict.accepted, len(tokens))
     origins = (Origin.ACCEPTED,) * accepted + (last,) * (len(tokens) - accepted)
-    record = _record(turn, block, verdict, len(tokens), 0)
+    record = _record(turn, block, verdict, len(tokens), 0)._replace(
+        rejected=_rejected(block.piece.tree, verdict),
+        unjudged=turn.state.speculated if ending or _voids(turn, verdict) else (),
+    )
     logprobs = verdict.logprobs[: len(tokens)]
     return Commit(record, len(turn.state.committed), tokens, origins, logprobs, ending)
+
+
+def _rejected(tree: DraftTree, verdict: Verdict) -> tuple[int, ...]:
+    if tree.is_chain:
+        return tree.token_ids[verdict.accepted :]
+    taken = frozenset(verdict.accepted_nodes)
+    return tuple(token for node, token in enumerate(tree.token_ids) if node not in taken)
+
+
+def _voids(turn: Turn, verdict: Verdict) -> bool:
+    """Whether what was drafted beyond the block is void."""
+    return not verdict.all_accepted or _guessed(turn, verdict) is False
 
 
 def _record(

@@ -59,7 +59,21 @@ def decode_session(message: Any) -> r.Session:
         message,
         status=_member(_STATUS, message.status),
         finish_reason=_member(_FINISH, message.finish_reason),
+        rounds=tuple(map(_decode_session_round, message.rounds)),
     )
+
+
+def _decode_session_round(message: Any) -> r.SessionRound:
+    return _copy(
+        r.SessionRound,
+        message,
+        stats=_decode_round(message.stats),
+        origins=tuple(_member(_ORIGIN, origin) for origin in message.origins),
+        **{name: tuple(getattr(message, name)) for name in _REPEATED},
+    )
+
+
+_REPEATED = ("token_ids", "pieces", "rejected", "unjudged")
 
 
 def decode_model_info(message: Any) -> r.ModelInfo:

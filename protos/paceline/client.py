@@ -124,9 +124,20 @@ class Client:
 
     # --- questions -------------------------------------------------------------
 
-    async def get_session(self, session_id: str, *, timeout: float | None = None) -> Session:
-        """What the server knows of a session."""
-        request = pb.GetSessionRequest(session_id=session_id)
+    async def get_session(
+        self,
+        session_id: str,
+        *,
+        rounds: bool = False,
+        offset: int = 0,
+        timeout: float | None = None,
+    ) -> Session:
+        """What the server knows of a session; it goes on undisturbed.
+
+        With `rounds` also the rounds that begin at or after an output `offset`, as many as are
+        kept.
+        """
+        request = pb.GetSessionRequest(session_id=session_id, include_rounds=rounds, offset=offset)
         return decode_session(await self._ask("GetSession", request, timeout))
 
     async def model_info(self, *, timeout: float | None = None) -> ModelInfo:

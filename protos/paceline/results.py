@@ -171,6 +171,29 @@ class Session:
     committed_tokens: int
     finish_reason: FinishReason
     seed: int
+    created_unix_ms: float = 0.0
+    rounds: tuple[SessionRound, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRound:
+    """One round of a session as the server keeps it: when it was, and what became of each token.
+
+    `offset` is the place of its first token in the output, `started_unix_ms` when its block left
+    for the verifier, `term` counts the session's owners. `rejected` is the text of the block's
+    draft tokens that were not taken, `unjudged` of those drafted beyond it that no verifier will
+    judge any more. Tokens and texts are empty once an ephemeral session has ended.
+    """
+
+    term: int
+    offset: int
+    started_unix_ms: float
+    stats: RoundStats
+    token_ids: tuple[int, ...] = ()
+    pieces: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    rejected: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

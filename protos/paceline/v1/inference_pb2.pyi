@@ -333,26 +333,56 @@ class AbortResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GetSessionRequest(_message.Message):
-    __slots__ = ("session_id",)
+    __slots__ = ("session_id", "include_rounds", "offset")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     session_id: str
-    def __init__(self, session_id: _Optional[str] = ...) -> None: ...
+    include_rounds: bool
+    offset: int
+    def __init__(self, session_id: _Optional[str] = ..., include_rounds: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class GetSessionResponse(_message.Message):
-    __slots__ = ("session_id", "status", "prompt_tokens", "committed_tokens", "finish_reason", "seed")
+    __slots__ = ("session_id", "status", "prompt_tokens", "committed_tokens", "finish_reason", "seed", "created_unix_ms", "rounds")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     status: SessionStatus
     prompt_tokens: int
     committed_tokens: int
     finish_reason: FinishReason
     seed: int
-    def __init__(self, session_id: _Optional[str] = ..., status: _Optional[_Union[SessionStatus, str]] = ..., prompt_tokens: _Optional[int] = ..., committed_tokens: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., seed: _Optional[int] = ...) -> None: ...
+    created_unix_ms: float
+    rounds: _containers.RepeatedCompositeFieldContainer[SessionRound]
+    def __init__(self, session_id: _Optional[str] = ..., status: _Optional[_Union[SessionStatus, str]] = ..., prompt_tokens: _Optional[int] = ..., committed_tokens: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., seed: _Optional[int] = ..., created_unix_ms: _Optional[float] = ..., rounds: _Optional[_Iterable[_Union[SessionRound, _Mapping]]] = ...) -> None: ...
+
+class SessionRound(_message.Message):
+    __slots__ = ("term", "offset", "started_unix_ms", "stats", "token_ids", "pieces", "origins", "rejected", "unjudged")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STARTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    STATS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    UNJUDGED_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    offset: int
+    started_unix_ms: float
+    stats: RoundStats
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    pieces: _containers.RepeatedScalarFieldContainer[str]
+    origins: _containers.RepeatedScalarFieldContainer[TokenOrigin]
+    rejected: _containers.RepeatedScalarFieldContainer[str]
+    unjudged: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, term: _Optional[int] = ..., offset: _Optional[int] = ..., started_unix_ms: _Optional[float] = ..., stats: _Optional[_Union[RoundStats, _Mapping]] = ..., token_ids: _Optional[_Iterable[int]] = ..., pieces: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[TokenOrigin, str]]] = ..., rejected: _Optional[_Iterable[str]] = ..., unjudged: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetModelInfoRequest(_message.Message):
     __slots__ = ()

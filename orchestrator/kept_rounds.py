@@ -1,0 +1,142 @@
+"""What the store keeps of a round beside its tokens: to account for a session, and to draw it.
+
+The text of draft tokens that were not taken can be read from it, as the output can from the
+record beside it; an ephemeral session keeps neither.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from paceline.v1 import inference_pb2 as pb
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from orchestrator.core.events import Commit
+from orchestrator.ports import StoredRound, StoredSession
+from orchestrator.replies import origin, rule
+from orchestrator.requests import load_spec
+from orchestrator.text import Tokenizer
+from services.common.types import Origin, VerifyMode
+
+MOST_DRAFTED = 1 << 16
+"""Tokens of one block, in a record that can be believed."""
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+_Count = Annotated[int, Field(ge=0, lt=2**32)]
+_Drafted = Annotated[int, Field(ge=0, le=MOST_DRAFTED)]
+_Time = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Name = Annotated[str, Field(max_length=256)]
+_Tokens = Annotated[tuple[_Count, ...], Field(max_length=MOST_DRAFTED)]
+
+
+class KeptRound(BaseModel):
+    """One round; times in milliseconds, `started_ms` of Unix time."""
+
+    model_config = ConfigDict(frozen=True)
+
+    epoch: _Count = 0
+    draft_tokens: _Drafted = 0
+    accepted_tokens: _Drafted = 0
+    bonus: bool = False
+    started_ms: _Time = 0.0
+    draft_ms: _Time = 0.0
+    verify_ms: _Time = 0.0
+    queue_ms: _Time = 0.0
+    round_ms: _Time = 0.0
+    batch_size: _Count = 0
+    drafter: _Name = ""
+    verifier: _Name = ""
+    mode: _Name = ""
+    rejected: _Tokens = ()
+    unjudged: _Tokens = ()
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> KeptRound:
+        if self.accepted_tokens > self.draft_tokens:
+            raise ValueError("more was accepted than drafted")
+        return self
+
+
+def dump_round(commit: Commit, wall: float, *, ephemeral: bool) -> bytes:
+    """The record of a round. `wall` leads from the driver's clock to Unix time, in seconds."""
+    record = commit.record
+    kept: dict[str, Any] = {
+        "epoch": record.epoch,
+        "draft_tokens": record.draft_tokens,
+        "accepted_tokens": record.accepted_tokens,
+        "bonus": bool(commit.origins) and commit.origins[-1] is Origin.BONUS,
+        "started_ms": round(1e3 * (wall + record.started_at), 3),
+        "draft_ms": round(record.draft_ms, 3),
+        "verify_ms": round(record.verify_ms, 3),
+        "queue_ms": round(record.queue_ms, 3),
+        "round_ms": round(record.round_ms, 3),
+        "batch_size": record.batch_size,
+        "drafter": record.drafter,
+        "verifier": record.verifier,
+        "mode": record.mode.name,
+    }
+    if not ephemeral:
+        kept["rejected"], kept["unjudged"] = record.rejected, record.unjudged
+    return _encode(kept).encode()
+
+
+def load_round(record: bytes) -> KeptRound:
+    """Inverse of `dump_round`; nothing but zeros for a record that cannot be believed."""
+    try:
+        return KeptRound.model_validate_json(record or b"{}")
+    except (ValidationError, RecursionError):
+        return KeptRound()
+
+
+def session_rounds(
+    stored: StoredSession, rounds: Sequence[StoredRound], tokenizer: Tokenizer, offset: int
+) -> list[pb.SessionRound]:
+    """The rounds that begin at or after an output offset, with the text of their tokens."""
+    text = load_spec(stored.resolved, stored.prompt).text_stream(tokenizer)
+    text.append(stored.committed, finished=stored.finish_reason is not None)
+    pieces = text.pieces()
+    told = []
+    for one in rounds:
+        if one.base_len >= offset:
+            place = slice(one.base_len, one.base_len + one.tokens)
+            told.append(_told(one, stored.committed[place], pieces[place], tokenizer))
+    return told
+
+
+def _told(
+    stored: StoredRound, tokens: Sequence[int], pieces: Sequence[str], tokenizer: Tokenizer
+) -> pb.SessionRound:
+    kept = load_round(stored.record)
+    last = Origin.BONUS if kept.bonus else Origin.RECOVERED
+    accepted = [place < kept.accepted_tokens for place in range(len(tokens))]
+    return pb.SessionRound(
+        term=stored.term,
+        offset=stored.base_len,
+        started_unix_ms=kept.started_ms,
+        stats=pb.RoundStats(
+            index=stored.round,
+            emitted_tokens=stored.tokens,
+            rejection_sample_method=_rule(kept.mode),
+            **kept.model_dump(include=_AS_THEY_ARE),
+        ),
+        token_ids=tokens,
+        pieces=pieces,
+        origins=[origin(Origin.ACCEPTED if one else last) for one in accepted],
+        rejected=[tokenizer.decode((token,)) for token in kept.rejected],
+        unjudged=[tokenizer.decode((token,)) for token in kept.unjudged],
+    )
+
+
+_AS_THEY_ARE = {field.name for field in pb.RoundStats.DESCRIPTOR.fields} & set(
+    KeptRound.model_fields
+)
+
+
+def _rule(name: str) -> pb.RejectionSampleMethod:
+    try:
+        return rule(VerifyMode[name])
+    except KeyError:
+        return pb.REJECTION_SAMPLE_METHOD_UNSPECIFIED

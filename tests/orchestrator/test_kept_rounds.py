@@ -1,0 +1,132 @@
+"""What the store keeps of a round is what is told of it later."""
+
+from __future__ import annotations
+
+import pytest
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.core.events import Commit, RoundRecord
+from orchestrator.kept_rounds import KeptRound, dump_round, load_round, session_rounds
+from orchestrator.ports import StoredRound, StoredSession
+from orchestrator.requests import dump_spec
+from services.common.types import Origin, SessionStatus, VerifyMode
+from tests.orchestrator.request_kit import sampled
+from tests.orchestrator.text_kit import tokenizer
+
+RECORD = RoundRecord(
+    round=3,
+    epoch=2,
+    base_len=1,
+    draft_tokens=4,
+    accepted_tokens=2,
+    emitted_tokens=3,
+    draft_ms=8.5,
+    verify_ms=60.0,
+    queue_ms=1.25,
+    round_ms=63.5,
+    batch_size=2,
+    drafter="d1",
+    verifier="v1",
+    mode=VerifyMode.COUPLED,
+    started_at=100.0,
+    ended_at=100.0635,
+    rejected=(3, 4),
+    unjudged=(5,),
+)
+COMMIT = Commit(RECORD, 1, (1, 2, 6), (Origin.ACCEPTED, Origin.ACCEPTED, Origin.RECOVERED))
+WALL = 1_700_000_000.0
+"""Unix time of the driver's zero."""
+
+
+def stored_round(record: bytes) -> StoredRound:
+    return StoredRound(term=1, round=3, base_len=1, tokens=3, record=record)
+
+
+def stored(committed: tuple[int, ...]) -> StoredSession:
+    spec = sampled(temperature=0.0)
+    return StoredSession(
+        status=SessionStatus.ACTIVE,
+        term=1,
+        owner="o",
+        request=b"",
+        resolved=dump_spec(spec),
+        digest="",
+        target_fingerprint="",
+        prompt=spec.prompt,
+        committed=committed,
+        prompt_len=len(spec.prompt),
+        committed_len=len(committed),
+        seed=1,
+        ephemeral=False,
+        finish_reason=None,
+        matched_stop=None,
+        created_ms=0,
+        lease_until_ms=0,
+    )
+
+
+def test_a_round_is_read_as_it_was_written():
+    kept = load_round(dump_round(COMMIT, WALL, ephemeral=False))
+    assert kept.started_ms == 1e3 * (WALL + 100)
+    assert (kept.draft_tokens, kept.accepted_tokens, kept.bonus) == (4, 2, False)
+    assert (kept.rejected, kept.unjudged) == ((3, 4), (5,))
+    assert (kept.verify_ms, kept.round_ms, kept.mode) == (60.0, 63.5, "COUPLED")
+
+
+def test_of_an_ephemeral_session_no_token_is_kept():
+    record = dump_round(COMMIT, WALL, ephemeral=True)
+    kept = load_round(record)
+    assert (kept.draft_tokens, kept.rejected, kept.unjudged) == (4, (), ())
+    assert b"rejected" not in record
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{",
+        b'{"draft_tokens": -1}',
+        b'{"draft_tokens": 1, "accepted_tokens": 2}',
+        b'{"draft_tokens": 99999999}',
+        b'{"rejected": [4294967296]}',
+        b'{"verify_ms": NaN}',
+        b'{"drafter": 7}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_record_that_cannot_be_believed_says_nothing(record):
+    assert load_round(record) == KeptRound()
+
+
+def test_a_round_is_told_with_the_text_of_every_token():
+    words = tokenizer()
+    session = stored((9, 1, 2, 6))
+    record = dump_round(COMMIT, WALL, ephemeral=False)
+    [told] = session_rounds(session, [stored_round(record)], words, 0)
+    assert (told.term, told.offset, told.started_unix_ms) == (1, 1, 1e3 * (WALL + 100))
+    assert list(told.token_ids) == [1, 2, 6]
+    accepted, recovered = pb.TOKEN_ORIGIN_ACCEPTED, pb.TOKEN_ORIGIN_RECOVERED
+    assert list(told.origins) == [accepted, accepted, recovered]
+    assert list(told.rejected) == [words.decode((3,)), words.decode((4,))]
+    assert list(told.unjudged) == [words.decode((5,))]
+    assert len(told.pieces) == 3
+    stats = told.stats
+    assert (stats.index, stats.epoch, stats.emitted_tokens, stats.batch_size) == (3, 2, 3, 2)
+    assert (stats.draft_tokens, stats.accepted_tokens) == (4, 2)
+    assert stats.rejection_sample_method == pb.REJECTION_SAMPLE_METHOD_COUPLED
+    assert (stats.drafter, stats.verifier) == ("d1", "v1")
+    assert (stats.round_ms, stats.verify_ms, stats.queue_ms, stats.draft_ms) == (
+        pytest.approx((63.5, 60.0, 1.25, 8.5))
+    )
+
+
+def test_rounds_before_the_offset_are_left_out():
+    record = dump_round(COMMIT, WALL, ephemeral=False)
+    assert session_rounds(stored((9, 1, 2, 6)), [stored_round(record)], tokenizer(), 2) == []
+
+
+def test_a_round_whose_text_is_gone_is_told_without_it():
+    told = session_rounds(stored(()), [stored_round(b"")], tokenizer(), 0)
+    assert [(list(one.token_ids), one.stats.emitted_tokens) for one in told] == [([], 3)]
