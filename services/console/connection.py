@@ -18,6 +18,14 @@ Addresses = Annotated[
         help="HOST:PORT of an orchestrator; repeatable, or several joined by commas.",
     ),
 ]
+OptionalAddresses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--address",
+        envvar="PACELINE_ADDRESS",
+        help="HOST:PORT of an orchestrator; repeatable, or several joined by commas.",
+    ),
+]
 Token = Annotated[
     str | None,
     typer.Option(
