@@ -35,6 +35,7 @@ from orchestrator.restored import (
     implied_ending,
 )
 from orchestrator.tenants import DEFAULT_TENANT, Tenant
+from orchestrator.totals import SpecTotals
 from orchestrator.workers.events import to_core
 from orchestrator.workers.link import WorkerEvent
 from orchestrator.workers.pool import Target, WorkerPool
@@ -74,6 +75,7 @@ class Inference:
         self._long_requests = 0
         self._draining = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._ended = SpecTotals()
         self.offer = Offer(pool, target, options)
         self._beginnings = Beginnings(self.offer, options)
 
@@ -204,6 +206,13 @@ class Inference:
         """Sessions of one tenant at work here."""
         return self._admission.sessions_of(tenant)
 
+    def totals(self) -> SpecTotals:
+        """Sums over every session since the start, those at work included."""
+        sums = SpecTotals()
+        for totals in (self._ended, *(driver.totals for driver in self._live.values())):
+            sums.join(totals)
+        return sums
+
     async def drain(self, timeout: float) -> None:
         """Hand every session over, and those that still begin; at most `timeout` until stored."""
         self._draining = True
@@ -304,6 +313,7 @@ class Inference:
             place.leave()
             self._share_out()
             self._beginnings.learn(driver.state)
+            self._ended.join(driver.totals)
             error = driver.output.error
             self._recorder.end_generate(
                 driver.name, error=type(error).__name__ if error is not None else ""

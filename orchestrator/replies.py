@@ -114,6 +114,16 @@ def metrics(totals: SpecTotals) -> pb.SpecDecodeMetrics:
     )
 
 
+def server_totals(totals: SpecTotals) -> pb.ServerTotals:
+    """The sums of all sessions of an orchestrator."""
+    return pb.ServerTotals(
+        target_steps=totals.target_steps,
+        draft_tokens=totals.drafted,
+        accepted_tokens=totals.accepted,
+        emitted_tokens=totals.emitted,
+    )
+
+
 def round_stats(record: RoundRecord) -> pb.RoundStats:
     """One round, as the client sees it."""
     return pb.RoundStats(

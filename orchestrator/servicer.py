@@ -136,7 +136,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         """Workers, roles, loads and versions.
 
         Where tenants share this server, addresses are left empty and only the caller's
-        own sessions are counted.
+        own sessions are counted, and nothing is summed.
         """
         methods = self._pool.methods()
         active = self._inference.active_sessions
@@ -149,6 +149,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             workers=[_worker_info(link, self._shared) for link in self._pool.links()],
             active_sessions=active,
             default_method=self._method or (methods[0] if methods else ""),
+            totals=None if self._shared else replies.server_totals(self._inference.totals()),
         )
 
 
@@ -174,6 +175,8 @@ def _worker_info(link: WorkerLink, shared: bool) -> pb.WorkerInfo:
         queue_tokens=progress.queued_tokens,
         kv_tokens_used=progress.kv_tokens_used,
         kv_tokens_capacity=progress.kv_tokens_capacity,
+        step_ms=progress.step_ms,
+        draining=link.draining,
     )
     if worker is not None:
         info.model, info.model_fingerprint = worker.model, worker.model_fingerprint

@@ -36,6 +36,17 @@ class SpecTotals:
             self.histogram.extend([0] * (accepted + 1 - len(self.histogram)))
             self.histogram[accepted] += 1
 
+    def join(self, other: SpecTotals) -> None:
+        """Add another's sums."""
+        self.target_steps += other.target_steps
+        self.emitted += other.emitted
+        self.spec_steps += other.spec_steps
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.histogram.extend([0] * (len(other.histogram) - len(self.histogram)))
+        for accepted, count in enumerate(other.histogram):
+            self.histogram[accepted] += count
+
     @property
     def mean_acceptance_length(self) -> float:
         """1 + accepted / rounds with a draft, as vLLM defines it; 0 without such a round."""

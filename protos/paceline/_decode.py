@@ -86,7 +86,8 @@ def decode_server_info(message: Any) -> r.ServerInfo:
     workers = tuple(
         _copy(r.WorkerInfo, worker, methods=tuple(worker.methods)) for worker in message.workers
     )
-    return _copy(r.ServerInfo, message, workers=workers)
+    totals = _copy(r.ServerTotals, message.totals) if message.HasField("totals") else None
+    return _copy(r.ServerInfo, message, workers=workers, totals=totals)
 
 
 def _decode_chunk(message: Any) -> r.Chunk:

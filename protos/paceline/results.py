@@ -225,11 +225,23 @@ class WorkerInfo:
     queue_tokens: int
     kv_tokens_used: int
     kv_tokens_capacity: int
+    step_ms: float = 0.0
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTotals:
+    """Sums over all sessions of a server since it started."""
+
+    target_steps: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    emitted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """A server and its workers."""
+    """A server and its workers. `totals` is None where the server does not tell them."""
 
     version: str
     protocol_min: int
@@ -237,3 +249,4 @@ class ServerInfo:
     workers: tuple[WorkerInfo, ...]
     active_sessions: int
     default_method: str
+    totals: ServerTotals | None = None

@@ -23,6 +23,7 @@ from services.console.model_flags import (
 from services.console.models import DEMO_DRAFT, DEMO_MODEL
 from services.console.plan_command import plan
 from services.console.token_command import token
+from services.console.top_command import top
 from services.console.trace_command import trace
 from services.console.tune_command import tune_skip
 
@@ -176,4 +177,5 @@ app.command(name="tune-skip")(tune_skip)
 app.command()(train_lookahead)
 app.command()(plan)
 app.command()(trace)
+app.command()(top)
 app.command()(token)

@@ -413,23 +413,37 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "protocol_min", "protocol_max", "workers", "active_sessions", "default_method")
+    __slots__ = ("version", "protocol_min", "protocol_max", "workers", "active_sessions", "default_method", "totals")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MIN_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MAX_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_METHOD_FIELD_NUMBER: _ClassVar[int]
+    TOTALS_FIELD_NUMBER: _ClassVar[int]
     version: str
     protocol_min: int
     protocol_max: int
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     active_sessions: int
     default_method: str
-    def __init__(self, version: _Optional[str] = ..., protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., active_sessions: _Optional[int] = ..., default_method: _Optional[str] = ...) -> None: ...
+    totals: ServerTotals
+    def __init__(self, version: _Optional[str] = ..., protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., active_sessions: _Optional[int] = ..., default_method: _Optional[str] = ..., totals: _Optional[_Union[ServerTotals, _Mapping]] = ...) -> None: ...
+
+class ServerTotals(_message.Message):
+    __slots__ = ("target_steps", "draft_tokens", "accepted_tokens", "emitted_tokens")
+    TARGET_STEPS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EMITTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    target_steps: int
+    draft_tokens: int
+    accepted_tokens: int
+    emitted_tokens: int
+    def __init__(self, target_steps: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., emitted_tokens: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("worker_id", "role", "address", "connected", "model", "model_fingerprint", "methods", "sessions", "queue_tokens", "kv_tokens_used", "kv_tokens_capacity")
+    __slots__ = ("worker_id", "role", "address", "connected", "model", "model_fingerprint", "methods", "sessions", "queue_tokens", "kv_tokens_used", "kv_tokens_capacity", "step_ms", "draining")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -441,6 +455,8 @@ class WorkerInfo(_message.Message):
     QUEUE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     KV_TOKENS_USED_FIELD_NUMBER: _ClassVar[int]
     KV_TOKENS_CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     role: str
     address: str
@@ -452,4 +468,6 @@ class WorkerInfo(_message.Message):
     queue_tokens: int
     kv_tokens_used: int
     kv_tokens_capacity: int
-    def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., model: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., methods: _Optional[_Iterable[str]] = ..., sessions: _Optional[int] = ..., queue_tokens: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., kv_tokens_capacity: _Optional[int] = ...) -> None: ...
+    step_ms: float
+    draining: bool
+    def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., model: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., methods: _Optional[_Iterable[str]] = ..., sessions: _Optional[int] = ..., queue_tokens: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., kv_tokens_capacity: _Optional[int] = ..., step_ms: _Optional[float] = ..., draining: _Optional[bool] = ...) -> None: ...
