@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+PHRASES_FROM = 2
+"""Tokens: what follows a single one in other texts is anything."""
+
 
 class Beside:
     """What a drafter in its verifier's process is given: the engine, and its sessions' K/V."""
@@ -183,7 +186,8 @@ def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:
     from services.drafter.phrases import PhraseLimits, PhrasePool
 
     limits = PhraseLimits(
-        settings.ngram_min,
+        # What follows a single token in other texts is anything.
+        min(max(settings.ngram_min, PHRASES_FROM), settings.ngram_max),
         settings.ngram_max,
         settings.phrase_length,
         per_scope=settings.phrases_per_tenant,

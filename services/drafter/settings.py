@@ -113,7 +113,9 @@ class DrafterSettings(WorkerSettings):
         description="most of them in one step, of all sessions; a draft that comes to be "
         "owed meanwhile waits for that step",
     )
-    ngram_min: int = Field(2, ge=1, description="shortest n-gram that `ngram` looks up")
+    ngram_min: int = Field(
+        1, ge=1, description="shortest n-gram that `ngram` looks up in the session's own text"
+    )
     ngram_max: int = Field(4, ge=1, description="longest n-gram that `ngram` looks up")
     tree: Literal["comb", "measured"] = Field(
         "measured",

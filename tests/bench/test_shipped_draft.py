@@ -26,11 +26,14 @@ def card():
 
 
 def test_its_card_is_reproduced(card):
-    """The card's own short check: a few Spec-Bench prompts, which it was not trained on."""
+    """The card's own short check: a few Spec-Bench prompts, which it was not trained on.
+
+    In float32: processors round bfloat16 differently, and so few answers are soon others.
+    """
     check = card["spec_bench"]["short"]
     asked = ["--model", DEMO_MODEL, "--draft", DEMO_DRAFT]
     sizes = ["--prompts", str(check["prompts"]), "--tokens", str(check["tokens"])]
-    report = measure(parser().parse_args([*asked, *sizes]))
+    report = measure(parser().parse_args([*asked, *sizes, "--dtype", check["dtype"]]))
     assert report["acceptance"]["all"] == pytest.approx(check["acceptance"], abs=NEAR)
     assert report["greedy"]["all"] == pytest.approx(check["greedy"], abs=NEAR)
 

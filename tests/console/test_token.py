@@ -22,7 +22,7 @@ def test_a_drawn_token_is_let_in_by_its_entry(tmp_path):
     token, entry = drawn()
     file = tmp_path / "tokens.json"
     file.write_text(json.dumps({"tenants": {"acme": {"tokens": [entry]}}}))
-    assert TokensFile(file)([f"Bearer {token}"]).name == "acme"
+    assert TokensFile(file)(token).name == "acme"
     assert token not in entry
 
 
