@@ -142,7 +142,7 @@ def _lanes(shown: Sequence[Round], width: int) -> Iterator[Text]:
     while begin < end:
         after = begin + per_column * width
         columns = min(width, int((end - begin) / per_column) + 1)
-        yield Text(f"{begin:.0f} ms".ljust(_NAME_WIDTH) + f"1 column = {per_column:.1f} ms", "dim")
+        yield Text(f"{max(0.0, begin):.0f} ms".ljust(_NAME_WIDTH) + f"1 column = {per_column:.1f} ms", "dim")
         for lane, name in enumerate(_LANES):
             inside = [
                 part
