@@ -28,6 +28,7 @@ orchestrator decides which sessions are traced (default `parentbased_always_on`)
 rounds and workers follow. `OTEL_BSP_*` sizes the queue of spans,
 `OTEL_RESOURCE_ATTRIBUTES` adds to the process's attributes. A collector that is
 down costs spans, never a token's time. No prompt and no output is ever in here.
+[tracing.md](tracing.md) tells what to look at when something is slow.
 
 Mean acceptance length as vLLM defines it is
 `1 + spec_decode_num_accepted_tokens_total / spec_decode_num_drafts_total`; block
