@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import nullcontext
+from functools import partial
 from weakref import WeakValueDictionary
 
 from paceline.v1 import inference_pb2 as pb
@@ -195,7 +196,9 @@ class Inference:
         """The stored rounds from an output offset on. Raises NotFound."""
         rounds = await self._store.rounds(key)
         stored = await self._store.get(key)
-        return session_rounds(stored, rounds, self._target.tokenizer, offset)
+        # A long text takes its time.
+        tell = partial(session_rounds, stored, rounds, self._target.tokenizer, offset)
+        return await asyncio.to_thread(tell)
 
     @property
     def active_sessions(self) -> int:

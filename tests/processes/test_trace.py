@@ -28,7 +28,7 @@ def test_a_request_is_one_trace_through_orchestrator_drafter_and_verifier(
             "--draft",
             str(models / "llama-3"),
         )
-        events = up.generate("--max-tokens", "30", "--temperature", "0")
+        events = up.generate("--max-tokens", "100", "--temperature", "0", "--ignore-eos")
         assert up.stop() == 0
 
     [generate] = receiver.named(names.GENERATE.name)
@@ -44,6 +44,14 @@ def test_a_request_is_one_trace_through_orchestrator_drafter_and_verifier(
         for span in rounds
     )
     assert drafted == events[-1]["speculation"]["num_draft_tokens"]
+
+    drafting = [span for span in trace if span.name == names.DRAFT.name]
+    verifying = [span for span in trace if span.name == names.VERIFY.name]
+    assert any(
+        draft.start < verify.end and verify.start < draft.end
+        for draft in drafting
+        for verify in verifying
+    )
 
     places = {span.place for span in rounds}
     verifies = {s.place: s for s in trace if s.name == names.SPEC_VERIFY.name}

@@ -142,7 +142,8 @@ def _lanes(shown: Sequence[Round], width: int) -> Iterator[Text]:
     while begin < end:
         after = begin + per_column * width
         columns = min(width, int((end - begin) / per_column) + 1)
-        yield Text(f"{max(0.0, begin):.0f} ms".ljust(_NAME_WIDTH) + f"1 column = {per_column:.1f} ms", "dim")
+        at = f"{max(0.0, begin):.0f} ms".ljust(_NAME_WIDTH)
+        yield Text(f"{at}1 column = {per_column:.1f} ms", "dim")
         for lane, name in enumerate(_LANES):
             inside = [
                 part
