@@ -46,7 +46,8 @@ async def test_sampled_drafts_are_judged_to_the_end(method, rule):
 async def test_look_ahead_rows_ride_on_the_verifiers_forwards():
     """Nothing is fed for a draft: every round has one forward, and drafts come of it."""
     judge, drafts = await start_beside()
-    async with cluster([judge], [drafts]) as running:
+    # Whatever else runs here, the verifier waits for the drafts.
+    async with cluster([judge], [drafts], pacing="fixed") as running:
         run = await greedy(running, method="lookahead")
         assert drafts.host.progress().kv_tokens_capacity == 0
     drafted = [stats for stats in run.rounds if stats.draft_tokens]
