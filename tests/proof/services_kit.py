@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 from paceline import Generation
 
-from orchestrator import inference
+from orchestrator import beginnings
 from orchestrator.core.pacing import Decision, Outcome, Send, View, Wait
 from orchestrator.core.state import Limits
 from orchestrator.workers.link import LinkLimits
@@ -244,7 +244,7 @@ def _pacing(services: Services) -> AbstractContextManager[Any]:
     if services.pacing != "ahead":
         return nullcontext()
     policy = Ahead(services.window, services.burst)
-    return patch.object(inference, "make_policy", lambda *_, **__: policy)
+    return patch.object(beginnings, "make_policy", lambda *_, **__: policy)
 
 
 async def _texts(
