@@ -46,7 +46,6 @@ from services.common.errors import (
     Draining,
     NotFound,
     Overloaded,
-    PacelineError,
     SessionAborted,
 )
 from services.common.types import Role, SessionStatus
@@ -119,7 +118,7 @@ class Inference:
         resuming = self._recorder.start_resume(key.name, offset, parent)
         try:
             return resuming.through(await self._go_on(key, offset, resuming, tenant))
-        except PacelineError as error:
+        except BaseException as error:
             resuming.failed(error)
             raise
 

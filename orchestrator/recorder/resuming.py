@@ -31,8 +31,8 @@ class Resuming:
         if generate.is_valid:
             self._span.add_link(generate)
 
-    def failed(self, error: PacelineError) -> None:
-        """It comes to no event."""
+    def failed(self, error: BaseException) -> None:
+        """It comes to no event; a caller that left meanwhile is a reason, too."""
         self._end(error)
 
     async def through(self, events: AsyncIterator[T]) -> AsyncIterator[T]:
@@ -47,7 +47,7 @@ class Resuming:
         finally:
             self._end(error)
 
-    def _end(self, error: PacelineError | None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         if error is not None:
             name = type(error).__name__
             self._span.set_attribute(names.ERROR_TYPE, name)

@@ -1,0 +1,29 @@
+"""Sums over rounds, and over sessions."""
+
+from __future__ import annotations
+
+from orchestrator.totals import SpecTotals
+
+
+def counted(*rounds: tuple[int, int, int]) -> SpecTotals:
+    totals = SpecTotals()
+    for emitted, drafted, accepted in rounds:
+        totals.count(emitted, drafted, accepted)
+    return totals
+
+
+def test_joined_sums_are_those_of_all_rounds_together():
+    one, other = [(2, 3, 1), (1, 0, 0)], [(5, 4, 4), (1, 2, 0)]
+    joined = counted(*one)
+    joined.join(counted(*other))
+    assert joined == counted(*one, *other)
+    assert joined.histogram == [1, 1, 0, 0, 1]
+
+
+def test_joining_nothing_changes_nothing():
+    joined = counted((2, 3, 1))
+    joined.join(SpecTotals())
+    assert joined == counted((2, 3, 1))
+    fresh = SpecTotals()
+    fresh.join(joined)
+    assert fresh == joined
