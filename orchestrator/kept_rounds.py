@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from paceline.v1 import inference_pb2 as pb
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from orchestrator.core.events import Commit
 from orchestrator.ports import StoredRound, StoredSession
@@ -60,34 +60,42 @@ class KeptRound(BaseModel):
         return self
 
 
+_FIELDS = tuple(KeptRound.model_fields)
+
+
 def dump_round(commit: Commit, wall: float, *, ephemeral: bool) -> bytes:
-    """The record of a round. `wall` leads from the driver's clock to Unix time, in seconds."""
+    """The record of a round: the fields of `KeptRound` in their order, as a JSON array.
+
+    `wall` leads from the driver's clock to Unix time, in seconds.
+    """
     record = commit.record
-    kept: dict[str, Any] = {
-        "epoch": record.epoch,
-        "draft_tokens": record.draft_tokens,
-        "accepted_tokens": record.accepted_tokens,
-        "bonus": bool(commit.origins) and commit.origins[-1] is Origin.BONUS,
-        "started_ms": round(1e3 * (wall + record.started_at), 3),
-        "draft_ms": round(record.draft_ms, 3),
-        "verify_ms": round(record.verify_ms, 3),
-        "queue_ms": round(record.queue_ms, 3),
-        "round_ms": round(record.round_ms, 3),
-        "batch_size": record.batch_size,
-        "drafter": record.drafter,
-        "verifier": record.verifier,
-        "mode": record.mode.name,
-    }
+    kept: list[Any] = [
+        record.epoch,
+        record.draft_tokens,
+        record.accepted_tokens,
+        bool(commit.origins) and commit.origins[-1] is Origin.BONUS,
+        round(1e3 * (wall + record.started_at), 2),
+        round(record.draft_ms, 2),
+        round(record.verify_ms, 2),
+        round(record.queue_ms, 2),
+        round(record.round_ms, 2),
+        record.batch_size,
+        record.drafter,
+        record.verifier,
+        record.mode.name,
+    ]
     if not ephemeral:
-        kept["rejected"], kept["unjudged"] = record.rejected, record.unjudged
+        kept += (record.rejected, record.unjudged)
     return _encode(kept).encode()
 
 
 def load_round(record: bytes) -> KeptRound:
     """Inverse of `dump_round`; nothing but zeros for a record that cannot be believed."""
     try:
-        return KeptRound.model_validate_json(record or b"{}")
-    except (ValidationError, RecursionError):
+        values = json.loads(record)
+        # What is missing at the end was not kept.
+        return KeptRound.model_validate(dict(zip(_FIELDS, values, strict=False)))
+    except (ValueError, TypeError, RecursionError):
         return KeptRound()
 
 
