@@ -191,13 +191,16 @@ class Inference:
         """What is known of a session. Raises NotFound."""
         return await self._store.get(key)
 
-    async def rounds(self, key: SessionKey, offset: int) -> list[pb.SessionRound]:
-        """The stored rounds from an output offset on. Raises NotFound."""
+    async def stored_rounds(
+        self, key: SessionKey, offset: int
+    ) -> tuple[StoredSession, list[pb.SessionRound]]:
+        """What is known of a session, and its rounds from an output offset on. Raises NotFound."""
+        # In this order the text holds the tokens of every round.
         rounds = await self._store.rounds(key)
         stored = await self._store.get(key)
         # A long text takes its time.
         tell = partial(session_rounds, stored, rounds, self._target.tokenizer, offset)
-        return await asyncio.to_thread(tell)
+        return stored, await asyncio.to_thread(tell)
 
     @property
     def active_sessions(self) -> int:

@@ -95,10 +95,10 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         """What is known of a session."""
         async with border(context):
             key = _key(request.session_id)
-            stored = await self._inference.stored(key)
-            rounds = []
             if request.include_rounds:
-                rounds = await self._inference.rounds(key, request.offset)
+                stored, rounds = await self._inference.stored_rounds(key, request.offset)
+            else:
+                stored, rounds = await self._inference.stored(key), []
         return pb.GetSessionResponse(
             session_id=request.session_id,
             status=replies.session_status(stored.status),

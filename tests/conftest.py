@@ -1,9 +1,17 @@
 """What holds for every test."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.otlp_receiver import OtlpReceiver
 
 # A machine that runs tests may stand still for seconds: what is slow is not wrong.
 settings.register_profile("paceline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,6 +34,24 @@ REAL_TIME = {
     "tuning",
 }
 _HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def no_otel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the environment says of telemetry is forgotten."""
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def receiver(no_otel: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpReceiver]:
+    """A collector; whatever starts from here on sends its telemetry there."""
+    from tests.otlp_receiver import OtlpReceiver
+
+    with OtlpReceiver() as receiver:
+        for name, value in receiver.environment.items():
+            monkeypatch.setenv(name, value)
+        yield receiver
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

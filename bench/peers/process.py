@@ -19,6 +19,7 @@ from paceline import Method
 
 from bench.peers.answers import PeerAnswer
 from services.common.errors import StartError
+from services.common.tasks import end
 from services.console.figures import Measured
 from services.console.supervisor import last_line
 
@@ -109,8 +110,7 @@ class PeerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
         if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.wait([self._reader])
+            await end(self._reader)
 
     def _send(self, content: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None

@@ -7,6 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from services.common.errors import StartError
+
+
+def write_whole(setting: str, path: Path, text: str) -> None:
+    """Write a text file; StartError, naming the setting, where it cannot be written."""
+    try:
+        with replacing(path) as scratch:
+            scratch.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StartError(f"{setting}: cannot write {path}: {error.strerror}") from error
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.sessions.embedded import EmbeddedRedis
 from services.common.errors import StartError
+from services.common.tasks import end
 from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.console.supervisor import Supervisor
 from services.console.tether import available_cores
@@ -73,8 +74,7 @@ async def _store(report: Report) -> AsyncIterator[str]:
         try:
             yield server.url
         finally:
-            keeper.cancel()
-            await asyncio.wait([keeper])
+            await end(keeper)
 
 
 async def _keep(server: EmbeddedRedis, report: Report) -> None:

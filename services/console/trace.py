@@ -10,7 +10,7 @@ from paceline import Client, NotFound, PacelineError, Session, SessionStatus
 from rich.console import Console
 
 from services.common.errors import StartError
-from services.common.whole_file import replacing
+from services.common.whole_file import write_whole
 from services.console.connection import Connection
 from services.console.generate import INTERRUPTED
 from services.console.process import complain
@@ -44,7 +44,7 @@ def run_trace(options: TraceOptions) -> int:
         shown = timeline(trace)
         console.print(render(shown, console, options.last))
         if options.html is not None:
-            _write_page(options.html, shown)
+            write_whole("--html", options.html, page(shown))
         if options.save is not None:
             save(options.save, trace)
     except StartError as error:
@@ -97,11 +97,3 @@ def _show_new(line: Timeline, count: int, console: Console) -> None:
         *figures, text = row_of(one, console.is_terminal)
         console.print("  ".join(f"{figure!s:>8}" for figure in figures), end="  ")
         console.print(text)
-
-
-def _write_page(path: Path, shown: Timeline) -> None:
-    try:
-        with replacing(path) as scratch:
-            scratch.write_text(page(shown), encoding="utf-8")
-    except OSError as error:
-        raise StartError(f"--html: cannot write {path}: {error.strerror}") from error

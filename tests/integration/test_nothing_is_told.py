@@ -15,7 +15,6 @@ from services.common.logs import setup_logging
 from services.drafter.ngram import NgramDrafter
 from tests.integration.cluster import DRAFTERS, PATIENT, cluster, start_drafter, start_verifier
 from tests.models import tiny_tokenizer
-from tests.otlp_receiver import OtlpReceiver
 
 MARK = "zyxw-only-the-client-knows-this"
 PROMPT = f"the small drafter rides ahead, {MARK} and the large verifier checks"
@@ -40,14 +39,6 @@ def lines(monkeypatch):
     yield written
     root.handlers[:] = handlers
     root.setLevel(level)
-
-
-@pytest.fixture
-def receiver(monkeypatch):
-    with OtlpReceiver() as receiver:
-        for name, value in receiver.environment.items():
-            monkeypatch.setenv(name, value)
-        yield receiver
 
 
 async def failures(running, monkeypatch) -> list[PacelineError]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
-import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits
 from services.common.telemetry import names
 from tests.integration.cluster import PATIENT, cluster, orchestrator
 from tests.integration.known import known_verifier, read, request, stub, text
-from tests.otlp_receiver import OtlpReceiver
 
 TOKENS = 300
 HERE = Limits(detach_grace=60.0)
@@ -20,16 +16,6 @@ HERE = Limits(detach_grace=60.0)
 def trace(number: int) -> tuple[tuple[str, str], ...]:
     """The trace context of a caller."""
     return (("traceparent", f"00-{number:032x}-{number:016x}-01"),)
-
-
-@pytest.fixture
-def receiver(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("OTEL_")]:
-        monkeypatch.delenv(name)
-    with OtlpReceiver() as receiver:
-        for name, value in receiver.environment.items():
-            monkeypatch.setenv(name, value)
-        yield receiver
 
 
 async def some_of(call, tokens: int = 5) -> list[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
 import grpc
@@ -19,7 +20,7 @@ from orchestrator.sessions import StoreOptions
 from services.common.redis_client import open_client
 from services.common.types import VerifyMode
 from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, plain, start_verifier
-from tests.integration.front_door import FrontDoor, doors, until
+from tests.integration.front_door import FrontDoor, Reading, doors, until
 
 OK = grpc.StatusCode.OK
 LONG = 150
@@ -44,13 +45,26 @@ def restart_empty(running: Cluster) -> None:
     running.redis.restart()
 
 
-async def test_a_redis_that_restarts_empty_is_only_a_pause():
+@asynccontextmanager
+async def one(keep: StoreOptions, **options) -> AsyncIterator[tuple[Cluster, FrontDoor]]:
+    """An orchestrator with one verifier, and its front door."""
     async with (
-        cluster([await start_verifier()], [], PATIENT, QUICK) as running,
+        cluster([await start_verifier()], [], PATIENT, keep, **options) as running,
         doors(running) as (door,),
     ):
-        reading = door.generate("s", LONG)
-        await until(lambda: len(reading.tokens) > 10)
+        yield running, door
+
+
+async def under_way(door: FrontDoor, tokens: int = 5) -> Reading:
+    """A long session "s" of which more than that many tokens were read."""
+    reading = door.generate("s", LONG)
+    await until(lambda: len(reading.tokens) > tokens)
+    return reading
+
+
+async def test_a_redis_that_restarts_empty_is_only_a_pause():
+    async with one(QUICK) as (running, door):
+        reading = await under_way(door, 10)
         restart_empty(running)
         await reading.end()
         assert (reading.status, reading.tokens) == (OK, plain(PROMPT, LONG))
@@ -59,10 +73,7 @@ async def test_a_redis_that_restarts_empty_is_only_a_pause():
 
 
 async def test_a_session_that_nobody_works_on_is_gone_with_an_empty_redis():
-    async with (
-        cluster([await start_verifier()], [], PATIENT, QUICK) as running,
-        doors(running) as (door,),
-    ):
+    async with one(QUICK) as (running, door):
         await door.generate("s", 5).end()
         restart_empty(running)
         again = await door.resume("s", 0).end()
@@ -70,12 +81,8 @@ async def test_a_session_that_nobody_works_on_is_gone_with_an_empty_redis():
 
 
 async def test_with_required_nothing_is_sent_while_redis_does_not_answer():
-    async with (
-        cluster([await start_verifier()], [], PATIENT, QUICK) as running,
-        doors(running) as (door,),
-    ):
-        reading = door.generate("s", LONG)
-        await until(lambda: len(reading.tokens) > 5)
+    async with one(QUICK) as (running, door):
+        reading = await under_way(door)
         with stopped(running):
             await asyncio.sleep(0.2)
             before, state = len(reading.tokens), running.inference._live["default/s"].state
@@ -90,12 +97,8 @@ async def test_with_required_nothing_is_sent_while_redis_does_not_answer():
 
 async def test_a_session_whose_deadline_passes_meanwhile_can_be_resumed():
     limits = Limits(deadline=4.0)
-    async with (
-        cluster([await start_verifier()], [], PATIENT, QUICK, limits=limits) as running,
-        doors(running) as (door,),
-    ):
-        reading = door.generate("s", LONG)
-        await until(lambda: len(reading.tokens) > 5)
+    async with one(QUICK, limits=limits) as (running, door):
+        reading = await under_way(door)
         with stopped(running):
             await reading.end()
         assert reading.status is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -110,12 +113,8 @@ async def test_a_session_whose_deadline_passes_meanwhile_can_be_resumed():
 
 
 async def test_an_abort_while_redis_does_not_answer_frees_the_workers_at_once():
-    async with (
-        cluster([await start_verifier()], [], PATIENT, QUICK) as running,
-        doors(running) as (door,),
-    ):
-        reading = door.generate("s", LONG)
-        await until(lambda: len(reading.tokens) > 5)
+    async with one(QUICK) as (running, door):
+        reading = await under_way(door)
         with stopped(running):
             aborted = asyncio.create_task(door.abort("s"))
             await reading.end()
@@ -126,12 +125,8 @@ async def test_an_abort_while_redis_does_not_answer_frees_the_workers_at_once():
 
 
 async def test_an_aborted_session_is_not_given_back_to_a_redis_that_lost_it():
-    async with (
-        cluster([await start_verifier()], [], PATIENT, QUICK) as running,
-        doors(running) as (door,),
-    ):
-        reading = door.generate("s", LONG)
-        await until(lambda: len(reading.tokens) > 5)
+    async with one(QUICK) as (running, door):
+        reading = await under_way(door)
         with stopped(running):
             aborted = asyncio.create_task(door.abort("s"))
             await reading.end()
@@ -141,12 +136,8 @@ async def test_an_aborted_session_is_not_given_back_to_a_redis_that_lost_it():
 
 
 async def test_with_relaxed_nobody_waits_for_redis():
-    async with (
-        cluster([await start_verifier()], [], PATIENT, RELAXED) as running,
-        doors(running) as (door,),
-    ):
-        reading = door.generate("s", LONG)
-        await until(lambda: len(reading.tokens) > 5)
+    async with one(RELAXED) as (running, door):
+        reading = await under_way(door)
         with stopped(running):
             await reading.end()
             assert (reading.status, reading.tokens) == (OK, plain(PROMPT, LONG))
@@ -175,10 +166,7 @@ async def left_behind(
     "sampling", [{}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "coupled"]
 )
 async def test_what_a_relaxed_store_did_not_keep_comes_again_unchanged(sampling):
-    async with (
-        cluster([await start_verifier()], [], PATIENT, RELAXED) as running,
-        doors(running) as (door,),
-    ):
+    async with one(RELAXED) as (running, door):
         whole = await left_behind(running, door, "s", 10, **sampling)
         ends = [await door.resume("s", offset).end() for offset in (35, 60, 0)]
         assert [end.status for end in ends] == [OK] * 3
@@ -190,10 +178,7 @@ async def test_what_a_relaxed_store_did_not_keep_comes_again_unchanged(sampling)
 
 @pytest.mark.parametrize("rule", ["STANDARD", "BLOCK"])
 async def test_what_a_relaxed_store_did_not_keep_is_lost_where_it_would_come_out_otherwise(rule):
-    async with (
-        cluster([await start_verifier()], [], PATIENT, RELAXED) as running,
-        doors(running) as (door,),
-    ):
+    async with one(RELAXED) as (running, door):
         await left_behind(running, door, "s", 10, temperature=1.0)
         key = SessionKey("default", "s")
         await _set_mode(running, key, rule)
@@ -212,10 +197,7 @@ async def _set_mode(running: Cluster, key: SessionKey, rule: str) -> None:
 
 
 async def test_with_required_an_offset_beyond_what_is_stored_is_out_of_range():
-    async with (
-        cluster([await start_verifier()], [], PATIENT, QUICK) as running,
-        doors(running) as (door,),
-    ):
+    async with one(QUICK) as (running, door):
         whole = await left_behind(running, door, "s", 10)
         assert (await door.resume("s", 35).end()).status is grpc.StatusCode.OUT_OF_RANGE
         rest = await door.resume("s", 10).end()

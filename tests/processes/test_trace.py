@@ -9,27 +9,23 @@ from importlib.metadata import version
 import pytest
 
 from services.common.telemetry import names
-from tests.otlp_receiver import OtlpReceiver
 from tests.processes.conftest import COMMAND, PROMPT, run, start_up
 
 pytestmark = pytest.mark.processes
 
 
 def test_a_request_is_one_trace_through_orchestrator_drafter_and_verifier(
-    models, tmp_path, monkeypatch
+    models, tmp_path, receiver
 ):
-    with OtlpReceiver() as receiver:
-        for name, value in receiver.environment.items():
-            monkeypatch.setenv(name, value)
-        up = start_up(
-            tmp_path,
-            "--target",
-            str(models / "llama-0"),
-            "--draft",
-            str(models / "llama-3"),
-        )
-        events = up.generate("--max-tokens", "100", "--temperature", "0", "--ignore-eos")
-        assert up.stop() == 0
+    up = start_up(
+        tmp_path,
+        "--target",
+        str(models / "llama-0"),
+        "--draft",
+        str(models / "llama-3"),
+    )
+    events = up.generate("--max-tokens", "100", "--temperature", "0", "--ignore-eos")
+    assert up.stop() == 0
 
     [generate] = receiver.named(names.GENERATE.name)
     trace = [span for span in receiver.spans if span.trace_id == generate.trace_id]

@@ -255,3 +255,14 @@ def followed(
 
 def tokens_of(drafts: Sequence[Draft], session: str = "s") -> list[int]:
     return [t for draft in drafts if draft.session == session for t in draft.tree.token_ids]
+
+
+def holds_as_if_fresh(engine: Any, cache: Any, text: Sequence[int]) -> None:
+    """The K/V of a cache is what a prefill of its text gives; its last token is fed again."""
+    assert cache.length == len(text)
+    cache.rollback(len(text) - 1)
+    (kept,) = engine.forward([Segment(cache, text[-1:])])
+    fresh = engine.new_cache(len(text))
+    (rows,) = engine.forward([Segment(fresh, text)])
+    torch.testing.assert_close(kept[-1], rows[-1], atol=1e-4, rtol=1e-4)
+    fresh.free()

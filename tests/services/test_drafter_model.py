@@ -24,7 +24,14 @@ from services.common.types import (
 )
 from services.drafter.model import ModelDrafter
 from tests.models import tiny_model
-from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, followed, tokens_of
+from tests.services.drafter_kit import (
+    VOCAB,
+    FakeEngine,
+    Harness,
+    followed,
+    holds_as_if_fresh,
+    tokens_of,
+)
 
 MOVES = st.lists(
     st.tuples(
@@ -326,12 +333,5 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
         committed += new
     harness.core.step()
     cache = harness.drafter._sessions[0, "s"].cache
-    text = PROMPT + committed
-    assert cache.length == len(text)
-    cache.rollback(len(text) - 1)
-    (kept,) = engine.forward([Segment(cache, text[-1:])])
-    fresh = engine.new_cache(len(text))
-    (new_rows,) = engine.forward([Segment(fresh, text)])
-    torch.testing.assert_close(kept[-1], new_rows[-1], atol=1e-4, rtol=1e-4)
-    fresh.free()
+    holds_as_if_fresh(engine, cache, PROMPT + committed)
     harness.core.drop_link(0)

@@ -16,7 +16,7 @@ from paceline import Session, SessionRound
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from services.common.errors import StartError
-from services.common.whole_file import replacing
+from services.common.whole_file import write_whole
 
 KIND, VERSION = "paceline trace", 1
 
@@ -78,11 +78,7 @@ class Trace:
 
 def save(path: Path, trace: Trace) -> None:
     """Write a trace file. Raises StartError where it cannot be written."""
-    try:
-        with replacing(path) as scratch:
-            scratch.write_text("".join(f"{line}\n" for line in _lines(trace)), encoding="utf-8")
-    except OSError as error:
-        raise StartError(f"--save: cannot write {path}: {error.strerror}") from error
+    write_whole("--save", path, "".join(f"{line}\n" for line in _lines(trace)))
 
 
 def _lines(trace: Trace) -> Iterator[str]:

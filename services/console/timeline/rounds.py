@@ -8,6 +8,7 @@ was drafted beyond a rejection was drafted while the round was under way.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -101,8 +102,15 @@ class Timeline:
     @property
     def hidden_ms(self) -> float:
         """Drafting while a block of this session was verified: the overlap that pays."""
-        verifying = [one.verify for one in self.rounds]
-        return sum(draft.shared_with(one) for draft in self._drafts() for one in verifying)
+        verifying = sorted((one.verify for one in self.rounds), key=lambda one: one.start)
+        starts = [one.start for one in verifying]
+        longest = max((one.length for one in verifying), default=0.0)
+        shared = 0.0
+        for draft in self._drafts():
+            first = bisect_left(starts, draft.start - longest)
+            after = bisect_left(starts, draft.end)
+            shared += sum(draft.shared_with(one) for one in verifying[first:after])
+        return shared
 
     def _drafts(self) -> list[Stretch]:
         parts = chain.from_iterable((one.draft, one.void) for one in self.rounds)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from services.common.engine.described import Kind, read_described
 from services.common.engine.loading import require_weights, weights_digest
 from services.common.engine.skipping.mask import SkipMask
-from services.common.errors import StartError
 from services.common.whole_file import replacing
 
-FORMAT, VERSION = "paceline-skip-mask", 1
+KIND = Kind("paceline-skip-mask", 1, "a skip mask's")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class MaskFile:
 def write_mask(path: Path, content: MaskFile) -> None:
     """Write the file, whole or not at all."""
     described = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": KIND.format,
+        "version": KIND.version,
         "model": {"name": content.model, "weights": content.weights},
         "layers": content.mask.layers,
         "skip": {
@@ -55,19 +55,10 @@ def write_mask(path: Path, content: MaskFile) -> None:
 
 def read_mask(path: Path) -> MaskFile:
     """The content of a mask's file; StartError, one line, for anything broken."""
-    try:
-        return _content(json.loads(path.read_text()))
-    except OSError as error:
-        raise StartError(f"skip mask {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StartError(f"skip mask {path}: {_reason(error)}") from None
+    return read_described(f"skip mask {path}", path, KIND, _content)
 
 
 def _content(described: Any) -> MaskFile:
-    if described["format"] != FORMAT:
-        raise ValueError(f"format {described['format']!r} is not {FORMAT!r}")
-    if described["version"] != VERSION:
-        raise ValueError(f"version {described['version']!r}; this Paceline reads {VERSION}")
     name, weights = described["model"]["name"], described["model"]["weights"]
     if not (isinstance(name, str) and isinstance(weights, str) and weights):
         raise ValueError("model lacks its name or its weights")
@@ -83,12 +74,6 @@ def _numbers(listed: Any) -> list[int]:
     if not isinstance(listed, list) or not all(type(number) is int for number in listed):
         raise ValueError("skip does not list layers by their numbers")
     return listed
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"{error.args[0]} is missing"
-    return str(error).splitlines()[0] if isinstance(error, ValueError) else "not a skip mask's"
 
 
 def mask_for(path: Path, model: str, cache_dir: Path | None = None) -> SkipMask:

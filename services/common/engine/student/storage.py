@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from services.common.engine.described import Kind, read_described
 from services.common.engine.student.quantize import (
     GROUP,
     Bits,
@@ -32,7 +33,7 @@ from services.common.errors import StartError
 
 Storage = Literal["bfloat16", "int8", "int4"]
 
-FORMAT, VERSION = "paceline-draft", 1
+KIND = Kind("paceline-draft", 1, "a drafter's")
 JSON_NAME, TENSORS_NAME = "draft.json", "draft.safetensors"
 HEAD_IDS = "head_ids"
 
@@ -90,8 +91,8 @@ def _described(
     student: Student, base: str, base_weights: str, storage: Storage, card: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": KIND.format,
+        "version": KIND.version,
         "base": {"model": base, "weights": base_weights},
         "layers": list(student.layers),
         "storage": storage,
@@ -129,20 +130,10 @@ def files_of(folder: Path) -> tuple[Path, ...]:
 
 def read_draft_json(folder: Path) -> DraftHeader:
     """What a drafter's folder says of itself; StartError, one line, for anything broken."""
-    try:
-        text = (folder / JSON_NAME).read_text()
-        return _header(json.loads(text))
-    except OSError as error:
-        raise StartError(f"draft {folder}: {JSON_NAME}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StartError(f"draft {folder}: {JSON_NAME}: {_reason(error)}") from error
+    return read_described(f"draft {folder}: {JSON_NAME}", folder / JSON_NAME, KIND, _header)
 
 
 def _header(described: Any) -> DraftHeader:
-    if described["format"] != FORMAT:
-        raise ValueError(f"format {described['format']!r} is not {FORMAT!r}")
-    if described["version"] != VERSION:
-        raise ValueError(f"version {described['version']!r}; this Paceline reads {VERSION}")
     storage, group = described["storage"], described.get("group", GROUP)
     if storage not in get_args(Storage):
         raise ValueError(f"storage {storage!r} is not one of {', '.join(get_args(Storage))}")
@@ -154,12 +145,6 @@ def _header(described: Any) -> DraftHeader:
     if not (isinstance(base, str) and base and isinstance(weights, str) and weights):
         raise ValueError("base lacks its model or its weights")
     return DraftHeader(base, weights, layers, storage, group, dict(described.get("card", {})))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"{error.args[0]} is missing"
-    return str(error).splitlines()[0] if isinstance(error, ValueError) else "not a drafter's"
 
 
 def load_student(
