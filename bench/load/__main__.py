@@ -2,7 +2,7 @@
 
 The workers compute nothing (or sleep as long as told), everything else is real: gRPC,
 Redis, spans to a collector, /metrics. CPU time is that of the orchestrator's process
-alone, all its threads; "quiet" is the same at the fastest that a core was seen to run in
+alone, all its threads; "quiet" is the same at the fastest that a core ran (5th percentile) in
 between, by a fixed piece of Python. Compare ratios: a busy machine slows both sides.
 """
 
@@ -16,10 +16,12 @@ from typing import Any
 from bench.command import measuring_parser, run
 from bench.load.measure import HERE, Case, Surroundings, measure
 from bench.machine import machine
+from services.common.polling import poll_in_one_thread
 
 
 def main() -> None:
     """Measure and print."""
+    poll_in_one_thread()  # inherited by the processes, which start below the command
     run(_parser().parse_args(), _measure, _show)
 
 

@@ -43,7 +43,9 @@ def generate(
         float | None, typer.Option(help="Lowers a token once it was generated.")
     ] = None,
     min_tokens: Annotated[int | None, typer.Option(help="Do not stop before this many.")] = None,
-    ignore_eos: Annotated[bool, typer.Option(help="Go on after the end-of-text token.")] = False,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.")] = (
         None
@@ -60,8 +62,12 @@ def generate(
     num_candidates: Annotated[
         int | None, typer.Option(help="Draft this many candidates per position.")
     ] = None,
-    no_speculation: Annotated[bool, typer.Option(help="Plain decoding.")] = False,
-    raw: Annotated[bool, typer.Option(help="Send the prompt as it is, not as a message.")] = False,
+    no_speculation: Annotated[
+        bool, typer.Option("--no-speculation", help="Plain decoding.")
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Send the prompt as it is, not as a message.")
+    ] = False,
     system: Annotated[str, typer.Option(help="System message of the conversation.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event.")] = False,
     token: Token = None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from services.common.polling import poll_in_one_thread
 from services.console.bench_command import bench
 from services.console.distill_command import distill
 from services.console.generate_command import generate
@@ -46,6 +47,7 @@ _OWN_FLAGS = {
 
 def main() -> None:
     """Run the command line."""
+    poll_in_one_thread()
     app()
 
 

@@ -21,7 +21,9 @@ from services.console.connection import (
 def top(
     address: Addresses,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option(help="Look twice, print what was between, end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Look twice, print what was between, end.")
+    ] = False,
     token: Token = None,
     ca: Authority = None,
     cert: Certificate = None,

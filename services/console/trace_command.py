@@ -25,7 +25,7 @@ def trace(
     file: Annotated[
         Path | None, typer.Option(help="Read a trace file instead of asking for a session.")
     ] = None,
-    follow: Annotated[bool, typer.Option(help="Go on until the session ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the session ends.")] = False,
     last: Annotated[
         int, typer.Option(min=0, help="How many rounds to show on the screen; 0 = all.")
     ] = 24,
