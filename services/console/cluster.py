@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from services.common.errors import StartError
@@ -76,11 +76,6 @@ class ClusterOptions:
         """Whether verifiers draft, too, and nobody else."""
         return self.drafts_with_the_target and self.draft is None and not self.pool
 
-    @property
-    def pins_verifiers(self) -> bool:
-        """Whether verifiers run a model, on cores that are theirs."""
-        return self.pin and self.synthetic is None and self.verifier_threads is None
-
     def core_plan(self, cores: Sequence[int]) -> CorePlan:
         """Who runs on which of these cores."""
         apart = self.spare_core or (self.drafts_with_a_model and not self.beside)
@@ -118,9 +113,8 @@ def worker_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
 def orchestrator_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
     """The orchestrators; they find the workers in the store's registry."""
     ports = (options.port,) + (0,) * (len(options.pacings) - 1)
-    cores = options.core_plan(site.cores).orchestrators if options.pins_verifiers else ()
     return [
-        replace(_orchestrator(options, site, pacing, port), cores=cores)
+        _orchestrator(options, site, pacing, port)
         for pacing, port in zip(options.pacings, ports, strict=True)
     ]
 

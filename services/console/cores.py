@@ -1,10 +1,8 @@
 """Which cores each process of a local cluster gets.
 
 Processes that run a model are kept apart, because two thread pools on one core
-take turns at every barrier. An orchestrator wakes at every message, and keeps off the
-verifiers' cores where there are others: what it takes from a drafter costs drafts, what
-it takes from a verifier costs time. Stores and n-gram drafters run where the system puts
-them.
+take turns at every barrier. The others (orchestrator, store, n-gram drafters) need
+little and run where the system puts them.
 """
 
 from __future__ import annotations
@@ -23,13 +21,6 @@ class CorePlan:
 
     verifiers: tuple[tuple[int, ...], ...]
     drafters: tuple[tuple[int, ...], ...]
-
-    @property
-    def orchestrators(self) -> tuple[int, ...]:
-        """The drafters' cores that no verifier shares; none = wherever the system puts them."""
-        verifying = {core for cores in self.verifiers for core in cores}
-        drafting = {core for cores in self.drafters for core in cores}
-        return tuple(sorted(drafting - verifying))
 
 
 def plan_cores(cores: Sequence[int], verifiers: int, model_drafters: int) -> CorePlan:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.common.errors import StartError
-from services.console.tether import run_on
 
 _POLL_S = 0.05
 
@@ -25,8 +24,7 @@ _POLL_S = 0.05
 class ProcessSpec:
     """How to start one child. `ready_file` and `log_file` are written by the child.
 
-    `environment` is added to this process's own. `cores` are those it may run on; none
-    named = all of them.
+    `environment` is added to this process's own.
     """
 
     name: str
@@ -34,7 +32,6 @@ class ProcessSpec:
     ready_file: Path
     log_file: Path
     environment: Mapping[str, str] = field(default_factory=dict)
-    cores: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +106,6 @@ class Child:
                 env={**os.environ, **self.spec.environment},
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone
             )
-        if self.spec.cores:
-            with contextlib.suppress(ProcessLookupError):
-                run_on(self._process.pid, self.spec.cores)
 
     async def _until_ready(self, timeout: float) -> str:
         assert self._process is not None

@@ -10,7 +10,6 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
 
@@ -29,12 +28,3 @@ def available_cores() -> tuple[int, ...]:
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
-
-
-def run_on(pid: int, cores: Sequence[int]) -> None:
-    """Keep a process on these cores, and the threads it starts from now on.
-
-    Raises ProcessLookupError when it is gone. Does nothing where the system has no such call.
-    """
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(pid, cores)

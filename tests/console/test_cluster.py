@@ -162,21 +162,6 @@ def test_one_orchestrator_for_each_pacing_and_only_the_first_on_the_port(site):
     assert [(s.pacing, s.port) for s in map(settings_of, specs)] == [("fixed", 7000), ("eager", 0)]
 
 
-@pytest.mark.parametrize(
-    ("options", "apart"),
-    [
-        ({"draft": "small"}, True),
-        ({"draft": "small", "pin": False}, False),
-        ({"draft": "small", "verifier_threads": 2}, False),
-        ({"method": "ngram"}, False),
-    ],
-)
-def test_an_orchestrator_leaves_pinned_verifiers_alone(site, options, apart):
-    options = ClusterOptions(target="big", **options)
-    [spec] = orchestrator_specs(options, site)
-    assert spec.cores == (site.cores[-1:] if apart else ())
-
-
 def test_ps_shows_each_process_by_its_command(site):
     options = ClusterOptions(target="big")
     commands = [" ".join(spec.argv) for spec in worker_specs(options, site)]

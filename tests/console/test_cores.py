@@ -36,20 +36,3 @@ def test_every_process_has_a_core_and_none_is_shared_while_there_are_enough(
         assert sorted(given) == list(range(cores))
     else:
         assert set(given) == set(range(cores))
-
-
-@pytest.mark.parametrize(
-    ("cores", "verifiers", "drafters", "free"),
-    [
-        (2, 1, 1, (1,)),
-        (8, 2, 2, (6, 7)),
-        (2, 1, 0, ()),
-        (1, 1, 1, ()),
-        (2, 2, 1, ()),
-        (3, 2, 2, (2,)),
-    ],
-)
-def test_orchestrators_keep_off_the_verifiers_cores_where_there_are_others(
-    cores, verifiers, drafters, free
-):
-    assert plan_cores(range(cores), verifiers, drafters).orchestrators == free

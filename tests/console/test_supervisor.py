@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from services.common.errors import StartError
 from services.console.supervisor import RestartPolicy, Supervisor
-from services.console.tether import available_cores
 from tests.console.children import DEAF, REFUSE, SERVE, child
 
 pytestmark = pytest.mark.processes
@@ -60,20 +58,6 @@ async def test_a_child_that_dies_is_started_again_and_reported_in_one_line(tmp_p
         assert len(lines) == 2
         assert lines[0] == f"drafter-1 serves on 127.0.0.1:{first}"
         assert lines[1].startswith("drafter-1 died")
-    finally:
-        await supervisor.stop()
-
-
-async def test_a_child_stays_on_its_cores_also_when_started_again(tmp_path):
-    core = available_cores()[-1]
-    supervisor = Supervisor(report=lambda line: None, policy=QUICK)
-    try:
-        await supervisor.start([replace(child(tmp_path, "orchestrator", SERVE), cores=(core,))])
-        first = supervisor.pids["orchestrator"]
-        assert os.sched_getaffinity(first) == {core}
-        os.kill(first, signal.SIGKILL)
-        await until(lambda: supervisor.pids.get("orchestrator", first) != first)
-        await until(lambda: os.sched_getaffinity(supervisor.pids["orchestrator"]) == {core})
     finally:
         await supervisor.stop()
 
