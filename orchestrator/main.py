@@ -66,6 +66,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
             worker_id=settings.orchestrator_id,
             metrics_port=settings.metrics_port,
             metrics_host=settings.metrics_host,
+            metrics_tls=settings.metrics_contexts(),
             version=version("paceline"),
         )
         stack.callback(telemetry.shutdown, grace.step)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from services.common.serving import ClusterToken, Dialing, ServingOptions, TlsFiles, host_port
+from services.common.serving import (
+    ClusterToken,
+    Dialing,
+    ServingOptions,
+    TlsFiles,
+    host_port,
+    tls_contexts,
+)
 
 
 class ServingSettings(BaseSettings):
@@ -28,6 +37,11 @@ class ServingSettings(BaseSettings):
         None, ge=0, le=65535, description="port of /metrics, 0 = a free one; left out: none"
     )
     metrics_host: str = Field("127.0.0.1", description="address that /metrics listens on")
+    metrics_tls: bool = Field(
+        False,
+        description="serve /metrics over TLS with tls_cert and tls_key; "
+        "with tls_ca who scrapes it must show a certificate, too",
+    )
     health_port: int | None = Field(
         None,
         ge=0,
@@ -51,9 +65,18 @@ class ServingSettings(BaseSettings):
         "one a line: the first is sent, each is good",
     )
 
+    @property
+    def tls_files(self) -> TlsFiles:
+        """The files of this server's own certificate, and of whom it trusts."""
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_ca)
+
+    def metrics_contexts(self) -> Callable[[], ssl.SSLContext] | None:
+        """What the page of /metrics takes for TLS; None = plaintext. Raises StartError."""
+        return tls_contexts(self.tls_files) if self.metrics_tls else None
+
     def serving_options(self) -> ServingOptions:
         """The same, as what servers take."""
-        tls = TlsFiles(self.tls_cert, self.tls_key, self.tls_ca)
+        tls = self.tls_files
         health = self.health_port is not None
         return ServingOptions(
             address=host_port(self.host, self.port),

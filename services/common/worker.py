@@ -32,6 +32,7 @@ def tracing(settings: WorkerSettings, role: Role) -> Iterator[StepTracer]:
         settings.worker_id,
         metrics_port=settings.metrics_port,
         metrics_host=settings.metrics_host,
+        metrics_tls=settings.metrics_contexts(),
         version=installed_version(),
     )
     tracer = StepTracer(telemetry)

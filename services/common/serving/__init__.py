@@ -29,7 +29,7 @@ from services.common.serving.options import (
     server_credentials,
 )
 from services.common.serving.server import GrpcServer
-from services.common.serving.tls import TlsFiles
+from services.common.serving.tls import TlsFiles, tls_contexts
 from services.common.serving.worker import Served, serve_worker
 
 __all__ = [
@@ -51,4 +51,5 @@ __all__ = [
     "server_credentials",
     "status_of",
     "stop_on_signals",
+    "tls_contexts",
 ]

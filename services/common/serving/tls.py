@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +17,8 @@ import grpc
 
 from services.common.errors import StartError
 from services.common.serving.reloading import Reloading, read_bytes
+
+_CHANGING = "{}_cert, _key and _ca change while they are read"
 
 _Contents = tuple[bytes | None, bytes | None, bytes | None]
 
@@ -61,6 +64,13 @@ def tls_server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(source.first, fetch, demand)
 
 
+def tls_contexts(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
+    """The same for a server of Python's own, which asks at every connection."""
+    if files.cert is None or files.key is None:
+        raise StartError("tls_cert and tls_key: a server needs both")
+    return Reloading(files.paths, partial(_context, files)).current
+
+
 def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
     """Credentials to connect with, from the files as they are now; StartError."""
     cert, key, ca = _read_usable(files)
@@ -90,12 +100,26 @@ class _Certificates:
         return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
 
 
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    _read_usable(files)
+    assert files.cert is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(files.cert, files.key, password="")
+        if files.ca is not None:
+            context.load_verify_locations(files.ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise StartError(_CHANGING.format(files.settings)) from error
+    return context
+
+
 def _read_usable(files: TlsFiles) -> _Contents:
     """What the files hold, none of it half written; StartError."""
     before = _read(files)
     files.check()
     if _read(files) != before:
-        raise StartError(f"{files.settings}_cert, _key and _ca change while they are read")
+        raise StartError(_CHANGING.format(files.settings))
     return before
 
 

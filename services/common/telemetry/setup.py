@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from wsgiref.simple_server import WSGIServer
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
@@ -14,7 +12,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NoOpTracer, Tracer
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from services.common.errors import StartError
 from services.common.telemetry import names
@@ -31,6 +29,7 @@ from services.common.telemetry.instruments import (
     register_counter,
     register_gauge,
 )
+from services.common.telemetry.page import Contexts, Page
 
 _SCOPE = InstrumentationScope("paceline")
 
@@ -53,7 +52,7 @@ class Telemetry:
         readers += [self._metrics.reader] if self._metrics else []
         self._meters = MeterProvider(readers, resource, shutdown_on_exit=False)
         self._meter = self._meters.get_meter(_SCOPE.name)
-        self._page: _Page | None = None
+        self._page: Page | None = None
         self._spans = SpanPipe(resource.attributes, _SCOPE.name) if traces else None
         self.tracer: Tracer = NoOpTracer()
         self.children: ChildSpans | None = None
@@ -73,11 +72,13 @@ class Telemetry:
         *,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
+        metrics_tls: Contexts | None = None,
         version: str = "",
     ) -> Telemetry:
         """Begin. Reads the standard `OTEL_*` variables, which say what is exported where.
 
-        `metrics_port`: 0 picks a free one, None serves no `/metrics`. Raises
+        `metrics_port`: 0 picks a free one, None serves no `/metrics`. `metrics_tls` is
+        asked at each connection to it; None serves it in plaintext. Raises
         StartError for a port that is taken or a variable we cannot satisfy.
         """
         about = {
@@ -91,7 +92,7 @@ class Telemetry:
         traces, metrics = wants_otlp("traces"), wants_otlp("metrics")
         telemetry = cls(resource, traces=traces, metrics=metrics)
         if metrics_port is not None:
-            telemetry._serve(metrics_host, metrics_port)
+            telemetry._serve(metrics_host, metrics_port, metrics_tls)
         return telemetry
 
     @property
@@ -133,27 +134,9 @@ class Telemetry:
         if stopping.is_alive():
             self._metrics.cut()
 
-    def _serve(self, host: str, port: int) -> None:
+    def _serve(self, host: str, port: int, tls: Contexts | None) -> None:
         try:
-            self._page = _Page(*start_http_server(port, host, self._registry))
+            self._page = Page(self._registry, host, port, tls)
         except OSError as error:
             self.shutdown(0.1)
             raise StartError(f"/metrics cannot be served at {host}:{port}: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """The HTTP server of `/metrics`."""
-
-    server: WSGIServer
-    thread: threading.Thread
-
-    @property
-    def address(self) -> str:
-        host, port = self.server.server_address[:2]
-        return f"{host!s}:{port}"
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join(1.0)
