@@ -234,7 +234,7 @@ class SessionDriver:
             role,
             tokens,
             methods=config.methods if drafts else (),
-            capabilities=config.drafter_capabilities if drafts else (),
+            capabilities=config.drafter_capabilities if drafts else config.verifier_capabilities,
             model_fingerprint=self._verifier_fingerprint,
             avoid=(self._failed_on[role],) if role in self._failed_on else (),
             beside=verifier.worker if drafts and verifier else "",

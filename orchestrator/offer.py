@@ -11,7 +11,7 @@ from orchestrator.requests import ServedModel, parse_defaults
 from orchestrator.requests.modes import SHORT_BLOCK
 from orchestrator.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.workers.pool import Target, WorkerPool
-from services.common.types import Role, split_methods
+from services.common.types import RESPONSE_FORMAT, Role, split_methods
 
 
 class Offer:
@@ -45,6 +45,7 @@ class Offer:
             self._slow_methods(),
             self._teams,
             tenant.limits.max_tokens,
+            RESPONSE_FORMAT in worker.capabilities,
         )
 
     def _slow_methods(self) -> frozenset[str]:

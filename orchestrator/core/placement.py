@@ -63,7 +63,8 @@ def _fits(candidate: Candidate, wanted: Wanted) -> bool:
         return False
     if wanted.role is Role.VERIFIER:
         same = not wanted.model_fingerprint or worker.model_fingerprint == wanted.model_fingerprint
-        return same and not _full(candidate, wanted)
+        able = set(wanted.capabilities) <= set(worker.capabilities)
+        return same and able and not _full(candidate, wanted)
     return (
         set(wanted.methods) <= set(worker.methods)
         and not _full(candidate, wanted)

@@ -16,6 +16,7 @@ from orchestrator.core.events import Commit
 from orchestrator.core.pacing import Policy
 from services.common.types import (
     EMPTY_HASH,
+    RESPONSE_FORMAT,
     ResolvedSampling,
     Verdict,
     VerifyMode,
@@ -105,6 +106,11 @@ class SessionConfig:
         sampled = () if self.mode.exact_match else (sampled_capability(self.method),)
         tree = (tree_capability(self.method),) if self.num_candidates > 1 else ()
         return sampled + tree
+
+    @property
+    def verifier_capabilities(self) -> tuple[str, ...]:
+        """What a verifier must be able to do."""
+        return (RESPONSE_FORMAT,) if self.sampling.response_format is not None else ()
 
 
 class Phase(Enum):

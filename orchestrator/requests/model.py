@@ -64,6 +64,7 @@ class ServedModel:
     `teams` are the sets of methods that one drafter runs: only methods of one team
     can draft for one session.
     `most_tokens`: what one request of this tenant may generate; None = what the context holds.
+    `structured`: outputs can be kept to a response format.
     """
 
     name: str
@@ -76,6 +77,7 @@ class ServedModel:
     slow_methods: frozenset[str] = frozenset()
     teams: frozenset[frozenset[str]] = frozenset()
     most_tokens: int | None = None
+    structured: bool = False
 
     def samples(self, method: str) -> bool:
         """Whether the drafts of a method are drawn from a law that comes with them."""

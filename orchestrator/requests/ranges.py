@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.common.formats import MOST_CHARACTERS, MOST_OPTIONS
+from services.common.types import FormatKind
+
 MAX_PROMPT_BYTES = 4 * 1024 * 1024
 MAX_MESSAGES = 1024
 MAX_STOPS = 16
@@ -16,6 +19,16 @@ MAX_BIASES = 1024
 MAX_METHOD_LENGTH = 256
 DEFAULT_MAX_TOKENS = 256
 ROLES = ("system", "user", "assistant")
+
+
+ALLOWED_FORMATS = {
+    kind: f"{what} of at most {MOST_CHARACTERS[kind]} characters"
+    for kind, what in {
+        FormatKind.JSON_SCHEMA: "a JSON schema that can be compiled,",
+        FormatKind.REGEX: "a regular expression that can be compiled,",
+        FormatKind.CHOICE: f"1 to {MOST_OPTIONS} options, none empty, together",
+    }.items()
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,24 @@ from orchestrator.requests.ranges import (
 )
 from orchestrator.requests.spec import SessionSpec
 from services.common.errors import DataLoss, StoreError
-from services.common.types import ResolvedSampling, VerifyMode
+from services.common.formats import MOST_CHARACTERS, MOST_OPTIONS
+from services.common.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
 
 VERSION = 1
+WITH_FORMAT = 2
+"""A record with a response format, which the first version cannot keep to."""
 
 
 def dump_spec(spec: SessionSpec) -> bytes:
     """A spec without its prompt, which is stored beside it."""
     # asdict would copy the prompt id by id.
     values = asdict(replace(spec, prompt=()))
-    values |= {"mode": spec.mode.name, "version": VERSION}
+    version = VERSION
+    if spec.sampling.response_format is None:
+        del values["sampling"]["response_format"]
+    else:
+        version = WITH_FORMAT
+    values |= {"mode": spec.mode.name, "version": version}
     del values["prompt"]
     return json.dumps(values, separators=(",", ":")).encode()
 
@@ -40,14 +48,14 @@ def load_spec(record: bytes, prompt: tuple[int, ...]) -> SessionSpec:
     try:
         values = json.loads(record)
         version = values.pop("version")
-        if version == VERSION:
+        if version in (VERSION, WITH_FORMAT):
             values["sampling"] = _load_sampling(values["sampling"])
             values["mode"] = VerifyMode[values["mode"]]
             values |= {"stop": tuple(values["stop"]), "method": tuple(values["method"])}
             spec = SessionSpec(prompt=prompt, **values)
             if _sound(spec) and _sound_sampling(spec.sampling):
                 return spec
-        newer = isinstance(version, int) and version > VERSION
+        newer = isinstance(version, int) and version > WITH_FORMAT
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         kind = type(error).__name__
         raise DataLoss(f"the stored session cannot be read ({kind})") from error
@@ -59,7 +67,11 @@ def load_spec(record: bytes, prompt: tuple[int, ...]) -> SessionSpec:
 def _load_sampling(values: dict[str, Any]) -> ResolvedSampling:
     biases = tuple((token, bias) for token, bias in values["logit_bias"])
     ids = tuple(values["stop_token_ids"])
-    return ResolvedSampling(**values | {"logit_bias": biases, "stop_token_ids": ids})
+    form = values.get("response_format")
+    if form is not None:
+        form = ResponseFormat(FormatKind(form["kind"]), tuple(form["source"]))
+    fields = {"logit_bias": biases, "stop_token_ids": ids, "response_format": form}
+    return ResolvedSampling(**values | fields)
 
 
 def _sound(spec: SessionSpec) -> bool:
@@ -92,7 +104,16 @@ def _sound_sampling(sampling: ResolvedSampling) -> bool:
         and _count(sampling.max_tokens, 2**31, least=1)
         and _count(sampling.min_tokens, sampling.max_tokens + 1)
         and (sampling.logprobs is None or _count(sampling.logprobs, MAX_LOGPROBS + 1))
+        and (sampling.response_format is None or _sound_format(sampling.response_format))
     )
+
+
+def _sound_format(wanted: ResponseFormat) -> bool:
+    """Texts of the sizes that a request may have; the verifier compiles them anyway."""
+    texts = all(isinstance(text, str) and text for text in wanted.source)
+    fits = texts and sum(map(len, wanted.source)) <= MOST_CHARACTERS[wanted.kind]
+    single = wanted.kind is FormatKind.CHOICE or len(wanted.source) == 1
+    return fits and single and 0 < len(wanted.source) <= MOST_OPTIONS
 
 
 def _count(value: object, limit: int, least: int = 0) -> bool:

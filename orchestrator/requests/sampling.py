@@ -8,6 +8,7 @@ from orchestrator.requests.checks import require, shown
 from orchestrator.requests.inputs import require_in_vocabulary
 from orchestrator.requests.model import ServedModel
 from orchestrator.requests.ranges import (
+    ALLOWED_FORMATS,
     BIAS,
     DEFAULT_MAX_TOKENS,
     MAX_BIASES,
@@ -18,7 +19,8 @@ from orchestrator.requests.ranges import (
     NUMBERS,
 )
 from services.common.errors import InvalidRequest
-from services.common.types import ResolvedSampling
+from services.common.formats import problem
+from services.common.types import FormatKind, ResolvedSampling, ResponseFormat
 
 
 def check_sampling(params: pb.SamplingParams, model: ServedModel) -> None:
@@ -27,7 +29,7 @@ def check_sampling(params: pb.SamplingParams, model: ServedModel) -> None:
         if params.HasField(name):
             value = getattr(params, name)
             require(allowed.holds(value), f"sampling.{name}", shown(value), allowed.text)
-    _refuse_constraints(params)
+    _check_format(params, model)
     _check_length(params, model)
     _check_biases(params, model)
     _check_stops(params, model)
@@ -54,6 +56,7 @@ def resolve_sampling(
         stop_token_ids=_stop_token_ids(params, eos_token_ids),
         logit_bias=_biases(params),
         logprobs=params.logprobs if params.HasField("logprobs") else None,
+        response_format=response_format(params),
     )
 
 
@@ -68,10 +71,28 @@ def _or_default(params: pb.SamplingParams, name: str, default: float) -> float:
     return value + 0.0 if params.HasField(name) else default
 
 
-def _refuse_constraints(params: pb.SamplingParams) -> None:
-    constraint = params.WhichOneof("response_format")
-    if constraint is not None:
-        raise InvalidRequest(f"sampling.{constraint}", "set", "left out (not supported yet)")
+def _check_format(params: pb.SamplingParams, model: ServedModel) -> None:
+    wanted = response_format(params)
+    if wanted is None:
+        return
+    field = f"sampling.{wanted.kind}"
+    if not model.structured:
+        allowed = "left out (no verifier here keeps outputs to a format)"
+        raise InvalidRequest(field, "set", allowed)
+    if complaint := problem(wanted):
+        raise InvalidRequest(field, complaint, ALLOWED_FORMATS[wanted.kind])
+    if params.ignore_eos:
+        allowed = f"left out (nothing may follow the end of a {wanted.kind})"
+        raise InvalidRequest("sampling.ignore_eos", "true", allowed)
+
+
+def response_format(params: pb.SamplingParams) -> ResponseFormat | None:
+    """What the output must be; None: anything."""
+    kind = params.WhichOneof("response_format")
+    if kind is None:
+        return None
+    source = params.choice.options if kind == "choice" else [getattr(params, kind)]
+    return ResponseFormat(FormatKind(kind), tuple(source))
 
 
 def _check_biases(params: pb.SamplingParams, model: ServedModel) -> None:

@@ -61,6 +61,9 @@ def content_digest(
     # asdict would copy the prompt id by id.
     fields = asdict(replace(spec, prompt=()))
     values = {key: value for key, value in fields.items() if key not in _NO_CONTENT}
+    if spec.sampling.response_format is None:
+        # As before there were any: a retry across an upgrade finds its session.
+        del values["sampling"]["response_format"]
     values |= {"rule": asked_rule, "seed": given_seed, "input": input_content}
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import NamedTuple
 
 PROTOCOL_MIN = 1
@@ -98,12 +98,29 @@ class FailureReason(Enum):
     INTERNAL = 5
 
 
+class FormatKind(StrEnum):
+    """What a response format is written in."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """What an output must be. `source`: the schema or the expression; of a choice, its options."""
+
+    kind: FormatKind
+    source: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ResolvedSampling:
     """Sampling parameters with every default filled in.
 
     `stop_token_ids` holds the EOS ids too, unless EOS is ignored; all of them
     are masked until `min_tokens`. `top_k` 0 and `logprobs` None mean off.
+    `response_format` None: any output.
     """
 
     temperature: float = 1.0
@@ -118,6 +135,7 @@ class ResolvedSampling:
     stop_token_ids: tuple[int, ...] = ()
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
+    response_format: ResponseFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +162,10 @@ def node_depths(parents: Sequence[int]) -> list[int]:
 def split_methods(method: str) -> tuple[str, ...]:
     """The drafting methods that a name stands for, in verification order."""
     return tuple(name.strip() for name in method.split(",")) if method.strip() else ()
+
+
+RESPONSE_FORMAT = "response_format"
+"""Capability of a worker that keeps outputs to a given form."""
 
 
 def sampled_capability(method: str) -> str:

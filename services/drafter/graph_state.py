@@ -26,6 +26,7 @@ from services.drafter.candidates import PROPOSALS, Place
 from services.drafter.comb import MAX_TREE_NODES, Level
 from services.drafter.counts import TextCounts
 from services.drafter.draft_graph import ROOT, DraftGraph, GraphRules
+from services.drafter.forms import TextForm
 from services.drafter.protocol import Ask, Proposed
 from services.drafter.stepping import Feed
 from services.drafter.tree_growth import GrowthPlan
@@ -85,6 +86,8 @@ class GraphSession:
         self._growth = plan.growth(1)
         self._count = max(1, min(opening.num_candidates, vocab_size, MAX_TREE_NODES))
         self._counts = TextCounts(opening)
+        self.form: TextForm | None = None
+        """What the output must be, where that is to be followed."""
         self._start(opening.prompt)
 
     def _start(self, text: Sequence[int]) -> None:
@@ -101,6 +104,8 @@ class GraphSession:
     def rewind(self, length: int) -> None:
         """The first `length` tokens of the text stay."""
         self._counts.rewind(length)
+        if self.form is not None:
+            self.form.rewind(length)
         if length < self._root:
             self._keep_in_kv(())
             self.cache.rollback(min(self.cache.length, length))
@@ -224,6 +229,7 @@ class GraphSession:
             ask.position + len(path),
             self._counts.of(ask.text),
             path,
+            self.form.of(ask.text) if self.form is not None else None,
         )
         return Place(row, self._count, self.vocab_size, weighed=not self._by_rank)
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from services.common.engine import Forwards, KVCache, Segment
 from services.common.engine.sampling import PartHead
+from services.common.engine.structure import structures_of
 from services.common.errors import InvalidRequest
 from services.common.types import OpenDraft, VerifyMode, WorkerDescription
 from services.drafter.borrowing import Borrowing
@@ -29,6 +30,7 @@ from services.drafter.branches import PrepareFigures, PrepareRules
 from services.drafter.candidates import PROPOSALS, Place, candidates_at
 from services.drafter.comb import MAX_TREE_NODES, Level
 from services.drafter.draft_graph import GraphRules
+from services.drafter.forms import form_of
 from services.drafter.graph_state import NODES_IN_KV, GraphFigures, GraphSession
 from services.drafter.model_state import ModelSession
 from services.drafter.preparing import Preparing
@@ -81,6 +83,7 @@ class ModelDrafter:
         go into what verdicts may bring, for chains in GREEDY and COUPLED; see `branches`.
         """
         self._engine = engine
+        self._structures = structures_of(engine)
         self._borrowing = borrowing
         self._plans = {} if trees is None else {mode: trees() for mode in _TREE_MODES}
         self.figures = GraphFigures()
@@ -126,7 +129,9 @@ class ModelDrafter:
         self._check(opening.prompt, vocab_size)
         longest = len(opening.prompt) + opening.sampling.max_tokens
         reserve = min(longest, self._engine.max_context_length)
-        self._sessions[key] = self._session(key, opening, reserve, vocab_size)
+        session = self._session(key, opening, reserve, vocab_size)
+        session.form = form_of(opening, self._structures)
+        self._sessions[key] = session
 
     def rewind(self, key: SessionKey, length: int) -> None:
         """KV of what was replaced is dropped: a length change."""

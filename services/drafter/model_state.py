@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.common.engine import KVCache
-from services.common.engine.sampling import History, RowContext
+from services.common.engine.sampling import RowContext
 from services.common.types import DraftTree, OpenDraft
 from services.drafter.branches import CHOICES, Branches
 from services.drafter.candidates import PROPOSALS, Place
 from services.drafter.comb import MAX_TREE_NODES, Comb, Level
 from services.drafter.counts import TextCounts
+from services.drafter.forms import TextForm
 from services.drafter.protocol import Ask, Proposed
 from services.drafter.stepping import Feed
 
@@ -54,6 +55,8 @@ class ModelSession:
         self._sampling = opening.sampling
         self._count = max(1, min(opening.num_candidates, vocab_size, MAX_TREE_NODES))
         self._counts = TextCounts(opening)
+        self.form: TextForm | None = None
+        """What the output must be, where that is to be followed."""
         self._comb = Comb(advances=opening.mode.exact_match)
         self._drawn = (-1, -1)
         """Epoch and position where the last draft that was drawn starts."""
@@ -67,7 +70,12 @@ class ModelSession:
         if not self._branching:
             self.cache.rollback(min(self.cache.length, length))
         self._comb.rewind(length)
+        self._rewind_readers(length)
+
+    def _rewind_readers(self, length: int) -> None:
         self._counts.rewind(length)
+        if self.form is not None:
+            self.form.rewind(length)
 
     def follow(self, ask: Ask) -> None:
         """Keep of the draft and of KV what is right for the text as it is now."""
@@ -127,7 +135,7 @@ class ModelSession:
         comb = self._comb
         if not comb.levels:
             self._drawn = (ask.epoch, ask.position)
-        row = self._row(ask.position, tuple(comb.trunk), self._counts.of(ask.text))
+        row = self._row(ask.position, tuple(comb.trunk), ask.text)
         if self.branches is not None:
             return [self._weighed(row)]
         key = (ask.epoch, self._drafter_index, ask.position, comb.node)
@@ -137,15 +145,15 @@ class ModelSession:
         """The tokens of branches that are being fed."""
         assert self.branches is not None
         root = ask.committed_length
-        self._counts.rewind(root)
-        counted = self._counts.of(ask.text[:root])
-        start = root - ask.prompt_length
-        return [self._weighed(self._row(start, path, counted)) for path in self.branches.paths()]
+        self._rewind_readers(root)
+        text, start = ask.text[:root], root - ask.prompt_length
+        return [self._weighed(self._row(start, path, text)) for path in self.branches.paths()]
 
-    def _row(self, start: int, path: tuple[int, ...], counted: History | None) -> RowContext:
-        """The row after `path`, which begins at the output's place `start`."""
-        place = start + len(path)
-        return RowContext(self._mode, self._sampling, self._seed, place, counted, path)
+    def _row(self, start: int, path: tuple[int, ...], text: Sequence[int]) -> RowContext:
+        """The row after `text` and `path`, which begins at the output's place `start`."""
+        place, counted = start + len(path), self._counts.of(text)
+        matcher = self.form.of(text) if self.form is not None else None
+        return RowContext(self._mode, self._sampling, self._seed, place, counted, path, matcher)
 
     def _weighed(self, row: RowContext) -> Place:
         return Place(row, min(CHOICES, self.vocab_size), self.vocab_size, weighed=True)

@@ -9,6 +9,7 @@ from typing import Protocol
 from services.common.engine import KVCache
 from services.drafter.candidates import Place
 from services.drafter.comb import Level
+from services.drafter.forms import TextForm
 from services.drafter.protocol import Ask, Proposed
 
 
@@ -42,6 +43,8 @@ class Stepping(Protocol):
     """Ids below it may be proposed."""
     caught_up: bool
     """Its prompt is in KV."""
+    form: TextForm | None
+    """What the output must be, where that is to be followed."""
 
     @property
     def unsent(self) -> Sequence[int]:

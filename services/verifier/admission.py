@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from services.common.engine.structure import Matcher, StructureError, Structures
 from services.common.errors import Overloaded
 from services.common.sampling_checks import complaint
 from services.common.types import (
@@ -41,6 +42,28 @@ def check_open(opening: OpenVerify, limits: Limits) -> None:
     _check_text(opening, limits)
 
 
+def open_matcher(opening: OpenVerify, structures: Structures | None) -> Matcher | None:
+    """What keeps the session's output to its form, behind what is committed; None: nothing.
+
+    Raises Refusal where the form cannot be kept to.
+    """
+    wanted = opening.sampling.response_format
+    if wanted is None:
+        return None
+    if structures is None:
+        raise Refusal(
+            FailureReason.UNSUPPORTED, "sampling.response_format: this verifier keeps to no format"
+        )
+    try:
+        matcher = structures.matcher(wanted)
+    except StructureError as error:
+        raise Refusal(FailureReason.INVALID, f"sampling.response_format: {error}") from error
+    if not matcher.extend(opening.committed):
+        message = "committed: it is no beginning of what sampling.response_format allows"
+        raise Refusal(FailureReason.INVALID, message)
+    return matcher
+
+
 def check_block(block: Verify, window: int, limits: Limits) -> None:
     """Raise Refusal unless the block is a well-formed tree of at most `window` tokens."""
     size = len(block.tree)
@@ -56,6 +79,8 @@ def explain(error: Exception) -> tuple[FailureReason, str]:
             return error.reason, error.message
         case Overloaded():
             return FailureReason.CAPACITY, str(error)
+        case StructureError():
+            return FailureReason.INVALID, f"sampling.response_format: {error}"
     _log.error("a session failed", exc_info=error)
     return FailureReason.INTERNAL, f"verification failed ({type(error).__name__})"
 

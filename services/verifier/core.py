@@ -29,7 +29,14 @@ from services.common.types import (
     VerifyOpened,
     WorkerDescription,
 )
-from services.verifier.admission import Limits, Refusal, check_block, check_open, explain
+from services.verifier.admission import (
+    Limits,
+    Refusal,
+    check_block,
+    check_open,
+    explain,
+    open_matcher,
+)
 from services.verifier.batch import Part, Step, block_part, judged, prompt_part, step_entry
 from services.verifier.description import describe
 from services.verifier.gathering import Gathering
@@ -101,9 +108,10 @@ class VerifierCore:
             return
         self._close(key)
         check_open(opening, self._limits)
+        matcher = open_matcher(opening, self._options.structures)
         reserve = len(opening.prompt) + opening.sampling.max_tokens + opening.window
         cache = self._engine.new_cache(reserve)
-        session = VerifySession(key[0], opening, cache, arrived)
+        session = VerifySession(key[0], opening, cache, arrived, matcher)
         self._sessions[key] = session
         if self._options.lending is not None:
             session.offer = self._options.lending.offer(key[1], cache, session.text)
@@ -318,4 +326,5 @@ class VerifierCore:
 
     def describe(self) -> WorkerDescription:
         """What this worker is."""
-        return describe(self._engine, self._worker_id, self._options.version)
+        structured = self._options.structures is not None
+        return describe(self._engine, self._worker_id, self._options.version, structured)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from services.common.engine import Forwards
-from services.common.types import Role, WorkerDescription
+from services.common.types import RESPONSE_FORMAT, Role, WorkerDescription
 
 CAPABILITIES = ("tree", "coupled", "greedy")
 
 
-def describe(engine: Forwards, worker_id: str, version: str = "") -> WorkerDescription:
-    """The description of a verifier that runs `engine`."""
+def describe(
+    engine: Forwards, worker_id: str, version: str = "", structured: bool = False
+) -> WorkerDescription:
+    """The description of a verifier that runs `engine`.
+
+    `structured`: it serves outputs of a given form.
+    """
     return WorkerDescription(
         worker_id=worker_id,
         role=Role.VERIFIER,
@@ -20,6 +25,6 @@ def describe(engine: Forwards, worker_id: str, version: str = "") -> WorkerDescr
         max_context_length=engine.max_context_length,
         kv_capacity_tokens=engine.kv_tokens_capacity,
         version=version,
-        capabilities=CAPABILITIES,
+        capabilities=(*CAPABILITIES, *((RESPONSE_FORMAT,) if structured else ())),
         dtype=engine.dtype,
     )

@@ -65,13 +65,13 @@ def decide(judged: Sequence[Judged]) -> list[Decision | BrokenLaw]:
 
 def row_contexts(session: VerifySession, task: Task) -> list[RowContext]:
     """How to choose at each row of a block; nodes of one depth share their position."""
-    opening, history = session.opening, session.history
+    opening, history, matcher = session.opening, session.history, session.matcher
     levels = depths(task.tree)
-    drafted = paths(task.tree) if history is not None else [()] * len(levels)
+    by_path = history is not None or matcher is not None
+    drafted = paths(task.tree) if by_path else [()] * len(levels)
+    law, seed = opening.sampling, opening.seed
     return [
-        RowContext(
-            opening.mode, opening.sampling, opening.seed, task.base_len + depth, history, path
-        )
+        RowContext(opening.mode, law, seed, task.base_len + depth, history, path, matcher)
         for depth, path in zip(levels, drafted, strict=True)
     ]
 

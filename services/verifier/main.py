@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.common.core_thread import CoreThread
 from services.common.engine import Engine, Forwards, ModelSpec, pin
 from services.common.engine.lending import Lending
+from services.common.engine.structure import structures_of
 from services.common.errors import StartError
 from services.common.host import Emit, WorkerHost
 from services.common.serving import Served
@@ -57,6 +58,7 @@ def make_host(
         gather_ms=settings.gather_ms,
         version=installed_version(),
         lending=lending,
+        structures=structures_of(engine),
         on_step=tracer.on_step("verifier") if tracer is not None else None,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.common.engine.lending import Lending
+from services.common.engine.structure import Structures
 from services.common.steps import OnStep
 
 
@@ -15,7 +16,8 @@ class VerifierOptions:
     """`max_step_tokens`: rows of one forward; `target_step_ms`: how long a prefill may make it.
 
     `gather_ms`: how long it waits at most for sessions that are about to come back.
-    `lending`: where a drafter in this process finds the K/V of the sessions. `clock`
+    `lending`: where a drafter in this process finds the K/V of the sessions. `structures`
+    compiles response formats; without it none is served. `clock`
     is in seconds and only measures; no decision about a token depends on it.
     """
 
@@ -24,5 +26,6 @@ class VerifierOptions:
     gather_ms: float = 50.0
     version: str = ""
     lending: Lending | None = None
+    structures: Structures | None = None
     clock: Callable[[], float] = time.perf_counter
     on_step: OnStep | None = None

@@ -28,6 +28,7 @@ from torch import Tensor
 from services.common.engine import KVCache, Segment
 from services.common.engine.lending import Ahead, Offer
 from services.common.engine.sampling import History, wants_history
+from services.common.engine.structure import Matcher, StructureError
 from services.common.types import DraftTree, OpenVerify, Verdict, Verify
 from services.verifier.gathering import Habit
 from services.verifier.trees import cut, without_first
@@ -74,7 +75,15 @@ class Task:
 class VerifySession:
     """One session of one link. `opening` is the command that opened it."""
 
-    def __init__(self, link: int, opening: OpenVerify, cache: KVCache, now: float) -> None:
+    def __init__(
+        self,
+        link: int,
+        opening: OpenVerify,
+        cache: KVCache,
+        now: float,
+        matcher: Matcher | None = None,
+    ) -> None:
+        """`matcher` follows what was committed before, where the output has a form."""
         self.key: Key = (link, opening.session)
         self.opening = opening
         self.cache = cache
@@ -86,6 +95,7 @@ class VerifySession:
         """What a drafter in this process may borrow."""
         self.retained: Tensor | None = None
         self.history = _history(opening)
+        self.matcher = matcher
         self.queue: deque[Block] = deque()
         self.served = 0
         """When it was last its turn, among the turns of all sessions."""
@@ -201,6 +211,8 @@ class VerifySession:
         self.cache.rollback(len(self.text) - (final is not None))
         if self.history is not None:
             self.history.extend(emitted)
+        if self.matcher is not None and not self.matcher.extend(emitted):
+            raise StructureError("a token was accepted that the form does not allow")
 
     def lend(self, ahead: Tensor | None) -> None:
         """Leave the logits [L, V] of look-ahead rows behind the text to whoever borrows."""

@@ -29,6 +29,7 @@ from services.common.core_thread import CoreThread
 from services.common.engine import Engine, ModelSpec
 from services.common.engine.lending import Lending
 from services.common.engine.skipping import SkipMask
+from services.common.engine.structure import structures_of
 from services.common.host import Emit, WorkerHost
 from services.common.serving import Dialing, GrpcServer, Served, ServingOptions, serve_worker
 from services.common.telemetry import Telemetry
@@ -135,8 +136,11 @@ async def start_verifier(
     name: str = "v1", arch: str = "llama", serving: ServingOptions | None = None, **options: Any
 ) -> Worker:
     loaded = engine(arch, **options)
+    own = VerifierOptions(structures=structures_of(loaded))
     return await start_worker(
-        lambda emit: VerifierCore(loaded, emit=emit, worker_id=name), loaded.bundle, serving
+        lambda emit: VerifierCore(loaded, emit=emit, worker_id=name, options=own),
+        loaded.bundle,
+        serving,
     )
 
 

@@ -14,12 +14,14 @@ import torch
 from paceline import Generation
 
 from services.common.engine import Engine, ModelSpec
-from services.common.types import ResolvedSampling
+from services.common.engine.bundle import make_bundle
+from services.common.engine.structure import Structures
+from services.common.types import ResolvedSampling, ResponseFormat
 from services.drafter.core import DrafterCore
 from services.drafter.model import ModelDrafter
 from services.drafter.ngram import NgramDrafter
 from tests.integration.cluster import PROMPT, Cluster, Worker, start_worker, target
-from tests.models import tiny_model, tiny_tokenizer
+from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.proof.goodness_of_fit import transform
 from tests.proof.two_token_models import between
 
@@ -44,7 +46,23 @@ def scores_at(logits: np.ndarray, prompt: Sequence[int], output: Sequence[int], 
     scores -= s.frequency_penalty * counts + s.presence_penalty * (counts > 0)
     if len(output) < s.min_tokens:
         scores[list(s.stop_token_ids)] = -np.inf
+    if s.response_format is not None:
+        scores[~allowed_after(output, s.response_format)] = -np.inf
     return scores
+
+
+def allowed_after(output: Sequence[int], wanted: ResponseFormat) -> np.ndarray:
+    """The mask behind an output that is read once from its first token, bool [V]."""
+    matcher = structures().matcher(wanted)
+    assert matcher.extend(output)
+    mask = matcher.mask(())
+    assert mask is not None
+    return mask
+
+
+@cache
+def structures() -> Structures:
+    return Structures(make_bundle(tiny_tokenizer(), target()), VOCAB_SIZE)
 
 
 def law_at(logits: np.ndarray, prompt: Sequence[int], output: Sequence[int], s: Any):

@@ -13,7 +13,7 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.requests import SessionSpec, build_spec, dump_spec, load_spec, parse_defaults
 from orchestrator.requests.checks import shown, to_float32
 from services.common.errors import DataLoss
-from services.common.types import ResolvedSampling, VerifyMode
+from services.common.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
 from tests.orchestrator.request_kit import CONTEXT, MODEL, make, sampled, speculated
 from tests.orchestrator.text_kit import EOS, tokenizer
 
@@ -340,6 +340,29 @@ def test_a_rule_that_a_request_settles_is_the_same_however_it_is_asked_for() -> 
     for params in (pb.SamplingParams(seed=1), pb.SamplingParams(temperature=0.0)):
         auto, coupled = (ruled(rule, sampling=params) for rule in ("AUTO", "COUPLED"))
         assert auto == coupled
+
+
+BEFORE_FORMATS = "d9adba43a1ab47a48a4adf1f4b7cba2c187f04536ae78689dd049cad51df6f48"
+STRUCTURED = replace(MODEL, structured=True)
+
+
+@pytest.mark.parametrize(
+    ("params", "kind", "source"),
+    [
+        ({"json_schema": '{"type": "object"}'}, FormatKind.JSON_SCHEMA, ('{"type": "object"}',)),
+        ({"regex": "[a-z]+"}, FormatKind.REGEX, ("[a-z]+",)),
+        ({"choice": pb.Choice(options=["b", "a"])}, FormatKind.CHOICE, ("b", "a")),
+    ],
+)
+def test_a_response_format_is_kept_as_it_was_given(params, kind, source) -> None:
+    spec = make(STRUCTURED, sampling=pb.SamplingParams(**params))
+    assert spec.sampling.response_format == ResponseFormat(kind, source)
+    assert spec.digest != make(STRUCTURED).digest
+
+
+def test_a_request_without_a_format_has_the_digest_that_it_had_before_there_were_any() -> None:
+    """A retry across an upgrade finds its session."""
+    assert make(STRUCTURED).digest == make().digest == BEFORE_FORMATS
 
 
 def test_a_spec_survives_being_stored() -> None:

@@ -122,10 +122,16 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
         "1025 entries",
         "at most 1024 entries",
     ),
-    # not supported yet
-    (sampled, {"json_schema": "{}"}, "sampling.json_schema", "set", "not supported yet"),
-    (sampled, {"regex": ""}, "sampling.regex", "set", "not supported yet"),
-    (sampled, {"choice": pb.Choice(options=["a"])}, "sampling.choice", "set", "not supported yet"),
+    # where no verifier keeps outputs to a format
+    (sampled, {"json_schema": "{}"}, "sampling.json_schema", "set", "no verifier here keeps"),
+    (sampled, {"regex": "a"}, "sampling.regex", "set", "no verifier here keeps"),
+    (
+        sampled,
+        {"choice": pb.Choice(options=["a"])},
+        "sampling.choice",
+        "set",
+        "no verifier here keeps",
+    ),
     # speculation
     (speculated, {"method": "magic"}, "speculation.method", "magic", "one of: ngram, model"),
     (speculated, {"method": " "}, "speculation.method", " ", "one of: ngram, model"),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.requests import dump_spec, load_spec
 from services.common.errors import DataLoss, StoreError
-from tests.orchestrator.request_kit import sampled
+from tests.orchestrator.request_kit import MODEL, make, sampled
 
 SPEC = sampled(stop=["secret words"], logit_bias={3: 1.5}, logprobs=2, stop_token_ids=[4])
 RECORD = json.loads(dump_spec(SPEC))
@@ -89,7 +91,45 @@ def test_a_record_nested_without_end_is_data_loss() -> None:
 
 def test_what_a_newer_version_wrote_is_for_a_newer_version() -> None:
     with pytest.raises(StoreError, match="newer"):
-        load_spec(changed(("version",), 2), ())
+        load_spec(changed(("version",), 3), ())
+
+
+FORMED = make(
+    replace(MODEL, structured=True),
+    sampling=pb.SamplingParams(choice=pb.Choice(options=["a", "b"])),
+)
+
+
+def test_a_response_format_survives_being_stored() -> None:
+    assert load_spec(dump_spec(FORMED), FORMED.prompt) == FORMED
+
+
+def test_a_version_without_response_formats_is_told_that_it_is_too_old() -> None:
+    """Only by a record that has one: all others it reads as before."""
+    assert json.loads(dump_spec(FORMED))["version"] == 2
+    assert RECORD["version"] == 1
+    assert "response_format" not in RECORD["sampling"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "a",
+        {},
+        {"kind": "poem", "source": ["a"]},
+        {"kind": "regex", "source": []},
+        {"kind": "regex", "source": ["a", "b"]},
+        {"kind": "regex", "source": [7]},
+        {"kind": "regex", "source": [""]},
+        {"kind": "choice", "source": ["a"] * 2000},
+        {"kind": "json_schema", "source": ["x" * 70_000]},
+    ],
+)
+def test_a_format_that_no_request_can_ask_for_is_data_loss(broken) -> None:
+    record = json.loads(dump_spec(FORMED))
+    record["sampling"]["response_format"] = broken
+    with pytest.raises(DataLoss):
+        load_spec(json.dumps(record).encode(), FORMED.prompt)
 
 
 @given(st.integers(0, len(dump_spec(SPEC)) - 1))

@@ -32,6 +32,15 @@ def trees(draw):
     )
 
 
+formats = st.builds(
+    t.ResponseFormat,
+    st.sampled_from([t.FormatKind.JSON_SCHEMA, t.FormatKind.REGEX]),
+    st.tuples(texts),
+) | st.builds(
+    t.ResponseFormat,
+    st.just(t.FormatKind.CHOICE),
+    st.lists(texts, min_size=1, max_size=3).map(tuple),
+)
 sampling = st.builds(
     t.ResolvedSampling,
     temperature=f32,
@@ -46,6 +55,7 @@ sampling = st.builds(
     stop_token_ids=ids,
     logit_bias=st.dictionaries(u32, f32, max_size=4).map(lambda d: tuple(sorted(d.items()))),
     logprobs=st.none() | u32,
+    response_format=st.none() | formats,
 )
 descriptions = st.builds(
     t.WorkerDescription,

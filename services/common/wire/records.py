@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 from google.protobuf.message import Message
 from paceline.v1 import types_pb2 as pb
@@ -14,10 +14,12 @@ from services.common.types import (
     DraftTree,
     Draining,
     FailureReason,
+    FormatKind,
     LinkHello,
     Progress,
     Proposal,
     ResolvedSampling,
+    ResponseFormat,
     Role,
     SessionFailed,
     SparseRow,
@@ -94,6 +96,7 @@ def encode_sampling(sampling: ResolvedSampling) -> pb.ResolvedSampling:
         stop_token_ids=sampling.stop_token_ids,
         logit_bias=dict(sampling.logit_bias),
         logprobs=sampling.logprobs,
+        response_format=_encode_format(sampling.response_format),
     )
 
 
@@ -112,7 +115,33 @@ def decode_sampling(message: pb.ResolvedSampling) -> ResolvedSampling:
         stop_token_ids=tuple(message.stop_token_ids),
         logit_bias=tuple(sorted(message.logit_bias.items())),
         logprobs=message.logprobs if message.HasField("logprobs") else None,
+        response_format=_decode_format(message),
     )
+
+
+def _encode_format(wanted: ResponseFormat | None) -> pb.ResponseFormat | None:
+    if wanted is None:
+        return None
+    match wanted.kind:
+        case FormatKind.JSON_SCHEMA:
+            return pb.ResponseFormat(json_schema=wanted.source[0])
+        case FormatKind.REGEX:
+            return pb.ResponseFormat(regex=wanted.source[0])
+        case FormatKind.CHOICE:
+            return pb.ResponseFormat(choice=pb.ResponseFormat.Options(options=wanted.source))
+        case _:
+            assert_never(wanted.kind)
+
+
+def _decode_format(message: pb.ResolvedSampling) -> ResponseFormat | None:
+    if not message.HasField("response_format"):
+        return None
+    told = message.response_format
+    kind = told.WhichOneof("format")
+    if kind is None:
+        raise ProtocolError("sampling.response_format: of no kind that is known here")
+    source = told.choice.options if kind == "choice" else [getattr(told, kind)]
+    return ResponseFormat(FormatKind(kind), tuple(source))
 
 
 def encode_row(row: SparseRow) -> pb.SparseRow:

@@ -1,4 +1,4 @@
-"""logit_bias, penalties and min_tokens: edits of a few scores per row, before any law.
+"""logit_bias, penalties, min_tokens and grammar masks: edits of scores, before any law.
 
 All rows are edited together, on the device where the logits lie. Token ids
 without a column (a smaller draft model, a part of a head) are ignored.
@@ -28,14 +28,23 @@ def adjusted(logits: Tensor, rows: Sequence[RowContext], head: Head) -> Tensor:
     """
     biased = [i for i, row in enumerate(rows) if row.sampling.logit_bias]
     penalised = [i for i, row in enumerate(rows) if wants_history(row.sampling)]
-    unfinished = [i for i, row in enumerate(rows) if row.position < row.sampling.min_tokens]
-    if not (biased or penalised or unfinished):
+    unfinished = [i for i, row in enumerate(rows) if _unfinished(row)]
+    constrained = [i for i, row in enumerate(rows) if row.matcher is not None]
+    if not (biased or penalised or unfinished or constrained):
         return logits
     scores = logits.clone(memory_format=torch.contiguous_format)
     _add_bias(scores, rows, biased, head)
     _penalise(scores, rows, penalised, head)
     _forbid_stops(scores, rows, unfinished, head)
+    _constrain(scores, rows, constrained, head)
     return scores
+
+
+def _unfinished(row: RowContext) -> bool:
+    """Whether stops are masked: not where a finished form allows nothing else."""
+    if row.position >= row.sampling.min_tokens:
+        return False
+    return row.matcher is None or not row.matcher.must_end(row.path)
 
 
 def _add_bias(scores: Tensor, rows: Sequence[RowContext], which: Sequence[int], head: Head) -> None:
@@ -82,6 +91,19 @@ def _forbid_stops(
     places = [_stops(rows[i].sampling.stop_token_ids, head) + i * len(head) for i in which]
     if places:
         scores.view(-1)[_on(scores, np.concatenate(places))] = -torch.inf
+
+
+def _constrain(
+    scores: Tensor, rows: Sequence[RowContext], which: Sequence[int], head: Head
+) -> None:
+    """Leave the tokens that the form allows; a row behind a token it forbids stays as it is."""
+    for i in which:
+        matcher = rows[i].matcher
+        assert matcher is not None
+        allowed = matcher.mask(rows[i].path)
+        if allowed is not None:
+            own = torch.from_numpy(allowed).to(scores.device)[head.ids(scores.device)]
+            scores[i].masked_fill_(~own, -torch.inf)
 
 
 @lru_cache(maxsize=64)

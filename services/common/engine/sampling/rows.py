@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.common.engine.sampling.history import History
+from services.common.engine.structure import Matcher
 from services.common.types import ResolvedSampling, VerifyMode
 
 NO_CHOICE = -1
@@ -19,7 +20,8 @@ class RowContext:
 
     `history` is the text (prompt and output) up to where `path` starts, and may
     be left out without penalties; `path` holds the draft tokens between that
-    text and this row. Rows of one tree share a history.
+    text and this row. `matcher` follows the same output, where it has to be of a
+    given form. Rows of one tree share history and matcher.
     """
 
     mode: VerifyMode
@@ -28,6 +30,7 @@ class RowContext:
     position: int
     history: History | None = None
     path: tuple[int, ...] = ()
+    matcher: Matcher | None = None
 
     @property
     def warping(self) -> ResolvedSampling:

@@ -1,0 +1,89 @@
+"""What an output may be made to be: JSON of a schema, a match of a regular expression, a choice.
+
+Grammars are llguidance's. No model and no tokenizer is needed to tell whether one
+can be used; which tokens it allows is `services.common.engine.structure`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, assert_never
+
+from llguidance import LLMatcher, LLParserLimits
+
+from services.common.types import FormatKind, ResponseFormat
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+MOST_CHARACTERS = {
+    FormatKind.JSON_SCHEMA: 64 * 1024,
+    FormatKind.REGEX: 4 * 1024,
+    FormatKind.CHOICE: 16 * 1024,
+}
+"""Most characters of a format; of a choice, of all its options together."""
+
+MOST_OPTIONS = 1024
+
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=400_000,
+    step_lexer_fuel=200_000,
+    step_max_items=20_000,
+    max_lexer_states=50_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+"""What compiling and following a grammar may cost; without texts of it in messages."""
+
+# Room to indent; a small model left alone may never stop to. A schema's own
+# "x-guidance" goes before.
+_JSON: JsonCompileOptions = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
+
+_LONGEST_REASON = 200
+
+
+def grammar(wanted: ResponseFormat) -> str:
+    """The format as a grammar of llguidance. Raises ValueError for JSON that is no schema."""
+    match wanted.kind:
+        case FormatKind.JSON_SCHEMA:
+            return LLMatcher.grammar_from_json_schema(_schema(wanted.source[0]), _JSON)
+        case FormatKind.REGEX:
+            return LLMatcher.grammar_from_regex(wanted.source[0])
+        case FormatKind.CHOICE:
+            options = " | ".join(json.dumps(option) for option in wanted.source)
+            return LLMatcher.grammar_from_lark(f"start: {options}\n")
+        case _:
+            assert_never(wanted.kind)
+
+
+def problem(wanted: ResponseFormat) -> str:
+    """Why the format cannot be used, in one line; empty if it can."""
+    size, most = sum(map(len, wanted.source)), MOST_CHARACTERS[wanted.kind]
+    if size > most:
+        return f"{size} characters, more than {most}"
+    if len(wanted.source) > MOST_OPTIONS:
+        return f"{len(wanted.source)} options, more than {MOST_OPTIONS}"
+    if not (wanted.source and all(wanted.source)):
+        return "empty"
+    try:
+        compiled = grammar(wanted)
+    except ValueError as error:
+        return _line(error)
+    found, messages = LLMatcher.validate_grammar_with_warnings(compiled, limits=LIMITS)
+    return _line(*messages) if found else ""
+
+
+def _schema(text: str) -> str:
+    """The schema, if it is one: a JSON object, or true or false."""
+    try:
+        schema = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(schema, dict | bool):
+        raise ValueError("a JSON schema is an object")
+    return json.dumps(schema)
+
+
+def _line(*messages: object) -> str:
+    text = " ".join(" ".join(map(str, messages)).split())
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"

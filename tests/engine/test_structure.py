@@ -1,0 +1,230 @@
+"""Masks of response formats: against every text that is allowed, and in any order of moves."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.engine.bundle import make_bundle
+from services.common.engine.structure import KEPT_GRAMMARS, StructureError, Structures
+from services.common.formats import MOST_CHARACTERS, problem
+from services.common.types import FormatKind, ResponseFormat
+from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
+
+OPTIONS = ("the drafter", "the drafters", "the target", "a", "élan", 'a "quote"\n', "0")
+ANSWER = {
+    "x-guidance": {"whitespace_pattern": " ?"},
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "count": {"type": "integer", "minimum": 0, "maximum": 99},
+        "kind": {"enum": ["model", "ngram"]},
+    },
+    "required": ["name", "count", "kind"],
+    "additionalProperties": False,
+}
+
+
+def choice(*options: str) -> ResponseFormat:
+    return ResponseFormat(FormatKind.CHOICE, options)
+
+
+def regex(expression: str) -> ResponseFormat:
+    return ResponseFormat(FormatKind.REGEX, (expression,))
+
+
+def schema(value: object) -> ResponseFormat:
+    return ResponseFormat(FormatKind.JSON_SCHEMA, (json.dumps(value),))
+
+
+@pytest.fixture(scope="module")
+def structures() -> Structures:
+    return Structures(make_bundle(tiny_tokenizer(), tiny_model("llama")), VOCAB_SIZE)
+
+
+@pytest.fixture(scope="module")
+def pieces() -> list[bytes | None]:
+    """The bytes of every token of byte-level BPE (Radford et al., 2019); None of special ones."""
+    signs = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in signs]
+    back = {chr(byte): byte for byte in signs}
+    back |= {chr(256 + place): byte for place, byte in enumerate(others)}
+    names = tiny_tokenizer().convert_ids_to_tokens(range(VOCAB_SIZE))
+    special = set(tiny_tokenizer().all_special_ids)
+    return [
+        None if i in special or name is None else bytes(back[sign] for sign in name)
+        for i, name in enumerate(names)
+    ]
+
+
+def allowed_by(options, text: bytes, pieces) -> set[int]:
+    """What may follow `text` if the whole is to be one of the options."""
+    wanted = [option.encode() for option in options]
+    tokens = {
+        token
+        for token, piece in enumerate(pieces)
+        if piece and any(option.startswith(text + piece) for option in wanted)
+    }
+    return tokens | ({EOS_ID} if text in wanted else set())
+
+
+def is_open(options, text: bytes) -> bool:
+    """Whether what follows `text` may begin in more than one way."""
+    wanted = [option.encode() for option in options]
+    return len({option[len(text) :][:1] for option in wanted if option.startswith(text)}) > 1
+
+
+def ids(mask) -> set[int]:
+    return set(mask.nonzero()[0].tolist())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_choice_allows_just_what_leads_to_an_option(structures, pieces, seed):
+    rng, matcher = random.Random(seed), structures.matcher(choice(*OPTIONS))
+    text, output = b"", []
+    while True:
+        mask, allowed = ids(matcher.mask(())), allowed_by(OPTIONS, text, pieces)
+        # What is bound to come is written as the tokenizer would write it.
+        assert mask == allowed if is_open(OPTIONS, text) else mask and mask <= allowed
+        token = rng.choice(sorted(mask))
+        output.append(token)
+        assert matcher.extend([token])
+        if token == EOS_ID:
+            break
+        text += pieces[token]
+    assert text.decode() in OPTIONS
+    assert matcher.length == len(output)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_masks_do_not_depend_on_the_moves_that_led_to_them(structures, data):
+    """Draft paths that are walked, kept in part and taken back leave no trace."""
+    wanted, matcher, output = regex(r"(ab|ba)*c[0-9]{2,4}"), None, []
+    matcher = structures.matcher(wanted)
+    for _ in range(data.draw(st.integers(1, 8))):
+        path: list[int] = []
+        for _ in range(data.draw(st.integers(0, 4))):
+            mask = matcher.mask(path)
+            if mask is None:
+                break
+            likely = sorted(ids(mask)) if data.draw(st.booleans()) else list(range(VOCAB_SIZE))
+            path.append(data.draw(st.sampled_from(likely)))
+        fresh = structures.matcher(wanted)
+        assert fresh.extend(output)
+        mine, other = matcher.mask(path), fresh.mask(path)
+        assert (mine is None) == (other is None)
+        assert mine is None or (mine == other).all()
+        if mine is not None and data.draw(st.booleans()):
+            kept = path[: data.draw(st.integers(0, len(path)))]
+            assert matcher.extend(kept)
+            output += kept
+        elif output and data.draw(st.booleans()):
+            output = output[: data.draw(st.integers(0, len(output)))]
+            matcher.rewind(len(output))
+
+
+def test_a_path_that_is_not_allowed_has_no_mask_and_changes_nothing(structures):
+    matcher = structures.matcher(choice("yes", "no"))
+    before = ids(matcher.mask(()))
+    forbidden = next(token for token in range(3, VOCAB_SIZE) if token not in before)
+    assert matcher.mask((forbidden,)) is None
+    assert matcher.mask((forbidden, forbidden)) is None
+    assert not matcher.extend([forbidden])
+    assert matcher.length == 0
+    assert ids(matcher.mask(())) == before
+
+
+def test_the_end_comes_when_nothing_else_can(structures, pieces):
+    matcher = structures.matcher(regex("a"))
+    [letter] = ids(matcher.mask(()))
+    assert pieces[letter] == b"a"
+    assert not matcher.must_end(())
+    assert matcher.must_end((letter,))
+    assert ids(matcher.mask((letter,))) == {EOS_ID}
+
+
+def test_behind_the_end_anything_goes_and_can_be_taken_back(structures):
+    matcher = structures.matcher(regex("a"))
+    [letter] = ids(matcher.mask(()))
+    assert matcher.mask((letter, EOS_ID)) is None
+    assert matcher.mask((letter, EOS_ID, 7)) is None
+    assert matcher.extend([letter, EOS_ID, 7, 8])
+    assert matcher.mask(()) is None
+    matcher.rewind(1)
+    assert ids(matcher.mask(())) == {EOS_ID}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_drawn_under_a_schema_is_json_of_that_schema(structures, seed):
+    rng, matcher, output = random.Random(seed), structures.matcher(schema(ANSWER)), []
+    while not (output and output[-1] == EOS_ID):
+        output.append(rng.choice(sorted(ids(matcher.mask(())))))
+        assert matcher.extend(output[-1:])
+    found = json.loads(tiny_tokenizer().decode(output[:-1]))
+    assert set(found) == {"name", "count", "kind"}
+    assert len(found["name"]) <= 8
+    assert found["kind"] in ("model", "ngram")
+    assert 0 <= found["count"] <= 99
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (ResponseFormat(FormatKind.JSON_SCHEMA, ("{",)), "line 1"),
+        (ResponseFormat(FormatKind.JSON_SCHEMA, ("[]",)), "an object"),
+        (ResponseFormat(FormatKind.JSON_SCHEMA, ("",)), "empty"),
+        (schema({"type": "secretive"}), "type"),
+        (schema({"$ref": "#/nowhere"}), "nowhere"),
+        (regex("(a"), "regex"),
+        (regex(""), "empty"),
+        (regex("a" * (MOST_CHARACTERS[FormatKind.REGEX] + 1)), "more than"),
+        (schema({"enum": ["x" * MOST_CHARACTERS[FormatKind.JSON_SCHEMA]]}), "more than"),
+        (choice(), "empty"),
+        (choice("a", ""), "empty"),
+        (choice(*map(str, range(2000))), "options, more than"),
+    ],
+)
+def test_a_format_that_cannot_be_used_is_refused_with_the_reason(structures, wanted, why):
+    told = problem(wanted)
+    assert told
+    assert why in told
+    assert "\n" not in told
+    if why not in ("empty", "more than", "options, more than"):
+        with pytest.raises(StructureError):
+            structures.matcher(wanted)
+
+
+@pytest.mark.parametrize("wanted", [schema(ANSWER), schema({}), regex("[a-z]+"), choice("a", "b")])
+def test_a_format_that_can_be_used_has_no_problem(wanted):
+    assert problem(wanted) == ""
+
+
+def test_whitespace_between_the_parts_of_json_has_an_end(structures, pieces):
+    matcher, blanks = structures.matcher(schema({"type": "object"})), 0
+    [brace] = [token for token, piece in enumerate(pieces) if piece == b"{"]
+    [blank] = [token for token, piece in enumerate(pieces) if piece == b" "]
+    assert matcher.extend([brace])
+    while blank in ids(matcher.mask(())):
+        assert matcher.extend([blank])
+        blanks += 1
+    assert 8 < blanks < 80
+
+
+def test_what_a_worker_says_of_a_format_quotes_nothing(structures):
+    secret = "hunter2"
+    for wanted in (schema({"properties": {secret: {"type": secret}}}), regex(f"({secret}")):
+        with pytest.raises(StructureError) as raised:
+            structures.matcher(wanted)
+        assert secret not in str(raised.value)
+        assert raised.value.__cause__ is None
+
+
+def test_only_the_last_formats_stay_compiled(structures):
+    for number in range(KEPT_GRAMMARS + 8):
+        structures.matcher(choice(f"option {number}"))
+    assert len(structures._compiled) == KEPT_GRAMMARS

@@ -1,0 +1,183 @@
+"""Outputs of a given form under every rule: their law, and whether they have the form."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from paceline import InvalidArgument
+
+from services.common.engine.noise import exponentials
+from services.common.types import FormatKind, ResolvedSampling, ResponseFormat
+from tests.integration.cluster import PROMPT, cluster, start_verifier
+from tests.integration.plain_reckoning import (
+    generate,
+    laws_along,
+    logits_along,
+    places,
+    prompt_ids,
+    rules_of,
+    scores_at,
+    start_near_drafter,
+)
+from tests.models import VOCAB_SIZE
+from tests.proof.goodness_of_fit import ALARM, uniform
+
+ANSWER = json.dumps(
+    {
+        "x-guidance": {"whitespace_pattern": " ?"},
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 6},
+            "count": {"type": "integer", "minimum": 0, "maximum": 99},
+            "kind": {"enum": ["model", "ngram"]},
+        },
+        "required": ["name", "count", "kind"],
+        "additionalProperties": False,
+    }
+)
+FORMATS: dict[str, dict[str, Any]] = {
+    "json_schema": {"json_schema": ANSWER},
+    "regex": {"regex": r"([a-f]{2,9} ?){2,12}[.!]"},
+    "choice": {"choice": ["the drafter", "the drafters", "the target", "a"]},
+}
+RULES = ("coupled", "standard", "block")
+MOST = 64
+
+
+def form_of(name: str) -> ResponseFormat:
+    [(kind, given)] = FORMATS[name].items()
+    return ResponseFormat(FormatKind(kind), tuple(given) if name == "choice" else (given,))
+
+
+def resolved(name: str, **more: Any) -> ResolvedSampling:
+    return ResolvedSampling(response_format=form_of(name), **more)
+
+
+async def ask(running: Any, seed: int | None, name: str, **more: Any) -> Any:
+    return await generate(running, seed, ignore_eos=False, max_tokens=MOST, **FORMATS[name] | more)
+
+
+def is_an_answer(text: str) -> bool:
+    found = json.loads(text)
+    return (
+        list(found) == ["name", "count", "kind"]
+        and len(found["name"]) <= 6
+        and 0 <= found["count"] <= 99
+        and found["kind"] in ("model", "ngram")
+    )
+
+
+@pytest.mark.parametrize("rule", RULES)
+async def test_every_format_leaves_the_law_of_plain_constrained_decoding(rule):
+    """Each position's token under the target's law there, masked from the text alone."""
+    way = {"rejection_sample_method": rule, "num_speculative_tokens": 5, "method": "model"}
+    drafters = [await start_near_drafter()]
+    async with cluster([await start_verifier()], drafters, fallback=False, pacing="fixed") as live:
+        runs = {
+            name: await asyncio.gather(*(ask(live, seed, name, **way) for seed in range(12)))
+            for name in FORMATS
+        }
+    for name, own in runs.items():
+        assert all(rules_of(run) == {rule} for run in own)
+        outputs = [list(run.token_ids) for run in own]
+        for output in outputs:
+            law = laws_along(prompt_ids(), output, resolved(name))
+            assert law[range(len(output)), output].min() > 0, f"{name}: a token that is forbidden"
+        assert uniform(places(outputs, resolved(name)), slices=6) > ALARM, name
+    drafted = [run.speculation for own in runs.values() for run in own]
+    assert sum(one.num_accepted_draft_tokens for one in drafted) > 0
+    assert sum(one.num_draft_tokens - one.num_accepted_draft_tokens for one in drafted) > 0
+
+
+async def test_a_law_without_the_mask_is_told_apart():
+    """The test above can fail: constrained texts, held against the law without the format."""
+    async with cluster([await start_verifier()], []) as live:
+        runs = await asyncio.gather(*(ask(live, seed, "regex") for seed in range(12)))
+    outputs = [list(run.token_ids) for run in runs]
+    assert uniform(places(outputs, ResolvedSampling()), slices=6) < ALARM
+
+
+@pytest.mark.parametrize("name", FORMATS)
+async def test_a_coupled_text_of_a_form_is_the_same_whoever_drafts(name):
+    ways: list[dict[str, Any]] = [
+        {"disable_speculative_decoding": True},
+        {"method": "model"},
+        {"method": "ngram"},
+        {"method": "model", "num_candidates": 3},
+        {"method": "ngram,model"},
+    ]
+    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
+        runs = [await ask(live, 5, name, **way) for way in ways]
+    assert len({run.token_ids for run in runs}) == 1
+    output = list(runs[0].token_ids)
+    laws = laws_along(prompt_ids(), output, resolved(name))
+    with np.errstate(divide="ignore"):
+        for position, (law, token) in enumerate(zip(laws, output, strict=True)):
+            race = np.log(law) - np.log(exponentials(5, position, VOCAB_SIZE).double().numpy())
+            assert race.max() - race[token] < 1e-3
+
+
+@pytest.mark.parametrize("name", FORMATS)
+async def test_a_greedy_text_of_a_form_is_the_best_that_is_allowed(name):
+    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
+        run = await ask(live, None, name, temperature=0.0)
+    output, prompt, sampling = list(run.token_ids), prompt_ids(), resolved(name)
+    for at, row in enumerate(logits_along(prompt, output)):
+        scores = scores_at(row, prompt, output[:at], sampling)
+        assert scores.max() - scores[output[at]] < 1e-3
+
+
+@pytest.mark.parametrize("rule", RULES)
+async def test_all_of_a_hundred_answers_are_json_of_the_schema(rule):
+    way = {"rejection_sample_method": rule}
+    drafters = [await start_near_drafter()]
+    async with cluster([await start_verifier()], drafters, fallback=False) as live:
+        runs = await asyncio.gather(*(ask(live, None, "json_schema", **way) for _ in range(100)))
+    assert {str(run.finish_reason) for run in runs} == {"stop"}
+    assert all(is_an_answer(run.text) for run in runs)
+
+
+async def test_a_minimum_of_tokens_ends_where_the_form_does():
+    async with cluster([await start_verifier()], []) as live:
+        run = await ask(live, 3, "choice", min_tokens=40)
+    assert run.text in FORMATS["choice"]["choice"]
+
+
+async def test_a_session_whose_verifier_dies_goes_on_in_its_form():
+    """The form is followed anew through what is committed."""
+    verifiers = [await start_verifier("v1"), await start_verifier("v2")]
+    async with cluster(verifiers, [await start_near_drafter()]) as live:
+        whole = await ask(live, 5, "json_schema")
+        seen: list[int] = []
+        async for event in live.client.generate(
+            PROMPT, seed=5, temperature=1.0, max_tokens=MOST, json_schema=ANSWER
+        ):
+            seen += getattr(event, "token_ids", ())
+            if len(seen) > 5 and not any(worker.task.done() for worker in verifiers):
+                busy = next(w for w in verifiers if w.host.progress().sessions)
+                await busy.kill()
+    assert seen == list(whole.token_ids)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"json_schema": "{"}, "sampling.json_schema"),
+        ({"json_schema": "[1]"}, "sampling.json_schema"),
+        ({"json_schema": '{"type": "secretive"}'}, "sampling.json_schema"),
+        ({"json_schema": json.dumps({"enum": ["x" * 70_000]})}, "sampling.json_schema"),
+        ({"regex": "(a"}, "sampling.regex"),
+        ({"choice": ["a", ""]}, "sampling.choice"),
+        ({"regex": "a", "ignore_eos": True}, "sampling.ignore_eos"),
+    ],
+)
+async def test_a_format_that_cannot_be_kept_to_is_refused_by_its_name(options, field):
+    async with cluster([await start_verifier()], []) as live:
+        with pytest.raises(InvalidArgument) as refused:
+            await live.client.generate(PROMPT, max_tokens=8, **options)
+        assert field in str(refused.value)
+        assert live.inference.active_sessions == 0
