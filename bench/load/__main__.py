@@ -29,7 +29,10 @@ def _parser() -> argparse.ArgumentParser:
     made = measuring_parser(__doc__)
     made.add_argument("--sessions", type=_list(int), default=[1, 64], help="at once, e.g. 1,64")
     made.add_argument(
-        "--sampling", type=_list(float), default=[1.0, 0.1], help="shares of sessions traced"
+        "--sampling",
+        type=_list(float),
+        default=[1.0, 0.1],
+        help="shares of sessions traced; 0: no trace is exported at all",
     )
     made.add_argument("--seconds", type=float, default=6.0, help="measured time of a case")
     made.add_argument("--tokens", type=int, default=256, help="length of every session")
@@ -94,12 +97,16 @@ def _show(report: dict[str, Any]) -> str:
     for row in report["cases"]:
         turn = " / ".join(str(row[f"verify_{part}_us"]) for part in ("p50", "p95", "p99"))
         lines.append(
-            f"{row['checkout']:<9} {row['sessions']:>8} {row['sampling']:>7.0%} "
+            f"{row['checkout']:<9} {row['sessions']:>8} {_share(row['sampling']):>7} "
             f"{row['cpu_ms_per_round']:>13.3f} {row['quiet_cpu_ms_per_round']:>6.3f} "
             f"{row['loop_ms_per_round']:>11.3f} "
             f"{row['rounds_per_s']:>9.0f} {row['rounds_per_cpu_s']:>10.0f}  {turn}"
         )
     return "\n".join(lines)
+
+
+def _share(sampling: float) -> str:
+    return f"{sampling * 100:g}%" if sampling else "off"
 
 
 if __name__ == "__main__":
