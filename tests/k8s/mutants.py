@@ -1,0 +1,163 @@
+"""One thing broken at a time, and the check that must find it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.k8s.cluster import Cluster, Workload
+
+
+def orchestrator(cluster: Cluster) -> Workload:
+    return cluster.workload("orchestrator")
+
+
+def verifier(cluster: Cluster) -> Workload:
+    return cluster.workload("verifier")
+
+
+def drafter(cluster: Cluster) -> Workload:
+    return cluster.workload("drafter")
+
+
+def config(cluster: Cluster, name: str) -> Any:
+    return cluster.get("ConfigMap", name)["data"]
+
+
+def policy(cluster: Cluster, name: str) -> Any:
+    return cluster.get("NetworkPolicy", name)["spec"]
+
+
+def remove(cluster: Cluster, kind: str, name: str) -> None:
+    cluster.manifests.remove(cluster.get(kind, name))
+
+
+OF_DEVELOPMENT = [
+    ("selectors", lambda c: verifier(c).labels.update({"app.kubernetes.io/component": "other"})),
+    ("selectors", lambda c: c.get("Service", "redis")["spec"].update(selector={"app": "none"})),
+    (
+        "service_ports",
+        lambda c: c.get("Service", "drafter")["spec"]["ports"][0].update(targetPort="x"),
+    ),
+    ("probes", lambda c: verifier(c).container["livenessProbe"]["grpc"].update(port=50062)),
+    (
+        "probes",
+        lambda c: verifier(c).container["livenessProbe"]["grpc"].update(service="readiness"),
+    ),
+    ("probes", lambda c: drafter(c).container.pop("startupProbe")),
+    (
+        "probes",
+        lambda c: c.workload("redis").container["livenessProbe"]["tcpSocket"].update(port="x"),
+    ),
+    ("disruption_budgets", lambda c: remove(c, "PodDisruptionBudget", "verifier")),
+    (
+        "disruption_budgets",
+        lambda c: c.get("PodDisruptionBudget", "verifier")["spec"].update(minAvailable=1),
+    ),
+    (
+        "disruption_budgets",
+        lambda c: c.get("PodDisruptionBudget", "drafter")["spec"]["selector"].update(
+            matchLabels={}
+        ),
+    ),
+    (
+        "disruption_budgets",
+        lambda c: c.get("PodDisruptionBudget", "drafter")["spec"].pop("unhealthyPodEvictionPolicy"),
+    ),
+    ("replicas", lambda c: drafter(c).spec.pop("replicas")),
+    ("references", lambda c: remove(c, "Secret", "redis")),
+    ("references", lambda c: remove(c, "ServiceAccount", "verifier")),
+    ("references", lambda c: c.get("Secret", "redis")["data"].pop("url")),
+    (
+        "references",
+        lambda c: verifier(c).pod["volumes"].append({"name": "x", "configMap": {"name": "x"}}),
+    ),
+    ("namespaces_and_labels", lambda c: c.get("Service", "redis")["metadata"].pop("namespace")),
+    ("namespaces_and_labels", lambda c: verifier(c).labels.pop("app.kubernetes.io/part-of")),
+    ("flows", lambda c: policy(c, "orchestrator")["egress"].pop()),
+    ("flows", lambda c: policy(c, "drafter")["ingress"][0]["ports"][0].update(port=50052)),
+    ("flows", lambda c: policy(c, "redis")["ingress"].clear()),
+    ("flows", lambda c: policy(c, "paceline")["ingress"].clear()),
+    ("flows", lambda c: policy(c, "dns")["egress"].clear()),
+    ("walls", lambda c: remove(c, "NetworkPolicy", "default-deny")),
+    ("walls", lambda c: policy(c, "verifier")["ingress"][0].pop("from")),
+    ("walls", lambda c: policy(c, "orchestrator")["ingress"][0].pop("from")),
+    ("walls", lambda c: policy(c, "paceline")["egress"].append({})),
+    ("restricted", lambda c: verifier(c).pod["securityContext"].pop("runAsUser")),
+    ("restricted", lambda c: verifier(c).pod["securityContext"].pop("seccompProfile")),
+    ("restricted", lambda c: verifier(c).pod.pop("automountServiceAccountToken")),
+    ("restricted", lambda c: verifier(c).pod.pop("enableServiceLinks")),
+    ("restricted", lambda c: verifier(c).pod.update(hostNetwork=True)),
+    (
+        "restricted",
+        lambda c: verifier(c).pod["volumes"].append({"name": "x", "hostPath": {"path": "/"}}),
+    ),
+    (
+        "restricted",
+        lambda c: verifier(c).container["securityContext"].pop("readOnlyRootFilesystem"),
+    ),
+    (
+        "restricted",
+        lambda c: verifier(c).container["securityContext"].pop("allowPrivilegeEscalation"),
+    ),
+    ("restricted", lambda c: verifier(c).container["securityContext"].pop("capabilities")),
+    ("restricted", lambda c: c.of("Namespace")[0]["metadata"]["labels"].clear()),
+    ("images", lambda c: verifier(c).container.update(image="paceline-models:latest")),
+    ("images", lambda c: verifier(c).container.update(image="paceline-models")),
+    ("images", lambda c: verifier(c).container.update(image="registry.example.com:5000/paceline")),
+    ("resources", lambda c: orchestrator(c).container["resources"]["limits"].update(cpu="1")),
+    ("resources", lambda c: verifier(c).container["resources"]["limits"].update(memory="9Gi")),
+    ("resources", lambda c: verifier(c).container["resources"].pop("limits")),
+    ("leaving", lambda c: config(c, "orchestrator-settings").update(PACELINE_GRACE="55")),
+    ("leaving", lambda c: config(c, "verifier-settings").pop("PACELINE_GRACE")),
+    ("leaving", lambda c: verifier(c).container.pop("lifecycle")),
+    ("rolling", lambda c: verifier(c).spec["strategy"]["rollingUpdate"].update(maxSurge=1)),
+    ("placement", lambda c: orchestrator(c).pod.pop("topologySpreadConstraints")),
+    (
+        "placement",
+        lambda c: (
+            orchestrator(c)
+            .pod["topologySpreadConstraints"][0]["labelSelector"]
+            .update(matchLabels={"app": "none"})
+        ),
+    ),
+    ("devices", lambda c: config(c, "verifier-settings").update(PACELINE_DEVICE="cuda")),
+    ("known", lambda c: config(c, "settings").update(PACELINE_TARGET="m")),
+    ("known", lambda c: config(c, "settings").update(PACELINE_HEALTHPORT="1")),
+    ("known", lambda c: config(c, "verifier-settings").update(PACELINE_DTYPE="float8")),
+    ("known", lambda c: config(c, "verifier-settings").pop("PACELINE_TARGET")),
+    ("known", lambda c: config(c, "settings").update(PACLINE_HOST="1")),
+    ("known", lambda c: verifier(c).container["env"].pop(1)),
+    ("ports", lambda c: config(c, "settings").update(PACELINE_HEALTH_PORT="50062")),
+    ("ports", lambda c: config(c, "settings").pop("PACELINE_METRICS_HOST")),
+    ("ports", lambda c: config(c, "verifier-settings").update(PACELINE_PORT="50053")),
+    ("ports", lambda c: verifier(c).container["env"].pop(2)),
+    ("ports", lambda c: drafter(c).container["env"].pop(0) and drafter(c).container["env"].pop()),
+    ("traces", lambda c: remove(c, "Service", "otel-collector")),
+    ("methods", lambda c: config(c, "orchestrator-settings").update(PACELINE_METHOD="graph")),
+]
+OF_PRODUCTION = [
+    ("replicas", lambda c: drafter(c).spec.update(replicas=3)),
+    (
+        "replicas",
+        lambda c: c.get("ScaledObject", "drafter")["spec"]["scaleTargetRef"].update(name="x"),
+    ),
+    ("references", lambda c: remove(c, "PersistentVolumeClaim", "models")),
+    ("references", lambda c: remove(c, "PriorityClass", "paceline-drafter")),
+    ("references", lambda c: remove(c, "Certificate", "drafter-tls")),
+    ("certificates", lambda c: remove(c, "Issuer", "link")),
+    ("certificates", lambda c: remove(c, "Certificate", "client-ca")),
+    ("certificates", lambda c: c.get("Certificate", "drafter-tls")["spec"].update(dnsNames=["a"])),
+    (
+        "certificates",
+        lambda c: c.get("Certificate", "verifier-tls")["spec"]["issuerRef"].update(name="client"),
+    ),
+    (
+        "certificates",
+        lambda c: c.get("Certificate", "orchestrator-tls")["spec"]["issuerRef"].update(name="link"),
+    ),
+    ("monitors", lambda c: drafter(c).container["ports"].pop(1)),
+    ("monitors", lambda c: drafter(c).labels.pop("app.kubernetes.io/name")),
+    ("devices", lambda c: verifier(c).pod.pop("tolerations")),
+    ("devices", lambda c: verifier(c).container["resources"]["limits"].pop("nvidia.com/gpu")),
+    ("devices", lambda c: c.get("PriorityClass", "paceline-drafter").update(value=100000)),
+]

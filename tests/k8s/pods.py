@@ -1,0 +1,139 @@
+"""What every pod must be: restricted, pinned, bounded, and given time to leave."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tests.k8s.cluster import Cluster, Manifest, Workload
+
+_TAGGED = re.compile(r"[\w.\-/:]*[\w\-]:(?!latest$)[\w.\-]+|[\w.\-/:]+@sha256:[0-9a-f]{64}")
+_SPARE_SECONDS = 10
+_ALLOWED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
+_WRITABLE = {"/tmp", "/cache", "/dev/shm", "/data"}
+_ROLLING = {
+    "orchestrator": {"maxSurge": 1, "maxUnavailable": 0},
+    "drafter": {"maxSurge": 0, "maxUnavailable": 1},
+    "verifier": {"maxSurge": 0, "maxUnavailable": 1},
+}
+
+
+def restricted(cluster: Cluster) -> Iterator[str]:
+    """The pod security standard `restricted`, a read-only root, and no token of the API."""
+    for namespace in cluster.of("Namespace"):
+        labels = namespace["metadata"]["labels"]
+        if labels.get("pod-security.kubernetes.io/enforce") != "restricted":
+            yield "Namespace: does not enforce restricted"
+    for workload in cluster.workloads:
+        yield from (f"{workload.name}: {what}" for what in _lax_pod(workload))
+        for container in workload.containers:
+            yield from (f"{workload.name}: {what}" for what in _lax_container(container))
+
+
+def _lax_pod(workload: Workload) -> Iterator[str]:
+    pod, context = workload.pod, workload.pod.get("securityContext", {})
+    if context.get("runAsNonRoot") is not True or not context.get("runAsUser"):
+        yield "may run as root"
+    if context.get("seccompProfile") != {"type": "RuntimeDefault"}:
+        yield "has no seccomp profile"
+    if pod.get("automountServiceAccountToken") is not False:
+        yield "mounts a token of the API"
+    if pod.get("enableServiceLinks") is not False:
+        yield "gets variables named after Services"
+    for field in ("hostNetwork", "hostPID", "hostIPC"):
+        if pod.get(field):
+            yield f"{field} is set"
+    for volume in pod.get("volumes", ()):
+        if not volume.keys() - {"name"} <= _ALLOWED_VOLUMES:
+            yield f"volume {volume['name']}: {sorted(volume)}"
+
+
+def _lax_container(container: Manifest) -> Iterator[str]:
+    context = container.get("securityContext", {})
+    if context.get("allowPrivilegeEscalation") is not False:
+        yield "may gain privileges"
+    if context.get("readOnlyRootFilesystem") is not True:
+        yield "may write to its image"
+    if context.get("capabilities") != {"drop": ["ALL"]}:
+        yield f"capabilities {context.get('capabilities')}"
+    for mount in container.get("volumeMounts", ()):
+        if not mount.get("readOnly") and mount["mountPath"] not in _WRITABLE:
+            yield f"may write to {mount['mountPath']}"
+
+
+def images(cluster: Cluster) -> Iterator[str]:
+    """Named with a tag or a digest, and never `latest`."""
+    for workload in cluster.workloads:
+        for container in workload.containers:
+            if not _TAGGED.fullmatch(container["image"]):
+                yield f"{workload.name}: {container['image']} is not pinned"
+
+
+def resources(cluster: Cluster) -> Iterator[str]:
+    """Memory and devices as requested; no CPU limit, which would stop a round half-way."""
+    for workload in cluster.workloads:
+        for container in workload.containers:
+            given = container.get("resources", {})
+            limits, requests = given.get("limits", {}), given.get("requests", {})
+            if "cpu" in limits:
+                yield f"{workload.name}: has a CPU limit"
+            if "cpu" not in requests or "memory" not in requests:
+                yield f"{workload.name}: requests {requests}"
+            if limits != {name: requests.get(name) for name in limits} or "memory" not in limits:
+                yield f"{workload.name}: limits {limits} are not its requests {requests}"
+
+
+def leaving(cluster: Cluster) -> Iterator[str]:
+    """A process that is stopped gets its preStop sleep, its grace time, and some to spare."""
+    for workload in cluster.processes:
+        sleep = workload.container.get("lifecycle", {}).get("preStop", {}).get("sleep", {})
+        if not sleep.get("seconds"):
+            yield f"{workload.name}: stops while it is still being called"
+        grace = float(cluster.environment(workload).get("PACELINE_GRACE", "nan"))
+        needed = sleep.get("seconds", 0) + grace + _SPARE_SECONDS
+        given = workload.pod.get("terminationGracePeriodSeconds", 30)
+        if not given >= needed:
+            yield f"{workload.name}: killed after {given} s, needs {needed}"
+
+
+def rolling(cluster: Cluster) -> Iterator[str]:
+    """Orchestrators are replaced before they go; a worker's device must be free first."""
+    for workload in cluster.processes:
+        strategy = workload.spec.get("strategy", {}).get("rollingUpdate")
+        if strategy != _ROLLING[workload.name]:
+            yield f"{workload.name}: rolls with {strategy}"
+
+
+def placement(cluster: Cluster) -> Iterator[str]:
+    """Orchestrators spread, drafters seek verifiers; in all of it labels that pods have."""
+    for workload in cluster.processes:
+        affinity = workload.pod.get("affinity", {})
+        terms = [
+            term["podAffinityTerm"]
+            for kind in ("podAffinity", "podAntiAffinity")
+            for term in affinity.get(kind, {}).get(
+                "preferredDuringSchedulingIgnoredDuringExecution", ()
+            )
+        ]
+        spread = workload.pod.get("topologySpreadConstraints", [])
+        for term in [*terms, *spread]:
+            if not cluster.selected(term["labelSelector"]["matchLabels"]):
+                yield f"{workload.name}: placed by pods that are not there"
+        if not terms and not spread:
+            yield f"{workload.name}: placed anywhere"
+
+
+def devices(cluster: Cluster) -> Iterator[str]:
+    """Who runs on CUDA asks for a device and its nodes; a verifier counts more than a drafter."""
+    for workload in cluster.processes:
+        wants = cluster.environment(workload).get("PACELINE_DEVICE") == "cuda"
+        limits = workload.container["resources"].get("limits", {})
+        if wants != ("nvidia.com/gpu" in limits):
+            yield f"{workload.name}: device {'wanted' if wants else 'held'}, limits {limits}"
+        tolerated = {t.get("key") for t in workload.pod.get("tolerations", ())}
+        if wants and "nvidia.com/gpu" not in tolerated:
+            yield f"{workload.name}: kept off the nodes with devices"
+    values = {c["metadata"]["name"]: c["value"] for c in cluster.of("PriorityClass")}
+    classes = {w.name: w.pod.get("priorityClassName") for w in cluster.processes}
+    if values and not values[classes["verifier"]] > values[classes["drafter"]]:
+        yield "a drafter could keep a verifier from its device"
