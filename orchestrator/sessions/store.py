@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Self, TypeVar
 
+from redis import exceptions
 from redis.asyncio import Redis
 
 from orchestrator.ports import (
@@ -66,11 +68,26 @@ class RedisSessionStore:
         Raises what redis-py raises; `connect` makes one line of it.
         """
         await load_scripts(self._client)
-        probe_keys = codec.keys_of(self._options.prefix, SessionKey("", secrets.token_hex(8)))
-        probe = script("probe")
-        await self._client.evalsha(probe.sha, len(probe_keys), *probe_keys)
+        await self._probe()
         self._writer.start()
         self._holdings.start(self._renew)
+
+    async def answers(self) -> bool:
+        """Whether the server takes every kind of write now; waits a few seconds at most."""
+        try:
+            await self._probe()
+        except exceptions.NoScriptError:
+            # It began anew; once taught it is asked again.
+            with suppress(*FAULTS):
+                await load_scripts(self._client)
+            return False
+        except FAULTS:
+            return False
+        return True
+
+    async def _probe(self) -> None:
+        keys = codec.keys_of(self._options.prefix, SessionKey("", secrets.token_hex(8)))
+        await self._client.evalsha(script("probe").sha, len(keys), *keys)
 
     async def close(self, timeout: float = 5.0) -> None:
         """Send what is queued, for at most `timeout` seconds, and close the client."""

@@ -1,14 +1,15 @@
-"""What the mains of all workers share: telemetry around, serving and announcing within."""
+"""What the mains of all workers share: telemetry around; loading, serving, announcing within."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 
 from services.common import serving
+from services.common.affinity import keep_to
 from services.common.announcement import Announcement, AnnounceOptions, Entry
-from services.common.serving import Served
+from services.common.serving import Health, Served
 from services.common.settings import WorkerSettings
 from services.common.telemetry import StepTracer, Telemetry
 from services.common.types import Role
@@ -43,23 +44,41 @@ def tracing(settings: WorkerSettings, role: Role) -> Iterator[StepTracer]:
         telemetry.shutdown()
 
 
-def run_worker(settings: WorkerSettings, tracer: StepTracer, *roles: Served) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status (1 = an engine failed)."""
-    return serving.run(_serve(settings, tracer, roles))
+def run_worker(
+    settings: WorkerSettings, tracer: StepTracer, load: Callable[[], Sequence[Served]]
+) -> int:
+    """Load, then serve until SIGTERM or SIGINT; the exit status (1 = an engine failed).
+
+    `load` makes the roles in a thread of its own. Probes are answered from the start.
+    """
+    # Here, not where models are loaded: the cores' threads are started from this one.
+    keep_to(settings.cpus)
+    return serving.run(_serve(settings, tracer, load))
 
 
-async def _serve(settings: WorkerSettings, tracer: StepTracer, roles: Sequence[Served]) -> int:
+async def _serve(
+    settings: WorkerSettings, tracer: StepTracer, load: Callable[[], Sequence[Served]]
+) -> int:
+    options, stop = settings.serving_options(), serving.stop_on_signals()
+    async with Health(options) as health:
+        roles = await serving.loaded(load, stop)
+        await health.started()
+        announcement = _announcement(settings, roles)
+        tracer.loop_lag.start()
+        try:
+            return await serving.serve_worker(
+                options,
+                *roles,
+                on_ready=announcement.publish,
+                on_drain=announcement.withdraw,
+                stop=stop,
+                health=health,
+            )
+        finally:
+            tracer.loop_lag.stop()
+            await announcement.withdraw()
+
+
+def _announcement(settings: WorkerSettings, roles: Sequence[Served]) -> Announcement:
     options = AnnounceOptions(settings.redis, settings.advertise, settings.ready_file)
-    entries = [Entry(role.description, role.host.progress) for role in roles]
-    announcement = Announcement(options, entries)
-    tracer.loop_lag.start()
-    try:
-        return await serving.serve_worker(
-            settings.serving_options(),
-            *roles,
-            on_ready=announcement.publish,
-            on_drain=announcement.withdraw,
-        )
-    finally:
-        tracer.loop_lag.stop()
-        await announcement.withdraw()
+    return Announcement(options, [Entry(role.description, role.host.progress) for role in roles])

@@ -87,16 +87,18 @@ def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
     from services.verifier import main as verifying
 
     with tracing(verifier, Role.VERIFIER) as tracer:
-        thread, lending = CoreThread(), Lending()
-        beside = Beside(lambda: verifying.load_engine(verifier), lending)
-        # First what the drafter needs: what is wrong with that shows before weights are read.
-        drafters, engine = build(drafter, beside), beside.engine
-        judge = verifying.make_host(verifier, engine, tracer, thread, lending)
-        drafts = drafting.make_host(drafter, drafters, tracer, thread)
-        tracer.watch({"verifier": judge.progress, "drafter": drafts.progress})
-        return run_worker(
-            verifier,
-            tracer,
-            Served(judge, judge.describe(), engine.bundle),
-            Served(drafts, drafts.describe()),
-        )
+
+        def load() -> list[Served]:
+            thread, lending = CoreThread(), Lending()
+            beside = Beside(lambda: verifying.load_engine(verifier), lending)
+            # First what the drafter needs: what is wrong with that shows before weights are read.
+            drafters, engine = build(drafter, beside), beside.engine
+            judge = verifying.make_host(verifier, engine, tracer, thread, lending)
+            drafts = drafting.make_host(drafter, drafters, tracer, thread)
+            tracer.watch({"verifier": judge.progress, "drafter": drafts.progress})
+            return [
+                Served(judge, judge.describe(), engine.bundle),
+                Served(drafts, drafts.describe()),
+            ]
+
+        return run_worker(verifier, tracer, load)

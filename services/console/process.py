@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,22 +79,36 @@ def run_process(name: str, arguments: Sequence[str]) -> int:
     flags.parse(arguments)
     try:
         process = flags.read(ProcessSettings)
+    except StartError as error:
+        return complain(name, error, status=2)
+    setup_logging(json=process.log_json, level=process.log_level, context=trace_ids)
+    say = _log if process.log_json else complain
+    try:
         settings: Any = flags.read(role.settings_class())
         drafter = beside.drafter_settings(flags, settings) if name == "verifier" else None
     except StartError as error:
-        return complain(name, error, status=2)
+        return say(name, error, status=2)
     try:
         if process.tether is not None:
             die_with(process.tether)
-        setup_logging(json=process.log_json, level=process.log_level, context=trace_ids)
         return role.run(settings) if drafter is None else beside.run(settings, drafter)
     except PacelineError as error:
-        return complain(name, error, status=1)
+        return say(name, error, status=1)
     except KeyboardInterrupt:
         return 130
 
 
 def complain(name: str, error: Exception, status: int) -> int:
     """One line on stderr; the status."""
-    print(f"paceline {name}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    print(f"paceline {name}: {_one_line(error)}", file=sys.stderr, flush=True)
     return status
+
+
+def _log(name: str, error: Exception, status: int) -> int:
+    """The same as a log line."""
+    logging.getLogger(f"paceline.{name}").error("%s", _one_line(error))
+    return status
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

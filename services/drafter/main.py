@@ -22,9 +22,13 @@ def run(settings: DrafterSettings) -> int:
     Raises `StartError` when it cannot start.
     """
     with tracing(settings, Role.DRAFTER) as tracer:
-        host = make_host(settings, build(settings), tracer)
-        tracer.watch({"drafter": host.progress})
-        return run_worker(settings, tracer, Served(host, host.describe()))
+
+        def load() -> list[Served]:
+            host = make_host(settings, build(settings), tracer)
+            tracer.watch({"drafter": host.progress})
+            return [Served(host, host.describe())]
+
+        return run_worker(settings, tracer, load)
 
 
 def make_host(

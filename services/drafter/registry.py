@@ -159,15 +159,14 @@ def _synthetic(settings: DrafterSettings, file: Path) -> Forwards:
     from services.common.synthetic.engine import draft_engine
     from services.common.synthetic.spec import read_spec
 
-    pin(settings.threads, settings.cpus)
+    pin(settings.threads)
     return draft_engine(read_spec(file), settings.kv_capacity_tokens)
 
 
 def _load(settings: DrafterSettings, model: str, base: str | None = None) -> Engine:
-    from services.common.engine import Engine, ModelSpec, pin
+    from services.common.engine import Engine, ModelSpec
 
     threads = settings.threads or len(settings.cpus) or None
-    pin(threads, settings.cpus)
     spec = ModelSpec(
         model=model,
         dtype=settings.dtype,

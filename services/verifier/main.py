@@ -23,15 +23,18 @@ def run(settings: VerifierSettings) -> int:
     Raises `StartError` when it cannot start.
     """
     with tracing(settings, Role.VERIFIER) as tracer:
-        engine = _synthetic(settings) if settings.synthetic else load_engine(settings)
-        host = make_host(settings, engine, tracer)
-        tracer.watch({"verifier": host.progress})
-        return run_worker(settings, tracer, Served(host, host.describe(), engine.bundle))
+
+        def load() -> list[Served]:
+            engine = _synthetic(settings) if settings.synthetic else load_engine(settings)
+            host = make_host(settings, engine, tracer)
+            tracer.watch({"verifier": host.progress})
+            return [Served(host, host.describe(), engine.bundle)]
+
+        return run_worker(settings, tracer, load)
 
 
 def load_engine(settings: VerifierSettings) -> Engine:
-    """The target's engine, pinned as the settings say. Raises `StartError`."""
-    pin(settings.threads, settings.cpus)
+    """The target's engine, with the settings' threads. Raises `StartError`."""
     return Engine.load(_model_spec(settings))
 
 
@@ -73,7 +76,7 @@ def _synthetic(settings: VerifierSettings) -> Forwards:
     from services.common.synthetic.spec import read_spec
 
     assert settings.synthetic is not None
-    pin(settings.threads, settings.cpus)
+    pin(settings.threads)
     return target_engine(read_spec(settings.synthetic), settings.kv_capacity_tokens)
 
 

@@ -108,6 +108,22 @@ async def test_a_restart_of_the_server_is_only_a_pause(durable):
     await store.close()
 
 
+async def test_a_store_tells_whether_the_server_takes_writes(durable):
+    store = await connect(durable.url)
+    assert await store.answers()
+    valkey_cli(durable, "REPLICAOF", "127.0.0.1", "1")
+    assert not await store.answers()
+    valkey_cli(durable, "REPLICAOF", "NO", "ONE")
+    assert await store.answers()
+    durable.end_process()
+    assert not await store.answers()
+    durable.start()
+    # Connections, and scripts that the new process has to be taught.
+    answers = [await store.answers() for _ in range(8)]
+    assert answers[-1]
+    await store.close()
+
+
 async def test_a_restart_that_lost_the_data_is_noticed():
     with EmbeddedRedis() as server:
         store = await connect(server.url)

@@ -41,6 +41,9 @@ def test_a_control_group_limits_the_free_memory(tmp_path, monkeypatch):
     (tmp_path / "memory.current").write_text("2000\n")
     monkeypatch.setattr("services.common.engine.context._CGROUP", tmp_path)
     assert free_memory() == 3000
+    # Files that were read are dropped before anything else is refused.
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 1500\nactive_file 0\n")
+    assert free_memory() == 4500
     (tmp_path / "memory.max").write_text("max\n")
     assert free_memory() > 3000
 

@@ -46,4 +46,16 @@ def free_memory() -> int:
         used = int((_CGROUP / "memory.current").read_text())
     except (OSError, ValueError):
         return free
-    return min(free, max(0, limit - used))
+    return min(free, max(0, limit - used + _reclaimable()))
+
+
+def _reclaimable() -> int:
+    """Bytes of files that the control group has read and the kernel would drop first.
+
+    Weights count among them once they were read: without these a group looks full.
+    """
+    try:
+        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+        return int(dict(line.split() for line in lines)["inactive_file"])
+    except (OSError, ValueError, KeyError):
+        return 0

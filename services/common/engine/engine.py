@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from services.common.engine.bundle import make_bundle
-from services.common.engine.context import affordable_tokens, max_context
+from services.common.engine.context import max_context
 from services.common.engine.fingerprint import model_fingerprint
 from services.common.engine.kv import KVBudget, KVCache
 from services.common.engine.layout import Layout, Segment
 from services.common.engine.loading import load_model
 from services.common.engine.prepare import prepare
+from services.common.engine.room import free_bytes, kv_capacity, room_to_run
 from services.common.engine.skipping.mask import SkipMask
 from services.common.engine.skipping.skipper import Skipper
 from services.common.engine.soft import SoftTokens
@@ -100,9 +101,16 @@ class Engine:
         return engine
 
     def _start(self, spec: ModelSpec, *, check: bool = True) -> None:
-        prepare(self._model, self.model_id, self.forward, check=check)
-        if spec.kv_capacity_tokens is None:
-            self._budget.capacity = affordable_tokens(self._bytes_per_token())
+        with room_to_run(self._model, self.model_id):
+            prepare(self._model, self.model_id, self.forward, check=check)
+            per_token = self._bytes_per_token()
+        self._budget.capacity = kv_capacity(
+            self.model_id,
+            spec.kv_capacity_tokens,
+            per_token,
+            self.max_context_length,
+            free_bytes(self._model.device),
+        )
 
     def _bytes_per_token(self) -> int:
         probe = KVCache(KVBudget(1, self._budget.layers), 1)

@@ -22,6 +22,7 @@ from services.common.engine.fingerprint import (
     gguf_weights,
 )
 from services.common.engine.gguf import GGUF_SOURCE, converted
+from services.common.engine.room import place
 from services.common.engine.spec import DEFAULT_CACHE_DIR, DTYPES, ModelSpec
 from services.common.errors import StartError
 from services.common.types import TokenizerBundle
@@ -205,7 +206,7 @@ def _load_draft(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
         source = converted(source, file_digest(source, cache / "digests"), spec.dtype, cache)
     config, embeddings = base.read_config(source, name), base.SavedTensors(source)
     student = storage.load_student(folder, config, embeddings, getattr(torch, spec.dtype))
-    model = student.model.to(spec.device)
+    model = place(student.model, spec.model, spec.device)
     model.generation_config = base.read_generation_config(source, name, config)
     bundle = read_bundle(source, model, name)
     digests = [file_digest(file, cache / "digests") for file in storage.files_of(folder)]
@@ -241,7 +242,7 @@ def read_folder(folder: Path, spec: ModelSpec) -> Any:
         raise StartError(f"model {spec.model}: {one_line(error)}") from error
     if missing := sorted(report["missing_keys"]):
         raise StartError(f"model {spec.model}: {len(missing)} tensors missing, first {missing[0]}")
-    return model.to(spec.device)
+    return place(model, spec.model, spec.device)
 
 
 def read_bundle(folder: Path, model: Any, name: str) -> TokenizerBundle:

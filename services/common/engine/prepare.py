@@ -21,7 +21,7 @@ def prepare(model: Any, name: str, forward: selfcheck.Forward, *, check: bool = 
     model.eval().requires_grad_(False)
     try:
         _prepare(model, name, forward, check=check)
-    except PacelineError:
+    except (PacelineError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 
 import torch
 
-from services.common.errors import StartError
+from services.common.affinity import keep_to
 
 
 def pin(threads: int | None = None, cpus: Collection[int] | None = None) -> None:
@@ -15,10 +14,6 @@ def pin(threads: int | None = None, cpus: Collection[int] | None = None) -> None
 
     Raises StartError for cpus that this machine does not have.
     """
-    if cpus:
-        try:
-            os.sched_setaffinity(0, cpus)
-        except (AttributeError, OSError) as error:
-            raise StartError(f"cannot pin to cpus {sorted(cpus)}: {error}") from error
+    keep_to(cpus or ())
     if threads is not None:
         torch.set_num_threads(threads)

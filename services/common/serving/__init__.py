@@ -8,9 +8,10 @@ reloading  files that are read again when they change
 tls        certificates on both ends
 cluster_token  the secret of a cluster, and the guard before a worker's links
 dialing    how an orchestrator connects to workers
+health     what a process says of itself: liveness, startup, readiness
 server     a grpc.aio server with health and reflection
 health_port  health alone, for probes that speak no TLS
-lifecycle  the event loop and the signals that end a process
+lifecycle  the event loop, the signals that end a process, and loading beside it
 links      the servicers of a worker's link, one implementation for both roles
 worker     a whole worker process around a `WorkerHost`
 """
@@ -18,7 +19,8 @@ worker     a whole worker process around a `WorkerHost`
 from services.common.serving.border import border, status_of
 from services.common.serving.cluster_token import ClusterToken, check_worker
 from services.common.serving.dialing import Dialing
-from services.common.serving.lifecycle import run, stop_on_signals
+from services.common.serving.health import Health
+from services.common.serving.lifecycle import loaded, run, stop_on_signals
 from services.common.serving.links import LinkServer
 from services.common.serving.options import (
     MAX_MESSAGE_BYTES,
@@ -37,6 +39,7 @@ __all__ = [
     "ClusterToken",
     "Dialing",
     "GrpcServer",
+    "Health",
     "LinkServer",
     "Served",
     "ServingOptions",
@@ -45,6 +48,7 @@ __all__ = [
     "channel_options",
     "check_worker",
     "host_port",
+    "loaded",
     "open_channel",
     "run",
     "serve_worker",

@@ -38,6 +38,7 @@ class HealthPort:
         try:
             port = self._server.add_insecure_port(self.address)
         except RuntimeError as error:
+            await self.stop()
             raise StartError(f"health_port: cannot listen on {self.address}") from error
         if not self.address.startswith("unix:"):
             self.address = f"{self.address.rpartition(':')[0]}:{port}"

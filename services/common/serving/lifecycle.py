@@ -1,14 +1,19 @@
-"""The event loop of a process, and the signals that end it."""
+"""The event loop of a process, the signals that end it, and what is loaded beside it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -29,6 +34,31 @@ def stop_on_signals() -> asyncio.Event:
     for number in _SIGNALS:
         loop.add_signal_handler(number, _request_stop, stop, number)
     return stop
+
+
+async def loaded(load: Callable[[], T], stop: asyncio.Event) -> T:
+    """What `load` returns. It runs in a thread of its own, so that the loop answers probes.
+
+    Raises what `load` raises. A process that is told to stop meanwhile ends at once, with
+    status 0: it serves nobody yet, and a thread cannot be ended.
+    """
+    result: Future[T] = Future()
+    threading.Thread(target=_fill, args=(result, load), name="loading", daemon=True).start()
+    loading = asyncio.wrap_future(result)
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not loading.done():
+        # Not by way of the interpreter's own end: it would free what the thread still uses.
+        os._exit(0)
+    return loading.result()
+
+
+def _fill(result: Future[T], load: Callable[[], T]) -> None:
+    try:
+        result.set_result(load())
+    except BaseException as error:
+        result.set_exception(error)
 
 
 def _request_stop(stop: asyncio.Event, number: signal.Signals) -> None:

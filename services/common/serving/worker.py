@@ -23,6 +23,7 @@ from services.common.errors import NotFound
 from services.common.host import WorkerHost
 from services.common.serving.border import border
 from services.common.serving.cluster_token import link_guards
+from services.common.serving.health import Health
 from services.common.serving.lifecycle import stop_on_signals
 from services.common.serving.links import LinkServer
 from services.common.serving.options import ServingOptions
@@ -106,26 +107,30 @@ async def serve_worker(
     on_ready: Notice | None = None,
     on_drain: Notice | None = None,
     stop: asyncio.Event | None = None,
+    health: Health | None = None,
 ) -> int:
     """Serve until `stop` (default: SIGTERM or SIGINT); the exit status.
 
     Starts and stops the hosts of all `roles`, of which each is another. `on_ready`
-    is called once requests are served, `on_drain` when no more sessions are wanted.
+    is called once requests are served, and readiness told after it; `on_drain` when no
+    more sessions are wanted. `health`: that of the process, where it began before this.
     1 = a host failed. Raises StartError where anybody on the network could open links.
     """
     stop = stop_on_signals() if stop is None else stop
-    server = GrpcServer(options, link_guards(options))
+    server = GrpcServer(options, link_guards(options), health)
     links = [_link_server(role) for role in roles]
     services = [_add_servicer(server, *pair) for pair in zip(links, roles, strict=True)]
     async with AsyncExitStack() as stack:
         for role in roles:
             await stack.enter_async_context(_started(role.host))
-        address = await server.start(*services)
+        address = await server.start(*services, ready=False)
+        stack.push_async_callback(server.stop)
         for link in links:
             await stack.enter_async_context(_background(link.report_progress()))
         for role in roles:
             logger.info("%s serves on %s", role.name, address)
         await _notify(on_ready, address)
+        await server.set_ready(True)
         failed = not await _until(stop, roles)
         await (server.set_failed() if failed else server.set_ready(False))
         await _notify(on_drain, address)

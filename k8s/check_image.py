@@ -1,0 +1,257 @@
+"""Does what k8s/Dockerfile does, without Docker: `make image-check`.
+
+    python k8s/check_image.py slim            install it, run it
+    python k8s/check_image.py models --import-only   import it with this machine's packages
+
+The Dockerfile itself says which files are copied and which targets of the Makefile are
+run. A temporary folder gets those files and nothing else, and the targets run there. With
+`--import-only` nothing is installed: every module of the image is imported from the copied
+files, beside those of this environment's packages that the image would install.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import distribution
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+DOCKERFILE = ROOT / "k8s" / "Dockerfile"
+PREFIX = "/opt/paceline"
+
+ROLES = {"slim": ("orchestrator", "drafter"), "models": ("orchestrator", "drafter", "verifier")}
+EXTRAS = {"slim": {"orchestrator", "drafter"}, "models": {"orchestrator", "drafter", "models"}}
+# Every module in these is imported; those that only some methods need, by what they serve.
+PACKAGES = {
+    "slim": ("orchestrator", "services.common.serving", "services.common.telemetry"),
+    "models": ("orchestrator", "services.common", "services.drafter", "services.verifier"),
+}
+_IMPORT = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+        importlib.import_module(module.name)
+from services.drafter.registry import build
+from services.drafter.settings import DrafterSettings
+assert list(build(DrafterSettings())) == ["ngram"]
+print("torch" in sys.modules)
+"""
+
+
+class CheckError(Exception):
+    """The image would not work; one line says why."""
+
+
+@dataclass
+class Stage:
+    """One stage of a Dockerfile: what it begins with, copies and runs.
+
+    `taken`: the stages that it copies from.
+    """
+
+    name: str
+    parent: str
+    copied: list[tuple[tuple[str, ...], str]] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+
+
+def parse(text: str) -> dict[str, Stage]:
+    """The stages of a Dockerfile by name."""
+    stages: dict[str, Stage] = {}
+    stage = Stage("", "")
+    for instruction, rest in _instructions(text):
+        if instruction == "FROM":
+            parent, _, name = rest.split()
+            stage = stages[name] = Stage(name, parent)
+        elif instruction == "COPY":
+            words = shlex.split(rest)
+            origins = [word.removeprefix("--from=") for word in words if word.startswith("--from=")]
+            paths = [word for word in words if not word.startswith("--")]
+            if origins:
+                stage.taken += origins
+            else:
+                stage.copied.append((tuple(paths[:-1]), paths[-1]))
+        elif instruction == "RUN":
+            stage.runs.append(rest)
+    return stages
+
+
+def _instructions(text: str) -> list[tuple[str, str]]:
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n", " ", "\n".join(lines))
+    pairs = [line.strip().partition(" ") for line in joined.splitlines() if line.strip()]
+    return [(word.upper(), " ".join(rest.split())) for word, _, rest in pairs]
+
+
+def needed(stages: Mapping[str, Stage], target: str) -> list[Stage]:
+    """The stages that make up an image, each after those that it needs."""
+    if target not in stages:
+        return []
+    stage = stages[target]
+    order = [*needed(stages, stage.parent)]
+    for name in stage.taken:
+        order += needed(stages, name)
+    return list({each.name: each for each in [*order, stage]}.values())
+
+
+def copy(stages: Iterable[Stage], folder: Path, root: Path = ROOT) -> None:
+    """What the stages copy out of the build context, into `folder`."""
+    for stage in stages:
+        for sources, destination in stage.copied:
+            for source in sources:
+                _copy(root / source, folder / destination, into=destination.endswith("/"))
+
+
+def _copy(source: Path, destination: Path, *, into: bool) -> None:
+    if source.is_dir():
+        shutil.copytree(
+            source,
+            destination,
+            ignore=shutil.ignore_patterns("__pycache__", "*.pyc"),
+            dirs_exist_ok=True,
+        )
+    elif source.is_file():
+        target = destination / source.name if into or destination.is_dir() else destination
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+    else:
+        raise CheckError(f"COPY: there is no {source}")
+
+
+def install(target: str, stages: Sequence[Stage], folder: Path) -> None:
+    """Run the targets of the Makefile that the image runs, then the image's own commands."""
+    prefix = folder / "opt"
+    files = folder / "src"
+    copy(stages, files)
+    for command in (run for stage in stages for run in stage.runs):
+        began = time.monotonic()
+        words = shlex.split(
+            command.replace(PREFIX, str(prefix)).replace("${TORCH_INDEX}", _index())
+        )
+        if words[0] != "make":
+            raise CheckError(f"RUN {command}: is no target of the Makefile")
+        _run([*words, f"PYTHON={sys.executable}"], files, {})
+        print(f"image-check: {command}: {time.monotonic() - began:.1f} s", flush=True)
+    program = prefix / "bin" / "python"
+    _check(target, [str(program)], [str(prefix / "bin" / "paceline")], folder, {})
+    for name in ("pip",) if target == "models" else ("pip", "setuptools", "torch"):
+        found = (
+            f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is not None)"
+        )
+        _run([str(program), "-c", found], folder, {}, f"{name} is in the image {target}")
+
+
+def import_only(target: str, stages: Sequence[Stage], folder: Path, root: Path = ROOT) -> None:
+    """Import the image's modules from the copied files, with this environment's packages."""
+    files, packages = folder / "src", folder / "packages"
+    copy(stages, files, root)
+    link_packages(EXTRAS[target], packages)
+    path = os.pathsep.join(map(str, (files, files / "protos", packages)))
+    # -S: no site-packages but those that were linked.
+    python = [sys.executable, "-S"]
+    _check(target, python, [*python, "-m", "paceline"], folder, {"PYTHONPATH": path})
+
+
+def link_packages(extras: Iterable[str], folder: Path) -> None:
+    """Link what `pip install '.[extras]'` would install, out of this environment."""
+    folder.mkdir()
+    for name in closure("paceline", extras):
+        found = distribution(name)
+        for top in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
+            link, place = folder / top, Path(str(found.locate_file(top)))
+            if place.exists() and not link.exists() and not top.endswith(".pth"):
+                link.symlink_to(place)
+
+
+def closure(name: str, extras: Iterable[str]) -> set[str]:
+    """The distributions that a distribution needs with these extras, itself included."""
+    seen: set[tuple[str, str]] = set()
+    waiting = [(canonicalize_name(name), extra) for extra in ("", *extras)]
+    while waiting:
+        one, extra = waiting.pop()
+        if (one, extra) in seen:
+            continue
+        seen.add((one, extra))
+        for line in distribution(one).requires or ():
+            wanted = Requirement(line)
+            if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
+                of = canonicalize_name(wanted.name)
+                waiting += [(of, needed_extra) for needed_extra in ("", *wanted.extras)]
+    return {one for one, _ in seen}
+
+
+def _check(
+    target: str,
+    python: Sequence[str],
+    paceline: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+) -> None:
+    for role in ROLES[target]:
+        _run([*paceline, role, "--help"], folder, environment)
+    torch = _run([*python, "-c", _IMPORT, *PACKAGES[target]], folder, environment).strip()
+    if torch != str(target == "models"):
+        raise CheckError(f"{target}: torch was imported: {torch}")
+
+
+def _run(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], why: str = ""
+) -> str:
+    """Run to the end, in `folder`, with no variable that says where modules are; its stdout."""
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    own = {name: value for name, value in os.environ.items() if name not in hidden}
+    done = subprocess.run(
+        list(command),
+        cwd=folder,
+        env={**own, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        raise CheckError(why or f"{shlex.join(command[:6])}: {' '.join(said)}")
+    return done.stdout
+
+
+def _index() -> str:
+    return os.environ.get("TORCH_INDEX", "")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the images that are named; 1 and one line where one would not work."""
+    parser = argparse.ArgumentParser(prog="image-check", description=__doc__)
+    parser.add_argument("targets", nargs="+", choices=list(ROLES))
+    parser.add_argument("--import-only", action="store_true", help="install nothing")
+    options = parser.parse_args(arguments)
+    stages = parse(DOCKERFILE.read_text())
+    for target in options.targets:
+        with TemporaryDirectory(prefix="paceline-image-") as folder:
+            check = import_only if options.import_only else install
+            began = time.monotonic()
+            try:
+                check(target, needed(stages, target), Path(folder))
+            except CheckError as error:
+                print(f"image-check: {target}: {error}", file=sys.stderr)
+                return 1
+            print(f"image-check: {target} is whole ({time.monotonic() - began:.1f} s)", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""What a process says of itself, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from orchestrator import watching
+from orchestrator.watching import watch
+from services.common import types as t
+from services.common.errors import StartError
+from services.common.host import WorkerHost
+from services.common.serving import (
+    GrpcServer,
+    Health,
+    Served,
+    ServingOptions,
+    loaded,
+    open_channel,
+    serve_worker,
+)
+from services.common.tasks import end
+from tests.services.fakes import FakeCore
+
+OPTIONS = ServingOptions(health_address="127.0.0.1:0")
+SERVICE = "paceline.v1.VerifierService"
+
+
+async def serving(address: str, *names: str) -> list[bool | None]:
+    """Which names are SERVING; None = a name that is not known."""
+    async with open_channel(address) as channel:
+        stub, answers = health_pb2_grpc.HealthStub(channel), []
+        for name in names:
+            call = stub.Watch(health_pb2.HealthCheckRequest(service=name), timeout=60)
+            status = (await call.read()).status
+            known = status != health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+            answers.append(status == health_pb2.HealthCheckResponse.SERVING if known else None)
+            call.cancel()
+        return answers
+
+
+NAMES = ("liveness", "startup", "readiness", "", SERVICE)
+
+
+async def test_a_process_lives_from_its_start_and_is_ready_once_it_serves():
+    async with Health(OPTIONS) as health:
+        assert health.address is not None
+        assert await serving(health.address, *NAMES) == [True, False, False, False, None]
+        await health.started()
+        assert await serving(health.address, *NAMES) == [True, True, False, False, None]
+        server = GrpcServer(ServingOptions(), health=health)
+        address = await server.start(SERVICE)
+        for port in (address, health.address):
+            assert await serving(port, *NAMES) == [True] * 5
+        await server.set_ready(False)
+        await server.stop()
+        # Nothing serves any more, and that is told to the end.
+        assert await serving(health.address, *NAMES) == [True, True, False, False, False]
+
+
+async def test_what_is_in_the_way_and_what_is_accepted_both_count_for_readiness():
+    async with Health(OPTIONS) as health:
+        assert health.address is not None
+        said = []
+        for change in (
+            health.obstruct(True),
+            health.accept(True),
+            health.obstruct(False),
+            health.accept(False),
+        ):
+            await change
+            said += await serving(health.address, "readiness")
+        assert said == [False, False, True, False]
+        assert await serving(health.address, "liveness") == [True]
+
+
+async def test_a_worker_that_cannot_be_announced_was_never_ready():
+    host = WorkerHost(FakeCore)
+    role = Served(host, t.WorkerDescription("w1", t.Role.VERIFIER))
+    async with Health(OPTIONS) as health:
+        assert health.address is not None
+        said: list[bool | None] = []
+
+        async def announce(_: str) -> None:
+            said.extend(await serving(health.address or "", *NAMES))
+            raise StartError("Redis is away")
+
+        with pytest.raises(StartError, match="Redis is away"):
+            await serve_worker(
+                ServingOptions(), role, on_ready=announce, stop=asyncio.Event(), health=health
+            )
+        assert said == [True, True, False, False, False]
+
+
+async def test_what_is_loaded_beside_the_loop_is_returned_or_raised_and_the_loop_goes_on():
+    loop = asyncio.get_running_loop()
+
+    def load() -> int:
+        # Comes back only if the loop runs meanwhile.
+        return asyncio.run_coroutine_threadsafe(asyncio.sleep(0, 7), loop).result(60)
+
+    def fail() -> int:
+        raise StartError("no model")
+
+    assert await loaded(load, asyncio.Event()) == 7
+    with pytest.raises(StartError, match="no model"):
+        await loaded(fail, asyncio.Event())
+
+
+class Store:
+    """Answers as told."""
+
+    def __init__(self) -> None:
+        self.there = True
+
+    async def answers(self) -> bool:
+        return self.there
+
+
+async def eventually(health: Health, ready: bool) -> None:
+    async with asyncio.timeout(60):
+        while await serving(health.address or "", "readiness") != [ready]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_store_that_is_away_for_long_makes_an_orchestrator_unready(monkeypatch, caplog):
+    monkeypatch.setattr(watching, "ASK_EVERY", 0.01)
+    caplog.set_level("INFO")
+    async with Health(OPTIONS) as health:
+        await health.accept(True)
+        store = Store()
+        task = asyncio.create_task(watch(store, health, silence=0.3))
+        store.there = False
+        await asyncio.sleep(0.1)
+        store.there = True
+        await asyncio.sleep(0.4)
+        assert caplog.messages[1:] == [], "a moment is no absence"
+        for _ in range(2):
+            store.there = False
+            await eventually(health, False)
+            store.there = True
+            await eventually(health, True)
+        await end(task)
+    told = [line for line in caplog.messages if line.startswith("Redis")]
+    assert (
+        told
+        == [
+            "Redis takes no writes for 0.3 s: not ready until it does",
+            "Redis takes writes again: ready",
+        ]
+        * 2
+    )
