@@ -21,6 +21,7 @@ from orchestrator.ports import Durability
 from orchestrator.recorder import Recorder
 from orchestrator.servicer import InferenceServicer
 from orchestrator.sessions import (
+    Absence,
     EmbeddedRedis,
     RedisSessionStore,
     StoreOptions,
@@ -73,7 +74,6 @@ async def _serve(settings: OrchestratorSettings) -> int:
         )
         stack.callback(telemetry.shutdown, grace.step)
         url = settings.redis or await _embedded(stack)
-        telemetry.gauge(names.STREAMS, lambda: [(door.streams.total, ())])
         loop_lag = LoopLag(telemetry)
         loop_lag.start()
         stack.callback(loop_lag.stop)
@@ -83,7 +83,11 @@ async def _serve(settings: OrchestratorSettings) -> int:
         pool = _pool(settings)
         stack.push_async_callback(pool.close)
         pool.start()
-        discovery = asyncio.create_task(_discover(settings, pool, url), name="discovery")
+        registry_away = Absence()
+        _show(telemetry, door, store, registry_away, pool)
+        discovery = asyncio.create_task(
+            _discover(settings, pool, url, registry_away), name="discovery"
+        )
         stack.push_async_callback(end, discovery)
         watching = asyncio.create_task(
             watch(store, health, settings.store_silence), name="store watch"
@@ -101,6 +105,17 @@ async def _serve(settings: OrchestratorSettings) -> int:
         _spare_the_collector()
         await _answer(settings, door, inference, pool, health, stop)
     return 0
+
+
+def _show(
+    telemetry: Telemetry, door: Door, store: RedisSessionStore, registry: Absence, pool: WorkerPool
+) -> None:
+    """What is not counted but read, whenever somebody collects it."""
+    telemetry.gauge(names.STREAMS, lambda: [(door.streams.total, ())])
+    telemetry.gauge(names.STORE_AWAY, lambda: [(max(store.away_s, registry.seconds), ())])
+    telemetry.gauge(
+        names.CONNECTED_WORKERS, lambda: [(pool.connected(role), (role.value,)) for role in Role]
+    )
 
 
 def _door(settings: OrchestratorSettings) -> Door:
@@ -168,7 +183,7 @@ async def _store(settings: OrchestratorSettings, url: str, recorder: Recorder) -
         durability=Durability(settings.durability),
     )
     patience = WriterOptions(patience_s=settings.store_patience)
-    return await connect(url, options, patience, recorder.dropped_writes)
+    return await connect(url, options, patience, recorder.dropped_writes, recorder.fenced_write)
 
 
 def _pool(settings: OrchestratorSettings) -> WorkerPool:
@@ -178,7 +193,9 @@ def _pool(settings: OrchestratorSettings) -> WorkerPool:
     )
 
 
-async def _discover(settings: OrchestratorSettings, pool: WorkerPool, url: str) -> None:
+async def _discover(
+    settings: OrchestratorSettings, pool: WorkerPool, url: str, away: Absence
+) -> None:
     """Keep the pool's addresses equal to the settings and the registry."""
     registry = WorkerRegistry(url)
     fixed = {
@@ -188,9 +205,11 @@ async def _discover(settings: OrchestratorSettings, pool: WorkerPool, url: str) 
     while True:
         try:
             listed = await registry.list()
+            away.end()
         except StoreError:
             # The writer reports an absent Redis; links go on without it.
             listed = None
+            away.begin()
         for role, addresses in fixed.items():
             if listed is not None:
                 found = {w.address for w in listed if w.description.role is role}

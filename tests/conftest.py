@@ -27,6 +27,7 @@ REAL_TIME = {
     "faults",
     "fuzz",
     "integration",
+    "monitoring",
     "processes",
     "services",
     "synthetic",

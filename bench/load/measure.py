@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import psutil
 
 from bench.load.clients import clients
 from bench.load.yardstick import stroke
+from bench.ports import free_port
 from orchestrator.sessions import EmbeddedRedis
 
 HERE = Path(__file__).resolve().parents[2]
@@ -59,7 +59,7 @@ def measure(case: Case, around: Surroundings) -> dict[str, Any]:
         redis = stack.enter_context(EmbeddedRedis())
         workers, sink = stack.enter_context(_workers(folder, around)).split()
         settings = _settings(case, around, workers, sink, redis.url)
-        port = _free_port()
+        port = free_port()
         settings["PACELINE_METRICS_PORT"] = str(port)
         with _orchestrator(case, around, folder, settings) as (process, address):
             figures = asyncio.run(_load(case, around, process, address, f"127.0.0.1:{port}"))
@@ -159,13 +159,6 @@ def _orchestrator(
     command = [sys.executable, str(script), str(folder / "taken"), around.profile or "-"]
     with _running(command, settings, ready) as process:
         yield psutil.Process(process.pid), ready.read_text().strip()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 from orchestrator.core.events import RoundRecord
 from services.common.telemetry import Telemetry, names
 from services.common.telemetry.names import (
+    FAILURES,
     FALLBACKS,
+    FINISHES,
     LAST_POSITION,
     OUTCOMES,
     POSITIONS,
@@ -32,10 +34,11 @@ class Meters:
         self._discarded = counter(names.DISCARDED, [(Where.IN_FLIGHT,), (Where.UNSENT,)])
         self._fallbacks = counter(names.FALLBACK_ROUNDS, [(reason,) for reason in FALLBACKS])
         self._starved = counter(names.STARVED)
-        self._errors = counter(names.SESSION_ERRORS)
+        self._errors = counter(names.SESSION_ERRORS, [(failure,) for failure in FAILURES])
         self._store_seconds = histogram(names.STORE_SECONDS)
         self._bad_q_rows = counter(names.BAD_Q_COUNT)
         self._dropped_writes = counter(names.DROPPED_WRITES)
+        self._fenced_writes = counter(names.FENCED_WRITES)
         self._migrations = counter(names.MIGRATIONS, [("verifier",), ("drafter",)])
         self._round_seconds = histogram(names.ROUND_SECONDS)
         self._draft_seconds = histogram(names.DRAFT_SECONDS)
@@ -44,7 +47,7 @@ class Meters:
         self._round_accepted = histogram(names.ROUND_ACCEPTED)
         self._first_token = histogram(names.FIRST_TOKEN_SECONDS)
         self._per_token = histogram(names.TOKEN_SECONDS)
-        self._request = histogram(names.REQUEST_SECONDS)
+        self._request = histogram(names.REQUEST_SECONDS, [(finish,) for finish in FINISHES])
 
     def round(self, record: RoundRecord, outcome: str) -> None:
         """A round has its verdict."""
@@ -97,6 +100,10 @@ class Meters:
     def dropped_writes(self, count: int) -> None:
         """The session store did not take commits in time."""
         self._dropped_writes.add(count)
+
+    def fenced_write(self) -> None:
+        """The session store refused a write: the session has another owner."""
+        self._fenced_writes.add(1)
 
     def migrated(self, role: str) -> None:
         """A session was opened again on a worker."""

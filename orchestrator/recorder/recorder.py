@@ -146,6 +146,10 @@ class Recorder:
         """The session store did not take so many commits in time."""
         self._meters.dropped_writes(count)
 
+    def fenced_write(self) -> None:
+        """The session store refused a write, as another orchestrator owns the session."""
+        self._meters.fenced_write()
+
     def bind(self, session: str) -> None:
         """From here on, log lines of the current task carry the session's trace ids."""
         known = self._sessions.get(session)

@@ -35,7 +35,10 @@ def prepare(
 
     def answer(reply: Reply) -> T:
         if reply[0] != b"ok":
-            raise _refusal(name, key, reply)
+            refusal = _refusal(name, key, reply)
+            if isinstance(refusal, Fenced):
+                writer.on_fenced()
+            raise refusal
         return decode(reply)
 
     return writer.prepare(name, keys, args, answer, mend)

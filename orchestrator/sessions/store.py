@@ -47,11 +47,16 @@ class RedisSessionStore:
         options: StoreOptions | None = None,
         writer_options: WriterOptions | None = None,
         on_dropped: Callable[[int], None] = lambda _: None,
+        on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_dropped` hears of commits that a `relaxed` store did not take in time."""
+        """Who counts what goes wrong.
+
+        `on_dropped`: commits that a `relaxed` store did not take in time; `on_fenced`: writes
+        refused because the session has another owner.
+        """
         self._client = client
         self._options = options or StoreOptions()
-        self._writer = Writer(client, writer_options)
+        self._writer = Writer(client, writer_options, on_fenced)
         self._holdings = Holdings(self._writer, self._options)
         self._background = Background(self._holdings, on_dropped)
 
@@ -120,6 +125,14 @@ class RedisSessionStore:
     def held(self) -> int:
         """Sessions that somebody here works on."""
         return len(self._holdings)
+
+    @property
+    def away_s(self) -> float:
+        """For how long the server has not taken what waits for it, in seconds; 0 = nothing waits.
+
+        Safe in any thread.
+        """
+        return self._writer.absence.seconds
 
     @property
     def dropped_writes(self) -> int:
@@ -223,13 +236,14 @@ async def connect(
     options: StoreOptions | None = None,
     writer_options: WriterOptions | None = None,
     on_dropped: Callable[[int], None] = lambda _: None,
+    on_fenced: Callable[[], None] = lambda: None,
 ) -> RedisSessionStore:
     """A started store at `redis://`, `rediss://` or `unix://`.
 
     Raises StartError, one line, when the server cannot be used.
     """
     client = open_client(url)
-    store = RedisSessionStore(client, options, writer_options, on_dropped)
+    store = RedisSessionStore(client, options, writer_options, on_dropped, on_fenced)
     try:
         await store.start()
     except FAULTS as error:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from redis import exceptions
 from redis.asyncio import Redis
 
+from orchestrator.sessions.absence import Absence
 from orchestrator.sessions.command import Arg, Call, Reply, no_mending, tells_loss
 from orchestrator.sessions.origin import Origin
 from orchestrator.sessions.scripts import NAMES, script
@@ -54,9 +55,17 @@ class WriterOptions:
 class Writer:
     """Use from one event loop, between `start` and `close`."""
 
-    def __init__(self, client: Redis, options: WriterOptions | None = None) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        options: WriterOptions | None = None,
+        on_fenced: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_fenced` is for those who decode a refusal to call: another owner has the session."""
         self._client = client
         self._options = options or WriterOptions()
+        self.on_fenced = on_fenced
+        self.absence = Absence()
         self._origin = Origin()
         self._pending: deque[Call] = deque()
         self._wake = asyncio.Event()
@@ -131,9 +140,11 @@ class Writer:
             while calls:
                 calls, fault = await self._attempt(calls)
                 if calls and fault is not None:
+                    self.absence.begin()
                     calls = await self._recover(calls, fault, pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
         finally:
+            self.absence.end()
             # Only a close in the middle leaves any.
             self._fail(calls, StoreError("the session store was closed"))
 

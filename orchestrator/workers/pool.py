@@ -196,6 +196,11 @@ class WorkerPool:
         taken = [link.progress.step_ms for link in links if link.progress.step_ms > 0]
         return sum(taken) / len(taken) if taken else 0.0
 
+    def connected(self, role: Role) -> int:
+        """Workers of a role that take sessions now. Safe in any thread."""
+        links = self._by_worker.copy().values()
+        return sum(link.role is role and link.up and not link.draining for link in links)
+
     def memory(self) -> int:
         """Tokens that the connected verifiers can hold; 0 = not known."""
         return sum(link.progress.kv_tokens_capacity for link in self._up(Role.VERIFIER))

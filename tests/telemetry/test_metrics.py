@@ -8,7 +8,15 @@ from collections import Counter
 
 import pytest
 
-from orchestrator.core.events import Discarded, OpenOnWorker, Persist, SendVerify, WorkerLost
+from orchestrator.core.events import (
+    Discarded,
+    OpenOnWorker,
+    Persist,
+    SendVerify,
+    SuspendReason,
+    WorkerLost,
+)
+from services.common import errors
 from services.common.steps import StepEntry, StepRecord
 from services.common.telemetry import StepTracer, names
 from services.common.telemetry.names import MetricKind
@@ -86,6 +94,31 @@ def test_a_session_that_ends_with_an_error_is_counted_by_its_name(start):
     world.run(steps=30)
     world.recorder.end_generate("s", error="Fenced")
     assert scrape(telemetry).value("paceline_session_errors_total", type="Fenced") == 1
+
+
+def test_what_may_go_wrong_is_there_from_the_start_so_that_its_first_time_has_a_rate(start):
+    telemetry = start(metrics_port=0)
+    TracedWorld(telemetry)
+    page = scrape(telemetry)
+    for failure in names.FAILURES:
+        assert page.value("paceline_session_errors_total", type=failure) == 0
+    for finish in names.FINISHES:
+        ended = page.value("gen_ai_server_request_duration_seconds_count", finish_reason=finish)
+        assert ended == 0
+    assert page.value("paceline_fenced_writes_total") == 0
+
+
+def test_every_way_in_which_a_session_can_fail_is_known_by_name():
+    suspended = {reason.name.lower() for reason in SuspendReason}
+    raised = {failure for failure in names.FAILURES if failure[0].isupper()}
+    assert suspended == names.FAILURES.keys() - raised
+    assert all(issubclass(getattr(errors, name), errors.PacelineError) for name in raised)
+
+
+def test_writes_that_are_fenced_are_counted(start):
+    telemetry = start(metrics_port=0)
+    TracedWorld(telemetry).recorder.fenced_write()
+    assert scrape(telemetry).value("paceline_fenced_writes_total") == 1
 
 
 def test_bad_rows_of_q_are_counted(start):
@@ -189,6 +222,23 @@ def test_a_worker_shows_its_steps_and_its_load(start):
     assert page.value("paceline_kv_tokens_capacity") == 4096
 
 
+@pytest.mark.parametrize(
+    ("role", "kinds"),
+    [("verifier", {"prefill", "verify"}), ("drafter", {"prefill", "draft", "prepared"})],
+)
+def test_a_worker_shows_every_kind_of_step_before_its_first(start, role, kinds):
+    telemetry = start(role, metrics_port=0)
+    tracer = StepTracer(telemetry)
+    tracer.on_step(role)
+    page = scrape(telemetry)
+    assert page.value("paceline_step_duration_seconds_count", role=role) == 0
+    assert page.value("paceline_step_batch_size_count", role=role) == 0
+    for kind in kinds:
+        assert page.value("paceline_step_tokens_total", role=role, kind=kind) == 0
+        assert page.value("paceline_step_queue_wait_seconds_count", role=role, kind=kind) == 0
+    tracer.close()
+
+
 def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, start):
     _, page = run
     worker = start("drafter", metrics_port=0)
@@ -198,6 +248,8 @@ def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, star
     tracer.close()
     orchestrator = start(metrics_port=0)
     orchestrator.gauge(names.STREAMS, lambda: [(3, ())])
+    orchestrator.gauge(names.STORE_AWAY, lambda: [(0.0, ())])
+    orchestrator.gauge(names.CONNECTED_WORKERS, lambda: [(1, ("verifier",))])
     recorder = TracedWorld(orchestrator).recorder
     recorder.end_generate("s", error="Fenced")
     families = page.families | scrape(worker).families | scrape(orchestrator).families

@@ -48,6 +48,11 @@ class Buckets:
         if not metric.labels:
             self._row(())
 
+    def show(self, *labels: str) -> None:
+        """Have these label values from now on, with nothing counted yet."""
+        if labels not in self._rows:
+            self._row(labels)
+
     def record(self, value: float, *labels: str) -> None:
         """Count a value under these label values."""
         row = self._rows.get(labels) or self._row(labels)

@@ -29,6 +29,10 @@ rounds and workers follow. `OTEL_BSP_*` sizes the queue of spans,
 `OTEL_RESOURCE_ATTRIBUTES` adds to the process's attributes. A collector that is
 down costs spans, never a token's time. No prompt and no output is ever in here.
 [tracing.md](tracing.md) tells what to look at when something is slow.
+Grafana dashboards are in `k8s/dashboards`, recording and alerting rules in `k8s/rules`;
+[runbooks.md](runbooks.md) says what to do about each alert. What a label may say is a
+fixed set, and all of it is there from the start, at 0: a series that began with its
+first event would hide that event from `rate`.
 
 Mean acceptance length as vLLM defines it is
 `1 + spec_decode_num_accepted_tokens_total / spec_decode_num_drafts_total`; block
@@ -39,7 +43,15 @@ those `discarded` and `abandoned`.
 
 def page() -> str:
     """The whole page, as Markdown."""
-    sections = (_INTRODUCTION, _spans(), _outcomes(), _fallbacks(), _attributes(), _metrics())
+    sections = (
+        _INTRODUCTION,
+        _spans(),
+        _outcomes(),
+        _fallbacks(),
+        _failures(),
+        _attributes(),
+        _metrics(),
+    )
     return "\n".join(sections)
 
 
@@ -71,6 +83,11 @@ def _outcomes() -> str:
 def _fallbacks() -> str:
     rows = ((f"`{reason}`", help) for reason, help in names.FALLBACKS.items())
     return _section("Reasons of a round without a draft", ("reason", "what it means"), rows)
+
+
+def _failures() -> str:
+    rows = ((f"`{failure}`", help) for failure, help in names.FAILURES.items())
+    return _section("Errors that end a session", ("type", "what it means"), rows)
 
 
 def _attributes() -> str:

@@ -264,6 +264,23 @@ FALLBACKS = {
 }
 
 
+# Why a session ended here with an error: its name, or why it was suspended.
+FAILURES = {
+    "no_verifier": "No verifier could take the session in time.",
+    "deadline": "The session's deadline passed.",
+    "detached": "Its client left and did not come back. No fault of ours.",
+    "refused": "The verifier refused the session.",
+    "Draining": "This orchestrator stops; the session goes on at another. No fault.",
+    "Fenced": "Another orchestrator took the session over; it goes on there. No fault.",
+    "DataLoss": "The store has less than it acknowledged.",
+    "StoreError": "The store refused, or was away for too long.",
+    "PacelineError": "What must not happen; the log says more.",
+}
+
+# How a session ended here, errors taken together.
+FINISHES = ("stop", "length", "abort", "suspended", "detached", "error")
+
+
 class Cause:
     """Why a session lost a worker."""
 
@@ -349,6 +366,25 @@ DROPPED_WRITES = Metric(
     _COUNTER,
     "{write}",
     "Commits that the session store did not take in time; with durability `relaxed` only.",
+)
+FENCED_WRITES = Metric(
+    "paceline.fenced.writes",
+    _COUNTER,
+    "{write}",
+    "Writes that the session store refused, as another orchestrator owns the session by now.",
+)
+STORE_AWAY = Metric(
+    "paceline.store.away",
+    _GAUGE,
+    "s",
+    "For how long the session store has not done what it was asked; 0 = it does.",
+)
+CONNECTED_WORKERS = Metric(
+    "paceline.workers.connected",
+    _GAUGE,
+    "{worker}",
+    "Workers that this orchestrator is connected to and that take sessions.",
+    ("role",),
 )
 MIGRATIONS = Metric(
     "paceline.session.migrations",

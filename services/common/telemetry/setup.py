@@ -108,9 +108,12 @@ class Telemetry:
         """A gauge that is read when somebody collects it, in the collecting thread."""
         register_gauge(self._meter, metric, read)
 
-    def histogram(self, metric: names.Metric) -> Buckets:
-        """A histogram to record in."""
-        return self._shelf.add(metric)
+    def histogram(self, metric: names.Metric, rows: Sequence[tuple[str, ...]] = ()) -> Buckets:
+        """A histogram to record in; `rows` are label values to show from the start."""
+        buckets = self._shelf.add(metric)
+        for labels in rows:
+            buckets.show(*labels)
+        return buckets
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Send what is left and stop, within about `timeout` seconds. Blocks; idempotent."""

@@ -33,6 +33,10 @@ _BATCH_SPANS: dict[Worker, names.SpanName] = {
     "verifier": names.VERIFY_BATCH,
     "drafter": names.DRAFT_BATCH,
 }
+_KINDS: dict[Worker, tuple[str, ...]] = {
+    "verifier": ("prefill", "verify"),
+    "drafter": ("prefill", "draft", "prepared"),
+}
 _MEMBER_SPANS = {
     "verify": names.VERIFY,
     "draft": names.DRAFT,
@@ -61,6 +65,7 @@ class StepTracer:
 
     def on_step(self, role: Worker) -> OnStep:
         """What the core of this role tells its steps; costs the engine thread an append."""
+        self._show(role)
         return partial(self._take, role)
 
     def watch(self, progress: Mapping[Worker, Callable[[], Progress]]) -> None:
@@ -91,6 +96,14 @@ class StepTracer:
         self._waiting.append((role, record))
         if not self._wake.is_set():
             self._wake.set()
+
+    def _show(self, role: Worker) -> None:
+        """A series that began with its first event would hide that event from `rate`."""
+        self._seconds.show(role)
+        self._sessions.show(role)
+        for kind in _KINDS[role]:
+            self._waits.show(role, kind)
+            self._tokens.add(0, role, kind)
 
     # --- in the telemetry thread -------------------------------------------------------
 

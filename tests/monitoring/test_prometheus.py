@@ -1,0 +1,111 @@
+"""The Prometheus of tests and benches: it scrapes, answers, and says what is wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, start_http_server
+
+from bench.ports import free_port
+from bench.prometheus import Prometheus, PrometheusError, Sample, prometheus
+from tests.tools import tool
+
+INTERVAL_SECONDS = 0.2
+
+
+@pytest.fixture(scope="module")
+def program() -> str:
+    return tool("prometheus", "apt install prometheus")
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    """Serves one counter, which stands at 3."""
+    registry = CollectorRegistry()
+    Counter("eggs", "Eggs.", ["colour"], registry=registry).labels("brown").inc(3)
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def dead() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def server(program, target, dead, tmp_path_factory) -> Iterator[Prometheus]:
+    """Scrapes the target, and one that does not answer."""
+    rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
+    rules.write_text("groups: [{name: g, rules: [{record: 'eggs:doubled', expr: 2 * eggs_total}]}]")
+    with prometheus(program, [target, dead], interval_s=INTERVAL_SECONDS, rules=rules) as running:
+        deadline = time.monotonic() + 60
+        while len(running.query("up")) < 2 or not running.query("eggs_total"):
+            assert time.monotonic() < deadline
+            time.sleep(INTERVAL_SECONDS)
+        yield running
+
+
+def test_what_is_scraped_can_be_asked_for_with_its_labels(server, target):
+    [sample] = server.query("eggs_total")
+    assert sample.value == 3
+    assert sample.labels["colour"] == "brown"
+    assert sample.labels["instance"] == target
+    assert server.query("1 + 1") == [Sample({}, 2.0)]
+    assert server.query("no_such_metric") == []
+
+
+def test_the_past_can_be_asked_for(server):
+    assert server.query("eggs_total", at=time.time() - 3600) == []
+
+
+def test_a_range_has_a_point_for_each_step(server):
+    time.sleep(3 * INTERVAL_SECONDS)
+    now = time.time()
+    [series] = server.query_range("eggs_total", now - 0.4, now, 0.2)
+    assert series.labels["colour"] == "brown"
+    assert [value for _, value in series.points] == [3.0, 3.0, 3.0]
+
+
+def test_rules_are_evaluated(server):
+    deadline = time.monotonic() + 20
+    while not (samples := server.query("eggs:doubled")):
+        assert time.monotonic() < deadline
+        time.sleep(INTERVAL_SECONDS)
+    assert samples[0].value == 6
+
+
+@pytest.mark.parametrize(
+    ("promql", "complaint"), [("sum(", "parse error"), ("eggs_total[1m]", "only a vector")]
+)
+def test_a_question_that_cannot_be_answered_is_refused_in_prometheus_own_words(
+    server, promql, complaint
+):
+    with pytest.raises(PrometheusError, match=complaint):
+        server.query(promql)
+
+
+def test_a_target_that_does_not_answer_is_named(server, dead):
+    with pytest.raises(PrometheusError, match=f"1 of 2 targets.*{dead}.*refused"):
+        server.wait_until_scraped(0.5)
+
+
+def test_rules_that_are_none_end_the_start_with_what_is_wrong(program, tmp_path):
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("groups: [{name: g, rules: [{record: r, expr: 'sum('}]}]")
+    with (
+        pytest.raises(PrometheusError, match="did not start"),
+        prometheus(program, [], rules=rules),
+    ):
+        raise AssertionError("it started")
+
+
+def test_nothing_is_left_of_it(program, target):
+    with prometheus(program, [target]) as running:
+        address = running.address
+    with pytest.raises(PrometheusError, match="does not answer"):
+        Prometheus(address).query("1")

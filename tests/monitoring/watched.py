@@ -1,0 +1,172 @@
+"""A synthetic cluster in real processes, under load, and a real Prometheus that scrapes it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from paceline import Client
+
+from bench.ports import free_port
+from bench.prometheus import Prometheus, Sample, prometheus
+from orchestrator.sessions import EmbeddedRedis
+from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
+from services.console.supervisor import ProcessSpec
+from services.console.tether import available_cores
+from tests.monitoring.expressions import RULES
+from tests.tools import tool
+
+START_SECONDS = 120.0
+PATIENCE_SECONDS = 90.0
+SCRAPE_SECONDS = 0.5
+CLIENTS = 3
+TOKENS = 24
+TIMES = {
+    "name": "watched",
+    "verifier": {"plain_ms": 4, "verify_ms": 5},
+    "drafter": {"draft_ms": 1},
+    "agreement": {"rate": 0.8},
+}
+# An orchestrator for each.
+PACINGS = ("thompson", "eager")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The cluster, and what Prometheus knows of it."""
+
+    prometheus: Prometheus
+    redis: EmbeddedRedis
+    orchestrators: Sequence[str]
+    processes: dict[str, subprocess.Popen[bytes]]
+
+    def value(self, promql: str) -> float:
+        """The one value of an expression; NaN while it has none."""
+        samples = self.prometheus.query(promql)
+        return samples[0].value if samples else math.nan
+
+    def until(self, promql: str, holds: Callable[[float], bool]) -> float:
+        """Wait until the value is as it must become; the value."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds(value := self.value(promql)):
+            assert time.monotonic() < deadline, f"{promql} stays {value}"
+            time.sleep(SCRAPE_SECONDS)
+        return value
+
+    def answers(self, expressions: Sequence[str]) -> dict[str, list[Sample]]:
+        """What each says, asked until all have a number or patience ends."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        answers: dict[str, list[Sample]] = {}
+        while missing := [one for one in expressions if not says_something(answers.get(one, []))]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(SCRAPE_SECONDS)
+            answers |= {one: self.prometheus.query(one) for one in missing}
+        return answers
+
+
+def says_something(samples: Sequence[Sample]) -> bool:
+    """Whether there is a number among them."""
+    return any(not math.isnan(sample.value) for sample in samples)
+
+
+@contextmanager
+def watched() -> Iterator[Watched]:
+    """Everything at work, until the end of the block."""
+    program = tool("prometheus", "apt install prometheus")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        redis = stack.enter_context(EmbeddedRedis())
+        times = folder / "times.json"
+        times.write_text(json.dumps(TIMES))
+        options = ClusterOptions(target="", synthetic=times, pacings=PACINGS)
+        site = Site(os.getpid(), folder, redis.url, available_cores())
+        specs = [*worker_specs(options, site), *orchestrator_specs(options, site)]
+        members = [stack.enter_context(process(spec)) for spec in specs]
+        # Prometheus takes some seconds to look at its targets; they take theirs to start.
+        targets = [member.metrics for member in members]
+        server = stack.enter_context(
+            prometheus(program, targets, interval_s=SCRAPE_SECONDS, rules=RULES)
+        )
+        addresses = [member.address() for member in members][-len(PACINGS) :]
+        stack.enter_context(load(addresses))
+        server.wait_until_scraped(PATIENCE_SECONDS)
+        processes = {member.spec.name: member.running for member in members}
+        yield Watched(server, redis, addresses, processes)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process of the cluster, and where its metrics are."""
+
+    spec: ProcessSpec
+    running: subprocess.Popen[bytes]
+    metrics: str
+
+    def address(self) -> str:
+        """Where it serves, once it does."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self.spec.ready_file.exists():
+            said = self.spec.log_file.read_text()
+            assert self.running.poll() is None, said
+            assert time.monotonic() < deadline, said
+            time.sleep(0.05)
+        return self.spec.ready_file.read_text().strip()
+
+
+@contextmanager
+def process(spec: ProcessSpec) -> Iterator[Member]:
+    port = free_port()
+    settings = {"PACELINE_METRICS_PORT": str(port), "PACELINE_FALLBACK": "false"}
+    with spec.log_file.open("wb") as log:
+        running = subprocess.Popen(
+            spec.argv, stdout=log, stderr=log, env={**os.environ, **spec.environment, **settings}
+        )
+    try:
+        yield Member(spec, running, f"127.0.0.1:{port}")
+    finally:
+        running.kill()
+        running.wait()
+
+
+@contextmanager
+def load(addresses: Sequence[str]) -> Iterator[None]:
+    """Clients of each orchestrator that ask again as soon as they have an answer."""
+    stop = Event()
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(lambda: asyncio.run(_ask_all(addresses, stop)))
+        try:
+            yield
+        finally:
+            stop.set()
+        asking.result()
+
+
+async def _ask_all(addresses: Sequence[str], stop: Event) -> None:
+    """Until told to stop; raises what a client raises before."""
+    asking = asyncio.gather(
+        *(_ask(address, number) for address in addresses for number in range(CLIENTS))
+    )
+    stopped = asyncio.create_task(asyncio.to_thread(stop.wait))
+    await asyncio.wait((asking, stopped), return_when=asyncio.FIRST_COMPLETED)
+    asking.cancel()
+    with suppress(asyncio.CancelledError):
+        await asking
+
+
+async def _ask(address: str, number: int) -> None:
+    async with Client(address) as client:
+        said = [{"role": "user", "content": f"world {number}"}]
+        while True:
+            await client.generate(messages=said, max_tokens=TOKENS, temperature=0.0)
