@@ -61,6 +61,8 @@ def of_round(record: RoundRecord, outcome: str) -> Attributes:
         names.VERIFIER: record.verifier,
         names.MODE: record.mode.name.lower(),
     }
+    if record.draft_tokens:
+        about[names.ACCEPTANCE_RATE] = record.accepted_tokens / record.draft_tokens
     if record.discarded_tokens:
         about[names.DISCARDED_TOKENS] = record.discarded_tokens
     if record.bad_q_rows:

@@ -72,6 +72,9 @@ def test_a_round_says_what_its_record_says_and_has_its_parts(receiver, start):
         said = spans[index].attributes
         assert said[names.DRAFT_TOKENS] == record.draft_tokens
         assert said[names.ACCEPTED_TOKENS] == record.accepted_tokens
+        drafted = record.draft_tokens
+        share = record.accepted_tokens / drafted if drafted else None
+        assert said.get(names.ACCEPTANCE_RATE) == share
         assert said[names.DRAFTER] == record.drafter
         assert said[names.VERIFIER] == record.verifier
         assert said[names.EPOCH] == record.epoch

@@ -176,6 +176,9 @@ FALLBACK = Attribute(
 )
 DRAFT_TOKENS = Attribute("paceline.draft.tokens", "Draft tokens in the block.")
 ACCEPTED_TOKENS = Attribute("paceline.accepted.tokens", "Draft tokens the target accepted.")
+ACCEPTANCE_RATE = Attribute(
+    "paceline.acceptance.rate", "Share of the block's draft tokens that were accepted, if any."
+)
 EMITTED_TOKENS = Attribute(
     "paceline.emitted.tokens", "Tokens that became final; on Generate, in all rounds."
 )
