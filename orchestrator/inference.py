@@ -20,7 +20,7 @@ from orchestrator.kept_rounds import session_rounds
 from orchestrator.offer import Offer
 from orchestrator.options import Options
 from orchestrator.output import Beyond
-from orchestrator.ports import NewSession, SessionKey, SessionStore, StoredSession
+from orchestrator.ports import Call, NewSession, SessionKey, SessionStore, StoredSession
 from orchestrator.reading import follow
 from orchestrator.recorder import Recorder, Resuming
 from orchestrator.requests import (
@@ -82,34 +82,55 @@ class Inference:
     # --- the use cases ----------------------------------------------------------------
 
     async def generate(
-        self, request: pb.GenerateRequest, tenant: Tenant, parent: str = ""
+        self,
+        request: pb.GenerateRequest,
+        tenant: Tenant,
+        parent: str = "",
+        call: Call | None = None,
     ) -> AsyncIterator[replies.Event]:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request, tenant)
         key = SessionKey(tenant.name, spec.session)
         if (live := self._live.get(key.name)) is not None:
-            return self._attach(live, spec)
+            return self._attach(key, live, spec, call)
         with self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant) as place:
             # A resume that came between would start the session, too.
             async with self._lock(key):
                 record = self._record(request, spec)
-                created = await self._store.create(key, record)
+                created = await self._store.create(key, record, call)
                 if created.created:
                     driver = self._start(key, spec, record, created.term, (), parent, place)
                     return self._read(driver, 0)
-        return await self.resume(key, 0, parent, tenant)
+        return await self.resume(key, 0, parent, tenant, call)
 
     def _lock(self, key: SessionKey) -> asyncio.Lock:
         return self._locks.setdefault(key.name, asyncio.Lock())
 
-    def _attach(self, live: SessionDriver, spec: SessionSpec) -> AsyncIterator[replies.Event]:
+    def _attach(
+        self, key: SessionKey, live: SessionDriver, spec: SessionSpec, call: Call | None
+    ) -> AsyncIterator[replies.Event]:
         """The same request again, or another one under its id, of a session at work here."""
         if live.spec.digest != spec.digest:
             raise AlreadyExists(f"session {spec.session!r} exists with other content")
+        self._attend(key, live, call)
         return self._read(live, 0)
 
+    def _attend(self, key: SessionKey, live: SessionDriver, call: Call | None) -> None:
+        """Let no other orchestrator serve an earlier call of this reader from now on.
+
+        The reader does not wait for that: a store that is away keeps nobody from a live session.
+        """
+        if call is not None:
+            noted = asyncio.ensure_future(self._store.attend(key, live.state.config.term, call))
+            noted.add_done_callback(_forget)
+
     async def resume(
-        self, key: SessionKey, offset: int, parent: str = "", tenant: Tenant = DEFAULT_TENANT
+        self,
+        key: SessionKey,
+        offset: int,
+        parent: str = "",
+        tenant: Tenant = DEFAULT_TENANT,
+        call: Call | None = None,
     ) -> AsyncIterator[replies.Event]:
         """Attach to a session at an output offset: a live one, or one from the store.
 
@@ -117,23 +138,29 @@ class Inference:
         """
         resuming = self._recorder.start_resume(key.name, offset, parent)
         try:
-            return resuming.through(await self._go_on(key, offset, resuming, tenant))
+            return resuming.through(await self._go_on(key, offset, resuming, tenant, call))
         except BaseException as error:
             resuming.failed(error)
             raise
 
     async def _go_on(
-        self, key: SessionKey, offset: int, resuming: Resuming, tenant: Tenant
+        self,
+        key: SessionKey,
+        offset: int,
+        resuming: Resuming,
+        tenant: Tenant,
+        call: Call | None,
     ) -> AsyncIterator[replies.Event]:
         # One at a time: a second restore would fence the first.
         async with self._lock(key):
             driver = self._live.get(key.name)
             if driver is not None:
                 resuming.joins(self._recorder.traceparent(driver.name))
+                self._attend(key, driver, call)
                 return self._read(driver, offset)
             stored = await self._store.get(key)
             with self._come_back(stored, tenant) as place:
-                stored = await self._takeover(key, stored)
+                stored = await self._takeover(key, stored, call)
                 if place is None or stored.status is SessionStatus.FINISHED:
                     rounds = await self._store.rounds(key)
                     return finished_session(stored, rounds, self._target.tokenizer, offset)
@@ -152,12 +179,14 @@ class Inference:
         weight = _weight(checked_spec(stored, self._target.worker.vocab_size))
         return self._admission.come_back(weight, tenant)
 
-    async def _takeover(self, key: SessionKey, stored: StoredSession) -> StoredSession:
+    async def _takeover(
+        self, key: SessionKey, stored: StoredSession, call: Call | None
+    ) -> StoredSession:
         """The stored session, finished or owned by this orchestrator."""
         if stored.status in (SessionStatus.ACTIVE, SessionStatus.PAUSED):
             # Whoever owns it is left in peace where nobody could go on with it here.
             checked_spec(stored, self._target.worker.vocab_size)
-            stored = await self._store.acquire(key, self._options.owner)
+            stored = await self._store.acquire(key, self._options.owner, call)
         if stored.status is SessionStatus.ABORTED:
             raise SessionAborted(f"session {key.session_id!r} was aborted")
         ending = implied_ending(stored, self._target.tokenizer)
@@ -353,3 +382,9 @@ def _weight(spec: SessionSpec) -> int:
 
 def _leaving() -> Draining:
     return Draining("this orchestrator stops; the session can be resumed at another one")
+
+
+def _forget(done: asyncio.Future[None]) -> None:
+    """What became of it is nobody's concern."""
+    if not done.cancelled():
+        done.exception()

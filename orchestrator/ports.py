@@ -53,6 +53,18 @@ class NewSession:
     ephemeral: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Which call of which reader asks for a session; `number` grows with each of them.
+
+    A reader calls again when a server does not answer. That server may carry the first
+    call out when it goes on; it must not take the session from the later one.
+    """
+
+    reader: str
+    number: int
+
+
 class Durability(Enum):
     """Whether emission waits for the store.
 
@@ -157,18 +169,27 @@ class SessionStore(Protocol):
     at once; what they would raise goes to the holder.
     """
 
-    def create(self, key: SessionKey, session: NewSession) -> Awaitable[Created]:
-        """Store a new session with term 1, or find the equal one.
+    def create(
+        self, key: SessionKey, session: NewSession, call: Call | None = None
+    ) -> Awaitable[Created]:
+        """Store a new session with term 1, or find the equal one; `call`: who asked for it.
 
         Raises AlreadyExists when the id is taken by other content.
         """
         ...
 
-    def acquire(self, key: SessionKey, owner: str) -> Awaitable[StoredSession]:
+    def acquire(
+        self, key: SessionKey, owner: str, call: Call | None = None
+    ) -> Awaitable[StoredSession]:
         """Own a session with the next term, even over a live lease.
 
-        A finished or aborted session is returned as it is. Raises NotFound.
+        A finished or aborted session is returned as it is. Raises NotFound, and Fenced
+        where a later call of the same reader was served.
         """
+        ...
+
+    def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[None]:
+        """Note that the owner in this term serves a call; nothing happens where it lost it."""
         ...
 
     def hold(self, key: SessionKey, term: int, holder: Holder) -> None:

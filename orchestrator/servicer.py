@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 from orchestrator import replies
 from orchestrator.door import current_tenant
 from orchestrator.inference import Inference
-from orchestrator.ports import SessionKey
+from orchestrator.ports import Call, SessionKey
 from orchestrator.workers.link import WorkerLink
 from orchestrator.workers.pool import Target, WorkerPool
 from services.common.errors import InvalidRequest, StreamStalled
@@ -23,6 +24,8 @@ from services.common.types import PROTOCOL_MAX, PROTOCOL_MIN
 READ_PATIENCE = 60.0
 
 _Response = TypeVar("_Response", pb.GenerateResponse, pb.ResumeResponse)
+
+_CALL = re.compile(r"([A-Za-z0-9-]{1,64})/([0-9]{1,15})")
 
 
 class InferenceServicer(pb_grpc.InferenceServiceServicer):
@@ -53,7 +56,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         """Start a generation and stream it."""
         async with border(context):
             tenant, parent = current_tenant(), _traceparent(context)
-            events = await self._inference.generate(request, tenant, parent)
+            events = await self._inference.generate(request, tenant, parent, _call(context))
             await self._stream(context, pb.GenerateResponse, events)
 
     async def Resume(  # noqa: N802
@@ -62,7 +65,8 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         """Re-attach at an offset."""
         async with border(context):
             key, tenant, parent = _key(request.session_id), current_tenant(), _traceparent(context)
-            events = await self._inference.resume(key, request.offset, parent, tenant)
+            asked = (request.offset, parent, tenant, _call(context))
+            events = await self._inference.resume(key, *asked)
             await self._stream(context, pb.ResumeResponse, events)
 
     async def _stream(
@@ -160,8 +164,18 @@ def _key(session_id: str) -> SessionKey:
 
 
 def _traceparent(context: Any) -> str:
+    return _metadata(context, "traceparent")
+
+
+def _call(context: Any) -> Call | None:
+    """The reader's call, if it says which it is: READER/NUMBER."""
+    told = _CALL.fullmatch(_metadata(context, "paceline-call"))
+    return Call(told[1], int(told[2])) if told else None
+
+
+def _metadata(context: Any, name: str) -> str:
     metadata = context.invocation_metadata() or ()
-    return next((str(value) for key, value in metadata if key == "traceparent"), "")
+    return next((str(value) for key, value in metadata if key == name), "")
 
 
 def _worker_info(link: WorkerLink, shared: bool) -> pb.WorkerInfo:

@@ -45,6 +45,7 @@ class BareCaller:
         self._request = _request(session, case)
         self._next = 0
         self._started = False
+        self._calls = 0
         self._call: Any = None
         self._away = 0.0
 
@@ -88,9 +89,12 @@ class BareCaller:
                     yield event
 
     def _begin(self, stub: Any) -> Any:
+        self._calls += 1
+        mine = (("paceline-call", f"{self._session}/{self._calls}"),)
         if not self._started:
-            return stub.Generate(self._request)
-        return stub.Resume(pb.ResumeRequest(session_id=self._session, offset=self._next))
+            return stub.Generate(self._request, metadata=mine)
+        request = pb.ResumeRequest(session_id=self._session, offset=self._next)
+        return stub.Resume(request, metadata=mine)
 
 
 def _request(session: str, case: Case) -> pb.GenerateRequest:

@@ -66,6 +66,8 @@ def _refusal(name: str, key: SessionKey, reply: Reply) -> PacelineError:
             return DataLoss(f"{session}: the store fell back to {detail}")
         case "fenced":
             return Fenced(f"{session} has another owner now, in term {detail}")
+        case "overtaken":
+            return Fenced(f"{session} is read by a later call of the same reader")
         case "ended" if name == "seed":
             return Fenced(f"{session} was ended by another owner")
         case "aborted":

@@ -10,6 +10,7 @@ from importlib.resources import files
 NAMES = (
     "create",
     "acquire",
+    "attend",
     "commit",
     "finish",
     "pause",

@@ -12,6 +12,7 @@ from redis import exceptions
 from redis.asyncio import Redis
 
 from orchestrator.ports import (
+    Call,
     Created,
     Holder,
     NewSession,
@@ -100,18 +101,29 @@ class RedisSessionStore:
         await self._writer.close(timeout)
         await self._client.aclose()
 
-    def create(self, key: SessionKey, session: NewSession) -> Awaitable[Created]:
+    def create(
+        self, key: SessionKey, session: NewSession, call: Call | None = None
+    ) -> Awaitable[Created]:
         """See `SessionStore.create`."""
         options = self._options
         fields = codec.encode_session(session, options.lease_ms, relaxed=options.relaxed)
+        if call is not None:
+            fields += ["reader", call.reader, "reader_call", call.number]
         args = [session.digest, secrets.token_hex(8), options.ttl_ms, *fields]
         return self._call("create", key, args, codec.decode_created)
 
-    def acquire(self, key: SessionKey, owner: str) -> Awaitable[StoredSession]:
+    def acquire(
+        self, key: SessionKey, owner: str, call: Call | None = None
+    ) -> Awaitable[StoredSession]:
         """See `SessionStore.acquire`."""
         nonce, relaxed = secrets.token_hex(8), int(self._options.relaxed)
-        args = (owner, self._options.lease_ms, nonce, codec.RECORD_VERSION, relaxed)
+        reader = (call.reader, call.number) if call is not None else ("", 0)
+        args = (owner, self._options.lease_ms, nonce, codec.RECORD_VERSION, relaxed, *reader)
         return self._call("acquire", key, args, codec.decode_session)
+
+    def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[None]:
+        """See `SessionStore.attend`."""
+        return self._call("attend", key, (term, call.reader, call.number), nothing)
 
     def hold(self, key: SessionKey, term: int, holder: Holder) -> None:
         """See `SessionStore.hold`."""

@@ -11,14 +11,15 @@ What breaks a call, and what follows:
   first Generate. That one is refused, and there is no session yet.
 - NOT_FOUND for a Resume before any token came: the session was lost with its
   server. Generate again, with the seed that Started told.
-- ABORTED: a later Resume took the session over, and it wins. The one exception
-  is a call of this generation that broke unanswered: a server that stood still
-  may carry it out when it goes on. Each such call excuses one ABORTED.
+- ABORTED: somebody else's later Resume took the session over, and it wins. No
+  earlier call of this generation can be that one, though a server that stood
+  still may carry it out late: every call says whose it is and its number.
 - anything else ends the generation.
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import grpc
@@ -63,7 +64,7 @@ class Attempts:
         self._limits = (patience, timeout)
         self._patience: Patience | None = None
         self._resuming = self._generate is None
-        self._calls, self._unanswered = 0, 0
+        self._reader, self._calls = secrets.token_hex(8), 0
         self._answered = False
         self._server: Server | None = None
         self._call: Any = None
@@ -80,7 +81,8 @@ class Attempts:
         timeout = self._endurance().remaining()
         self._calls += 1
         self._answered = False
-        self._call = self._server.call(method, request, timeout)
+        mine = ("paceline-call", f"{self._reader}/{self._calls}")
+        self._call = self._server.call(method, request, timeout, mine)
         return self._call
 
     def take(self, message: Any) -> Event | None:
@@ -99,7 +101,8 @@ class Attempts:
         if not (patience.any and self._goes_on(error)):
             raise error
         assert self._server is not None
-        self._learn(error)
+        if error.code is grpc.StatusCode.NOT_FOUND:
+            self._start_over()
         patience.broke(self._server, error)
         self._servers.failed(self._server)
         wait = patience.wait_for(self._servers.current)
@@ -132,20 +135,8 @@ class Attempts:
                 return error.retry_after is not None and (self._resuming or self._calls > 1)
             case grpc.StatusCode.NOT_FOUND:
                 return self._may_start_over()
-            case grpc.StatusCode.ABORTED:
-                return self._unanswered > 0
             case code:
                 return code in _TRANSPORT and not error.reason
-
-    def _learn(self, error: PacelineError) -> None:
-        """What the end of a call says about the session."""
-        match error.code:
-            case grpc.StatusCode.NOT_FOUND:
-                self._start_over()
-            case grpc.StatusCode.ABORTED:
-                self._unanswered -= 1
-            case _ if not (self._answered or error.reason):
-                self._unanswered += 1
 
     def _may_start_over(self) -> bool:
         nothing_came = self._progress.offset == self._offset

@@ -33,13 +33,15 @@ class Server:
         self._channel: grpc.aio.Channel | None = None
         self._stub: Any = None
 
-    def call(self, method: str, request: Any, timeout: float | None) -> Any:
-        """Begin a call of InferenceService."""
+    def call(self, method: str, request: Any, timeout: float | None, *more: tuple[str, str]) -> Any:
+        """Begin a call of InferenceService, with `more` metadata."""
         # Opened here, not in __init__, because a channel belongs to the running loop.
         if self._channel is None:
             self._channel = self._open()
             self._stub = pb_grpc.InferenceServiceStub(self._channel)
-        return getattr(self._stub, method)(request, timeout=timeout, metadata=self._metadata)
+        return getattr(self._stub, method)(
+            request, timeout=timeout, metadata=(*self._metadata, *more)
+        )
 
     async def close(self) -> None:
         """End the connection, and with it every call."""

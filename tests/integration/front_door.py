@@ -38,15 +38,16 @@ class FrontDoor:
 
     stub: Any
 
-    def generate(self, name: str, tokens: int = 40, **sampling: Any) -> Reading:
+    def generate(self, name: str, tokens: int = 40, call: str = "", **sampling: Any) -> Reading:
         values = {"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **sampling}
         request = pb.GenerateRequest(
             request_id=name, prompt=PROMPT, sampling=pb.SamplingParams(**values)
         )
-        return _read(self.stub.Generate(request))
+        return _read(self.stub.Generate(request, metadata=_mine(call)))
 
-    def resume(self, name: str, offset: int) -> Reading:
-        return _read(self.stub.Resume(pb.ResumeRequest(session_id=name, offset=offset)))
+    def resume(self, name: str, offset: int, call: str = "") -> Reading:
+        request = pb.ResumeRequest(session_id=name, offset=offset)
+        return _read(self.stub.Resume(request, metadata=_mine(call)))
 
     async def abort(self, name: str) -> grpc.StatusCode:
         return await _status(self.stub.Abort(pb.AbortRequest(session_id=name)))
@@ -61,6 +62,11 @@ async def _status(call: Awaitable[object]) -> grpc.StatusCode:
     except grpc.aio.AioRpcError as error:
         return error.code()
     return grpc.StatusCode.OK
+
+
+def _mine(call: str) -> tuple[tuple[str, str], ...]:
+    """Which call of which reader this is, if that is told."""
+    return (("paceline-call", call),) if call else ()
 
 
 def _read(call: Any) -> Reading:

@@ -70,6 +70,36 @@ async def test_a_resume_elsewhere_over_a_live_lease_fences_the_first_owner():
     assert (stored.committed_tokens, stored.status) == (LONG, pb.SESSION_STATUS_FINISHED)
 
 
+@pytest.mark.parametrize("again", ["resumed", "asked for"])
+async def test_a_call_carried_out_late_takes_nothing_from_its_reader(again):
+    """As by a server that stood still while its reader went elsewhere."""
+    async with two([await start_verifier()], [await start_drafter()]) as (both, (one, other)):
+        first = one.generate("s", LONG, call="reader/1")
+        await until(lambda: len(first.tokens) > 5)
+        first.call.cancel()
+        third = one.resume("s", 0, call="reader/3")
+        await until(lambda: len(third.tokens) > 10)
+        if again == "resumed":
+            late = await other.resume("s", 0, call="reader/2").end()
+        else:
+            late = await other.generate("s", LONG, call="reader/2").end()
+        await third.end()
+        await nothing_is_left(both)
+    assert (late.status, late.tokens) == (ABORTED, [])
+    assert (third.status, third.tokens) == (OK, plain_text())
+
+
+async def test_a_name_that_cannot_be_read_is_no_name():
+    async with two([await start_verifier()]) as (both, (one, other)):
+        first = one.generate("s", LONG, call="reader/9")
+        await until(lambda: len(first.tokens) > 5)
+        second = await other.resume("s", 0, call="reader/minus one").end()
+        await first.end()
+        await nothing_is_left(both)
+    assert (first.status, second.status) == (ABORTED, OK)
+    assert second.tokens == plain_text()
+
+
 def plain_text(tokens: int = LONG) -> list[int]:
     return plain(PROMPT, tokens)
 

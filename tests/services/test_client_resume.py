@@ -152,14 +152,23 @@ async def test_a_session_lost_after_a_token_is_not_found(cluster):
     assert len(service.requests) == 2
 
 
-async def test_a_call_that_broke_unanswered_excuses_one_later_takeover(cluster):
-    taken_over = status(Code.ABORTED, "FENCED")
-    cluster.plan += [Break(0), Break(2, taken_over)]
+async def test_a_takeover_ends_the_generation_whatever_broke_before(cluster):
+    cluster.plan += [Break(0), Break(2, status(Code.ABORTED, "FENCED"))]
     async with connected(cluster) as (client, _):
-        assert (await client.generate("hi")).token_ids == tuple(range(cluster.count))
-        cluster.plan += [Break(0), Break(2, taken_over), Break(2, taken_over)]
         with pytest.raises(paceline.Aborted):
             await client.generate("hi")
+
+
+async def test_every_call_says_whose_it_is_and_its_number(cluster):
+    cluster.plan += [Break(0), Break(2)]
+    async with connected(cluster) as (client, service):
+        await client.generate("hi")
+        await client.generate("hi")
+    calls = [dict(metadata)["paceline-call"].split("/") for metadata in service.metadata]
+    readers, numbers = zip(*calls, strict=True)
+    assert numbers == ("1", "2", "3", "1")
+    assert len(set(readers[:3])) == 1
+    assert readers[3] != readers[0]
 
 
 async def test_a_first_call_to_a_full_server_is_refused_and_a_later_one_waits(cluster):

@@ -1,6 +1,7 @@
 -- Prepended to every script. All keys of a session share one hash tag.
 -- meta: a hash; text: committed tokens as packed little-endian uint32; rounds: a stream.
--- Replies are {code, ...}; codes that refuse: missing, fenced, aborted, ended, lost, conflict.
+-- Replies are {code, ...}; codes that refuse: missing, fenced, overtaken,
+-- aborted, ended, lost, conflict.
 local meta, text, rounds = KEYS[1], KEYS[2], KEYS[3]
 
 local function now_ms()
@@ -43,6 +44,14 @@ end
 
 local function snapshot()
   return {'ok', redis.call('HGETALL', meta), redis.call('GET', text) or ''}
+end
+
+-- Whether a reader has called again since: a server that stood still may carry out a call
+-- long after its reader went elsewhere. `reader` '' = not told.
+local function overtaken(reader, call)
+  if reader == '' then return false end
+  local last = redis.call('HMGET', meta, 'reader', 'reader_call')
+  return last[1] == reader and tonumber(call) < tonumber(last[2])
 end
 
 -- Why a write of `term` is refused, or nil. Finished sessions are the caller's to judge.
