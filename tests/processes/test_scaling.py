@@ -1,0 +1,31 @@
+"""A real cluster under a real load, as the scalers' own expressions see it in a real Prometheus."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.scaling.crowd import Phase
+from bench.scaling.manifests import read_scalers
+from bench.scaling.record import RecordOptions, record
+from tests.tools import tool
+
+pytestmark = pytest.mark.processes
+
+
+async def test_a_load_that_comes_and_goes_is_seen_by_every_scaler():
+    tool("prometheus", "apt install prometheus")
+    options = RecordOptions((Phase(4, 6), Phase(0, 1)), tokens=64)
+    said = []
+    made = await record(options, read_scalers(), ["record"], said.append)
+    assert made.command == "python -m bench.scaling record"
+    assert made.times == (0.0, 5.0)
+    assert made.sessions[1] == 4
+    signals = {
+        name: signal.values for tier in made.signals.values() for name, signal in tier.items()
+    }
+    assert all(value is not None for values in signals.values() for value in values)
+    assert signals["streams"][1] == 4
+    assert signals["queue"][1] > 0
+    assert signals["wanted"][1] > 0
+    # A prompt of 120 tokens and 64 more, of each of four sessions, in 36 000.
+    assert 100 * 4 * 64 / 36_000 < signals["kv"][1] < 10
