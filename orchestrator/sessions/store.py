@@ -108,7 +108,7 @@ class RedisSessionStore:
         options = self._options
         fields = codec.encode_session(session, options.lease_ms, relaxed=options.relaxed)
         if call is not None:
-            fields += ["reader", call.reader, "reader_call", call.number]
+            fields += ["reader_calls", f"{call.reader}/{call.number}"]
         args = [session.digest, secrets.token_hex(8), options.ttl_ms, *fields]
         return self._call("create", key, args, codec.decode_created)
 

@@ -35,6 +35,28 @@ async def test_another_reader_takes_over_whatever_its_number_and_the_first_may_c
     assert (await store.acquire(KEY, "o1", Call("reader", 4))).term == 3
 
 
+async def test_an_earlier_call_is_refused_also_after_another_reader_took_over(backend):
+    store = await backend.store()
+    await store.create(KEY, NEW, FIRST)
+    await store.acquire(KEY, "o2", THIRD)
+    await store.acquire(KEY, "o1", Call("other", 1))
+    with pytest.raises(Fenced):
+        await store.acquire(KEY, "o3", SECOND)
+    stored = await store.get(KEY)
+    assert (stored.term, stored.owner) == (3, "o1")
+
+
+async def test_of_many_readers_the_latest_are_remembered(backend):
+    store = await backend.store()
+    await store.create(KEY, NEW, Call("reader-0", 2))
+    for number in range(1, 40):
+        await store.acquire(KEY, "o2", Call(f"reader-{number}", 2))
+    kept = await backend.client().hget(f"paceline:{{{KEY.name}}}:meta", "reader_calls")
+    assert len(kept) < 400
+    with pytest.raises(Fenced):
+        await store.acquire(KEY, "o3", Call("reader-30", 1))
+
+
 async def test_who_does_not_say_which_call_it_is_takes_over_as_ever(backend):
     store = await backend.store()
     await store.create(KEY, NEW, SECOND)

@@ -11,7 +11,7 @@ if stored[3] ~= nonce then
   redis.call('HINCRBY', meta, 'term', 1)
   redis.call('HSET', meta, 'status', 'active', 'owner', owner, 'acquired_by', nonce,
     'lease_ms', lease_ms, 'round', '0', 'round_base', '0')
-  if reader ~= '' then redis.call('HSET', meta, 'reader', reader, 'reader_call', call) end
+  if reader ~= '' then note_call(reader, call) end
   if relaxed == '1' then redis.call('HSET', meta, 'relaxed', '1') end
 end
 hold()

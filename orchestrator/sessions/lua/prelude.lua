@@ -46,12 +46,26 @@ local function snapshot()
   return {'ok', redis.call('HGETALL', meta), redis.call('GET', text) or ''}
 end
 
+-- reader_calls: the last call of each of the latest readers, newest first: 'a/3 b/1'.
+local function calls_by_reader()
+  return string.gmatch(field('reader_calls') or '', '([^/ ]+)/(%d+)')
+end
+
 -- Whether a reader has called again since: a server that stood still may carry out a call
 -- long after its reader went elsewhere. `reader` '' = not told.
 local function overtaken(reader, call)
-  if reader == '' then return false end
-  local last = redis.call('HMGET', meta, 'reader', 'reader_call')
-  return last[1] == reader and tonumber(call) < tonumber(last[2])
+  for name, last in calls_by_reader() do
+    if name == reader then return tonumber(call) < tonumber(last) end
+  end
+  return false
+end
+
+local function note_call(reader, call)
+  local kept = {reader .. '/' .. call}
+  for name, last in calls_by_reader() do
+    if name ~= reader and #kept < 16 then kept[#kept + 1] = name .. '/' .. last end
+  end
+  redis.call('HSET', meta, 'reader_calls', table.concat(kept, ' '))
 end
 
 -- Why a write of `term` is refused, or nil. Finished sessions are the caller's to judge.
