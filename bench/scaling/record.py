@@ -11,7 +11,6 @@ import asyncio
 import os
 import shlex
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -22,6 +21,7 @@ from math import isfinite
 from pathlib import Path
 
 from bench.machine import machine
+from bench.ports import free_port
 from bench.prometheus import Prometheus, prometheus
 from bench.scaling.crowd import Phase, crowd, go_through
 from bench.scaling.manifests import ScaledObject
@@ -181,7 +181,6 @@ def _orchestrator(cluster: ClusterOptions, site: Site, index: int) -> list[Proce
 
 def _measured(spec: ProcessSpec, *flags: str) -> tuple[ProcessSpec, str]:
     """The process with more flags, one of them for its metrics, and where these are."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     argv = (*spec.argv, *flags, "--metrics-port", str(port))
     return replace(spec, argv=argv), f"127.0.0.1:{port}"

@@ -17,7 +17,7 @@ from orchestrator.requests.ranges import (
 )
 from orchestrator.requests.spec import SessionSpec
 from services.common.errors import DataLoss, StoreError
-from services.common.formats import MOST_CHARACTERS, MOST_OPTIONS
+from services.common.formats import size_problem
 from services.common.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
 
 VERSION = 1
@@ -110,10 +110,9 @@ def _sound_sampling(sampling: ResolvedSampling) -> bool:
 
 def _sound_format(wanted: ResponseFormat) -> bool:
     """Texts of the sizes that a request may have; the verifier compiles them anyway."""
-    texts = all(isinstance(text, str) and text for text in wanted.source)
-    fits = texts and sum(map(len, wanted.source)) <= MOST_CHARACTERS[wanted.kind]
+    texts = all(isinstance(text, str) for text in wanted.source)
     single = wanted.kind is FormatKind.CHOICE or len(wanted.source) == 1
-    return fits and single and 0 < len(wanted.source) <= MOST_OPTIONS
+    return texts and single and not size_problem(wanted)
 
 
 def _count(value: object, limit: int, least: int = 0) -> bool:

@@ -20,7 +20,8 @@ from orchestrator.requests.ranges import (
 )
 from services.common.errors import InvalidRequest
 from services.common.formats import problem
-from services.common.types import FormatKind, ResolvedSampling, ResponseFormat
+from services.common.types import ResolvedSampling
+from services.common.wire.records import read_format
 
 
 def check_sampling(params: pb.SamplingParams, model: ServedModel) -> None:
@@ -56,7 +57,7 @@ def resolve_sampling(
         stop_token_ids=_stop_token_ids(params, eos_token_ids),
         logit_bias=_biases(params),
         logprobs=params.logprobs if params.HasField("logprobs") else None,
-        response_format=response_format(params),
+        response_format=read_format(params, "response_format"),
     )
 
 
@@ -72,7 +73,7 @@ def _or_default(params: pb.SamplingParams, name: str, default: float) -> float:
 
 
 def _check_format(params: pb.SamplingParams, model: ServedModel) -> None:
-    wanted = response_format(params)
+    wanted = read_format(params, "response_format")
     if wanted is None:
         return
     field = f"sampling.{wanted.kind}"
@@ -84,15 +85,6 @@ def _check_format(params: pb.SamplingParams, model: ServedModel) -> None:
     if params.ignore_eos:
         allowed = f"left out (nothing may follow the end of a {wanted.kind})"
         raise InvalidRequest("sampling.ignore_eos", "true", allowed)
-
-
-def response_format(params: pb.SamplingParams) -> ResponseFormat | None:
-    """What the output must be; None: anything."""
-    kind = params.WhichOneof("response_format")
-    if kind is None:
-        return None
-    source = params.choice.options if kind == "choice" else [getattr(params, kind)]
-    return ResponseFormat(FormatKind(kind), tuple(source))
 
 
 def _check_biases(params: pb.SamplingParams, model: ServedModel) -> None:

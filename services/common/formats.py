@@ -58,6 +58,18 @@ def grammar(wanted: ResponseFormat) -> str:
 
 def problem(wanted: ResponseFormat) -> str:
     """Why the format cannot be used, in one line; empty if it can."""
+    if misfit := size_problem(wanted):
+        return misfit
+    try:
+        compiled = grammar(wanted)
+    except ValueError as error:
+        return _line(error)
+    found, messages = LLMatcher.validate_grammar_with_warnings(compiled, limits=LIMITS)
+    return _line(*messages) if found else ""
+
+
+def size_problem(wanted: ResponseFormat) -> str:
+    """Why no request can have a format of that size; empty if one can. Nothing is compiled."""
     size, most = sum(map(len, wanted.source)), MOST_CHARACTERS[wanted.kind]
     if size > most:
         return f"{size} characters, more than {most}"
@@ -65,12 +77,7 @@ def problem(wanted: ResponseFormat) -> str:
         return f"{len(wanted.source)} options, more than {MOST_OPTIONS}"
     if not (wanted.source and all(wanted.source)):
         return "empty"
-    try:
-        compiled = grammar(wanted)
-    except ValueError as error:
-        return _line(error)
-    found, messages = LLMatcher.validate_grammar_with_warnings(compiled, limits=LIMITS)
-    return _line(*messages) if found else ""
+    return ""
 
 
 def _schema(text: str) -> str:

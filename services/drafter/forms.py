@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.common.engine.structure import Mask, Matcher, StructureError, Structures
-from services.common.types import OpenDraft
+from services.common.engine.structure import Matcher, StructureError, Structures
+from services.common.types import ResponseFormat
 
 
 class TextForm:
     """Follows the text of one session; `matcher` is in front of its output."""
 
     def __init__(self, matcher: Matcher, prompt_length: int) -> None:
-        self._matcher = _Lenient(matcher)
+        self._matcher = matcher
         self._prompt_length = prompt_length
 
     def rewind(self, length: int) -> None:
@@ -30,26 +30,13 @@ class TextForm:
         return self._matcher if self._matcher.extend(fresh) else None
 
 
-class _Lenient(Matcher):
-    """Allows everything where it cannot tell."""
-
-    def __init__(self, matcher: Matcher) -> None:
-        self.__dict__.update(vars(matcher))
-
-    def mask(self, path: Sequence[int]) -> Mask | None:
-        """As a `Matcher` does, and None where that fails."""
-        try:
-            return super().mask(path)
-        except StructureError:
-            return None
-
-
-def form_of(opening: OpenDraft, structures: Structures | None) -> TextForm | None:
+def form_of(
+    wanted: ResponseFormat, prompt_length: int, structures: Structures | None
+) -> TextForm | None:
     """The form that a session's drafts are to have; None: any."""
-    wanted = opening.sampling.response_format
-    if wanted is None or structures is None:
+    if structures is None:
         return None
     try:
-        return TextForm(structures.matcher(wanted), len(opening.prompt))
+        return TextForm(structures.matcher(wanted, lenient=True), prompt_length)
     except StructureError:
         return None

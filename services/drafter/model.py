@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, islice
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from services.common.engine import Forwards, KVCache, Segment
 from services.common.engine.sampling import PartHead
-from services.common.engine.structure import structures_of
+from services.common.engine.structure import Structures, structures_of
 from services.common.errors import InvalidRequest
 from services.common.types import OpenDraft, VerifyMode, WorkerDescription
 from services.drafter.borrowing import Borrowing
@@ -83,7 +84,6 @@ class ModelDrafter:
         go into what verdicts may bring, for chains in GREEDY and COUPLED; see `branches`.
         """
         self._engine = engine
-        self._structures = structures_of(engine)
         self._borrowing = borrowing
         self._plans = {} if trees is None else {mode: trees() for mode in _TREE_MODES}
         self.figures = GraphFigures()
@@ -92,6 +92,11 @@ class ModelDrafter:
         self._head = None if engine.head_ids is None else PartHead(engine.head_ids)
         self._sessions: dict[SessionKey, Stepping] = {}
         self._preparing = None if prepare is None else Preparing(engine, prepare, self._levels)
+
+    @cached_property
+    def _structures(self) -> Structures | None:
+        """For the first session whose output has a form: making it takes time and memory."""
+        return structures_of(self._engine)
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         """Bound to the draft model and its tokenizer."""
@@ -130,7 +135,8 @@ class ModelDrafter:
         longest = len(opening.prompt) + opening.sampling.max_tokens
         reserve = min(longest, self._engine.max_context_length)
         session = self._session(key, opening, reserve, vocab_size)
-        session.form = form_of(opening, self._structures)
+        if (wanted := opening.sampling.response_format) is not None:
+            session.form = form_of(wanted, len(opening.prompt), self._structures)
         self._sessions[key] = session
 
     def rewind(self, key: SessionKey, length: int) -> None:

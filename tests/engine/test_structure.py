@@ -13,20 +13,12 @@ from services.common.engine.bundle import make_bundle
 from services.common.engine.structure import KEPT_GRAMMARS, StructureError, Structures
 from services.common.formats import MOST_CHARACTERS, problem
 from services.common.types import FormatKind, ResponseFormat
+from tests.answers import answer_schema, is_answer
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
 
 OPTIONS = ("the drafter", "the drafters", "the target", "a", "élan", 'a "quote"\n', "0")
-ANSWER = {
-    "x-guidance": {"whitespace_pattern": " ?"},
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 8},
-        "count": {"type": "integer", "minimum": 0, "maximum": 99},
-        "kind": {"enum": ["model", "ngram"]},
-    },
-    "required": ["name", "count", "kind"],
-    "additionalProperties": False,
-}
+LONGEST = 8
+ANSWER = answer_schema(LONGEST)
 
 
 def choice(*options: str) -> ResponseFormat:
@@ -165,11 +157,7 @@ def test_whatever_is_drawn_under_a_schema_is_json_of_that_schema(structures, see
     while not (output and output[-1] == EOS_ID):
         output.append(rng.choice(sorted(ids(matcher.mask(())))))
         assert matcher.extend(output[-1:])
-    found = json.loads(tiny_tokenizer().decode(output[:-1]))
-    assert set(found) == {"name", "count", "kind"}
-    assert len(found["name"]) <= 8
-    assert found["kind"] in ("model", "ngram")
-    assert 0 <= found["count"] <= 99
+    assert is_answer(json.loads(tiny_tokenizer().decode(output[:-1])), LONGEST)
 
 
 @pytest.mark.parametrize(

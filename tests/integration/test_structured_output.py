@@ -12,6 +12,7 @@ from paceline import InvalidArgument
 
 from services.common.engine.noise import exponentials
 from services.common.types import FormatKind, ResolvedSampling, ResponseFormat
+from tests.answers import answer_schema, is_answer
 from tests.integration.cluster import PROMPT, cluster, start_verifier
 from tests.integration.plain_reckoning import (
     generate,
@@ -26,19 +27,8 @@ from tests.integration.plain_reckoning import (
 from tests.models import VOCAB_SIZE
 from tests.proof.goodness_of_fit import ALARM, uniform
 
-ANSWER = json.dumps(
-    {
-        "x-guidance": {"whitespace_pattern": " ?"},
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "maxLength": 6},
-            "count": {"type": "integer", "minimum": 0, "maximum": 99},
-            "kind": {"enum": ["model", "ngram"]},
-        },
-        "required": ["name", "count", "kind"],
-        "additionalProperties": False,
-    }
-)
+LONGEST = 6
+ANSWER = json.dumps(answer_schema(LONGEST))
 FORMATS: dict[str, dict[str, Any]] = {
     "json_schema": {"json_schema": ANSWER},
     "regex": {"regex": r"([a-f]{2,9} ?){2,12}[.!]"},
@@ -59,16 +49,6 @@ def resolved(name: str, **more: Any) -> ResolvedSampling:
 
 async def ask(running: Any, seed: int | None, name: str, **more: Any) -> Any:
     return await generate(running, seed, ignore_eos=False, max_tokens=MOST, **FORMATS[name] | more)
-
-
-def is_an_answer(text: str) -> bool:
-    found = json.loads(text)
-    return (
-        list(found) == ["name", "count", "kind"]
-        and len(found["name"]) <= 6
-        and 0 <= found["count"] <= 99
-        and found["kind"] in ("model", "ngram")
-    )
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -138,7 +118,7 @@ async def test_all_of_a_hundred_answers_are_json_of_the_schema(rule):
     async with cluster([await start_verifier()], drafters, fallback=False) as live:
         runs = await asyncio.gather(*(ask(live, None, "json_schema", **way) for _ in range(100)))
     assert {str(run.finish_reason) for run in runs} == {"stop"}
-    assert all(is_an_answer(run.text) for run in runs)
+    assert all(is_answer(json.loads(run.text), LONGEST) for run in runs)
 
 
 async def test_a_minimum_of_tokens_ends_where_the_form_does():

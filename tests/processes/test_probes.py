@@ -6,11 +6,11 @@ import asyncio
 import json
 import os
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 
+from bench.ports import free_port
 from orchestrator.sessions import EmbeddedRedis
 from services.common.registry import Registration
 from tests.integration.known import known_verifier, request, stub
@@ -60,12 +60,6 @@ def test_a_verifier_that_drafts_too_lives_while_a_real_model_loads(
         for role in ("Verifier", "Drafter"):
             assert worker.serves(f"paceline.v1.{role}Service")
         assert worker.ends() == 0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 async def test_an_orchestrator_is_ready_with_a_verifier_and_redis_whatever_the_collector_does(

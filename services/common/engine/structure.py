@@ -48,14 +48,14 @@ class Structures:
         self._ends = frozenset(bundle.eos_token_ids)
         self._compiled: OrderedDict[ResponseFormat, LLMatcher] = OrderedDict()
 
-    def matcher(self, wanted: ResponseFormat) -> Matcher:
+    def matcher(self, wanted: ResponseFormat, *, lenient: bool = False) -> Matcher:
         """A matcher in front of the first token. Raises StructureError."""
         if wanted not in self._compiled:
             self._compiled[wanted] = self._compile(wanted)
             if len(self._compiled) > KEPT_GRAMMARS:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(wanted)
-        return Matcher(self._compiled[wanted].deep_copy(), self._width, self._ends)
+        return Matcher(self._compiled[wanted].deep_copy(), self._width, self._ends, lenient)
 
     def _compile(self, wanted: ResponseFormat) -> LLMatcher:
         try:
@@ -81,11 +81,14 @@ def structures_of(engine: Forwards) -> Structures | None:
 class Matcher:
     """One output and what may follow it; `extend` and `rewind` move it for good.
 
-    Behind the end-of-text token anything is allowed: nobody reads on there.
+    Behind the end-of-text token anything is allowed: nobody reads on there. A `lenient`
+    one allows everything, too, where the format cannot be followed any further; others
+    raise StructureError there.
     """
 
-    def __init__(self, matcher: LLMatcher, width: int, ends: frozenset[int]) -> None:
+    def __init__(self, matcher: LLMatcher, width: int, ends: frozenset[int], lenient: bool) -> None:
         self._matcher = matcher
+        self._lenient = lenient
         self._width = width
         self._ends = ends
         self._output: list[int] = []
@@ -123,12 +126,13 @@ class Matcher:
         """Which tokens may follow the output and `path`, bool [V].
 
         None behind the end, and where the format does not allow `path` itself, so that
-        no target gets there. Raises StructureError where it cannot be followed.
+        no target gets there.
         """
         if not self._walk(path) or self._behind:
             return None
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        _check(self._matcher)
+        if not self._followed():
+            return None
         return np.unpackbits(bits, count=self._width, bitorder="little").view(np.bool_)
 
     def must_end(self, path: Sequence[int]) -> bool:
@@ -164,10 +168,13 @@ class Matcher:
         behind = min(tokens, self._behind)
         self._behind -= behind
         if tokens > behind and not self._matcher.rollback(tokens - behind):
-            _check(self._matcher)
+            self._followed()
 
-
-def _check(matcher: LLMatcher) -> None:
-    # What the matcher says may quote the format, and this goes to logs.
-    if matcher.is_error():
+    def _followed(self) -> bool:
+        """Whether the format can be followed up to here."""
+        if not self._matcher.is_error():
+            return True
+        if self._lenient:
+            return False
+        # What the matcher says may quote the format, and this goes to logs.
         raise StructureError("it cannot be followed any further")

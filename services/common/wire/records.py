@@ -136,11 +136,18 @@ def _encode_format(wanted: ResponseFormat | None) -> pb.ResponseFormat | None:
 def _decode_format(message: pb.ResolvedSampling) -> ResponseFormat | None:
     if not message.HasField("response_format"):
         return None
-    told = message.response_format
-    kind = told.WhichOneof("format")
-    if kind is None:
+    wanted = read_format(message.response_format, "format")
+    if wanted is None:
         raise ProtocolError("sampling.response_format: of no kind that is known here")
-    source = told.choice.options if kind == "choice" else [getattr(told, kind)]
+    return wanted
+
+
+def read_format(message: Any, oneof: str) -> ResponseFormat | None:
+    """The format in a message's `oneof`, whose fields are named after the kinds; None: none."""
+    kind = message.WhichOneof(oneof)
+    if kind is None:
+        return None
+    source = message.choice.options if kind == "choice" else [getattr(message, kind)]
     return ResponseFormat(FormatKind(kind), tuple(source))
 
 
