@@ -77,7 +77,8 @@ class Scene:
     def block(self, mode: VerifyMode, sampling: ResolvedSampling, tree: DraftTree) -> Judged:
         """`tree` as the verifier has it after the forward."""
         opening = OpenVerify("s", 1, 1, self.prompt, (), mode, sampling, _SEED, len(tree))
-        session = VerifySession(1, opening, KVCache(KVBudget(1), 1), 0.0)
+        session = VerifySession(1, opening, 0.0)
+        session.cache = KVCache(KVBudget(1), 1)
         command = Verify("s", epoch=1, round=1, base_len=0, tree=tree)
         task = Task(Block(command, 0.0), 0, tree, tuple(range(len(tree))))
         return Judged(session, task, self.logits[: len(tree) + 1])

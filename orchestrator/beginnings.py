@@ -12,7 +12,7 @@ from orchestrator.offer import Offer
 from orchestrator.options import Options
 from orchestrator.ports import SessionKey
 from orchestrator.requests import SessionSpec
-from orchestrator.tenants import phrase_scope
+from orchestrator.tenants import cache_scope, phrase_scope
 from orchestrator.text import TextStream
 
 # Most levels of a drafted tree where the request names no window: each costs a step of the
@@ -58,11 +58,20 @@ class Beginnings:
         )
         return self._experiences.seeded(config, policy)
 
-    def _config(self, key: SessionKey, spec: SessionSpec, term: int) -> SessionConfig:
-        options = self._options
-        depth = options.num_speculative_tokens
+    def block_tokens(self, spec: SessionSpec) -> int:
+        """Most draft tokens in one block of a session."""
+        nodes = self._options.limits.max_tree_nodes if spec.num_candidates > 1 else 0
+        return max(self._window(spec), nodes)
+
+    def _window(self, spec: SessionSpec) -> int:
+        depth = self._options.num_speculative_tokens
         if spec.num_candidates > 1:
             depth = min(depth, DEFAULT_TREE_DEPTH)
+        return spec.window_cap or depth
+
+    def _config(self, key: SessionKey, spec: SessionSpec, term: int) -> SessionConfig:
+        options = self._options
+        phrases, prefixes = self._scopes(key.tenant, spec)
         return SessionConfig(
             session=key.name,
             prompt=spec.prompt,
@@ -71,20 +80,22 @@ class Beginnings:
             seed=spec.seed,
             term=term,
             method=self._method(spec),
-            window=spec.window_cap or depth,
+            window=self._window(spec),
             num_candidates=spec.num_candidates,
             vocab_size=self._offer.target.worker.vocab_size,
-            phrase_scope=self._phrase_scope(key.tenant, spec),
+            phrase_scope=phrases,
+            cache_scope=prefixes,
             synchronous=options.pacing == "fixed",
             limits=options.limits,
         )
 
-    def _phrase_scope(self, tenant: str, spec: SessionSpec) -> str:
-        """Nothing of an ephemeral session outlives it, in a drafter either."""
+    def _scopes(self, tenant: str, spec: SessionSpec) -> tuple[str, str]:
+        """Whose phrases and K/V it shares; nothing of an ephemeral session outlives it."""
         if spec.ephemeral:
-            return ""
-        tokenizer = self._offer.target.worker.tokenizer_fingerprint
-        return phrase_scope(tenant, tokenizer, self._options.tenant_key)
+            return "", ""
+        worker, key = self._offer.target.worker, self._options.tenant_key
+        phrases = phrase_scope(tenant, worker.tokenizer_fingerprint, key)
+        return phrases, cache_scope(tenant, worker.model_fingerprint, key)
 
     def _method(self, spec: SessionSpec) -> str:
         if spec.disable_speculation:

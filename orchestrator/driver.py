@@ -227,12 +227,12 @@ class SessionDriver:
 
     def _place(self, role: Role) -> None:
         config = self.state.config
-        tokens = len(config.prompt) + config.sampling.max_tokens + config.largest_block
         drafts = role is Role.DRAFTER
         verifier = self.state.verifier
         wanted = Wanted(
             role,
-            tokens,
+            config.most_tokens if drafts else self.state.next_tokens,
+            most_tokens=config.most_tokens,
             methods=config.methods if drafts else (),
             capabilities=config.drafter_capabilities if drafts else config.verifier_capabilities,
             model_fingerprint=self._verifier_fingerprint,

@@ -44,6 +44,7 @@ from services.common.errors import (
     AlreadyExists,
     DataLoss,
     Draining,
+    InvalidRequest,
     NotFound,
     Overloaded,
     SessionAborted,
@@ -93,6 +94,7 @@ class Inference:
         key = SessionKey(tenant.name, spec.session)
         if (live := self._live.get(key.name)) is not None:
             return self._attach(key, live, spec, call)
+        self._require_memory(spec)
         with self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant) as place:
             # A resume that came between would start the session, too.
             async with self._lock(key):
@@ -255,6 +257,22 @@ class Inference:
             await asyncio.wait(handed, timeout=timeout)
 
     # --- making sessions --------------------------------------------------------------
+
+    def _require_memory(self, spec: SessionSpec) -> None:
+        """Raise InvalidRequest for a session that no connected verifier could ever hold."""
+        largest = self._pool.largest_memory()
+        most = largest - self._beginnings.block_tokens(spec)
+        prompt, wanted = len(spec.prompt), spec.sampling.max_tokens
+        if not largest or prompt + wanted <= most:
+            return
+        if prompt >= most:
+            allowed = f"at most {most - 1} tokens: a verifier's K/V holds {largest}"
+            raise InvalidRequest("prompt", f"{prompt} tokens", allowed)
+        allowed = (
+            f"at most {most - prompt} behind the {prompt} tokens of the prompt: "
+            f"a verifier's K/V holds {largest}"
+        )
+        raise InvalidRequest("sampling.max_tokens", wanted, allowed)
 
     async def _resolve(
         self, request: pb.GenerateRequest, tenant: Tenant = DEFAULT_TENANT

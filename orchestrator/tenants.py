@@ -32,11 +32,21 @@ DEFAULT_TENANT = Tenant("default")
 
 
 def phrase_scope(tenant: str, tokenizer_fingerprint: str, key: bytes) -> str:
-    """128 bits in hex: whose phrases a session may learn and be drafted, of which token ids.
+    """Whose phrases a session may learn and be drafted, of which token ids."""
+    return _scope("phrases", tenant, tokenizer_fingerprint, key)
+
+
+def cache_scope(tenant: str, model_fingerprint: str, key: bytes) -> str:
+    """Whose K/V a session may begin with, of which model."""
+    return _scope("prefixes", tenant, model_fingerprint, key)
+
+
+def _scope(kind: str, tenant: str, fingerprint: str, key: bytes) -> str:
+    """128 bits in hex.
 
     Workers learn from it that two sessions are of the same tenant, and no more.
     HMAC-SHA-256. An empty `key` keeps tenants apart all the same, but whoever knows
     a tenant's name can compute its scope.
     """
-    content = json.dumps(["phrases", tenant, tokenizer_fingerprint]).encode()
+    content = json.dumps([kind, tenant, fingerprint]).encode()
     return hmac.digest(key, content, "sha256").hex()[:32]

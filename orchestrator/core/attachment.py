@@ -60,6 +60,7 @@ def _open_verify(state: State) -> OpenVerify:
         config.sampling,
         config.seed,
         config.largest_block,
+        cache_scope=config.cache_scope,
     )
 
 

@@ -31,8 +31,8 @@ class Candidate:
 class Wanted:
     """What a session needs of a worker.
 
-    `tokens` is the KV it will reserve. Empty fingerprints mean any; a drafter must run
-    all of the `methods`.
+    `tokens` is the KV it will reserve, `most_tokens` what it may come to need. Empty
+    fingerprints mean any; a drafter must run all of the `methods`.
     A worker that lacks one of the `capabilities` is better than none. `beside`: the
     session's verifier; a drafter in the same process may draft from its K/V.
     """
@@ -44,6 +44,7 @@ class Wanted:
     model_fingerprint: str = ""
     tokenizer_fingerprint: str = ""
     avoid: Collection[str] = ()
+    most_tokens: int = 0
     beside: str = ""
 
 
@@ -78,9 +79,8 @@ def pairs(drafter_tokenizer: str, verifier_tokenizer: str) -> bool:
 
 
 def _full(candidate: Candidate, wanted: Wanted) -> bool:
-    progress = candidate.progress
-    free = progress.kv_tokens_capacity - progress.kv_tokens_used
-    return bool(progress.kv_tokens_capacity) and free < wanted.tokens
+    capacity, used = candidate.progress.kv_tokens_capacity, candidate.progress.kv_tokens_used
+    return bool(capacity) and capacity < max(used + wanted.tokens, wanted.most_tokens)
 
 
 def _cost(

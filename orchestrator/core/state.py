@@ -59,6 +59,10 @@ class Limits:
     max_tree_nodes: int = 256
 
 
+SPARE_TOKENS = 128
+"""What a verifier should have free beyond a session's text and a block, to go on for a while."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
     """What a session was opened with; never changes."""
@@ -79,10 +83,17 @@ class SessionConfig:
     vocab_size: int = 0
     # Whose phrases the drafter may learn and offer; empty = nobody's.
     phrase_scope: str = ""
+    # Whose K/V the verifier may share with the session; empty = nobody's.
+    cache_scope: str = ""
     # The drafter is to rest while the verifier works.
     synchronous: bool = False
     find_stop: FindStop = no_text_stop
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of K/V beyond which no worker of the session can get."""
+        return len(self.prompt) + self.sampling.max_tokens + self.largest_block
 
     @property
     def largest_block(self) -> int:
@@ -214,6 +225,13 @@ class State:
 
     def __post_init__(self) -> None:
         self.__dict__.update(of_flight(self.in_flight), drafted=tokens_in(self.tail))
+
+    @property
+    def next_tokens(self) -> int:
+        """Tokens of K/V that a verifier reserves for the session at first."""
+        config = self.config
+        text = len(config.prompt) + len(self.committed)
+        return min(config.most_tokens, text + config.largest_block + SPARE_TOKENS)
 
     @property
     def speculated(self) -> tuple[int, ...]:

@@ -40,6 +40,7 @@ class Meters:
         self._dropped_writes = counter(names.DROPPED_WRITES)
         self._fenced_writes = counter(names.FENCED_WRITES)
         self._migrations = counter(names.MIGRATIONS, [("verifier",), ("drafter",)])
+        self._prefilled = counter(names.PREFILLED, [("computed",), ("cached",)])
         self._round_seconds = histogram(names.ROUND_SECONDS)
         self._draft_seconds = histogram(names.DRAFT_SECONDS)
         self._verify_seconds = histogram(names.VERIFY_SECONDS)
@@ -108,6 +109,11 @@ class Meters:
     def migrated(self, role: str) -> None:
         """A session was opened again on a worker."""
         self._migrations.add(1, role)
+
+    def prefilled(self, tokens: int, cached: int) -> None:
+        """A verifier has a text of so many tokens in K/V, some of which were there before."""
+        self._prefilled.add(tokens - cached, "computed")
+        self._prefilled.add(cached, "cached")
 
     def first_token(self, seconds: float) -> None:
         """The first token left."""

@@ -186,8 +186,12 @@ class Recorder:
                     self._meters.stored(event.at - known.storing.pop(round))
                 if spans is not None:
                     spans.stored(event.round, event.at)
-            case WorkerOpened() if spans is not None:
-                spans.opened(event)
+            case WorkerOpened():
+                if event.role is Role.VERIFIER and before is not None:
+                    tokens = len(before.config.prompt) + len(before.committed)
+                    self._meters.prefilled(tokens, event.cached_tokens)
+                if spans is not None:
+                    spans.opened(event)
             case WorkerLost(at, role, worker) if spans is not None:
                 spans.released(role, at)
                 if before is not None and _attached(before, role) == worker:

@@ -210,6 +210,11 @@ class WorkerPool:
         """Tokens that the connected verifiers can hold; 0 = not known."""
         return sum(link.progress.kv_tokens_capacity for link in self._up(Role.VERIFIER))
 
+    def largest_memory(self) -> int:
+        """Tokens that one connected verifier can hold at most; 0 = not known."""
+        held = [link.progress.kv_tokens_capacity for link in self._up(Role.VERIFIER)]
+        return max(held, default=0)
+
     def _up(self, role: Role) -> list[WorkerLink]:
         return [link for link in self._by_worker.values() if link.up and link.role is role]
 

@@ -252,7 +252,10 @@ class LinkHello:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How busy a worker is; `steps` grows while its engine moves."""
+    """How busy a worker is; `steps` grows while its engine moves.
+
+    `kv_tokens_spare`: held for texts that begin as ended ones did, and free all the same.
+    """
 
     steps: int = 0
     sessions: int = 0
@@ -260,6 +263,7 @@ class Progress:
     kv_tokens_used: int = 0
     kv_tokens_capacity: int = 0
     step_ms: float = 0.0
+    kv_tokens_spare: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +368,11 @@ DrafterEvent = DraftOpened | Draft | Progress | Draining | SessionFailed
 
 @dataclass(frozen=True, slots=True)
 class OpenVerify:
-    """Open a session on a verifier, or anew with a higher epoch."""
+    """Open a session on a verifier, or anew with a higher epoch.
+
+    `cache_scope`: sessions with the same one may share K/V of equal beginnings; an empty
+    one leaves nothing behind and gets nothing of others.
+    """
 
     session: str
     term: int
@@ -376,6 +384,7 @@ class OpenVerify:
     seed: int
     window: int
     traceparent: str = ""
+    cache_scope: str = ""
 
 
 class Verify(NamedTuple):

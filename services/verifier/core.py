@@ -16,6 +16,7 @@ from typing import assert_never
 from torch import Tensor
 
 from services.common.engine import Forwards
+from services.common.errors import Overloaded
 from services.common.steps import StepRecord
 from services.common.types import (
     CloseVerify,
@@ -36,8 +37,10 @@ from services.verifier.admission import (
     check_open,
     explain,
     open_matcher,
+    out_of_memory,
 )
 from services.verifier.batch import Part, Step, block_part, judged, prompt_part, step_entry
+from services.verifier.caches import Caches
 from services.verifier.description import describe
 from services.verifier.gathering import Gathering
 from services.verifier.judging import Decision, Judged, decide
@@ -45,6 +48,9 @@ from services.verifier.options import VerifierOptions
 from services.verifier.scheduling import PrefillPace, share_prefill
 from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession
 from services.verifier.verdicts import decided, discarded, emitted, logprob_rows
+
+PREFIX_SHARE = 0.5
+"""Of the K/V budget, unless told otherwise: what texts that ended may hold at most."""
 
 Emit = Callable[[int, VerifierEvent], None]
 """(link number, event)."""
@@ -70,10 +76,17 @@ class VerifierCore:
         self._worker_id = worker_id
         self._limits = Limits(engine.vocab_size, engine.max_context_length)
         self._sessions: dict[Key, VerifySession] = {}
-        self._pace = PrefillPace(self._options.target_step_ms, self._options.max_step_tokens)
+        self._pace = PrefillPace(
+            self._options.target_step_ms,
+            self._options.max_step_tokens,
+            self._options.prefill_slowdown,
+        )
         self._gathering = Gathering(self._options.gather_ms)
         self._steps = 0
-        self._turns = count(1)
+        self._turns, self._numbers = count(1), count(1)
+        self._caches = Caches(
+            engine, self._prefix_tokens(), self._options.lending, self._options.on_preempt
+        )
         self._recent_ms: deque[float] = deque(maxlen=16)
 
     # --- commands ---------------------------------------------------------------
@@ -109,12 +122,9 @@ class VerifierCore:
         self._close(key)
         check_open(opening, self._limits)
         matcher = open_matcher(opening, self._options.structures)
-        reserve = len(opening.prompt) + opening.sampling.max_tokens + opening.window
-        cache = self._engine.new_cache(reserve)
-        session = VerifySession(key[0], opening, cache, arrived, matcher)
+        session = VerifySession(key[0], opening, arrived, matcher, next(self._numbers))
+        self._caches.open(session)
         self._sessions[key] = session
-        if self._options.lending is not None:
-            session.offer = self._options.lending.offer(key[1], cache, session.text)
         self._note_prefilled(session)
 
     def _enqueue(self, key: Key, command: Verify, arrived: float) -> None:
@@ -135,28 +145,32 @@ class VerifierCore:
         verdict = session.verdict(command.round) or discarded(session, command, 0.0)
         self._emit(session.key[0], verdict)
 
-    def _close(self, key: Key) -> None:
+    def _close(self, key: Key, *, sound: bool = True) -> None:
         if (session := self._sessions.pop(key, None)) is not None:
-            if self._options.lending is not None and session.offer is not None:
-                self._options.lending.withdraw(key[1], session.offer)
-            session.cache.free()
+            self._caches.close(session, sound=sound)
+
+    def _prefix_tokens(self) -> int:
+        wanted = self._options.prefix_cache_tokens
+        return int(PREFIX_SHARE * self._engine.kv_tokens_capacity) if wanted is None else wanted
 
     # --- the step ---------------------------------------------------------------
 
     def patience(self) -> float:
         """Seconds to wait before the next step for sessions about to come back; 0 = none."""
-        waiting = [own for own in self._sessions.values() if own.waits]
+        present = [own for own in self._sessions.values() if not own.preempted]
+        waiting = [own for own in present if own.waits]
         blocks = sum(own.queue[0].rows for own in waiting if own.queue)
         full = blocks >= self._options.max_step_tokens
-        if full or not waiting or len(waiting) == len(self._sessions):
+        if full or not waiting or len(waiting) == len(present):
             return self._gathering.idle()
         prompts = sum(own.prefill_left for own in waiting)
-        rows = blocks + min(prompts, self._pace.room(blocks))
-        away = [own.habit for own in self._sessions.values() if not own.waits]
+        rows = blocks + min(prompts, self._prompt_room(blocks))
+        away = [own.habit for own in present if not own.waits]
         return self._gathering.patience(len(waiting), rows, away, self._options.clock())
 
     def step(self) -> bool:
         """One forward for every session with something to do; False = nothing to do."""
+        self._prepare()
         blocks, discards = self._take_blocks()
         parts = blocks + self._take_prompts(sum(part.rows for part in blocks))
         if not parts:
@@ -166,24 +180,41 @@ class VerifierCore:
         self._measure(parts, started, started_ns)
         return True
 
+    def _prepare(self) -> None:
+        """Bring preempted sessions back for which there is room; copy beginnings that are there."""
+        while (session := self._caches.to_bring_back(self._sessions.values())) is not None:
+            try:
+                self._caches.open(session)
+                self._note_prefilled(session)
+            except Overloaded as error:
+                self._fail_session(session, error)
+        for session in self._sessions.values():
+            if session.awaited is not None and self._caches.settle(session):
+                self._note_prefilled(session)
+
     def _take_blocks(self) -> tuple[list[Part], int]:
         """At most one block per session; also how many were discarded.
 
         Whoever was served longest ago comes first, then whose block is oldest: chained
         blocks, which wait here while their session is served, gain it no larger share.
         """
-        waiting = [own for own in self._sessions.values() if own.opened and own.queue]
+        waiting = [own for own in self._sessions.values() if own.filled and own.queue]
         waiting.sort(key=lambda session: (session.served, session.queue[0].arrived))
         parts: list[Part] = []
+        busy: set[VerifySession] = set()
         discards = used = 0
         for session in waiting:
             if used >= self._options.max_step_tokens:
                 break
+            # One that was served before may have needed the room.
+            if session.preempted or not self._has_room(session, busy):
+                continue
             task, skipped = self._next_task(session)
             session.served = next(self._turns)
             discards += skipped
             if task is not None:
                 parts.append(block_part(session, task))
+                busy.add(session)
                 used += len(task.tree) + 1
         return parts, discards
 
@@ -200,15 +231,29 @@ class VerifierCore:
             self._emit(session.key[0], discarded(session, block.command, waited))
         return None, skipped
 
+    def _has_room(self, session: VerifySession, busy: set[VerifySession]) -> bool:
+        """Whether a session's next block fits its K/V; others may have to give way for it."""
+        try:
+            return self._caches.room(session, self._sessions.values(), busy)
+        except Overloaded as error:
+            self._fail_session(session, error)
+            return False
+
     def _take_prompts(self, used: int) -> list[Part]:
-        waiting = [session for session in self._sessions.values() if session.prefill_left]
+        waiting = [own for own in self._sessions.values() if own.feeds]
         left = [session.prefill_left for session in waiting]
-        shares = share_prefill(left, self._pace.room(used))
+        shares = share_prefill(left, self._prompt_room(used))
         return [
             prompt_part(session, share)
             for session, share in zip(waiting, shares, strict=True)
             if share
         ]
+
+    def _prompt_room(self, used: int) -> int:
+        """Prompt tokens for a step that verifies `used` rows."""
+        now = self._options.clock()
+        decoding = used > 0 or any(own.habit.expected(now) for own in self._sessions.values())
+        return self._pace.room(used, decoding=decoding)
 
     def _forward(self, parts: Sequence[Part]) -> list[Tensor | None]:
         """All parts in one pass or, if that fails, each alone; None for a failed one."""
@@ -217,6 +262,8 @@ class VerifierCore:
         try:
             return list(self._engine.forward([part.segment for part in parts if part.segment]))
         except Exception as error:
+            if out_of_memory(error) and self._caches.relieve():
+                return self._forward(parts)
             if len(parts) == 1:
                 self._fail_session(parts[0].session, error)
                 return [None]
@@ -275,11 +322,16 @@ class VerifierCore:
         self._emit(session.key[0], verdict)
 
     def _note_prefilled(self, session: VerifySession) -> None:
-        if session.prefill_left == 0:
-            session.opened = True
-            took = (self._options.clock() - session.since) * 1e3
-            opened = VerifyOpened(session.key[1], session.opening.epoch, prefill_ms=took)
-            self._emit(session.key[0], opened)
+        if session.prefill_left or session.awaited is not None:
+            return
+        session.filled = True
+        if session.opened:
+            return
+        session.opened = True
+        took = (self._options.clock() - session.since) * 1e3
+        cached = min(session.cached, len(session.opening.prompt))
+        opened = VerifyOpened(session.key[1], session.opening.epoch, cached, took)
+        self._emit(session.key[0], opened)
 
     def _measure(self, parts: Sequence[Part], started: float, started_ns: int) -> None:
         ended = self._options.clock()
@@ -291,8 +343,7 @@ class VerifierCore:
         self._gathering.stepped(rows, ended - started, ended)
         self._steps += 1
         self._recent_ms.append(took)
-        if any(part.task is None for part in parts):
-            self._pace.observe(rows, took)
+        self._pace.observe(rows, took, prompts=any(part.task is None for part in parts))
         if self._options.on_step is not None:
             entries = tuple(step_entry(part, started) for part in parts)
             self._options.on_step(StepRecord(started_ns, time.time_ns(), entries))
@@ -305,7 +356,7 @@ class VerifierCore:
     def _fail(self, key: Key, epoch: int, error: Exception) -> None:
         if (known := self._sessions.get(key)) is not None:
             epoch = known.opening.epoch
-        self._close(key)
+        self._close(key, sound=False)
         reason, message = explain(error)
         self._emit(key[0], SessionFailed(key[1], reason, message, epoch))
 
@@ -322,6 +373,7 @@ class VerifierCore:
             kv_tokens_used=self._engine.kv_tokens_used,
             kv_tokens_capacity=self._engine.kv_tokens_capacity,
             step_ms=sum(self._recent_ms) / max(1, len(self._recent_ms)),
+            kv_tokens_spare=self._engine.budget.spare,
         )
 
     def describe(self) -> WorkerDescription:

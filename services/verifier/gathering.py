@@ -27,6 +27,8 @@ MOST_SHARE = 0.25
 
 REMEMBERED = 16
 FEWEST = 4
+SOON = 1.0
+"""Seconds after an answer: whoever is away for longer is not decoding."""
 GRAIN = 0.5e-3
 """Differences below this are no delay."""
 
@@ -59,6 +61,10 @@ class Habit:
         self._usual = ordered[(len(ordered) - 1) // 2]
         kept = len(ordered) - max(1, len(ordered) // 8)
         self._latest = ordered[max(0, kept - 1)] + GRAIN
+
+    def expected(self, now: float) -> bool:
+        """Whether its next block may come any moment: it was answered lately."""
+        return self._answered is not None and now - self._answered < SOON
 
     def due(self, now: float, end: float, most: float) -> float | None:
         """When the block should have come at the latest; None = it is not to be waited for.

@@ -58,11 +58,14 @@ def make_host(
     options = VerifierOptions(
         max_step_tokens=settings.max_step_tokens,
         target_step_ms=settings.target_step_ms,
+        prefill_slowdown=settings.prefill_slowdown,
         gather_ms=settings.gather_ms,
+        prefix_cache_tokens=settings.prefix_cache_tokens,
         version=installed_version(),
         lending=lending,
         structures=structures_of(engine),
         on_step=tracer.on_step("verifier") if tracer is not None else None,
+        on_preempt=tracer.on_preempt() if tracer is not None else None,
     )
 
     def make_core(emit: Emit) -> VerifierCore:

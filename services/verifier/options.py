@@ -15,7 +15,9 @@ from services.common.steps import OnStep
 class VerifierOptions:
     """`max_step_tokens`: rows of one forward; `target_step_ms`: how long a prefill may make it.
 
+    `prefill_slowdown`: how many times as long it may make a step that others decode in.
     `gather_ms`: how long it waits at most for sessions that are about to come back.
+    `prefix_cache_tokens`: what the K/V of texts that ended may hold; None: half of the budget.
     `lending`: where a drafter in this process finds the K/V of the sessions. `structures`
     compiles response formats; without it none is served. `clock`
     is in seconds and only measures; no decision about a token depends on it.
@@ -23,9 +25,12 @@ class VerifierOptions:
 
     max_step_tokens: int = 512
     target_step_ms: float = 250.0
+    prefill_slowdown: float = 1.75
     gather_ms: float = 50.0
+    prefix_cache_tokens: int | None = None
     version: str = ""
     lending: Lending | None = None
     structures: Structures | None = None
     clock: Callable[[], float] = time.perf_counter
     on_step: OnStep | None = None
+    on_preempt: Callable[[], object] | None = None

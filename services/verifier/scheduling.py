@@ -1,16 +1,21 @@
 """How much of each session's work goes into one step. Pure, except for what it measured.
 
-Blocks come first, in turns; prompts share what is left of the token budget,
-so that a long one stalls nobody. The prefill share also shrinks to what the
-machine does in `target_ms`, since a worker in a long step looks stalled.
+Blocks come first, in turns; prompts share what is left of the token budget, so that a
+long one stalls nobody. The prefill share also shrinks to what the machine does in
+`target_ms`, since a worker in a long step looks stalled, and, while others decode, to
+what makes their steps at most `slowdown` times as long.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+from services.common.line import Line
 
 _FIRST_TOKENS = 64
 _FEWEST_TOKENS = 16
+_FEWEST_BESIDE = 8
 _MEMORY = 0.7
 
 
@@ -30,19 +35,37 @@ def share_prefill(left: Sequence[int], room: int) -> list[int]:
 
 
 class PrefillPace:
-    """How many prompt tokens a step may take to last about `target_ms`."""
+    """How many prompt tokens a step may take."""
 
-    def __init__(self, target_ms: float, most: int) -> None:
+    def __init__(self, target_ms: float, most: int, slowdown: float = math.inf) -> None:
+        """`target_ms`: what a step may last; `most`: its tokens; `slowdown`: beside decoding."""
         self._target_ms = target_ms
         self._most = most
+        self._slowdown = slowdown
         self._token_ms = target_ms / _FIRST_TOKENS
+        self._line = Line()
 
-    def room(self, used: int) -> int:
-        """Prompt tokens for a step that verifies `used` rows; never none."""
+    def room(self, used: int, *, decoding: bool = False) -> int:
+        """Prompt tokens for a step that verifies `used` rows; never none.
+
+        `decoding`: others wait for this step, or will wait for its end.
+        """
         affordable = min(self._most, int(self._target_ms / self._token_ms))
-        return max(_FEWEST_TOKENS, affordable - used)
+        if not decoding:
+            return max(_FEWEST_TOKENS, affordable - used)
+        return max(_FEWEST_BESIDE, min(affordable - used, self._beside(used)))
 
-    def observe(self, tokens: int, step_ms: float) -> None:
-        """Learn from a step of `tokens` rows in all."""
-        measured = max(step_ms, 1e-3) / tokens
-        self._token_ms = _MEMORY * self._token_ms + (1 - _MEMORY) * measured
+    def observe(self, tokens: int, step_ms: float, *, prompts: bool = True) -> None:
+        """Learn from a step of `tokens` rows in all; `prompts`: whether some were a prompt's."""
+        if tokens and (step_ms or self._line.weight):
+            self._line = self._line.add(tokens, step_ms)
+        if prompts:
+            measured = max(step_ms, 1e-3) / tokens
+            self._token_ms = _MEMORY * self._token_ms + (1 - _MEMORY) * measured
+
+    def _beside(self, used: int) -> int:
+        """Rows that make a step of `used` rows longer by what is allowed."""
+        if not self._line.slope:
+            return self._most
+        longer = (self._slowdown - 1) * self._line.at(max(1, used))
+        return int(min(self._most, longer / self._line.slope))

@@ -5,6 +5,7 @@
     retained   the logits after the text, where a block was accepted whole and no
                bonus drawn: the next block's first token costs no row of a forward
     The last token's K/V and `retained` are there together, or both are missing.
+    A session that gives its K/V up keeps its text, and is prefilled again.
 
 A block is verified when it fits the text, answered `discarded` when it does
 not, and answered from the store when its round was decided before. So every
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from services.common.engine import KVCache, Segment
 from services.common.engine.lending import Ahead, Offer
+from services.common.engine.prefix_cache import Known, Match
 from services.common.engine.sampling import History, wants_history
 from services.common.engine.structure import Matcher, StructureError
 from services.common.types import DraftTree, OpenVerify, Verdict, Verify
@@ -75,21 +77,35 @@ class Task:
 class VerifySession:
     """One session of one link. `opening` is the command that opened it."""
 
+    cache: KVCache
+
     def __init__(
         self,
         link: int,
         opening: OpenVerify,
-        cache: KVCache,
         now: float,
         matcher: Matcher | None = None,
+        number: int = 0,
     ) -> None:
-        """`matcher` follows what was committed before, where the output has a form."""
+        """Without a cache: see `Caches.open`. `number` grows from session to session.
+
+        `matcher` follows what was committed before, where the output has a form.
+        """
         self.key: Key = (link, opening.session)
         self.opening = opening
-        self.cache = cache
+        self.number = number
         self.since = now
         self.epoch = opening.epoch
         self.opened = False
+        """Whether the orchestrator was told that it is."""
+        self.filled = False
+        """Whether the text is in K/V, so that blocks can be verified."""
+        self.known: Known | None = None
+        """What others may copy; None = it has no K/V."""
+        self.awaited: Match | None = None
+        """What another session is fed first, to be copied then."""
+        self.cached = 0
+        """Tokens of the text that were copied and not fed."""
         self.text = [*opening.prompt, *opening.committed]
         self.offer: Offer | None = None
         """What a drafter in this process may borrow."""
@@ -111,12 +127,38 @@ class VerifySession:
     @property
     def waits(self) -> bool:
         """Whether it has something for a step."""
-        return bool(self.queue) or not self.opened
+        return not self.preempted and (bool(self.queue) or not self.filled)
+
+    @property
+    def feeds(self) -> bool:
+        """Whether its text is to be fed now."""
+        return not self.filled and not self.preempted and self.awaited is None
+
+    @property
+    def preempted(self) -> bool:
+        """Whether it gave its K/V up, and waits for room."""
+        return self.known is None
 
     @property
     def prefill_left(self) -> int:
-        """Tokens to feed before the first block can be verified; 0 from then on."""
-        return 0 if self.opened else len(self.text) - 1 - self.cache.length
+        """Tokens to feed before a block can be verified; 0 from then on."""
+        if self.filled:
+            return 0
+        return (
+            len(self.text) - (self.retained is None) - (0 if self.preempted else self.cache.length)
+        )
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of K/V beyond which it cannot grow."""
+        opening = self.opening
+        return len(opening.prompt) + opening.sampling.max_tokens + opening.window
+
+    @property
+    def next_tokens(self) -> int:
+        """Tokens of K/V that the text and its next block may take."""
+        ahead = len(self.offer.look_ahead) if self.offer is not None else 0
+        return min(self.most_tokens, len(self.text) + self.opening.window + ahead)
 
     def replaced_by(self, opening: OpenVerify) -> bool:
         """Whether an OpenVerify opens the session anew, or is an old or doubled one."""

@@ -24,11 +24,22 @@ class VerifierSettings(WorkerSettings):
     target_step_ms: float = Field(
         250.0, gt=0, description="milliseconds that prompts may make a forward take"
     )
+    prefill_slowdown: float = Field(
+        1.75,
+        gt=1,
+        description="how many times as long prompts may make a step that others decode in",
+    )
     gather_ms: float = Field(
         50.0,
         ge=0,
         description="most milliseconds that a step waits for sessions about to come back, "
         "where more of them in one step save more than that; 0 = none",
+    )
+    prefix_cache_tokens: int | None = Field(
+        None,
+        ge=0,
+        description="tokens of K/V that texts that ended may hold, for texts that begin as they "
+        "do; left out: half of what fits; 0 = nothing is kept or shared",
     )
     worker_id: str = Field(
         default_factory=lambda: f"verifier-{secrets.token_hex(4)}",

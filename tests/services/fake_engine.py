@@ -27,7 +27,7 @@ class FakeCache:
         self.budget, self.reserve = budget, reserve
         self.tokens = []
         self.tree = None
-        self.freed = False
+        self.freed = self.parked = False
 
     @property
     def length(self):
@@ -50,7 +50,36 @@ class FakeCache:
     def free(self):
         if not self.freed:
             self.freed = True
-            self.budget.give(self.reserve)
+            if self.parked:
+                self.budget.spare -= self.reserve
+            else:
+                self.budget.give(self.reserve)
+
+    def grow(self, reserve):
+        self.budget.take(max(0, reserve - self.reserve))
+        self.reserve = max(reserve, self.reserve)
+
+    def copy_prefix(self, other, length):
+        assert not self.tokens
+        assert other.tree is None
+        assert not other.freed
+        self.tokens = other.tokens[:length]
+        assert len(self.tokens) == length <= self.reserve
+
+    def park(self):
+        assert self.tree is None
+        parked = FakeCache(self.budget, 0)
+        parked.tokens, parked.reserve, parked.parked = self.tokens, len(self.tokens), True
+        self.budget.spare += parked.reserve
+        self.tokens = []
+        self.free()
+        return parked
+
+    def claim(self, reserve):
+        assert self.parked
+        self.budget.spare -= self.reserve
+        self.reserve, self.parked = max(reserve, self.reserve), False
+        self.budget.take(self.reserve)
 
 
 class FakeEngine:

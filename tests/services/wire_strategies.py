@@ -93,6 +93,7 @@ progress = st.builds(
     queued_tokens=u32,
     kv_tokens_used=u64,
     kv_tokens_capacity=u64,
+    kv_tokens_spare=u64,
     step_ms=durations,
 )
 draining = st.builds(t.Draining, u32)
@@ -149,7 +150,7 @@ drafter_events = st.one_of(
     failed,
 )
 verifier_commands = st.one_of(
-    st.builds(t.OpenVerify, **_opening, term=u32),
+    st.builds(t.OpenVerify, **_opening, term=u32, cache_scope=texts),
     st.builds(
         t.Verify,
         session=names,

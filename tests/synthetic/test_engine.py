@@ -170,7 +170,7 @@ def test_what_a_thread_computed_before_its_first_forward_is_no_part_of_it():
 
 def test_a_cache_takes_from_the_budget_until_it_is_freed():
     engine = target(FakeTime())
-    engine._budget.capacity = 10
+    engine.budget.capacity = 10
     cache = engine.new_cache(8)
     assert (engine.kv_tokens_used, engine.kv_tokens_capacity) == (8, 10)
     with pytest.raises(Overloaded):

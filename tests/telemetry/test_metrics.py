@@ -245,6 +245,7 @@ def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, star
     worker = start("drafter", metrics_port=0)
     tracer = StepTracer(worker)
     tracer.watch({"drafter": Progress})
+    tracer.on_preempt()()
     tracer.on_step("drafter")(StepRecord(0, 1, (StepEntry("a", "draft", 4),)))
     tracer.close()
     orchestrator = start(metrics_port=0)

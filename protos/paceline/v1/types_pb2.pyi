@@ -174,20 +174,22 @@ class LinkHello(_message.Message):
     def __init__(self, orchestrator_id: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("steps", "sessions", "queued_tokens", "kv_tokens_used", "kv_tokens_capacity", "step_ms")
+    __slots__ = ("steps", "sessions", "queued_tokens", "kv_tokens_used", "kv_tokens_capacity", "step_ms", "kv_tokens_spare")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     KV_TOKENS_USED_FIELD_NUMBER: _ClassVar[int]
     KV_TOKENS_CAPACITY_FIELD_NUMBER: _ClassVar[int]
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    KV_TOKENS_SPARE_FIELD_NUMBER: _ClassVar[int]
     steps: int
     sessions: int
     queued_tokens: int
     kv_tokens_used: int
     kv_tokens_capacity: int
     step_ms: float
-    def __init__(self, steps: _Optional[int] = ..., sessions: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., kv_tokens_capacity: _Optional[int] = ..., step_ms: _Optional[float] = ...) -> None: ...
+    kv_tokens_spare: int
+    def __init__(self, steps: _Optional[int] = ..., sessions: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., kv_tokens_capacity: _Optional[int] = ..., step_ms: _Optional[float] = ..., kv_tokens_spare: _Optional[int] = ...) -> None: ...
 
 class Draining(_message.Message):
     __slots__ = ("deadline_ms",)

@@ -46,7 +46,7 @@ class VerifierCommand(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenVerify, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ..., close: _Optional[_Union[CloseVerify, _Mapping]] = ...) -> None: ...
 
 class OpenVerify(_message.Message):
-    __slots__ = ("session_id", "term", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "traceparent")
+    __slots__ = ("session_id", "term", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "traceparent", "cache_scope")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class OpenVerify(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SCOPE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     term: int
     epoch: int
@@ -67,7 +68,8 @@ class OpenVerify(_message.Message):
     seed: int
     window: int
     traceparent: str
-    def __init__(self, session_id: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    cache_scope: str
+    def __init__(self, session_id: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., traceparent: _Optional[str] = ..., cache_scope: _Optional[str] = ...) -> None: ...
 
 class Verify(_message.Message):
     __slots__ = ("session_id", "epoch", "round", "extends_round", "base_len", "tree", "want_bonus", "traceparent")

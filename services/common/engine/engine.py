@@ -53,7 +53,7 @@ class Engine:
         self.max_context_length = max_context(config, spec.max_context)
         self.eos_token_ids: tuple[int, ...] = bundle.eos_token_ids if bundle else ()
         self.num_layers: int = config.num_hidden_layers
-        self._budget = KVBudget(spec.kv_capacity_tokens or 0, self.num_layers)
+        self.budget = KVBudget(spec.kv_capacity_tokens or 0, self.num_layers)
         self._skipper: Skipper | None = None
         self._soft: SoftTokens | None = None
 
@@ -104,7 +104,7 @@ class Engine:
         with room_to_run(self._model, self.model_id):
             prepare(self._model, self.model_id, self.forward, check=check)
             per_token = self._bytes_per_token()
-        self._budget.capacity = kv_capacity(
+        self.budget.capacity = kv_capacity(
             self.model_id,
             spec.kv_capacity_tokens,
             per_token,
@@ -113,7 +113,7 @@ class Engine:
         )
 
     def _bytes_per_token(self) -> int:
-        probe = KVCache(KVBudget(1, self._budget.layers), 1)
+        probe = KVCache(KVBudget(1, self.budget.layers), 1)
         self.forward([Segment(probe, [0], logits_from=1)])
         return probe.bytes_per_token
 
@@ -141,16 +141,16 @@ class Engine:
     @property
     def kv_tokens_used(self) -> int:
         """Tokens of K/V reserved by open caches."""
-        return self._budget.used
+        return self.budget.used
 
     @property
     def kv_tokens_capacity(self) -> int:
         """Tokens of K/V the engine may hold."""
-        return self._budget.capacity
+        return self.budget.capacity
 
     def new_cache(self, reserve: int) -> KVCache:
         """An empty cache for at most `reserve` tokens; raises Overloaded without room."""
-        return KVCache(self._budget, reserve)
+        return KVCache(self.budget, reserve)
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment], skip: SkipMask | None = None) -> list[Tensor]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from services.common.engine.kv import KVCache
+from services.common.engine.kv import KVBudget, KVCache
 from services.common.engine.layout import Segment
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class Forwards(Protocol):
     bundle: TokenizerBundle | None
     vocab_size: int
     head_ids: Tensor | None
+    budget: KVBudget
     max_context_length: int
 
     @property

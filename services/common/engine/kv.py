@@ -8,12 +8,17 @@ A forward may leave out the attention of some layers; these keep no K/V of its
 tokens. The cache knows from where on which layers lack K/V, and refuses a forward
 that would attend there: along a text the set of layers left out only grows, until
 a rollback.
+
+A text that ended may stay, in case another one begins with it. Such a cache is parked:
+what it holds is spare, and given back when a session needs the room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -27,18 +32,26 @@ _NONE: frozenset[int] = frozenset()
 
 
 class KVBudget:
-    """How many tokens of K/V an engine of `layers` layers may hold; counts reservations."""
+    """How many tokens of K/V an engine of `layers` layers may hold; counts reservations.
+
+    `used` are those of sessions; `spare` are held by parked caches. `reclaim` is called
+    with a number of spare tokens that are needed, and frees as many at least.
+    """
 
     def __init__(self, capacity: int, layers: int = 1) -> None:
         self.capacity = capacity
         self.layers = layers
         self.used = 0
+        self.spare = 0
+        self.reclaim: Callable[[int], object] | None = None
 
     def take(self, tokens: int) -> None:
         """Reserve `tokens`; raises Overloaded when they do not fit."""
-        if self.used + tokens > self.capacity:
-            free = self.capacity - self.used
+        free = self.capacity - self.used
+        if tokens > free:
             raise Overloaded(f"KV cache: {tokens} tokens asked for, {free} of {self.capacity} free")
+        if self.reclaim is not None and tokens > free - self.spare:
+            self.reclaim(tokens - (free - self.spare))
         self.used += tokens
 
     def give(self, tokens: int) -> None:
@@ -64,6 +77,7 @@ class KVCache:
         self._tree: tuple[int, tuple[int, ...]] | None = None
         self._lacking: list[tuple[int, frozenset[int]]] = []
         """From which token on which layers lack K/V; every set holds those before it."""
+        self._parked = False
         self.freed = False
         """Whether its memory was given back."""
 
@@ -150,11 +164,70 @@ class KVCache:
         branch._lacking = list(self._lacking)
         return branch
 
+    def grow(self, reserve: int) -> None:
+        """Reserve more; raises Overloaded, with nothing changed, without room."""
+        self._budget.take(max(0, reserve - self._reserve))
+        self._reserve = max(reserve, self._reserve)
+
+    @torch.inference_mode()
+    def copy_prefix(self, other: KVCache, length: int) -> None:
+        """Begin with the K/V of another text's first `length` tokens; this one is empty yet.
+
+        Raises ValueError where there is something, or the other one has no such chain.
+        """
+        if self._length:
+            raise ValueError(f"the cache holds {self._length} tokens already")
+        if length > self._reserve:
+            raise ValueError(f"{length} tokens exceed the reserved {self._reserve}")
+        other.check_prefix(length)
+        self._memory = other._memory.copy(self._capacity(max(1, length)), length)
+        self._length = length
+
+    def check_prefix(self, length: int) -> None:
+        """Raise ValueError unless the first `length` tokens are a chain with K/V in all layers."""
+        whole = self._tree[0] if self._tree is not None else self._length
+        if self._lacking:
+            whole = min(whole, self._lacking[0][0])
+        if not 0 <= length <= whole:
+            raise ValueError(f"{length} tokens of a text that has K/V of {whole}")
+
+    def park(self) -> Self:
+        """The same content in a cache that waits for another session; this one is freed.
+
+        It takes from the budget, as spare tokens, what it has memory for.
+        """
+        parked = copy.copy(self)
+        store = self._memory.store
+        parked._memory, self._memory.store = Memory(store, self._length), None
+        parked._reserve = store.capacity if store is not None else max(1, self._length)
+        parked._parked = True
+        self.free()
+        parked._budget.spare += parked._reserve
+        return parked
+
+    def claim(self, reserve: int) -> None:
+        """Be a session's again, with at least this reservation.
+
+        Raises Overloaded, with nothing changed, without room.
+        """
+        if not self._parked:
+            raise ValueError("the cache is a session's already")
+        self._budget.spare -= self._reserve
+        try:
+            self._budget.take(max(reserve, self._reserve))
+        except Overloaded:
+            self._budget.spare += self._reserve
+            raise
+        self._reserve, self._parked = max(reserve, self._reserve), False
+
     def free(self) -> None:
         """Give memory and reservation back. Calling it again does nothing."""
         if not self.freed:
             self._memory.store = None
-            self._budget.give(self._reserve)
+            if self._parked:
+                self._budget.spare -= self._reserve
+            else:
+                self._budget.give(self._reserve)
             self._end()
 
     def _end(self) -> None:

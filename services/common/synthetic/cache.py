@@ -15,7 +15,7 @@ class PlaceCache(KVCache):
         super().__init__(budget, reserve)
         self._places: list[Place] = []
 
-    def grow(
+    def say(
         self, tokens: Sequence[int], parents: Sequence[int] | None, base: int, world: World
     ) -> list[Place]:
         """Append a chain, or the last nodes of the tree at `base`; the place after each token.
@@ -31,6 +31,12 @@ class PlaceCache(KVCache):
             place = self._places[before] if before >= 0 else Place()
             self._places.append(place.then(token, world))
         return self._places[first:]
+
+    def copy_prefix(self, other: KVCache, length: int) -> None:
+        """Also take the places of these tokens over."""
+        super().copy_prefix(other, length)
+        assert isinstance(other, PlaceCache)
+        self._places = other._places[:length]
 
     def _shorten(self, length: int) -> None:
         del self._places[length:]

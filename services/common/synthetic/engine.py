@@ -44,22 +44,22 @@ class SyntheticEngine:
         self.vocab_size, self.max_context_length = VOCAB_SIZE, MAX_CONTEXT
         self._world, self._costs, self._says = world, costs, says
         # No layers: nothing has to be written for a token to count as held.
-        self._budget = KVBudget(kv_capacity_tokens or KV_TOKENS, layers=0)
+        self.budget = KVBudget(kv_capacity_tokens or KV_TOKENS, layers=0)
         self._pacemaker = pacemaker or Pacemaker()
 
     @property
     def kv_tokens_used(self) -> int:
         """Tokens reserved by open caches."""
-        return self._budget.used
+        return self.budget.used
 
     @property
     def kv_tokens_capacity(self) -> int:
         """Tokens that all caches may reserve together."""
-        return self._budget.capacity
+        return self.budget.capacity
 
     def new_cache(self, reserve: int) -> PlaceCache:
         """An empty cache for at most `reserve` tokens; raises Overloaded without room."""
-        return PlaceCache(self._budget, reserve)
+        return PlaceCache(self.budget, reserve)
 
     def forward(self, segments: Sequence[Segment]) -> list[Tensor]:
         """As `Engine.forward`: logits [rows, V] per segment, after the time that takes."""
@@ -68,7 +68,7 @@ class SyntheticEngine:
         began = self._pacemaker.begin()
         layout = Layout(segments)
         places = [
-            _cache(segment).grow(segment.token_ids, piece.parents, piece.base, self._world)
+            _cache(segment).say(segment.token_ids, piece.parents, piece.base, self._world)
             for segment, piece in zip(segments, layout.pieces, strict=True)
         ]
         layout.commit()

@@ -396,6 +396,13 @@ MIGRATIONS = Metric(
     "Sessions opened again on a worker, by its role.",
     ("role",),
 )
+PREFILLED = Metric(
+    "paceline.prefill.tokens",
+    _COUNTER,
+    "{token}",
+    "Tokens of texts that verifiers opened: computed, or found in K/V (cached).",
+    ("source",),
+)
 ROUND_SECONDS = Metric(
     "paceline.round.duration",
     _HISTOGRAM,
@@ -543,6 +550,18 @@ QUEUED_TOKENS = Metric(
     "paceline.queue.tokens", _GAUGE, "{token}", "Tokens waiting for a step.", ("role",)
 )
 KV_USED = Metric("paceline.kv.tokens.used", _GAUGE, "{token}", "Tokens reserved in the KV cache.")
+KV_SPARE = Metric(
+    "paceline.kv.tokens.spare",
+    _GAUGE,
+    "{token}",
+    "Tokens held for texts that begin as ended ones did; given up when a session needs the room.",
+)
+PREEMPTIONS = Metric(
+    "paceline.kv.preemptions",
+    _COUNTER,
+    "{session}",
+    "Sessions that gave their K/V up to an older one, to be prefilled again.",
+)
 KV_CAPACITY = Metric(
     "paceline.kv.tokens.capacity", _GAUGE, "{token}", "Most tokens the KV cache holds."
 )

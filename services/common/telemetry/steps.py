@@ -81,7 +81,13 @@ class StepTracer:
             lambda: [(read().queued_tokens, (r,)) for r, read in progress.items()],
         )
         gauge(names.KV_USED, lambda: [(engine().kv_tokens_used, ())])
+        gauge(names.KV_SPARE, lambda: [(engine().kv_tokens_spare, ())])
         gauge(names.KV_CAPACITY, lambda: [(engine().kv_tokens_capacity, ())])
+
+    def on_preempt(self) -> Callable[[], None]:
+        """What the verifier's core tells of sessions that gave their K/V up."""
+        preemptions = self._telemetry.counter(names.PREEMPTIONS)
+        return lambda: preemptions.add(1)
 
     def close(self, timeout: float = 1.0) -> None:
         """Record what waits, then stop; call it before the telemetry's shutdown."""

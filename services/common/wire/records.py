@@ -252,6 +252,7 @@ def encode_progress(progress: Progress) -> pb.Progress:
         queued_tokens=progress.queued_tokens,
         kv_tokens_used=progress.kv_tokens_used,
         kv_tokens_capacity=progress.kv_tokens_capacity,
+        kv_tokens_spare=progress.kv_tokens_spare,
         step_ms=progress.step_ms,
     )
 
@@ -264,6 +265,7 @@ def decode_progress(message: pb.Progress) -> Progress:
         queued_tokens=message.queued_tokens,
         kv_tokens_used=message.kv_tokens_used,
         kv_tokens_capacity=message.kv_tokens_capacity,
+        kv_tokens_spare=message.kv_tokens_spare,
         step_ms=require_ms(message.step_ms, "progress.step_ms"),
     )
 

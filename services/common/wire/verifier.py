@@ -79,6 +79,7 @@ def _encode_open(command: OpenVerify) -> pb.OpenVerify:
         seed=command.seed,
         window=command.window,
         traceparent=command.traceparent,
+        cache_scope=command.cache_scope,
     )
 
 
@@ -95,6 +96,7 @@ def _decode_open(message: pb.OpenVerify) -> OpenVerify:
         seed=message.seed,
         window=message.window,
         traceparent=message.traceparent,
+        cache_scope=message.cache_scope,
     )
 
 

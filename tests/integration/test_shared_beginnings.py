@@ -1,0 +1,143 @@
+"""Texts that begin as others did cost less, and change nothing; what does not fit gives way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+import torch
+from paceline import InvalidArgument
+from paceline.client import Client
+
+from orchestrator.authentication import TokensFile, token_entry
+from orchestrator.door import Door
+from services.verifier.caches import Caches
+from services.verifier.session import VerifySession
+from tests.integration.cluster import (
+    PATIENT,
+    PROMPT,
+    cluster,
+    start_beside,
+    start_drafter,
+    start_verifier,
+    target,
+)
+from tests.models import tiny_tokenizer
+
+GREEDY = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
+LONG = " ".join([PROMPT] * 6)
+
+
+def tokens(text: str) -> list[int]:
+    return tiny_tokenizer().encode(text)
+
+
+def after(text: list[int], count: int) -> list[int]:
+    """What transformers' own greedy decoding says."""
+    with torch.no_grad():
+        out = target().generate(
+            torch.tensor([text]),
+            max_new_tokens=count,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    return out[0, len(text) :].tolist()
+
+
+async def test_a_chats_next_turn_is_computed_from_where_the_last_one_ended():
+    async with cluster([await start_verifier()], [await start_drafter(seed=3)], PATIENT) as running:
+        first = await running.client.generate(tokens=tokens(LONG), **GREEDY)
+        assert first.usage.cached_tokens == 0
+        turn = [*tokens(LONG), *first.token_ids, *tokens("and then")]
+        second = await running.client.generate(tokens=turn, **GREEDY)
+        # K/V of the last token of an answer is never computed.
+        assert second.usage.cached_tokens >= len(tokens(LONG)) + 23
+        assert list(second.token_ids) == after(turn, 24)
+
+
+async def test_beside_a_drafter_that_borrows_a_text_taken_over_stays_the_same():
+    async with cluster(*map(list, zip(await start_beside(), strict=True)), PATIENT) as running:
+        text = tokens(LONG)
+        for _ in range(4):
+            run = await running.client.generate(tokens=text, method="skip", **GREEDY)
+            assert list(run.token_ids) == after(text, 24)
+            text = [*text, *run.token_ids, *tokens("and then")]
+        assert run.usage.cached_tokens > len(tokens(LONG))
+
+
+async def test_equal_beginnings_that_come_together_are_computed_once():
+    async with cluster([await start_verifier()], [], PATIENT) as running:
+        ends = ("a", "b c", "d e f", "g h", "i")
+        runs = await asyncio.gather(
+            *(running.client.generate(f"{LONG} {end}", **GREEDY) for end in ends)
+        )
+        for end, run in zip(ends, runs, strict=True):
+            assert list(run.token_ids) == after(tokens(f"{LONG} {end}"), 24)
+        cached = sorted(run.usage.cached_tokens for run in runs)
+        assert cached[0] == 0
+        assert all(count >= len(tokens(LONG)) - 1 for count in cached[1:])
+
+
+async def test_tenants_and_ephemeral_sessions_share_nothing(tmp_path):
+    known = {name: f"token-of-{name}-0123456789" for name in ("acme", "beta")}
+    path = tmp_path / "tokens.json"
+    tenants = {name: {"tokens": [token_entry(token)]} for name, token in known.items()}
+    path.write_text(json.dumps({"tenants": tenants}))
+    door = Door(TokensFile(path), 1000)
+    async with cluster([await start_verifier()], [], PATIENT, door=door) as running:
+
+        async def cached(tenant: str, **more: object) -> int:
+            async with Client(running.address, token=known[tenant]) as client:
+                run = await client.generate(LONG, **GREEDY, **more)
+                assert list(run.token_ids) == after(tokens(LONG), 24)
+                return run.usage.cached_tokens
+
+        assert await cached("acme", ephemeral=True) == 0
+        assert await cached("acme") == 0
+        assert await cached("beta") == 0
+        assert await cached("acme", ephemeral=True) == 0
+        assert await cached("acme") > 0
+
+
+def noting(preempted: list[str]):
+    preempt = Caches._preempt
+
+    def note(self: Caches, session: VerifySession) -> None:
+        preempted.append(session.key[1])
+        preempt(self, session)
+
+    return note
+
+
+@pytest.mark.parametrize("drafters", [0, 1])
+async def test_sessions_that_outgrow_the_memory_take_turns_and_every_text_is_whole(
+    drafters, monkeypatch
+):
+    preempted: list[str] = []
+    monkeypatch.setattr(Caches, "_preempt", noting(preempted))
+    verifier = await start_verifier(kv_capacity_tokens=500)
+    beside = [await start_drafter(seed=3) for _ in range(drafters)]
+    greedy = GREEDY | {"max_tokens": 180}
+    async with cluster([verifier], beside, PATIENT, max_tokens_in_flight=10_000) as running:
+        prompts = [f"{name} {PROMPT}" for name in "abcdef"]
+        runs = await asyncio.gather(
+            *(running.client.generate(prompt, **greedy) for prompt in prompts)
+        )
+        for prompt, run in zip(prompts, runs, strict=True):
+            assert list(run.token_ids) == after(tokens(prompt), 180)
+        assert preempted
+        assert verifier.host.progress().kv_tokens_used == 0
+
+
+async def test_what_no_verifier_could_ever_hold_is_refused_with_the_figures():
+    verifier = await start_verifier(kv_capacity_tokens=300)
+    async with cluster([verifier], [], max_tokens_in_flight=10_000) as running:
+        with pytest.raises(InvalidArgument, match=r"sampling.max_tokens: 300 .* holds 300"):
+            await running.client.generate(PROMPT, max_tokens=300)
+        with pytest.raises(InvalidArgument, match=r"prompt: .* holds 300"):
+            await running.client.generate(tokens=list(range(3, 299)), max_tokens=3)
+        assert not running.inference.active_sessions
+        run = await running.client.generate(PROMPT, **GREEDY)
+        assert list(run.token_ids) == after(tokens(PROMPT), 24)
