@@ -13,6 +13,7 @@ PYTEST ?=
 CERTS ?=
 FUZZ ?=
 CHAOS ?= --faults 520 --sessions 200
+FORMS ?= --target smollm2-135m-instruct --draft smollm2-135m-instruct-draft
 JOBS ?= 2
 PREFIX ?=
 IMAGES ?= slim
@@ -24,7 +25,7 @@ STAMP := $(VENV)/.setup-done
 FROZEN := protos/frozen.binpb
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test proof faults fuzz chaos check format protos freeze bench certs \
+.PHONY: help setup demo test proof faults fuzz chaos forms check format protos freeze bench certs \
   image-check image-slim image-models image-code scan clean
 
 help: ## list the targets
@@ -62,6 +63,9 @@ fuzz: setup ## 100 000 hostile messages to every service, some minutes (FUZZ='--
 
 chaos: setup ## 520 faults on 200 sessions, half an hour (CHAOS='--soak 5000', '--help' shows options)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.chaos $(CHAOS)
+
+forms: setup ## 500 answers of JSON schemas through faults, half an hour (FORMS='--help' shows options)
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.forms $(FORMS)
 
 check: setup ## lint, format, types, import floors, wire format, stubs, Dockerfile
 	$(BIN)/ruff check

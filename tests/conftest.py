@@ -24,6 +24,7 @@ REAL_TIME = {
     "console",
     "contracts",
     "distill",
+    "docs",
     "faults",
     "fuzz",
     "integration",

@@ -1,4 +1,4 @@
-"""A caller without the client library: it can leave a call without a word, and come back.
+"""A caller without the library's client: it can leave a call without a word, and come back.
 
 The library aborts what its caller gives up. Here a call is only cancelled, as by a client
 that died, and resumed later.
@@ -12,7 +12,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-from paceline import Chunk, Complete, Event, FinishReason, SpecDecodeMetrics, Unavailable, Usage
+from paceline import Chunk, Complete, Event, Unavailable
+from paceline._decode import decode_event
+from paceline._request import build_request
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
@@ -37,12 +39,15 @@ _PASSES = (
 
 
 class BareCaller:
-    """One session over as many calls as it takes, at each address in turn."""
+    """One session over as many calls as it takes, at each address in turn.
+
+    Messages are made and read as the library does.
+    """
 
     def __init__(self, addresses: list[str], session: str, case: Case) -> None:
         self._addresses = addresses
         self._session = session
-        self._request = _request(session, case)
+        self._request = build_request(case.prompt, None, None, session, case.options)
         self._next = 0
         self._started = False
         self._calls = 0
@@ -56,7 +61,7 @@ class BareCaller:
             self._call.cancel()
 
     async def events(self) -> AsyncIterator[Event]:
-        """Chunks and the end. Raises Unavailable after a minute without a token."""
+        """The begin, chunks and the end. Raises Unavailable after a minute without a token."""
         last, turn = time.monotonic(), 0
         while True:
             address = self._addresses[turn % len(self._addresses)]
@@ -83,7 +88,7 @@ class BareCaller:
             self._call = self._begin(pb_grpc.InferenceServiceStub(channel))
             async for message in self._call:
                 self._started = True
-                if (event := _decode(message)) is not None:
+                if (event := decode_event(message)) is not None:
                     if isinstance(event, Chunk):
                         self._next = event.offset + len(event.token_ids)
                     yield event
@@ -95,23 +100,3 @@ class BareCaller:
             return stub.Generate(self._request, metadata=mine)
         request = pb.ResumeRequest(session_id=self._session, offset=self._next)
         return stub.Resume(request, metadata=mine)
-
-
-def _request(session: str, case: Case) -> pb.GenerateRequest:
-    options = case.options
-    sampling = {name: options[name] for name in ("temperature", "seed", "max_tokens", "ignore_eos")}
-    request = pb.GenerateRequest(request_id=session, prompt=case.prompt, include_rounds=True)
-    request.sampling.CopyFrom(pb.SamplingParams(**sampling))
-    return request
-
-
-def _decode(message: Any) -> Event | None:
-    """What a transcript needs of a message."""
-    match message.WhichOneof("event"):
-        case "chunk":
-            chunk = message.chunk
-            return Chunk(chunk.offset, tuple(chunk.token_ids), chunk.text)
-        case "complete":
-            nothing = SpecDecodeMetrics(0, 0, 0, 0.0, 0.0, (), 0, 0.0)
-            return Complete(FinishReason.LENGTH, Usage(0, 0, 0), nothing, message.complete.text)
-    return None

@@ -114,8 +114,8 @@ class Listener:
             self.error = error
 
 
-async def until(condition: Callable[[], bool], timeout: float = 120.0) -> None:
-    """Wait for a condition. Raises TimeoutError."""
+async def until(condition: Callable[[], bool], timeout: float | None = 120.0) -> None:
+    """Wait for a condition, `timeout` None: however long. Raises TimeoutError."""
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)

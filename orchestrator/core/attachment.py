@@ -94,7 +94,8 @@ def on_opened(turn: Turn, event: WorkerOpened) -> None:
         return
     turn.set(**{event.role.value: replace(attached, opened=True)})
     if event.role is Role.VERIFIER:
-        turn.set(idle_since=turn.now, cached_tokens=event.cached_tokens)
+        cached = min(event.cached_tokens, len(turn.state.config.prompt))
+        turn.set(idle_since=turn.now, cached_tokens=cached)
 
 
 def _opened_otherwise(turn: Turn, event: WorkerOpened, attached: Attached) -> None:

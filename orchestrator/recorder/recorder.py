@@ -189,7 +189,7 @@ class Recorder:
             case WorkerOpened():
                 if event.role is Role.VERIFIER and before is not None:
                     tokens = len(before.config.prompt) + len(before.committed)
-                    self._meters.prefilled(tokens, event.cached_tokens)
+                    self._meters.prefilled(tokens, min(event.cached_tokens, tokens))
                 if spans is not None:
                     spans.opened(event)
             case WorkerLost(at, role, worker) if spans is not None:

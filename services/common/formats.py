@@ -81,13 +81,15 @@ def size_problem(wanted: ResponseFormat) -> str:
 
 
 def _schema(text: str) -> str:
-    """The schema, if it is one: a JSON object, or true or false."""
+    """The schema as a JSON object. Raises ValueError if it is none, or allows nothing."""
     try:
         schema = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    if not isinstance(schema, dict | bool):
-        raise ValueError("a JSON schema is an object")
+    if schema is True:  # Any JSON; options are taken beside an object alone.
+        schema = {}
+    if not isinstance(schema, dict):
+        raise ValueError("a JSON schema that allows anything is an object, or true")
     return json.dumps(schema)
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TextIO
 
-from services.common.errors import CallerError, PacelineError
+from services.common.errors import CallerError, PacelineError, StartError
 
 Context = Callable[[], Mapping[str, str]]
 """Gives fields for every JSON line, such as the ids of the current trace."""
@@ -38,6 +38,11 @@ def explained(error: BaseException) -> str:
         parts.append(f"Traceback (most recent call last):\n{frames}{_named(link)}")
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     return "\n\nwhich led to:\n\n".join(reversed(parts))
+
+
+def in_a_line(error: BaseException) -> str:
+    """What `error` is and, where that is fit to log, what it says."""
+    return " ".join((str(error) if isinstance(error, StartError) else _named(error)).split())
 
 
 def _named(error: BaseException) -> str:

@@ -59,6 +59,8 @@ def drafter_settings(flags: Flags, verifier: VerifierSettings) -> DrafterSetting
         return None
     if verifier.synthetic is not None:
         raise StartError("drafting: a synthetic verifier has no model to draft with")
+    if verifier.tensor_parallel > 1:
+        raise StartError("drafting: a target that is split over processes drafts for nobody")
     for name in split_methods(drafting):
         if name in NEED_DRAFT:
             raise StartError(f"drafting: {name} runs a draft model, so in a process of its own")

@@ -22,6 +22,7 @@ class ClusterOptions:
     `draft` and `lookahead` None and `method` empty: n-gram drafters. `synthetic`: no
     model runs, and `target` is empty; the workers are as that file says. `pool`: methods that
     draft with the target do so in processes of their own, not beside the verifiers.
+    `tensor_parallel`: over how many processes each verifier's model is split.
     `redis` None: a server of its own. `draft_dtype` None: the target's. Threads None: as
     many as the process has cores; else the process is not pinned. `spare_core`: verifiers
     leave the drafters' cores alone, even where no drafter runs a model. One orchestrator
@@ -39,6 +40,7 @@ class ClusterOptions:
     port: int = 0
     redis: str | None = None
     verifiers: int = 1
+    tensor_parallel: int = 1
     drafters: int = 1
     dtype: str = "float32"
     draft_dtype: str | None = None
@@ -135,7 +137,10 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
     arguments += ["--target", options.target, "--dtype", options.dtype]
     if options.beside:
         arguments += ["--drafting", options.method or "lookahead", *_target_flags(options)]
-    arguments += _thread_flags(cores, options.verifier_threads, options.pin)
+    split = options.tensor_parallel
+    if split > 1:
+        arguments += ["--tensor-parallel", str(split)]
+    arguments += _thread_flags(cores, options.verifier_threads, options.pin, split)
     return _spec(site, "verifier", name, arguments)
 
 
@@ -170,12 +175,17 @@ def _target_flags(options: ClusterOptions) -> list[str]:
     return [*mask, *(["--lookahead", options.lookahead] if options.lookahead is not None else [])]
 
 
-def _thread_flags(cores: Sequence[int], threads: int | None, pin: bool) -> list[str]:
-    """One thread per core, on those cores; a number of threads asked for goes unpinned."""
+def _thread_flags(
+    cores: Sequence[int], threads: int | None, pin: bool, split: int = 1
+) -> list[str]:
+    """One thread per core, on those cores; a number of threads asked for goes unpinned.
+
+    `split`: processes that share the cores, each with so many threads.
+    """
     if threads is not None:
         return ["--threads", str(threads)]
     pinned = ["--cpus", ",".join(str(core) for core in cores)] if pin else []
-    return ["--threads", str(len(cores)), *pinned]
+    return ["--threads", str(max(1, len(cores) // split)), *pinned]
 
 
 def _spec(site: Site, role: str, name: str, arguments: Sequence[str]) -> ProcessSpec:

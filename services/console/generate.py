@@ -15,6 +15,7 @@ from rich.console import Console
 from services.common.errors import StartError
 from services.console.connection import Connection
 from services.console.figures import Measured, Stopwatch, summary
+from services.console.generate_form import Form
 from services.console.process import complain
 from services.console.render import Colours, PlainText, Renderer
 
@@ -30,17 +31,19 @@ class GenerateOptions:
     raw: bool = False
     system: str = ""
     as_json: bool = False
+    form: Form = field(default_factory=Form)
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_generate(options: GenerateOptions) -> int:
     """Generate and print; the exit status. 2 = a setting is not allowed; one line says why."""
     try:
+        form = options.form.arguments()
         client = Client(**options.connection.arguments())
     except (StartError, ValueError) as error:
         return complain("generate", error, status=2)
     try:
-        asyncio.run(_generate(client, options))
+        asyncio.run(_generate(client, options, form))
     except KeyboardInterrupt:
         return INTERRUPTED
     except PacelineError as error:
@@ -48,10 +51,10 @@ def run_generate(options: GenerateOptions) -> int:
     return 0
 
 
-async def _generate(client: Client, options: GenerateOptions) -> None:
+async def _generate(client: Client, options: GenerateOptions, form: Mapping[str, Any]) -> None:
     async with client:
         asked = await question(client, options.prompt, raw=options.raw, system=options.system)
-        asked |= {"include_rounds": True, **options.options}
+        asked |= {"include_rounds": True, **form, **options.options}
         if options.as_json:
             await follow(client, asked, _print_json)
             return

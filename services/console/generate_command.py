@@ -17,6 +17,7 @@ from services.console.connection import (
     ServerName,
     Token,
 )
+from services.console.generate_form import Choices, Form, JsonSchema, Regex
 
 
 def generate(
@@ -50,6 +51,9 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.")] = (
         None
     ),
+    json_schema: JsonSchema = None,
+    regex: Regex = None,
+    choice: Choices = None,
     method: Annotated[
         str | None, typer.Option(help="Drafting method, or several joined by commas.")
     ] = None,
@@ -102,5 +106,6 @@ def generate(
     }
     options = {name: value for name, value in given.items() if value is not None}
     connection = Connection(address, token, ca, cert, key, server_name, insecure, not no_resume)
-    asked = GenerateOptions(connection, prompt, raw, system, as_json, options)
+    form = Form(json_schema, regex, choice)
+    asked = GenerateOptions(connection, prompt, raw, system, as_json, form, options)
     raise typer.Exit(run_generate(asked))

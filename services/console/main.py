@@ -98,6 +98,14 @@ def up(
         typer.Option(envvar="PACELINE_REDIS", help="URL of a Redis; left out: one of its own."),
     ] = None,
     verifiers: Annotated[int, typer.Option(min=1, help="How many verifiers.")] = 1,
+    tensor_parallel: Annotated[
+        int,
+        typer.Option(
+            envvar="PACELINE_TENSOR_PARALLEL",
+            min=1,
+            help="Processes that the model of each verifier is split over.",
+        ),
+    ] = 1,
     drafters: Annotated[int, typer.Option(min=0, help="How many drafters.")] = 1,
     dtype: Annotated[
         Dtype, typer.Option(envvar="PACELINE_DTYPE", help="Number format of the models.")
@@ -105,7 +113,10 @@ def up(
     draft_dtype: DraftDtype = None,
     verifier_threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads of each verifier; left out: its share of the cores."),
+        typer.Option(
+            min=1,
+            help="Threads of each of a verifier's processes; left out: its share of the cores.",
+        ),
     ] = None,
     drafter_threads: Annotated[
         int | None,
@@ -142,6 +153,7 @@ def up(
         port=port,
         redis=redis,
         verifiers=verifiers,
+        tensor_parallel=tensor_parallel,
         drafters=drafters,
         dtype=dtype,
         draft_dtype=draft_dtype,

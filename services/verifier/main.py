@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from services.common.core_thread import CoreThread
 from services.common.engine import Engine, Forwards, ModelSpec, pin
 from services.common.engine.lending import Lending
+from services.common.engine.parallel.leader import Leader
+from services.common.engine.parallel.ranks import Ranks
 from services.common.engine.structure import structures_of
 from services.common.errors import StartError
 from services.common.host import Emit, WorkerHost
@@ -22,15 +26,16 @@ def run(settings: VerifierSettings) -> int:
 
     Raises `StartError` when it cannot start.
     """
-    with tracing(settings, Role.VERIFIER) as tracer:
+    with tracing(settings, Role.VERIFIER) as tracer, _ranks(settings) as ranks:
 
         def load() -> list[Served]:
-            engine = _synthetic(settings) if settings.synthetic else load_engine(settings)
+            engine = _engine(settings, ranks)
             host = make_host(settings, engine, tracer)
             tracer.watch({"verifier": host.progress})
             return [Served(host, host.describe(), engine.bundle)]
 
-        return run_worker(settings, tracer, load)
+        own = settings if ranks is None else settings.model_copy(update={"cpus": ranks.cpus})
+        return run_worker(own, tracer, load)
 
 
 def load_engine(settings: VerifierSettings) -> Engine:
@@ -74,6 +79,19 @@ def make_host(
     return WorkerHost(make_core, thread=thread)
 
 
+def _ranks(settings: VerifierSettings) -> AbstractContextManager[Ranks | None]:
+    """The other processes of a target that is split; None where it is not."""
+    if settings.tensor_parallel == 1:
+        return nullcontext()
+    return Ranks(settings.tensor_parallel, cpus=settings.cpus)
+
+
+def _engine(settings: VerifierSettings, ranks: Ranks | None) -> Forwards:
+    if settings.synthetic is not None:
+        return _synthetic(settings)
+    return load_engine(settings) if ranks is None else Leader.load(_model_spec(settings), ranks)
+
+
 def _synthetic(settings: VerifierSettings) -> Forwards:
     from services.common.synthetic.engine import target_engine
     from services.common.synthetic.spec import read_spec
@@ -92,4 +110,5 @@ def _model_spec(settings: VerifierSettings) -> ModelSpec:
         kv_capacity_tokens=settings.kv_capacity_tokens,
         max_context=settings.max_context,
         cache_dir=settings.cache_dir,
+        tensor_parallel=settings.tensor_parallel,
     )

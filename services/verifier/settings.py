@@ -18,6 +18,12 @@ class VerifierSettings(WorkerSettings):
         description="target model: Hugging Face id, folder with safetensors, .gguf file, "
         "or smollm2-135m-instruct",
     )
+    tensor_parallel: int = Field(
+        1,
+        ge=1,
+        description="processes that the model is split over, each with a device of its own; "
+        "1 = this one alone",
+    )
     max_step_tokens: int = Field(
         512, ge=1, description="rows of one forward: blocks first, prompts in what is left"
     )
@@ -53,4 +59,6 @@ class VerifierSettings(WorkerSettings):
             raise ValueError("--target is needed (or PACELINE_TARGET)")
         if self.target and self.synthetic is not None:
             raise ValueError(f"synthetic: no model runs, and --target {self.target} is given")
+        if self.synthetic is not None and self.tensor_parallel > 1:
+            raise ValueError("synthetic: no model runs that tensor_parallel could split")
         return self

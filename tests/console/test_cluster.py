@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.settings import OrchestratorSettings
+from services.common.errors import StartError
 from services.console.beside import BesideSettings, drafter_settings
 from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.console.flags import Flags
@@ -55,6 +56,21 @@ def test_a_draft_model_has_a_core_of_its_own(site):
     assert (verifier.threads, verifier.cpus) == (1, (0,))
     assert (drafter.threads, drafter.cpus) == (1, (1,))
     assert (drafter.draft, drafter.dtype, drafter.method_names) == ("small", "bfloat16", ("model",))
+
+
+def test_the_processes_of_a_split_verifier_share_its_cores(site):
+    options = ClusterOptions(target="big", tensor_parallel=2)
+    verifier = settings_of(worker_specs(options, site)[0])
+    assert (verifier.tensor_parallel, verifier.threads, verifier.cpus) == (2, 1, (0, 1))
+    options = ClusterOptions(target="big", tensor_parallel=4)
+    assert settings_of(worker_specs(options, site)[0]).threads == 1
+
+
+def test_a_split_verifier_drafts_for_nobody(site):
+    options = ClusterOptions(target="big", lookahead="f.safetensors", tensor_parallel=2)
+    [spec] = worker_specs(options, site)
+    with pytest.raises(StartError, match="drafting: a target that is split"):
+        drafter_settings(flags_of(spec), settings_of(spec))
 
 
 def test_a_verifier_may_leave_a_core_alone_that_no_drafter_needs(site):

@@ -165,6 +165,8 @@ def test_whatever_is_drawn_under_a_schema_is_json_of_that_schema(structures, see
     [
         (ResponseFormat(FormatKind.JSON_SCHEMA, ("{",)), "line 1"),
         (ResponseFormat(FormatKind.JSON_SCHEMA, ("[]",)), "an object"),
+        (schema(False), "an object, or true"),
+        (schema({"uniqueItems": True}), "uniqueItems"),
         (ResponseFormat(FormatKind.JSON_SCHEMA, ("",)), "empty"),
         (schema({"type": "secretive"}), "type"),
         (schema({"$ref": "#/nowhere"}), "nowhere"),
@@ -187,9 +189,12 @@ def test_a_format_that_cannot_be_used_is_refused_with_the_reason(structures, wan
             structures.matcher(wanted)
 
 
-@pytest.mark.parametrize("wanted", [schema(ANSWER), schema({}), regex("[a-z]+"), choice("a", "b")])
-def test_a_format_that_can_be_used_has_no_problem(wanted):
+@pytest.mark.parametrize(
+    "wanted", [schema(ANSWER), schema({}), schema(True), regex("[a-z]+"), choice("a", "b")]
+)
+def test_a_format_that_can_be_used_has_no_problem(structures, wanted):
     assert problem(wanted) == ""
+    assert structures.matcher(wanted).mask(()).any()
 
 
 def test_whitespace_between_the_parts_of_json_has_an_end(structures, pieces):

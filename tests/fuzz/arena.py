@@ -24,9 +24,10 @@ from services.drafter.core import DrafterCore
 from services.drafter.model import ModelDrafter
 from services.drafter.ngram import NgramDrafter
 from services.verifier.core import VerifierCore
-from tests.fuzz.engine import CountedEngine, table_engine
+from tests.fuzz.engine import table_engine
 from tests.fuzz.targets import CANARY, Target, raw_bytes, some_calls
 from tests.integration.cluster import PATIENT, Worker, cluster, start_worker
+from tests.proof.table_engine import TableEngine
 
 LIMIT = 60.0
 """Seconds after which a call counts as hung."""
@@ -248,7 +249,7 @@ class Arena:
         return ", ".join(f"{count} {what}" for what, count in held.items() if count)
 
 
-async def _start_workers(target: CountedEngine, draft: CountedEngine) -> tuple[Worker, Worker]:
+async def _start_workers(target: TableEngine, draft: TableEngine) -> tuple[Worker, Worker]:
     drafters: dict[str, Any] = {"model": ModelDrafter(draft), "ngram": NgramDrafter()}
     verifier = await start_worker(
         lambda emit: VerifierCore(target, emit=emit, worker_id="v1"), target.bundle

@@ -8,7 +8,7 @@ the papers in float64, against which the real ones are held.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, product
@@ -19,6 +19,7 @@ from services.common.types import DraftTree, Proposal, SparseRow, VerifyMode
 VOCAB = 3
 Text = tuple[int, ...]
 Law = tuple[float, ...]
+LawOf = Callable[[Text], Law]
 
 
 @cache
@@ -62,15 +63,17 @@ def dense(row_: SparseRow) -> Law:
     return tuple(masses.get(token, 0.0) / sum(row_.probabilities) for token in range(VOCAB))
 
 
-def texts(length: int, stops: Iterable[int] = ()) -> Iterator[tuple[Text, float]]:
-    """Every text the target alone may write, to its end, with its probability."""
+def texts(
+    length: int, stops: Iterable[int] = (), law: LawOf = target
+) -> Iterator[tuple[Text, float]]:
+    """Every text that a target of this law alone may write, to its end, with its probability."""
     grown: list[tuple[Text, float]] = [((), 1.0)]
     while grown:
         text, weight = grown.pop()
         if len(text) == length or (text and text[-1] in stops):
             yield text, weight
             continue
-        grown += [((*text, token), weight * mass) for token, mass in enumerate(target(text))]
+        grown += [((*text, token), weight * mass) for token, mass in enumerate(law(text))]
 
 
 # --- the rules by hand ------------------------------------------------------------
@@ -83,7 +86,9 @@ def usable(tree: DraftTree) -> int:
     return next((i for i, row_ in enumerate(tree.q) if is_bad(row_)), len(tree))
 
 
-def thresholds(text: Text, tree: DraftTree, mode: VerifyMode) -> tuple[list[float], list[float]]:
+def thresholds(
+    text: Text, tree: DraftTree, mode: VerifyMode, law: LawOf = target
+) -> tuple[list[float], list[float]]:
     """Per token with a usable q: the h below which its uniform accepts it, and its p_i.
 
     STANDARD: h = min(1, p/q) (Leviathan et al., 2211.17192); its p_i is 1, which leaves the
@@ -92,7 +97,7 @@ def thresholds(text: Text, tree: DraftTree, mode: VerifyMode) -> tuple[list[floa
     ps, qs, ratios = [], [], []
     for index in range(usable(tree)):
         assert tree.q is not None
-        ps.append(target(text + tree.token_ids[:index]))
+        ps.append(law(text + tree.token_ids[:index]))
         qs.append(dense(tree.q[index]))
         ratios.append(ps[-1][tree.token_ids[index]] / qs[-1][tree.token_ids[index]])
     if mode is VerifyMode.STANDARD:

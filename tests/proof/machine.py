@@ -61,7 +61,8 @@ class Cluster:
     ) -> None:
         self.config, self.policy, self.habits = config, policy, habits
         self.schedule = SCHEDULES[schedule].split()
-        every = list(texts(config.sampling.max_tokens, config.sampling.stop_token_ids))
+        sampling = config.sampling
+        every = list(texts(sampling.max_tokens, sampling.stop_token_ids, habits.target))
         self.index = {text: place for place, (text, _) in enumerate(every)}
         self.target: Probabilities = np.array([weight for _, weight in every])
         self._turns: Mapping[str, Callable[[World], Branches]] = {

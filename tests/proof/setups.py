@@ -10,7 +10,7 @@ from orchestrator.core.pacing import Outcome as Round
 from orchestrator.core.pacing import Send, View
 from orchestrator.core.state import Limits, SessionConfig
 from services.common.types import DraftTree, Proposal, ResolvedSampling, VerifyMode
-from tests.proof.laws import Fate, Law, Text, bad_row, drafted, row
+from tests.proof.laws import Fate, LawOf, Text, bad_row, drafted, row, target
 from tests.proof.worlds import World
 
 Rule = Callable[[Text, DraftTree, VerifyMode], Sequence[Fate]]
@@ -59,15 +59,16 @@ class Habits:
     `law` is what the drafter draws from after a text, and `tree` what it sends with the
     token drawn. A token that it `ends` with is its last until a verdict; one that it
     `holds` leaves together with the next. `deliver` stands between the workers and the
-    machine.
+    machine. `target`: the law that the text is to have.
     """
 
     rule: Rule
-    law: Callable[[Text], Law] = drafted
+    law: LawOf = drafted
     tree: Callable[[Text, int], DraftTree] = sampled
     ends: Callable[[int], bool] = lambda token: False
     holds: Callable[[int], bool] = lambda token: False
     deliver: Callable[[World, Event], tuple[World, Event]] = lambda world, event: (world, event)
+    target: LawOf = target
 
 
 def session(

@@ -16,29 +16,7 @@ from torch import Tensor
 from services.common.engine import Segment
 from services.common.engine.kv import KVBudget
 from services.common.types import TokenizerBundle
-
-
-class TokenCache:
-    """Holds tokens where the real one holds K/V."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-
-    @property
-    def length(self) -> int:
-        """Tokens held."""
-        return len(self.tokens)
-
-    def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens."""
-        del self.tokens[length:]
-
-    def keep_path(self, base: int, path: Sequence[int]) -> None:
-        """Of the rows from `base` on keep those of `path`, in its order."""
-        self.tokens[base:] = [self.tokens[base + row] for row in path]
-
-    def free(self) -> None:
-        """Nothing is reserved."""
+from tests.token_cache import TokenCache
 
 
 class TableEngine:
@@ -51,23 +29,23 @@ class TableEngine:
         self, logits: np.ndarray, context: int, bundle: TokenizerBundle | None = None
     ) -> None:
         self._table = torch.from_numpy(logits).float()
-        self._budget = KVBudget(1 << 40)
+        self.budget = KVBudget(1 << 40)
         self.vocab_size, self.max_context_length = len(logits), context
         self.bundle = bundle
 
     @property
     def kv_tokens_used(self) -> int:
-        """None: tokens are not counted."""
-        return 0
+        """Tokens reserved by open caches."""
+        return self.budget.used
 
     @property
     def kv_tokens_capacity(self) -> int:
         """As good as endless."""
-        return self._budget.capacity
+        return self.budget.capacity
 
     def new_cache(self, reserve: int) -> TokenCache:
         """An empty cache."""
-        return TokenCache()
+        return TokenCache(self.budget, reserve)
 
     def forward(self, segments: Sequence[Segment]) -> list[Tensor]:
         """As `Engine.forward`: logits [rows, V] per segment."""

@@ -10,6 +10,7 @@ import torch
 
 from services.common.engine import Segment
 from services.common.engine.kv import KVBudget
+from tests.token_cache import TokenCache
 
 VOCAB = 12
 
@@ -21,65 +22,30 @@ def law(text, vocab=VOCAB, scale=2.0):
     return torch.randn(vocab, generator=generator) * scale
 
 
-class FakeCache:
+class FakeCache(TokenCache):
     def __init__(self, budget, reserve):
-        budget.take(reserve)
-        self.budget, self.reserve = budget, reserve
-        self.tokens = []
+        super().__init__(budget, reserve)
         self.tree = None
-        self.freed = self.parked = False
-
-    @property
-    def length(self):
-        return len(self.tokens)
 
     def rollback(self, length):
         assert self.tree is None, "a tree must be resolved first"
-        assert 0 <= length <= self.length
-        del self.tokens[length:]
+        super().rollback(length)
 
     def keep_path(self, base, path):
-        kept = [self.tokens[base + node] for node in path]
         if self.tree is not None:
             tree_base, parents = self.tree
             assert tree_base == base
             assert [parents[node] for node in path] == [-1, *path][: len(path)]
-        self.tokens[base:] = kept
+        super().keep_path(base, path)
         self.tree = None
 
-    def free(self):
-        if not self.freed:
-            self.freed = True
-            if self.parked:
-                self.budget.spare -= self.reserve
-            else:
-                self.budget.give(self.reserve)
-
-    def grow(self, reserve):
-        self.budget.take(max(0, reserve - self.reserve))
-        self.reserve = max(reserve, self.reserve)
-
     def copy_prefix(self, other, length):
-        assert not self.tokens
         assert other.tree is None
-        assert not other.freed
-        self.tokens = other.tokens[:length]
-        assert len(self.tokens) == length <= self.reserve
+        super().copy_prefix(other, length)
 
     def park(self):
         assert self.tree is None
-        parked = FakeCache(self.budget, 0)
-        parked.tokens, parked.reserve, parked.parked = self.tokens, len(self.tokens), True
-        self.budget.spare += parked.reserve
-        self.tokens = []
-        self.free()
-        return parked
-
-    def claim(self, reserve):
-        assert self.parked
-        self.budget.spare -= self.reserve
-        self.reserve, self.parked = max(reserve, self.reserve), False
-        self.budget.take(self.reserve)
+        return super().park()
 
 
 class FakeEngine:

@@ -14,7 +14,7 @@ from services.common.engine.context import max_context
 from services.common.engine.fingerprint import model_fingerprint
 from services.common.engine.kv import KVBudget, KVCache
 from services.common.engine.layout import Layout, Segment
-from services.common.engine.loading import load_model
+from services.common.engine.loading import Read, load_model
 from services.common.engine.prepare import prepare
 from services.common.engine.room import free_bytes, kv_capacity, room_to_run
 from services.common.engine.skipping.mask import SkipMask
@@ -82,14 +82,15 @@ class Engine:
         return engine
 
     @classmethod
-    def load(cls, spec: ModelSpec) -> Engine:
+    def load(cls, spec: ModelSpec, read: Read | None = None) -> Engine:
         """Load the weights of `spec.model`, prepare and check them.
 
-        Raises StartError, one line, for a missing or broken file, an
-        architecture that is not supported, or a failed self-check.
+        `read`: how a folder with a whole model is read, if not as usual. Raises
+        StartError, one line, for a missing or broken file, an architecture that is
+        not supported, or a failed self-check.
         """
         pin(spec.threads)
-        loaded = load_model(spec)
+        loaded = load_model(spec, read)
         engine = cls(
             loaded.model,
             spec,
@@ -97,6 +98,14 @@ class Engine:
             bundle=loaded.bundle,
             head_ids=loaded.head_ids,
         )
+        engine._start(spec)
+        return engine
+
+    @classmethod
+    def on_part(cls, model: Any, spec: ModelSpec) -> Engine:
+        """An engine on one rank's part of `spec.model`, prepared and checked; see `parallel`."""
+        pin(spec.threads)
+        engine = cls(model, spec)
         engine._start(spec)
         return engine
 
@@ -109,7 +118,7 @@ class Engine:
             spec.kv_capacity_tokens,
             per_token,
             self.max_context_length,
-            free_bytes(self._model.device),
+            free_bytes(self._model.device, spec.tensor_parallel),
         )
 
     def _bytes_per_token(self) -> int:
@@ -165,14 +174,21 @@ class Engine:
         if not segments:
             return []
         if skip is None or skip.empty:
-            layout = Layout(segments)
-            self._check_ranges(layout)
-            logits = self._run(layout)
-        else:
-            layout = Layout(segments, skip.attention)
-            self._check_ranges(layout)
-            with self.skipper().without(skip):
-                logits = self._run(layout)
+            return self.compute(self.lay_out(segments))
+        layout = self.lay_out(segments, skip.attention)
+        with self.skipper().without(skip):
+            return self.compute(layout)
+
+    def lay_out(self, segments: Sequence[Segment], skipped: frozenset[int] = frozenset()) -> Layout:
+        """The first half of `forward`: what it raises ValueError for, with nothing changed."""
+        layout = Layout(segments, skipped)
+        self._check_ranges(layout)
+        return layout
+
+    @torch.inference_mode()
+    def compute(self, layout: Layout) -> list[Tensor]:
+        """The second half: run the model, and make the new K/V valid."""
+        logits = self._run(layout)
         layout.commit()
         return list(logits.float().split_with_sizes(layout.logit_counts))
 

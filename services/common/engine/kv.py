@@ -18,7 +18,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -158,7 +157,7 @@ class KVCache:
         """Make a branch: the same content, independent from now on."""
         if reserve < self._length:
             raise ValueError(f"a branch of {self._length} tokens cannot reserve only {reserve}")
-        branch = KVCache(self._budget, reserve)
+        branch = self._sibling(reserve)
         branch._memory = self._memory.copy(branch._capacity(self._length), self._length)
         branch._length, branch._tree = self._length, self._tree
         branch._lacking = list(self._lacking)
@@ -191,7 +190,7 @@ class KVCache:
         if not 0 <= length <= whole:
             raise ValueError(f"{length} tokens of a text that has K/V of {whole}")
 
-    def park(self) -> Self:
+    def park(self) -> KVCache:
         """The same content in a cache that waits for another session; this one is freed.
 
         It takes from the budget, as spare tokens, what it has memory for.
@@ -219,6 +218,10 @@ class KVCache:
             self._budget.spare += self._reserve
             raise
         self._reserve, self._parked = max(reserve, self._reserve), False
+
+    def _sibling(self, reserve: int) -> KVCache:
+        """An empty cache of the same kind, on the same budget."""
+        return KVCache(self._budget, reserve)
 
     def free(self) -> None:
         """Give memory and reservation back. Calling it again does nothing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,9 @@ SHIPPED_LOOKAHEAD = {
         "embeddings/smollm2-135m-instruct.safetensors",
     )
 }
+Read = Callable[[Path, ModelSpec], Any]
+"""Reads the model that is saved in a folder, as `read_folder` does."""
+
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 
 
@@ -62,8 +65,11 @@ class LoadedModel:
     head_ids: Tensor | None = None
 
 
-def load_model(spec: ModelSpec) -> LoadedModel:
-    """Load the weights and the tokenizer. Raises StartError, one line, when it cannot."""
+def load_model(spec: ModelSpec, read: Read | None = None) -> LoadedModel:
+    """Load the weights and the tokenizer. Raises StartError, one line, when it cannot.
+
+    `read`: how a folder is read that holds a whole model; left out: as `read_folder` does.
+    """
     from services.common.engine.student import is_draft
 
     if spec.dtype not in DTYPES:
@@ -75,8 +81,8 @@ def load_model(spec: ModelSpec) -> LoadedModel:
     if spec.base is not None:
         raise StartError(f"model {spec.model}: no distilled drafter, so it has no base {spec.base}")
     if source.suffix == ".gguf":
-        return _load_gguf(source, spec, cache)
-    return _load_folder(source, spec, cache)
+        return _load_gguf(source, spec, cache, read or read_folder)
+    return _load_folder(source, spec, cache, read or read_folder)
 
 
 def locate(name: str) -> Path:
@@ -152,9 +158,9 @@ def _from_hub(name: str) -> Path:
         raise StartError(f"model {name}: not a local file, and not on the hub") from error
 
 
-def _load_folder(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
+def _load_folder(folder: Path, spec: ModelSpec, cache: Path, read: Read) -> LoadedModel:
     files = [*_weight_files(folder, spec.model), folder / "config.json"]
-    loaded = read_folder(folder, spec)
+    loaded = read(folder, spec)
     fingerprint = folder_fingerprint(files, cache / "digests", spec.dtype)
     return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
 
@@ -172,10 +178,10 @@ def _weights_of(source: Path, name: str, cache: Path) -> str:
     return folder_weights(_weight_files(source, name), cache / "digests")
 
 
-def _load_gguf(file: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
+def _load_gguf(file: Path, spec: ModelSpec, cache: Path, read: Read) -> LoadedModel:
     digest = file_digest(file, cache / "digests")
     folder = converted(file, digest, spec.dtype, cache)
-    loaded = read_folder(folder, spec)
+    loaded = read(folder, spec)
     fingerprint = combine(digest, GGUF_SOURCE, spec.dtype)
     return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
 
@@ -221,8 +227,11 @@ def _base_source(folder: Path, name: str) -> Path:
         raise StartError(f"draft {folder}: its base: {error}") from error
 
 
-def read_folder(folder: Path, spec: ModelSpec) -> Any:
-    """The causal language model saved in a folder; StartError for anything broken."""
+def read_folder(folder: Path, spec: ModelSpec, **how: Any) -> Any:
+    """The causal language model saved in a folder; StartError for anything broken.
+
+    `how`: what else transformers is told of loading it.
+    """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -237,12 +246,13 @@ def read_folder(folder: Path, spec: ModelSpec) -> Any:
             trust_remote_code=False,
             local_files_only=True,
             attn_implementation="eager",
+            **how,
         )
     except Exception as error:
         raise StartError(f"model {spec.model}: {one_line(error)}") from error
     if missing := sorted(report["missing_keys"]):
         raise StartError(f"model {spec.model}: {len(missing)} tensors missing, first {missing[0]}")
-    return place(model, spec.model, spec.device)
+    return model if how else place(model, spec.model, spec.device)
 
 
 def read_bundle(folder: Path, model: Any, name: str) -> TokenizerBundle:

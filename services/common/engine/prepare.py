@@ -28,9 +28,14 @@ def prepare(model: Any, name: str, forward: selfcheck.Forward, *, check: bool = 
         raise StartError(f"{name}: this architecture is not supported ({reason})") from error
 
 
+def is_part(model: Any) -> bool:
+    """Whether it is one rank's part of a model, whose linear layers are not plain ones."""
+    return getattr(model, "tp_size", None) is not None
+
+
 def _prepare(model: Any, name: str, forward: selfcheck.Forward, *, check: bool) -> None:
     tolerance = selfcheck.tolerance_of(model)
-    if worth_packing(model):
+    if not is_part(model) and worth_packing(model):
         pack(model)
         tolerance = selfcheck.TOLERANCES[torch.float32]
     if check:

@@ -18,6 +18,7 @@ class ModelSpec:
     that such a drafter was distilled from, where that is not found by the name
     the drafter gives. `kv_capacity_tokens` None: what a cautious share of the
     free memory holds. `cache_dir`: where converted weights are kept.
+    `tensor_parallel`: over how many processes it is split; see `parallel`.
     """
 
     model: str
@@ -28,3 +29,4 @@ class ModelSpec:
     max_context: int | None = None
     cache_dir: Path | None = None
     base: str | None = None
+    tensor_parallel: int = 1

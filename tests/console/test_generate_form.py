@@ -1,0 +1,91 @@
+"""`paceline generate --json-schema`, `--regex` and `--choice`: what the client is asked for."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from services.console import generate as generation
+from services.console.main import app
+
+SCHEMA = '{"type": "integer"}'
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the client would be asked for, call by call."""
+    seen = []
+
+    async def follow(client, asked, on_event):
+        seen.append(asked)
+
+    monkeypatch.setattr(generation, "follow", follow)
+    return seen
+
+
+def paceline(*arguments):
+    return CliRunner().invoke(
+        app, ["generate", "hi", "--address", "localhost:1", "--raw", "--json", *arguments]
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "form"),
+    [
+        ([], {}),
+        (["--json-schema", SCHEMA], {"json_schema": SCHEMA}),
+        (["--regex", "[0-9]+"], {"regex": "[0-9]+"}),
+        (["--regex", ""], {"regex": ""}),
+        (["--choice", "yes"], {"choice": ["yes"]}),
+        (["--choice", "yes", "--choice", "no, or later"], {"choice": ["yes", "no, or later"]}),
+    ],
+)
+def test_a_form_reaches_the_client_as_it_was_typed(asked, flags, form):
+    ended = paceline(*flags)
+    assert ended.exit_code == 0, ended.output
+    [request] = asked
+    assert {
+        name: request[name] for name in ("json_schema", "regex", "choice") if name in request
+    } == form
+
+
+def test_a_schema_may_be_in_a_file(asked, tmp_path):
+    file = tmp_path / "schema.json"
+    file.write_text('{"const": "Zürich"}', encoding="utf-8")
+    assert paceline("--json-schema", f"@{file}").exit_code == 0
+    assert asked[0]["json_schema"] == '{"const": "Zürich"}'
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--regex", "a", "--choice", "b"], "--regex and --choice: a text has one form"),
+        (["--json-schema", SCHEMA, "--regex", "a"], "--json-schema and --regex: a text has one"),
+        (
+            ["--choice", "b", "--json-schema", SCHEMA, "--regex", "a"],
+            "--json-schema and --regex and --choice: a text has one form",
+        ),
+        (
+            ["--json-schema", "@/absent.json"],
+            "--json-schema: cannot read /absent.json: No such file or directory",
+        ),
+        (["--json-schema", "@/"], "--json-schema: cannot read /: Is a directory"),
+    ],
+)
+def test_a_form_that_cannot_be_asked_for_ends_with_one_line(asked, flags, named, capsys):
+    ended = paceline(*flags)
+    error = ended.stderr + capsys.readouterr().err
+    assert ended.exit_code == 2
+    assert error.startswith("paceline generate: ")
+    assert named in error
+    assert error.count("\n") == 1
+    assert asked == []
+
+
+def test_a_schema_file_that_is_no_text_ends_with_one_line(asked, tmp_path, capsys):
+    file = tmp_path / "schema.json"
+    file.write_bytes(b'{"const": "\xff"}')
+    ended = paceline("--json-schema", f"@{file}")
+    assert ended.exit_code == 2
+    assert "schema.json is not text in UTF-8" in ended.stderr + capsys.readouterr().err
+    assert asked == []

@@ -1,0 +1,81 @@
+"""Outputs of a form while processes die: the real round machine, rows under the real mask.
+
+As in `test_text_law` and `test_crash_points`, with a target that keeps to a form. Every
+session that is opened anew follows it again through what is committed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.pacing import Fixed
+from services.common.types import DraftTree, Proposal, Role, VerifyMode
+from tests.proof.formed import SHORT, FormedWorld, Laws, exact_laws
+from tests.proof.laws import row
+from tests.proof.machine import cluster, error
+from tests.proof.real_rules import RealRule
+from tests.proof.setups import Habits, Restless
+from tests.proof.worlds import kill, restart
+
+STANDARD, BLOCK = VerifyMode.STANDARD, VerifyMode.BLOCK
+MODES = pytest.mark.parametrize("mode", [STANDARD, BLOCK], ids=lambda mode: mode.name)
+EXACT, SEEN = 1e-12, 1e-3
+STRIKES = {
+    "the verifier dies": lambda world: kill(world, Role.VERIFIER),
+    "the drafter dies": lambda world: kill(world, Role.DRAFTER),
+    "the orchestrator dies": restart,
+}
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+    with exact_laws():
+        yield
+
+
+def habits(*, drafter_knows=True, verifier_knows=True):
+    """Workers that keep to the form, as far as they know it; what must come out is by hand."""
+    world = FormedWorld(SHORT)
+    told = Laws(world, world.raw.target, knows=verifier_knows).law
+    drafted = Laws(world, world.raw.draft, knows=drafter_knows).law
+
+    def tree(text, token):
+        return DraftTree((token,), None, (row(tuple(drafted(text).tolist())),), Proposal.SAMPLED)
+
+    def by_hand(text):
+        return tuple(world.target(text).tolist())
+
+    rule = RealRule(by_hand, lambda text: tuple(told(text).tolist()))
+    return Habits(rule, lambda text: tuple(drafted(text).tolist()), tree, target=by_hand)
+
+
+def worlds(mode, schedule, policy, max_tokens=4, **known):
+    sizes = {"max_tokens": max_tokens, "window": policy.window, "stops": (SHORT.end,)}
+    return cluster(mode, habits(**known), schedule, policy, **sizes)
+
+
+@MODES
+@pytest.mark.parametrize("knows", [True, False], ids=["knowing", "not knowing"])
+@pytest.mark.parametrize("policy", [Restless(3), Fixed(3)], ids=["restless", "fixed"])
+@pytest.mark.parametrize("schedule", ["ahead", "slow verifier", "chained"])
+def test_the_text_has_the_law_of_plain_constrained_decoding(mode, schedule, policy, knows):
+    assert error(worlds(mode, schedule, policy, drafter_knows=knows)) < EXACT
+
+
+@MODES
+@pytest.mark.parametrize("policy", [Restless(2), Fixed(2)], ids=["restless", "fixed"])
+def test_workers_that_die_at_any_time_leave_the_law(mode, policy):
+    assert error(worlds(mode, "mortal", policy, max_tokens=3)) < EXACT
+
+
+@MODES
+def test_at_whatever_moment_a_process_dies_the_law_stays(mode):
+    own = worlds(mode, "chained", Restless(2), max_tokens=3)
+    for name, strike in STRIKES.items():
+        for moment, law in enumerate(own.struck_at_each_slot(strike)):
+            assert own.distance(law) < EXACT, f"{name} in slot {moment}"
+
+
+@MODES
+def test_a_verifier_that_does_not_know_the_form_is_seen(mode):
+    assert error(worlds(mode, "chained", Restless(3), verifier_knows=False)) > SEEN

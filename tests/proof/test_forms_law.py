@@ -1,0 +1,271 @@
+"""Outputs of a form under every rule: their law is that of plain constrained decoding, exactly.
+
+Whole outputs are enumerated (tests.proof.formed_rounds), the end included, with drafters that know
+the form and such that do not. Known wrong ways fail the same figures.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from services.common.engine.noise import exponentials
+from services.common.engine.structure import Matcher
+from services.common.types import DraftTree, VerifyMode
+from services.verifier import judging
+from services.verifier.judging import decide
+from tests.proof.formed import LANGUAGES, FormedWorld, Laws, drafter, exact_laws
+from tests.proof.formed_rounds import (
+    Life,
+    Speculated,
+    concluded,
+    forwarded,
+    offered,
+    opened,
+    output_of,
+)
+from tests.rules.worlds import chain, sparse
+
+STANDARD, BLOCK = VerifyMode.STANDARD, VerifyMode.BLOCK
+EXACT, SEEN = 1e-12, 1e-4
+TREES = {"siblings": (-1, -1, -1), "a comb": (-1, -1, 0, 0), "two branches": (-1, 0, -1, 2)}
+SMALL = ("siblings",)
+MODES = pytest.mark.parametrize("mode", [STANDARD, BLOCK], ids=lambda mode: mode.name)
+FORMS = pytest.mark.parametrize("form", LANGUAGES)
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+    with exact_laws():
+        yield
+
+
+def distance(form, shape, mode=STANDARD, *, knows=True, sizes=(), reopened=False, **sampling):
+    world = FormedWorld(LANGUAGES[form], **sampling)
+    own = drafter(world, knows=knows)
+    return Speculated(world, own, shape, mode, sizes, reopened).distance()
+
+
+@FORMS
+def test_the_matcher_allows_what_the_list_of_words_does(form):
+    language, going, seen = LANGUAGES[form], [()], 0
+    while going:
+        text = going.pop()
+        matcher = language.structures.matcher(language.form)
+        assert matcher.extend(text)
+        mask, allowed = matcher.mask(()), language.allowed(text)
+        assert (mask == allowed).all()
+        seen += 1
+        if len(text) + 1 < language.max_tokens:
+            inside = allowed[:-1].nonzero()[0].tolist()
+            going += [(*text, token) for token in inside]
+    assert seen >= 10
+
+
+@FORMS
+def test_outputs_end_in_the_form_or_at_the_most_tokens(form):
+    world = FormedWorld(LANGUAGES[form])
+    outputs, end = world.whole_outputs(), LANGUAGES[form].end
+    assert sum(outputs.values()) == pytest.approx(1.0, abs=EXACT)
+    assert 0.2 < sum(mass for text, mass in outputs.items() if text[-1] == end) <= 1
+
+
+@FORMS
+@MODES
+def test_chains_leave_the_law_of_plain_constrained_decoding(form, mode):
+    assert distance(form, chain(2), mode) < EXACT
+
+
+@pytest.mark.parametrize("form", ["choice", "regex"])
+@MODES
+def test_chains_that_leave_the_form_change_nothing(form, mode):
+    assert distance(form, chain(2), mode, knows=False) < EXACT
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("form", "sizes"),
+    [
+        ("regex", (1,)),
+        ("choice", (1,)),
+        ("choice", (2,)),
+        ("choice", (1, 1)),
+        ("json_schema", (2,)),
+    ],
+)
+def test_chained_blocks_leave_the_law_of_plain_constrained_decoding(form, mode, sizes):
+    assert distance(form, chain(3), mode, sizes=sizes) < EXACT
+
+
+@MODES
+def test_chained_blocks_that_leave_the_form_change_nothing(mode):
+    assert distance("choice", chain(3), mode, knows=False, sizes=(1,)) < EXACT
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [(form, shape) for form in LANGUAGES for shape in TREES if form != "regex" or shape in SMALL],
+)
+def test_trees_leave_the_law_of_plain_constrained_decoding(form, shape):
+    world, shape = FormedWorld(LANGUAGES[form]), TREES[shape]
+    for alone in (False, True):
+        own = drafter(world, knows=True, without_replacement=alone)
+        assert Speculated(world, own, shape, STANDARD).distance() < EXACT
+
+
+def test_trees_that_leave_the_form_change_nothing():
+    assert distance("choice", (-1, -1, 0), knows=False) < EXACT
+
+
+@FORMS
+@MODES
+def test_a_session_that_is_opened_anew_before_each_round_has_the_same_law(form, mode):
+    assert distance(form, chain(2), mode, reopened=True) < EXACT
+
+
+@FORMS
+@MODES
+@pytest.mark.parametrize(
+    "sampling",
+    [{"temperature": 0.7, "top_k": 2}, {"temperature": 1.4, "min_tokens": 3}],
+    ids=["top_k", "min_tokens"],
+)
+def test_cuts_come_after_the_mask_and_a_finished_form_before_min_tokens(form, mode, sampling):
+    assert distance(form, chain(2), mode, **sampling) < EXACT
+
+
+# --- by exact match ------------------------------------------------------------------
+
+
+def plain_output(world, mode, seed):
+    """Token by token by hand: the best that is allowed, or the winner of the race."""
+    text = ()
+    while not world.ended(text):
+        with np.errstate(divide="ignore"):
+            scores = np.log(world.target(text))
+        if mode is VerifyMode.COUPLED:
+            scores -= np.log(exponentials(seed, len(text), world.vocab).double().numpy())
+        text = (*text, int(scores.argmax()))
+    return text
+
+
+def random_draft(rng, laws, text):
+    """A chain or a tree of what a draft model may say."""
+    shape = rng.choice([chain(3), chain(1), *TREES.values()])
+    tokens, at = [], [text]
+    for parent in shape:
+        own = at[parent + 1]
+        tokens.append(rng.choices(range(len(laws.law(own))), laws.law(own))[0])
+        at.append((*own, tokens[-1]))
+    return DraftTree(tuple(tokens), None if shape in (chain(3), chain(1)) else shape)
+
+
+def round_of(world, lives, rng, laws):
+    """Every session's next block: chained to the one before, or not; sometimes somewhere else."""
+    tasks = []
+    for at, life in enumerate(lives):
+        if rng.random() < 0.2:
+            opening, output = life.session.opening, output_of(life.session)
+            life = Life(1.0, opened(world, opening.mode, output, opening.seed))
+        text, retained = output_of(life.session), life.session.retained is not None
+        draft = random_draft(rng, laws, text)
+        bonus = not draft.is_chain or rng.random() < 0.5
+        task = offered(life, draft, chained=retained, bonus=bonus)
+        tasks.append((at, life, forwarded(world, life.session, task)))
+    decisions = decide([block for _, _, block in tasks])
+    for (at, life, block), decision in zip(tasks, decisions, strict=True):
+        lives[at] = Life(1.0, concluded(block, decision), life.rounds + 1)
+    return sum(len(decision.path) for decision in decisions)
+
+
+def outputs_in_rounds(world, mode, seeds, *, knows):
+    """What each seed gives, and how many drafted tokens were accepted on the way."""
+    rng, laws = random.Random(7), Laws(world, world.raw.draft, knows=knows)
+    lives, accepted = [Life(1.0, opened(world, mode, seed=seed)) for seed in seeds], 0
+    while going := [i for i in seeds if not world.ended(output_of(lives[i].session))]:
+        turn = [lives[i] for i in going]
+        accepted += round_of(world, turn, rng, laws)
+        for i, life in zip(going, turn, strict=True):
+            lives[i] = life
+    outputs = [output_of(life.session) for life in lives]
+    return [text[: world.ended(text)] for text in outputs], accepted
+
+
+SEEDS = range(60)
+EXACTLY = pytest.mark.parametrize(
+    "mode", [VerifyMode.COUPLED, VerifyMode.GREEDY], ids=lambda mode: mode.name
+)
+
+
+@FORMS
+@EXACTLY
+@pytest.mark.parametrize("knows", [True, False], ids=["knowing", "not knowing"])
+def test_the_text_of_a_seed_is_that_of_plain_constrained_decoding(form, mode, knows):
+    world = FormedWorld(LANGUAGES[form])
+    outputs, accepted = outputs_in_rounds(world, mode, SEEDS, knows=knows)
+    assert outputs == [plain_output(world, mode, seed) for seed in SEEDS]
+    assert accepted > 20
+
+
+# --- ways to go wrong ----------------------------------------------------------------
+
+
+def unmasked(world):
+    """What the draft model says where nobody tells it of the form."""
+    return Laws(world, world.raw.draft, knows=False).law
+
+
+@FORMS
+@MODES
+def test_a_q_without_the_mask_that_its_tokens_were_drawn_under_is_seen(form, mode):
+    world = FormedWorld(LANGUAGES[form])
+    free = unmasked(world)
+    wrong = drafter(world, knows=True, row=lambda text: sparse(free(text)))
+    assert Speculated(world, wrong, chain(2), mode).distance() > SEEN
+
+
+@MODES
+def test_a_q_with_a_mask_that_its_tokens_were_not_drawn_under_costs_speed_alone(mode):
+    """What the form forbids is outside its row and goes by exact match."""
+    world = FormedWorld(LANGUAGES["choice"])
+    wrong = replace(drafter(world, knows=True), law=unmasked(world))
+    assert Speculated(world, wrong, chain(2), mode).distance() < EXACT
+
+
+@FORMS
+@MODES
+def test_one_mask_for_all_rows_of_a_block_is_seen(form, mode, monkeypatch):
+    monkeypatch.setattr(judging, "paths", lambda tree: [()] * (1 + len(tree)))
+    monkeypatch.setattr(Matcher, "extend", lambda self, tokens: True)
+    assert distance(form, chain(2), mode) > SEEN
+
+
+def stays(self, tokens):
+    """A matcher that stands where the last path ended, whatever was accepted of it."""
+    self._output += tokens
+    self._path = []
+    return True
+
+
+@MODES
+def test_a_matcher_that_is_not_taken_back_after_a_rejection_is_seen(mode, monkeypatch):
+    monkeypatch.setattr(Matcher, "extend", stays)
+    assert distance("regex", chain(2), mode) > SEEN
+
+
+@EXACTLY
+def test_a_matcher_that_is_not_taken_back_gives_other_texts(mode, monkeypatch):
+    world = FormedWorld(LANGUAGES["json_schema"])
+    plain = [plain_output(world, mode, seed) for seed in SEEDS]
+    monkeypatch.setattr(Matcher, "extend", stays)
+    assert outputs_in_rounds(world, mode, SEEDS, knows=True)[0] != plain
+
+
+@MODES
+def test_a_verifier_that_does_not_mask_at_all_is_seen(mode, monkeypatch):
+    monkeypatch.setattr(Matcher, "mask", lambda self, path: None)
+    monkeypatch.setattr(Matcher, "extend", lambda self, tokens: True)
+    assert distance("choice", chain(1), mode) > SEEN
