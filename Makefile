@@ -107,11 +107,11 @@ define install_packages
 	chmod -R a+rX,go-w $(PREFIX)
 endef
 
-image-slim: EXTRAS := orchestrator,drafter
+image-slim: EXTRAS := orchestrator,gateway,drafter
 image-slim: ## what orchestrators and n-gram drafters need, installed in PREFIX
 	$(call install_packages,$(EXTRAS))
 
-image-models: EXTRAS := orchestrator,drafter,models
+image-models: EXTRAS := orchestrator,gateway,drafter,models
 image-models: ## what every role needs, torch and the demo model included, installed in PREFIX
 	$(call install_packages,$(EXTRAS))
 	$(PYTHON) -m pip --python $(PREFIX)/bin/python install --quiet --no-deps \

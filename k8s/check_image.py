@@ -33,7 +33,10 @@ DOCKERFILE = ROOT / "k8s" / "Dockerfile"
 PREFIX = "/opt/paceline"
 
 ROLES = {"slim": ("orchestrator", "drafter"), "models": ("orchestrator", "drafter", "verifier")}
-EXTRAS = {"slim": {"orchestrator", "drafter"}, "models": {"orchestrator", "drafter", "models"}}
+EXTRAS = {
+    "slim": {"orchestrator", "gateway", "drafter"},
+    "models": {"orchestrator", "gateway", "drafter", "models"},
+}
 # Every module in these is imported; those that only some methods need, by what they serve.
 PACKAGES = {
     "slim": ("orchestrator", "services.common.serving", "services.common.telemetry"),

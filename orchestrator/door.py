@@ -28,8 +28,10 @@ from services.common.serving.bearer import bearer_of
 _Continue = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 _SERVICE = f"/{pb.DESCRIPTOR.services_by_name['InferenceService'].full_name}/"
+# Of the facade, whose stubs need not be installed.
+_ENGINE = "/vllm.grpc.engine.VllmEngine/"
 # These hold a stream for as long as a session lasts.
-_STREAMS = frozenset({f"{_SERVICE}Generate", f"{_SERVICE}Resume"})
+_STREAMS = frozenset({f"{_SERVICE}Generate", f"{_SERVICE}Resume", f"{_ENGINE}Generate"})
 # A tenant with a limit of sessions may have so many streams for each, for readers that
 # are behind and retries, and a few more.
 STREAMS_PER_SESSION, SPARE_STREAMS = 4, 16
@@ -71,7 +73,7 @@ class Calls:
 
 
 class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
-    """Put it before an `InferenceServicer`, which asks `current_tenant`."""
+    """Put it before the servicers of clients, which ask `current_tenant`."""
 
     def __init__(self, identify: Identify, max_calls: int) -> None:
         """`max_calls`: most streams, and most other calls, open at once."""
@@ -97,7 +99,7 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         method = details.method
         tenant = (
             self.identify(bearer_of(details.invocation_metadata))
-            if method.startswith(_SERVICE)
+            if method.startswith((_SERVICE, _ENGINE))
             else _NOBODY
         )
         streams = method in _STREAMS

@@ -45,7 +45,7 @@ from orchestrator.core.placement import Wanted
 from orchestrator.core.state import State
 from orchestrator.keeping import Keeping
 from orchestrator.output import Beyond, Delivery, Output
-from orchestrator.ports import NewSession, Recorder, SessionKey, SessionStore, Workers
+from orchestrator.ports import NewSession, Recorder, SessionKeeper, SessionKey, Workers
 from orchestrator.requests import SessionSpec
 from orchestrator.text import TextStream
 from orchestrator.totals import SpecTotals
@@ -65,7 +65,7 @@ class SessionDriver:
         stored: NewSession,
         *,
         workers: Workers,
-        store: SessionStore,
+        store: SessionKeeper,
         recorder: Recorder,
         on_end: Callable[[SessionDriver], None],
         beyond: Beyond = Beyond.NOT_YET,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -20,8 +21,15 @@ from orchestrator.kept_rounds import session_rounds
 from orchestrator.offer import Offer
 from orchestrator.options import Options
 from orchestrator.output import Beyond
-from orchestrator.ports import Call, NewSession, SessionKey, SessionStore, StoredSession
-from orchestrator.reading import follow
+from orchestrator.ports import (
+    Call,
+    NewSession,
+    SessionKeeper,
+    SessionKey,
+    SessionStore,
+    StoredSession,
+)
+from orchestrator.reading import follow, follow_alone
 from orchestrator.recorder import Recorder, Resuming
 from orchestrator.requests import (
     SessionSpec,
@@ -37,6 +45,7 @@ from orchestrator.restored import (
 )
 from orchestrator.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.totals import SpecTotals
+from orchestrator.unkept import Unkept
 from orchestrator.workers.events import to_core
 from orchestrator.workers.link import WorkerEvent
 from orchestrator.workers.pool import Target, WorkerPool
@@ -104,6 +113,28 @@ class Inference:
                     driver = self._start(key, spec, record, created.term, (), parent, place)
                     return self._read(driver, 0)
         return await self.resume(key, 0, parent, tenant, call)
+
+    async def generate_once(
+        self, request: pb.GenerateRequest, key: SessionKey, tenant: Tenant, parent: str = ""
+    ) -> AsyncGenerator[replies.Event]:
+        """Start a session for one reader: it is stored nowhere, and ends when that reader leaves.
+
+        No other way may lead to a session of this key. Raises AlreadyExists while it is at
+        work here.
+        """
+        spec = replace(await self._resolve(request, tenant), session=key.session_id)
+        if key.name in self._live:
+            raise AlreadyExists(f"session {key.session_id!r} is at work already")
+        with self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant) as place:
+            record = self._record(request, spec)
+            driver = self._start(key, spec, record, 1, (), parent, place, keeper=Unkept())
+        self._recorder.bind(driver.name)
+        return follow_alone(driver)
+
+    def end_once(self, key: SessionKey) -> None:
+        """End a session that `generate_once` began; nothing happens where there is none."""
+        if (driver := self._live.get(key.name)) is not None:
+            driver.feed(AbortRequested(driver.now()))
 
     def _lock(self, key: SessionKey) -> asyncio.Lock:
         return self._locks.setdefault(key.name, asyncio.Lock())
@@ -238,6 +269,11 @@ class Inference:
         """Sessions at work here."""
         return len(self._live)
 
+    @property
+    def waiting_sessions(self) -> int:
+        """Those of them that no verifier has taken yet."""
+        return sum(driver.state.verifier is None for driver in self._live.values())
+
     def sessions_of(self, tenant: str) -> int:
         """Sessions of one tenant at work here."""
         return self._admission.sessions_of(tenant)
@@ -319,6 +355,7 @@ class Inference:
         parent: str,
         place: Place,
         ahead: Beyond = Beyond.NOT_YET,
+        keeper: SessionKeeper | None = None,
     ) -> SessionDriver:
         text = spec.text_stream(self._target.tokenizer)
         text.append(committed)
@@ -330,7 +367,7 @@ class Inference:
             text,
             record,
             workers=self._pool,
-            store=self._store,
+            store=keeper or self._store,
             recorder=self._recorder,
             on_end=lambda ended: self._forget(ended, place),
             beyond=ahead,

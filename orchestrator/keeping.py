@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from orchestrator.core.events import Commit
 from orchestrator.kept_rounds import dump_round
-from orchestrator.ports import Memory, NewSession, SessionKey, SessionStore
+from orchestrator.ports import Memory, NewSession, SessionKeeper, SessionKey
 from services.common.errors import PacelineError
 
 
@@ -24,7 +24,7 @@ class Keeping:
         term: int,
         session: NewSession,
         committed: tuple[int, ...],
-        store: SessionStore,
+        store: SessionKeeper,
         *,
         on_persisted: Callable[[int], None],
         on_refused: Callable[[PacelineError], None],

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
+from orchestrator import facade
 from orchestrator.authentication import TokensFile, anyone
 from orchestrator.core.state import Limits
 from orchestrator.door import Door
@@ -60,6 +61,8 @@ def run(settings: OrchestratorSettings) -> int:
 async def _serve(settings: OrchestratorSettings) -> int:
     # Now, not after the wait for a verifier: what could not be served is refused.
     serving.server_credentials(settings.serving_options())
+    if settings.vllm_engine:
+        facade.require()
     stop, door, grace = serving.stop_on_signals(), _door(settings), Grace(settings.grace)
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(Health(settings.serving_options()))
@@ -161,8 +164,22 @@ async def _answer(
         read_patience=settings.read_patience,
     )
     pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
-    service = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
-    address = await server.start(service)
+    services = [pb.DESCRIPTOR.services_by_name["InferenceService"].full_name]
+    if settings.vllm_engine:
+        services.append(
+            facade.serve(
+                server.grpc,
+                inference,
+                pool,
+                pool.target,
+                version("paceline"),
+                most_sessions=settings.max_sessions,
+                ready=lambda: health.ready,
+                shared=settings.tokens_file is not None,
+                read_patience=settings.read_patience,
+            )
+        )
+    address = await server.start(*services)
     log.info("orchestrator %s serves on %s", settings.orchestrator_id, address)
     if settings.ready_file is not None:
         write_line(settings.ready_file, address)

@@ -153,44 +153,8 @@ class StoredRound:
     record: bytes
 
 
-class SessionStore(Protocol):
-    """Sessions that outlive an orchestrator.
-
-    A call takes its place in the order of writes when it is made, not when it
-    is awaited; replies resolve in that order. Cancelling an awaitable does not
-    withdraw its write. Every transition may be repeated without harm.
-
-    All raise StoreError when the store refuses, or stays away longer than its
-    patience, and DataLoss for a record that nobody can read. Those that take a `term`
-    also raise Fenced (a later term exists), SessionAborted, and DataLoss (the store has
-    less than it acknowledged).
-
-    With durability `RELAXED`, `commit` and `finish` of a session that is held return
-    at once; what they would raise goes to the holder.
-    """
-
-    def create(
-        self, key: SessionKey, session: NewSession, call: Call | None = None
-    ) -> Awaitable[Created]:
-        """Store a new session with term 1, or find the equal one; `call`: who asked for it.
-
-        Raises AlreadyExists when the id is taken by other content.
-        """
-        ...
-
-    def acquire(
-        self, key: SessionKey, owner: str, call: Call | None = None
-    ) -> Awaitable[StoredSession]:
-        """Own a session with the next term, even over a live lease.
-
-        A finished or aborted session is returned as it is. Raises NotFound, and Fenced
-        where a later call of the same reader was served.
-        """
-        ...
-
-    def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[None]:
-        """Note that the owner in this term serves a call; nothing happens where it lost it."""
-        ...
+class SessionKeeper(Protocol):
+    """What a session at work is written to: a store, or nothing at all (`Unkept`)."""
 
     def hold(self, key: SessionKey, term: int, holder: Holder) -> None:
         """Let `holder` work on the session.
@@ -234,6 +198,46 @@ class SessionStore(Protocol):
 
     def pause(self, key: SessionKey, term: int) -> Awaitable[None]:
         """Nobody works on the session for now; a finished one stays finished."""
+        ...
+
+
+class SessionStore(SessionKeeper, Protocol):
+    """Sessions that outlive an orchestrator.
+
+    A call takes its place in the order of writes when it is made, not when it
+    is awaited; replies resolve in that order. Cancelling an awaitable does not
+    withdraw its write. Every transition may be repeated without harm.
+
+    All raise StoreError when the store refuses, or stays away longer than its
+    patience, and DataLoss for a record that nobody can read. Those that take a `term`
+    also raise Fenced (a later term exists), SessionAborted, and DataLoss (the store has
+    less than it acknowledged).
+
+    With durability `RELAXED`, `commit` and `finish` of a session that is held return
+    at once; what they would raise goes to the holder.
+    """
+
+    def create(
+        self, key: SessionKey, session: NewSession, call: Call | None = None
+    ) -> Awaitable[Created]:
+        """Store a new session with term 1, or find the equal one; `call`: who asked for it.
+
+        Raises AlreadyExists when the id is taken by other content.
+        """
+        ...
+
+    def acquire(
+        self, key: SessionKey, owner: str, call: Call | None = None
+    ) -> Awaitable[StoredSession]:
+        """Own a session with the next term, even over a live lease.
+
+        A finished or aborted session is returned as it is. Raises NotFound, and Fenced
+        where a later call of the same reader was served.
+        """
+        ...
+
+    def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[None]:
+        """Note that the owner in this term serves a call; nothing happens where it lost it."""
         ...
 
     def abort(self, key: SessionKey) -> Awaitable[SessionStatus]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from orchestrator import replies
-from orchestrator.core.events import Detached, Reattached
+from orchestrator.core.events import AbortRequested, Detached, Reattached
 from orchestrator.driver import SessionDriver
 
 
-async def follow(driver: SessionDriver, offset: int) -> AsyncIterator[replies.Event]:
+async def follow(driver: SessionDriver, offset: int) -> AsyncGenerator[replies.Event]:
     """The events of a session from an output offset on, at the reader's own pace.
 
     While nobody reads, the session is detached. Raises OffsetOutOfRange or DataLoss
@@ -43,3 +44,13 @@ async def follow(driver: SessionDriver, offset: int) -> AsyncIterator[replies.Ev
         output.followers -= 1
         if not output.followers and not output.ended:
             driver.feed(Detached(driver.now()))
+
+
+async def follow_alone(driver: SessionDriver) -> AsyncGenerator[replies.Event]:
+    """The events of a session whose only reader this is: it ends when that reader leaves."""
+    try:
+        async with aclosing(follow(driver, 0)) as events:
+            async for event in events:
+                yield event
+    finally:
+        driver.feed(AbortRequested(driver.now()))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
-import grpc
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
@@ -15,16 +13,16 @@ from orchestrator import replies
 from orchestrator.door import current_tenant
 from orchestrator.inference import Inference
 from orchestrator.ports import Call, SessionKey
+from orchestrator.streaming import READ_PATIENCE, metadata, told, traceparent
 from orchestrator.workers.link import WorkerLink
 from orchestrator.workers.pool import Target, WorkerPool
-from services.common.errors import InvalidRequest, StreamStalled
+from services.common.errors import InvalidRequest
 from services.common.serving import border
 from services.common.types import PROTOCOL_MAX, PROTOCOL_MIN
 
-READ_PATIENCE = 60.0
-
 _Response = TypeVar("_Response", pb.GenerateResponse, pb.ResumeResponse)
 
+_ADVICE = "; the session can be resumed"
 _CALL = re.compile(r"([A-Za-z0-9-]{1,64})/([0-9]{1,15})")
 
 
@@ -55,7 +53,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
     ) -> None:
         """Start a generation and stream it."""
         async with border(context):
-            tenant, parent = current_tenant(), _traceparent(context)
+            tenant, parent = current_tenant(), traceparent(context)
             events = await self._inference.generate(request, tenant, parent, _call(context))
             await self._stream(context, pb.GenerateResponse, events)
 
@@ -64,7 +62,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
     ) -> None:
         """Re-attach at an offset."""
         async with border(context):
-            key, tenant, parent = _key(request.session_id), current_tenant(), _traceparent(context)
+            key, tenant, parent = _key(request.session_id), current_tenant(), traceparent(context)
             asked = (request.offset, parent, tenant, _call(context))
             events = await self._inference.resume(key, *asked)
             await self._stream(context, pb.ResumeResponse, events)
@@ -77,14 +75,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
     ) -> None:
         """Write the events, no faster than they are read."""
         async for event in events:
-            try:
-                async with asyncio.timeout(self._patience):
-                    await context.write(replies.respond(kind, event))
-            except TimeoutError:
-                waited = f"nothing was read for {self._patience:g} s"
-                raise StreamStalled(f"{waited}; the session can be resumed") from None
-            except grpc.aio.BaseError:
-                # The client is gone; nobody is left to be told of it.
+            if not await told(context, replies.respond(kind, event), self._patience, _ADVICE):
                 return
 
     async def Abort(self, request: pb.AbortRequest, context: Any) -> pb.AbortResponse:  # noqa: N802
@@ -163,19 +154,10 @@ def _key(session_id: str) -> SessionKey:
     return SessionKey(current_tenant().name, session_id)
 
 
-def _traceparent(context: Any) -> str:
-    return _metadata(context, "traceparent")
-
-
 def _call(context: Any) -> Call | None:
     """The reader's call, if it says which it is: READER/NUMBER."""
-    told = _CALL.fullmatch(_metadata(context, "paceline-call"))
-    return Call(told[1], int(told[2])) if told else None
-
-
-def _metadata(context: Any, name: str) -> str:
-    metadata = context.invocation_metadata() or ()
-    return next((str(value) for key, value in metadata if key == name), "")
+    says = _CALL.fullmatch(metadata(context, "paceline-call"))
+    return Call(says[1], int(says[2])) if says else None
 
 
 def _worker_info(link: WorkerLink, shared: bool) -> pb.WorkerInfo:

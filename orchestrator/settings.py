@@ -65,6 +65,11 @@ class OrchestratorSettings(LinkSettings):
         description="JSON file of tenants: digests of their tokens, and their limits; "
         "left out: no client is asked who it is",
     )
+    vllm_engine: bool = Field(
+        False,
+        description="serve vllm.grpc.engine.VllmEngine on the same port, too: what gateways "
+        "with an OpenAI API speak to an engine; needs the extra gateway",
+    )
     max_calls: int | None = Field(
         None,
         ge=1,

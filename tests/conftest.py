@@ -27,6 +27,7 @@ REAL_TIME = {
     "docs",
     "faults",
     "fuzz",
+    "gateway",
     "integration",
     "monitoring",
     "processes",

@@ -29,7 +29,7 @@ class Tokenizer:
         # A file may carry the settings of whoever saved it.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._bundle = bundle
+        self.bundle = bundle
         self.fingerprint = bundle.fingerprint
         self.eos_token_ids = bundle.eos_token_ids
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
@@ -53,7 +53,7 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """Whether the model takes conversations."""
-        return bool(self._bundle.chat_template)
+        return bool(self.bundle.chat_template)
 
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt text of a conversation. Raises InvalidRequest when it is refused."""
@@ -75,7 +75,7 @@ class Tokenizer:
 
     @cached_property
     def _chat_template(self) -> ChatTemplate:
-        bundle = self._bundle
+        bundle = self.bundle
         tokens = {"bos_token": bundle.bos_token, "eos_token": bundle.eos_token}
         given = {name: token for name, token in tokens.items() if token}
         return ChatTemplate(bundle.chat_template, given)

@@ -27,7 +27,7 @@ class ClusterOptions:
     many as the process has cores; else the process is not pinned. `spare_core`: verifiers
     leave the drafters' cores alone, even where no drafter runs a model. One orchestrator
     for each of `pacings` (empty: its default); the first listens on `port`, the others on
-    free ones.
+    free ones. `vllm_engine`: they serve gateways, too.
     """
 
     target: str
@@ -50,6 +50,7 @@ class ClusterOptions:
     spare_core: bool = False
     pacings: tuple[str, ...] = ("",)
     synthetic: Path | None = None
+    vllm_engine: bool = False
 
     def check(self) -> None:
         """Raises StartError where it is not told what runs, or told twice."""
@@ -126,6 +127,7 @@ def _orchestrator(options: ClusterOptions, site: Site, pacing: str, port: int) -
     arguments = ["--host", options.host, "--port", str(port)]
     if pacing:
         arguments += ["--pacing", pacing]
+    arguments.append("--vllm-engine" if options.vllm_engine else "--no-vllm-engine")
     return _spec(site, "orchestrator", name, arguments)
 
 

@@ -133,6 +133,13 @@ def up(
         Path | None,
         typer.Option(help="Run no model: a JSON file says how long forwards take."),
     ] = None,
+    vllm_engine: Annotated[
+        bool,
+        typer.Option(
+            envvar="PACELINE_VLLM_ENGINE",
+            help="Serve what gateways with an OpenAI API speak, too.",
+        ),
+    ] = False,
     ready_file: Annotated[
         Path | None,
         typer.Option(help="Gets the address as one line when the cluster serves."),
@@ -162,6 +169,7 @@ def up(
         pin=pin,
         pacings=(pacing,),
         synthetic=synthetic,
+        vllm_engine=vllm_engine,
     )
     raise typer.Exit(run_up(options, ready_file))
 

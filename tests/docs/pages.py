@@ -28,6 +28,7 @@ NEEDS = {
     "minutes": "minutes",
     "protoc": "a generator of another language",
     "grpcurl": "grpcurl",
+    "devices": "several devices",
     "a-bench": "the result of a bench",
     "the-suite": "nothing, but runs tests, which run with all others anyway",
     "its-own-test": "what a test of its own gives it",

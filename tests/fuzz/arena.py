@@ -81,7 +81,8 @@ class Findings:
         ended = answer.details == _WRITTEN_TO
         how = "ended while it was written to" if ended else answer.code.name
         self.codes[f"{answer.target.service} {how}"] += 1
-        if answer.code not in PROPER and not ended:
+        unserved = answer.code is Code.UNIMPLEMENTED and not answer.target.served
+        if answer.code not in PROPER and not ended and not unserved:
             seen = [data[:200].hex() for data in sent]
             self.complain(f"{answer.target.path}: {answer.code.name} {answer.details!r}: {seen}")
 
@@ -172,11 +173,17 @@ class Arena:
         workers = await _start_workers(*self._engines)
         limits = Limits(detach_grace=1.0, deadline=LIMIT)
         async with cluster(
-            [workers[0]], [workers[1]], patience=PATIENT, limits=limits, num_speculative_tokens=4
+            [workers[0]],
+            [workers[1]],
+            patience=PATIENT,
+            limits=limits,
+            num_speculative_tokens=4,
+            vllm_engine=True,
         ) as running:
             self._cluster, self._workers = running, workers
-            addresses = running.address, workers[0].address, workers[1].address
-            names = "InferenceService", "VerifierService", "DrafterService"
+            orchestrator, (verifier, drafter) = running.address, workers
+            addresses = orchestrator, orchestrator, verifier.address, drafter.address
+            names = "InferenceService", "VllmEngine", "VerifierService", "DrafterService"
             self._addresses = dict(zip(names, addresses, strict=True))
             self._channels = {
                 name: grpc.aio.insecure_channel(address)

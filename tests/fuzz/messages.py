@@ -89,7 +89,11 @@ def _set_map(message: Any, field: Any, random: Random) -> None:
     key, value = field.message_type.fields
     entries = getattr(message, field.name)
     for _ in range(random.choice(_REPEATED)):
-        entries[_scalar(key, random)] = _scalar(value, random)
+        if value.message_type is None:
+            entries[_scalar(key, random)] = _scalar(value, random)
+        else:
+            # Looking at an entry makes it.
+            filled(entries[_scalar(key, random)], random, 0)
 
 
 def _set_repeated(message: Any, field: Any, random: Random, depth: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 from paceline.v1 import drafter_pb2, inference_pb2, verifier_pb2
+from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2
 
 from services.common import types as t
 from services.common import wire
@@ -20,7 +21,10 @@ CANARY = "canary"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One method. `good`: messages that are served, in an order that makes sense."""
+    """One method. `good`: messages that are served, in an order that makes sense.
+
+    `served`: whether anything is; else every readable message is UNIMPLEMENTED.
+    """
 
     path: str
     request: type[Message]
@@ -28,6 +32,7 @@ class Target:
     link: bool = False
     most: int = 1
     """Messages that one call sends."""
+    served: bool = True
 
     @property
     def service(self) -> str:
@@ -186,7 +191,53 @@ DRAFTER = (
         _DRAFTER_COMMANDS,
     ),
 )
-TARGETS = INFERENCE + VERIFIER + DRAFTER
+
+
+def _engine(name: str, request: type[Message], *good: Message, served: bool = True) -> Target:
+    path = f"/vllm.grpc.engine.VllmEngine/{name}"
+    return Target(path, request, good or (request(),), served=served)
+
+
+_ASKED = vllm_engine_pb2.GenerateRequest
+_PARAMS = vllm_engine_pb2.SamplingParams
+_GOOD_ASKED = (
+    _ASKED(text=f"abcd {CANARY}", sampling_params=_PARAMS(max_tokens=8), stream=True),
+    _ASKED(
+        request_id="s1",
+        tokenized=vllm_engine_pb2.TokenizedInput(original_text=CANARY, input_ids=[1, 2, 3]),
+        sampling_params=_PARAMS(
+            max_tokens=6,
+            temperature=0.8,
+            top_p=0.9,
+            top_k=5,
+            seed=-7,
+            stop=["kk"],
+            stop_token_ids=[4],
+            logit_bias={3: 1.5},
+            logprobs=2,
+            n=1,
+        ),
+    ),
+)
+ENGINE = (
+    _engine("Generate", _ASKED, *_GOOD_ASKED),
+    _engine(
+        "Abort",
+        vllm_engine_pb2.AbortRequest,
+        vllm_engine_pb2.AbortRequest(request_ids=["s1", "s2"]),
+    ),
+    _engine("HealthCheck", vllm_engine_pb2.HealthCheckRequest),
+    _engine("GetModelInfo", vllm_engine_pb2.GetModelInfoRequest),
+    _engine("GetServerInfo", vllm_engine_pb2.GetServerInfoRequest),
+    _engine("GetLoads", vllm_engine_pb2.GetLoadsRequest),
+    _engine("GetTokenizer", common_pb2.GetTokenizerRequest),
+    _engine("Embed", vllm_engine_pb2.EmbedRequest, served=False),
+    _engine("FlushCache", common_pb2.FlushCacheRequest, served=False),
+    _engine("StartProfile", common_pb2.StartProfileRequest, served=False),
+    _engine("StopProfile", common_pb2.StopProfileRequest, served=False),
+    _engine("SubscribeKvEvents", common_pb2.SubscribeKvEventsRequest, served=False),
+)
+TARGETS = INFERENCE + VERIFIER + DRAFTER + ENGINE
 
 _HELLO: dict[type[Message], bytes] = {
     verifier_pb2.VerifierServiceLinkRequest: wire.VERIFIER_LINK.encode_request(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paceline.v1 import drafter_pb2, inference_pb2, verifier_pb2
+from smg_grpc_proto.generated import vllm_engine_pb2
 
 from tests.fuzz.arena import Arena
 from tests.fuzz.messages import arbitrary, mutated
@@ -21,7 +22,9 @@ CHOICES = st.randoms(use_true_random=False)
 GENERATE, RESUME = INFERENCE[:2]
 EVERY_RPC = {
     f"/{module.package}.{service.name}/{method.name}"
-    for module in (file.DESCRIPTOR for file in (inference_pb2, drafter_pb2, verifier_pb2))
+    for module in (
+        file.DESCRIPTOR for file in (inference_pb2, drafter_pb2, verifier_pb2, vllm_engine_pb2)
+    )
     for service in module.services_by_name.values()
     for method in service.methods
 }

@@ -16,13 +16,15 @@ import torch
 from paceline.client import Client
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
+from orchestrator import facade
 from orchestrator.authentication import TokensFile, anyone
 from orchestrator.door import Door
 from orchestrator.inference import Inference
 from orchestrator.options import Options
 from orchestrator.recorder import Recorder
-from orchestrator.servicer import READ_PATIENCE, InferenceServicer
+from orchestrator.servicer import InferenceServicer
 from orchestrator.sessions import EmbeddedRedis, RedisSessionStore, StoreOptions, connect
+from orchestrator.streaming import READ_PATIENCE
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
 from services.common.core_thread import CoreThread
@@ -31,7 +33,14 @@ from services.common.engine.lending import Lending
 from services.common.engine.skipping import SkipMask
 from services.common.engine.structure import structures_of
 from services.common.host import Emit, WorkerHost
-from services.common.serving import Dialing, GrpcServer, Served, ServingOptions, serve_worker
+from services.common.serving import (
+    Dialing,
+    GrpcServer,
+    Health,
+    Served,
+    ServingOptions,
+    serve_worker,
+)
 from services.common.telemetry import Telemetry
 from services.common.types import Role
 from services.drafter.borrowing import Borrowing
@@ -246,11 +255,12 @@ async def orchestrator(
     make_client: Callable[[str], Client] = Client,
     door: Door | None = None,
     read_patience: float = READ_PATIENCE,
+    vllm_engine: bool = False,
     **options: Any,
 ) -> AsyncIterator[Cluster]:
     """One of several orchestrators that share a Redis and the workers.
 
-    With a `door` it asks who calls.
+    With a `door` it asks who calls; with `vllm_engine` it serves gateways, too.
     """
     async with AsyncExitStack() as stack:
         store = await connect(redis.url, keep)
@@ -270,7 +280,9 @@ async def orchestrator(
         inference = Inference(pool, known, store, Recorder(telemetry), made)
         pool.attach(inference)
         door = door or Door(anyone, 4096)
-        server = GrpcServer(serving or ServingOptions(), (door,))
+        listening = serving or ServingOptions()
+        health = await stack.enter_async_context(Health(listening))
+        server = GrpcServer(listening, (door,), health)
         servicer = InferenceServicer(
             inference,
             pool,
@@ -281,6 +293,18 @@ async def orchestrator(
             read_patience=read_patience,
         )
         pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
+        if vllm_engine:
+            facade.serve(
+                server.grpc,
+                inference,
+                pool,
+                known,
+                "test",
+                most_sessions=made.max_sessions,
+                ready=lambda: health.ready,
+                shared=isinstance(door.identify, TokensFile),
+                read_patience=read_patience,
+            )
         address = await server.start()
         client = await stack.enter_async_context(make_client(address))
         try:

@@ -59,6 +59,11 @@ class Health:
         """Where health alone is served, None = nowhere."""
         return self._port.address if self._port is not None else None
 
+    @property
+    def ready(self) -> bool:
+        """Whether readiness says: new work is welcome."""
+        return self._accepting and not self._obstructed
+
     async def open(self) -> None:
         """Say that this process lives, and no more. Raises StartError for a taken port."""
         await self.servicer.set(LIVENESS, _SERVING)
@@ -97,6 +102,6 @@ class Health:
             await self._port.stop()
 
     async def _tell(self) -> None:
-        status = _SERVING if self._accepting and not self._obstructed else _NOT_SERVING
+        status = _SERVING if self.ready else _NOT_SERVING
         for name in self._names:
             await self.servicer.set(name, status)

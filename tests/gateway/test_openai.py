@@ -1,0 +1,289 @@
+"""The real OpenAI client and the real gateway in front of `paceline up`: the published recipe."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from paceline import Client
+
+from tests.answers import answer_schema, is_answer
+from tests.gateway.openai_kit import GUIDE, Gateway, command_of, gateway, smg
+from tests.processes.conftest import Up, start_up
+
+pytestmark = pytest.mark.processes
+
+PROMPT = "the small drafter rides ahead and the large verifier checks"
+CHAT: Any = [
+    {"role": "system", "content": "be brief"},
+    {"role": "user", "content": "what does the law say of the drafter?"},
+]
+# A random model says broken UTF-8, which everybody shows in a way of his own.
+LETTERS = {"regex": r"[a-h ]{40}"}
+PLAIN: dict[str, Any] = {"temperature": 0.0, "max_tokens": 60}
+LONG = {"max_tokens": 420, "temperature": 0.0, "extra_body": {"ignore_eos": True}}
+DOT = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+    "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Up]:
+    """The recipe's cluster on a tiny target, with a store of its own."""
+    smg()
+    command, *words = command_of("paceline", target=str(models / "llama-0"), port="0")
+    assert command == "up"
+    own = [word for word in words if not word.startswith("--redis")]
+    with pytest.MonkeyPatch.context() as environment:
+        # Nobody's leaving alone would end a session.
+        environment.setenv("PACELINE_DETACH_GRACE", "500")
+        running = start_up(tmp_path_factory.mktemp("up"), *own)
+    yield running
+    running.process.terminate()
+    running.process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def front(up: Up, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with gateway(up.address, tmp_path_factory.mktemp("smg") / "log") as made:
+        yield made
+
+
+@pytest.fixture
+def client(front: Gateway) -> Iterator[openai.OpenAI]:
+    with front.client() as made:
+        yield made
+
+
+def ours(up: Up, use: Callable[[Client], Any]) -> Any:
+    """What our own API says."""
+
+    async def ask() -> Any:
+        async with Client(up.address) as client:
+            return await use(client)
+
+    return asyncio.run(ask())
+
+
+def held(up: Up) -> tuple[int, int, int]:
+    """Sessions at the orchestrator and at the workers, and what verifiers hold of K/V."""
+    info = ours(up, lambda client: client.server_info())
+    sessions = sum(worker.sessions for worker in info.workers)
+    return info.active_sessions, sessions, sum(worker.kv_tokens_used for worker in info.workers)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_the_served_model_is_listed(up, front, client):
+    info = ours(up, lambda client: client.model_info())
+    assert [model.id for model in client.models.list()] == [front.model] == [info.model]
+
+
+def test_a_completion_is_the_text_of_our_own_api(up, front, client):
+    expected = ours(up, lambda client: client.generate(PROMPT, **PLAIN, **LETTERS))
+    done = client.completions.create(model=front.model, prompt=PROMPT, **PLAIN, extra_body=LETTERS)
+    assert done.choices[0].text == expected.text
+    assert re.fullmatch(LETTERS["regex"], expected.text)
+    assert done.choices[0].finish_reason == "stop"
+    usage = done.usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (
+        expected.usage.prompt_tokens,
+        len(expected.token_ids),
+    )
+
+
+def test_a_chat_is_rendered_and_answered_as_by_our_own_api(up, front, client):
+    expected = ours(up, lambda client: client.generate(messages=CHAT, **PLAIN, **LETTERS))
+    done = client.chat.completions.create(
+        model=front.model, messages=CHAT, **PLAIN, extra_body=LETTERS
+    )
+    assert done.choices[0].message.content == expected.text
+    assert done.usage.prompt_tokens == expected.usage.prompt_tokens
+
+
+def test_streams_bring_the_same_text_piece_by_piece(up, front, client):
+    expected = ours(up, lambda client: client.generate(messages=CHAT, **PLAIN, **LETTERS))
+    chunks = list(
+        client.chat.completions.create(
+            model=front.model,
+            messages=CHAT,
+            stream=True,
+            stream_options={"include_usage": True},
+            **PLAIN,
+            extra_body=LETTERS,
+        )
+    )
+    pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
+    said = [piece for piece in pieces if piece]
+    assert "".join(said) == expected.text
+    assert len(said) > 3
+    [usage] = [chunk.usage for chunk in chunks if chunk.usage]
+    assert usage.completion_tokens == len(expected.token_ids)
+    assert usage.prompt_tokens == expected.usage.prompt_tokens
+
+
+@pytest.mark.parametrize("place", [7, 8, 9, 10])
+def test_stop_strings_cut_the_text_alike_in_streams_and_whole(up, front, client, place):
+    text = ours(up, lambda client: client.generate(PROMPT, **PLAIN, **LETTERS)).text
+    stop = text[place : place + 3]
+    expected = ours(up, lambda client: client.generate(PROMPT, stop=[stop], **PLAIN, **LETTERS))
+    asked = {"model": front.model, "prompt": PROMPT, "stop": stop, **PLAIN, "extra_body": LETTERS}
+    whole = client.completions.create(**asked).choices[0]
+    streamed = [chunk.choices[0] for chunk in client.completions.create(**asked, stream=True)]
+    assert whole.text == "".join(part.text for part in streamed) == expected.text
+    assert expected.text == text[: text.index(stop)]
+    assert [whole.finish_reason, streamed[-1].finish_reason] == ["stop", "stop"]
+
+
+def test_a_seed_gives_the_same_text_again_and_another_seed_another(front, client):
+    def text(seed: int) -> str:
+        done = client.completions.create(
+            model=front.model, prompt=PROMPT, max_tokens=30, seed=seed, extra_body=LETTERS
+        )
+        return done.choices[0].text
+
+    assert text(5) == text(5) != text(6)
+
+
+def test_log_probabilities_are_those_of_our_own_api(up, front, client):
+    params = {**PLAIN, "max_tokens": 5}
+    expected = ours(up, lambda client: client.generate(messages=CHAT, logprobs=2, **params))
+    done = client.chat.completions.create(
+        model=front.model, messages=CHAT, logprobs=True, top_logprobs=2, **params
+    )
+    rows = done.choices[0].logprobs.content
+    assert [row.logprob for row in rows] == pytest.approx(
+        [row.logprob for row in expected.logprobs], abs=1e-3
+    )
+    assert [[top.logprob for top in row.top_logprobs] for row in rows] == [
+        pytest.approx(list(row.top_logprobs), abs=1e-3) for row in expected.logprobs
+    ]
+
+
+def test_a_json_schema_is_kept_to(front, client):
+    done = client.chat.completions.create(
+        model=front.model,
+        messages=CHAT,
+        max_tokens=120,
+        seed=1,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": answer_schema(6)},
+        },
+    )
+    assert done.choices[0].finish_reason == "stop"
+    assert is_answer(json.loads(done.choices[0].message.content), 6)
+
+
+def test_the_published_program_prints_an_answer(front):
+    [program] = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert "http://127.0.0.1:30000/v1" in program
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace("http://127.0.0.1:30000/v1", front.url)],
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout
+
+
+def bad_schema(client: openai.OpenAI, model: str) -> object:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "no"}}}
+    return client.chat.completions.create(model=model, messages=CHAT, response_format=form)
+
+
+def an_image(client: openai.OpenAI, model: str) -> object:
+    content: Any = [{"type": "image_url", "image_url": {"url": DOT}}]
+    return client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": content}]
+    )
+
+
+ERRORS: dict[str, tuple[Callable[[openai.OpenAI, str], object], int, str]] = {
+    "bad schema": (bad_schema, 400, "sampling_params.json_schema: 'Invalid type: no'"),
+    "two outputs": (
+        lambda client, model: client.completions.create(model=model, prompt=PROMPT, n=2),
+        400,
+        "sampling_params.n: 2 is not allowed",
+    ),
+    "too long": (
+        lambda client, model: client.completions.create(
+            model=model, prompt=PROMPT, max_tokens=9999
+        ),
+        400,
+        "sampling_params.max_tokens: 9999 is not allowed; allowed is 1 to",
+    ),
+    "a grammar": (
+        lambda client, model: client.chat.completions.create(
+            model=model, messages=CHAT, extra_body={"ebnf": 'root ::= "a"'}
+        ),
+        400,
+        "sampling_params.grammar",
+    ),
+    "an image": (an_image, 400, "image input is not supported"),
+    "an embedding": (
+        lambda client, model: client.embeddings.create(model=model, input=PROMPT),
+        501,
+        "makes no embeddings",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_cannot_be_served_is_an_error_of_its_kind_with_the_reason(front, client, name):
+    ask, status, reason = ERRORS[name]
+    with pytest.raises(openai.APIStatusError) as caught:
+        ask(client, front.model)
+    assert caught.value.status_code == status
+    assert reason in str(caught.value)
+
+
+def test_a_stream_that_is_closed_early_frees_what_it_held(up, front, client):
+    with client.completions.create(model=front.model, prompt=PROMPT, stream=True, **LONG) as stream:
+        next(stream)
+        wait_until(lambda: held(up)[0])
+    wait_until(lambda: held(up) == (0, 0, 0))
+
+
+def test_a_request_whose_client_gives_up_frees_what_it_held(up, front):
+    with front.client(timeout=0.2) as hasty, pytest.raises(openai.APITimeoutError):
+        hasty.completions.create(model=front.model, prompt=PROMPT, **LONG)
+    wait_until(lambda: held(up) == (0, 0, 0))
+
+
+def test_a_gateway_that_is_killed_loses_its_own_streams_alone(up, front, client, tmp_path):
+    with gateway(up.address, tmp_path / "log") as other, other.client() as theirs:
+        kept = client.completions.create(
+            model=front.model,
+            prompt=PROMPT,
+            stream=True,
+            stream_options={"include_usage": True},
+            **LONG | {"max_tokens": 150},
+        )
+        first = [next(kept)]
+        lost = theirs.completions.create(model=other.model, prompt=PROMPT, stream=True, **LONG)
+        first.append(next(lost))
+        other.kill()
+        assert all(chunk.choices[0].finish_reason is None for chunk in first)
+        with pytest.raises(openai.APIConnectionError):
+            list(lost)
+        rest = list(kept)
+    [usage] = [chunk.usage for chunk in rest if chunk.usage]
+    assert usage.completion_tokens == 150
+    wait_until(lambda: held(up) == (0, 0, 0))

@@ -1,0 +1,85 @@
+"""Tenants in front of the gateways' service: the same door as before our own."""
+
+from __future__ import annotations
+
+import json
+
+import grpc
+import pytest
+from smg_grpc_proto.generated import common_pb2 as common
+from smg_grpc_proto.generated import vllm_engine_pb2 as engine
+
+from orchestrator.authentication import TokensFile, token_entry
+from orchestrator.door import Door
+from tests.gateway.kit import GREEDY, answered, asked, gateway_stub
+from tests.integration.cluster import PATIENT, cluster
+from tests.integration.front_door import until
+from tests.integration.known import Ended, bearer, known_verifier, text
+
+ACME, BETA = "token-of-acme-0123456789", "token-of-beta-0123456789"
+TENANTS = {
+    "acme": {"tokens": [token_entry(ACME)], "max_sessions": 1},
+    "beta": {"tokens": [token_entry(BETA)]},
+}
+LONG = GREEDY | {"max_tokens": 50_000, "seed": 1}
+MESSAGES = {
+    method.name: {**vars(engine), **vars(common)}[method.input_type.name]
+    for method in engine.DESCRIPTOR.services_by_name["VllmEngine"].methods
+}
+
+
+@pytest.fixture
+async def running(tmp_path):
+    path = tmp_path / "tokens.json"
+    path.write_text(json.dumps({"tenants": TENANTS}))
+    door = Door(TokensFile(path), 1000)
+    async with cluster(
+        [await known_verifier(5.0)], [], PATIENT, door=door, vllm_engine=True
+    ) as made:
+        yield made
+
+
+async def test_no_method_answers_without_a_token_or_with_a_wrong_one(running):
+    async with gateway_stub(running.address) as front:
+        for name, message in MESSAGES.items():
+            for metadata in ((), bearer("wrong")):
+                call = getattr(front, name)(message(), metadata=metadata)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await (call.read() if hasattr(call, "read") else call)
+                assert Ended.of(caught.value).reason == "UNAUTHENTICATED", name
+    assert not running.inference.active_sessions
+
+
+async def test_a_tenant_reaches_its_own_requests_and_its_own_limits(running):
+    async with gateway_stub(running.address) as front:
+        held = front.Generate(asked("held", **LONG), metadata=bearer(ACME))
+        await held.read()
+        more = await answered(front.Generate(asked("more", **LONG), metadata=bearer(ACME)))
+        abort = engine.AbortRequest(request_ids=["held"])
+        await front.Abort(abort, metadata=bearer(BETA))
+        same_id = asked("held", **GREEDY | {"seed": 2})
+        other = await answered(front.Generate(same_id, metadata=bearer(BETA)))
+        assert running.inference.sessions_of("acme") == 1
+        await front.Abort(abort, metadata=bearer(ACME))
+        await until(lambda: not running.inference.active_sessions)
+    assert (more.refusal.code, more.refusal.reason) == (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "OVERLOADED",
+    )
+    assert "of this tenant" in more.refusal.message
+    assert other.tokens == text(2, 24)
+
+
+async def test_a_tenant_is_told_of_its_own_load_alone(running):
+    async with gateway_stub(running.address) as front:
+        held = front.Generate(asked("held", **LONG), metadata=bearer(ACME))
+        await held.read()
+        counts = {}
+        for token in (ACME, BETA):
+            info = await front.GetServerInfo(engine.GetServerInfoRequest(), metadata=bearer(token))
+            told = await front.GetLoads(engine.GetLoadsRequest(), metadata=bearer(token))
+            [load] = told.loads
+            counts[token] = (info.active_requests, load.num_total_reqs, load.num_running_reqs)
+            assert (load.num_used_tokens, load.max_total_num_tokens, load.token_usage) == (0, 0, 0)
+        held.cancel()
+    assert counts == {ACME: (1, 1, 1), BETA: (0, 0, 0)}

@@ -1,0 +1,226 @@
+"""A gateway's request as one of ours: every field, and every refusal by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from paceline.v1 import inference_pb2 as pb
+from smg_grpc_proto.generated import vllm_engine_pb2 as engine
+
+from orchestrator.facade.asking import in_its_words, session_id, to_request
+from services.common.errors import InvalidRequest
+from tests.orchestrator.request_kit import MODEL, build_spec, tokenizer
+
+IDS = [5, 6, 7]
+
+
+def asked(params: dict[str, Any] | None = None, /, **fields: Any) -> engine.GenerateRequest:
+    """A request of three tokens; without `params` it says nothing of sampling."""
+    sampling = None if params is None else engine.SamplingParams(**params)
+    given = {"tokenized": {"input_ids": IDS}, "request_id": "r"} | fields
+    return engine.GenerateRequest(sampling_params=sampling, **given)
+
+
+def as_smg_asks(**params: Any) -> engine.GenerateRequest:
+    """What smg sends where its client says nothing, and `params`."""
+    usual = {
+        "top_p": 1.0,
+        "repetition_penalty": 1.0,
+        "skip_special_tokens": True,
+        "spaces_between_special_tokens": True,
+        "n": 1,
+    }
+    return asked(usual | params)
+
+
+def sampled(**params: Any) -> pb.SamplingParams:
+    return to_request(asked(params)).sampling
+
+
+def refusal(request: engine.GenerateRequest) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        to_request(request)
+    return caught.value
+
+
+def test_token_ids_are_taken_as_they_are_and_a_text_as_a_prompt():
+    assert list(to_request(asked()).tokens.ids) == IDS
+    text = engine.GenerateRequest(request_id="r", text="the law")
+    assert to_request(text).prompt == "the law"
+    assert not to_request(asked()).HasField("sampling")
+
+
+def test_a_request_without_an_input_is_refused():
+    assert refusal(engine.GenerateRequest()).field == "input"
+
+
+def test_an_empty_input_is_refused_by_the_gateways_name_for_it():
+    request = to_request(engine.GenerateRequest(tokenized=engine.TokenizedInput()))
+    with pytest.raises(InvalidRequest) as caught:
+        build_spec(request, tokenizer(), MODEL)
+    assert in_its_words(caught.value).field == "tokenized.input_ids"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0.5),
+        ("temperature", 0.0),
+        ("top_p", 0.5),
+        ("top_k", 7),
+        ("min_p", 0.25),
+        ("frequency_penalty", -0.5),
+        ("presence_penalty", 0.75),
+        ("repetition_penalty", 1.25),
+        ("max_tokens", 9),
+        ("min_tokens", 3),
+        ("ignore_eos", True),
+        ("skip_special_tokens", True),
+        ("include_stop_str_in_output", True),
+        ("logprobs", 0),
+        ("logprobs", 4),
+        ("seed", 7),
+        ("json_schema", '{"type":"array"}'),
+        ("regex", "a+"),
+    ],
+)
+def test_a_parameter_of_the_same_name_means_the_same(name, value):
+    sampling = sampled(**{name: value})
+    assert sampling.HasField(name)
+    assert getattr(sampling, name) == value
+
+
+def test_stops_biases_and_choices_are_copied():
+    sampling = sampled(stop=["a", "b"], stop_token_ids=[3, 4], logit_bias={5: 1.5, 6: -100.0})
+    assert (list(sampling.stop), list(sampling.stop_token_ids)) == (["a", "b"], [3, 4])
+    assert dict(sampling.logit_bias) == {5: 1.5, 6: -100.0}
+    choice = engine.ChoiceConstraint(choices=["yes", "no"])
+    assert list(sampled(choice=choice).choice.options) == ["yes", "no"]
+
+
+def test_what_smg_leaves_to_the_server_is_what_our_own_api_gives():
+    ours = pb.GenerateRequest(sampling=pb.SamplingParams())
+    ours.tokens.ids.extend(IDS)
+    mine, theirs = (
+        build_spec(request, tokenizer(), MODEL, lambda: 7, lambda: "drawn")
+        for request in (ours, to_request(as_smg_asks()))
+    )
+    assert mine == theirs
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty", "max_tokens"])
+def test_a_zero_that_cannot_be_meant_leaves_the_default(name):
+    assert not sampled().HasField(name)
+
+
+@pytest.mark.parametrize("name", ["top_k", "min_p", "frequency_penalty", "presence_penalty"])
+def test_a_zero_that_can_be_meant_wins_over_the_models_default(name):
+    sampling = sampled()
+    assert sampling.HasField(name)
+    assert getattr(sampling, name) == 0
+
+
+def test_a_length_of_zero_is_no_default():
+    assert sampled(max_tokens=0).HasField("max_tokens")
+
+
+@pytest.mark.parametrize(("given", "meant"), [(-1, 2**64 - 1), (-(2**31), 2**64 - 2**31), (0, 0)])
+def test_a_negative_seed_is_a_seed_of_its_own(given, meant):
+    assert sampled(seed=given).seed == meant
+
+
+def test_a_json_object_is_a_schema():
+    assert sampled(json_object=True).json_schema == '{"type":"object"}'
+    assert sampled(json_object=False).WhichOneof("response_format") is None
+
+
+@pytest.mark.parametrize("one", [0, 1])
+def test_one_output_is_what_there_is(one):
+    to_request(asked({"n": one}))
+    assert str(refusal(asked({"n": 2}))).startswith("sampling_params.n: 2 is not allowed")
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"truncate_prompt_tokens": -1}, "truncate_prompt_tokens"),
+        ({"grammar": 'root ::= "a"'}, "grammar"),
+        ({"structural_tag": "{}"}, "structural_tag"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logit_bias": {-3: 1.0}}, "logit_bias[-3]"),
+        ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias"),
+    ],
+)
+def test_a_parameter_that_cannot_be_served_is_refused_by_its_name(params, field):
+    assert refusal(asked(params)).field == f"sampling_params.{field}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mm_inputs", engine.MultimodalInputs()),
+        ("extra_mm_inputs", [engine.MultimodalInputs()]),
+        ("media_refs", engine.MediaRefs()),
+        ("kv_transfer_params", engine.KvTransferParams()),
+        ("kv_transfer_params_json", "{}"),
+        ("data_parallel_rank", 0),
+    ],
+)
+def test_a_field_that_cannot_be_served_is_refused_by_its_name(name, value):
+    assert refusal(asked(**{name: value})).field == name
+
+
+def test_every_field_of_a_request_and_of_its_parameters_is_taken_or_refused():
+    """A newer version of the stubs may bring fields that nobody has thought of here."""
+    without_effect = {"spaces_between_special_tokens", "grammar_from_first_token"}
+    taken = {field.name for field in pb.SamplingParams.DESCRIPTOR.fields} | {"json_object", "n"}
+    refused = {"prompt_logprobs", "truncate_prompt_tokens", "grammar", "structural_tag"}
+    parameters = {field.name for field in engine.SamplingParams.DESCRIPTOR.fields}
+    assert parameters <= taken | refused | without_effect
+    fields = {field.name for field in engine.GenerateRequest.DESCRIPTOR.fields}
+    unserved = {"mm_inputs", "extra_mm_inputs", "media_refs", "data_parallel_rank"}
+    unserved |= {"kv_transfer_params", "kv_transfer_params_json"}
+    known = {"request_id", "tokenized", "text", "sampling_params", "stream"}
+    assert fields == known | unserved
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("sampling.top_p", "sampling_params.top_p"),
+        ("sampling.stop[3]", "sampling_params.stop[3]"),
+        ("tokens", "tokenized.input_ids"),
+        ("tokens.ids[2]", "tokenized.input_ids[2]"),
+        ("prompt", "text"),
+        ("request_id", "request_id"),
+    ],
+)
+def test_errors_name_the_gateways_fields(ours, theirs):
+    told = in_its_words(InvalidRequest(ours, 3, "0 to 1"))
+    assert (told.field, str(told)) == (theirs, f"{theirs}: 3 is not allowed; allowed is 0 to 1")
+
+
+def test_sessions_of_gateways_have_names_that_say_so():
+    smg = "chatcmpl-GsmTnHTpMlogZ5jNa49AxZIe-01a20361-fca5-75f1-8d58-8fa45af65906"
+    assert session_id(smg) == f"gateway/{smg}"
+
+
+def test_no_client_of_our_own_api_can_name_a_gateways_session():
+    own = pb.GenerateRequest(request_id=session_id("r"), prompt="the law")
+    with pytest.raises(InvalidRequest, match="request_id"):
+        build_spec(own, tokenizer(), MODEL)
+
+
+@pytest.mark.parametrize("odd", ["a/b", "ä", "x" * 121, "a b", "\0"])
+def test_an_id_that_no_session_can_have_still_names_one(odd):
+    name = session_id(odd)
+    assert name == session_id(odd) != session_id(odd + "x")
+    assert len(name) <= 128
+    assert name.isprintable()
+    assert name.isascii()
+
+
+def test_without_an_id_every_request_is_one_of_its_own():
+    assert session_id("") != session_id("")
