@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.chaos.faults import KINDS
 from bench.chaos.health import whole
 from bench.chaos.models import tiny_models
 from bench.chaos.report import content, show
@@ -39,6 +40,8 @@ WIRE_SECONDS = 0.005
 SOAK_TOKENS = 16
 SOAK_KEEPS = ("--finished-ttl", "5")
 """Seconds that the store keeps a finished session in a soak, so that it does not fill up."""
+SOAK_HOLDS = ("--prefix-cache-tokens", "4096")
+"""Tokens of K/V that stay of ended texts: few enough for the warm-up to reach the bound."""
 
 
 def main() -> int:
@@ -65,6 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--at-once", type=int, default=8, help="sessions that run side by side")
     made.add_argument("--tokens", type=int, default=600, help="length of every session")
     made.add_argument("--seconds", type=float, default=3600.0, help="no fault after that")
+    made.add_argument(
+        "--kind",
+        action="append",
+        choices=tuple(KINDS),
+        metavar="KIND",
+        help=f"only this one, or these; left out: all of\n{', '.join(KINDS)}",
+    )
     made.add_argument("--soak", type=int, default=0, help="so many generations, and no fault")
     made.add_argument("--target", default="", help="a model other than the tiny one")
     made.add_argument("--draft", default="", help="what drafts for it; left out: n-grams")
@@ -85,7 +95,8 @@ def _case(number: int, text: str, tokens: int) -> Case:
 
 
 def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
-    plan = Plan(given.seed, given.faults, given.sessions, given.at_once, given.seconds)
+    bounds = given.faults, given.sessions, given.at_once, given.seconds
+    plan = Plan(given.seed, *bounds, kinds=tuple(given.kind or ()))
     with Cluster(Layout(target, draft, wire_seconds=WIRE_SECONDS)) as cluster:
         chaos = Chaos(cluster, cases(given.tokens), plan, say)
         outcome = asyncio.run(_on(cluster, _until_interrupted(chaos)))
@@ -95,7 +106,9 @@ def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
 
 
 def _soak(given: argparse.Namespace, target: str, draft: str) -> int:
-    layout = Layout(target, draft, orchestrator_flags=(*ALWAYS_DRAFT, *SOAK_KEEPS))
+    layout = Layout(
+        target, draft, verifier_flags=SOAK_HOLDS, orchestrator_flags=(*ALWAYS_DRAFT, *SOAK_KEEPS)
+    )
     with Cluster(layout) as cluster:
         work = soak(cluster, cases(SOAK_TOKENS), given.soak, given.at_once)
         soaked = asyncio.run(_on(cluster, work))

@@ -6,7 +6,7 @@ import asyncio
 import random
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
 
 from bench.chaos.listener import Listener, until
@@ -169,9 +169,9 @@ def _every_kind() -> dict[str, Act]:
 KINDS = _every_kind()
 
 
-def deck(rng: random.Random) -> Iterator[str]:
-    """Kinds without end: each once, in any order, then each once more."""
+def deck(rng: random.Random, kinds: Collection[str] = ()) -> Iterator[str]:
+    """Kinds without end, all or some: each once, in any order, then each once more."""
     while True:
-        names = list(KINDS)
+        names = [name for name in KINDS if not kinds or name in kinds]
         rng.shuffle(names)
         yield from names

@@ -30,13 +30,17 @@ _OPEN = ("active", "paused")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of it. `seconds` bounds the faults, not the sessions that run then."""
+    """How much of it. `seconds` bounds the faults, not the sessions that run then.
+
+    `kinds` of faults: empty = all.
+    """
 
     seed: int = 0
     faults: int = 25
     sessions: int = 12
     at_once: int = 8
     seconds: float = 3600.0
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass
@@ -105,7 +109,7 @@ class Chaos:
 
     async def _disturb(self, until: float) -> None:
         try:
-            for kind in deck(self._scene.rng):
+            for kind in deck(self._scene.rng, self._plan.kinds):
                 await asyncio.sleep(self._scene.rng.uniform(0, _LONGEST_BREATH))
                 self._scene.alone = self._scene.rng.random() >= _OVERLAPPING
                 if self._scene.alone:
