@@ -125,6 +125,7 @@ class Inference:
         spec = replace(await self._resolve(request, tenant), session=key.session_id)
         if key.name in self._live:
             raise AlreadyExists(f"session {key.session_id!r} is at work already")
+        self._require_memory(spec)
         with self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant) as place:
             record = self._record(request, spec)
             driver = self._start(key, spec, record, 1, (), parent, place, keeper=Unkept())

@@ -191,7 +191,7 @@ def test_a_json_schema_is_kept_to(front, client):
 
 
 def test_the_published_program_prints_an_answer(front):
-    [program] = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    [program] = re.findall(r"```python[^\n]*\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert "http://127.0.0.1:30000/v1" in program
     done = subprocess.run(
         [sys.executable, "-c", program.replace("http://127.0.0.1:30000/v1", front.url)],
