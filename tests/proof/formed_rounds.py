@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from services.common.engine.kv import KVBudget
 from services.common.types import DraftTree, OpenVerify, Verify, VerifyMode
 from services.verifier import judging
 from services.verifier.admission import open_matcher
@@ -22,19 +23,20 @@ from services.verifier.rules import Outcome, Proposed, judge
 from services.verifier.session import Block, Task, VerifySession
 from services.verifier.verdicts import decided, emitted
 from tests.proof.formed import PROMPT, FormedWorld
-from tests.proof.table_engine import TokenCache
 from tests.rules.enumeration import WHOLE, Case, branches
 from tests.rules.worlds import Drafter, Text, drafts, texts
+from tests.token_cache import TokenCache
 
 
 def opened(world: FormedWorld, mode: VerifyMode, output: Text = (), seed: int = 0) -> VerifySession:
     """A session as the verifier opens it behind what is committed."""
     opening = OpenVerify("s", 1, 1, PROMPT, output, mode, world.sampling, seed, window=8)
-    tokens = TokenCache()
     matcher = open_matcher(opening, world.language.structures)
-    session = VerifySession(0, opening, tokens, 0.0, matcher)
+    session = VerifySession(0, opening, 0.0, matcher)
+    tokens = TokenCache(KVBudget(session.most_tokens), session.most_tokens)
     tokens.tokens += session.text[:-1]
-    session.opened = True
+    session.cache = tokens
+    session.opened = session.filled = True
     return session
 
 
