@@ -44,7 +44,12 @@ class VerifyMode(Enum):
 
     @property
     def exact_match(self) -> bool:
-        """The emitted token is the target's own choice, whatever the draft was."""
+        """The emitted token is the target's own choice, whatever the draft was.
+
+        Where it is not, a drawn token may become the emitted one, and when it is judged must
+        not depend on what it is: should a process die, tokens that are not judged by then are
+        drawn again, so that those which are judged early would come too often.
+        """
         return self in (VerifyMode.GREEDY, VerifyMode.COUPLED)
 
 

@@ -6,11 +6,13 @@ Rules:
     the first that has tokens gives the draft; it becomes text for all of them. So a
     chain stays a chain and drafting ahead goes on. A tree of all their drafts
     would end at every verdict: nothing can be drafted behind a tree.
-2.  Under rejection (`STANDARD`, `BLOCK`), too: whose turn it is follows from the text so
-    far, never from the token that is drafted next. So each token has a law given the
-    tokens before it, and that is what the rules ask for (Leviathan et al., 2211.17192;
-    Sun et al., 2403.10444): a drawn token its own, a copied one all mass on itself. Where
-    drafts are matched exactly (`GREEDY`, `COUPLED`) none is sent.
+2.  Under rejection (`STANDARD`, `BLOCK`), too, but whoever has drawn a token goes on until
+    no token is left that is not committed. So whose turn it is, and with it the time that
+    a draft takes, follows from no token that was drawn and is still to be judged; see
+    `VerifyMode.exact_match`. Each token has a law given the tokens before it, and that is
+    what the rules ask for (Leviathan et al., 2211.17192; Sun et al., 2403.10444): a drawn
+    token its own, a copied one all mass on itself. Where drafts are matched exactly
+    (`GREEDY`, `COUPLED`) none is sent.
 3.  Draft lengthening (Ouroboros, Zhao et al., 2402.13720): at the end of a window, its last
     `lengthen` places, a draft that has begun is continued in the opposite order. So
     `model,ngram` ends a model's draft with a phrase or a copy, which costs no forward.
@@ -74,6 +76,8 @@ class _Session:
     text: tuple[int, int] = (-1, -1)
     """Epoch and length of the text that `drafts` are for."""
     drafts: dict[int, DraftTree] = field(default_factory=dict)
+    drew: int | None = None
+    """The member that drew tokens of the tail, under rejection."""
 
     def forget(self) -> None:
         """The text is another one."""
@@ -142,6 +146,9 @@ class CombinedDrafter:
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
         """The members' turns, each with all sessions that wait for it, then one draft each."""
+        for ask in asks:
+            if len(ask.text) == ask.committed_length:
+                self._sessions[ask.key].drew = None
         given: dict[SessionKey, dict[int, Proposed]] = {ask.key: {} for ask in asks}
         order = range(len(self._members))
         for last, places in ((False, order), (True, reversed(order))):
@@ -176,17 +183,27 @@ class CombinedDrafter:
         session = self._sessions[ask.key]
         if session.trees:
             return session.text != _text(ask) or place not in session.drafts
-        return place in session.cold or not any(len(proposed.tree) for proposed in given.values())
+        if place in session.cold:
+            return True
+        if session.drew is not None:
+            return place == session.drew
+        return not any(len(proposed.tree) for proposed in given.values())
 
     def _answer(self, ask: Ask, given: Mapping[int, Proposed]) -> Proposed:
         session = self._sessions[ask.key]
         if session.trees:
             return self._merged(session, ask, given)
-        draft = next((proposed for proposed in given.values() if len(proposed.tree)), None)
-        if draft is None:
+        if session.drew is not None:
+            given = {place: own for place, own in given.items() if place == session.drew}
+        place = next((place for place, proposed in given.items() if len(proposed.tree)), None)
+        if place is None:
             return _nothing(given.values())
-        tree = _plain(draft.tree) if session.exact else _sampled(draft.tree)
-        return Proposed(tree, prepared=draft.prepared)
+        draft = given[place]
+        if session.exact:
+            return Proposed(_plain(draft.tree), prepared=draft.prepared)
+        if draft.tree.q is not None:
+            session.drew = place
+        return Proposed(_sampled(draft.tree), prepared=draft.prepared)
 
     def _merged(self, session: _Session, ask: Ask, given: Mapping[int, Proposed]) -> Proposed:
         if session.text != _text(ask):

@@ -53,6 +53,7 @@ class ModelSession:
         self._drafter_index = opening.drafter_index
         self._longest = longest
         self._sampling = opening.sampling
+        self._stops = opening.sampling.stop_token_ids if opening.mode.exact_match else ()
         self._count = max(1, min(opening.num_candidates, vocab_size, MAX_TREE_NODES))
         self._counts = TextCounts(opening)
         self.form: TextForm | None = None
@@ -161,8 +162,8 @@ class ModelSession:
     def absorb(self, levels: Sequence[Level], ask: Ask) -> Proposed:
         """Take a level in; the draft if it was the last one, nothing yet if there is more to come.
 
-        A level that `ends` the draft is its last one, and so is one whose trunk token
-        ends the text.
+        A level that `ends` the draft is its last one, and so is, where drafts are matched
+        exactly, one whose trunk token ends the text.
         """
         [level] = levels
         if self.branches is not None and level.token_ids:
@@ -170,7 +171,7 @@ class ModelSession:
         if level.token_ids:
             self._comb.add(level)
         depth = self._depth(ask)
-        ended = self.ends(level) or level.token_ids[0] in self._sampling.stop_token_ids
+        ended = self.ends(level) or level.token_ids[0] in self._stops
         if not ended and len(self._comb.levels) < depth:
             return Proposed()
         tree = self._comb.take(depth, PROPOSALS[self._mode])

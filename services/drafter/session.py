@@ -13,8 +13,9 @@ Rules:
     changes nothing. One that starts beyond the committed text is held until
     the commits before it are there.
 5.  The committed text only grows. A commit that contradicts it is refused.
-6.  The tail is at most `window` long, the output at most `max_tokens`, and
-    nothing follows a token that ends the text.
+6.  The tail is at most `window` long, the output at most `max_tokens`, and, where
+    drafts are matched exactly, nothing follows a token that ends the text. In
+    `STANDARD` and `BLOCK` drafting goes on behind it; see `VerifyMode.exact_match`.
 7.  Turns: an open, a commit that changes something and a credit each start a
     turn (unless the window is 0), and each turn ends with one final draft.
 """
@@ -60,7 +61,8 @@ class DraftSession:
         self._name = opened.session
         self._max_tokens = opened.sampling.max_tokens
         self._min_tokens = opened.sampling.min_tokens
-        self._stop_ids = frozenset(opened.sampling.stop_token_ids)
+        stops = opened.sampling.stop_token_ids if opened.mode.exact_match else ()
+        self._stop_ids = frozenset(stops)
         self._held: list[CommitDraft] = []
         self._hashes = [EMPTY_HASH]
         self._spent_ms = 0.0
@@ -122,7 +124,7 @@ class DraftSession:
     def absorb(self, tree: DraftTree, final: bool, draft_ms: float) -> Draft | None:
         """Take a proposal drafted from `text`; the draft to send, None for nothing to say.
 
-        A chain is cut after a token that ends the text and at `room`, then
+        A chain is cut after a token that ends the draft and at `room`, then
         extends the tail. A tree leaves the text alone and ends the turn. The
         draft's time counts the proposals before it that said nothing.
         """
@@ -191,7 +193,7 @@ class DraftSession:
             raise InvalidRequest("committed", committed, f"at most max_tokens={self._max_tokens}")
 
     def _ends(self, position: int) -> bool:
-        """Whether the output token at `position` ends the text."""
+        """Whether nothing is drafted behind the output token at `position`."""
         if position < self._min_tokens or position < 0:
             return False
         return self.text[self.prompt_length + position] in self._stop_ids

@@ -5,8 +5,10 @@ with one mask. So K/V is a function of text and mask, and no layer ever attends 
 that it did not read: a prompt's last tokens and the first ones of the output never share
 a step, and with another mask the output is read again.
 
-Exit rule: a draft that ended by the threshold is not gone on with before its last
-token is committed or gone.
+Exit rule: where drafts are matched exactly, a token that the skipping model is not sure
+of ends its draft, which is not gone on with before that token is committed or gone. A
+draft in `STANDARD` or `BLOCK` has the length that was asked for; see
+`VerifyMode.exact_match`.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class SkipSession(ModelSession):
     ) -> None:
         super().__init__(opening, cache, vocab_size, longest)
         self.exit = exit_rule
+        self._exits = opening.mode.exact_match
         self._prompt_length = len(opening.prompt)
         self._decided = len(opening.prompt) + len(opening.committed)
         """Length of the text whose drafts are counted."""
@@ -65,7 +68,7 @@ class SkipSession(ModelSession):
 
     def ends(self, level: Level) -> bool:
         """Also after a token that the skipping model was not sure of."""
-        return super().ends(level) or self.exit.after(level.confidence)
+        return super().ends(level) or (self._exits and self.exit.after(level.confidence))
 
     def absorb(self, levels: Sequence[Level], ask: Ask) -> Proposed:
         """Also remember what is drafted, and where a draft ended by the threshold."""

@@ -53,6 +53,14 @@ def test_at_whatever_moment_a_process_dies_the_law_stays(setup):
             assert worlds.distance(law) < EXACT, f"{name} in slot {moment}"
 
 
+@MODES
+def test_texts_that_end_early_keep_their_law_whoever_dies(mode):
+    worlds = cluster(mode, REAL, "chained", Fixed(3), stops=(0,), max_tokens=4, window=3)
+    for name, strike in STRIKES.items():
+        for moment, law in enumerate(worlds.struck_at_each_slot(strike)):
+            assert worlds.distance(law) < EXACT, f"{name} in slot {moment}"
+
+
 def on_its_way(round_):
     return lambda world: any(getattr(own, "round", 0) == round_ for own in world.on(">v"))
 

@@ -1,7 +1,8 @@
-"""The text keeps the target's law where drafts end by the threshold of Draft & Verify.
+"""The text keeps the target's law where the target drafts with sub-layers left out.
 
-When a draft ends depends on the tokens drawn so far, on what was verified before and,
-with it, on a threshold that moves; a token that ends a draft is part of it.
+Where drafts are matched exactly they end by the threshold of Draft & Verify: by the tokens
+so far, by what was verified before and, with it, by a threshold that moves; a token that
+ends a draft is part of it. Drawn drafts never end so.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from services.common.engine import Segment
 from services.common.engine.skipping import SkipMask
+from services.common.types import Proposal
 from services.drafter.exits import Exit
 from services.drafter.skip import SkipDrafter
 from tests.proof.services_kit import BOTH_PACES, Case, Services, sample
@@ -52,11 +54,14 @@ class SkippingTable:
 class Ending(SkipDrafter):
     """Counts how many drafts ended by the threshold."""
 
-    ended = 0
+    exact = drawn = 0
 
     def propose(self, asks: Any) -> Any:
         done = super().propose(asks)
-        Ending.ended += sum(one.final and len(one.tree) > 0 for one in done)
+        for one in done:
+            ended = one.final and len(one.tree) > 0
+            Ending.drawn += ended and one.tree.proposal is Proposal.SAMPLED
+            Ending.exact += ended and one.tree.proposal is not Proposal.SAMPLED
         return done
 
 
@@ -65,8 +70,9 @@ def ending(engine: Any) -> SkipDrafter:
 
 
 @BOTH_PACES
-async def test_drafts_that_end_by_the_threshold_keep_the_law(services: Services) -> None:
+async def test_drafts_of_a_target_that_skips_keep_the_law(services: Services) -> None:
     cases = [case for case in CASES if services.blocks == 1 or not case.speculation]
-    Ending.ended = 0
+    Ending.exact = Ending.drawn = 0
     check(await sample(cases, TOKENS, LENGTH, services, method=ending))
-    assert Ending.ended > 100
+    assert Ending.exact > 100
+    assert not Ending.drawn

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.core import sending
 from orchestrator.core.events import VerdictArrived
+from orchestrator.core.pacing import Fixed
 from services.common.types import Role, VerifyMode
 from tests.proof.laws import Fate, downgraded, is_bad
 from tests.proof.machine import cluster, error
@@ -72,6 +73,16 @@ def test_an_independent_bonus_beside_a_surviving_tail_is_seen(mode, monkeypatch)
 def test_a_drafter_that_holds_tokens_back_for_what_they_are_is_seen(mode):
     habits = Habits(judged, holds=lambda token: token == 0)
     assert error(cluster(mode, habits, "ahead")) > WRONG
+
+
+@MODES
+@pytest.mark.parametrize("role", [Role.VERIFIER, Role.DRAFTER], ids=lambda role: role.name)
+def test_a_death_while_drafts_end_with_certain_tokens_is_seen(mode, role):
+    """What was not judged by then is drawn again: the tokens that end drafts come too often."""
+    habits = Habits(judged, ends=lambda token: token == 0)
+    worlds = cluster(mode, habits, "chained", Fixed(3), max_tokens=4, window=3)
+    laws = worlds.struck_at_each_slot(lambda world: kill(world, role))
+    assert max(worlds.distance(law) for law in laws) > WRONG
 
 
 @MODES

@@ -203,6 +203,25 @@ def test_under_rejection_every_token_has_its_law(mode: VerifyMode) -> None:
     assert (sampled.token_ids, sampled.q) == ((5,), (law,))
 
 
+@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
+def test_under_rejection_whoever_has_drawn_goes_on_until_nothing_is_left_to_judge(
+    mode: VerifyMode,
+) -> None:
+    law = SparseRow((4, 5), (0.25, 0.75))
+    drawn = Proposed(DraftTree((5,), None, (law,), Proposal.SAMPLED))
+    first, second = Scripted([NOTHING] + [chain(7)] * 9), Scripted([NOTHING] + [drawn] * 9)
+    drafter = opened(first, second, mode=mode)
+    assert asked(drafter).tree.token_ids == ()
+    given = [asked(drafter, *tail).tree.token_ids for tail in ([], [7], [])]
+    first.answers.insert(0, NOTHING)
+    given += [asked(drafter, *tail).tree.token_ids for tail in ([7], [7, 5], [7, 5, 5], [])]
+    assert given == [(7,), (7,), (7,), (5,), (5,), (5,), (7,)]
+    second.answers.clear()
+    first.answers.insert(0, NOTHING)
+    second.answers += [drawn, Proposed(waits=True)]
+    assert [asked(drafter, *tail).tree.token_ids for tail in ([], [5])] == [(5,), ()]
+
+
 # --- trees ----------------------------------------------------------------------
 
 

@@ -294,6 +294,15 @@ def test_a_stop_token_is_sent_and_ends_the_draft() -> None:
     assert session.room == 0
 
 
+@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
+def test_a_drawn_stop_token_does_not_end_the_draft(mode: VerifyMode) -> None:
+    session = DraftSession(opened(stop=(9,), mode=mode))
+    draft = session.absorb(DraftTree((5, 9, 6)), False, 1.0)
+    assert draft is not None
+    assert (draft.tree.token_ids, draft.final) == ((5, 9, 6), False)
+    assert session.room == session.window - 3
+
+
 def test_a_stop_token_before_min_tokens_ends_nothing() -> None:
     session = DraftSession(opened(stop=(9,), min_tokens=2))
     draft = drafted(session, 9, 9, 9, 1)

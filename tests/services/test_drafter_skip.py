@@ -193,8 +193,8 @@ def test_a_rejection_before_the_end_starts_a_new_draft(kept: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
-def test_the_threshold_ends_a_drawn_draft_and_changes_no_token_of_it(mode: VerifyMode) -> None:
-    """The token that is not sure is drawn, sent with its law, and ends the draft."""
+def test_a_drawn_draft_goes_on_behind_tokens_that_are_not_sure(mode: VerifyMode) -> None:
+    """Its length must not depend on what was drawn."""
     sampling = ResolvedSampling(max_tokens=60, temperature=0.7)
     drafts = []
     for rule in (NEVER, Exit(0.4, adaptive=False)):
@@ -202,15 +202,14 @@ def test_the_threshold_ends_a_drawn_draft_and_changes_no_token_of_it(mode: Verif
         harness.open("s", [4, 2, 3], mode=mode, sampling=sampling, window=30)
         drafts.append(harness.run())
     free, ended = drafts
-    length = len(tokens_of(ended))
-    assert 1 < length < 30
-    assert tokens_of(ended) == tokens_of(free)[:length]
-    assert [draft.tree.q for draft in ended] == [draft.tree.q for draft in free[:length]]
-    text = [4, 2, 3]
+    assert [draft.tree for draft in ended] == [draft.tree for draft in free]
+    unsure, text = 0, [4, 2, 3]
     for token in tokens_of(ended):
         sure = float(torch.softmax(FakeSkipEngine.logits(read(text, 3)), -1)[token])
-        assert (sure < 0.4) == (len(text) == 3 + length - 1)
+        unsure += sure < 0.4
         text.append(token)
+    assert len(text) == 33
+    assert unsure > 1
 
 
 def test_a_tree_ends_below_a_trunk_token_that_is_not_sure() -> None:
