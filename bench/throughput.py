@@ -21,11 +21,13 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Any
 
 from paceline import Client
 
 from bench.command import measuring_parser, run
+from bench.figures import Percentiles, Spread
 from bench.machine import machine
 from bench.output import say
 from bench.prompts import SPEC_BENCH, load_prompts
@@ -131,7 +133,9 @@ async def _measured(asked: argparse.Namespace) -> dict[str, Any]:
             keep("turn found", found)
             for prompts in (False, True):
                 gaps = await bench.gaps(asked.beside, prompts=prompts)
-                keep("gaps beside prompts" if prompts else "gaps", _p95(gaps))
+                times = Percentiles.of(gaps)
+                assert times is not None
+                keep("gaps beside prompts" if prompts else "gaps", times.p95 / 1e3)
     return {
         "machine": machine(),
         "asked": {name: str(value) for name, value in vars(asked).items()},
@@ -150,13 +154,10 @@ async def _measured(asked: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _p95(values: Sequence[float]) -> float:
-    return statistics.quantiles(values, n=20)[-1]
-
-
 def _ratios(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
-    ratios = [one / other for one, other in zip(over, under, strict=True)]
-    return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+    ratios = Spread.of([one / other for one, other in zip(over, under, strict=True)])
+    assert ratios is not None
+    return asdict(ratios)
 
 
 def _show(report: dict[str, Any]) -> str:
@@ -164,8 +165,7 @@ def _show(report: dict[str, Any]) -> str:
     for name, values in report["figures"].items():
         lines.append(f"  {name:<60}{statistics.median(values):10.3f}")
     for name, ratio in report["ratios"].items():
-        spread = f"({ratio['min']:.2f} to {ratio['max']:.2f})"
-        lines.append(f"  {name:<60}{ratio['median']:10.2f}  {spread}")
+        lines.append(f"  {name:<60}{Spread(**ratio)!s:>22}")
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.core.pacing import Policy, make_policy
 from orchestrator.core.rounds import new_session
-from orchestrator.core.state import SessionConfig, State
+from orchestrator.core.state import SessionConfig, State, largest_block
 from orchestrator.experiences import Experiences
 from orchestrator.offer import Offer
 from orchestrator.options import Options
@@ -60,8 +60,7 @@ class Beginnings:
 
     def block_tokens(self, spec: SessionSpec) -> int:
         """Most draft tokens in one block of a session."""
-        nodes = self._options.limits.max_tree_nodes if spec.num_candidates > 1 else 0
-        return max(self._window(spec), nodes)
+        return largest_block(self._window(spec), spec.num_candidates, self._options.limits)
 
     def _window(self, spec: SessionSpec) -> int:
         depth = self._options.num_speculative_tokens

@@ -166,19 +166,19 @@ async def _answer(
     pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
     services = [pb.DESCRIPTOR.services_by_name["InferenceService"].full_name]
     if settings.vllm_engine:
-        services.append(
-            facade.serve(
-                server.grpc,
-                inference,
-                pool,
-                pool.target,
-                version("paceline"),
-                most_sessions=settings.max_sessions,
-                ready=lambda: health.ready,
-                shared=settings.tokens_file is not None,
-                read_patience=settings.read_patience,
-            )
+        from orchestrator.facade.servicer import VllmEngineServicer
+
+        gateways = VllmEngineServicer(
+            inference,
+            pool,
+            pool.target,
+            version("paceline"),
+            most_sessions=settings.max_sessions,
+            ready=lambda: health.ready,
+            shared=settings.tokens_file is not None,
+            read_patience=settings.read_patience,
         )
+        services.append(gateways.add_to(server.grpc))
     address = await server.start(*services)
     log.info("orchestrator %s serves on %s", settings.orchestrator_id, address)
     if settings.ready_file is not None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from orchestrator.core.drafts import Piece, Tail, chain_tokens, ends_in_tree
 from orchestrator.core.events import Commit
 from orchestrator.core.pacing import Policy
+from services.common.reserves import reserve_of
 from services.common.types import (
     EMPTY_HASH,
     RESPONSE_FORMAT,
@@ -59,8 +60,9 @@ class Limits:
     max_tree_nodes: int = 256
 
 
-SPARE_TOKENS = 128
-"""What a verifier should have free beyond a session's text and a block, to go on for a while."""
+def largest_block(window: int, num_candidates: int, limits: Limits) -> int:
+    """Most draft tokens (nodes of a tree) in one block."""
+    return max(window, limits.max_tree_nodes if num_candidates > 1 else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,7 @@ class SessionConfig:
     @property
     def largest_block(self) -> int:
         """Most draft tokens (nodes of a tree) in one block."""
-        nodes = self.limits.max_tree_nodes if self.num_candidates > 1 else 0
-        return max(self.window, nodes)
+        return largest_block(self.window, self.num_candidates, self.limits)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -231,7 +232,7 @@ class State:
         """Tokens of K/V that a verifier reserves for the session at first."""
         config = self.config
         text = len(config.prompt) + len(self.committed)
-        return min(config.most_tokens, text + config.largest_block + SPARE_TOKENS)
+        return reserve_of(text, config.largest_block, config.most_tokens)
 
     @property
     def speculated(self) -> tuple[int, ...]:

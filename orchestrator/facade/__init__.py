@@ -13,17 +13,7 @@ The stubs are those of the package smg-grpc-proto, the extra `gateway`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from orchestrator.streaming import READ_PATIENCE
 from services.common.errors import StartError
-
-if TYPE_CHECKING:
-    import grpc
-
-    from orchestrator.inference import Inference
-    from orchestrator.workers.pool import Target, WorkerPool
 
 
 def require() -> None:
@@ -34,36 +24,3 @@ def require() -> None:
         raise StartError(
             f"vllm_engine: needs the extra gateway, pip install 'paceline[gateway]' ({error})"
         ) from error
-
-
-def serve(
-    server: grpc.aio.Server,
-    inference: Inference,
-    pool: WorkerPool,
-    target: Target,
-    version: str,
-    *,
-    most_sessions: int,
-    ready: Callable[[], bool],
-    shared: bool = False,
-    read_patience: float = READ_PATIENCE,
-) -> str:
-    """Add the service to a server; its full name. See `VllmEngineServicer`."""
-    from smg_grpc_proto.generated import vllm_engine_pb2 as engine
-    from smg_grpc_proto.generated import vllm_engine_pb2_grpc as engine_grpc
-
-    from orchestrator.facade.servicer import VllmEngineServicer
-
-    servicer = VllmEngineServicer(
-        inference,
-        pool,
-        target,
-        version,
-        most_sessions=most_sessions,
-        ready=ready,
-        shared=shared,
-        read_patience=read_patience,
-    )
-    engine_grpc.add_VllmEngineServicer_to_server(servicer, server)
-    name: str = engine.DESCRIPTOR.services_by_name["VllmEngine"].full_name
-    return name

@@ -73,6 +73,12 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
         self._began = time.time()
         self._archive: asyncio.Future[bytes] | None = None
 
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve on this server, too; the service's full name."""
+        engine_grpc.add_VllmEngineServicer_to_server(self, server)
+        name: str = engine.DESCRIPTOR.services_by_name["VllmEngine"].full_name
+        return name
+
     async def Generate(self, request: engine.GenerateRequest, context: Any) -> None:  # noqa: N802
         """Generate, and stream the tokens or tell them at the end."""
         async with border(context):

@@ -15,12 +15,10 @@ from services.common.engine import Forwards
 from services.common.engine.lending import Lending
 from services.common.engine.prefix_cache import PrefixCache
 from services.common.errors import Overloaded
+from services.common.reserves import SPARE_TOKENS, reserve_of
 from services.verifier.session import VerifySession
 
 _log = logging.getLogger(__name__)
-
-SPARE_TOKENS = 128
-"""Tokens a session reserves beyond its text and a block, at least; a quarter of a long text."""
 
 
 class Caches:
@@ -154,5 +152,4 @@ class Caches:
 
 def _reserve(session: VerifySession) -> int:
     """Tokens to reserve for a session now."""
-    spare = max(SPARE_TOKENS, len(session.text) // 4)
-    return min(session.most_tokens, session.next_tokens + spare)
+    return reserve_of(len(session.text), session.next_block, session.most_tokens)

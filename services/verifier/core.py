@@ -241,6 +241,8 @@ class VerifierCore:
 
     def _take_prompts(self, used: int) -> list[Part]:
         waiting = [own for own in self._sessions.values() if own.feeds]
+        if not waiting:
+            return []
         left = [session.prefill_left for session in waiting]
         shares = share_prefill(left, self._prompt_room(used))
         return [
@@ -253,7 +255,7 @@ class VerifierCore:
         """Prompt tokens for a step that verifies `used` rows."""
         now = self._options.clock()
         decoding = used > 0 or any(own.habit.expected(now) for own in self._sessions.values())
-        return self._pace.room(used, decoding=decoding)
+        return self._pace.room(used, self._gathering.line if decoding else None)
 
     def _forward(self, parts: Sequence[Part]) -> list[Tensor | None]:
         """All parts in one pass or, if that fails, each alone; None for a failed one."""
@@ -343,7 +345,8 @@ class VerifierCore:
         self._gathering.stepped(rows, ended - started, ended)
         self._steps += 1
         self._recent_ms.append(took)
-        self._pace.observe(rows, took, prompts=any(part.task is None for part in parts))
+        if any(part.task is None for part in parts):
+            self._pace.observe(rows, took)
         if self._options.on_step is not None:
             entries = tuple(step_entry(part, started) for part in parts)
             self._options.on_step(StepRecord(started_ns, time.time_ns(), entries))

@@ -86,15 +86,16 @@ class Gathering:
 
     def __init__(self, most_ms: float) -> None:
         self._most = 1e-3 * most_ms
-        self._line = Line()
+        self.line = Line()
+        """Seconds of a step over its rows, as measured."""
         self._ended = 0.0
         self._since: float | None = None
 
     def stepped(self, rows: int, seconds: float, ended: float) -> None:
         """A step is over."""
         self._since, self._ended = None, ended
-        if rows and (seconds or self._line.weight):
-            self._line = self._line.add(rows, seconds)
+        if rows and (seconds or self.line.weight):
+            self.line = self.line.add(rows, seconds)
 
     def idle(self) -> float:
         """Nothing is to be waited for, or with."""
@@ -106,11 +107,11 @@ class Gathering:
 
         `away`: the other sessions. To be asked again whenever something came.
         """
-        if not self._most or not self._line.weight:
+        if not self._most or not self.line.weight:
             return 0.0
         if self._since is None:
             self._since = now
-        most = min(self._most, MOST_SHARE * self._line.at(rows))
+        most = min(self._most, MOST_SHARE * self.line.at(rows))
         end = self._since + most
         dues = [(habit.due(now, end, most), habit) for habit in away]
         coming = [(min(due, end), habit) for due, habit in dues if due is not None]
@@ -121,10 +122,10 @@ class Gathering:
     ) -> float:
         """The moment to start at, for which the most is saved beyond what those waiting lose."""
         best, start, more = 0.0, now, 0
-        alone = self._line.at(rows)
+        alone = self.line.at(rows)
         for count, (due, habit) in enumerate(sorted(coming, key=lambda one: one[0]), 1):
             more += habit.rows
-            saved = alone + self._line.at(more) - self._line.at(rows + more)
+            saved = alone + self.line.at(more) - self.line.at(rows + more)
             gain = count * saved - waiting * (due - now)
             if due - self._ended < saved and gain > best:
                 best, start = gain, max(due, now)

@@ -43,29 +43,26 @@ class PrefillPace:
         self._most = most
         self._slowdown = slowdown
         self._token_ms = target_ms / _FIRST_TOKENS
-        self._line = Line()
 
-    def room(self, used: int, *, decoding: bool = False) -> int:
+    def room(self, used: int, beside: Line | None = None) -> int:
         """Prompt tokens for a step that verifies `used` rows; never none.
 
-        `decoding`: others wait for this step, or will wait for its end.
+        `beside`: the time of a step over its rows, where others wait for this step, or will
+        wait for its end.
         """
-        affordable = min(self._most, int(self._target_ms / self._token_ms))
-        if not decoding:
-            return max(_FEWEST_TOKENS, affordable - used)
-        return max(_FEWEST_BESIDE, min(affordable - used, self._beside(used)))
+        affordable = min(self._most, int(self._target_ms / self._token_ms)) - used
+        if beside is None:
+            return max(_FEWEST_TOKENS, affordable)
+        return max(_FEWEST_BESIDE, min(affordable, self._slowing(used, beside)))
 
-    def observe(self, tokens: int, step_ms: float, *, prompts: bool = True) -> None:
-        """Learn from a step of `tokens` rows in all; `prompts`: whether some were a prompt's."""
-        if tokens and (step_ms or self._line.weight):
-            self._line = self._line.add(tokens, step_ms)
-        if prompts:
-            measured = max(step_ms, 1e-3) / tokens
-            self._token_ms = _MEMORY * self._token_ms + (1 - _MEMORY) * measured
+    def observe(self, tokens: int, step_ms: float) -> None:
+        """Learn from a step of `tokens` rows in all, some of which were a prompt's."""
+        measured = max(step_ms, 1e-3) / tokens
+        self._token_ms = _MEMORY * self._token_ms + (1 - _MEMORY) * measured
 
-    def _beside(self, used: int) -> int:
+    def _slowing(self, used: int, line: Line) -> int:
         """Rows that make a step of `used` rows longer by what is allowed."""
-        if not self._line.slope:
+        if not line.slope:
             return self._most
-        longer = (self._slowdown - 1) * self._line.at(max(1, used))
-        return int(min(self._most, longer / self._line.slope))
+        longer = (self._slowdown - 1) * line.at(max(1, used))
+        return int(min(self._most, longer / line.slope))

@@ -157,8 +157,13 @@ class VerifySession:
     @property
     def next_tokens(self) -> int:
         """Tokens of K/V that the text and its next block may take."""
+        return min(self.most_tokens, len(self.text) + self.next_block)
+
+    @property
+    def next_block(self) -> int:
+        """Rows that a block may have behind the text's last token."""
         ahead = len(self.offer.look_ahead) if self.offer is not None else 0
-        return min(self.most_tokens, len(self.text) + self.opening.window + ahead)
+        return self.opening.window + ahead
 
     def replaced_by(self, opening: OpenVerify) -> bool:
         """Whether an OpenVerify opens the session anew, or is an old or doubled one."""

@@ -16,7 +16,6 @@ import torch
 from paceline.client import Client
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
-from orchestrator import facade
 from orchestrator.authentication import TokensFile, anyone
 from orchestrator.door import Door
 from orchestrator.inference import Inference
@@ -87,12 +86,17 @@ def looking_ahead(arch: str = "llama", seed: int = 0) -> Engine:
 
 def plain(prompt: str, tokens: int, arch: str = "llama") -> list[int]:
     """What transformers' own greedy decoding says."""
-    ids = torch.tensor([tiny_tokenizer().encode(prompt)])
+    return plain_after(tiny_tokenizer().encode(prompt), tokens, arch)
+
+
+def plain_after(ids: list[int], tokens: int, arch: str = "llama") -> list[int]:
+    """The same of a text in token ids."""
+    text = torch.tensor([ids])
     with torch.no_grad():
         out = target(arch).generate(
-            ids, max_new_tokens=tokens, do_sample=False, eos_token_id=None, pad_token_id=0
+            text, max_new_tokens=tokens, do_sample=False, eos_token_id=None, pad_token_id=0
         )
-    return out[0, ids.shape[1] :].tolist()
+    return out[0, len(ids) :].tolist()
 
 
 @dataclass
@@ -294,8 +298,9 @@ async def orchestrator(
         )
         pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
         if vllm_engine:
-            facade.serve(
-                server.grpc,
+            from orchestrator.facade.servicer import VllmEngineServicer
+
+            gateways = VllmEngineServicer(
                 inference,
                 pool,
                 known,
@@ -305,6 +310,7 @@ async def orchestrator(
                 shared=isinstance(door.identify, TokensFile),
                 read_patience=read_patience,
             )
+            gateways.add_to(server.grpc)
         address = await server.start()
         client = await stack.enter_async_context(make_client(address))
         try:

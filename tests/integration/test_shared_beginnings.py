@@ -6,7 +6,6 @@ import asyncio
 import json
 
 import pytest
-import torch
 from paceline import InvalidArgument
 from paceline.client import Client
 
@@ -18,10 +17,11 @@ from tests.integration.cluster import (
     PATIENT,
     PROMPT,
     cluster,
+    plain,
+    plain_after,
     start_beside,
     start_drafter,
     start_verifier,
-    target,
 )
 from tests.models import tiny_tokenizer
 
@@ -33,19 +33,6 @@ def tokens(text: str) -> list[int]:
     return tiny_tokenizer().encode(text)
 
 
-def after(text: list[int], count: int) -> list[int]:
-    """What transformers' own greedy decoding says."""
-    with torch.no_grad():
-        out = target().generate(
-            torch.tensor([text]),
-            max_new_tokens=count,
-            do_sample=False,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-    return out[0, len(text) :].tolist()
-
-
 async def test_a_chats_next_turn_is_computed_from_where_the_last_one_ended():
     async with cluster([await start_verifier()], [await start_drafter(seed=3)], PATIENT) as running:
         first = await running.client.generate(tokens=tokens(LONG), **GREEDY)
@@ -54,7 +41,7 @@ async def test_a_chats_next_turn_is_computed_from_where_the_last_one_ended():
         second = await running.client.generate(tokens=turn, **GREEDY)
         # K/V of the last token of an answer is never computed.
         assert second.usage.cached_tokens >= len(tokens(LONG)) + 23
-        assert list(second.token_ids) == after(turn, 24)
+        assert list(second.token_ids) == plain_after(turn, 24)
 
 
 async def test_beside_a_drafter_that_borrows_a_text_taken_over_stays_the_same():
@@ -62,7 +49,7 @@ async def test_beside_a_drafter_that_borrows_a_text_taken_over_stays_the_same():
         text = tokens(LONG)
         for _ in range(4):
             run = await running.client.generate(tokens=text, method="skip", **GREEDY)
-            assert list(run.token_ids) == after(text, 24)
+            assert list(run.token_ids) == plain_after(text, 24)
             text = [*text, *run.token_ids, *tokens("and then")]
         assert run.usage.cached_tokens > len(tokens(LONG))
 
@@ -74,7 +61,7 @@ async def test_equal_beginnings_that_come_together_are_computed_once():
             *(running.client.generate(f"{LONG} {end}", **GREEDY) for end in ends)
         )
         for end, run in zip(ends, runs, strict=True):
-            assert list(run.token_ids) == after(tokens(f"{LONG} {end}"), 24)
+            assert list(run.token_ids) == plain(f"{LONG} {end}", 24)
         cached = sorted(run.usage.cached_tokens for run in runs)
         assert cached[0] == 0
         assert all(count >= len(tokens(LONG)) - 1 for count in cached[1:])
@@ -91,7 +78,7 @@ async def test_tenants_and_ephemeral_sessions_share_nothing(tmp_path):
         async def cached(tenant: str, **more: object) -> int:
             async with Client(running.address, token=known[tenant]) as client:
                 run = await client.generate(LONG, **GREEDY, **more)
-                assert list(run.token_ids) == after(tokens(LONG), 24)
+                assert list(run.token_ids) == plain(LONG, 24)
                 return run.usage.cached_tokens
 
         assert await cached("acme", ephemeral=True) == 0
@@ -126,7 +113,7 @@ async def test_sessions_that_outgrow_the_memory_take_turns_and_every_text_is_who
             *(running.client.generate(prompt, **greedy) for prompt in prompts)
         )
         for prompt, run in zip(prompts, runs, strict=True):
-            assert list(run.token_ids) == after(tokens(prompt), 180)
+            assert list(run.token_ids) == plain(prompt, 180)
         assert preempted
         assert verifier.host.progress().kv_tokens_used == 0
 
@@ -140,4 +127,4 @@ async def test_what_no_verifier_could_ever_hold_is_refused_with_the_figures():
             await running.client.generate(tokens=list(range(3, 299)), max_tokens=3)
         assert not running.inference.active_sessions
         run = await running.client.generate(PROMPT, **GREEDY)
-        assert list(run.token_ids) == after(tokens(PROMPT), 24)
+        assert list(run.token_ids) == plain(PROMPT, 24)

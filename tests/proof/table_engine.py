@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from services.common.engine import Segment
-from services.common.engine.kv import KVBudget
+from services.common.engine.kv import Budgeted, KVBudget
 from services.common.types import TokenizerBundle
 from tests.token_cache import TokenCache
 
 
-class TableEngine:
+class TableEngine(Budgeted):
     """`logits` [V, V, V]: after tokens a, b. The surface of `Engine` that workers use."""
 
     model_id, fingerprint, dtype = "table", "", "float32"
@@ -32,16 +32,6 @@ class TableEngine:
         self.budget = KVBudget(1 << 40)
         self.vocab_size, self.max_context_length = len(logits), context
         self.bundle = bundle
-
-    @property
-    def kv_tokens_used(self) -> int:
-        """Tokens reserved by open caches."""
-        return self.budget.used
-
-    @property
-    def kv_tokens_capacity(self) -> int:
-        """As good as endless."""
-        return self.budget.capacity
 
     def new_cache(self, reserve: int) -> TokenCache:
         """An empty cache."""

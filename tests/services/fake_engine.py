@@ -9,7 +9,7 @@ from hashlib import blake2b
 import torch
 
 from services.common.engine import Segment
-from services.common.engine.kv import KVBudget
+from services.common.engine.kv import Budgeted, KVBudget
 from tests.token_cache import TokenCache
 
 VOCAB = 12
@@ -48,7 +48,7 @@ class FakeCache(TokenCache):
         return super().park()
 
 
-class FakeEngine:
+class FakeEngine(Budgeted):
     """`poison`: a text whose row is NaN; `explode`: a last token that makes a forward raise."""
 
     def __init__(self, capacity=100_000, context=512, poison=None, explode=None):
@@ -58,14 +58,6 @@ class FakeEngine:
         self.poison, self.explode = poison, explode
         self.budget = KVBudget(capacity)
         self.forwards = []
-
-    @property
-    def kv_tokens_used(self):
-        return self.budget.used
-
-    @property
-    def kv_tokens_capacity(self):
-        return self.budget.capacity
 
     def new_cache(self, reserve):
         return FakeCache(self.budget, reserve)

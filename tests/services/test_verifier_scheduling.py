@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from services.common.line import Line
 from services.common.types import FailureReason, SessionFailed, Verdict, VerifyMode, VerifyOpened
 from services.verifier.scheduling import PrefillPace, share_prefill
 from tests.services.fake_engine import VOCAB, FakeEngine
@@ -45,6 +46,21 @@ def test_the_prefill_pace_follows_what_the_machine_does():
         pace.observe(64, step_ms=0.1)
     assert pace.room(0) == 512
     assert pace.room(512) == 16
+
+
+def test_beside_decoding_prompts_make_a_step_longer_by_no_more_than_allowed():
+    line = Line()
+    for rows in (1, 9, 33, 65) * 20:
+        line = line.add(rows, 0.030 + 0.002 * rows)
+    pace = PrefillPace(target_ms=10_000, most=512, slowdown=1.5)
+    for _ in range(40):
+        pace.observe(64, step_ms=158)
+    assert pace.room(10) == 502
+    # A step of ten rows takes 50 ms, half of which is 12 rows.
+    assert 11 <= pace.room(10, line) <= 13
+    assert pace.room(1, line) == 8  # never none, however little is allowed
+    assert pace.room(10, Line()) == 502  # nothing is known yet
+    assert pace.room(510, line) == 8
 
 
 def test_a_long_prompt_is_fed_in_chunks_within_the_step_budget():

@@ -12,7 +12,7 @@ from torch import Tensor
 from services.common.engine.bundle import make_bundle
 from services.common.engine.context import max_context
 from services.common.engine.fingerprint import model_fingerprint
-from services.common.engine.kv import KVBudget, KVCache
+from services.common.engine.kv import Budgeted, KVBudget, KVCache
 from services.common.engine.layout import Layout, Segment
 from services.common.engine.loading import Read, load_model
 from services.common.engine.prepare import prepare
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from services.common.types import TokenizerBundle
 
 
-class Engine:
+class Engine(Budgeted):
     """A loaded model that runs packed, ragged steps. Single-threaded: one caller at a time."""
 
     def __init__(
@@ -146,16 +146,6 @@ class Engine:
     def soft_ids(self) -> range:
         """Token ids that stand for soft tokens, right after the vocabulary."""
         return range(self.vocab_size, self.vocab_size + len(self._soft or ()))
-
-    @property
-    def kv_tokens_used(self) -> int:
-        """Tokens of K/V reserved by open caches."""
-        return self.budget.used
-
-    @property
-    def kv_tokens_capacity(self) -> int:
-        """Tokens of K/V the engine may hold."""
-        return self.budget.capacity
 
     def new_cache(self, reserve: int) -> KVCache:
         """An empty cache for at most `reserve` tokens; raises Overloaded without room."""

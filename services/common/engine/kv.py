@@ -58,6 +58,22 @@ class KVBudget:
         self.used -= tokens
 
 
+class Budgeted:
+    """An engine whose caches share a budget."""
+
+    budget: KVBudget
+
+    @property
+    def kv_tokens_used(self) -> int:
+        """Tokens of K/V reserved by open caches."""
+        return self.budget.used
+
+    @property
+    def kv_tokens_capacity(self) -> int:
+        """Tokens of K/V that all caches may reserve together."""
+        return self.budget.capacity
+
+
 class KVCache:
     """K/V of one session (or of one branch of it)."""
 

@@ -69,7 +69,7 @@ class PrefixCache:
     @property
     def parked_tokens(self) -> int:
         """Tokens that parked texts hold."""
-        return sum(known.cache.reserve for known in self._parked)
+        return self._engine.budget.spare
 
     def find(self, scope: str, text: Sequence[int]) -> Match | None:
         """The known text that has most in common with all of `text` but its last token."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from services.common.engine.kv import KVBudget, KVCache
+from services.common.engine.kv import Budgeted, KVBudget, KVCache
 from services.common.engine.layout import Layout, Segment
 from services.common.synthetic.cache import PlaceCache
 from services.common.synthetic.costs import Costs
@@ -23,7 +23,7 @@ MAX_CONTEXT = 1 << 17
 KV_TOKENS = 1 << 24
 
 
-class SyntheticEngine:
+class SyntheticEngine(Budgeted):
     """Sleeps for the time of a forward, then says the token of each row's place."""
 
     def __init__(
@@ -46,16 +46,6 @@ class SyntheticEngine:
         # No layers: nothing has to be written for a token to count as held.
         self.budget = KVBudget(kv_capacity_tokens or KV_TOKENS, layers=0)
         self._pacemaker = pacemaker or Pacemaker()
-
-    @property
-    def kv_tokens_used(self) -> int:
-        """Tokens reserved by open caches."""
-        return self.budget.used
-
-    @property
-    def kv_tokens_capacity(self) -> int:
-        """Tokens that all caches may reserve together."""
-        return self.budget.capacity
 
     def new_cache(self, reserve: int) -> PlaceCache:
         """An empty cache for at most `reserve` tokens; raises Overloaded without room."""

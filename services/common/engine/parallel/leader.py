@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from services.common.engine.engine import Engine
-from services.common.engine.kv import KVCache
+from services.common.engine.kv import Budgeted, KVCache
 from services.common.engine.layout import Segment
 from services.common.engine.parallel.mirror import Journal, new_mirrored
 from services.common.engine.parallel.ranks import Ranks
@@ -17,7 +17,7 @@ from services.common.engine.spec import ModelSpec
 from services.common.errors import PacelineError, StartError
 
 
-class Leader:
+class Leader(Budgeted):
     """An `Engine` that runs on all ranks; see `services.common.engine.Forwards`.
 
     A forward that fails for other reasons than its segments ends the process.
@@ -49,16 +49,6 @@ class Leader:
         if engine.head_ids is not None:
             raise StartError(f"target: {spec.model} is a distilled drafter, not a whole model")
         return cls(engine, ranks, min([engine.kv_tokens_capacity, *ranks.serve()]))
-
-    @property
-    def kv_tokens_used(self) -> int:
-        """Tokens of K/V reserved by open caches."""
-        return self.budget.used
-
-    @property
-    def kv_tokens_capacity(self) -> int:
-        """Tokens of K/V that every rank may hold."""
-        return self.budget.capacity
 
     def new_cache(self, reserve: int) -> KVCache:
         """An empty cache for at most `reserve` tokens; raises Overloaded without room."""
