@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.common.engine import Engine, ModelSpec
+from services.common.engine.pages import PAGE
 from services.common.errors import Overloaded
 from tests.engine.conftest import (
     CLOSE,
@@ -49,13 +47,14 @@ def test_kv_after_any_commits_and_rollbacks_equals_a_fresh_prefill(arch, steps):
     assert engine.kv_tokens_used == 0
 
 
-def test_growth_copies_seldom_and_stays_within_the_reservation(llama):
+def test_growth_copies_nothing_and_takes_a_page_at_a_time(llama):
     cache = llama.new_cache(200)
-    capacities = []
+    tables = []
     for token in random_text(200):
         feed(llama, cache, [token])
-        capacities.append(cache._memory.store.capacity)
-    assert sorted(set(capacities)) == [64, 128, 200]
+        tables.append(list(cache._memory.pages))
+    assert [len(table) for table in tables] == [1 + place // PAGE for place in range(200)]
+    assert all(table == tables[-1][: len(table)] for table in tables)
     assert cache.length == 200
     cache.free()
 
@@ -63,10 +62,10 @@ def test_growth_copies_seldom_and_stays_within_the_reservation(llama):
 def test_a_rollback_copies_nothing(llama):
     cache = llama.new_cache(32)
     feed(llama, cache, random_text(20))
-    before = cache._memory.store.keys.data_ptr()
+    before = list(cache._memory.pages)
     cache.rollback(3)
     feed(llama, cache, random_text(4))
-    assert cache._memory.store.keys.data_ptr() == before
+    assert cache._memory.pages == before
     cache.free()
 
 
@@ -132,10 +131,10 @@ def test_a_full_budget_refuses_and_free_gives_room_back(small):
 def test_free_gives_the_memory_back(small):
     cache = small.new_cache(50)
     feed(small, cache, random_text(20))
-    memory = weakref.ref(cache._memory.store.keys)
+    [extent] = small.budget.arena.extents
+    assert extent.free == extent.count - 1
     cache.free()
-    gc.collect()
-    assert memory() is None
+    assert extent.free == extent.count
     with pytest.raises(ValueError, match="freed"):
         feed(small, cache, [1])
 

@@ -108,12 +108,12 @@ def test_adopting_keeps_what_is_drafted_behind(llama):
 def test_a_loan_takes_no_memory_and_no_reservation(llama):
     lender = llama.new_cache(64)
     feed(llama, lender, random_text(8))
-    used, store = llama.kv_tokens_used, lender._memory.store
+    used, memory = llama.kv_tokens_used, lender._memory
     loan = Loan(lender)
     loan.adopt(8)
     masked(llama, loan, random_text(20))
     assert llama.kv_tokens_used == used
-    assert loan._memory.store is lender._memory.store is store
+    assert loan._memory is lender._memory is memory
     loan.free()
     loan.free()
     assert llama.kv_tokens_used == used

@@ -7,7 +7,8 @@ import copy
 import pytest
 import torch
 
-from services.common.engine import Engine, attention, layout
+from services.common.engine import Engine, layout
+from services.common.engine.layout import Layout
 from services.common.engine.packing import PackedLinear, worth_packing
 from services.common.errors import StartError
 from tests.engine.conftest import feed, model_of, random_text, stock_logits
@@ -21,8 +22,8 @@ def refused(arch="llama"):
 
 
 def test_the_figure_and_the_tolerance_are_in_the_refusal(monkeypatch):
-    real = attention._attend
-    monkeypatch.setattr(attention, "_attend", lambda *args: real(*args) * 1.05)
+    real = Layout.attend
+    monkeypatch.setattr(Layout, "attend", lambda *args: real(*args) * 1.05)
     message = refused()
     assert "llama: self-check failed" in message
     assert "(tolerance 1e-03)" in message
@@ -36,16 +37,17 @@ def test_a_mask_that_shows_siblings_is_found(monkeypatch):
 
 
 def test_a_window_that_is_ignored_is_found(monkeypatch):
-    real = layout.Piece.view
-    monkeypatch.setattr(layout.Piece, "view", lambda self, window, *rest: real(self, None, *rest))
+    real = Layout.attend
+    without = lambda self, *args: real(self, *args[:5], None, args[6])  # noqa: E731
+    monkeypatch.setattr(Layout, "attend", without)
     assert "self-check failed" in refused("mistral")
     Engine.from_model(model_of("llama"))
 
 
 def test_a_window_one_token_too_wide_is_found(monkeypatch):
-    real = layout.Piece.view
-    wider = lambda self, window, *rest: real(self, window and window + 1, *rest)  # noqa: E731
-    monkeypatch.setattr(layout.Piece, "view", wider)
+    real = Layout.attend
+    wider = lambda self, *args: real(self, *args[:5], args[5] and args[5] + 1, args[6])  # noqa: E731
+    monkeypatch.setattr(Layout, "attend", wider)
     assert "self-check failed" in refused("gemma3_text")
 
 

@@ -400,11 +400,13 @@ def choices_at(state: ModelSession, tail: Sequence[int], place: int) -> tuple[in
 
 
 def assert_same_kv(one: Any, other: Any, length: int) -> None:
-    for mine, theirs in zip(
-        *(cache._memory.store.layer_views(0, length) for cache in (one, other)), strict=True
-    ):
-        for own, fresh in zip(mine, theirs, strict=True):
-            assert torch.allclose(own, fresh, atol=1e-4)
+    memories = (one._memory, other._memory)
+    stored = [
+        [whole[:, :, torch.from_numpy(memory.places(0, length))] for whole in memory.extent.whole]
+        for memory in memories
+    ]
+    for own, fresh in zip(*stored, strict=True):
+        assert torch.allclose(own, fresh, atol=1e-4)
 
 
 # --- faults ---------------------------------------------------------------------

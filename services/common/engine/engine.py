@@ -179,7 +179,7 @@ class Engine(Budgeted):
     def compute(self, layout: Layout) -> list[Tensor]:
         """The second half: run the model, and make the new K/V valid."""
         logits = self._run(layout)
-        layout.commit()
+        layout.commit(self.num_layers)
         return list(logits.float().split_with_sizes(layout.logit_counts))
 
     def skipper(self) -> Skipper:

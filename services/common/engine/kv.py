@@ -1,8 +1,8 @@
 """Per-session K/V caches on one token budget.
 
-A cache reserves its room when it is made and never waits for more; its memory
-grows by doubling up to that reservation, so appending is amortised O(1).
-Rolling back is a length change: K/V beyond `length` is overwritten later.
+A cache reserves its room when it is made and never waits for more; its memory grows
+by pages up to that reservation (`services.common.engine.pages`). Rolling back is a
+length change: K/V beyond `length` is overwritten later.
 
 A forward may leave out the attention of some layers; these keep no K/V of its
 tokens. The cache knows from where on which layers lack K/V, and refuses a forward
@@ -22,11 +22,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from services.common.engine.kv_store import Memory, Store
+from services.common.engine.pages import Arena, Memory
 from services.common.errors import Overloaded
 from services.common.types import is_chain
 
-_FIRST_CAPACITY = 64
 _NONE: frozenset[int] = frozenset()
 
 
@@ -40,6 +39,7 @@ class KVBudget:
     def __init__(self, capacity: int, layers: int = 1) -> None:
         self.capacity = capacity
         self.layers = layers
+        self.arena = Arena(self)
         self.used = 0
         self.spare = 0
         self.reclaim: Callable[[int], object] | None = None
@@ -82,7 +82,7 @@ class KVCache:
         if reserve < 1:
             raise ValueError(f"reserve must be at least 1, not {reserve}")
         budget.take(reserve)
-        self._start(budget, reserve, Memory())
+        self._start(budget, reserve, Memory(budget.arena))
 
     def _start(self, budget: KVBudget, reserve: int, memory: Memory) -> None:
         self._budget = budget
@@ -114,8 +114,8 @@ class KVCache:
     @property
     def bytes_per_token(self) -> int:
         """Bytes that one token of K/V takes over all layers; 0 before the first forward."""
-        store = self._memory.store
-        return store.bytes_per_token if store else 0
+        extent = self._memory.extent
+        return extent.bytes_per_token if extent else 0
 
     def rollback(self, length: int) -> None:
         """Forget every token from `length` on. A tree is kept whole or cut to a chain."""
@@ -158,8 +158,8 @@ class KVCache:
 
     @torch.inference_mode()
     def _keep(self, base: int, kept: Sequence[int]) -> None:
-        if self._memory.store is not None and list(kept) != list(range(len(kept))):
-            self._memory.store.move(base, kept)
+        if list(kept) != list(range(len(kept))):
+            self._memory.move(base, kept)
         self._shorten(base + len(kept))
 
     def _check_path(self, base: int, path: Sequence[int]) -> None:
@@ -174,7 +174,7 @@ class KVCache:
         if reserve < self._length:
             raise ValueError(f"a branch of {self._length} tokens cannot reserve only {reserve}")
         branch = self._sibling(reserve)
-        branch._memory = self._memory.copy(branch._capacity(self._length), self._length)
+        branch._memory = self._memory.copy(self._length, reserve)
         branch._length, branch._tree = self._length, self._tree
         branch._lacking = list(self._lacking)
         return branch
@@ -195,7 +195,7 @@ class KVCache:
         if length > self._reserve:
             raise ValueError(f"{length} tokens exceed the reserved {self._reserve}")
         other.check_prefix(length)
-        self._memory = other._memory.copy(self._capacity(max(1, length)), length)
+        self._memory = other._memory.copy(length, self._reserve)
         self._length = length
 
     def check_prefix(self, length: int) -> None:
@@ -212,9 +212,8 @@ class KVCache:
         It takes from the budget, as spare tokens, what it has memory for.
         """
         parked = copy.copy(self)
-        store = self._memory.store
-        parked._memory, self._memory.store = Memory(store, self._length), None
-        parked._reserve = store.capacity if store is not None else max(1, self._length)
+        parked._memory = self._memory.hand_over()
+        parked._reserve = min(self._reserve, max(1, parked._memory.room or self._length))
         parked._parked = True
         self.free()
         parked._budget.spare += parked._reserve
@@ -242,7 +241,7 @@ class KVCache:
     def free(self) -> None:
         """Give memory and reservation back. Calling it again does nothing."""
         if not self.freed:
-            self._memory.store = None
+            self._memory.free()
             if self._parked:
                 self._budget.spare -= self._reserve
             else:
@@ -251,7 +250,8 @@ class KVCache:
 
     def _end(self) -> None:
         self.freed = True
-        self._memory, self._length, self._tree, self._lacking = Memory(), 0, None, []
+        self._memory = Memory(self._budget.arena)
+        self._length, self._tree, self._lacking = 0, None, []
 
     def tree_at(self, base: int) -> Sequence[int]:
         """Parents of the nodes appended at `base`, counted from there; a chain if no tree is open.
@@ -284,17 +284,10 @@ class KVCache:
         if self._length + count > self._reserve:
             raise ValueError(f"{self._length} + {count} tokens exceed the reserved {self._reserve}")
 
-    def append(self, count: int, skipped: frozenset[int] = _NONE) -> Append:
-        """Start writing `count` tokens after the valid ones, in all layers but `skipped`."""
-        return Append(self, count, skipped)
-
-    def room(self, end: int, key: Tensor, value: Tensor) -> Store:
-        """The store, grown to hold `end` tokens; made for this K and V at first."""
-        return self._memory.room(end, self._capacity(end), self._budget.layers, key, value)
-
-    def _capacity(self, tokens: int) -> int:
-        """Memory for `tokens`: the next power of two within the reservation."""
-        return min(self._reserve, max(_FIRST_CAPACITY, 1 << (tokens - 1).bit_length()))
+    def reach(self, end: int, key: Tensor, value: Tensor) -> Memory:
+        """The memory, with room for `end` tokens shaped as one layer's K and V."""
+        self._memory.reach(end, self._reserve, key, value)
+        return self._memory
 
     def commit(
         self,
@@ -311,41 +304,3 @@ class KVCache:
             self._lacking.append((self._length, skipped))
         self._tree = None if parents is None else (base, parents)
         self._length += count
-
-
-class Append:
-    """One step's writes to a cache. The views of all layers are made at once."""
-
-    def __init__(self, cache: KVCache, count: int, skipped: frozenset[int]) -> None:
-        self._cache, self._past, self._count = cache, cache.length, count
-        self._layers = cache._budget.layers
-        self._skipped = skipped
-        self._views: tuple[tuple[Tensor, ...], ...] | None = None
-        self._written = 0
-
-    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store one layer's new K and V [1, kv_heads, count, head_dim].
-
-        Returns views of everything up to there, [1, kv_heads, past + count, head_dim].
-        """
-        if layer in self._skipped:
-            raise RuntimeError(f"layer {layer} was to be skipped, and keeps K/V")
-        views = self._views if self._views is not None else self._open(key, value)
-        new_keys, new_values, keys, values = views
-        new_keys[layer].copy_(key)
-        new_values[layer].copy_(value)
-        self._written += 1
-        return keys[layer], values[layer]
-
-    def _open(self, key: Tensor, value: Tensor) -> tuple[tuple[Tensor, ...], ...]:
-        end = self._past + self._count
-        store = self._cache.room(end, key, value)
-        self._views = store.layer_views(self._past, self._count) + store.layer_views(0, end)
-        return self._views
-
-    def commit(self, base: int, parents: tuple[int, ...] | None) -> None:
-        """Make the tokens valid; RuntimeError unless every layer not skipped was written once."""
-        expected = self._layers - len(self._skipped)
-        if self._written != expected:
-            raise RuntimeError(f"{self._written} of {expected} layers kept K/V")
-        self._cache.commit(self._count, base, parents, self._skipped)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from services.common.engine.kv import KVCache
+from services.common.engine.pages import Memory
+from services.common.engine.paging import Paging
 from services.common.types import is_chain, node_depths
 
 
@@ -36,20 +38,19 @@ class Segment:
 
 
 class Piece:
-    """One segment's place in the packed row, and its masks."""
+    """One segment's place in the packed row, and what its rows see."""
 
     def __init__(self, segment: Segment, first_row: int, skipped: frozenset[int]) -> None:
         """Check the segment; raises ValueError when its cache cannot take it."""
         self.row = first_row
         self.count = len(segment.token_ids)
         _check_tokens(segment, self.count, skipped)
+        self.cache = segment.cache
         self.past = segment.cache.length
         self.base = self.past if segment.base is None else segment.base
-        self.append = segment.cache.append(self.count, skipped)
         self.parents = _tree_parents(segment, self.base)
         """Of all nodes from `base` on; None when they form a chain."""
         self.logits_from = segment.logits_from
-        self._views: dict[tuple[int | None, int], tuple[int, Tensor | None]] = {}
 
     @property
     def positions(self) -> list[int]:
@@ -57,39 +58,20 @@ class Piece:
         return self._places()[-self.count :]
 
     @property
-    def sees_all(self) -> bool:
-        """One token that follows everything in its cache."""
-        return self.count == 1 and self.parents is None
+    def chained(self) -> bool:
+        """Whether every place in the cache is a position in the text."""
+        return self.parents is None
 
-    @property
-    def starts_text(self) -> bool:
-        """A chain on an empty cache: plain causal attention."""
-        return self.past == 0 and self.parents is None
+    def first_seen(self, row: int, window: int) -> int:
+        """The first key that any of the rows from `row` on may see in a sliding window."""
+        start = self.past + row if self.parents is None else self.base
+        return max(0, start + 1 - window)
 
-    def view(self, window: int | None, groups: int, like: Tensor) -> tuple[int, Tensor | None]:
-        """What these rows see: (first key, additive mask or None for "all of them").
+    def reach(self, key: Tensor, value: Tensor) -> Memory:
+        """The cache's memory, with room for these rows."""
+        return self.cache.reach(self.past + self.count, key, value)
 
-        The mask is [1, 1, groups * n, keys], the rows repeated for each of the
-        `groups` query heads that share a K/V head.
-        """
-        key = (window, groups)
-        if key not in self._views:
-            self._views[key] = self._make_view(window, groups, like)
-        return self._views[key]
-
-    def _make_view(
-        self, window: int | None, groups: int, like: Tensor
-    ) -> tuple[int, Tensor | None]:
-        # A place in the cache is a position up to `base` only.
-        start = self.past if self.parents is None else self.base
-        first = max(0, start + 1 - window) if window is not None else 0
-        if self.sees_all:
-            return first, None
-        visible = self._visible(window)[:, first:]
-        mask = torch.zeros(visible.shape, dtype=like.dtype).masked_fill_(~visible, -torch.inf)
-        return first, mask.repeat(groups, 1)[None, None].to(like.device)
-
-    def _visible(self, window: int | None) -> Tensor:
+    def visible(self, window: int | None) -> Tensor:
         """Bool [n, past + n]: the past, ancestors and the token itself, within the window."""
         keys = torch.cat((torch.arange(self.base), torch.tensor(self._places())))[None, :]
         rows = keys[0, -self.count :, None]
@@ -149,12 +131,13 @@ class Layout:
         """
         if len({id(segment.cache) for segment in segments}) < len(segments):
             raise ValueError("two segments of one forward share a cache")
+        self.skipped = skipped
         starts = accumulate((len(segment.token_ids) for segment in segments), initial=0)
         self.pieces = [Piece(*pair, skipped) for pair in zip(segments, starts, strict=False)]
-        self.counts = [piece.count for piece in self.pieces]
-        self.single = all(piece.sees_all for piece in self.pieces)
         self.token_ids = [token for segment in segments for token in segment.token_ids]
         self.positions = [position for piece in self.pieces for position in piece.positions]
+        self._paging: Paging | None = None
+        self._written = 0
 
     @property
     def logit_rows(self) -> list[int]:
@@ -170,7 +153,32 @@ class Layout:
         """Wanted rows per segment."""
         return [piece.count - piece.logits_from for piece in self.pieces]
 
-    def commit(self) -> None:
-        """Make the new K/V valid in every cache, once the forward has succeeded."""
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float | None,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """Store a layer's K/V and attend to it; see `ragged_attention` for the shapes."""
+        if layer in self.skipped:
+            raise RuntimeError(f"layer {layer} was to be skipped, and keeps K/V")
+        if self._paging is None:
+            self._paging = Paging(self.pieces, key, value)
+        self._paging.write(layer, key, value)
+        self._written += 1
+        return self._paging.attend(layer, query, key.shape[1], scaling, window, softcap)
+
+    def commit(self, layers: int | None = None) -> None:
+        """Make the new K/V valid in every cache, once the forward has succeeded.
+
+        RuntimeError unless each of `layers` that was not skipped kept its K/V once.
+        """
+        if layers is not None and self._written != layers - len(self.skipped):
+            expected = layers - len(self.skipped)
+            raise RuntimeError(f"{self._written} of {expected} layers kept K/V")
         for piece in self.pieces:
-            piece.append.commit(piece.base, piece.parents)
+            piece.cache.commit(piece.count, piece.base, piece.parents, self.skipped)

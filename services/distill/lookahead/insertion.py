@@ -17,65 +17,76 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from services.common.engine.attending import additive, attend
+
 
 class _Pass:
     """A packed row of one piece, as the ragged attention asks for it."""
 
-    single = False
-
     def __init__(self, count: int) -> None:
-        self.counts = [count]
-        self.pieces = [self]
-        self.append = self
-        self._views: dict[tuple[int | None, int], tuple[int, Tensor | None]] = {}
+        self.count = count
+        self._masks: dict[int | None, Tensor] = {}
 
-    def view(self, window: int | None, groups: int, like: Tensor) -> tuple[int, Tensor | None]:
-        """What these rows see: (0, additive mask [1, 1, groups * n, keys])."""
-        key = (window, groups)
-        if key not in self._views:
-            visible = self._visible(window)
-            mask = torch.zeros(visible.shape, dtype=like.dtype).masked_fill_(~visible, -torch.inf)
-            self._views[key] = 0, mask.repeat(groups, 1)[None, None].to(like.device)
-        return self._views[key]
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float | None,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """Shapes as of `ragged_attention`."""
+        _, heads, count, width = query.shape
+        kv_heads, groups = key.shape[1], heads // key.shape[1]
+        keys, values = (whole[0] for whole in self._keep(layer, key, value))
+        if window not in self._masks:
+            self._masks[window] = additive(self._visible(window), query)
+        mask = self._masks[window].repeat(groups, 1)[None]
+        packed = query.reshape(kv_heads, groups * count, width)
+        attended = attend(packed, keys, values, mask, scaling, softcap)
+        return attended.view(1, heads, count, -1).transpose(1, 2)
+
+    def _keep(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values, [1, kv_heads, keys, d], with those of these rows."""
+        raise NotImplementedError
 
     def _visible(self, window: int | None) -> Tensor:
+        """What these rows see, bool [n, keys]."""
         raise NotImplementedError
 
 
 class _TextPass(_Pass):
     """The text itself; keeps its K and V, [1, kv_heads, T, d] of each layer."""
 
-    starts_text = True
-
     def __init__(self, length: int) -> None:
         super().__init__(length)
         self.memory: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def _keep(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         self.memory[layer] = key, value
         return key, value
 
     def _visible(self, window: int | None) -> Tensor:
-        rows = torch.arange(self.counts[0])
+        rows = torch.arange(self.count)
         return _within(rows[:, None] >= rows, rows, rows, window)
 
 
 class _InsertedPass(_Pass):
     """`steps` rows at each of `places`, behind a text that went before."""
 
-    starts_text = False
-
     def __init__(self, text: _TextPass, places: Tensor, steps: int) -> None:
         self.positions = (places[:, None] + torch.arange(steps)).flatten()
         super().__init__(len(self.positions))
         self._text, self._place = text, places.repeat_interleave(steps)
 
-    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def _keep(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         keys, values = self._text.memory[layer]
         return torch.cat((keys, key), dim=2), torch.cat((values, value), dim=2)
 
     def _visible(self, window: int | None) -> Tensor:
-        text = torch.arange(self._text.counts[0])
+        text = torch.arange(self._text.count)
         before = text < self._place[:, None]
         own = self._place == self._place[:, None]
         own &= self.positions <= self.positions[:, None]

@@ -61,7 +61,7 @@ class Skipper:
             self._sublayers.without(mask, by_layers=False),
         ):
             run(layout)
-        layout.commit()
+        layout.commit(self.layers)
         if len(moved) != self.layers or not max(moved) <= _TOLERANCE:
             figure = f"moves its input by {max(moved):.1e}" if moved else "was not run"
             raise StartError(

@@ -1,0 +1,60 @@
+"""The arithmetic of attention, for many sessions of like size at once.
+
+In the CPU's kernels for half precision a plain product of matrices is several times as
+fast as the fused attention, whose products are in float32; so scores are made, masked
+and weighed here. Elsewhere the fused kernels are the fast ones.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Attention of each of n parts: query [n, rows, d] over keys and values [n, L, d].
+
+    `mask`: additive, [n or 1, rows, L]; None: all is seen. Differentiable.
+    """
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if softcap is not None:
+        scores = torch.tanh(query @ keys.transpose(1, 2) * (scale / softcap)) * softcap
+        return _weighed(scores if mask is None else scores + mask, values)
+    if query.device.type == "cpu":
+        return _weighed(_scores(query, keys, mask, scale), values)
+    return fused(query, keys, values, mask, scale)
+
+
+def fused(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None
+) -> Tensor:
+    """The same by the fused kernel, without a soft cap."""
+    wide = None if mask is None else mask[None]
+    return F.scaled_dot_product_attention(
+        query[None], keys[None], values[None], attn_mask=wide, scale=scale
+    )[0]
+
+
+def _scores(query: Tensor, keys: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    if mask is None:
+        return torch.bmm(query, keys.transpose(1, 2)) * scale
+    wide = mask.expand(len(query), -1, -1)
+    return torch.baddbmm(wide, query, keys.transpose(1, 2), alpha=scale)
+
+
+def _weighed(scores: Tensor, values: Tensor) -> Tensor:
+    return torch.bmm(torch.softmax(scores, dim=-1), values)
+
+
+def additive(visible: Tensor, like: Tensor) -> Tensor:
+    """0 where something is seen and -inf where not, in the dtype and on the device of `like`."""
+    mask = torch.zeros(visible.shape, dtype=like.dtype).masked_fill_(~visible, -torch.inf)
+    return mask.to(like.device)
