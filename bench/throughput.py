@@ -79,7 +79,7 @@ class Bench:
     async def gaps(self, sessions: int, *, prompts: bool) -> list[float]:
         """Times per token of sessions that decode, with or without long prompts coming."""
         texts = self._prompts[:sessions]
-        tokens = 2 * self._asked.tokens
+        tokens = self._asked.tokens
         decoding = asyncio.gather(*(self._say(text, tokens) for text in texts))
         coming = asyncio.create_task(self._long_prompts()) if prompts else None
         runs = await decoding
@@ -175,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--dtype", default="bfloat16")
     made.add_argument("--sessions", type=int, default=16, help="of the crowd")
     made.add_argument("--beside", type=int, default=8, help="sessions beside long prompts")
-    made.add_argument("--tokens", type=int, default=64, help="of each session of the crowd")
+    made.add_argument("--tokens", type=int, default=128, help="of each session of the crowd")
     made.add_argument("--long", type=int, default=2000, help="tokens of a long prompt")
     made.add_argument("--repeats", type=int, default=3)
     return made

@@ -159,12 +159,13 @@ class VerifierCore:
         """Seconds to wait before the next step for sessions about to come back; 0 = none."""
         present = [own for own in self._sessions.values() if not own.preempted]
         waiting = [own for own in present if own.waits]
-        blocks = sum(own.queue[0].rows for own in waiting if own.queue)
+        queued = [own.queue[0].rows for own in waiting if own.queue]
+        blocks = sum(queued)
         full = blocks >= self._options.max_step_tokens
         if full or not waiting or len(waiting) == len(present):
             return self._gathering.idle()
         prompts = sum(own.prefill_left for own in waiting)
-        rows = blocks + min(prompts, self._prompt_room(blocks))
+        rows = blocks + min(prompts, self._prompt_room(blocks, len(queued)))
         away = [own.habit for own in present if not own.waits]
         return self._gathering.patience(len(waiting), rows, away, self._options.clock())
 
@@ -172,7 +173,7 @@ class VerifierCore:
         """One forward for every session with something to do; False = nothing to do."""
         self._prepare()
         blocks, discards = self._take_blocks()
-        parts = blocks + self._take_prompts(sum(part.rows for part in blocks))
+        parts = blocks + self._take_prompts(sum(part.rows for part in blocks), len(blocks))
         if not parts:
             return discards > 0
         started, started_ns = self._options.clock(), time.time_ns()
@@ -239,23 +240,26 @@ class VerifierCore:
             self._fail_session(session, error)
             return False
 
-    def _take_prompts(self, used: int) -> list[Part]:
+    def _take_prompts(self, used: int, served: int) -> list[Part]:
         waiting = [own for own in self._sessions.values() if own.feeds]
         if not waiting:
             return []
         left = [session.prefill_left for session in waiting]
-        shares = share_prefill(left, self._prompt_room(used))
+        shares = share_prefill(left, self._prompt_room(used, served))
         return [
             prompt_part(session, share)
             for session, share in zip(waiting, shares, strict=True)
             if share
         ]
 
-    def _prompt_room(self, used: int) -> int:
-        """Prompt tokens for a step that verifies `used` rows."""
-        now = self._options.clock()
-        decoding = used > 0 or any(own.habit.expected(now) for own in self._sessions.values())
-        return self._pace.room(used, self._gathering.line if decoding else None)
+    def _prompt_room(self, used: int, served: int) -> int:
+        """Prompt tokens for a step that verifies `used` rows of `served` sessions."""
+        now, every = self._options.clock(), self._sessions.values()
+        decoding = served + sum(own.habit.expected(now) for own in every)
+        if not decoding:
+            return self._pace.room(used)
+        crowd = sum(own.feeds for own in every) / decoding
+        return self._pace.room(used, self._gathering.line, crowd)
 
     def _forward(self, parts: Sequence[Part]) -> list[Tensor | None]:
         """All parts in one pass or, if that fails, each alone; None for a failed one."""
@@ -342,11 +346,12 @@ class VerifierCore:
             if part.session.opened:
                 part.session.habit.answered(ended)
         rows = sum(part.rows for part in parts)
-        self._gathering.stepped(rows, ended - started, ended)
+        prompts = sum(part.rows for part in parts if part.task is None)
+        if prompts:
+            self._pace.observe(rows, prompts, took, self._gathering.line)
+        self._gathering.stepped(rows, ended - started, ended, prompts)
         self._steps += 1
         self._recent_ms.append(took)
-        if any(part.task is None for part in parts):
-            self._pace.observe(rows, took)
         if self._options.on_step is not None:
             entries = tuple(step_entry(part, started) for part in parts)
             self._options.on_step(StepRecord(started_ns, time.time_ns(), entries))

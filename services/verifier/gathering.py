@@ -87,14 +87,16 @@ class Gathering:
     def __init__(self, most_ms: float) -> None:
         self._most = 1e-3 * most_ms
         self.line = Line()
-        """Seconds of a step over its rows, as measured."""
+        """Seconds of a step without prompts over its rows, as measured."""
         self._ended = 0.0
         self._since: float | None = None
 
-    def stepped(self, rows: int, seconds: float, ended: float) -> None:
-        """A step is over."""
+    def stepped(self, rows: int, seconds: float, ended: float, prompts: int = 0) -> None:
+        """A step is over; `prompts` of its rows were a prompt's."""
         self._since, self._ended = None, ended
-        if rows and (seconds or self.line.weight):
+        if not rows or (prompts and self.line.weight):
+            return
+        if seconds or self.line.weight:
             self.line = self.line.add(rows, seconds)
 
     def idle(self) -> float:

@@ -15,7 +15,8 @@ from services.common.steps import OnStep
 class VerifierOptions:
     """`max_step_tokens`: rows of one forward; `target_step_ms`: how long a prefill may make it.
 
-    `prefill_slowdown`: how many times as long it may make a step that others decode in.
+    `prefill_slowdown`: how many times as long it may make a step that others decode in;
+    more where fewer decode than wait for prompts.
     `gather_ms`: how long it waits at most for sessions that are about to come back.
     `prefix_cache_tokens`: what the K/V of texts that ended may hold; None: half of the budget.
     `lending`: where a drafter in this process finds the K/V of the sessions. `structures`

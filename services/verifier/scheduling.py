@@ -3,7 +3,8 @@
 Blocks come first, in turns; prompts share what is left of the token budget, so that a
 long one stalls nobody. The prefill share also shrinks to what the machine does in
 `target_ms`, since a worker in a long step looks stalled, and, while others decode, to
-what makes their steps at most `slowdown` times as long.
+what makes their steps at most `slowdown` times as long. Where more sessions wait for their
+prompts than decode, the delay may be as much longer: it is felt by fewer than it serves.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ _FIRST_TOKENS = 64
 _FEWEST_TOKENS = 16
 _FEWEST_BESIDE = 8
 _MEMORY = 0.7
+_ROW_MEMORY = 0.9
 
 
 def share_prefill(left: Sequence[int], room: int) -> list[int]:
@@ -43,26 +45,37 @@ class PrefillPace:
         self._most = most
         self._slowdown = slowdown
         self._token_ms = target_ms / _FIRST_TOKENS
+        self._row: float | None = None
+        """Seconds that a prompt's row makes a step longer; not known before the first."""
 
-    def room(self, used: int, beside: Line | None = None) -> int:
+    def room(self, used: int, beside: Line | None = None, crowd: float = 1.0) -> int:
         """Prompt tokens for a step that verifies `used` rows; never none.
 
-        `beside`: the time of a step over its rows, where others wait for this step, or will
-        wait for its end.
+        `beside`: seconds of a step without prompts over its rows, where others wait for this
+        step, or will wait for its end; `crowd`: how many wait for their prompts for each of
+        these.
         """
         affordable = min(self._most, int(self._target_ms / self._token_ms)) - used
         if beside is None:
             return max(_FEWEST_TOKENS, affordable)
-        return max(_FEWEST_BESIDE, min(affordable, self._slowing(used, beside)))
+        return max(_FEWEST_BESIDE, min(affordable, self._slowing(used, beside, crowd)))
 
-    def observe(self, tokens: int, step_ms: float) -> None:
-        """Learn from a step of `tokens` rows in all, some of which were a prompt's."""
+    def observe(self, tokens: int, prompts: int, step_ms: float, alone: Line) -> None:
+        """Learn from a step of `tokens` rows in all, `prompts` of them a prompt's.
+
+        `alone`: seconds of a step without prompts over its rows.
+        """
         measured = max(step_ms, 1e-3) / tokens
         self._token_ms = _MEMORY * self._token_ms + (1 - _MEMORY) * measured
+        if alone.weight:
+            longer = max(0.0, 1e-3 * step_ms - alone.at(tokens - prompts)) / prompts
+            known = longer if self._row is None else self._row
+            self._row = _ROW_MEMORY * known + (1 - _ROW_MEMORY) * longer
 
-    def _slowing(self, used: int, line: Line) -> int:
+    def _slowing(self, used: int, line: Line, crowd: float) -> int:
         """Rows that make a step of `used` rows longer by what is allowed."""
-        if not line.slope:
+        row = line.slope if self._row is None else self._row
+        if not row:
             return self._most
-        longer = (self._slowdown - 1) * line.at(max(1, used))
-        return int(min(self._most, longer / line.slope))
+        longer = max(1.0, crowd) * (self._slowdown - 1) * line.at(max(1, used))
+        return int(min(self._most, longer / row))

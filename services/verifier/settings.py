@@ -33,7 +33,8 @@ class VerifierSettings(WorkerSettings):
     prefill_slowdown: float = Field(
         1.75,
         gt=1,
-        description="how many times as long prompts may make a step that others decode in",
+        description="how many times as long prompts may make a step that others decode in; "
+        "more where fewer decode than wait for prompts",
     )
     gather_ms: float = Field(
         50.0,

@@ -36,14 +36,14 @@ def test_room_is_shared_in_equal_parts_and_short_prompts_leave_theirs_to_the_res
 def test_the_prefill_pace_follows_what_the_machine_does():
     pace = PrefillPace(target_ms=100, most=512)
     for _ in range(40):
-        pace.observe(64, step_ms=640)
+        pace.observe(64, 64, step_ms=640, alone=Line())
     assert pace.room(0) == 16  # never none, however slow
     for _ in range(40):
-        pace.observe(64, step_ms=64)
+        pace.observe(64, 64, step_ms=64, alone=Line())
     assert 98 <= pace.room(0) <= 102
     assert 78 <= pace.room(20) <= 82
     for _ in range(40):
-        pace.observe(64, step_ms=0.1)
+        pace.observe(64, 64, step_ms=0.1, alone=Line())
     assert pace.room(0) == 512
     assert pace.room(512) == 16
 
@@ -53,14 +53,18 @@ def test_beside_decoding_prompts_make_a_step_longer_by_no_more_than_allowed():
     for rows in (1, 9, 33, 65) * 20:
         line = line.add(rows, 0.030 + 0.002 * rows)
     pace = PrefillPace(target_ms=10_000, most=512, slowdown=1.5)
-    for _ in range(40):
-        pace.observe(64, step_ms=158)
-    assert pace.room(10) == 502
-    # A step of ten rows takes 50 ms, half of which is 12 rows.
+    # A step of ten rows takes 50 ms; what a prompt's row takes is not known yet.
     assert 11 <= pace.room(10, line) <= 13
-    assert pace.room(1, line) == 8  # never none, however little is allowed
-    assert pace.room(10, Line()) == 502  # nothing is known yet
-    assert pace.room(510, line) == 8
+    # It is half of what a row of another session takes: 25 ms are 25 rows.
+    for _ in range(40):
+        pace.observe(74, 64, step_ms=50 + 64, alone=line)
+    assert 23 <= pace.room(10, line) <= 27
+    assert pace.room(10) == 502
+    assert pace.room(510, line) == 8  # never none, however little is left
+    # Three times as many wait for their prompts as decode.
+    assert 70 <= pace.room(10, line, crowd=3.0) <= 80
+    assert pace.room(10, line, crowd=0.2) == pace.room(10, line)
+    assert PrefillPace(10_000, 512, 1.5).room(10, Line()) == 54  # nothing is known
 
 
 def test_a_long_prompt_is_fed_in_chunks_within_the_step_budget():

@@ -20,13 +20,16 @@ from services.common.engine.attending import additive, attend, fused
 from services.common.engine.pages import PAGE, Extent, Memory, pages_of
 
 SHORT = 16
-"""Rows of a session that are padded and attended to with those of others."""
+"""Rows of a session that are padded and attended to with those of others, at most."""
+_FEW = 4
 _LONG = 64
 """Rows that a long run is cut to, at least."""
 _SCORES_BYTES = 1 << 20
 """Of a cut run: what fits the processor's caches."""
 _FUSED_ROWS, _FUSED_KEYS = 8, 640
 """For one session of up to so many rows and keys the fused kernel is the fast one."""
+_GROUP_BYTES = 1 << 20
+"""What is read in the time that a group takes however little it reads."""
 
 
 class Rows(Protocol):
@@ -264,11 +267,11 @@ class Paging:
             for run in _runs(piece, memory, window, heads * query.element_size(), query.device)
         ]
         runs.sort(key=_likeness)
-        groups = []
-        for _, members in groupby(runs, _likeness):
-            alike = list(members)
-            each = [alike] if alike[0].rows <= SHORT else [[run] for run in alike]
-            groups += [Group(one, window, (heads, kv_heads, total), query) for one in each]
+        groups = [
+            Group(alike, window, (heads, kv_heads, total), query)
+            for _, members in groupby(runs, _likeness)
+            for alike in _partition(list(members))
+        ]
         if len(groups) == 1 and groups[0].rows.tolist() == list(range(total)):
             return groups, None
         back, before = np.empty(total, np.int64), 0
@@ -278,9 +281,33 @@ class Paging:
         return groups, torch.from_numpy(back).to(query.device)
 
 
-def _likeness(run: _Run) -> tuple[int, int, int]:
-    """Runs that differ in none of these are padded to the longest of them."""
-    return id(run.extent), (run.rows - 1).bit_length(), (len(run.pages) - 1).bit_length()
+def _likeness(run: _Run) -> tuple[int, int]:
+    """Runs that differ in this are not attended to together: their extent, about how many rows."""
+    rows = run.rows
+    return id(run.extent), 0 if rows == 1 else 1 if rows <= _FEW else 2 if rows <= SHORT else 3
+
+
+def _partition(runs: list[_Run]) -> list[list[_Run]]:
+    """Groups of runs alike that take the least time, by the pages they read, padding included."""
+    extent = runs[0].extent
+    if runs[0].rows > SHORT:
+        return [[run] for run in runs]
+    runs.sort(key=lambda run: len(run.pages))
+    alone = _GROUP_BYTES / (PAGE * extent.bytes_per_token / len(extent.keys))
+    ends = [i for i in range(1, len(runs)) if len(runs[i].pages) > len(runs[i - 1].pages)]
+    # The least time for all runs up to each end, and where its last group starts.
+    best: dict[int, tuple[float, int]] = {0: (0.0, 0)}
+    for end in [*ends, len(runs)]:
+        longest = len(runs[end - 1].pages)
+        best[end] = min(
+            (known + alone + (end - start) * longest, start) for start, (known, _) in best.items()
+        )
+    groups, end = [], len(runs)
+    while end:
+        start = best[end][1]
+        groups.append(runs[start:end])
+        end = start
+    return groups
 
 
 def _runs(
