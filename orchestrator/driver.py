@@ -238,6 +238,8 @@ class SessionDriver:
             model_fingerprint=self._verifier_fingerprint,
             avoid=(self._failed_on[role],) if role in self._failed_on else (),
             beside=verifier.worker if drafts and verifier else "",
+            text=() if drafts else (*config.prompt, *self.state.committed),
+            cache_scope="" if drafts else config.cache_scope,
         )
         placed = self._workers.place(wanted)
         if placed is None:

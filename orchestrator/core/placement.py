@@ -1,13 +1,15 @@
 """Which worker takes a session. Pure.
 
 A verifier is chosen by free KV and queue, a drafter by load among those whose
-tokenizer fits; a session stays where it is until its worker goes or drains.
+tokenizer fits; a session stays where it is until its worker goes or drains. A verifier
+that computed the text's beginning is better than an idle one, but not than one with
+much less to do: beside others a session is cheap, a prompt never is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from services.common.types import Progress, Role, WorkerDescription
 
@@ -34,7 +36,8 @@ class Wanted:
     `tokens` is the KV it will reserve, `most_tokens` what it may come to need. Empty
     fingerprints mean any; a drafter must run all of the `methods`.
     A worker that lacks one of the `capabilities` is better than none. `beside`: the
-    session's verifier; a drafter in the same process may draft from its K/V.
+    session's verifier; a drafter in the same process may draft from its K/V. `text`: what
+    a verifier is to compute, and the `cache_scope` of whom it may have computed it for.
     """
 
     role: Role
@@ -46,16 +49,37 @@ class Wanted:
     avoid: Collection[str] = ()
     most_tokens: int = 0
     beside: str = ""
+    text: Sequence[int] = field(default=(), repr=False)
+    cache_scope: str = ""
 
 
-def choose(candidates: Collection[Candidate], wanted: Wanted) -> str | None:
-    """The worker id that suits best, or None. Avoided workers come last of all."""
+SLACK_SESSIONS = 2
+
+
+def choose(candidates: Collection[Candidate], wanted: Wanted, knows: str = "") -> str | None:
+    """The worker id that suits best, or None. Avoided workers come last of all.
+
+    `knows`: the worker that computed the text's beginning. It is taken while it has no more
+    than half again as many sessions as the least of those that fit, and `SLACK_SESSIONS`.
+    """
     fitting = [c for c in candidates if _fits(c, wanted)]
     if not fitting:
         return None
     homes = {c.address for c in candidates if c.description.worker_id == wanted.beside}
-    best = min(fitting, key=lambda c: _cost(c, wanted, homes))
+    least = min(_load(c) for c in fitting)
+    if any(_load(c) > 1.5 * least + SLACK_SESSIONS for c in fitting if _is(c, knows)):
+        knows = ""
+    best = min(fitting, key=lambda c: _cost(c, wanted, homes, knows))
     return best.description.worker_id
+
+
+def _is(candidate: Candidate, worker: str) -> bool:
+    return candidate.description.worker_id == worker
+
+
+def _load(candidate: Candidate) -> int:
+    """Sessions there, as far as anyone knows."""
+    return max(candidate.assigned, candidate.progress.sessions)
 
 
 def _fits(candidate: Candidate, wanted: Wanted) -> bool:
@@ -84,14 +108,15 @@ def _full(candidate: Candidate, wanted: Wanted) -> bool:
 
 
 def _cost(
-    candidate: Candidate, wanted: Wanted, homes: Collection[str]
-) -> tuple[bool, bool, bool, int, int, str]:
+    candidate: Candidate, wanted: Wanted, homes: Collection[str], knows: str
+) -> tuple[bool, bool, bool, bool, int, int, str]:
     progress = candidate.progress
     return (
         candidate.description.worker_id in wanted.avoid,
         not set(wanted.capabilities) <= set(candidate.description.capabilities),
         candidate.address not in homes,
-        max(candidate.assigned, progress.sessions),
+        not _is(candidate, knows),
+        _load(candidate),
         progress.queued_tokens,
         candidate.description.worker_id,
     )

@@ -12,6 +12,7 @@ from typing import Protocol
 from orchestrator.core.placement import Candidate, Wanted, choose, pairs
 from orchestrator.text.tokenizer import Tokenizer
 from orchestrator.workers.link import Command, LinkLimits, WorkerEvent, WorkerLink
+from orchestrator.workers.texts import Texts
 from services.common.errors import StartError
 from services.common.serving import Dialing
 from services.common.types import (
@@ -70,6 +71,7 @@ class WorkerPool:
         self._dialing = dialing
         self._links: dict[tuple[Role, str], WorkerLink] = {}
         self._by_worker: dict[str, WorkerLink] = {}
+        self._texts = Texts()
         self._sessions: Sessions | None = None
         self._target_known = asyncio.Event()
         self._checker: asyncio.Task[None] | None = None
@@ -138,7 +140,10 @@ class WorkerPool:
     # --- placing and sending ----------------------------------------------------------
 
     def place(self, wanted: Wanted) -> WorkerDescription | None:
-        """The worker that suits best, or None. Drafters must share the target's tokenizer."""
+        """The worker that suits best, or None. Drafters must share the target's tokenizer.
+
+        It is taken to compute the text that is wanted of it.
+        """
         if self.target is not None:
             fingerprint = self.target.worker.tokenizer_fingerprint
             wanted = replace(wanted, tokenizer_fingerprint=fingerprint)
@@ -149,8 +154,11 @@ class WorkerPool:
             for link in self._by_worker.values()
             if link.up and link.description is not None
         ]
-        chosen = choose(candidates, wanted)
-        return self._by_worker[chosen].description if chosen else None
+        chosen = choose(candidates, wanted, self._texts.find(wanted.cache_scope, wanted.text))
+        if chosen is None:
+            return None
+        self._texts.note(wanted.cache_scope, wanted.text, chosen)
+        return self._by_worker[chosen].description
 
     def send(self, worker: str, session: str, command: Command) -> None:
         """Send a command for a session; the worker counts it as one of its sessions.

@@ -85,3 +85,21 @@ def test_a_drafter_in_the_verifiers_process_comes_before_a_less_loaded_one():
     assert choose(everyone, replace(DRAFTER, beside="v")) == "near"
     assert choose(everyone, replace(DRAFTER, beside="gone")) == "far"
     assert choose(everyone, replace(DRAFTER, beside="v", avoid=("near",))) == "far"
+
+
+def test_a_verifier_that_knows_the_texts_beginning_comes_before_an_idle_one():
+    known = [worker("a"), worker("b", assigned=2)]
+    assert choose(known, VERIFIER) == "a"
+    assert choose(known, VERIFIER, knows="b") == "b"
+    assert choose(known, VERIFIER, knows="gone") == "a"
+
+
+def test_but_not_before_one_with_much_less_to_do_nor_if_it_failed_or_has_no_room():
+    assert choose([worker("a"), worker("b", assigned=3)], VERIFIER, knows="b") == "a"
+    busy = [worker("a", assigned=10), worker("b", assigned=17), worker("c", assigned=18)]
+    assert choose(busy, VERIFIER, knows="b") == "b"
+    assert choose(busy, VERIFIER, knows="c") == "a"
+    failed = replace(VERIFIER, avoid=("b",))
+    assert choose([worker("a"), worker("b")], failed, knows="b") == "a"
+    full = worker("b", kv_tokens_used=950)
+    assert choose([worker("a"), full], VERIFIER, knows="b") == "a"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from services.common.engine import Engine, ModelSpec, Segment, paging
 from services.common.engine import pages as pages_module
+from services.common.engine.attending import additive, attend, fused
 from services.common.engine.kv import KVBudget, KVCache
 from services.common.engine.pages import PAGE, Arena, Memory
 from tests.engine.conftest import (
@@ -164,6 +165,27 @@ def test_a_session_moves_on_where_its_extent_is_full_and_empty_extents_go(fresh,
     assert left.free == left.count
 
 
+def test_where_memory_is_short_an_extent_is_no_larger_than_it_must_be(fresh, monkeypatch):
+    sizes, make = [], pages_module.Extent
+
+    def scarce(layers, count, key, value):
+        sizes.append(count)
+        if count > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return make(layers, count, key, value)
+
+    monkeypatch.setattr(pages_module, "Extent", scarce)
+    fresh.budget.arena.extents.clear()
+    cache, text = fresh.new_cache(3 * PAGE), random_text(2 * PAGE + 1)
+    close_to_stock(feed(fresh, cache, text), "llama", text)
+    assert sizes == [4096 // PAGE, 3]
+    other = fresh.new_cache(5 * PAGE)
+    with pytest.raises(torch.OutOfMemoryError):
+        feed(fresh, other, random_text(4 * PAGE))
+    assert (other.length, other._memory.pages) == (0, [])
+    close_to_stock(feed(fresh, cache, [5]), "llama", [*text, 5])
+
+
 def memory_of(pages=8):
     budget = KVBudget(pages * PAGE)
     return budget, torch.zeros(1, 2, 1, 4)
@@ -211,3 +233,24 @@ def test_a_lone_sessions_pages_lie_in_a_row_beside_one_that_grows():
         other.reach(tokens, 6 * PAGE, like, like)
     for memory in (one, other):
         assert memory.pages == list(range(memory.pages[0], memory.pages[0] + 5))
+
+
+@pytest.mark.parametrize("softcap", [None, 5.0])
+@pytest.mark.parametrize("masked", [False, True])
+def test_products_of_matrices_and_the_fused_kernel_say_the_same(masked, softcap):
+    """On the CPU the one is used, elsewhere the other; a soft cap has no fused kernel."""
+    generator = torch.Generator().manual_seed(3)
+    query, keys, values = (
+        torch.randn(6, rows, 16, generator=generator) for rows in (9, PAGE, PAGE)
+    )
+    visible = torch.rand(6, 9, PAGE, generator=generator) < 0.5
+    visible[:, :, 0] = True
+    mask = additive(visible, query) if masked else None
+    ours = attend(query, keys, values, mask, 0.3, softcap)
+    scores = query @ keys.transpose(1, 2) * 0.3
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    else:
+        torch.testing.assert_close(ours, fused(query, keys, values, mask, 0.3), **CLOSE)
+    weights = torch.softmax(scores if mask is None else scores + mask, -1)
+    torch.testing.assert_close(ours, weights @ values, **CLOSE)

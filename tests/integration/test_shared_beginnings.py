@@ -67,6 +67,21 @@ async def test_equal_beginnings_that_come_together_are_computed_once():
         assert all(count >= len(tokens(LONG)) - 1 for count in cached[1:])
 
 
+async def test_every_chat_goes_on_where_its_beginning_was_computed():
+    verifiers = [await start_verifier() for _ in range(3)]
+    async with cluster(verifiers, [], PATIENT) as running:
+        chats = [tokens(f"{name} {LONG}") for name in ("one", "two", "three", "four")]
+        for turn in range(3):
+            runs = await asyncio.gather(
+                *(running.client.generate(tokens=chat, **GREEDY) for chat in chats)
+            )
+            for place, (chat, run) in enumerate(zip(chats, runs, strict=True)):
+                assert list(run.token_ids) == plain_after(chat, 24)
+                if turn:
+                    assert run.usage.cached_tokens > len(chat) // 2
+                chats[place] = [*chat, *run.token_ids, *tokens("and then")]
+
+
 async def test_tenants_and_ephemeral_sessions_share_nothing(tmp_path):
     known = {name: f"token-of-{name}-0123456789" for name in ("acme", "beta")}
     path = tmp_path / "tokens.json"

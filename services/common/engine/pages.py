@@ -104,7 +104,10 @@ class Arena:
         self.extents: list[Extent] = []
 
     def extent(self, pages: int, key: Tensor, value: Tensor) -> Extent:
-        """One with so many free pages; a new one for this K and V if there is none."""
+        """One with so many free pages; a new one for this K and V if there is none.
+
+        Where the device has no memory for one of the usual size, no larger than it must be.
+        """
         for extent in self.extents:
             if extent.free >= pages:
                 return extent
@@ -112,8 +115,12 @@ class Arena:
         token = sum(like.shape[1] * like.shape[3] * like.element_size() for like in (key, value))
         usual = min(_EXTENT_BYTES // (PAGE * token * max(1, layers)), _MOST_PAGES)
         count = max(2 * pages, min(usual, pages_of(self._most.capacity)))
-        self.extents.append(Extent(layers, count, key, value))
-        return self.extents[-1]
+        try:
+            made = Extent(layers, count, key, value)
+        except torch.OutOfMemoryError:
+            made = Extent(layers, pages, key, value)
+        self.extents.append(made)
+        return made
 
     def like(self, extent: Extent, pages: int) -> Extent:
         """One with so many free pages, shaped as this one."""
