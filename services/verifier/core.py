@@ -167,7 +167,8 @@ class VerifierCore:
         prompts = sum(own.prefill_left for own in waiting)
         rows = blocks + min(prompts, self._prompt_room(blocks, len(queued)))
         away = [own.habit for own in present if not own.waits]
-        return self._gathering.patience(len(waiting), rows, away, self._options.clock())
+        now = self._options.clock()
+        return self._gathering.patience(len(waiting), rows, away, now, blocks=bool(queued))
 
     def step(self) -> bool:
         """One forward for every session with something to do; False = nothing to do."""

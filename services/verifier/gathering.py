@@ -12,6 +12,8 @@ for m sessions that are about to come, while n wait, where with one step in plac
     saved = step of the rows of n + step of the rows of m - step of the rows of both
 
 where a session's way back, and what a step of so many rows takes, are what was measured.
+A step of prompts alone would make all who decode wait for all of it: it waits for any of
+them, as long as a step may wait at all, whatever is known of their ways.
 All times in seconds. No decision about a token depends on any of this.
 """
 
@@ -104,10 +106,13 @@ class Gathering:
         self._since = None
         return 0.0
 
-    def patience(self, waiting: int, rows: int, away: Iterable[Habit], now: float) -> float:
+    def patience(
+        self, waiting: int, rows: int, away: Iterable[Habit], now: float, *, blocks: bool = True
+    ) -> float:
         """Seconds to wait, while `waiting` sessions have `rows` for a step; 0 = step now.
 
-        `away`: the other sessions. To be asked again whenever something came.
+        `away`: the other sessions; `blocks`: whether some of the rows are not a prompt's. To
+        be asked again whenever something came.
         """
         if not self._most or not self.line.weight:
             return 0.0
@@ -115,6 +120,9 @@ class Gathering:
             self._since = now
         most = min(self._most, MOST_SHARE * self.line.at(rows))
         end = self._since + most
+        away = list(away)
+        if not blocks and now < end and any(habit.expected(now) for habit in away):
+            return end - now
         dues = [(habit.due(now, end, most), habit) for habit in away]
         coming = [(min(due, end), habit) for due, habit in dues if due is not None]
         return self._start(waiting, rows, coming, now) - now

@@ -361,3 +361,22 @@ def test_it_waits_only_while_the_verifier_was_idle_for_less_than_a_step_costs_at
         one.answered(100.0 - since_step)
     patience = gathering.patience(32, 32, away, 100.0)
     assert patience == pytest.approx(0.002 if since_step < 0.018 else 0.0)
+
+
+def test_a_step_of_prompts_alone_waits_for_whoever_decodes_however_little_is_known():
+    """Steps of 20 ms and 1 ms a row; sessions that came too seldom, or late, to be due."""
+    gathering = Gathering(50.0)
+    for number in range(200):
+        rows = 1 + 7 * number % 50
+        gathering.stepped(rows, 0.020 + 0.001 * rows, ended=100.0)
+    away = [habit(*back) for back in ((), (0.002,) * 20 + (0.050,), (0.001, 0.040) * 20)]
+    for one in away:
+        one.answered(100.0)
+    waits = gathering.patience(1, 20, away, 100.001, blocks=False)
+    assert waits == pytest.approx(0.25 * 0.040, abs=0.001)
+    assert gathering.patience(1, 20, away, 100.004, blocks=False) == pytest.approx(waits - 0.003)
+    assert gathering.patience(1, 20, away, 100.020, blocks=False) == 0.0
+    assert gathering.patience(1, 20, away, 100.001) <= 0.0
+    gathering.stepped(1, 0.021, ended=102.0)
+    assert gathering.patience(1, 20, away, 102.001, blocks=False) == 0.0, "nobody decodes"
+    assert gathering.patience(1, 20, [], 102.001, blocks=False) == 0.0
