@@ -101,7 +101,7 @@ def test_pages_that_lie_scattered_read_as_one_text(llama):
         probe.free()
         cache._memory.extent, cache._memory.pages = extent, table
         for page in table:
-            extent._taken[page] = 1
+            extent._state[page] = 1
             extent.free -= 1
     for start in range(0, 330, 110):
         part = slice(start, start + 110)
@@ -127,7 +127,6 @@ def test_a_page_shows_nothing_of_who_had_it_before(fresh):
         for stored in (extent.keys, extent.values):
             stored[:, :, table] = torch.nan
     gone.free()
-    extent._next = 0
     text = random_text(9)
     cache, beside = fresh.new_cache(16), fresh.new_cache(16)
     rows, _ = fresh.forward([Segment(cache, text), Segment(beside, text[:4])])
@@ -206,12 +205,13 @@ def test_pages_are_held_by_one_and_none_is_lost(steps):
         assert len(held) == len(set(held))
         for extent in arena.extents:
             mine = sum(owner == id(extent) for owner, _ in held)
-            assert extent.free + mine == extent.count == len(extent._taken)
-            assert sum(extent._taken) == mine
+            assert extent.free + mine == extent.count == len(extent._state)
+            assert extent._state.count(1) == mine
     for memory in memories:
         memory.free()
         memory.free()
     assert len(arena.extents) <= 1
+    assert not any(any(extent._state) for extent in arena.extents)
 
 
 def test_a_cache_that_nobody_holds_any_more_gives_its_pages_back():
@@ -233,6 +233,21 @@ def test_a_lone_sessions_pages_lie_in_a_row_beside_one_that_grows():
         other.reach(tokens, 6 * PAGE, like, like)
     for memory in (one, other):
         assert memory.pages == list(range(memory.pages[0], memory.pages[0] + 5))
+    place = list(one.pages)
+    one.free()
+    one.reach(5 * PAGE, 6 * PAGE, like, like)
+    assert one.pages == place, "memory that was used before is used again"
+
+
+def test_pages_kept_for_growth_are_taken_before_anybody_is_sent_away():
+    budget, like = memory_of(8)
+    arena = Arena(budget)
+    one, other = Memory(arena), Memory(arena)
+    one.reach(PAGE, 8 * PAGE, like, like)
+    other.reach(4 * PAGE, 4 * PAGE, like, like)
+    one.reach(4 * PAGE, 8 * PAGE, like, like)
+    assert len(arena.extents) == 1
+    assert sorted(one.pages + other.pages) == list(range(8))
 
 
 @pytest.mark.parametrize("softcap", [None, 5.0])

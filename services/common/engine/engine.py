@@ -102,8 +102,8 @@ class Engine(Budgeted):
         return engine
 
     @classmethod
-    def on_part(cls, model: Any, spec: ModelSpec) -> Engine:
-        """An engine on one rank's part of `spec.model`, prepared and checked; see `parallel`."""
+    def taking(cls, model: Any, spec: ModelSpec) -> Engine:
+        """An engine on this very model, which it prepares and checks: no copy of it."""
         pin(spec.threads)
         engine = cls(model, spec)
         engine._start(spec)

@@ -23,6 +23,8 @@ PAGE = 64
 """Tokens of a page."""
 _EXTENT_BYTES = 256 << 20
 _MOST_PAGES = 4096
+_FREE, _TAKEN, _KEPT = range(3)
+"""States of a page. A kept one is free, but not the first to be taken by others."""
 
 Places = NDArray[np.int64]
 
@@ -44,8 +46,7 @@ class Extent:
         )
         self.free = count
         """Pages that nobody holds."""
-        self._taken = bytearray(count)
-        self._next = 0
+        self._state = bytearray(count)
 
     @property
     def bytes_per_token(self) -> int:
@@ -61,32 +62,39 @@ class Extent:
         """So many pages of those that are free, set to zero.
 
         In one run, if there is one: behind the page `behind`; else where `spread` pages are
-        free, behind those that were looked for before.
+        free, of which those left over are kept for whoever has these, while there are others.
         """
         pages = self._find(count, behind, max(count, spread))
         for page in pages:
-            self._taken[page] = 1
+            self._state[page] = _TAKEN
         self.free -= count
         index = torch.tensor(pages, device=self.keys.device)
         for tensor in (self.keys, self.values):
             tensor.index_fill_(2, index, 0)
         return pages
 
-    def _find(self, count: int, behind: int, spread: int) -> list[int]:
-        if self._taken[behind : behind + count] == bytes(count):
-            return list(range(behind, behind + count))
-        for run, start in ((spread, self._next), (spread, 0), (count, 0)):
-            found = self._taken.find(bytes(run), start)
-            if found >= 0:
-                self._next = found + run
-                return list(range(found, found + count))
-        return [page for page, taken in enumerate(self._taken) if not taken][:count]
-
     def give(self, pages: Sequence[int]) -> None:
-        """These pages are free again."""
+        """These pages are free again, and those that were kept behind them."""
         for page in pages:
-            self._taken[page] = 0
+            self._state[page] = _FREE
         self.free += len(pages)
+        kept = pages[-1] + 1
+        while kept < self.count and self._state[kept] == _KEPT:
+            self._state[kept] = _FREE
+            kept += 1
+        if self.free == self.count:
+            # Some were kept for somebody whose pages came to lie elsewhere.
+            self._state = bytearray(self.count)
+
+    def _find(self, count: int, behind: int, spread: int) -> list[int]:
+        if behind + count <= self.count and _TAKEN not in self._state[behind : behind + count]:
+            return list(range(behind, behind + count))
+        for run in (spread, count):
+            start = self._state.find(bytes(run))
+            if start >= 0:
+                self._state[start + count : start + run] = bytes([_KEPT] * (run - count))
+                return list(range(start, start + count))
+        return [page for page, state in enumerate(self._state) if state != _TAKEN][:count]
 
 
 class Tokens(Protocol):

@@ -33,7 +33,7 @@ _GROUP_BYTES = 1 << 20
 
 
 class Rows(Protocol):
-    """A segment's place in the packed row, and its masks."""
+    """A segment's place in the packed row, and what its rows see."""
 
     row: int
     count: int

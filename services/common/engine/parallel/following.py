@@ -34,7 +34,7 @@ def _follow(link: Connection[Any, Any], rank: int) -> None:
     join(shard, rank)
     model = read_shard(shard)
     _meet(link)
-    engine = Engine.on_part(model, shard.spec)
+    engine = Engine.taking(model, shard.spec)
     _meet(link, engine.kv_tokens_capacity)
     mirror = Mirror(engine)
     while message := link.recv_bytes():
