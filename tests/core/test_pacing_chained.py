@@ -150,6 +150,37 @@ def test_a_chained_round_says_nothing_of_the_way_but_what_its_step_took():
     assert costs.step_ms(4) > 1.5 * before.step_ms(4)
 
 
+def beside(sessions: int, queue_ms: float) -> RoundCosts:
+    """Plain rounds in steps of 20 ms with so many sessions."""
+    took = 24.0 + queue_ms
+    one = Outcome(0, 0, 1, took, 0.0, verify_ms=20.0, queue_ms=queue_ms, batch_size=sessions)
+    return after_costs([one._replace(batch_rows=sessions)] * 60)
+
+
+def test_a_late_block_misses_the_step_of_those_beside_unless_it_would_lie_anyway():
+    assert beside(1, 0.0).late_ms == 0.0, "nobody is beside"
+    assert beside(20, 0.0).late_ms == pytest.approx(19.0, rel=0.05)
+    assert beside(2, 0.0).late_ms == pytest.approx(10.0, rel=0.05)
+    assert beside(2, 15.0).late_ms == 0.0, "two that take turns"
+
+
+def test_in_a_crowd_nobody_waits_for_drafts_that_a_lone_session_waits_for():
+    """Drafts of 1 ms a token that are always right; what is there is sent by both."""
+
+    def learned(sessions: int) -> Thompson:
+        one = Outcome(
+            2, 2, 3, 24.0, 2.0, verify_ms=20.0, batch_size=sessions, batch_rows=3 * sessions
+        )
+        return after(Thompson(4), [one._replace(guessed=True)] * 40)
+
+    lone, crowded = learned(1).plan, learned(24).plan
+    assert lone is not None
+    assert crowded is not None
+    assert all(lone.waits(ready) for ready in range(4))
+    assert not any(crowded.waits(ready) for ready in range(4))
+    assert lone.best(4) == crowded.best(4) == 4
+
+
 # --- Hits ------------------------------------------------------------------------
 
 

@@ -68,6 +68,16 @@ class RoundCosts(NamedTuple):
         """From sending to verdict."""
         return self.transit_ms + (1.0 + self.queue_share) * self.step_ms(levels)
 
+    @property
+    def late_ms(self) -> float:
+        """What it costs to leave later than the sessions beside, which a step does not wait for.
+
+        The block lies until their step is over. Where it would lie anyway, as where halves
+        of the sessions take turns, or where nobody is beside, that costs nothing.
+        """
+        beside = 1.0 - 1.0 / max(1.0, self.sessions)
+        return max(0.0, beside - self.queue_share) * self.step_ms(0.0)
+
     def capped(self, weight: float) -> RoundCosts:
         """The same costs, of limited weight."""
         return self._replace(line=self.line.capped(weight))

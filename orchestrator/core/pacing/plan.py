@@ -158,8 +158,10 @@ class Plan:
         """
         worths, waits = [worth for worth, _ in sent], [False] * len(sent)
         token_cost = self.rate * self.learned.draft_ms
+        late_cost = self.rate * self.learned.costs.late_ms
         for ready in range(self.most - 1, -1, -1) if token_cost else ():
             waiting = worths[ready + 1] - token_cost - (0.0 if ready else self.rate * hop_ms)
+            waiting -= late_cost
             if waiting > worths[ready]:
                 worths[ready], waits[ready] = waiting, True
         return Start(tuple(worths), tuple([k for _, k in sent]), tuple(waits))
