@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from services.common.engine import Engine, ModelSpec, Segment, paging
 from services.common.engine import pages as pages_module
-from services.common.engine.attending import additive, attend, fused
+from services.common.engine.attending import Scoring, additive, attend, fused
 from services.common.engine.kv import KVBudget, KVCache
 from services.common.engine.pages import PAGE, Arena, Memory
 from tests.engine.conftest import (
@@ -261,11 +261,12 @@ def test_products_of_matrices_and_the_fused_kernel_say_the_same(masked, softcap)
     visible = torch.rand(6, 9, PAGE, generator=generator) < 0.5
     visible[:, :, 0] = True
     mask = additive(visible, query) if masked else None
-    ours = attend(query, keys, values, mask, 0.3, softcap)
+    scoring = Scoring(0.3, softcap=softcap)
+    ours = attend(query, keys, values, mask, scoring)
     scores = query @ keys.transpose(1, 2) * 0.3
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     else:
-        torch.testing.assert_close(ours, fused(query, keys, values, mask, 0.3), **CLOSE)
+        torch.testing.assert_close(ours, fused(query, keys, values, mask, scoring), **CLOSE)
     weights = torch.softmax(scores if mask is None else scores + mask, -1)
     torch.testing.assert_close(ours, weights @ values, **CLOSE)

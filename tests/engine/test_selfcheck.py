@@ -38,7 +38,7 @@ def test_a_mask_that_shows_siblings_is_found(monkeypatch):
 
 def test_a_window_that_is_ignored_is_found(monkeypatch):
     real = Layout.attend
-    without = lambda self, *args: real(self, *args[:5], None, args[6])  # noqa: E731
+    without = lambda self, *args: real(self, *args[:4], args[4]._replace(window=None))  # noqa: E731
     monkeypatch.setattr(Layout, "attend", without)
     assert "self-check failed" in refused("mistral")
     Engine.from_model(model_of("llama"))
@@ -46,7 +46,11 @@ def test_a_window_that_is_ignored_is_found(monkeypatch):
 
 def test_a_window_one_token_too_wide_is_found(monkeypatch):
     real = Layout.attend
-    wider = lambda self, *args: real(self, *args[:5], args[5] and args[5] + 1, args[6])  # noqa: E731
+
+    def wider(self, layer, query, key, value, scoring):
+        window = scoring.window and scoring.window + 1
+        return real(self, layer, query, key, value, scoring._replace(window=window))
+
     monkeypatch.setattr(Layout, "attend", wider)
     assert "self-check failed" in refused("gemma3_text")
 

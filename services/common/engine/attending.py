@@ -7,39 +7,51 @@ and weighed here. Elsewhere the fused kernels are the fast ones.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 
+class Scoring(NamedTuple):
+    """How a layer scores keys.
+
+    `scaling` None: the root of the head's width, inverted. `window`: how many of the last
+    keys a row sees, itself included; None: all. Beyond `softcap` scores are flattened
+    (Gemma 2).
+    """
+
+    scaling: float | None = None
+    window: int | None = None
+    softcap: float | None = None
+
+
 def attend(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    scaling: float | None,
-    softcap: float | None = None,
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scoring: Scoring
 ) -> Tensor:
     """Attention of each of n parts: query [n, rows, d] over keys and values [n, L, d].
 
-    `mask`: additive, [n or 1, rows, L]; None: all is seen. Differentiable.
+    `mask`: additive, [n or 1, rows, L], the window included; None: all is seen.
+    Differentiable.
     """
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scale = query.shape[-1] ** -0.5 if scoring.scaling is None else scoring.scaling
+    softcap = scoring.softcap
     if softcap is not None:
         scores = torch.tanh(query @ keys.transpose(1, 2) * (scale / softcap)) * softcap
         return _weighed(scores if mask is None else scores + mask, values)
     if query.device.type == "cpu":
         return _weighed(_scores(query, keys, mask, scale), values)
-    return fused(query, keys, values, mask, scale)
+    return fused(query, keys, values, mask, scoring)
 
 
 def fused(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scoring: Scoring
 ) -> Tensor:
     """The same by the fused kernel, without a soft cap."""
     wide = None if mask is None else mask[None]
     return F.scaled_dot_product_attention(
-        query[None], keys[None], values[None], attn_mask=wide, scale=scale
+        query[None], keys[None], values[None], attn_mask=wide, scale=scoring.scaling
     )[0]
 
 

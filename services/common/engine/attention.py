@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from services.common.engine.attending import Scoring
 from services.common.errors import StartError
 
 RAGGED = "paceline_ragged"
@@ -29,9 +30,7 @@ class Attending(Protocol):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        scaling: float | None,
-        window: int | None,
-        softcap: float | None,
+        scoring: Scoring,
     ) -> Tensor:
         """One layer's attention; see `ragged_attention` for the shapes."""
 
@@ -60,10 +59,8 @@ def ragged_attention(
         if kwargs.get(name) is not None:
             raise StartError(f"{type(module).__name__} needs {name}, which is not supported")
     layer: int = module.layer_idx  # type: ignore[assignment]
-    return (
-        paceline_layout.attend(layer, query, key, value, scaling, sliding_window, softcap),
-        None,
-    )
+    scoring = Scoring(scaling, sliding_window, softcap)
+    return paceline_layout.attend(layer, query, key, value, scoring), None
 
 
 def install(model: Any) -> None:

@@ -13,6 +13,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from services.common.engine.attending import Scoring
 from services.common.engine.kv import KVCache
 from services.common.engine.pages import Memory
 from services.common.engine.paging import Paging
@@ -159,9 +160,7 @@ class Layout:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        scaling: float | None,
-        window: int | None,
-        softcap: float | None,
+        scoring: Scoring,
     ) -> Tensor:
         """Store a layer's K/V and attend to it; see `ragged_attention` for the shapes."""
         if layer in self.skipped:
@@ -170,7 +169,7 @@ class Layout:
             self._paging = Paging(self.pieces, key, value)
         self._paging.write(layer, key, value)
         self._written += 1
-        return self._paging.attend(layer, query, key.shape[1], scaling, window, softcap)
+        return self._paging.attend(layer, query, key.shape[1], scoring)
 
     def commit(self, layers: int | None = None) -> None:
         """Make the new K/V valid in every cache, once the forward has succeeded.

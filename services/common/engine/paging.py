@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.common.engine.attending import additive, attend, fused
+from services.common.engine.attending import Scoring, additive, attend, fused
 from services.common.engine.pages import PAGE, Extent, Memory, pages_of
 
 SHORT = 16
@@ -110,30 +110,26 @@ class Group:
         else:
             self._mask = self._mask_of_view(self._view, like)
 
-    def attend(
-        self, layer: int, rows: Tensor, scaling: float | None, softcap: float | None
-    ) -> Tensor:
+    def attend(self, layer: int, rows: Tensor, scoring: Scoring) -> Tensor:
         """Query [total, heads, d] of the whole step; returns [rows, heads, d_v]."""
         if self._index is not None:
             rows = rows.index_select(0, self._index)
         shape = (self._count, self._rows, self._kv_heads, self._groups, rows.shape[-1])
         query = rows.view(shape).permute(0, 2, 3, 1, 4)
         query = query.reshape(-1, self._groups * self._rows, rows.shape[-1])
-        attended = self._attended(layer, query, scaling, softcap)
+        attended = self._attended(layer, query, scoring)
         parts = attended.view(self._count, self._kv_heads, self._groups, self._rows, -1)
         return parts.permute(0, 3, 1, 2, 4).reshape(len(rows), self._heads, -1)
 
-    def _attended(
-        self, layer: int, query: Tensor, scaling: float | None, softcap: float | None
-    ) -> Tensor:
+    def _attended(self, layer: int, query: Tensor, scoring: Scoring) -> Tensor:
         stored = (self._extent.keys[layer], self._extent.values[layer])
         if self._view is not None:
             keys, values = (t.flatten(1, 2)[:, self._view] for t in stored)
-            if softcap is None:
-                return fused(query, keys, values, self._mask, scaling)
+            if scoring.softcap is None:
+                return fused(query, keys, values, self._mask, scoring)
         else:
             keys, values = (self._gathered(t) for t in stored)
-        return attend(query, keys, values, self._mask, scaling, softcap)
+        return attend(query, keys, values, self._mask, scoring)
 
     def _gathered(self, stored: Tensor) -> Tensor:
         """[parts * kv_heads, keys, d] of one layer's [kv_heads, pages, PAGE, d]."""
@@ -215,21 +211,14 @@ class Paging:
                 flat = stored[layer].view(-1, stored.shape[-1])
                 flat.index_copy_(0, places, own.reshape(-1, own.shape[-1]))
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        kv_heads: int,
-        scaling: float | None,
-        window: int | None,
-        softcap: float | None,
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, kv_heads: int, scoring: Scoring) -> Tensor:
         """Query [1, heads, total, d]; returns [1, total, heads, d_v]."""
+        window = scoring.window
         if window not in self._groups:
             self._groups[window] = self._grouped(window, kv_heads, query)
         groups, back = self._groups[window]
         rows = query[0].transpose(0, 1)
-        parts = [group.attend(layer, rows, scaling, softcap) for group in groups]
+        parts = [group.attend(layer, rows, scoring) for group in groups]
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         return (whole if back is None else whole.index_select(0, back))[None]
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.common.engine.attending import additive, attend
+from services.common.engine.attending import Scoring, additive, attend
 
 
 class _Pass:
@@ -33,19 +33,18 @@ class _Pass:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        scaling: float | None,
-        window: int | None,
-        softcap: float | None,
+        scoring: Scoring,
     ) -> Tensor:
         """Shapes as of `ragged_attention`."""
         _, heads, count, width = query.shape
         kv_heads, groups = key.shape[1], heads // key.shape[1]
         keys, values = (whole[0] for whole in self._keep(layer, key, value))
+        window = scoring.window
         if window not in self._masks:
             self._masks[window] = additive(self._visible(window), query)
         mask = self._masks[window].repeat(groups, 1)[None]
         packed = query.reshape(kv_heads, groups * count, width)
-        attended = attend(packed, keys, values, mask, scaling, softcap)
+        attended = attend(packed, keys, values, mask, scoring)
         return attended.view(1, heads, count, -1).transpose(1, 2)
 
     def _keep(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
