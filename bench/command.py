@@ -23,9 +23,10 @@ def run(
     arguments: argparse.Namespace,
     measure: Callable[[argparse.Namespace], dict[str, Any]],
     show: Callable[[dict[str, Any]], str],
-) -> None:
-    """Measure and print; also write JSON where it was asked for."""
+) -> dict[str, Any]:
+    """Measure and print; also write JSON where it was asked for. The report."""
     report = measure(arguments)
     print(show(report))
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2))
+    return report

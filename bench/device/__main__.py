@@ -66,14 +66,7 @@ def main() -> None:
     made.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32])
     made.add_argument("--text", type=int, default=512, help="tokens of each session's text")
     made.add_argument("--check-only", action="store_true", help="no timings")
-    reports: list[dict[str, Any]] = []
-
-    def measured(asked: argparse.Namespace) -> dict[str, Any]:
-        reports.append(_measured(asked))
-        return reports[0]
-
-    run(made.parse_args(), measured, _show)
-    if not reports[0]["right"]:
+    if not run(made.parse_args(), _measured, _show)["right"]:
         sys.exit(1)
 
 

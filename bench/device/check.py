@@ -51,7 +51,7 @@ def check(model: Any, device: str, dtypes: Sequence[str]) -> list[Finding]:
 def _engine(model: Any, device: str, dtype: str) -> Engine:
     placed = copy.deepcopy(model).to(device=device, dtype=getattr(torch, dtype))
     spec = ModelSpec("tiny", dtype=dtype, device=device, kv_capacity_tokens=CAPACITY)
-    return Engine.from_model(placed, spec=spec)
+    return Engine.taking(placed, spec)
 
 
 def _text(length: int, vocab: int, seed: int) -> list[int]:

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 
 from services.common.types import Progress, Role, WorkerDescription
 
+SLACK_SESSIONS = 2
+"""So many more a worker may have for knowing the text, however few the others have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -51,9 +54,6 @@ class Wanted:
     beside: str = ""
     text: Sequence[int] = field(default=(), repr=False)
     cache_scope: str = ""
-
-
-SLACK_SESSIONS = 2
 
 
 def choose(candidates: Collection[Candidate], wanted: Wanted, knows: str = "") -> str | None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from orchestrator.core.placement import Candidate, Wanted, choose, pairs
 from orchestrator.text.tokenizer import Tokenizer
 from orchestrator.workers.link import Command, LinkLimits, WorkerEvent, WorkerLink
-from orchestrator.workers.texts import Texts
+from orchestrator.workers.texts import Texts, chunks_of
 from services.common.errors import StartError
 from services.common.serving import Dialing
 from services.common.types import (
@@ -154,10 +154,11 @@ class WorkerPool:
             for link in self._by_worker.values()
             if link.up and link.description is not None
         ]
-        chosen = choose(candidates, wanted, self._texts.find(wanted.cache_scope, wanted.text))
+        chunks = chunks_of(wanted.cache_scope, wanted.text)
+        chosen = choose(candidates, wanted, self._texts.find(chunks))
         if chosen is None:
             return None
-        self._texts.note(wanted.cache_scope, wanted.text, chosen)
+        self._texts.note(chunks, chosen)
         return self._by_worker[chosen].description
 
     def send(self, worker: str, session: str, command: Command) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 
 CHUNK = 32
@@ -26,21 +26,18 @@ class Texts:
         self._most = most
         self._seen: OrderedDict[bytes, str] = OrderedDict()
 
-    def note(self, scope: str, text: Sequence[int], worker: str) -> None:
-        """`worker` computes the text; nothing is kept of a text without a scope.
-
-        Of one text the end is forgotten first.
-        """
-        for chunk in reversed(list(_chunks(scope, text))):
+    def note(self, chunks: Sequence[bytes], worker: str) -> None:
+        """`worker` computes the text of these chunks, the end of which is forgotten first."""
+        for chunk in reversed(chunks):
             self._seen[chunk] = worker
             self._seen.move_to_end(chunk)
         while len(self._seen) > self._most:
             self._seen.popitem(last=False)
 
-    def find(self, scope: str, text: Sequence[int]) -> str:
+    def find(self, chunks: Sequence[bytes]) -> str:
         """Who computed most of the text from its beginning on; empty if nobody did."""
         found = ""
-        for chunk in _chunks(scope, text):
+        for chunk in chunks:
             worker = self._seen.get(chunk)
             if worker is None:
                 break
@@ -48,11 +45,12 @@ class Texts:
         return found
 
 
-def _chunks(scope: str, text: Sequence[int]) -> Iterator[bytes]:
-    """A digest of the scope and of all tokens up to the end of each chunk."""
+def chunks_of(scope: str, text: Sequence[int]) -> list[bytes]:
+    """A digest of the scope and of all tokens up to the end of each chunk; none without scope."""
     if not scope:
-        return
-    digest = blake2b(scope.encode(), digest_size=_DIGEST_BYTES)
+        return []
+    digest, chunks = blake2b(scope.encode(), digest_size=_DIGEST_BYTES), []
     for end in range(CHUNK, len(text) + 1, CHUNK):
         digest.update(array("Q", text[end - CHUNK : end]).tobytes())
-        yield digest.digest()
+        chunks.append(digest.digest())
+    return chunks

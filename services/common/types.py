@@ -319,6 +319,11 @@ class OpenDraft:
     phrase_scope: str = ""
     synchronous: bool = False
 
+    @property
+    def last_ids(self) -> tuple[int, ...]:
+        """Token ids behind which nothing is drafted; see `VerifyMode.exact_match`."""
+        return self.sampling.stop_token_ids if self.mode.exact_match else ()
+
 
 class CommitDraft(NamedTuple):
     """The committed text is now output[:base_len] + token_ids."""

@@ -53,7 +53,7 @@ class ModelSession:
         self._drafter_index = opening.drafter_index
         self._longest = longest
         self._sampling = opening.sampling
-        self._stops = opening.sampling.stop_token_ids if opening.mode.exact_match else ()
+        self._last_ids = opening.last_ids
         self._count = max(1, min(opening.num_candidates, vocab_size, MAX_TREE_NODES))
         self._counts = TextCounts(opening)
         self.form: TextForm | None = None
@@ -171,7 +171,7 @@ class ModelSession:
         if level.token_ids:
             self._comb.add(level)
         depth = self._depth(ask)
-        ended = self.ends(level) or level.token_ids[0] in self._stops
+        ended = self.ends(level) or level.token_ids[0] in self._last_ids
         if not ended and len(self._comb.levels) < depth:
             return Proposed()
         tree = self._comb.take(depth, PROPOSALS[self._mode])

@@ -44,11 +44,11 @@ class DraftSession:
     __slots__ = (
         "_hashes",
         "_held",
+        "_last_ids",
         "_max_tokens",
         "_min_tokens",
         "_name",
         "_spent_ms",
-        "_stop_ids",
         "committed_length",
         "drafting",
         "epoch",
@@ -61,8 +61,7 @@ class DraftSession:
         self._name = opened.session
         self._max_tokens = opened.sampling.max_tokens
         self._min_tokens = opened.sampling.min_tokens
-        stops = opened.sampling.stop_token_ids if opened.mode.exact_match else ()
-        self._stop_ids = frozenset(stops)
+        self._last_ids = frozenset(opened.last_ids)
         self._held: list[CommitDraft] = []
         self._hashes = [EMPTY_HASH]
         self._spent_ms = 0.0
@@ -196,7 +195,7 @@ class DraftSession:
         """Whether nothing is drafted behind the output token at `position`."""
         if position < self._min_tokens or position < 0:
             return False
-        return self.text[self.prompt_length + position] in self._stop_ids
+        return self.text[self.prompt_length + position] in self._last_ids
 
     def _cut(self, tree: DraftTree) -> DraftTree:
         if tree.parents is not None:
@@ -204,7 +203,7 @@ class DraftSession:
         length = min(len(tree), self.room)
         first_stop = max(0, self._min_tokens - self.output_length)
         for index in range(first_stop, length):
-            if tree.token_ids[index] in self._stop_ids:
+            if tree.token_ids[index] in self._last_ids:
                 length = index + 1
                 break
         q = None if tree.q is None else tree.q[:length]

@@ -165,7 +165,9 @@ class VerifierCore:
         if full or not waiting or len(waiting) == len(present):
             return self._gathering.idle()
         prompts = sum(own.prefill_left for own in waiting)
-        rows = blocks + min(prompts, self._prompt_room(blocks, len(queued)))
+        rows = blocks
+        if prompts:
+            rows += min(prompts, self._prompt_room(blocks, len(queued)))
         away = [own.habit for own in present if not own.waits]
         now = self._options.clock()
         return self._gathering.patience(len(waiting), rows, away, now, blocks=bool(queued))

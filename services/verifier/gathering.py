@@ -20,7 +20,7 @@ All times in seconds. No decision about a token depends on any of this.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from services.common.line import OUTLIER, Line
 
@@ -107,7 +107,7 @@ class Gathering:
         return 0.0
 
     def patience(
-        self, waiting: int, rows: int, away: Iterable[Habit], now: float, *, blocks: bool = True
+        self, waiting: int, rows: int, away: Sequence[Habit], now: float, *, blocks: bool = True
     ) -> float:
         """Seconds to wait, while `waiting` sessions have `rows` for a step; 0 = step now.
 
@@ -120,7 +120,6 @@ class Gathering:
             self._since = now
         most = min(self._most, MOST_SHARE * self.line.at(rows))
         end = self._since + most
-        away = list(away)
         if not blocks and now < end and any(habit.expected(now) for habit in away):
             return end - now
         dues = [(habit.due(now, end, most), habit) for habit in away]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.workers.texts import CHUNK, Texts
+from orchestrator.workers.texts import CHUNK, Texts, chunks_of
 
 SYSTEM = list(range(1000, 1000 + 3 * CHUNK))
 CHAT = [*SYSTEM, *range(CHUNK + 5)]
@@ -10,47 +10,47 @@ CHAT = [*SYSTEM, *range(CHUNK + 5)]
 
 def test_a_text_is_looked_for_where_most_of_its_beginning_was_computed():
     texts = Texts()
-    texts.note("acme", [*SYSTEM, 1, 2, 3], "a")
-    texts.note("acme", CHAT, "b")
-    assert texts.find("acme", [*CHAT, *range(200)]) == "b"
-    assert texts.find("acme", CHAT[: 4 * CHUNK]) == "b"
+    texts.note(chunks_of("acme", [*SYSTEM, 1, 2, 3]), "a")
+    texts.note(chunks_of("acme", CHAT), "b")
+    assert texts.find(chunks_of("acme", [*CHAT, *range(200)])) == "b"
+    assert texts.find(chunks_of("acme", CHAT[: 4 * CHUNK])) == "b"
     # The system prompt itself was computed by both, by b last.
-    assert texts.find("acme", [*SYSTEM, 7, 7, 7]) == "b"
-    texts.note("acme", [*SYSTEM, 1, 2, 3], "a")
-    assert texts.find("acme", [*SYSTEM, 7, 7, 7]) == "a"
-    assert texts.find("acme", CHAT) == "b"
+    assert texts.find(chunks_of("acme", [*SYSTEM, 7, 7, 7])) == "b"
+    texts.note(chunks_of("acme", [*SYSTEM, 1, 2, 3]), "a")
+    assert texts.find(chunks_of("acme", [*SYSTEM, 7, 7, 7])) == "a"
+    assert texts.find(chunks_of("acme", CHAT)) == "b"
 
 
 def test_what_begins_otherwise_or_is_too_short_is_known_to_nobody():
     texts = Texts()
-    texts.note("acme", CHAT, "a")
-    assert texts.find("acme", [0, *CHAT]) == ""
-    assert texts.find("acme", CHAT[: CHUNK - 1]) == ""
-    assert texts.find("acme", []) == ""
+    texts.note(chunks_of("acme", CHAT), "a")
+    assert texts.find(chunks_of("acme", [0, *CHAT])) == ""
+    assert texts.find(chunks_of("acme", CHAT[: CHUNK - 1])) == ""
+    assert texts.find(chunks_of("acme", [])) == ""
 
 
 def test_tenants_know_nothing_of_each_other_and_nothing_is_kept_without_a_scope():
     texts = Texts()
-    texts.note("acme", CHAT, "a")
-    texts.note("", CHAT, "b")
-    assert texts.find("other", CHAT) == ""
-    assert texts.find("", CHAT) == ""
-    assert texts.find("acme", CHAT) == "a"
+    texts.note(chunks_of("acme", CHAT), "a")
+    texts.note(chunks_of("", CHAT), "b")
+    assert texts.find(chunks_of("other", CHAT)) == ""
+    assert texts.find(chunks_of("", CHAT)) == ""
+    assert texts.find(chunks_of("acme", CHAT)) == "a"
 
 
 def test_the_oldest_are_forgotten_and_of_a_text_its_end_first():
     texts = Texts(most=4)
-    texts.note("acme", CHAT, "a")
-    texts.note("acme", [9] * 2 * CHUNK, "b")
-    assert texts.find("acme", [9] * 5 * CHUNK) == "b"
-    assert texts.find("acme", CHAT[: 2 * CHUNK]) == "a"
+    texts.note(chunks_of("acme", CHAT), "a")
+    texts.note(chunks_of("acme", [9] * 2 * CHUNK), "b")
+    assert texts.find(chunks_of("acme", [9] * 5 * CHUNK)) == "b"
+    assert texts.find(chunks_of("acme", CHAT[: 2 * CHUNK])) == "a"
     assert len(texts._seen) == 4
-    texts.note("acme", [8] * 4 * CHUNK, "b")
-    assert texts.find("acme", CHAT) == ""
+    texts.note(chunks_of("acme", [8] * 4 * CHUNK), "b")
+    assert texts.find(chunks_of("acme", CHAT)) == ""
 
 
 def test_token_ids_of_any_size_are_told_apart():
     texts = Texts()
-    texts.note("acme", [1 << 31] * CHUNK, "a")
-    assert texts.find("acme", [(1 << 31) + 1] * CHUNK) == ""
-    assert texts.find("acme", [1 << 31] * CHUNK) == "a"
+    texts.note(chunks_of("acme", [1 << 31] * CHUNK), "a")
+    assert texts.find(chunks_of("acme", [(1 << 31) + 1] * CHUNK)) == ""
+    assert texts.find(chunks_of("acme", [1 << 31] * CHUNK)) == "a"

@@ -25,12 +25,7 @@ class Attending(Protocol):
     """A packed row, as the model's attention asks for it."""
 
     def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scoring: Scoring,
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
     ) -> Tensor:
         """One layer's attention; see `ragged_attention` for the shapes."""
 

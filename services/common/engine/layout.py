@@ -155,12 +155,7 @@ class Layout:
         return [piece.count - piece.logits_from for piece in self.pieces]
 
     def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scoring: Scoring,
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
     ) -> Tensor:
         """Store a layer's K/V and attend to it; see `ragged_attention` for the shapes."""
         if layer in self.skipped:
@@ -169,7 +164,7 @@ class Layout:
             self._paging = Paging(self.pieces, key, value)
         self._paging.write(layer, key, value)
         self._written += 1
-        return self._paging.attend(layer, query, key.shape[1], scoring)
+        return self._paging.attend(layer, query, scoring)
 
     def commit(self, layers: int | None = None) -> None:
         """Make the new K/V valid in every cache, once the forward has succeeded.

@@ -44,9 +44,12 @@ class Extent:
             like.new_empty((layers, like.shape[1], count, PAGE, like.shape[3]))
             for like in (key, value)
         )
-        self.free = count
-        """Pages that nobody holds."""
         self._state = bytearray(count)
+
+    @property
+    def free(self) -> int:
+        """Pages that nobody holds."""
+        return self.count - self._state.count(_TAKEN)
 
     @property
     def bytes_per_token(self) -> int:
@@ -65,19 +68,17 @@ class Extent:
         free, of which those left over are kept for whoever has these, while there are others.
         """
         pages = self._find(count, behind, max(count, spread))
-        for page in pages:
-            self._state[page] = _TAKEN
-        self.free -= count
         index = torch.tensor(pages, device=self.keys.device)
         for tensor in (self.keys, self.values):
             tensor.index_fill_(2, index, 0)
+        for page in pages:
+            self._state[page] = _TAKEN
         return pages
 
     def give(self, pages: Sequence[int]) -> None:
         """These pages are free again, and those that were kept behind them."""
         for page in pages:
             self._state[page] = _FREE
-        self.free += len(pages)
         kept = pages[-1] + 1
         while kept < self.count and self._state[kept] == _KEPT:
             self._state[kept] = _FREE
@@ -195,9 +196,7 @@ class Memory:
         twin = Memory(self._arena)
         if self.extent is not None and length:
             pages = self.pages[: pages_of(length)]
-            home = self.extent
-            if home.free < len(pages):
-                home = self._arena.like(home, len(pages))
+            home = self._arena.like(self.extent, len(pages))
             twin._take_over(home, self.extent, pages, length, most)
         return twin
 
@@ -210,9 +209,9 @@ class Memory:
 
     def free(self) -> None:
         """Give the pages back. Calling it again does nothing."""
-        if self.extent is not None:
+        if self.extent is not None and self.pages:
             self._arena.give(self.extent, self.pages)
-            self.extent, self.pages = None, []
+        self.extent, self.pages = None, []
 
     def __del__(self) -> None:
         self.free()

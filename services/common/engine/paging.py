@@ -64,16 +64,13 @@ class _Run:
     first: int
     """The first of the pages, counted from the beginning of the text."""
     pages: Sequence[int]
+    end: int
+    """Keys from the beginning of the text."""
 
     @property
     def rows(self) -> int:
         """How many."""
         return self.stop - self.start
-
-    @property
-    def end(self) -> int:
-        """Keys from the beginning of the text."""
-        return self.piece.past + (self.stop if self.piece.chained else self.piece.count)
 
 
 class Group:
@@ -83,13 +80,13 @@ class Group:
         self,
         runs: Sequence[_Run],
         window: int | None,
-        shape: tuple[int, int, int],
         like: Tensor,
     ) -> None:
-        """`shape`: query heads, K/V heads and rows of the whole step."""
-        self._heads, self._kv_heads, total = shape
-        self._groups = self._heads // self._kv_heads
+        """`like`: a query [1, heads, total, d] of the whole step."""
+        _, self._heads, total, _ = like.shape
         self._runs, self._extent, self._window = runs, runs[0].extent, window
+        self._kv_heads = self._extent.keys.shape[1]
+        self._groups = self._heads // self._kv_heads
         self._count = len(runs)
         self._rows = max(run.rows for run in runs)
         self._keys = PAGE * max(len(run.pages) for run in runs)
@@ -211,11 +208,11 @@ class Paging:
                 flat = stored[layer].view(-1, stored.shape[-1])
                 flat.index_copy_(0, places, own.reshape(-1, own.shape[-1]))
 
-    def attend(self, layer: int, query: Tensor, kv_heads: int, scoring: Scoring) -> Tensor:
+    def attend(self, layer: int, query: Tensor, scoring: Scoring) -> Tensor:
         """Query [1, heads, total, d]; returns [1, total, heads, d_v]."""
         window = scoring.window
         if window not in self._groups:
-            self._groups[window] = self._grouped(window, kv_heads, query)
+            self._groups[window] = self._grouped(window, query)
         groups, back = self._groups[window]
         rows = query[0].transpose(0, 1)
         parts = [group.attend(layer, rows, scoring) for group in groups]
@@ -245,9 +242,7 @@ class Paging:
             rows = torch.from_numpy(np.concatenate(taken)).to(key.device)
             yield extent, None if len(extents) == 1 else rows, places
 
-    def _grouped(
-        self, window: int | None, kv_heads: int, query: Tensor
-    ) -> tuple[list[Group], Tensor | None]:
+    def _grouped(self, window: int | None, query: Tensor) -> tuple[list[Group], Tensor | None]:
         """All groups, and which row of what they return is which one of the step's."""
         _, heads, total, _ = query.shape
         runs = [
@@ -257,7 +252,7 @@ class Paging:
         ]
         runs.sort(key=_likeness)
         groups = [
-            Group(alike, window, (heads, kv_heads, total), query)
+            Group(alike, window, query)
             for _, members in groupby(runs, _likeness)
             for alike in _partition(list(members))
         ]
@@ -313,4 +308,4 @@ def _runs(
         end = piece.past + (stop if piece.chained else piece.count)
         first = 0 if window is None else piece.first_seen(start, window) // PAGE
         pages = memory.pages[first : pages_of(end)]
-        yield _Run(piece, memory.extent, start, stop, first, pages)
+        yield _Run(piece, memory.extent, start, stop, first, pages, end)

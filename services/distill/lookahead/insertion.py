@@ -28,12 +28,7 @@ class _Pass:
         self._masks: dict[int | None, Tensor] = {}
 
     def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scoring: Scoring,
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
     ) -> Tensor:
         """Shapes as of `ragged_attention`."""
         _, heads, count, width = query.shape
@@ -41,8 +36,8 @@ class _Pass:
         keys, values = (whole[0] for whole in self._keep(layer, key, value))
         window = scoring.window
         if window not in self._masks:
-            self._masks[window] = additive(self._visible(window), query)
-        mask = self._masks[window].repeat(groups, 1)[None]
+            self._masks[window] = additive(self._visible(window), query).repeat(groups, 1)[None]
+        mask = self._masks[window]
         packed = query.reshape(kv_heads, groups * count, width)
         attended = attend(packed, keys, values, mask, scoring)
         return attended.view(1, heads, count, -1).transpose(1, 2)
