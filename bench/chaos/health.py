@@ -13,17 +13,18 @@ _POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 5.0
 
 
-async def infos(cluster: Cluster) -> list[ServerInfo]:
+async def infos(cluster: Cluster, token: str | None = None) -> list[ServerInfo]:
     """What each orchestrator says, asked directly. Raises PacelineError, OSError."""
-    return [await _info(member.spec.ready_file.read_text()) for member in cluster.of(ORCHESTRATOR)]
+    addresses = [member.spec.ready_file.read_text() for member in cluster.of(ORCHESTRATOR)]
+    return [await _info(address, token) for address in addresses]
 
 
-async def _info(address: str) -> ServerInfo:
-    async with Client(address.strip(), resume=False) as client:
+async def _info(address: str, token: str | None) -> ServerInfo:
+    async with Client(address.strip(), token=token, resume=False) as client:
         return await client.server_info(timeout=_ANSWER_SECONDS)
 
 
-async def whole(cluster: Cluster, timeout: float = START_SECONDS) -> None:
+async def whole(cluster: Cluster, timeout: float = START_SECONDS, token: str | None = None) -> None:
     """Wait until every process serves and every orchestrator is connected to every worker.
 
     Raises StartError for a process that has ended, TimeoutError.
@@ -32,26 +33,30 @@ async def whole(cluster: Cluster, timeout: float = START_SECONDS) -> None:
         while True:
             for member in cluster.members:
                 member.check()
-            if all(member.serves for member in cluster.members) and await _connected(cluster):
+            if all(member.serves for member in cluster.members) and await _connected(
+                cluster, token
+            ):
                 return
             await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _connected(cluster: Cluster) -> bool:
+async def _connected(cluster: Cluster, token: str | None) -> bool:
     workers = {member.name for member in cluster.members if member.role != ORCHESTRATOR}
     try:
-        told = await infos(cluster)
+        told = await infos(cluster, token)
     except (PacelineError, OSError):
         return False
     return all(workers <= {one.worker_id for one in info.workers if one.connected} for info in told)
 
 
-async def left_behind(cluster: Cluster, timeout: float = 60.0) -> list[str]:
+async def left_behind(
+    cluster: Cluster, timeout: float = 60.0, token: str | None = None
+) -> list[str]:
     """What is still held, anywhere, of sessions that have all ended; empty within the time."""
     deadline = time.monotonic() + timeout
     while True:
         try:
-            found = _held(await infos(cluster))
+            found = _held(await infos(cluster, token))
         except (PacelineError, OSError) as error:
             found = [f"an orchestrator does not answer: {type(error).__name__}"]
         if not found or time.monotonic() > deadline:

@@ -27,6 +27,7 @@ class Member:
     spec: ProcessSpec
     role: str
     proxy: Proxy
+    metrics: str = ""
     process: subprocess.Popen[bytes] | None = None
     started: int = 0
     statuses: list[int] = field(default_factory=list)

@@ -55,9 +55,11 @@ class Outcome:
     violations: list[str] = field(default_factory=list)
 
 
-async def undisturbed(cluster: Cluster, cases: Sequence[Case]) -> list[Transcript]:
+async def undisturbed(
+    cluster: Cluster, cases: Sequence[Case], token: str | None = None
+) -> list[Transcript]:
     """What plain decoding says, while every process is well."""
-    async with Client(cluster.addresses) as client:
+    async with Client(cluster.addresses, token=token) as client:
         return await asyncio.gather(*(_plain(client, case) for case in cases))
 
 

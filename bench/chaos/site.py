@@ -15,6 +15,7 @@ from typing import Self
 from bench.chaos.member import Member
 from bench.chaos.proxy import Network
 from bench.chaos.store import Store
+from bench.ports import free_port
 from services.console.models import is_distilled
 from services.console.supervisor import ProcessSpec
 
@@ -41,6 +42,8 @@ class Layout:
     verifier_flags: tuple[str, ...] = ()
     drafter_flags: tuple[str, ...] = ()
     orchestrator_flags: tuple[str, ...] = ALWAYS_DRAFT
+    metrics: bool = False
+    """Whether each process serves `/metrics`, at `Member.metrics`."""
 
     def arguments(self, role: str) -> list[str]:
         """The flags of one role."""
@@ -115,10 +118,12 @@ class Cluster:
         proxy = self._network.proxy(partial(_said, ready), delay)
         arguments = [*self.layout.arguments(role), *_identity(role, name, proxy.address)]
         common = ["--redis", self.store.url, "--ready-file", str(ready)]
+        port = free_port() if self.layout.metrics else 0
+        common += ["--metrics-port", str(port)] if port else []
         spec = ProcessSpec(
             name, _command(role, [*arguments, *common]), ready, self.folder / f"{name}.log"
         )
-        return Member(spec, role, proxy)
+        return Member(spec, role, proxy, metrics=f"127.0.0.1:{port}" if port else "")
 
 
 def _identity(role: str, name: str, address: str) -> list[str]:

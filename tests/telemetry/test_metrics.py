@@ -20,6 +20,7 @@ from orchestrator.recorder import watch_memory
 from services.common import errors
 from services.common.steps import StepEntry, StepRecord
 from services.common.telemetry import StepTracer, names
+from services.common.telemetry.loop_lag import MOST_MISSED, lags
 from services.common.telemetry.names import MetricKind
 from services.common.types import OpenDraft, OpenVerify, Progress, Role, VerifyMode
 from tests.core.world import Faults
@@ -297,3 +298,9 @@ async def test_how_late_the_event_loop_is_is_measured(start):
     assert late > 0.15
     await asyncio.sleep(0.2)
     assert scrape(telemetry).value("paceline_event_loop_lag_seconds_sum") == late
+
+
+def test_a_loop_that_stands_still_counts_for_every_call_that_was_due_meanwhile():
+    assert lags(0.25) == pytest.approx([0.25, 0.15, 0.05])
+    assert lags(-0.001) == [0.0]
+    assert len(lags(1e6)) == MOST_MISSED + 1

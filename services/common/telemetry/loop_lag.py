@@ -8,10 +8,17 @@ from services.common.telemetry import names
 from services.common.telemetry.setup import Telemetry
 
 EVERY_SECONDS = 0.1
+MOST_MISSED = 600
+"""Calls made up for at once: those of a loop that stood still for a minute."""
 
 
 class LoopLag:
-    """Asks the running loop for a call ten times a second, and measures how late it comes."""
+    """Asks the running loop for a call ten times a second, and measures how late it comes.
+
+    A call that comes late stands for those that were due meanwhile: each counts with the
+    lag that it would have had. Otherwise a loop that stands still for ten seconds would
+    count once, and no percentile would show it.
+    """
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._seconds = telemetry.histogram(names.LOOP_LAG)
@@ -34,5 +41,12 @@ class LoopLag:
 
     def _came(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         now = loop.time()
-        self._seconds.record(max(0.0, now - due))
+        for lag in lags(now - due):
+            self._seconds.record(lag)
         self._ask(loop, now)
+
+
+def lags(late: float) -> list[float]:
+    """The lags, in seconds, of a call that came so late and of those it kept from being made."""
+    missed = min(MOST_MISSED, max(0, int(late / EVERY_SECONDS)))
+    return [max(0.0, late - number * EVERY_SECONDS) for number in range(missed + 1)]

@@ -1,0 +1,147 @@
+"""The worst that one tenant can send, while sixteen sessions of another go on.
+
+    python -m bench.hostile --attack 60
+
+Two orchestrators, one verifier and one drafter of a tiny random model in float32, and a
+store, the workers behind a wire of 20 ms each way: a round takes what it takes beside a
+real target, and the machine has room. The hostile tenant may have four sessions and has 24
+calls open at once, each sending one attack after another. The exit status is 1 where good
+sessions lose more of their pace than --pace-lost, where a loop is late, where a process
+grows by half or beyond what its pod may have, ends, or where a good session fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.chaos.health import whole
+from bench.chaos.models import LONGEST_TEXT, tiny_models
+from bench.chaos.site import ALWAYS_DRAFT, Cluster, Layout
+from bench.chaos.transcript import Case
+from bench.hostile.run import Bounds, Hostile, Outcome, Plan
+from bench.machine import machine
+from bench.output import say, table, table_console, write_content
+from bench.prompts import SPEC_BENCH, load_prompts
+from orchestrator.authentication import token_entry
+from services.common.errors import StartError
+
+WIRE_SECONDS = 0.02
+PROMPT_LETTERS = 160
+POD_BYTES = {"orchestrator": 1 << 30, "verifier": 3 << 30, "drafter": 1 << 30}
+"""What k8s/ allows each role: of its bases and of its component for CPUs the greater."""
+
+
+def main() -> int:
+    """Run, print, and judge."""
+    given = _parser().parse_args()
+    try:
+        with tempfile.TemporaryDirectory(prefix="paceline-hostile-") as folder:
+            outcome = _run(given, Path(folder))
+    except StartError as error:
+        print(f"bench.hostile: {error}", file=sys.stderr)
+        return 1
+    _show(outcome)
+    if given.json is not None:
+        write_content(given.json, {"machine": machine(), "lost": outcome.lost, **asdict(outcome)})
+    return 1 if outcome.violations else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    made.add_argument("--attack", type=float, default=60.0, help="seconds of it")
+    made.add_argument("--quiet", type=float, default=15.0, help="seconds before, and after")
+    made.add_argument("--sessions", type=int, default=16, help="good ones at once")
+    made.add_argument("--lanes", type=int, default=24, help="hostile calls at once")
+    made.add_argument("--pace-lost", type=float, default=0.15, help="the most that is borne")
+    made.add_argument("--json", type=Path, default=None, help="also write the report there")
+    return made
+
+
+def _run(given: argparse.Namespace, folder: Path) -> Outcome:
+    good, bad = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+    tokens = folder / "tokens.json"
+    tokens.write_text(json.dumps({"tenants": _tenants(good, bad)}))
+    target, draft = tiny_models(folder)
+    layout = Layout(
+        target,
+        draft,
+        verifiers=1,
+        drafters=1,
+        wire_seconds=WIRE_SECONDS,
+        metrics=True,
+        orchestrator_flags=(*ALWAYS_DRAFT, "--tokens-file", str(tokens)),
+    )
+    plan = Plan(quiet=given.quiet, attack=given.attack, sessions=given.sessions, lanes=given.lanes)
+    bounds = Bounds(pace_lost=given.pace_lost, memory=POD_BYTES)
+    with Cluster(layout) as cluster:
+        hostile = Hostile(cluster, _cases(), plan, bounds, good, bad, say)
+        return asyncio.run(_attacked(hostile, cluster, good))
+
+
+async def _attacked(hostile: Hostile, cluster: Cluster, good: str) -> Outcome:
+    await whole(cluster, token=good)
+    say(f"{len(cluster.members)} processes and a store serve")
+    return await hostile.run()
+
+
+def _tenants(good: str, bad: str) -> dict[str, object]:
+    limits = {"max_sessions": 4, "max_tokens_in_flight": 3 * LONGEST_TEXT, "max_tokens": 1024}
+    return {
+        "good": {"tokens": [token_entry(good)]},
+        "hostile": {"tokens": [token_entry(bad)], **limits},
+    }
+
+
+def _cases() -> list[Case]:
+    """Greedy and sampled in turns, each as long as some seconds."""
+    return [
+        Case(
+            prompt.text[:PROMPT_LETTERS],
+            {
+                "temperature": 0.8 if number % 2 else 0.0,
+                "seed": 100 + number,
+                "max_tokens": 256,
+                "ignore_eos": True,
+            },
+        )
+        for number, prompt in enumerate(load_prompts(SPEC_BENCH, 16))
+    ]
+
+
+def _show(outcome: Outcome) -> None:
+    console = table_console()
+    title = f"good sessions, tokens/s: {outcome.quiet_before:.1f} before, "
+    title += f"{outcome.attacked:.1f} under attack, {outcome.quiet_after:.1f} after: "
+    console.print(title + f"{outcome.lost:.1%} lost")
+    rows = [
+        (
+            reading.name,
+            [
+                f"{reading.before / 2**20:.0f}",
+                f"{reading.most / 2**20:.0f}",
+                f"{reading.growth:.2f}",
+                f"{1e3 * reading.lag_p99:.0f}",
+            ],
+        )
+        for reading in outcome.readings
+    ]
+    console.print(table("processes", ("MiB before", "most", "times", "lag p99, ms ≤"), rows))
+    ends = [
+        (kind, [", ".join(f"{count} {end}" for end, count in sorted(found.items()))])
+        for kind, found in sorted(outcome.ends.items())
+    ]
+    console.print(table("attacks", ("how their calls ended",), ends))
+    print("\n".join(outcome.violations) or "Nobody else was harmed.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

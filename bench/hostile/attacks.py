@@ -1,0 +1,181 @@
+"""The worst requests that a tenant with a token can make, each new every time it is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from paceline.v1 import inference_pb2 as pb
+
+MIB = 1 << 20
+LONGEST_PROMPT = 4 * MIB
+LONG_ANSWER = 1024
+
+
+class Manner(Enum):
+    """What the sender does with the answer."""
+
+    READ = "read to its end"
+    LEAVE = "broken off after the first message"
+    IGNORE = "not read for some seconds, then broken off"
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One request: the method's name, its message, and what becomes of the answer."""
+
+    method: str
+    message: bytes
+    manner: Manner = Manner.READ
+
+
+def _generate(number: int, manner: Manner = Manner.READ, **fields: Any) -> Attack:
+    fields.setdefault("prompt", f"attack {number}")
+    return Attack("Generate", pb.GenerateRequest(**fields).SerializeToString(), manner)
+
+
+def _schema(number: int, schema: object) -> Attack:
+    text = json.dumps(schema)
+    return _generate(number, sampling=pb.SamplingParams(json_schema=text, max_tokens=64))
+
+
+def many_patterns(number: int) -> Attack:
+    """A schema of 400 patterns of keys, whose intersections no lexer can count."""
+    keys = {f"^{number + i}_.{{1,9}}$": {"type": "string"} for i in range(400)}
+    return _schema(number, {"type": "object", "patternProperties": keys})
+
+
+def all_of(number: int) -> Attack:
+    """A schema of 24 patterns that must all hold."""
+    parts = [{"pattern": f"a.{{{i + number % 7}}}b"} for i in range(1, 25)]
+    return _schema(number, {"type": "string", "allOf": parts, "title": f"{number}"})
+
+
+def deep_schema(number: int) -> Attack:
+    """A schema that is nested as deep as its length allows."""
+    depth = 2_000
+    text = '{"items":' * depth + f'{{"const":{number}}}' + "}" * depth
+    return _generate(number, sampling=pb.SamplingParams(json_schema=text, max_tokens=64))
+
+
+def regex(number: int) -> Attack:
+    """A regular expression with a state for every way to count."""
+    text = f"({number}|(a|b|ab)*a(a|b){{60,400}}c)+"
+    return _generate(number, sampling=pb.SamplingParams(regex=text, max_tokens=64))
+
+
+def choice(number: int) -> Attack:
+    """As many options as there may be."""
+    options = [f"{number}-{i}-abcdef" for i in range(1024)]
+    made = pb.SamplingParams(choice=pb.Choice(options=options), max_tokens=64)
+    return _generate(number, sampling=made)
+
+
+def no_way_on(number: int) -> Attack:
+    """A form all of whose tokens are biased away."""
+    bias = dict.fromkeys(range(256), -100.0)
+    made = pb.SamplingParams(regex=f"x{{{8 + number % 50}}}", logit_bias=bias, min_tokens=4)
+    return _generate(number, sampling=made)
+
+
+def huge_prompt(number: int) -> Attack:
+    """A prompt of as many bytes as are read at all."""
+    words = f"{number} na\u00efve words 12,345 and more "
+    return _generate(number, prompt=(words * (LONGEST_PROMPT // len(words.encode())))[:-1])
+
+
+def one_word(number: int) -> Attack:
+    """One word without an end: what merges of pairs like least."""
+    return _generate(number, prompt=f"{number}" + "a" * (LONGEST_PROMPT - 16))
+
+
+def huge_conversation(number: int) -> Attack:
+    """As many messages as there may be, long ones."""
+    text = f"{number} {{{{ x }}}} <|im_start|> " * 120
+    message = pb.Message(role="user", content=text[: LONGEST_PROMPT // 1024 - 8])
+    talk = pb.Conversation(messages=[message] * 1024)
+    return Attack("Generate", pb.GenerateRequest(conversation=talk).SerializeToString())
+
+
+def many_tokens(number: int) -> Attack:
+    """A million token ids."""
+    ids = pb.TokenIds(ids=[number % 100] * 1_000_000)
+    return Attack("Generate", pb.GenerateRequest(tokens=ids).SerializeToString())
+
+
+def whole_answer(number: int) -> Attack:
+    """A session with everything on: alternatives, biases, stops, penalties, rounds."""
+    made = pb.SamplingParams(
+        temperature=1.0,
+        max_tokens=LONG_ANSWER,
+        ignore_eos=True,
+        logprobs=20,
+        logit_bias=dict.fromkeys(range(250), 0.5),
+        stop=[f"{number} {i} ".ljust(256, "z") for i in range(16)],
+        frequency_penalty=0.5,
+        repetition_penalty=1.1,
+    )
+    return _generate(number, sampling=made, include_rounds=True)
+
+
+def long_prefill(number: int) -> Attack:
+    """A prompt that fills the context, for one token."""
+    ids = pb.TokenIds(ids=[(number + i) % 250 for i in range(1900)])
+    made = pb.SamplingParams(max_tokens=1)
+    return Attack("Generate", pb.GenerateRequest(tokens=ids, sampling=made).SerializeToString())
+
+
+def unread(number: int) -> Attack:
+    """A long answer that nobody reads."""
+    made = pb.SamplingParams(max_tokens=LONG_ANSWER, ignore_eos=True, logprobs=20)
+    return _generate(number, Manner.IGNORE, sampling=made, include_rounds=True)
+
+
+def begun_and_left(number: int) -> Attack:
+    """A session that is left as soon as it has begun."""
+    made = pb.SamplingParams(max_tokens=LONG_ANSWER, ignore_eos=True)
+    return _generate(number, Manner.LEAVE, sampling=made)
+
+
+def told_again(number: int) -> Attack:
+    """The same finished session from its beginning, again and again."""
+    made = pb.SamplingParams(max_tokens=LONG_ANSWER, ignore_eos=True, seed=1)
+    return _generate(number, request_id=f"again-{number % 2}", prompt="again", sampling=made)
+
+
+def rounds_of(number: int) -> Attack:
+    """Every round of a finished session."""
+    asked = pb.GetSessionRequest(session_id=f"again-{number % 2}", include_rounds=True)
+    return Attack("GetSession", asked.SerializeToString())
+
+
+def nonsense(number: int) -> Attack:
+    """Bytes that are no message."""
+    return Attack("Generate", bytes((number + i) % 256 for i in range(65_536)))
+
+
+ATTACKS: dict[str, Callable[[int], Attack]] = {
+    made.__name__: made
+    for made in (
+        many_patterns,
+        all_of,
+        deep_schema,
+        regex,
+        choice,
+        no_way_on,
+        huge_prompt,
+        one_word,
+        huge_conversation,
+        many_tokens,
+        whole_answer,
+        long_prefill,
+        unread,
+        begun_and_left,
+        told_again,
+        rounds_of,
+        nonsense,
+    )
+}
