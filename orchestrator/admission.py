@@ -29,6 +29,8 @@ STEPS = 4
 RESUMED_BEYOND = 1.125
 SHORTEST_RETRY, USUAL_RETRY, LONGEST_RETRY = 0.25, 1.0, 30.0
 RETRY_WINDOW = 10.0
+WORK_BURST = 2.0
+"""Seconds of CPU that the requests of a tenant may cost at once."""
 
 
 class Load:
@@ -101,6 +103,32 @@ class Place:
         loads, self._loads = self._loads, ()
         for load in loads:
             load.give_back(self._tokens)
+
+
+class Work:
+    """What the requests of each tenant cost this process before they are sessions.
+
+    Tokenizing, compiling, reading what a message holds: CPU time that nobody else has. A
+    tenant may use `share` of a core over time, and `WORK_BURST` seconds at once; one that
+    used more is refused, before its messages are read, until it has paid off what it owes.
+    What a verifier does for a session is bounded elsewhere, by tokens in flight.
+    """
+
+    def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`share` of one core for each tenant: 0.25 = a quarter."""
+        self._share, self._clock = share, clock
+        # When what a tenant used will be paid off; tenants come from a file.
+        self._paid_at: dict[str, float] = {}
+
+    def spend(self, tenant: str, seconds: float) -> None:
+        """A request took so much."""
+        begins = max(self._clock(), self._paid_at.get(tenant, 0.0))
+        self._paid_at[tenant] = begins + seconds / self._share
+
+    def owed(self, tenant: str) -> float:
+        """Seconds until the tenant may come in again; 0 = now."""
+        ahead = self._paid_at.get(tenant, 0.0) - self._clock()
+        return max(0.0, ahead - WORK_BURST / self._share)
 
 
 class _Bound(NamedTuple):

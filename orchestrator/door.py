@@ -1,16 +1,19 @@
 """The door of the service: what is checked of a call before its message is even read.
 
     who calls (token → tenant) → does this process take new sessions → is there room
+    → have the tenant's requests cost more than their share
 
 A refused call costs a header: its message stays unread. Calls are counted from here to
 the end of their task, whatever ends it, so that streams which nobody reads, too, are
-bounded, for all tenants together and for each.
+bounded, for all tenants together and for each. A tenant that is refused and asks again at
+once, and again, is answered late: it has only so many calls to wait in.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -19,6 +22,7 @@ from typing import Any
 import grpc
 from paceline.v1 import inference_pb2 as pb
 
+from orchestrator.admission import Work
 from orchestrator.authentication import Identify
 from orchestrator.tenants import DEFAULT_TENANT, Tenant, TenantLimits
 from services.common.errors import Draining, Overloaded, PacelineError
@@ -38,6 +42,9 @@ STREAMS_PER_SESSION, SPARE_STREAMS = 4, 16
 # Health and reflection, which need no token.
 _NOBODY = Tenant("", TenantLimits(max_sessions=60))
 RETRY_SECONDS = 1.0
+# A tenant is told at once of so many refusals a second, of the others after a while.
+PROMPT_REFUSALS, LATE_SECONDS = 10.0, 1.0
+MOST_LATE = 4096
 
 _tenant: ContextVar[Tenant] = ContextVar("tenant", default=DEFAULT_TENANT)
 
@@ -72,12 +79,43 @@ class Calls:
             del self._open[tenant.name]
 
 
+class Refusals:
+    """How long a tenant waits to hear that it was refused: the more often, the longer."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._late = 0
+
+    def pause(self, tenant: str) -> float:
+        """Seconds to wait with the next one."""
+        now = self._clock()
+        # One second of refusals may come at once, and a few are not forgotten for long.
+        since = max(now - 1.0, self._since.get(tenant, 0.0)) + 1.0 / PROMPT_REFUSALS
+        self._since[tenant] = min(since, now + LATE_SECONDS)
+        return LATE_SECONDS if since > now else 0.0
+
+    async def wait(self, tenant: str) -> None:
+        """Wait before a refusal, where there is room to."""
+        pause = self.pause(tenant)
+        if pause and self._late < MOST_LATE:
+            self._late += 1
+            try:
+                await asyncio.sleep(pause)
+            finally:
+                self._late -= 1
+
+
 class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     """Put it before the servicers of clients, which ask `current_tenant`."""
 
-    def __init__(self, identify: Identify, max_calls: int) -> None:
-        """`max_calls`: most streams, and most other calls, open at once."""
+    def __init__(self, identify: Identify, max_calls: int, work: Work | None = None) -> None:
+        """`max_calls`: most streams, and most other calls, open at once.
+
+        `work`: what requests cost, where tenants may use a share of it only.
+        """
         self.identify = identify
+        self._work, self._refusals = work, Refusals()
         self.closed = False
         self.streams, self._others = Calls(max_calls), Calls(max_calls)
 
@@ -92,6 +130,8 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         try:
             self._admit(handler_call_details)
         except PacelineError as error:
+            if self._work is not None and isinstance(error, Overloaded):
+                await self._refusals.wait(current_tenant().name)
             return _refusal(error)
         return await continuation(handler_call_details)
 
@@ -102,6 +142,7 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             if method.startswith((_SERVICE, _ENGINE))
             else _NOBODY
         )
+        _tenant.set(tenant)
         streams = method in _STREAMS
         if streams and self.closed:
             raise Draining("this orchestrator stops and takes no new calls; ask another one")
@@ -110,7 +151,8 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         task = asyncio.current_task()
         assert task is not None
         task.add_done_callback(lambda _: calls.leave(tenant))
-        _tenant.set(tenant)
+        if self._work is not None and (owed := self._work.owed(tenant.name)):
+            raise Overloaded("the requests of this tenant cost more than its share", owed)
 
 
 def _refusal(error: PacelineError) -> grpc.RpcMethodHandler[Any, Any]:

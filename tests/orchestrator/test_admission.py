@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.admission import Admission
+from orchestrator.admission import WORK_BURST, Admission, Work
+from orchestrator.door import LATE_SECONDS, Refusals
 from orchestrator.tenants import Tenant, TenantLimits
 from services.common.errors import InvalidRequest, Overloaded
 
@@ -180,3 +181,36 @@ def test_the_retry_delay_is_what_the_missing_tokens_took_to_leave_lately():
     with pytest.raises(Overloaded) as refused:
         door.enter(100, 0)
     assert refused.value.retry_after == 1.0
+
+
+def test_a_tenant_whose_requests_cost_more_than_its_share_pays_that_off_before_the_next():
+    clock = Clock()
+    work = Work(0.25, clock)
+    work.spend("acme", WORK_BURST)
+    assert work.owed("acme") == 0.0
+    work.spend("acme", 1.0)
+    assert work.owed("acme") == pytest.approx(4.0)
+    assert work.owed("beta") == 0.0
+    clock.now = 4.0
+    assert work.owed("acme") == 0.0
+
+
+def test_a_tenant_that_costs_less_than_its_share_never_waits():
+    clock = Clock()
+    work = Work(0.25, clock)
+    for _ in range(1000):
+        work.spend("acme", 0.2)
+        clock.now += 1.0
+        assert work.owed("acme") == 0.0
+
+
+def test_refusals_that_come_too_often_are_told_late_and_at_once_again_after_a_rest():
+    clock = Clock()
+    refusals = Refusals(clock)
+    clock.now = 100.0
+    pauses = [refusals.pause("acme") for _ in range(1000)]
+    assert pauses[:10] == [0.0] * 10
+    assert set(pauses[11:]) == {LATE_SECONDS}
+    assert refusals.pause("beta") == 0.0
+    clock.now += LATE_SECONDS + 1.0
+    assert refusals.pause("acme") == 0.0
