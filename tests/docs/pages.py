@@ -21,6 +21,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = (*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("examples/*/README.md")))
+EVERY_PAGE = (
+    ROOT / "README.md",
+    *PAGES,
+    ROOT / "k8s" / "README.md",
+    *sorted((ROOT / "bench").rglob("*.md")),
+    *sorted((ROOT / "services").rglob("*.md")),
+)
+"""Those whose examples are not run included."""
 
 NEEDS = {
     "kubernetes": "a cluster of Kubernetes",
@@ -39,6 +47,7 @@ RUN = ("python", "sh", "sh serves", "sh node")
 PARSED = ("json", "yaml")
 SHOWN = ("text", "promql")
 
+_CODE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`]*)$")
 
 
@@ -68,6 +77,11 @@ class Block:
         if self.needs is not None:
             return self.needs in NEEDS and self.info.split()[0] in ("python", "sh")
         return self.info in (*RUN, *PARSED, *SHOWN)
+
+
+def prose(text: str) -> str:
+    """A page without its fenced blocks; every other line where it was."""
+    return _CODE.sub(lambda block: "\n" * block[0].count("\n"), text)
 
 
 def blocks_of(page: Path) -> list[Block]:

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT
+from tests.docs.pages import EVERY_PAGE, ROOT, prose
 
 _LINK = re.compile(r"(?:\]\(|src=\"|srcset=\")([^)\s\"]+)")
 _PATH = re.compile(r"`((?:bench|docs|k8s|orchestrator|protos|services|tests)/[\w./*-]+)`")
 _MADE = ("bench/results/",)
 """Folders that a command makes."""
-_CODE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
 
 @cache
@@ -23,7 +22,7 @@ def anchors(page: Path) -> frozenset[str]:
     """Of the headings of a page, made as GitHub makes them."""
     found: Counter[str] = Counter()
     names = set()
-    for heading in re.findall(r"^#+ (.*)$", _CODE.sub("", page.read_text("utf-8")), re.MULTILINE):
+    for heading in re.findall(r"^#+ (.*)$", prose(page.read_text("utf-8")), re.MULTILINE):
         words = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         names.add(f"{words}-{found[words]}" if found[words] else words)
         found[words] += 1
@@ -32,7 +31,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 def broken(page: Path, text: str) -> list[str]:
     """The links of this text that lead nowhere."""
-    local = [link for link in _LINK.findall(_CODE.sub("", text)) if "://" not in link]
+    local = [link for link in _LINK.findall(prose(text)) if "://" not in link]
     return [link for link in local if not _leads(page, *link.partition("#"))]
 
 
@@ -41,7 +40,7 @@ def _leads(page: Path, path: str, mark: str, anchor: str) -> bool:
     return target.exists() and (not mark or anchor in anchors(target))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_of_a_page_leads_somewhere(page: Path):
     assert broken(page, page.read_text("utf-8")) == []
 
@@ -55,9 +54,9 @@ def _is_there(path: str) -> bool:
     return any(ROOT.glob(path)) or (ROOT / f"{path}.py").exists()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_path_that_a_page_names_is_there(page: Path):
-    assert absent(_CODE.sub("", page.read_text("utf-8"))) == []
+    assert absent(prose(page.read_text("utf-8"))) == []
 
 
 def test_a_path_that_is_not_there_is_seen():
