@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
     from tests.otlp_receiver import OtlpReceiver
 
 # A machine that runs tests may stand still for seconds: what is slow is not wrong.
@@ -61,3 +64,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(_HERE).parts[0] in REAL_TIME:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Every run ends with what was tried again: a test that passes at last is still news."""
+    terminalreporter.ensure_newline()
+    attempts = terminalreporter.stats.get("rerun", [])
+    terminalreporter.write_line(retried([attempt.nodeid for attempt in attempts]))
+
+
+def retried(attempts: Collection[str]) -> str:
+    """One line of the tests (by node id) whose attempts failed and were made again."""
+    each = [f"{name} ({times}x)" for name, times in sorted(Counter(attempts).items())]
+    return f"retried: {len(attempts)}" + (f", {', '.join(each)}" if each else "")
