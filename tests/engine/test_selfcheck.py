@@ -7,9 +7,9 @@ import copy
 import pytest
 import torch
 
-from services.common.engine import Engine, layout
+from services.common.engine import Engine, layout, packing
 from services.common.engine.layout import Layout
-from services.common.engine.packing import PackedLinear, worth_packing
+from services.common.engine.packing import FEW, PackedLinear, worth_packing
 from services.common.errors import StartError
 from tests.engine.conftest import feed, model_of, random_text, stock_logits
 from tests.models import tiny_model
@@ -107,15 +107,54 @@ def test_half_precision_stays_near_float32(arch, dtype):
     cache.free()
 
 
-def test_packed_rows_do_not_depend_on_their_neighbours():
+def packed_head(seed=0):
+    """The packed output layer of a model, and its engine; skips where nothing is packed."""
     model = copy.deepcopy(model_of("llama")).to(torch.bfloat16)
+    model.lm_head.weight.data += seed
     if not worth_packing(model):
         pytest.skip("this CPU multiplies half precision itself")
-    linear = Engine.from_model(model)._model.lm_head
-    assert isinstance(linear, PackedLinear)
-    rows = torch.randn(9, linear.in_features, generator=torch.Generator().manual_seed(0))
-    alone = torch.cat([linear(row[None]) for row in rows])
-    assert torch.equal(linear(rows), alone)
+    engine = Engine.from_model(model)
+    assert isinstance(engine.model.lm_head, PackedLinear)
+    return engine.model.lm_head, engine
+
+
+def test_packed_rows_do_not_depend_on_their_neighbours():
+    """From three rows on: one or two, which are not padded, may differ in the last bits."""
+    linear, _ = packed_head()
+    rows = torch.randn(300, linear.in_features, generator=torch.Generator().manual_seed(0))
+    every = linear(rows)
+    wrong = [count for count in range(FEW + 1, 301) if not same_rows(linear, rows, every, count)]
+    assert wrong == []
+    for count in range(1, FEW + 1):
+        torch.testing.assert_close(linear(rows[:count]), every[:count], rtol=1e-4, atol=1e-5)
+
+
+def same_rows(linear, rows, every, count):
+    first, last = linear(rows[:count]), linear(rows[None, -count:])[0]
+    return torch.equal(first, every[:count]) and torch.equal(last, every[-count:])
+
+
+def test_one_row_is_multiplied_as_it_is(monkeypatch):
+    """Plain decoding: another row would cost time."""
+    linear, _ = packed_head()
+    given = []
+    monkeypatch.setattr(packing, "_MULTIPLY", lambda rows, *_: given.append(rows) or rows)
+    row = torch.randn(1, 1, linear.in_features)
+    linear(row)
+    assert given[0] is row
+
+
+def test_a_packed_model_can_be_copied():
+    _, engine = packed_head()
+    copied = Engine.from_model(engine.model)
+    text = random_text(9)
+    ours, theirs = (feed(one, one.new_cache(16), text) for one in (engine, copied))
+    assert torch.equal(ours, theirs)
+
+
+def test_packed_models_of_other_weights_have_other_fingerprints():
+    first, same, other = (Engine.from_model(packed_head(seed)[1].model) for seed in (0, 0, 1))
+    assert first.fingerprint == same.fingerprint != other.fingerprint
 
 
 def test_float32_is_never_packed():
