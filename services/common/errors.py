@@ -27,6 +27,9 @@ One border turns these into gRPC statuses, by a table: `services.common.serving`
 
 from __future__ import annotations
 
+_NO_MEMORY = ("allocate memory", "not enough memory", "out of memory", "STATUS_ALLOC_FAILED")
+"""What torch's errors say on CPUs, of CUDA itself, and of its libraries."""
+
 
 class PacelineError(Exception):
     """Root of everything Paceline raises on purpose. `str()` is fit for a caller."""
@@ -123,3 +126,15 @@ class StartError(PacelineError):
 
 class StoreError(PacelineError):
     """The session store refused a command or is away."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a device or the machine had too little memory. Knows torch's errors by what they say.
+
+    torch has a class for a device's allocator; a CPU's is a RuntimeError like any other.
+    """
+    if isinstance(error, MemoryError):
+        return True
+    said = str(error)
+    named = type(error).__name__ == "OutOfMemoryError"
+    return isinstance(error, RuntimeError) and (named or any(words in said for words in _NO_MEMORY))

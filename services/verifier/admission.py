@@ -6,10 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from services.common.engine.structure import Matcher, StructureError, Structures
-from services.common.errors import Overloaded
+from services.common.errors import Overloaded, out_of_memory
 from services.common.sampling_checks import complaint
 from services.common.types import (
     DraftTree,
@@ -87,13 +85,6 @@ def explain(error: Exception) -> tuple[FailureReason, str]:
         return FailureReason.CAPACITY, "the device has no memory left for this session"
     _log.error("a session failed", exc_info=error)
     return FailureReason.INTERNAL, f"verification failed ({type(error).__name__})"
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Whether a device had too little memory, CPU or not."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
 
 
 def _check_sampling(opening: OpenVerify, limits: Limits) -> None:

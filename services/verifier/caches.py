@@ -41,7 +41,10 @@ class Caches:
         self._on_preempt = on_preempt
 
     def open(self, session: VerifySession) -> None:
-        """Give a session K/V, with what is known of its text in it; raises Overloaded."""
+        """Give a session K/V, with what is known of its text in it; raises Overloaded.
+
+        Nothing is taken where that fails, for whatever reason.
+        """
         most, capacity = session.most_tokens, self._engine.kv_tokens_capacity
         if most > capacity:
             raise Overloaded(f"KV cache: a session of up to {most} tokens, and room for {capacity}")
@@ -49,33 +52,46 @@ class Caches:
         match = self._prefixes.find(scope, text)
         session.awaited = match if match is not None and not match.ready else None
         ready = match if session.awaited is None else None
-        session.cache = self._prefixes.open(ready, _reserve(session))
-        session.known = self._prefixes.share(scope, text, session.cache)
-        session.cached = session.cache.length
+        cache = self._prefixes.open(ready, _reserve(session))
+        try:
+            known = self._prefixes.share(scope, text, cache)
+        except BaseException:
+            cache.free()
+            raise
+        session.cache, session.known, session.cached = cache, known, cache.length
         if self._lending is not None:
-            session.offer = self._lending.offer(session.key[1], session.cache, text)
+            session.offer = self._lending.offer(session.key[1], cache, text)
 
     def close(self, session: VerifySession, *, sound: bool = True) -> None:
-        """A session ends; `sound`: what it computed may serve others."""
+        """A session ends; `sound`: what it computed may serve others. Raises nothing."""
         self._withdraw(session)
-        if session.known is None:
+        known, session.known = session.known, None
+        if known is None:
             return
         if sound:
-            self._prefixes.end(session.known)
-        else:
-            self._prefixes.discard(session.known)
-        session.known = None
+            try:
+                self._prefixes.end(known)
+            except Exception:
+                _log.exception("a text that ended is not kept")
+            else:
+                return
+        try:
+            self._prefixes.discard(known)
+        except Exception:
+            _log.exception("K/V of a session that ended was not given back in full")
 
     def settle(self, session: VerifySession) -> bool:
-        """Copy what a session awaits if it is there; whether it awaits nothing any more."""
+        """Copy what a session awaits if it is there; whether it awaits nothing any more.
+
+        It goes on waiting where the copy fails.
+        """
         match = session.awaited
         if match is None:
             return True
         if not match.ready:
             return False
-        session.awaited = None
         self._prefixes.copy(match, session.cache)
-        session.cached = session.cache.length
+        session.awaited, session.cached = None, session.cache.length
         return True
 
     def room(

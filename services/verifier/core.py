@@ -10,17 +10,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from torch import Tensor
 
 from services.common.engine import Forwards
-from services.common.errors import Overloaded
+from services.common.errors import out_of_memory
 from services.common.steps import StepRecord
 from services.common.types import (
     CloseVerify,
     FailureReason,
+    LogprobRow,
     OpenVerify,
     Progress,
     SessionFailed,
@@ -37,7 +39,6 @@ from services.verifier.admission import (
     check_open,
     explain,
     open_matcher,
-    out_of_memory,
 )
 from services.verifier.batch import Part, Step, block_part, judged, prompt_part, step_entry
 from services.verifier.caches import Caches
@@ -52,6 +53,8 @@ from services.verifier.verdicts import decided, discarded, emitted, logprob_rows
 PREFIX_SHARE = 0.5
 """Of the K/V budget, unless told otherwise: what texts that ended may hold at most."""
 
+T = TypeVar("T")
+
 Emit = Callable[[int, VerifierEvent], None]
 """(link number, event)."""
 
@@ -59,7 +62,8 @@ Emit = Callable[[int, VerifierEvent], None]
 class VerifierCore:
     """Serves the sessions of all links with one engine.
 
-    Nothing raises: what goes wrong becomes a `SessionFailed` of its session.
+    Nothing raises: what goes wrong becomes a `SessionFailed` of its session. Where memory
+    runs out, texts that ended go first, and what failed is tried once more.
     """
 
     def __init__(
@@ -123,7 +127,7 @@ class VerifierCore:
         check_open(opening, self._limits)
         matcher = open_matcher(opening, self._options.structures)
         session = VerifySession(key[0], opening, arrived, matcher, next(self._numbers))
-        self._caches.open(session)
+        self._spared(partial(self._caches.open, session))
         self._sessions[key] = session
         self._note_prefilled(session)
 
@@ -187,13 +191,11 @@ class VerifierCore:
     def _prepare(self) -> None:
         """Bring preempted sessions back for which there is room; copy beginnings that are there."""
         while (session := self._caches.to_bring_back(self._sessions.values())) is not None:
-            try:
-                self._caches.open(session)
+            self._at_its_cost(session, partial(self._caches.open, session))
+            if not session.preempted:
                 self._note_prefilled(session)
-            except Overloaded as error:
-                self._fail_session(session, error)
-        for session in self._sessions.values():
-            if session.awaited is not None and self._caches.settle(session):
+        for session in [own for own in self._sessions.values() if own.awaited is not None]:
+            if self._at_its_cost(session, partial(self._caches.settle, session)):
                 self._note_prefilled(session)
 
     def _take_blocks(self) -> tuple[list[Part], int]:
@@ -237,11 +239,8 @@ class VerifierCore:
 
     def _has_room(self, session: VerifySession, busy: set[VerifySession]) -> bool:
         """Whether a session's next block fits its K/V; others may have to give way for it."""
-        try:
-            return self._caches.room(session, self._sessions.values(), busy)
-        except Overloaded as error:
-            self._fail_session(session, error)
-            return False
+        room = partial(self._caches.room, session, self._sessions.values(), busy)
+        return self._at_its_cost(session, room) or False
 
     def _take_prompts(self, used: int, served: int) -> list[Part]:
         waiting = [own for own in self._sessions.values() if own.feeds]
@@ -289,10 +288,14 @@ class VerifierCore:
             logits = next(results) if part.segment is not None else None
             if part.segment is not None and logits is None:
                 continue
-            if part.task is not None:
-                blocks.append(judged(part.session, part.task, logits))
-            else:
+            if part.task is None:
                 self._note_prefilled(part.session)
+                continue
+            block = self._at_its_cost(
+                part.session, partial(judged, part.session, part.task, logits)
+            )
+            if block is not None:
+                blocks.append(block)
         for block, decision in zip(blocks, self._decide(blocks), strict=True):
             if isinstance(decision, Decision):
                 self._conclude(block, decision, step)
@@ -302,7 +305,7 @@ class VerifierCore:
     def _decide(self, blocks: Sequence[Judged]) -> Sequence[Decision | Exception]:
         """The decisions for all blocks together or, if that fails, for each alone."""
         try:
-            return decide(blocks)
+            return self._spared(partial(decide, blocks))
         except Exception as error:
             if len(blocks) == 1:
                 return [error]
@@ -310,13 +313,12 @@ class VerifierCore:
 
     def _conclude(self, block: Judged, decision: Decision, step: Step) -> None:
         session, task = block.session, block.task
-        tokens = emitted(task, decision)
         try:
-            leaf = block.logits[decision.leaf_row]
+            # What takes memory comes first, so that it can be tried again.
+            leaf, logprobs = self._spared(partial(_kept_rows, block, decision))
+            self._spared(partial(session.keep_path, task, decision.path))
             session.commit(task, decision.path, decision.final_token, leaf)
             session.lend(block.ahead if decision.all_accepted else None)
-            top = session.opening.sampling.logprobs
-            logprobs = logprob_rows(block.logits, decision.path, tokens, top)
         except Exception as error:
             self._fail_session(session, error)
             return
@@ -361,6 +363,26 @@ class VerifierCore:
 
     # --- failures ---------------------------------------------------------------
 
+    def _spared(self, act: Callable[[], T]) -> T:
+        """What `act` gives; where memory runs out, once more without the texts that ended.
+
+        Where it raises, `act` has changed nothing.
+        """
+        try:
+            return act()
+        except Exception as error:
+            if not out_of_memory(error) or not self._caches.relieve():
+                raise
+        return act()
+
+    def _at_its_cost(self, session: VerifySession, act: Callable[[], T]) -> T | None:
+        """The same for one session; where that raises, the session fails and no other: None."""
+        try:
+            return self._spared(act)
+        except Exception as error:
+            self._fail_session(session, error)
+            return None
+
     def _fail_session(self, session: VerifySession, error: Exception) -> None:
         self._fail(session.key, session.opening.epoch, error)
 
@@ -391,3 +413,11 @@ class VerifierCore:
         """What this worker is."""
         structured = self._options.structures is not None
         return describe(self._engine, self._worker_id, self._options.version, structured)
+
+
+def _kept_rows(block: Judged, decision: Decision) -> tuple[Tensor | None, tuple[LogprobRow, ...]]:
+    """The logits [V] that are retained, where no token follows, and the logprobs asked for."""
+    leaf = block.logits[decision.leaf_row].clone() if decision.final_token is None else None
+    top = block.session.opening.sampling.logprobs
+    tokens = emitted(block.task, decision)
+    return leaf, logprob_rows(block.logits, decision.path, tokens, top)

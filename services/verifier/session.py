@@ -240,21 +240,25 @@ class VerifySession:
         left = self.opening.sampling.max_tokens - task.base_len - len(task.tree) - 1
         return self.offer.look_ahead[: max(0, left)]
 
-    def commit(self, task: Task, path: Sequence[int], final: int | None, leaf: Tensor) -> None:
-        """Append the accepted nodes of `path` and the token after them.
-
-        `final` None = none is emitted: the `leaf` logits [V], those after the path,
-        are retained instead. The cache holds the block's rows.
-        """
-        base = len(self.text)
+    def keep_path(self, task: Task, path: Sequence[int]) -> None:
+        """Of a tree's rows in the cache keep those of the accepted nodes; a chain stays."""
         if task.tree.parents is not None:
             root = () if self.retained is not None else (0,)
             rows = (*root, *(node + len(root) for node in path))
-            self.cache.keep_path(base - len(root), rows)
+            self.cache.keep_path(len(self.text) - len(root), rows)
+
+    def commit(
+        self, task: Task, path: Sequence[int], final: int | None, leaf: Tensor | None
+    ) -> None:
+        """Append the accepted nodes of `path` and the token after them.
+
+        `final` None = none is emitted: the `leaf` logits [V], those after the path,
+        are retained instead. The cache holds the block's rows, of a tree the path's.
+        """
         emitted = [task.tree.token_ids[node] for node in path]
         emitted += [] if final is None else [final]
         self.text += emitted
-        self.retained = leaf.clone() if final is None else None
+        self.retained = leaf if final is None else None
         self.cache.rollback(len(self.text) - (final is not None))
         if self.history is not None:
             self.history.extend(emitted)

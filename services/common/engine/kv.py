@@ -174,7 +174,11 @@ class KVCache:
         if reserve < self._length:
             raise ValueError(f"a branch of {self._length} tokens cannot reserve only {reserve}")
         branch = self._sibling(reserve)
-        branch._memory = self._memory.copy(self._length, reserve)
+        try:
+            branch._memory = self._memory.copy(self._length, reserve)
+        except BaseException:
+            KVCache.free(branch)
+            raise
         branch._length, branch._tree = self._length, self._tree
         branch._lacking = list(self._lacking)
         return branch
@@ -229,7 +233,7 @@ class KVCache:
         self._budget.spare -= self._reserve
         try:
             self._budget.take(max(reserve, self._reserve))
-        except Overloaded:
+        except BaseException:
             self._budget.spare += self._reserve
             raise
         self._reserve, self._parked = max(reserve, self._reserve), False
@@ -240,13 +244,15 @@ class KVCache:
 
     def free(self) -> None:
         """Give memory and reservation back. Calling it again does nothing."""
-        if not self.freed:
-            self._memory.free()
-            if self._parked:
-                self._budget.spare -= self._reserve
-            else:
-                self._budget.give(self._reserve)
-            self._end()
+        if self.freed:
+            return
+        memory, reserve = self._memory, self._reserve
+        self._end()
+        if self._parked:
+            self._budget.spare -= reserve
+        else:
+            self._budget.give(reserve)
+        memory.free()
 
     def _end(self) -> None:
         self.freed = True

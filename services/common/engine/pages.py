@@ -19,6 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.common.errors import out_of_memory
+
 PAGE = 64
 """Tokens of a page."""
 _EXTENT_BYTES = 256 << 20
@@ -126,7 +128,9 @@ class Arena:
         count = max(2 * pages, min(usual, pages_of(self._most.capacity)))
         try:
             made = Extent(layers, count, key, value)
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
             made = Extent(layers, pages, key, value)
         self.extents.append(made)
         return made
@@ -188,8 +192,11 @@ class Memory:
         places = torch.from_numpy(self.places(base, base + max(kept) + 1))
         source = places[list(kept)].to(self.extent.keys.device)
         target = places[: len(kept)].to(self.extent.keys.device)
-        for tensor in self.extent.whole:
-            tensor.index_copy_(2, target, tensor.index_select(2, source))
+        whole = self.extent.whole
+        # All that takes memory comes first: it happens whole or not at all.
+        moved = [tensor.index_select(2, source) for tensor in whole]
+        for tensor, rows in zip(whole, moved, strict=True):
+            tensor.index_copy_(2, target, rows)
 
     def copy(self, length: int, most: int) -> Memory:
         """The first `length` tokens, apart from now on; `most`: what may come in all."""
@@ -219,12 +226,24 @@ class Memory:
     def _take_over(
         self, home: Extent, old: Extent, pages: Sequence[int], length: int, most: int
     ) -> None:
-        """Hold in `home` a copy of the first `length` tokens that lie in these pages of `old`."""
+        """Hold in `home` a copy of the first `length` tokens that lie in these pages of `old`.
+
+        What it holds now stays as it is where that fails.
+        """
         taken = home.take(len(pages), home.count, pages_of(most))
+        try:
+            _copy_pages(old, pages, home, taken)
+            used = length - PAGE * (len(pages) - 1)
+            for mine in (home.keys, home.values):
+                mine[:, :, taken[-1], used:] = 0
+        except BaseException:
+            self._arena.give(home, taken)
+            raise
         self.extent, self.pages, self._filled = home, taken, length
-        device = home.keys.device
-        source, target = (torch.tensor(ids, device=device) for ids in (pages, taken))
-        used = length - PAGE * (len(pages) - 1)
-        for theirs, mine in ((old.keys, home.keys), (old.values, home.values)):
-            mine.index_copy_(2, target, theirs.index_select(2, source))
-            mine[:, :, taken[-1], used:] = 0
+
+
+def _copy_pages(old: Extent, pages: Sequence[int], home: Extent, taken: Sequence[int]) -> None:
+    device = home.keys.device
+    source, target = (torch.tensor(ids, device=device) for ids in (pages, taken))
+    for theirs, mine in ((old.keys, home.keys), (old.values, home.values)):
+        mine.index_copy_(2, target, theirs.index_select(2, source))

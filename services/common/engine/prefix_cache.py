@@ -18,7 +18,6 @@ from itertools import islice
 
 from services.common.engine.forwards import Forwards
 from services.common.engine.kv import KVCache
-from services.common.errors import Overloaded
 
 BLOCK = 16
 """Tokens of a hashed block. A shorter common beginning is not worth a copy."""
@@ -96,7 +95,11 @@ class PrefixCache:
         if match.known.parked and match.length + BLOCK > match.known.cache.length:
             return self._take_over(match, reserve)
         cache = self._engine.new_cache(reserve)
-        self.copy(match, cache)
+        try:
+            self.copy(match, cache)
+        except BaseException:
+            cache.free()
+            raise
         return cache
 
     def copy(self, match: Match, cache: KVCache) -> None:
@@ -125,8 +128,8 @@ class PrefixCache:
         for other in self._beginnings(known.scope, text):
             self._drop(other)
         parked = Known(known.scope, text, known.cache.park(), parked=True)
-        self._index(parked, text)
         self._parked[parked] = None
+        self._index(parked, text)
         self.evict(self.parked_tokens - self._most_tokens)
 
     def discard(self, known: Known) -> None:
@@ -143,14 +146,19 @@ class PrefixCache:
 
     def _take_over(self, match: Match, reserve: int) -> KVCache:
         known = match.known
+        # Room made for it must not cost it its own.
         del self._parked[known]
         try:
             known.cache.claim(reserve)
-        except Overloaded:
+        except BaseException:
             self._parked[known] = None
             raise
         self._forget(known)
-        known.cache.rollback(match.length)
+        try:
+            known.cache.rollback(match.length)
+        except BaseException:
+            known.cache.free()
+            raise
         return known.cache
 
     def _beginnings(self, scope: str, text: tuple[int, ...]) -> list[Known]:
@@ -174,10 +182,11 @@ class PrefixCache:
 
     def _forget(self, known: Known) -> None:
         for hashed in known.hashes:
-            holders = self._by_block[hashed]
-            del holders[known]
+            # One that failed while it was indexed is there in part.
+            holders = self._by_block.get(hashed, {})
+            holders.pop(known, None)
             if not holders:
-                del self._by_block[hashed]
+                self._by_block.pop(hashed, None)
         known.hashes.clear()
 
 
