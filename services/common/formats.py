@@ -1,15 +1,19 @@
 """What an output may be made to be: JSON of a schema, a match of a regular expression, a choice.
 
 Grammars are llguidance's. No model and no tokenizer is needed to tell whether one
-can be used; which tokens it allows is `services.common.engine.structure`.
+can be used; which tokens it allows is `services.common.engine.structure`. The limits
+here bound what follows a grammar, and not the making of one: a schema of 500 bytes may
+take minutes and gigabytes. So nothing of a stranger is compiled before it has passed
+`services.common.vetting`.
 """
 
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING, assert_never
 
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from services.common.types import FormatKind, ResponseFormat
 
@@ -57,15 +61,32 @@ def grammar(wanted: ResponseFormat) -> str:
 
 
 def problem(wanted: ResponseFormat) -> str:
-    """Why the format cannot be used, in one line; empty if it can."""
+    """Why the format cannot be used, in one line; empty if it can.
+
+    Compiles it, and looks for what an output may begin with: for processes with bounds.
+    """
     if misfit := size_problem(wanted):
         return misfit
     try:
         compiled = grammar(wanted)
     except ValueError as error:
         return _line(error)
-    found, messages = LLMatcher.validate_grammar_with_warnings(compiled, limits=LIMITS)
-    return _line(*messages) if found else ""
+    matcher = LLMatcher(_any_tokenizer(), compiled, log_level=0, limits=LIMITS)
+    if matcher.is_error():
+        return _line(matcher.get_error())
+    matcher.compute_bitmask()
+    return dead_end(matcher)
+
+
+def dead_end(matcher: LLMatcher) -> str:
+    """Why nothing can follow where the matcher stands, its mask computed; empty if something can.
+
+    Quotes nothing of the format.
+    """
+    if not matcher.is_error():
+        return ""
+    nothing = matcher.get_error().startswith("NoExtension")
+    return "it allows no output" if nothing else "it takes too much to follow"
 
 
 def size_problem(wanted: ResponseFormat) -> str:
@@ -84,13 +105,30 @@ def _schema(text: str) -> str:
     """The schema as a JSON object. Raises ValueError if it is none, or allows nothing."""
     try:
         schema = json.loads(text)
+        if schema is True:  # Any JSON; options are taken beside an object alone.
+            schema = {}
+        if not isinstance(schema, dict):
+            raise ValueError("a JSON schema that allows anything is an object, or true")
+        return json.dumps(schema)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    if schema is True:  # Any JSON; options are taken beside an object alone.
-        schema = {}
-    if not isinstance(schema, dict):
-        raise ValueError("a JSON schema that allows anything is an object, or true")
-    return json.dumps(schema)
+
+
+class _Bytes:
+    """A tokenizer of single bytes: the least that llguidance needs of one."""
+
+    eos_token_id = 256
+    bos_token_id = None
+    tokens = (*(bytes([byte]) for byte in range(256)), b"\xff<|end|>")
+    special_token_ids = (256,)
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+@cache
+def _any_tokenizer() -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=[_Bytes.eos_token_id])
 
 
 def _line(*messages: object) -> str:
