@@ -41,6 +41,7 @@ async def drain(server: GrpcServer, door: Door, inference: Inference, grace: Gra
     """Stop serving; returns when nothing is served any more."""
     await server.set_ready(False)
     door.close()
+    inference.stop_compiling()
     ends_at = asyncio.get_running_loop().time() + grace.streams
     # A session that nobody reads is not waited for.
     while door.streams.total and asyncio.get_running_loop().time() < ends_at:  # noqa: ASYNC110

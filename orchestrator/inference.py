@@ -17,6 +17,7 @@ from orchestrator.beginnings import Beginnings
 from orchestrator.core.events import AbortRequested, Begin, Capped, Tick, WorkerLost
 from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.driver import SessionDriver
+from orchestrator.forms import Forms
 from orchestrator.kept_rounds import session_rounds
 from orchestrator.offer import Offer
 from orchestrator.options import Options
@@ -75,7 +76,9 @@ class Inference:
         store: SessionStore,
         recorder: Recorder,
         options: Options,
+        forms: Forms | None = None,
     ) -> None:
+        """`forms`: what tells which response formats can be served; see `stop_compiling`."""
         self._pool, self._target = pool, target
         self._store, self._recorder, self._options = store, recorder, options
         self._live: dict[str, SessionDriver] = {}
@@ -86,6 +89,7 @@ class Inference:
         self._draining = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ended = SpecTotals()
+        self._forms = forms or Forms()
         self.offer = Offer(pool, target, options)
         self._beginnings = Beginnings(self.offer, options)
 
@@ -105,6 +109,7 @@ class Inference:
             return self._attach(key, live, spec, call)
         self._require_memory(spec)
         with self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant) as place:
+            await self._forms.require(spec.sampling.response_format, tenant.name)
             # A resume that came between would start the session, too.
             async with self._lock(key):
                 record = self._record(request, spec)
@@ -123,14 +128,19 @@ class Inference:
         work here.
         """
         spec = replace(await self._resolve(request, tenant), session=key.session_id)
-        if key.name in self._live:
-            raise AlreadyExists(f"session {key.session_id!r} is at work already")
+        self._require_free(key)
         self._require_memory(spec)
         with self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant) as place:
+            await self._forms.require(spec.sampling.response_format, tenant.name)
+            self._require_free(key)
             record = self._record(request, spec)
             driver = self._start(key, spec, record, 1, (), parent, place, keeper=Unkept())
         self._recorder.bind(driver.name)
         return follow_alone(driver)
+
+    def _require_free(self, key: SessionKey) -> None:
+        if key.name in self._live:
+            raise AlreadyExists(f"session {key.session_id!r} is at work already")
 
     def end_once(self, key: SessionKey) -> None:
         """End a session that `generate_once` began; nothing happens where there is none."""
@@ -285,6 +295,10 @@ class Inference:
         for totals in (self._ended, *(driver.totals for driver in self._live.values())):
             sums.join(totals)
         return sums
+
+    def stop_compiling(self) -> None:
+        """Requests that wait for their response formats are for another orchestrator now."""
+        self._forms.close()
 
     async def drain(self, timeout: float) -> None:
         """Hand every session over, and those that still begin; at most `timeout` until stored."""

@@ -16,6 +16,7 @@ from orchestrator.authentication import TokensFile, anyone
 from orchestrator.core.state import Limits
 from orchestrator.door import Door
 from orchestrator.draining import Grace, drain
+from orchestrator.forms import Forms
 from orchestrator.inference import Inference
 from orchestrator.options import Options
 from orchestrator.ports import Durability
@@ -43,6 +44,7 @@ from services.common.tasks import end
 from services.common.telemetry import Telemetry, names
 from services.common.telemetry.loop_lag import LoopLag
 from services.common.types import Role
+from services.common.vetting import Vetting
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +104,9 @@ async def _serve(settings: OrchestratorSettings) -> int:
         if not await _before(stop, ready):
             return 0
         await pool.settle(SETTLE_TIMEOUT)
-        inference = Inference(pool, ready.result(), store, recorder, _options(settings))
+        forms = Forms(Vetting(settings.form_bounds(), settings.form_processes))
+        stack.callback(forms.close)
+        inference = Inference(pool, ready.result(), store, recorder, _options(settings), forms)
         pool.attach(inference)
         for warning in inference.offer.defaults.warnings:
             log.warning("%s", warning)

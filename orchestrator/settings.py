@@ -11,6 +11,7 @@ from pydantic_settings import NoDecode
 
 from services.common.settings import LinkSettings
 from services.common.types import split_methods
+from services.common.vetting import Bounds
 
 
 class OrchestratorSettings(LinkSettings):
@@ -79,6 +80,18 @@ class OrchestratorSettings(LinkSettings):
     read_patience: float = Field(
         60.0, gt=0, description="seconds after which a stream that its client does not read ends"
     )
+    form_processes: int = Field(
+        2,
+        ge=1,
+        description="most processes that compile response formats of requests, to see whether "
+        "they can be served; with several, one tenant never takes them all",
+    )
+    form_seconds: float = Field(
+        2.0, gt=0, description="seconds of CPU that compiling a response format may take"
+    )
+    form_memory_mb: int = Field(
+        512, ge=64, description="MiB of memory that compiling a response format may take"
+    )
     deadline: float = Field(300.0, gt=0, description="seconds that one session may take")
     detach_grace: float = Field(
         10.0, ge=0, description="seconds that a session goes on after its client has left"
@@ -137,6 +150,10 @@ class OrchestratorSettings(LinkSettings):
         description="seconds in which this process ends when it is stopped; streams get three "
         "fifths of them, then their sessions are handed over",
     )
+
+    def form_bounds(self) -> Bounds:
+        """What compiling one response format may take."""
+        return Bounds(self.form_seconds, self.form_memory_mb << 20)
 
     @field_validator("method")
     @classmethod

@@ -19,13 +19,16 @@ from orchestrator.requests.ranges import (
     NUMBERS,
 )
 from services.common.errors import InvalidRequest
-from services.common.formats import problem
+from services.common.formats import size_problem
 from services.common.types import ResolvedSampling
 from services.common.wire.records import read_format
 
 
 def check_sampling(params: pb.SamplingParams, model: ServedModel) -> None:
-    """Everything that can be refused before the prompt is looked at."""
+    """Everything that can be refused before the prompt is looked at.
+
+    But for compiling a format, which takes a process of its own: `orchestrator.forms`.
+    """
     for name, (allowed, _) in NUMBERS.items():
         if params.HasField(name):
             value = getattr(params, name)
@@ -80,7 +83,7 @@ def _check_format(params: pb.SamplingParams, model: ServedModel) -> None:
     if not model.structured:
         allowed = "left out (no verifier here keeps outputs to a format)"
         raise InvalidRequest(field, "set", allowed)
-    if complaint := problem(wanted):
+    if complaint := size_problem(wanted):
         raise InvalidRequest(field, complaint, ALLOWED_FORMATS[wanted.kind])
     if params.ignore_eos:
         allowed = f"left out (nothing may follow the end of a {wanted.kind})"
