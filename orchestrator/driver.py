@@ -49,7 +49,13 @@ from orchestrator.ports import NewSession, Recorder, SessionKeeper, SessionKey, 
 from orchestrator.requests import SessionSpec
 from orchestrator.text import TextStream
 from orchestrator.totals import SpecTotals
-from services.common.errors import DeadlinePassed, NoWorker, PacelineError, SessionAborted
+from services.common.errors import (
+    DeadlinePassed,
+    Impossible,
+    NoWorker,
+    PacelineError,
+    SessionAborted,
+)
 from services.common.types import FinishReason, Role
 
 
@@ -272,6 +278,11 @@ class SessionDriver:
         self.output.put(delivery)
 
     def _suspend(self, reason: SuspendReason, detail: str) -> None:
+        if reason is SuspendReason.IMPOSSIBLE:
+            self._keeping.give_up(detail)
+            self.output.end(error=Impossible(f"{reason.value}: {detail}"))
+            self._close()
+            return
         self._keeping.pause()
         message = f"{reason.value}: {detail}" if detail else reason.value
         error: PacelineError

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 
 from orchestrator.core.events import Commit
 from orchestrator.kept_rounds import dump_round
-from orchestrator.ports import Memory, NewSession, SessionKeeper, SessionKey
+from orchestrator.ports import GivenUp, Memory, NewSession, SessionKeeper, SessionKey
 from services.common.errors import PacelineError
+from services.common.types import FinishReason
 
 
 class Keeping:
@@ -93,6 +94,15 @@ class Keeping:
         future = asyncio.ensure_future(stored)
         future.add_done_callback(paused)
         return future
+
+    def give_up(self, reason: str) -> None:
+        """Nobody could ever go on with the session: it has ended, and whoever asks is told why."""
+        length, why = len(self._committed), GivenUp(reason)
+        ended: Awaitable[object] = self._store.finish(
+            self._key, self._term, length, FinishReason.ABORT, why
+        )
+        asyncio.ensure_future(ended).add_done_callback(_look)
+        self.let_go()
 
     def let_go(self) -> None:
         """The session is over here; may be repeated."""

@@ -54,6 +54,13 @@ class NewSession:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUp:
+    """In place of a stop: nobody could go on with the session, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """Which call of which reader asks for a session; `number` grows with each of them.
 
@@ -117,7 +124,7 @@ class StoredSession:
     """A session as the store keeps it.
 
     The lengths stay true when an ephemeral session has dropped its tokens.
-    `matched_stop` is the stop string or the stop token's id. Times are the
+    `matched_stop` is the stop string or the stop token's id, or why there is no end. Times are the
     store's, in milliseconds; `lease_until_ms` is 0 when nobody works on it.
     `relaxed`: more may have been emitted than is stored.
     """
@@ -136,7 +143,7 @@ class StoredSession:
     seed: int
     ephemeral: bool
     finish_reason: FinishReason | None
-    matched_stop: str | int | None
+    matched_stop: str | int | GivenUp | None
     created_ms: int
     lease_until_ms: int
     relaxed: bool = False
@@ -191,9 +198,9 @@ class SessionKeeper(Protocol):
         term: int,
         committed_len: int,
         reason: FinishReason,
-        matched_stop: str | int | None = None,
+        matched_stop: str | int | GivenUp | None = None,
     ) -> Awaitable[None]:
-        """End a session whose output has `committed_len` tokens."""
+        """End a session whose output has `committed_len` tokens; ABORT for one given up."""
         ...
 
     def pause(self, key: SessionKey, term: int) -> Awaitable[None]:

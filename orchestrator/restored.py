@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 from itertools import chain
 
 from orchestrator import replies
-from orchestrator.core.events import Ending
+from orchestrator.core.events import Ending, SuspendReason
 from orchestrator.kept_rounds import load_round
 from orchestrator.output import Beyond
-from orchestrator.ports import NewSession, StoredRound, StoredSession
+from orchestrator.ports import GivenUp, NewSession, StoredRound, StoredSession
 from orchestrator.requests import SessionSpec, load_spec
 from orchestrator.text import Tokenizer
 from orchestrator.totals import SpecTotals
-from services.common.errors import DataLoss, OffsetOutOfRange
+from services.common.errors import DataLoss, Impossible, OffsetOutOfRange
 from services.common.types import FinishReason, SessionStatus
 
 
@@ -25,8 +25,8 @@ async def finished_session(
 ) -> AsyncIterator[replies.Event]:
     """The events of a session that has ended, from an output offset on.
 
-    Raises DataLoss for an ephemeral session, of which no text was kept, and
-    OffsetOutOfRange.
+    Raises DataLoss for an ephemeral session, of which no text was kept, OffsetOutOfRange, and
+    Impossible, behind what there is of the text, for one that was given up.
     """
     if len(stored.committed) != stored.committed_len or stored.finish_reason is None:
         raise DataLoss("the session has ended and was ephemeral: its text was not kept")
@@ -45,6 +45,8 @@ async def finished_session(
             text.pieces(offset),
             include_rounds=spec.include_rounds,
         )
+    if isinstance(stored.matched_stop, GivenUp):
+        raise Impossible(f"{SuspendReason.IMPOSSIBLE.value}: {stored.matched_stop.reason}")
     yield replies.complete(
         _ending(stored), stored.prompt_len, stored.committed_len, text.text, _totals(rounds)
     )
@@ -100,10 +102,12 @@ def beyond(stored: StoredSession, spec: SessionSpec) -> Beyond:
 
 def _ending(stored: StoredSession) -> Ending:
     assert stored.finish_reason is not None
-    stop = stored.matched_stop
-    if isinstance(stop, int):
-        return Ending(stored.finish_reason, matched_token=stop)
-    return Ending(stored.finish_reason, matched_text=stop or "")
+    match stored.matched_stop:
+        case int(token):
+            return Ending(stored.finish_reason, matched_token=token)
+        case str(text):
+            return Ending(stored.finish_reason, matched_text=text)
+    return Ending(stored.finish_reason)
 
 
 def _totals(rounds: Sequence[StoredRound]) -> SpecTotals:

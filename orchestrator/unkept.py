@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
-from orchestrator.ports import Holder, SessionKey
+from orchestrator.ports import GivenUp, Holder, SessionKey
 from services.common.types import FinishReason
 
 _T = TypeVar("_T")
@@ -39,7 +39,7 @@ class Unkept:
         term: int,  # noqa: ARG002
         committed_len: int,  # noqa: ARG002
         reason: FinishReason,  # noqa: ARG002
-        matched_stop: str | int | None = None,  # noqa: ARG002
+        matched_stop: str | int | GivenUp | None = None,  # noqa: ARG002
     ) -> Awaitable[None]:
         """Nothing is left to end."""
         return _done(None)

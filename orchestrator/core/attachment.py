@@ -6,7 +6,7 @@
    after a growing pause. Without a verifier the session waits.
 4. A worker that says it opened the session in an epoch it was never told of has lost it.
 5. A worker that is merely full costs no attempt; one that fails does, and a
-   session that fails everywhere is suspended.
+   session that fails everywhere is suspended. What fails for good has ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from services.common.types import OpenDraft, OpenVerify, Role
 
 
 def suspend(turn: Turn, reason: SuspendReason, detail: str = "") -> None:
-    """Stop before the end; the session can be resumed."""
+    """Stop before the end; but for what is IMPOSSIBLE, the session can be resumed."""
     turn.release_all()
     turn.bump_epoch()
     turn.set(phase=Phase.SUSPENDED)
@@ -123,7 +123,9 @@ def on_lost(turn: Turn, event: WorkerLost) -> None:
 
 
 def _lose_or_wait(turn: Turn, event: WorkerLost) -> None:
-    if event.busy:
+    if event.for_good:
+        suspend(turn, SuspendReason.IMPOSSIBLE, event.reason)
+    elif event.busy:
         turn.release(Role.VERIFIER)
     else:
         lose_verifier(turn, event.reason, fatal=event.fatal)

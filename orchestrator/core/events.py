@@ -61,6 +61,7 @@ class WorkerLost:
     `fatal` means that no other worker could do better (the session itself is
     refused), `busy` that it is only full. `epoch` is that of the open which
     failed, so that a late notice hits no newer one; None = the whole worker.
+    `for_good`: nobody could ever go on with the session.
     """
 
     at: float
@@ -70,6 +71,7 @@ class WorkerLost:
     fatal: bool = False
     busy: bool = False
     epoch: int | None = None
+    for_good: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +155,13 @@ Event = (
 
 
 class SuspendReason(Enum):
-    """Why a session stopped before its end. It stays resumable."""
+    """Why a session stopped before its end. It stays resumable, but for IMPOSSIBLE."""
 
     NO_VERIFIER = "no verifier could take the session in time"
     DEADLINE = "the session's deadline passed"
     DETACHED = "nobody was attached for the grace time"
     REFUSED = "the verifier refused the session"
+    IMPOSSIBLE = "nobody can go on with the session"
 
 
 class RoundRecord(NamedTuple):

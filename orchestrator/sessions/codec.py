@@ -9,7 +9,14 @@ from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
-from orchestrator.ports import Created, NewSession, SessionKey, StoredRound, StoredSession
+from orchestrator.ports import (
+    Created,
+    GivenUp,
+    NewSession,
+    SessionKey,
+    StoredRound,
+    StoredSession,
+)
 from services.common.errors import StoreError
 from services.common.types import FinishReason, SessionStatus
 
@@ -43,22 +50,26 @@ def unpack(packed: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(packed) // 4}I", packed)
 
 
-def encode_stop(matched_stop: str | int | None) -> str:
-    """A stop string or a stop token's id as text that says which it is."""
+def encode_stop(matched_stop: str | int | GivenUp | None) -> str:
+    """A stop string, a stop token's id or why there is no end, as text that says which it is."""
     match matched_stop:
         case None:
             return ""
+        case GivenUp(reason):
+            return f"given up:{reason}"
         case int():
             return f"token:{matched_stop}"
         case str():
             return f"text:{matched_stop}"
 
 
-def decode_stop(encoded: bytes) -> str | int | None:
+def decode_stop(encoded: bytes) -> str | int | GivenUp | None:
     """Inverse of `encode_stop`."""
     kind, _, value = encoded.decode().partition(":")
     if kind == "token":
         return int(value)
+    if kind == "given up":
+        return GivenUp(value)
     return value if kind == "text" else None
 
 

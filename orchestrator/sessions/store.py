@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from orchestrator.ports import (
     Call,
     Created,
+    GivenUp,
     Holder,
     NewSession,
     SessionKey,
@@ -188,7 +189,7 @@ class RedisSessionStore:
         term: int,
         committed_len: int,
         reason: FinishReason,
-        matched_stop: str | int | None = None,
+        matched_stop: str | int | GivenUp | None = None,
     ) -> Awaitable[None]:
         """See `SessionStore.finish`."""
         held, ttl_ms = self._holdings.get(key, term), self._options.finished_ttl_ms

@@ -35,6 +35,7 @@ def to_core(worker: str, role: Role, event: WorkerEvent, at: float) -> Event | N
         case SessionFailed(_, reason, message, epoch):
             fatal = reason in (FailureReason.INVALID, FailureReason.UNSUPPORTED)
             busy = reason is FailureReason.CAPACITY
-            return WorkerLost(at, role, worker, message or reason.name, fatal, busy, epoch)
+            told, for_good = message or reason.name, reason.for_good
+            return WorkerLost(at, role, worker, told, fatal or for_good, busy, epoch, for_good)
         case _:
             return None

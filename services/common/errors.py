@@ -16,6 +16,7 @@
     │   ├── Fenced               another orchestrator owns the session now
     │   ├── DataLoss             what was asked for is not kept any more
     │   ├── SessionAborted       ended by Abort
+    │   ├── Impossible           nobody can go on with it, now or later
     │   └── DeadlinePassed       the session's own deadline; it can be resumed
     ├── ProtocolError            a peer broke the protocol
     │   └── VersionMismatch      a peer speaks no protocol version of ours
@@ -106,6 +107,10 @@ class DataLoss(SessionError):
 
 class SessionAborted(SessionError):
     """The session was ended by Abort."""
+
+
+class Impossible(SessionError):
+    """Nobody can go on with the session: what was asked for together leads nowhere."""
 
 
 class DeadlinePassed(SessionError):

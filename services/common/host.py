@@ -142,7 +142,7 @@ class WorkerHost(Generic[C, E]):
         self._inbox: _Inbox[C] = _Inbox(queue_limit, self._thread.changed)
         self._sinks: dict[int, Sink[E]] = {}
         self._last_link = 0
-        self._busy = False
+        self._busy = self._woken = False
         self._patience = 0.0
         self._steps = 0
         self._progress = self._core.progress()
@@ -197,12 +197,18 @@ class WorkerHost(Generic[C, E]):
             if commands:
                 await self._room.wait()
 
+    def wake(self) -> None:
+        """Have the core take a turn though no command came. Safe in any thread."""
+        with self._thread.changed:
+            self._woken = True
+            self._thread.changed.notify_all()
+
     # --- in the thread ---------------------------------------------------------
 
     @property
     def waiting(self) -> bool:
         """Whether it has something to do; the thread's condition is held."""
-        return self._busy or self._inbox.filled
+        return self._busy or self._woken or self._inbox.filled
 
     @property
     def patience(self) -> float:
@@ -211,6 +217,7 @@ class WorkerHost(Generic[C, E]):
 
     def turn(self) -> None:
         """Absorb what came; unless more is worth waiting for, take one step."""
+        self._woken = False  # Before the core looks: what comes later wakes it again.
         self._absorb(self._inbox.take())
         self._patience = self._core.patience()
         self._busy = False

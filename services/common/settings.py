@@ -18,6 +18,7 @@ from services.common.serving import (
     host_port,
     tls_contexts,
 )
+from services.common.vetting import Bounds, Vetting
 
 
 class ServingSettings(BaseSettings):
@@ -143,6 +144,20 @@ class WorkerSettings(ServingSettings):
         None, ge=1, description="tokens of K/V that all sessions may hold together"
     )
     max_context: int | None = Field(None, ge=1, description="longest text of a session, in tokens")
+
+    form_seconds: float = Field(
+        4.0,
+        gt=0,
+        description="seconds of CPU that compiling a response format may take; more than at the "
+        "orchestrators, so that what they let in is taken",
+    )
+    form_memory_mb: int = Field(
+        512, ge=64, description="MiB of memory that compiling a response format may take"
+    )
+
+    def vetting(self) -> Vetting:
+        """What compiles response formats first, in a process of its own."""
+        return Vetting(Bounds(self.form_seconds, self.form_memory_mb << 20), processes=1)
 
     @field_validator("cpus", mode="before")
     @classmethod

@@ -94,13 +94,33 @@ class SessionStatus(Enum):
 
 
 class FailureReason(Enum):
-    """Why a worker gave up one session."""
+    """Why a worker gave up one session.
+
+        reason            another worker, or a later time         so the session
+        CAPACITY          has room                                 waits, or goes elsewhere
+        UNKNOWN_SESSION   opens it anew                            is opened again
+        INTERNAL          may not fail                             goes elsewhere, a few times
+        INVALID           may have other limits, or another peer   stops, and can be resumed
+        UNSUPPORTED       may be of another kind                   stops, and can be resumed
+        FORMAT            compiles, or follows, it no better       has ended
+        NOTHING_ALLOWED   finds no token either                    has ended
+
+    FORMAT: the response format cannot be compiled, or not be followed any further.
+    NOTHING_ALLOWED: the session's parameters together leave no token to choose.
+    """
 
     CAPACITY = 1
     UNKNOWN_SESSION = 2
     INVALID = 3
     UNSUPPORTED = 4
     INTERNAL = 5
+    FORMAT = 6
+    NOTHING_ALLOWED = 7
+
+    @property
+    def for_good(self) -> bool:
+        """Whether the session fails everywhere, now and later."""
+        return self in (FailureReason.FORMAT, FailureReason.NOTHING_ALLOWED)
 
 
 class FormatKind(StrEnum):

@@ -92,10 +92,11 @@ def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
 
         def load() -> list[Served]:
             thread, lending = CoreThread(), Lending()
-            beside = Beside(lambda: verifying.load_engine(verifier), lending)
+            beside = Beside(lambda: verifying.load_engine(verifier), lending, verifier.vetting())
             # First what the drafter needs: what is wrong with that shows before weights are read.
             drafters, engine = build(drafter, beside), beside.engine
-            judge = verifying.make_host(verifier, engine, tracer, thread, lending)
+            forms = beside.structures
+            judge = verifying.make_host(verifier, engine, tracer, thread, lending, forms)
             drafts = drafting.make_host(drafter, drafters, tracer, thread)
             tracer.watch({"verifier": judge.progress, "drafter": drafts.progress})
             return [

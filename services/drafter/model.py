@@ -94,8 +94,11 @@ class ModelDrafter:
         self._preparing = None if prepare is None else Preparing(engine, prepare, self._levels)
 
     @cached_property
-    def _structures(self) -> Structures | None:
-        """For the first session whose output has a form: making it takes time and memory."""
+    def structures(self) -> Structures | None:
+        """What compiles the forms of outputs.
+
+        To be set where strangers ask for forms: left out, they are compiled where drafts are made.
+        """
         return structures_of(self._engine)
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
@@ -136,7 +139,7 @@ class ModelDrafter:
         reserve = min(longest, self._engine.max_context_length)
         session = self._session(key, opening, reserve, vocab_size)
         if (wanted := opening.sampling.response_format) is not None:
-            session.form = form_of(wanted, len(opening.prompt), self._structures)
+            session.form = form_of(wanted, len(opening.prompt), self.structures, str(key[0]))
         self._sessions[key] = session
 
     def rewind(self, key: SessionKey, length: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from services.common.errors import StartError
 
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
     from services.common.engine import Engine, Forwards
     from services.common.engine.lending import Lending
+    from services.common.engine.structure import Structures
+    from services.common.vetting import Vetting
     from services.drafter.borrowing import Borrowing
+    from services.drafter.model import ModelDrafter
     from services.drafter.phrases import Archive
     from services.drafter.protocol import Drafter
     from services.drafter.settings import DrafterSettings
     from services.drafter.tree_growth import GrowthPlan
 
 _log = logging.getLogger(__name__)
+
+_Formed = TypeVar("_Formed", bound="ModelDrafter")
 
 PHRASES_FROM = 2
 """Tokens: what follows a single one in other texts is anything."""
@@ -33,9 +38,9 @@ PHRASES_FROM = 2
 class Beside:
     """What a drafter in its verifier's process is given: the engine, and its sessions' K/V."""
 
-    def __init__(self, load: Callable[[], Engine], lending: Lending) -> None:
+    def __init__(self, load: Callable[[], Engine], lending: Lending, vetting: Vetting) -> None:
         """`load` is called once, when the engine is asked for first."""
-        self._load = load
+        self._load, self._vetting = load, vetting
         self.lending = lending
 
     @cached_property
@@ -43,12 +48,20 @@ class Beside:
         """The verifier's."""
         return self._load()
 
+    @cached_property
+    def structures(self) -> Structures | None:
+        """What compiles response formats for both."""
+        from services.common.engine.structure import structures_of
+
+        return structures_of(self.engine, self._vetting)
+
 
 class Engines:
     """What the methods of one drafter run on, each loaded once and shared by them."""
 
     def __init__(self, settings: DrafterSettings, beside: Beside | None) -> None:
         self._settings, self._beside = settings, beside
+        self._vetting = settings.vetting()
         self._target: Engine | None = None
 
     @cached_property
@@ -65,6 +78,19 @@ class Engines:
         if self._target is None:
             self._target = _load(self._settings, name)
         return self._target
+
+    def formed(self, drafter: _Formed, engine: Forwards) -> _Formed:
+        """The same, told what compiles the response formats of its sessions.
+
+        Made before anything is served: no other thread goes on meanwhile.
+        """
+        from services.common.engine.structure import structures_of
+
+        if self._beside is not None:
+            drafter.structures = self._beside.structures
+        else:
+            drafter.structures = structures_of(engine, self._vetting)
+        return drafter
 
     def borrowing(self) -> Borrowing | None:
         """The loans of one method; None without a verifier in this process."""
@@ -90,13 +116,14 @@ def _model(settings: DrafterSettings, engines: Engines) -> Drafter:
     from services.drafter.model import ModelDrafter
 
     rules = PrepareRules(settings.prepare_tokens, settings.prepare_rows, settings.prepare_depth)
-    return ModelDrafter(
+    drafter = ModelDrafter(
         engines.draft,
         step_tokens=settings.step_tokens,
         q_top=settings.q_top,
         trees=_growth(settings) if settings.tree == "measured" else None,
         prepare=rules if rules.tokens else None,
     )
+    return engines.formed(drafter, engines.draft)
 
 
 def _graph(settings: DrafterSettings, engines: Engines) -> Drafter:
@@ -109,9 +136,10 @@ def _graph(settings: DrafterSettings, engines: Engines) -> Drafter:
         leaf_weight=settings.graph_leaf_weight,
         repeat=settings.graph_repeat if settings.graph_repeat >= 0 else None,
     )
-    return GraphDrafter(
+    drafter = GraphDrafter(
         engines.draft, rules, plan=_growth(settings), step_tokens=settings.step_tokens
     )
+    return engines.formed(drafter, engines.draft)
 
 
 def _skip(settings: DrafterSettings, engines: Engines) -> Drafter:
@@ -126,7 +154,7 @@ def _skip(settings: DrafterSettings, engines: Engines) -> Drafter:
     if mask is None:
         mask = every_second(engine.num_layers)
         _log.warning("skip leaves out every second layer; `paceline tune-skip` finds a better set")
-    return SkipDrafter(
+    drafter = SkipDrafter(
         engine,
         mask,
         Exit(settings.skip_threshold, settings.skip_adaptive),
@@ -135,6 +163,7 @@ def _skip(settings: DrafterSettings, engines: Engines) -> Drafter:
         borrowing=engines.borrowing(),
         search=MaskSearch(mask, SearchRules(settings.skip_share)) if settings.skip_search else None,
     )
+    return engines.formed(drafter, engine)
 
 
 def _lookahead(settings: DrafterSettings, engines: Engines) -> Drafter:
@@ -145,13 +174,14 @@ def _lookahead(settings: DrafterSettings, engines: Engines) -> Drafter:
     lookahead, target = lookahead_for(name, settings.target, settings.cache_dir)
     engine = engines.target(target)
     engine.give_soft_tokens(lookahead.embeddings)
-    return LookaheadDrafter(
+    drafter = LookaheadDrafter(
         engine,
         step_tokens=settings.step_tokens,
         q_top=settings.q_top,
         borrowing=engines.borrowing(),
         riding=settings.lookahead_riding,
     )
+    return engines.formed(drafter, engine)
 
 
 def _synthetic(settings: DrafterSettings, file: Path) -> Forwards:

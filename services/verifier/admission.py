@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.common.engine.structure import Matcher, StructureError, Structures
-from services.common.errors import Overloaded, out_of_memory
+from services.common.engine.structure import Compiled, Matcher, StructureError, Structures
+from services.common.errors import BusyError, out_of_memory
 from services.common.sampling_checks import complaint
 from services.common.types import (
     DraftTree,
@@ -15,6 +15,7 @@ from services.common.types import (
     OpenVerify,
     Verify,
 )
+from services.verifier.judging import NothingAllowed
 
 _log = logging.getLogger(__name__)
 
@@ -42,10 +43,10 @@ def check_open(opening: OpenVerify, limits: Limits) -> None:
     _check_text(opening, limits)
 
 
-def open_matcher(opening: OpenVerify, structures: Structures | None) -> Matcher | None:
-    """What keeps the session's output to its form, behind what is committed; None: nothing.
+def ask_form(opening: OpenVerify, structures: Structures | None, owner: str) -> Compiled | None:
+    """The form that the session's output is to have, being compiled; None: any.
 
-    Raises Refusal where the form cannot be kept to.
+    Raises Refusal where this verifier keeps to none, Overloaded where too many are compiled.
     """
     wanted = opening.sampling.response_format
     if wanted is None:
@@ -54,13 +55,17 @@ def open_matcher(opening: OpenVerify, structures: Structures | None) -> Matcher 
         raise Refusal(
             FailureReason.UNSUPPORTED, "sampling.response_format: this verifier keeps to no format"
         )
-    try:
-        matcher = structures.matcher(wanted)
-    except StructureError as error:
-        raise Refusal(FailureReason.INVALID, f"sampling.response_format: {error}") from error
+    return structures.compiled(wanted, owner)
+
+
+def open_matcher(opening: OpenVerify, compiled: Compiled, structures: Structures) -> Matcher:
+    """What keeps the session's output to a form that is done, behind what is committed.
+
+    Raises StructureError where the form cannot be kept to, Overloaded where that was not told.
+    """
+    matcher = structures.follow(compiled)
     if not matcher.extend(opening.committed):
-        message = "committed: it is no beginning of what sampling.response_format allows"
-        raise Refusal(FailureReason.INVALID, message)
+        raise StructureError("what is committed is no beginning of what it allows")
     return matcher
 
 
@@ -77,10 +82,12 @@ def explain(error: Exception) -> tuple[FailureReason, str]:
     match error:
         case Refusal():
             return error.reason, error.message
-        case Overloaded():
+        case BusyError():
             return FailureReason.CAPACITY, str(error)
         case StructureError():
-            return FailureReason.INVALID, f"sampling.response_format: {error}"
+            return FailureReason.FORMAT, f"sampling.response_format: {error}"
+        case NothingAllowed():
+            return FailureReason.NOTHING_ALLOWED, str(error)
     if out_of_memory(error):
         return FailureReason.CAPACITY, "the device has no memory left for this session"
     _log.error("a session failed", exc_info=error)

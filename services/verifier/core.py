@@ -35,6 +35,7 @@ from services.common.types import (
 from services.verifier.admission import (
     Limits,
     Refusal,
+    ask_form,
     check_block,
     check_open,
     explain,
@@ -125,10 +126,22 @@ class VerifierCore:
             return
         self._close(key)
         check_open(opening, self._limits)
-        matcher = open_matcher(opening, self._options.structures)
-        session = VerifySession(key[0], opening, arrived, matcher, next(self._numbers))
+        form = ask_form(opening, self._options.structures, str(key[0]))
+        session = VerifySession(key[0], opening, arrived, form, next(self._numbers))
         self._spared(partial(self._caches.open, session))
         self._sessions[key] = session
+        self._take_form(session)
+
+    def _take_form(self, session: VerifySession) -> None:
+        """Go on with the form, where that is there; it may turn out to be none."""
+        form, structures = session.form, self._options.structures
+        if form is not None and form.done and structures is not None:
+            try:
+                session.matcher = open_matcher(session.opening, form, structures)
+            except Exception as error:
+                self._fail_session(session, error)
+                return
+            session.form = None
         self._note_prefilled(session)
 
     def _enqueue(self, key: Key, command: Verify, arrived: float) -> None:
@@ -189,7 +202,9 @@ class VerifierCore:
         return True
 
     def _prepare(self) -> None:
-        """Bring preempted sessions back for which there is room; copy beginnings that are there."""
+        """Go on with what came meanwhile: forms, room for preempted sessions, shared beginnings."""
+        for waiting in [own for own in self._sessions.values() if own.form and own.form.done]:
+            self._take_form(waiting)
         while (session := self._caches.to_bring_back(self._sessions.values())) is not None:
             self._at_its_cost(session, partial(self._caches.open, session))
             if not session.preempted:
@@ -204,7 +219,7 @@ class VerifierCore:
         Whoever was served longest ago comes first, then whose block is oldest: chained
         blocks, which wait here while their session is served, gain it no larger share.
         """
-        waiting = [own for own in self._sessions.values() if own.filled and own.queue]
+        waiting = [own for own in self._sessions.values() if own.ready]
         waiting.sort(key=lambda session: (session.served, session.queue[0].arrived))
         parts: list[Part] = []
         busy: set[VerifySession] = set()
@@ -336,7 +351,7 @@ class VerifierCore:
         if session.prefill_left or session.awaited is not None:
             return
         session.filled = True
-        if session.opened:
+        if session.opened or session.form is not None:
             return
         session.opened = True
         took = (self._options.clock() - session.since) * 1e3
@@ -398,7 +413,8 @@ class VerifierCore:
     def progress(self) -> Progress:
         """Steps so far and the load now; `queued_tokens` are rows waiting for a forward."""
         sessions = self._sessions.values()
-        blocks = sum(1 + len(block.command.tree) for own in sessions for block in own.queue)
+        waiting = (own.queue for own in sessions if own.form is None)
+        blocks = sum(1 + len(block.command.tree) for queue in waiting for block in queue)
         return Progress(
             steps=self._steps,
             sessions=len(self._sessions),

@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from services.common.engine.noise import Stream, uniform
-from services.common.engine.sampling import NO_CHOICE, RowContext, choose, draw, log_law
+from services.common.engine.sampling import (
+    NO_CHOICE,
+    RowContext,
+    choose,
+    draw,
+    forbids_all,
+    log_law,
+)
 from services.verifier.rules import Outcome, Proposed, Walk, judge, walk_rows
 from services.verifier.session import Task, VerifySession
 from services.verifier.trees import depths, paths
@@ -27,6 +34,19 @@ class BrokenLaw(Exception):
 
     def __init__(self) -> None:
         super().__init__("the model gave no finite law for a token")
+
+
+class NothingAllowed(Exception):
+    """The law is sound, but the session's parameters leave no token of it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "response format, min_tokens, stop tokens and logit_bias together allow no token"
+        )
+
+
+Unlawful = BrokenLaw | NothingAllowed
+"""Why there is no token to choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +74,8 @@ class Decision:
         return self.path[-1] + 1 if self.path else 0
 
 
-def decide(judged: Sequence[Judged]) -> list[Decision | BrokenLaw]:
-    """What every block emits, worked out together; BrokenLaw for one without a finite law."""
+def decide(judged: Sequence[Judged]) -> list[Decision | Unlawful]:
+    """What every block emits, worked out together; what else, for one without a token."""
     exact = [block for block in judged if block.session.opening.mode.exact_match]
     others = [block for block in judged if not block.session.opening.mode.exact_match]
     decisions = dict(zip(map(id, exact), _decide_exactly(exact), strict=True))
@@ -79,7 +99,7 @@ def row_contexts(session: VerifySession, task: Task) -> list[RowContext]:
 # --- by exact match ---------------------------------------------------------------
 
 
-def _decide_exactly(judged: Sequence[Judged]) -> list[Decision | BrokenLaw]:
+def _decide_exactly(judged: Sequence[Judged]) -> list[Decision | Unlawful]:
     contexts = [row_contexts(block.session, block.task) for block in judged]
 
     def choices(rows: Sequence[tuple[int, int]]) -> list[int]:
@@ -87,20 +107,20 @@ def _decide_exactly(judged: Sequence[Judged]) -> list[Decision | BrokenLaw]:
         return choose(logits, [contexts[block][row] for block, row in rows])
 
     walks = walk_rows([block.task.tree for block in judged], choices)
-    return [_exact(block.task, walked) for block, walked in zip(judged, walks, strict=True)]
+    return [_exact(block, walked) for block, walked in zip(judged, walks, strict=True)]
 
 
-def _exact(task: Task, walked: Walk) -> Decision | BrokenLaw:
+def _exact(block: Judged, walked: Walk) -> Decision | Unlawful:
     if walked.final_token == NO_CHOICE:
-        return BrokenLaw()
-    emitted = task.always_emits or not walked.all_accepted
+        return _why_none(block, walked.path)
+    emitted = block.task.always_emits or not walked.all_accepted
     return Decision(walked.path, walked.final_token if emitted else None, walked.all_accepted)
 
 
 # --- by rejection -----------------------------------------------------------------
 
 
-def _decide_by_rejection(judged: Sequence[Judged]) -> list[Decision | BrokenLaw]:
+def _decide_by_rejection(judged: Sequence[Judged]) -> list[Decision | Unlawful]:
     if not judged:
         return []
     outcomes = judge(_proposals(judged))
@@ -129,11 +149,18 @@ def _uniforms(block: Judged) -> Callable[[Stream, int, int], float]:
     return number
 
 
-def _rejection(block: Judged, outcome: Outcome) -> Decision | BrokenLaw:
+def _rejection(block: Judged, outcome: Outcome) -> Decision | Unlawful:
     token = None
     if block.task.always_emits or not outcome.all_accepted:
         number = _uniforms(block)(*outcome.final, 0)
         [token] = draw(outcome.law[None], [number])
         if token == NO_CHOICE:
-            return BrokenLaw()
+            return _why_none(block, outcome.path)
     return Decision(outcome.path, token, outcome.all_accepted, outcome.bad_q_rows)
+
+
+def _why_none(block: Judged, path: Sequence[int]) -> Unlawful:
+    """Why no token can follow the accepted nodes: the model, or what the session asks for."""
+    row = path[-1] + 1 if path else 0
+    context = row_contexts(block.session, block.task)[row]
+    return NothingAllowed() if forbids_all(block.logits[row], context) else BrokenLaw()

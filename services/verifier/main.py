@@ -9,7 +9,7 @@ from services.common.engine import Engine, Forwards, ModelSpec, pin
 from services.common.engine.lending import Lending
 from services.common.engine.parallel.leader import Leader
 from services.common.engine.parallel.ranks import Ranks
-from services.common.engine.structure import structures_of
+from services.common.engine.structure import Structures, structures_of
 from services.common.errors import StartError
 from services.common.host import Emit, WorkerHost
 from services.common.serving import Served
@@ -49,17 +49,19 @@ def make_host(
     tracer: StepTracer | None = None,
     thread: CoreThread | None = None,
     lending: Lending | None = None,
+    structures: Structures | None = None,
 ) -> WorkerHost[VerifierCommand, VerifierEvent]:
     """The host of a core on `engine`, not started.
 
     `thread`: one to share with a drafter on the same engine; `lending`: where that
-    drafter finds the K/V of the sessions.
+    drafter finds the K/V of the sessions; `structures`: what it compiles with, too.
 
     Raises `StartError` for a distilled drafter: it knows only a part of the
     vocabulary, so it has no law to judge by.
     """
     if engine.head_ids is not None:
         raise StartError(f"target: {engine.model_id} is a distilled drafter, not a whole model")
+    structures = structures or structures_of(engine, settings.vetting())
     options = VerifierOptions(
         max_step_tokens=settings.max_step_tokens,
         target_step_ms=settings.target_step_ms,
@@ -68,7 +70,7 @@ def make_host(
         prefix_cache_tokens=settings.prefix_cache_tokens,
         version=installed_version(),
         lending=lending,
-        structures=structures_of(engine),
+        structures=structures,
         on_step=tracer.on_step("verifier") if tracer is not None else None,
         on_preempt=tracer.on_preempt() if tracer is not None else None,
     )
@@ -76,7 +78,10 @@ def make_host(
     def make_core(emit: Emit) -> VerifierCore:
         return VerifierCore(engine, emit=emit, worker_id=settings.worker_id, options=options)
 
-    return WorkerHost(make_core, thread=thread)
+    host: WorkerHost[VerifierCommand, VerifierEvent] = WorkerHost(make_core, thread=thread)
+    if structures is not None:
+        structures.wake = host.wake
+    return host
 
 
 def _ranks(settings: VerifierSettings) -> AbstractContextManager[Ranks | None]:

@@ -6,6 +6,7 @@
                bonus drawn: the next block's first token costs no row of a forward
     The last token's K/V and `retained` are there together, or both are missing.
     A session that gives its K/V up keeps its text, and is prefilled again.
+    One whose form is being compiled is prefilled meanwhile; its blocks wait.
 
 A block is verified when it fits the text, answered `discarded` when it does
 not, and answered from the store when its round was decided before. So every
@@ -30,7 +31,7 @@ from services.common.engine import KVCache, Segment
 from services.common.engine.lending import Ahead, Offer
 from services.common.engine.prefix_cache import Known, Match
 from services.common.engine.sampling import History, wants_history
-from services.common.engine.structure import Matcher, StructureError
+from services.common.engine.structure import Compiled, Matcher, StructureError
 from services.common.types import DraftTree, OpenVerify, Verdict, Verify
 from services.verifier.gathering import Habit
 from services.verifier.trees import cut, without_first
@@ -84,12 +85,12 @@ class VerifySession:
         link: int,
         opening: OpenVerify,
         now: float,
-        matcher: Matcher | None = None,
+        form: Compiled | None = None,
         number: int = 0,
     ) -> None:
         """Without a cache: see `Caches.open`. `number` grows from session to session.
 
-        `matcher` follows what was committed before, where the output has a form.
+        `form`: what its output is to be, where it has a form.
         """
         self.key: Key = (link, opening.session)
         self.opening = opening
@@ -111,7 +112,10 @@ class VerifySession:
         """What a drafter in this process may borrow."""
         self.retained: Tensor | None = None
         self.history = _history(opening)
-        self.matcher = matcher
+        self.form = form
+        """What it waits for before a block can be verified; its text is fed meanwhile."""
+        self.matcher: Matcher | None = None
+        """Keeps the output to its form, from when that is there."""
         self.queue: deque[Block] = deque()
         self.served = 0
         """When it was last its turn, among the turns of all sessions."""
@@ -127,7 +131,12 @@ class VerifySession:
     @property
     def waits(self) -> bool:
         """Whether it has something for a step."""
-        return not self.preempted and (bool(self.queue) or not self.filled)
+        return not self.preempted and (self.ready or not self.filled)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its next block can be verified."""
+        return self.filled and self.form is None and bool(self.queue)
 
     @property
     def feeds(self) -> bool:

@@ -172,20 +172,24 @@ def test_one_owner_keeps_no_other_from_a_child():
     assert all(isinstance(one.exception(timeout=10), Draining) for one in bad)
 
 
+def fill(vetting: Vetting, count: int, owner) -> None:
+    for number in range(count):
+        vetting.submit(regex("a" * (number + 1)), owner(number))
+
+
 def test_the_line_has_an_end_for_each_owner_and_for_all():
     vetting = Vetting(Bounds(seconds=60), processes=1)
     try:
         vetting.submit(schema(MANY_PATTERNS))
-        taken = 0
+        while not vetting.pids:
+            time.sleep(0.01)
+        fill(vetting, MOST_OF_ONE, lambda _: "greedy")
         with pytest.raises(Overloaded) as full:
-            for i in range(MOST_OF_ONE + 2):
-                vetting.submit(regex("a" * (i + 1)), "greedy")
-                taken = i + 1
-        assert MOST_OF_ONE <= taken <= MOST_OF_ONE + 1
+            vetting.submit(regex("b"), "greedy")
         assert full.value.retry_after > 0
+        fill(vetting, MOST_WAITING - MOST_OF_ONE, lambda number: f"owner {number}")
         with pytest.raises(Overloaded):
-            for i in range(MOST_WAITING + 2):
-                vetting.submit(regex("b" * (i + 1)), f"owner {i}")
+            vetting.submit(regex("b"), "late")
     finally:
         vetting.close()
 

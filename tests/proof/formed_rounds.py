@@ -31,8 +31,10 @@ from tests.token_cache import TokenCache
 def opened(world: FormedWorld, mode: VerifyMode, output: Text = (), seed: int = 0) -> VerifySession:
     """A session as the verifier opens it behind what is committed."""
     opening = OpenVerify("s", 1, 1, PROMPT, output, mode, world.sampling, seed, window=8)
-    matcher = open_matcher(opening, world.language.structures)
-    session = VerifySession(0, opening, 0.0, matcher)
+    structures, wanted = world.language.structures, world.sampling.response_format
+    session = VerifySession(0, opening, 0.0)
+    if wanted is not None:
+        session.matcher = open_matcher(opening, structures.compiled(wanted), structures)
     tokens = TokenCache(KVBudget(session.most_tokens), session.most_tokens)
     tokens.tokens += session.text[:-1]
     session.cache = tokens

@@ -37,6 +37,8 @@ class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_REASON_INVALID: _ClassVar[FailureReason]
     FAILURE_REASON_UNSUPPORTED: _ClassVar[FailureReason]
     FAILURE_REASON_INTERNAL: _ClassVar[FailureReason]
+    FAILURE_REASON_FORMAT: _ClassVar[FailureReason]
+    FAILURE_REASON_NOTHING_ALLOWED: _ClassVar[FailureReason]
 VERIFY_MODE_UNSPECIFIED: VerifyMode
 VERIFY_MODE_GREEDY: VerifyMode
 VERIFY_MODE_COUPLED: VerifyMode
@@ -56,6 +58,8 @@ FAILURE_REASON_UNKNOWN_SESSION: FailureReason
 FAILURE_REASON_INVALID: FailureReason
 FAILURE_REASON_UNSUPPORTED: FailureReason
 FAILURE_REASON_INTERNAL: FailureReason
+FAILURE_REASON_FORMAT: FailureReason
+FAILURE_REASON_NOTHING_ALLOWED: FailureReason
 
 class ResolvedSampling(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "max_tokens", "min_tokens", "stop_token_ids", "logit_bias", "logprobs", "response_format")
@@ -198,16 +202,18 @@ class Draining(_message.Message):
     def __init__(self, deadline_ms: _Optional[int] = ...) -> None: ...
 
 class SessionFailed(_message.Message):
-    __slots__ = ("session_id", "reason", "message", "epoch")
+    __slots__ = ("session_id", "reason", "message", "epoch", "precise_reason")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PRECISE_REASON_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     reason: FailureReason
     message: str
     epoch: int
-    def __init__(self, session_id: _Optional[str] = ..., reason: _Optional[_Union[FailureReason, str]] = ..., message: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    precise_reason: FailureReason
+    def __init__(self, session_id: _Optional[str] = ..., reason: _Optional[_Union[FailureReason, str]] = ..., message: _Optional[str] = ..., epoch: _Optional[int] = ..., precise_reason: _Optional[_Union[FailureReason, str]] = ...) -> None: ...
 
 class TokenizerBundle(_message.Message):
     __slots__ = ("fingerprint", "tokenizer_json", "chat_template", "generation_config_json", "eos_token_ids", "bos_token", "eos_token")

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
 from services.common.engine.forwards import Forwards
-from services.common.formats import LIMITS, grammar
+from services.common.errors import BusyError
+from services.common.formats import LIMITS, dead_end, grammar
 from services.common.types import ResponseFormat, TokenizerBundle
+from services.common.vetting import Vetted, Vetting
 
 logger = logging.getLogger(__name__)
 
-KEPT_GRAMMARS = 64
+KEPT_GRAMMARS, KEPT_BYTES = 64, 256 << 20
 
 Mask = NDArray[np.bool_]
 
@@ -30,11 +34,31 @@ class StructureError(Exception):
     """A format cannot be compiled, or not be followed any further; says why, in one line."""
 
 
-class Structures:
-    """Compiled formats for one tokenizer; the last few stay."""
+class Compiled:
+    """A format on its way to its grammar, which sessions of equal formats share."""
 
-    def __init__(self, bundle: TokenizerBundle, vocab_size: int) -> None:
-        """Takes a second for a large vocabulary.
+    def __init__(self) -> None:
+        self.matcher: Future[LLMatcher] = Future()
+        self.size = 0
+        """Bytes, about; known once it is done."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is there, or can never be. Safe in any thread."""
+        return self.matcher.done()
+
+
+class Structures:
+    """Compiled formats for one tokenizer; the last few stay, the bad ones, too.
+
+    Belongs to one thread. With `vetting` that thread compiles nothing: a format is vetted,
+    then compiled in the thread of the child that vetted it, and `wake` is called.
+    """
+
+    def __init__(
+        self, bundle: TokenizerBundle, vocab_size: int, vetting: Vetting | None = None
+    ) -> None:
+        """Takes a second for a large vocabulary, in which no other thread goes on.
 
         Raises StructureError for a tokenizer whose tokens have no bytes that can be told.
         """
@@ -46,16 +70,60 @@ class Structures:
             raise StructureError(f"the tokenizer cannot be used: {type(error).__name__}") from error
         self._width = vocab_size
         self._ends = frozenset(bundle.eos_token_ids)
-        self._compiled: OrderedDict[ResponseFormat, LLMatcher] = OrderedDict()
+        self._vetting = vetting
+        self._compiled: OrderedDict[ResponseFormat, Compiled] = OrderedDict()
+        self.wake: Callable[[], object] = lambda: None
+        """Called in another thread whenever a format is done."""
 
     def matcher(self, wanted: ResponseFormat, *, lenient: bool = False) -> Matcher:
-        """A matcher in front of the first token. Raises StructureError."""
-        if wanted not in self._compiled:
-            self._compiled[wanted] = self._compile(wanted)
-            if len(self._compiled) > KEPT_GRAMMARS:
-                self._compiled.popitem(last=False)
+        """A matcher in front of the first token, however long it takes. Raises StructureError."""
+        return self.follow(self.compiled(wanted), lenient=lenient)
+
+    def compiled(self, wanted: ResponseFormat, owner: str = "") -> Compiled:
+        """The format's grammar, under way; `owner`: whose turn it takes.
+
+        Raises Overloaded where too many wait.
+        """
+        found = self._compiled.get(wanted)
+        if found is None or _was_busy(found):
+            found = self._compiled[wanted] = self._begin(wanted, owner)
         self._compiled.move_to_end(wanted)
-        return Matcher(self._compiled[wanted].deep_copy(), self._width, self._ends, lenient)
+        self._let_go()
+        return found
+
+    def follow(self, compiled: Compiled, *, lenient: bool = False) -> Matcher:
+        """A matcher in front of the first token, of a grammar that is done.
+
+        Raises StructureError for a format that cannot be kept to, and BusyError where that
+        could not be told.
+        """
+        error = compiled.matcher.exception()
+        if error is not None:
+            # A new one: what is raised again and again gathers tracebacks.
+            raise type(error)(str(error))
+        matcher = compiled.matcher.result()
+        return Matcher(matcher.deep_copy(), self._width, self._ends, lenient)
+
+    def _begin(self, wanted: ResponseFormat, owner: str) -> Compiled:
+        begun = Compiled()
+        if self._vetting is None:
+            _settle(begun, lambda: self._compile(wanted))
+            return begun
+        vetted = self._vetting.submit(wanted, owner)
+        vetted.add_done_callback(partial(self._go_on, wanted, begun))
+        return begun
+
+    def _go_on(self, wanted: ResponseFormat, begun: Compiled, vetted: Future[Vetted]) -> None:
+        """In the thread of a child that has vetted the format."""
+
+        def matcher() -> LLMatcher:
+            complaint, begun.size = vetted.result()
+            if complaint:
+                raise StructureError("it cannot be compiled within the bounds of this worker")
+            return self._compile(wanted)
+
+        _settle(begun, matcher)
+        self.wake()
 
     def _compile(self, wanted: ResponseFormat) -> LLMatcher:
         try:
@@ -64,15 +132,43 @@ class Structures:
             raise StructureError("it cannot be read") from None
         if matcher.is_error():
             raise StructureError("it cannot be compiled")
+        # The costliest mask as a rule; what it finds out of the grammar, all sessions share.
+        matcher.compute_bitmask()
+        if end := dead_end(matcher):
+            raise StructureError(end)
         return matcher
 
+    def _let_go(self) -> None:
+        """Forget those that were asked for longest ago, where there are too many or too large."""
+        kept = self._compiled
+        while len(kept) > KEPT_GRAMMARS or (
+            len(kept) > 1 and sum(own.size for own in kept.values()) > KEPT_BYTES
+        ):
+            kept.popitem(last=False)
 
-def structures_of(engine: Forwards) -> Structures | None:
+
+def _settle(compiled: Compiled, work: Callable[[], LLMatcher]) -> None:
+    try:
+        compiled.matcher.set_result(work())
+    except (StructureError, BusyError) as error:
+        compiled.matcher.set_exception(error)
+    except Exception as error:
+        logger.exception("a response format was not compiled")
+        told = StructureError(f"it cannot be compiled ({type(error).__name__})")
+        compiled.matcher.set_exception(told)
+
+
+def _was_busy(compiled: Compiled) -> bool:
+    """Whether it ended without an answer, so that it is to be tried again."""
+    return compiled.done and isinstance(compiled.matcher.exception(), BusyError)
+
+
+def structures_of(engine: Forwards, vetting: Vetting | None = None) -> Structures | None:
     """For the engine's tokenizer; None, and a warning, where it has none that can be used."""
     if engine.bundle is None:
         return None
     try:
-        return Structures(engine.bundle, engine.vocab_size)
+        return Structures(engine.bundle, engine.vocab_size, vetting)
     except StructureError as error:
         logger.warning("response formats are not served: %s", error)
         return None

@@ -38,6 +38,7 @@ _CODES: dict[type[errors.PacelineError], grpc.StatusCode] = {
     errors.Fenced: grpc.StatusCode.ABORTED,
     errors.DataLoss: grpc.StatusCode.DATA_LOSS,
     errors.SessionAborted: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Impossible: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DeadlinePassed: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.VersionMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProtocolError: grpc.StatusCode.INVALID_ARGUMENT,

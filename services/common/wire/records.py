@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Any, TypeVar, assert_never
 
@@ -281,20 +282,25 @@ def decode_draining(message: pb.Draining) -> Draining:
 
 
 def encode_failed(failed: SessionFailed) -> pb.SessionFailed:
-    """One session is closed on the worker."""
+    """One session is closed on the worker; a peer of an older version knows five reasons."""
+    precise = failed.reason if failed.reason.for_good else None
     return pb.SessionFailed(
         session_id=failed.session,
-        reason=failed.reason.value,  # type: ignore[arg-type]
+        reason=(FailureReason.INVALID if precise else failed.reason).value,  # type: ignore[arg-type]
         message=failed.message,
         epoch=failed.epoch,
+        precise_reason=precise.value if precise else 0,  # type: ignore[arg-type]
     )
 
 
 def decode_failed(message: pb.SessionFailed) -> SessionFailed:
     """The session and the reason must be known; a long message is cut."""
+    reason = decode_enum(FailureReason, message.reason, "failed.reason")
+    with suppress(ValueError):  # One that is newer than this is not.
+        reason = FailureReason(message.precise_reason)
     return SessionFailed(
         session=require_name(message.session_id, "failed.session_id"),
-        reason=decode_enum(FailureReason, message.reason, "failed.reason"),
+        reason=reason,
         message=message.message[:LONGEST_REASON],
         epoch=message.epoch,
     )

@@ -19,7 +19,7 @@ heeds all up to the mask.
 from services.common.engine.sampling.choices import best, choose, coupled_best
 from services.common.engine.sampling.head import Head, PartHead, WholeHead
 from services.common.engine.sampling.history import History, wants_history
-from services.common.engine.sampling.laws import draw, log_law, top_law
+from services.common.engine.sampling.laws import draw, forbids_all, log_law, top_law
 from services.common.engine.sampling.rows import NO_CHOICE, RowContext
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "choose",
     "coupled_best",
     "draw",
+    "forbids_all",
     "log_law",
     "top_law",
     "wants_history",

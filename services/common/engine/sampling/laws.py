@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.common.engine.sampling.adjust import adjusted
 from services.common.engine.sampling.head import Head, whole_head
 from services.common.engine.sampling.paths import parts
 from services.common.engine.sampling.rows import NO_CHOICE, RowContext
@@ -45,6 +46,15 @@ def top_law(
         ids.append(head.tokens(own_ids))
         mass.append(own_mass)
     return torch.cat(ids), torch.cat(mass)
+
+
+def forbids_all(logits: Tensor, row: RowContext) -> bool:
+    """Whether a sound row of `logits` [V] has no token left, once bias and masks are applied."""
+    sound = not bool(logits.isnan().any() | logits.isposinf().any())
+    if not (sound and bool(logits.isfinite().any())):
+        return False
+    scores = adjusted(logits[None], [row], whole_head(len(logits)))
+    return bool(scores.isneginf().all())
 
 
 def draw(p: Tensor, u: Sequence[float]) -> list[int]:
