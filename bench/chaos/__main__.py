@@ -3,9 +3,11 @@
     python -m bench.chaos --faults 500 --sessions 200     what must hold through faults
     python -m bench.chaos --soak 5000                     what short generations leave behind
 
-Two verifiers, drafters and orchestrators and a store, each behind a proxy. Half of the
-sessions are greedy, half sampled at 0.8 by coupling; every text is compared with that of
-plain decoding before the first fault. Without --target, tiny random models in float32.
+Two verifiers, drafters and orchestrators and a store, each behind a proxy. A quarter of the
+sessions is greedy, the others are sampled at 0.8: by coupling, STANDARD and BLOCK. Greedy and
+coupled texts are compared with plain decoding before the first fault; of the others every
+token that anybody heard with what the session has at last. Without --target, tiny random
+models in float32, and the texts of STANDARD and BLOCK must have the target's exact law.
 The exit status is 1 where anything did not hold; the same --seed deals the same faults.
 Ctrl-C ends it with a report of what was seen.
 """
@@ -36,6 +38,13 @@ from services.common.errors import StartError
 
 PROMPT_LETTERS = 160
 CASES = 24
+WAYS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0},
+    {"temperature": 0.8, "rejection_sample_method": "standard"},
+    {"temperature": 0.8},
+    {"temperature": 0.8, "rejection_sample_method": "block"},
+)
+"""How sessions are sampled and verified, in turn."""
 WIRE_SECONDS = 0.005
 SOAK_TOKENS = 16
 SOAK_KEEPS = ("--finished-ttl", "5")
@@ -76,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         help=f"only this one, or these; left out: all of\n{', '.join(KINDS)}",
     )
     made.add_argument("--soak", type=int, default=0, help="so many generations, and no fault")
+    made.add_argument(
+        "--tls", action="store_true", help="mutual TLS on every connection but the store's"
+    )
     made.add_argument("--target", default="", help="a model other than the tiny one")
     made.add_argument("--draft", default="", help="what drafts for it; left out: n-grams")
     made.add_argument("--json", type=Path, default=None, help="also write the report there")
@@ -83,31 +95,43 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def cases(tokens: int) -> list[Case]:
-    """Different prompts; in turns greedy, and sampled with a seed."""
+    """Different prompts; in turns greedy, and sampled with a seed by each rule."""
     prompts = load_prompts(SPEC_BENCH, CASES)
     return [_case(number, prompt.text, tokens) for number, prompt in enumerate(prompts)]
 
 
 def _case(number: int, text: str, tokens: int) -> Case:
-    drawn = {"temperature": 0.8 if number % 2 else 0.0, "seed": 100 + number}
+    way = WAYS[number % len(WAYS)]
     fixed = {"max_tokens": tokens, "ignore_eos": True, "include_rounds": True}
-    return Case(text[:PROMPT_LETTERS], {**drawn, **fixed})
+    return Case(text[:PROMPT_LETTERS], {**way, "seed": 100 + number, **fixed})
 
 
 def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
     bounds = given.faults, given.sessions, given.at_once, given.seconds
     plan = Plan(given.seed, *bounds, kinds=tuple(given.kind or ()))
-    with Cluster(Layout(target, draft, wire_seconds=WIRE_SECONDS)) as cluster:
+    with Cluster(Layout(target, draft, wire_seconds=WIRE_SECONDS, tls=given.tls)) as cluster:
         chaos = Chaos(cluster, cases(given.tokens), plan, say)
         outcome = asyncio.run(_on(cluster, _until_interrupted(chaos)))
+    if not given.target:
+        _judge_law(outcome, target, draft)
     show(plan, outcome)
     _write(given.json, content(plan, outcome))
     return 1 if outcome.violations else 0
 
 
+def _judge_law(outcome: Outcome, target: str, draft: str) -> None:
+    """The texts left to chance against the law of models small enough to be asked again."""
+    from bench.chaos.law import Models
+
+    for fit in Models(target, draft).fit(outcome.drawn):
+        outcome.law.append(str(fit))
+        outcome.violations += [fit.complaint] if fit.complaint else []
+
+
 def _soak(given: argparse.Namespace, target: str, draft: str) -> int:
+    keeps = (*ALWAYS_DRAFT, *SOAK_KEEPS)
     layout = Layout(
-        target, draft, verifier_flags=SOAK_HOLDS, orchestrator_flags=(*ALWAYS_DRAFT, *SOAK_KEEPS)
+        target, draft, tls=given.tls, verifier_flags=SOAK_HOLDS, orchestrator_flags=keeps
     )
     with Cluster(layout) as cluster:
         work = soak(cluster, cases(SOAK_TOKENS), given.soak, given.at_once)

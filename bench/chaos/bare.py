@@ -44,8 +44,15 @@ class BareCaller:
     Messages are made and read as the library does.
     """
 
-    def __init__(self, addresses: list[str], session: str, case: Case) -> None:
+    def __init__(
+        self,
+        addresses: list[str],
+        session: str,
+        case: Case,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
         self._addresses = addresses
+        self._credentials = credentials
         self._session = session
         self._request = build_request(case.prompt, None, None, session, case.options)
         self._next = 0
@@ -84,7 +91,7 @@ class BareCaller:
             turn += 1
 
     async def _one_call(self, address: str) -> AsyncIterator[Event]:
-        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+        async with self._channel(address) as channel:
             self._call = self._begin(pb_grpc.InferenceServiceStub(channel))
             async for message in self._call:
                 self._started = True
@@ -92,6 +99,11 @@ class BareCaller:
                     if isinstance(event, Chunk):
                         self._next = event.offset + len(event.token_ids)
                     yield event
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.secure_channel(address, self._credentials, options=_OPTIONS)
 
     def _begin(self, stub: Any) -> Any:
         self._calls += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from paceline import Client, PacelineError, ServerInfo
+from paceline import PacelineError, ServerInfo
 
 from bench.chaos.site import ORCHESTRATOR, START_SECONDS, Cluster
 
@@ -13,18 +13,18 @@ _POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 5.0
 
 
-async def infos(cluster: Cluster, token: str | None = None) -> list[ServerInfo]:
+async def infos(cluster: Cluster) -> list[ServerInfo]:
     """What each orchestrator says, asked directly. Raises PacelineError, OSError."""
-    addresses = [member.spec.ready_file.read_text() for member in cluster.of(ORCHESTRATOR)]
-    return [await _info(address, token) for address in addresses]
+    own = [member.spec.ready_file.read_text().strip() for member in cluster.of(ORCHESTRATOR)]
+    return [await _info(cluster, address) for address in own]
 
 
-async def _info(address: str, token: str | None) -> ServerInfo:
-    async with Client(address.strip(), token=token, resume=False) as client:
+async def _info(cluster: Cluster, address: str) -> ServerInfo:
+    async with cluster.client(address, resume=False) as client:
         return await client.server_info(timeout=_ANSWER_SECONDS)
 
 
-async def whole(cluster: Cluster, timeout: float = START_SECONDS, token: str | None = None) -> None:
+async def whole(cluster: Cluster, timeout: float = START_SECONDS) -> None:
     """Wait until every process serves and every orchestrator is connected to every worker.
 
     Raises StartError for a process that has ended, TimeoutError.
@@ -33,30 +33,26 @@ async def whole(cluster: Cluster, timeout: float = START_SECONDS, token: str | N
         while True:
             for member in cluster.members:
                 member.check()
-            if all(member.serves for member in cluster.members) and await _connected(
-                cluster, token
-            ):
+            if all(member.serves for member in cluster.members) and await _connected(cluster):
                 return
             await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _connected(cluster: Cluster, token: str | None) -> bool:
+async def _connected(cluster: Cluster) -> bool:
     workers = {member.name for member in cluster.members if member.role != ORCHESTRATOR}
     try:
-        told = await infos(cluster, token)
+        told = await infos(cluster)
     except (PacelineError, OSError):
         return False
     return all(workers <= {one.worker_id for one in info.workers if one.connected} for info in told)
 
 
-async def left_behind(
-    cluster: Cluster, timeout: float = 60.0, token: str | None = None
-) -> list[str]:
+async def left_behind(cluster: Cluster, timeout: float = 60.0) -> list[str]:
     """What is still held, anywhere, of sessions that have all ended; empty within the time."""
     deadline = time.monotonic() + timeout
     while True:
         try:
-            found = _held(await infos(cluster, token))
+            found = _held(await infos(cluster))
         except (PacelineError, OSError) as error:
             found = [f"an orchestrator does not answer: {type(error).__name__}"]
         if not found or time.monotonic() > deadline:

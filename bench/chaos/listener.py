@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+import grpc
 from paceline import Aborted, Client, Event, PacelineError
 
 from bench.chaos.bare import BareCaller
@@ -34,9 +35,11 @@ class Listener:
         stream = client.generate(self.case.prompt, request_id=self.name, **self.case.options)
         return self._listen(aiter(stream))
 
-    def ask_barely(self, addresses: list[str]) -> Listener:
+    def ask_barely(
+        self, addresses: list[str], credentials: grpc.ChannelCredentials | None = None
+    ) -> Listener:
         """Begin, without the library."""
-        self.bare = BareCaller(addresses, self.name, self.case)
+        self.bare = BareCaller(addresses, self.name, self.case, credentials)
         return self._listen(self.bare.events())
 
     def take_over(self, client: Client) -> Listener:

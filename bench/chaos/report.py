@@ -48,6 +48,7 @@ def content(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "faults": outcome.counts.total(),
         "sessions": outcome.sessions,
         "tokens": outcome.tokens,
+        "law": outcome.law,
         "violations": outcome.violations,
         "kinds": [
             {
@@ -72,6 +73,8 @@ def show(plan: Plan, outcome: Outcome) -> None:
     )
     columns = ("times", "sessions met", "pause p50 ms", "p95 ms", "longest ms")
     console.print(table(title, columns, [_cells(row) for row in rows(outcome)]))
+    for line in outcome.law:
+        console.print(f"Law of the target, {line}")
     console.print(verdict(plan, outcome.violations))
 
 
@@ -84,7 +87,7 @@ def _cells(row: Row) -> tuple[str, list[str]]:
 def verdict(plan: Plan, violations: Sequence[str]) -> str:
     """All is well, or what is not, and how to see it again."""
     if not violations:
-        return "Every text equal; no token lost, doubled or changed; nothing left behind."
+        return "Every text as promised; no token lost, doubled or changed; nothing left behind."
     lines = [*violations[:_MOST_LINES]]
     if len(violations) > _MOST_LINES:
         lines.append(f"and {len(violations) - _MOST_LINES} more")

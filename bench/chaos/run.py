@@ -6,17 +6,17 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from paceline import Client
+from paceline import Client, Event, PacelineError
 
 from bench.chaos.faults import KINDS, deck
 from bench.chaos.health import left_behind
 from bench.chaos.listener import Listener
 from bench.chaos.scene import Scene
 from bench.chaos.site import Cluster
-from bench.chaos.transcript import Case, Strike, Transcript
+from bench.chaos.transcript import Case, Drawn, Strike, Transcript
 
 _OVERLAPPING = 0.15
 """Share of faults that do not wait until the cluster is whole."""
@@ -26,6 +26,8 @@ _BARE_EVERY = 4
 _TELL_EVERY = 10
 _SESSION_SECONDS = 300.0
 _OPEN = ("active", "paused")
+_SEEDS = 1_000_000
+"""Seeds that a run may give to sessions whose text is left to chance, each to one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +55,28 @@ class Outcome:
     counts: Counter[str] = field(default_factory=Counter)
     strikes: list[Strike] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
+    drawn: list[Drawn] = field(default_factory=list)
+    """The texts left to chance among the first sessions, as many as were planned.
+
+    No more, so that no session is among them for how long its text took.
+    """
+    law: list[str] = field(default_factory=list)
+    """What was found of their law, a line for each rule; empty = nobody looked."""
 
 
-async def undisturbed(
-    cluster: Cluster, cases: Sequence[Case], token: str | None = None
-) -> list[Transcript]:
+async def undisturbed(cluster: Cluster, cases: Sequence[Case]) -> list[Transcript]:
     """What plain decoding says, while every process is well."""
-    async with Client(cluster.addresses, token=token) as client:
+    async with cluster.client() as client:
         return await asyncio.gather(*(_plain(client, case) for case in cases))
 
 
 async def _plain(client: Client, case: Case) -> Transcript:
+    return await _heard(client.generate(case.prompt, **case.plain))
+
+
+async def _heard(events: AsyncIterable[Event]) -> Transcript:
     heard = Transcript()
-    async for event in client.generate(case.prompt, **case.plain):
+    async for event in events:
         heard.absorb(event)
     return heard
 
@@ -87,7 +98,7 @@ class Chaos:
         self._scene = Scene(cluster, random.Random(f"faults {plan.seed}"))
         self._choice = random.Random(f"sessions {plan.seed}")
         self._outcome = Outcome(violations=self._scene.violations)
-        self._texts: list[Transcript] = []
+        self._texts: dict[int, Transcript] = {}
         self._over = self._stopped = False
         self._told = 0
 
@@ -97,7 +108,9 @@ class Chaos:
 
     async def run(self) -> Outcome:
         """The whole run."""
-        self._texts = await undisturbed(self._scene.cluster, self._cases)
+        same = {which: case for which, case in enumerate(self._cases) if case.same_text}
+        texts = await undisturbed(self._scene.cluster, list(same.values()))
+        self._texts = dict(zip(same, texts, strict=True))
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for number in range(self._plan.at_once):
@@ -148,24 +161,46 @@ class Chaos:
         index = self._outcome.sessions
         self._outcome.sessions += 1
         which = self._choice.randrange(len(self._cases))
-        listener = Listener(f"chaos-{index:05}", self._cases[which])
+        case = self._cases[which]
+        if not case.same_text:
+            case = case.with_seed(_SEEDS * (self._plan.seed + 1) + index)
+        listener = Listener(f"chaos-{index:05}", case)
         if index % _BARE_EVERY == _BARE_EVERY - 1:
-            listener.ask_barely(self._choice.sample(self._addresses, len(self._addresses)))
+            addresses = self._choice.sample(self._addresses, len(self._addresses))
+            listener.ask_barely(addresses, self._scene.cluster.credentials)
         else:
             listener.ask(client)
         self._scene.listeners.add(listener)
-        await self._judge(listener, self._texts[which])
+        found = await self._ended(listener)
         self._scene.listeners.discard(listener)
+        if case.same_text:
+            found += listener.differences(self._texts[which])
+        else:
+            found += await self._against_the_store(client, listener, index)
+        self._outcome.violations += [f"{listener.name}: {line}" for line in found]
+        self._outcome.tokens += len(listener.transcript.token_ids)
 
-    async def _judge(self, listener: Listener, text: Transcript) -> None:
+    async def _ended(self, listener: Listener) -> list[str]:
         try:
             async with asyncio.timeout(_SESSION_SECONDS):
                 await listener.end()
         except TimeoutError:
-            self._outcome.violations.append(f"{listener.name}: no end in {_SESSION_SECONDS:.0f} s")
-        found = listener.differences(text)
-        self._outcome.violations += [f"{listener.name}: {line}" for line in found]
-        self._outcome.tokens += len(listener.transcript.token_ids)
+            return [f"no end in {_SESSION_SECONDS:.0f} s"]
+        return []
+
+    async def _against_the_store(self, client: Client, listener: Listener, index: int) -> list[str]:
+        """What was heard of a text left to chance, against what the session has at last."""
+        if not listener.complete:
+            return listener.differences(listener.transcript)
+        try:
+            stored = await _heard(client.resume(listener.name))
+        except PacelineError as error:
+            return [f"its text cannot be read again: {type(error).__name__}: {error}"]
+        if index < self._plan.sessions:
+            self._outcome.drawn.append(Drawn.by(listener.case, stored.token_ids))
+        got, wanted = len(stored.token_ids), listener.case.options["max_tokens"]
+        short = [] if got == wanted else [f"{got} tokens instead of {wanted}"]
+        return short + listener.differences(stored)
 
     @property
     def _wanted(self) -> bool:

@@ -36,9 +36,7 @@ class Scene:
 
     def client(self, first: int = 0) -> Client:
         """The library's client, one orchestrator tried before the others."""
-        addresses = self.cluster.addresses
-        first %= len(addresses)
-        return Client(addresses[first:] + addresses[:first])
+        return self.cluster.client(first=first)
 
     def takeover_client(self, first: int) -> Client:
         """A client for second resumes, kept until `close`."""

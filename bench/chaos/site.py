@@ -10,9 +10,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import grpc
+from paceline import Client
 
 from bench.chaos.member import Member
+from bench.chaos.mutual_tls import MutualTls
 from bench.chaos.proxy import Network
 from bench.chaos.store import Store
 from bench.ports import free_port
@@ -30,7 +34,8 @@ ALWAYS_DRAFT = ("--pacing", "eager", "--no-fallback")
 class Layout:
     """What runs. `wire_seconds`: what a byte takes to a verifier and back, each way.
 
-    `flags` go to each process of a role. `draft` empty: n-grams.
+    `flags` go to each process of a role. `draft` empty: n-grams. `tls`: every call and every
+    link shows a certificate.
     """
 
     target: str
@@ -39,11 +44,14 @@ class Layout:
     drafters: int = 2
     orchestrators: int = 2
     wire_seconds: float = 0.0
+    tls: bool = False
     verifier_flags: tuple[str, ...] = ()
     drafter_flags: tuple[str, ...] = ()
     orchestrator_flags: tuple[str, ...] = ALWAYS_DRAFT
     metrics: bool = False
     """Whether each process serves `/metrics`, at `Member.metrics`."""
+    token: str | None = None
+    """What clients show."""
 
     def arguments(self, role: str) -> list[str]:
         """The flags of one role."""
@@ -68,12 +76,15 @@ class Cluster:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._stack = ExitStack()
+        self._mutual_tls: MutualTls | None = None
         self.members: list[Member] = []
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-chaos-"))
             self.folder = Path(folder)
+            if self.layout.tls:
+                self._mutual_tls = MutualTls.make(self.folder / "certificates")
             self._network = stack.enter_context(Network())
             self.store = Store(self._network)
             stack.callback(self.store.stop)
@@ -93,6 +104,19 @@ class Cluster:
     def addresses(self) -> list[str]:
         """Where clients connect: the proxy before each orchestrator."""
         return [member.address for member in self.of(ORCHESTRATOR)]
+
+    def client(self, *addresses: str, first: int = 0, **options: Any) -> Client:
+        """The library's client, to all orchestrators or to these, one tried before the others."""
+        places = list(addresses) or self.addresses
+        first %= len(places)
+        own = self._mutual_tls.of_a_client() if self._mutual_tls else {}
+        token = self.layout.token
+        return Client(places[first:] + places[:first], token=token, **own, **options)
+
+    @property
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """What a caller without the library connects with; None = plaintext."""
+        return self._mutual_tls.credentials() if self._mutual_tls else None
 
     def of(self, role: str) -> list[Member]:
         """The processes of a role."""
@@ -116,14 +140,19 @@ class Cluster:
         ready = self.folder / f"{name}.ready"
         delay = self.layout.wire_seconds if role == VERIFIER else 0.0
         proxy = self._network.proxy(partial(_said, ready), delay)
-        arguments = [*self.layout.arguments(role), *_identity(role, name, proxy.address)]
-        common = ["--redis", self.store.url, "--ready-file", str(ready)]
+        own = [*self.layout.arguments(role), *_identity(role, name, proxy.address)]
+        common = ["--redis", self.store.url, "--ready-file", str(ready), *self._secured(role)]
         port = free_port() if self.layout.metrics else 0
         common += ["--metrics-port", str(port)] if port else []
-        spec = ProcessSpec(
-            name, _command(role, [*arguments, *common]), ready, self.folder / f"{name}.log"
-        )
+        command = _command(role, [*own, *common])
+        spec = ProcessSpec(name, command, ready, self.folder / f"{name}.log")
         return Member(spec, role, proxy, metrics=f"127.0.0.1:{port}" if port else "")
+
+    def _secured(self, role: str) -> list[str]:
+        if self._mutual_tls is None:
+            return []
+        linking = self._mutual_tls.linking() if role == ORCHESTRATOR else []
+        return [*self._mutual_tls.listening(), *linking]
 
 
 def _identity(role: str, name: str, address: str) -> list[str]:

@@ -76,7 +76,7 @@ async def soak(cluster: Cluster, cases: Sequence[Case], count: int, at_once: int
     began = time.monotonic()
     warm = max(1, int(WARM_UP * count))
     violations: list[str] = []
-    async with Client(cluster.addresses) as one, Client(cluster.addresses[::-1]) as other:
+    async with cluster.client() as one, cluster.client(first=1) as other:
         clients = (one, other)
         violations += await _generate(clients, cases, range(warm), at_once)
         await left_behind(cluster)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from paceline import Chunk, Complete, Event
 
 _AFTERMATH_SECONDS = 5.0
+_BY_CHANCE = ("standard", "block")
+"""The rules under which the drafter has a part in which text it becomes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,36 @@ class Case:
     def plain(self) -> dict[str, Any]:
         """The same without drafts."""
         return {**self.options, "disable_speculative_decoding": True}
+
+    @property
+    def rule(self) -> str:
+        """Its verification rule as a request names it."""
+        return str(self.options.get("rejection_sample_method", "auto"))
+
+    @property
+    def same_text(self) -> bool:
+        """Whether its text is that of plain decoding."""
+        return self.rule not in _BY_CHANCE
+
+    def with_seed(self, seed: int) -> Self:
+        """The same with another seed."""
+        return replace(self, options={**self.options, "seed": seed})
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A text that chance and the drafter chose: `token_ids` followed `prompt`."""
+
+    rule: str
+    prompt: str
+    temperature: float
+    token_ids: tuple[int, ...]
+
+    @classmethod
+    def by(cls, case: Case, token_ids: Sequence[int]) -> Self:
+        """What a case became."""
+        temperature = float(case.options["temperature"])
+        return cls(case.rule, case.prompt, temperature, tuple(token_ids))
 
 
 @dataclass

@@ -165,8 +165,9 @@ class Disturbed:
         listener = Listener(f"form-{wanted.number:05}", wanted.case)
         barely = self._choice.random() < 0.5
         if barely:
-            addresses = self._scene.cluster.addresses
-            listener.ask_barely(self._choice.sample(addresses, len(addresses)))
+            cluster = self._scene.cluster
+            places = self._choice.sample(cluster.addresses, len(cluster.addresses))
+            listener.ask_barely(places, cluster.credentials)
         else:
             listener.ask(client)
         self._scene.listeners.add(listener)

@@ -78,17 +78,18 @@ def _run(given: argparse.Namespace, folder: Path) -> Outcome:
         drafters=1,
         wire_seconds=WIRE_SECONDS,
         metrics=True,
+        token=good,
         orchestrator_flags=(*ALWAYS_DRAFT, "--tokens-file", str(tokens)),
     )
     plan = Plan(quiet=given.quiet, attack=given.attack, sessions=given.sessions, lanes=given.lanes)
     bounds = Bounds(pace_lost=given.pace_lost, memory=POD_BYTES)
     with Cluster(layout) as cluster:
-        hostile = Hostile(cluster, _cases(), plan, bounds, good, bad, say)
-        return asyncio.run(_attacked(hostile, cluster, good))
+        hostile = Hostile(cluster, _cases(), plan, bounds, bad, say)
+        return asyncio.run(_attacked(hostile, cluster))
 
 
-async def _attacked(hostile: Hostile, cluster: Cluster, good: str) -> Outcome:
-    await whole(cluster, token=good)
+async def _attacked(hostile: Hostile, cluster: Cluster) -> Outcome:
+    await whole(cluster)
     say(f"{len(cluster.members)} processes and a store serve")
     return await hostile.run()
 

@@ -63,7 +63,7 @@ class Outcome:
 
 
 class Hostile:
-    """One run on one cluster. `good` and `bad`: the two tenants' tokens."""
+    """One run on one cluster, whose clients are the good tenant. `bad`: the other's token."""
 
     def __init__(
         self,
@@ -71,13 +71,12 @@ class Hostile:
         cases: Sequence[Case],
         plan: Plan,
         bounds: Bounds,
-        good: str,
         bad: str,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`report` gets a line of progress now and then."""
         self._cluster, self._cases, self._plan, self._bounds = cluster, cases, plan, bounds
-        self._good, self._bad, self._report = good, bad, report
+        self._bad, self._report = bad, report
         self._outcome = Outcome()
         self._texts: list[Transcript] = []
         self._listeners: set[Listener] = set()
@@ -86,7 +85,7 @@ class Hostile:
 
     async def run(self) -> Outcome:
         """The whole run."""
-        self._texts = await undisturbed(self._cluster, self._cases, self._good)
+        self._texts = await undisturbed(self._cluster, self._cases)
         async with asyncio.TaskGroup() as group:
             for number in range(self._plan.sessions):
                 group.create_task(self._lane(number))
@@ -94,7 +93,7 @@ class Hostile:
                 await self._times()
             finally:
                 self._over = True
-        self._outcome.violations += await left_behind(self._cluster, token=self._good)
+        self._outcome.violations += await left_behind(self._cluster)
         return self._outcome
 
     async def _times(self) -> None:
@@ -109,7 +108,7 @@ class Hostile:
         outcome.readings = await watch.end()
         watching.cancel()
         self._report(f"under attack: {outcome.attacked:.1f} tokens/s")
-        await whole(self._cluster, token=self._good)
+        await whole(self._cluster)
         outcome.quiet_after = await self._pace(asyncio.sleep(plan.quiet))
         self._report(f"quiet again: {outcome.quiet_after:.1f} tokens/s")
         self._judge(watch)
@@ -141,7 +140,7 @@ class Hostile:
 
     async def _lane(self, number: int) -> None:
         """Good sessions one after another."""
-        async with Client(self._cluster.addresses, token=self._good) as client:
+        async with self._cluster.client() as client:
             while not self._over:
                 await self._session(client, number)
 

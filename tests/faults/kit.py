@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
-from paceline import Client
-
 from bench.chaos.health import left_behind, whole
 from bench.chaos.listener import Listener, until
 from bench.chaos.member import Member
@@ -36,6 +34,11 @@ def _case(number: int, prompt: str) -> Case:
 
 
 CASES = tuple(_case(number, prompt) for number, prompt in enumerate(PROMPTS))
+BY_CHANCE = tuple(
+    Case(case.prompt, {**case.options, "temperature": 0.8, "rejection_sample_method": rule})
+    for case, rule in zip(CASES, ("standard", "block"), strict=False)
+)
+"""Cases whose text is another one each time."""
 
 
 @dataclass
@@ -64,8 +67,7 @@ class Site:
 
         `first`: the orchestrator that clients try before the others.
         """
-        addresses = self.cluster.addresses
-        async with Client(addresses[first:] + addresses[:first]) as client:
+        async with self.cluster.client(first=first) as client:
             listeners = [self.new(case).ask(client) for case in CASES]
             for listener in listeners:
                 await listener.until(HEARD)

@@ -1,6 +1,7 @@
 """Workers die, stall, drain and are cut off: a session pauses at most, its text stays.
 
-Processes that run a model take seconds to start, so most of this is left to `make faults`.
+Every call and every link shows a certificate. Processes that run a model take seconds to start,
+so most of this is left to `make faults`, and CI runs that of this file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ WORKERS = pytest.mark.parametrize("role", [VERIFIER, DRAFTER])
 
 @pytest.fixture(scope="module")
 def shared(models: tuple[str, str]) -> Iterator[Site]:
-    with served(Layout(*models, orchestrators=1, wire_seconds=WIRE_SECONDS)) as site:
+    layout = Layout(*models, orchestrators=1, wire_seconds=WIRE_SECONDS, tls=True)
+    with served(layout) as site:
         yield site
 
 

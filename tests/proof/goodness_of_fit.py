@@ -125,7 +125,8 @@ def transform(rows: np.ndarray, tokens: np.ndarray, noise: np.random.Generator) 
     """
     at = np.arange(len(tokens)), tokens
     above = rows.cumsum(axis=-1)[at]
-    return np.clip(above - noise.random(len(tokens)) * rows[at], 0.0, 1.0 - 1e-12)
+    places: np.ndarray = above - noise.random(len(tokens)) * rows[at]
+    return places.clip(0.0, 1.0 - 1e-12)
 
 
 def uniform(transformed: Sequence[np.ndarray], slices: int = 64) -> float:
