@@ -9,6 +9,9 @@ A tenant may have limits of its own beside those of all; one that has reached th
 refused, and nobody else. A session that comes back from the store counts as any other,
 but may pass the common limits by an eighth: finishing what was begun goes before
 beginning more. Where nothing is open it always finds room, or it could never go on.
+
+Beside tokens, which are a verifier's memory, a session counts by the bytes that its logprobs
+may take here while they wait for readers.
 """
 
 from __future__ import annotations
@@ -41,16 +44,19 @@ class Load:
         self._left: deque[tuple[float, int]] = deque()
         self.sessions = 0
         self.tokens = 0
+        self.memory = 0
 
-    def take(self, tokens: int) -> None:
-        """One session more."""
+    def take(self, tokens: int, memory: int) -> None:
+        """One session more; `memory` in bytes."""
         self.sessions += 1
         self.tokens += tokens
+        self.memory += memory
 
-    def give_back(self, tokens: int) -> None:
+    def give_back(self, tokens: int, memory: int) -> None:
         """One session less."""
         self.sessions -= 1
         self.tokens -= tokens
+        self.memory -= memory
 
     def note(self, tokens: int) -> None:
         """A session of this weight came to its end here."""
@@ -76,11 +82,11 @@ class Place:
     Leaving the `with` block gives it back unless it was kept for a driver.
     """
 
-    def __init__(self, loads: tuple[Load, ...], tokens: int) -> None:
-        self._loads, self._tokens = loads, tokens
+    def __init__(self, loads: tuple[Load, ...], tokens: int, memory: int) -> None:
+        self._loads, self._tokens, self._memory = loads, tokens, memory
         self._kept = False
         for load in loads:
-            load.take(tokens)
+            load.take(tokens, memory)
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +108,7 @@ class Place:
     def _give_back(self) -> None:
         loads, self._loads = self._loads, ()
         for load in loads:
-            load.give_back(self._tokens)
+            load.give_back(self._tokens, self._memory)
 
 
 class Work:
@@ -137,6 +143,7 @@ class _Bound(NamedTuple):
     load: Load
     sessions: float
     tokens: float
+    memory: float = math.inf
     whose: str = ""
 
 
@@ -149,9 +156,14 @@ class Admission:
         max_tokens: int | None,
         memory: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
+        max_memory: float = math.inf,
     ) -> None:
-        """`memory`: tokens that the verifiers hold (0: not known), for `max_tokens` None."""
+        """`memory`: tokens that the verifiers hold (0: not known), for `max_tokens` None.
+
+        `max_memory`: bytes that the logprobs of all sessions may take.
+        """
         self._max_sessions, self._max_tokens = max_sessions, max_tokens
+        self._max_memory = max_memory
         self._memory, self._clock = memory, clock
         self._all = Load(clock)
         # Tenants come from a file: no caller can add one.
@@ -182,25 +194,33 @@ class Admission:
         """Open sessions of one tenant."""
         return self._tenants[tenant].sessions if tenant in self._tenants else 0
 
-    def enter(self, prompt: int, max_tokens: int, tenant: Tenant = DEFAULT_TENANT) -> Place:
-        """Let a new session in, or raise Overloaded; InvalidRequest if it never fits."""
+    def enter(
+        self, prompt: int, max_tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0
+    ) -> Place:
+        """Let a new session in, or raise Overloaded; InvalidRequest if it never fits.
+
+        `memory`: bytes that its logprobs may come to take.
+        """
         tokens = prompt + max_tokens
         bounds = self._bounds(tenant, 1)
         limit = min(bound.tokens for bound in bounds)
         if tokens > limit:
             allowed = f"at most {limit:.0f} together with the {prompt} tokens of the prompt"
             raise InvalidRequest("sampling.max_tokens", max_tokens, allowed)
+        if memory > self._max_memory:
+            allowed = f"what takes at most {self._max_memory:.0f} bytes"
+            raise InvalidRequest("sampling.logprobs", f"{memory} bytes of them", allowed)
         for bound in bounds:
-            _require_room(bound, tokens)
-        return Place(tuple(bound.load for bound in bounds), tokens)
+            _require_room(bound, tokens, memory)
+        return Place(tuple(bound.load for bound in bounds), tokens, memory)
 
-    def come_back(self, tokens: int, tenant: Tenant = DEFAULT_TENANT) -> Place:
+    def come_back(self, tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0) -> Place:
         """Let a session in again that was begun before, or raise Overloaded."""
         bounds = self._bounds(tenant, RESUMED_BEYOND)
         for bound in bounds:
             if bound.load.sessions:
-                _require_room(bound, tokens)
-        return Place(tuple(bound.load for bound in bounds), tokens)
+                _require_room(bound, tokens, memory)
+        return Place(tuple(bound.load for bound in bounds), tokens, memory)
 
     def _bounds(self, tenant: Tenant, beyond: float) -> tuple[_Bound, _Bound]:
         own = self._tenants.setdefault(tenant.name, Load(self._clock))
@@ -210,13 +230,18 @@ class Admission:
                 own,
                 limits.max_sessions or math.inf,
                 limits.max_tokens_in_flight or math.inf,
-                " of this tenant",
+                whose=" of this tenant",
             ),
-            _Bound(self._all, beyond * self._max_sessions, beyond * self.limit),
+            _Bound(
+                self._all,
+                beyond * self._max_sessions,
+                beyond * self.limit,
+                beyond * self._max_memory,
+            ),
         )
 
 
-def _require_room(bound: _Bound, tokens: int) -> None:
+def _require_room(bound: _Bound, tokens: int, memory: int) -> None:
     load, whose = bound.load, bound.whose
     if load.sessions + 1 > bound.sessions:
         raise Overloaded(
@@ -228,4 +253,10 @@ def _require_room(bound: _Bound, tokens: int) -> None:
             f"{load.tokens} tokens{whose} are in flight, {tokens} more would pass the limit of "
             f"{bound.tokens:.0f}",
             load.retry_after(load.tokens + tokens - bound.tokens),
+        )
+    if memory and load.memory + memory > bound.memory:
+        raise Overloaded(
+            f"the logprobs of {load.sessions} sessions may take {load.memory} bytes, {memory} more "
+            f"would pass the limit of {bound.memory:.0f}",
+            load.retry_after(tokens),
         )

@@ -44,7 +44,8 @@ from orchestrator.core.events import (
 from orchestrator.core.placement import Wanted
 from orchestrator.core.state import State
 from orchestrator.keeping import Keeping
-from orchestrator.output import Beyond, Delivery, Output
+from orchestrator.logprobs import pack_row
+from orchestrator.output import LOGPROBS_KEPT, Beyond, Delivery, Output
 from orchestrator.ports import NewSession, Recorder, SessionKeeper, SessionKey, Workers
 from orchestrator.requests import SessionSpec
 from orchestrator.text import TextStream
@@ -75,16 +76,18 @@ class SessionDriver:
         recorder: Recorder,
         on_end: Callable[[SessionDriver], None],
         beyond: Beyond = Beyond.NOT_YET,
+        logprobs_kept: int = LOGPROBS_KEPT,
     ) -> None:
         """`text` has taken what `state.committed` holds already, and the store has it.
 
-        `beyond`: what a reader means that is ahead of it.
+        `beyond`: what a reader means that is ahead of it and does not say what it has.
         """
         self.key = key
         self.name = state.config.session
         self.spec = spec
         self.state = state
-        self.output = Output(beyond)
+        proven = Beyond.AGAIN if spec.mode.exact_match else Beyond.LOST
+        self.output = Output(beyond, proven, logprobs_kept)
         self.totals = SpecTotals()
         self._text = text
         self._workers, self._recorder = workers, recorder
@@ -108,9 +111,7 @@ class SessionDriver:
             on_persisted=lambda index: self.feed(Persisted(self.now(), index)),
             on_refused=self._on_refused,
         )
-        if state.committed:
-            pieces = tuple(text.pieces())
-            self.output.put(Delivery(0, state.committed, pieces))
+        self.output.put_all(state.committed, text.pieces())
 
     def now(self) -> float:
         """The clock of every event."""
@@ -267,13 +268,14 @@ class SessionDriver:
 
     def _emit(self, commit: Commit) -> None:
         self.totals.add(commit.record)
+        told = self.spec.include_rounds
         delivery = Delivery(
             commit.base_len,
             commit.token_ids,
             self._pieces.pop(commit.record.round),
-            commit.logprobs,
-            commit.origins,
-            (commit.record,),
+            tuple(map(pack_row, commit.logprobs)),
+            commit.origins if told else (),
+            (commit.record,) if told else (),
         )
         self.output.put(delivery)
 

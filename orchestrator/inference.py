@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from weakref import WeakValueDictionary
 
 from paceline.v1 import inference_pb2 as pb
@@ -19,9 +19,11 @@ from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.driver import SessionDriver
 from orchestrator.forms import Forms
 from orchestrator.kept_rounds import session_rounds
+from orchestrator.kept_texts import KeptTexts, Slices
+from orchestrator.logprobs import memory_of
 from orchestrator.offer import Offer
 from orchestrator.options import Options
-from orchestrator.output import Beyond
+from orchestrator.output import Beyond, Prefix
 from orchestrator.ports import (
     Call,
     NewSession,
@@ -36,6 +38,7 @@ from orchestrator.requests import (
     SessionSpec,
     build_spec,
     dump_spec,
+    load_spec,
 )
 from orchestrator.restored import (
     as_new,
@@ -43,8 +46,11 @@ from orchestrator.restored import (
     checked_spec,
     finished_session,
     implied_ending,
+    require_possible,
+    require_prefix,
 )
 from orchestrator.tenants import DEFAULT_TENANT, Tenant
+from orchestrator.text import TextStream
 from orchestrator.totals import SpecTotals
 from orchestrator.unkept import Unkept
 from orchestrator.workers.events import to_core
@@ -54,9 +60,11 @@ from services.common.errors import (
     AlreadyExists,
     DataLoss,
     Draining,
+    Fenced,
     InvalidRequest,
     NotFound,
     Overloaded,
+    PacelineError,
     SessionAborted,
 )
 from services.common.types import Role, SessionStatus
@@ -64,6 +72,8 @@ from services.common.types import Role, SessionStatus
 # A request this long (bytes) is tokenized in a thread, and so many may wait for theirs.
 LONG_REQUEST = 16_384
 MOST_LONG_REQUESTS = 64
+# Seconds in which a store says whose a session is, or its owner here takes it for its own.
+OWNER_KNOWN_WITHIN = 2.0
 
 
 class Inference:
@@ -83,7 +93,11 @@ class Inference:
         self._store, self._recorder, self._options = store, recorder, options
         self._live: dict[str, SessionDriver] = {}
         most_tokens = options.max_tokens_in_flight
-        self._admission = Admission(options.max_sessions, most_tokens, pool.memory)
+        self._admission = Admission(
+            options.max_sessions, most_tokens, pool.memory, max_memory=options.logprobs_memory
+        )
+        self._kept_texts = KeptTexts(options.max_sessions)
+        self._restoring = Slices()
         self._speculation = 1.0
         self._long_requests = 0
         self._draining = False
@@ -108,7 +122,7 @@ class Inference:
         if (live := self._live.get(key.name)) is not None:
             return self._attach(key, live, spec, call)
         self._require_memory(spec)
-        with self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant) as place:
+        with self._enter(spec, tenant, self._options.logprobs_kept) as place:
             await self._forms.require(spec.sampling.response_format, tenant.name)
             # A resume that came between would start the session, too.
             async with self._lock(key):
@@ -116,8 +130,8 @@ class Inference:
                 created = await self._store.create(key, record, call)
                 if created.created:
                     driver = self._start(key, spec, record, created.term, (), parent, place)
-                    return self._read(driver, 0)
-        return await self.resume(key, 0, parent, tenant, call)
+                    return self._read(driver, Prefix())
+        return await self.resume(key, Prefix(), parent, tenant, call)
 
     async def generate_once(
         self, request: pb.GenerateRequest, key: SessionKey, tenant: Tenant, parent: str = ""
@@ -130,7 +144,8 @@ class Inference:
         spec = replace(await self._resolve(request, tenant), session=key.session_id)
         self._require_free(key)
         self._require_memory(spec)
-        with self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant) as place:
+        # Who asked may want every token's logprobs at the end.
+        with self._enter(spec, tenant, spec.sampling.max_tokens) as place:
             await self._forms.require(spec.sampling.response_format, tenant.name)
             self._require_free(key)
             record = self._record(request, spec)
@@ -141,6 +156,10 @@ class Inference:
     def _require_free(self, key: SessionKey) -> None:
         if key.name in self._live:
             raise AlreadyExists(f"session {key.session_id!r} is at work already")
+
+    def _enter(self, spec: SessionSpec, tenant: Tenant, logprobs_kept: int) -> Place:
+        memory = _logprobs_memory(spec, logprobs_kept)
+        return self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant, memory)
 
     def end_once(self, key: SessionKey) -> None:
         """End a session that `generate_once` began; nothing happens where there is none."""
@@ -157,7 +176,7 @@ class Inference:
         if live.spec.digest != spec.digest:
             raise AlreadyExists(f"session {spec.session!r} exists with other content")
         self._attend(key, live, call)
-        return self._read(live, 0)
+        return self._read(live, Prefix())
 
     def _attend(self, key: SessionKey, live: SessionDriver, call: Call | None) -> None:
         """Let no other orchestrator serve an earlier call of this reader from now on.
@@ -171,18 +190,19 @@ class Inference:
     async def resume(
         self,
         key: SessionKey,
-        offset: int,
+        prefix: Prefix,
         parent: str = "",
         tenant: Tenant = DEFAULT_TENANT,
         call: Call | None = None,
     ) -> AsyncIterator[replies.Event]:
-        """Attach to a session at an output offset: a live one, or one from the store.
+        """Attach to a session behind what a reader has: a live one, or one from the store.
 
-        Raises Overloaded before anything is changed when there is no room for one more.
+        Raises Overloaded before anything is changed when there is no room for one more, and
+        DataLoss where the reader has another text than there is.
         """
-        resuming = self._recorder.start_resume(key.name, offset, parent)
+        resuming = self._recorder.start_resume(key.name, prefix.offset, parent)
         try:
-            return resuming.through(await self._go_on(key, offset, resuming, tenant, call))
+            return resuming.through(await self._go_on(key, prefix, resuming, tenant, call))
         except BaseException as error:
             resuming.failed(error)
             raise
@@ -190,7 +210,7 @@ class Inference:
     async def _go_on(
         self,
         key: SessionKey,
-        offset: int,
+        prefix: Prefix,
         resuming: Resuming,
         tenant: Tenant,
         call: Call | None,
@@ -198,48 +218,88 @@ class Inference:
         # One at a time: a second restore would fence the first.
         async with self._lock(key):
             driver = self._live.get(key.name)
-            if driver is not None:
+            if driver is not None and await self._is_ours(key, driver, prefix):
                 resuming.joins(self._recorder.traceparent(driver.name))
                 self._attend(key, driver, call)
-                return self._read(driver, offset)
+                return self._read(driver, prefix)
             stored = await self._store.get(key)
-            with self._come_back(stored, tenant) as place:
-                stored = await self._takeover(key, stored, call)
+            with self._come_back(stored, tenant, prefix) as place:
+                stored, text = await self._takeover(key, stored, call)
                 if place is None or stored.status is SessionStatus.FINISHED:
-                    rounds = await self._store.rounds(key)
-                    return finished_session(stored, rounds, self._target.tokenizer, offset)
-                driver = self._restore(key, stored, resuming.traceparent, place)
-            return self._read(driver, offset)
+                    return self._tell_finished(key, stored, prefix, tenant)
+                driver = self._restore(key, stored, text, resuming.traceparent, place)
+            return self._read(driver, prefix)
 
-    def _read(self, driver: SessionDriver, offset: int) -> AsyncIterator[replies.Event]:
+    async def _is_ours(self, key: SessionKey, driver: SessionDriver, prefix: Prefix) -> bool:
+        """Whether to serve a session from here.
+
+        A reader that has more, or other tokens, may have them from a later owner of which this
+        one has not heard yet.
+        """
+        if driver.output.agrees(prefix):
+            return True
+        try:
+            async with asyncio.timeout(OWNER_KNOWN_WITHIN):
+                stored = await self._store.get(key)
+        except (PacelineError, TimeoutError):
+            return True
+        if stored.term <= driver.state.config.term:
+            return True
+        driver.fail(Fenced(f"session {key.session_id!r} has another owner now"))
+        return False
+
+    async def _tell_finished(
+        self, key: SessionKey, stored: StoredSession, prefix: Prefix, tenant: Tenant
+    ) -> AsyncIterator[replies.Event]:
+        with self._kept_texts.reader(tenant):
+            rounds = await self._store.rounds(key)
+            told = finished_session(stored, rounds, self._target.tokenizer, prefix)
+            events: deque[replies.Event] = deque(await self._kept_texts.work(tenant, told))
+            del stored, rounds, told
+            while events:
+                yield events.popleft()
+
+    def _read(self, driver: SessionDriver, prefix: Prefix) -> AsyncIterator[replies.Event]:
         # Log lines of this call carry the session's trace from here on.
         self._recorder.bind(driver.name)
-        return follow(driver, offset)
+        require_possible(driver.spec, prefix)
+        return follow(driver, prefix)
 
-    def _come_back(self, stored: StoredSession, tenant: Tenant) -> Place | nullcontext[None]:
-        """A place for a session that is not over yet."""
+    def _come_back(
+        self, stored: StoredSession, tenant: Tenant, prefix: Prefix
+    ) -> Place | nullcontext[None]:
+        """A place for a session that is not over yet.
+
+        Whoever owns it is left in peace where nobody could go on with it here, or not so that
+        the reader's text would be whole.
+        """
         if stored.status not in (SessionStatus.ACTIVE, SessionStatus.PAUSED):
             return nullcontext()
-        weight = _weight(checked_spec(stored, self._target.worker.vocab_size))
-        return self._admission.come_back(weight, tenant)
+        spec = checked_spec(stored, self._target.worker.vocab_size)
+        require_possible(spec, prefix)
+        require_prefix(stored, prefix, comes_again=spec.mode.exact_match)
+        memory = _logprobs_memory(spec, self._options.logprobs_kept)
+        return self._admission.come_back(_weight(spec), tenant, memory)
 
     async def _takeover(
         self, key: SessionKey, stored: StoredSession, call: Call | None
-    ) -> StoredSession:
-        """The stored session, finished or owned by this orchestrator."""
+    ) -> tuple[StoredSession, TextStream | None]:
+        """The stored session, finished or owned by this orchestrator, and then its text."""
         if stored.status in (SessionStatus.ACTIVE, SessionStatus.PAUSED):
-            # Whoever owns it is left in peace where nobody could go on with it here.
-            checked_spec(stored, self._target.worker.vocab_size)
             stored = await self._store.acquire(key, self._options.owner, call)
         if stored.status is SessionStatus.ABORTED:
             raise SessionAborted(f"session {key.session_id!r} was aborted")
-        ending = implied_ending(stored, self._target.tokenizer)
-        if ending is not None:
-            matched = ending.matched_text or ending.matched_token
-            length = len(stored.committed)
-            await self._store.finish(key, stored.term, length, ending.reason, matched)
-            stored = await self._store.get(key)
-        return stored
+        if stored.status is SessionStatus.FINISHED:
+            return stored, None
+        spec = load_spec(stored.resolved, stored.prompt)
+        text = spec.text_stream(self._target.tokenizer)
+        await self._restoring.run(text.steps(stored.committed))
+        ending = implied_ending(stored, spec, text)
+        if ending is None:
+            return stored, text
+        matched = ending.matched_text or ending.matched_token
+        await self._store.finish(key, stored.term, len(stored.committed), ending.reason, matched)
+        return await self._store.get(key), None
 
     async def abort(self, key: SessionKey) -> None:
         """End a session at once.
@@ -265,15 +325,18 @@ class Inference:
         return await self._store.get(key)
 
     async def stored_rounds(
-        self, key: SessionKey, offset: int
+        self, key: SessionKey, offset: int, tenant: Tenant = DEFAULT_TENANT
     ) -> tuple[StoredSession, list[pb.SessionRound]]:
-        """What is known of a session, and its rounds from an output offset on. Raises NotFound."""
-        # In this order the text holds the tokens of every round.
-        rounds = await self._store.rounds(key)
-        stored = await self._store.get(key)
-        # A long text takes its time.
-        tell = partial(session_rounds, stored, rounds, self._target.tokenizer, offset)
-        return stored, await asyncio.to_thread(tell)
+        """What is known of a session, and its rounds from an output offset on.
+
+        Raises NotFound, and Overloaded.
+        """
+        with self._kept_texts.reader(tenant):
+            # In this order the text holds the tokens of every round.
+            rounds = await self._store.rounds(key)
+            stored = await self._store.get(key)
+            told = session_rounds(stored, rounds, self._target.tokenizer, offset)
+            return stored, await self._kept_texts.work(tenant, told)
 
     @property
     def active_sessions(self) -> int:
@@ -352,13 +415,19 @@ class Inference:
         )
 
     def _restore(
-        self, key: SessionKey, stored: StoredSession, parent: str, place: Place
+        self,
+        key: SessionKey,
+        stored: StoredSession,
+        text: TextStream | None,
+        parent: str,
+        place: Place,
     ) -> SessionDriver:
         if stored.term > MOST_TERMS:
             raise DataLoss("the session was resumed too often")
         spec = checked_spec(stored, self._target.worker.vocab_size)
         record, ahead = as_new(stored, self._options.owner), beyond(stored, spec)
-        return self._start(key, spec, record, stored.term, stored.committed, parent, place, ahead)
+        args = (stored.term, stored.committed, parent, place, text, ahead)
+        return self._start(key, spec, record, *args)
 
     def _start(
         self,
@@ -369,11 +438,12 @@ class Inference:
         committed: tuple[int, ...],
         parent: str,
         place: Place,
+        text: TextStream | None = None,
         ahead: Beyond = Beyond.NOT_YET,
         keeper: SessionKeeper | None = None,
     ) -> SessionDriver:
-        text = spec.text_stream(self._target.tokenizer)
-        text.append(committed)
+        """`text` has taken what was committed, if anything was."""
+        text = text or spec.text_stream(self._target.tokenizer)
         state = self._beginnings.state(key, spec, term, committed, text)
         driver = SessionDriver(
             key,
@@ -386,6 +456,7 @@ class Inference:
             recorder=self._recorder,
             on_end=lambda ended: self._forget(ended, place),
             beyond=ahead,
+            logprobs_kept=self._options.logprobs_kept,
         )
         self._live[driver.name] = driver
         self._recorder.start_generate(
@@ -448,6 +519,11 @@ class Inference:
 def _weight(spec: SessionSpec) -> int:
     """Tokens that a verifier reserves for the session, but for its window."""
     return len(spec.prompt) + spec.sampling.max_tokens
+
+
+def _logprobs_memory(spec: SessionSpec, kept: int) -> int:
+    """Bytes that the logprobs of so many of its tokens take here."""
+    return memory_of(spec.sampling, min(kept, spec.sampling.max_tokens))
 
 
 def _leaving() -> Draining:

@@ -7,7 +7,7 @@ record beside it; an ephemeral session keeps neither.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from paceline.v1 import inference_pb2 as pb
@@ -101,17 +101,18 @@ def load_round(record: bytes) -> KeptRound:
 
 def session_rounds(
     stored: StoredSession, rounds: Sequence[StoredRound], tokenizer: Tokenizer, offset: int
-) -> list[pb.SessionRound]:
-    """The rounds that begin at or after an output offset, with the text of their tokens."""
+) -> Iterator[pb.SessionRound | None]:
+    """The rounds that begin at or after an output offset, with the text of their tokens.
+
+    None = a step on the way there, so that others may have their turn.
+    """
     text = load_spec(stored.resolved, stored.prompt).text_stream(tokenizer)
-    text.append(stored.committed, finished=stored.finish_reason is not None)
+    yield from text.steps(stored.committed, finished=stored.finish_reason is not None)
     pieces = text.pieces()
-    told = []
     for one in rounds:
         if one.base_len >= offset:
             place = slice(one.base_len, one.base_len + one.tokens)
-            told.append(_told(one, stored.committed[place], pieces[place], tokenizer))
-    return told
+            yield _told(one, stored.committed[place], pieces[place], tokenizer)
 
 
 def _told(

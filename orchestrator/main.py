@@ -266,6 +266,8 @@ def _options(settings: OrchestratorSettings) -> Options:
         num_speculative_tokens=settings.num_speculative_tokens,
         max_sessions=settings.max_sessions,
         max_tokens_in_flight=settings.max_tokens_in_flight,
+        logprobs_kept=settings.logprobs_kept,
+        logprobs_memory=settings.logprobs_memory * 2**20,
         limits=limits,
         tenant_key=settings.tenant_key.get_secret_value().encode() if settings.tenant_key else b"",
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from orchestrator.core.pacing import DEFAULT_POLICY
 from orchestrator.core.state import Limits
+from orchestrator.output import LOGPROBS_KEPT
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How this orchestrator serves."""
+    """How this orchestrator serves; `logprobs_kept` in tokens of a session, the memory in bytes."""
 
     owner: str
     method: str = ""
@@ -19,5 +21,7 @@ class Options:
     num_speculative_tokens: int = 16
     max_sessions: int = 1024
     max_tokens_in_flight: int | None = None
+    logprobs_kept: int = LOGPROBS_KEPT
+    logprobs_memory: float = math.inf
     limits: Limits = field(default_factory=Limits)
     tenant_key: bytes = b""

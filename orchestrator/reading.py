@@ -8,25 +8,27 @@ from contextlib import aclosing
 from orchestrator import replies
 from orchestrator.core.events import AbortRequested, Detached, Reattached
 from orchestrator.driver import SessionDriver
+from orchestrator.logprobs import unpack_row
+from orchestrator.output import Prefix
 
 
-async def follow(driver: SessionDriver, offset: int) -> AsyncGenerator[replies.Event]:
-    """The events of a session from an output offset on, at the reader's own pace.
+async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[replies.Event]:
+    """The events of a session after what the reader has, at the reader's own pace.
 
     While nobody reads, the session is detached. Raises OffsetOutOfRange or DataLoss
-    for an offset ahead of the output, and the error that ended the session.
+    for a reader ahead of the output or of another one, and the error that ended the session.
     """
     output, spec = driver.output, driver.spec
     output.followers += 1
     driver.feed(Reattached(driver.now()))
     try:
         yield replies.started(spec)
-        async for delivery in output.follow(offset):
+        async for delivery in output.follow(prefix):
             yield replies.chunk(
                 delivery.offset,
                 delivery.token_ids,
                 delivery.pieces,
-                delivery.logprobs,
+                tuple(map(unpack_row, delivery.logprobs)),
                 delivery.rounds,
                 delivery.origins,
                 spec.include_rounds,
@@ -49,7 +51,7 @@ async def follow(driver: SessionDriver, offset: int) -> AsyncGenerator[replies.E
 async def follow_alone(driver: SessionDriver) -> AsyncGenerator[replies.Event]:
     """The events of a session whose only reader this is: it ends when that reader leaves."""
     try:
-        async with aclosing(follow(driver, 0)) as events:
+        async with aclosing(follow(driver, Prefix())) as events:
             async for event in events:
                 yield event
     finally:

@@ -2,63 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from orchestrator import replies
 from orchestrator.core.events import Ending, SuspendReason
 from orchestrator.kept_rounds import load_round
-from orchestrator.output import Beyond
+from orchestrator.output import MOST_TOGETHER, Beyond, Prefix, ahead, another_text
 from orchestrator.ports import GivenUp, NewSession, StoredRound, StoredSession
 from orchestrator.requests import SessionSpec, load_spec
-from orchestrator.text import Tokenizer
+from orchestrator.text import TextStream, Tokenizer
 from orchestrator.totals import SpecTotals
 from services.common.errors import DataLoss, Impossible, OffsetOutOfRange
-from services.common.types import FinishReason, SessionStatus
+from services.common.types import EMPTY_HASH, FinishReason, SessionStatus, extend_hash
 
 
-async def finished_session(
+def finished_session(
     stored: StoredSession,
     rounds: Sequence[StoredRound],
     tokenizer: Tokenizer,
-    offset: int,
-) -> AsyncIterator[replies.Event]:
-    """The events of a session that has ended, from an output offset on.
+    prefix: Prefix,
+) -> Iterator[replies.Event | None]:
+    """The events of a session that has ended, for a reader that has a part of its output.
 
-    Raises DataLoss for an ephemeral session, of which no text was kept, OffsetOutOfRange, and
-    Impossible, behind what there is of the text, for one that was given up.
+    None = a step on the way to them, so that others may have their turn. Raises DataLoss for
+    an ephemeral session, of which no text was kept, and for a reader of another text;
+    OffsetOutOfRange; Impossible, behind what there is of the text, for one that was given up.
     """
     if len(stored.committed) != stored.committed_len or stored.finish_reason is None:
         raise DataLoss("the session has ended and was ephemeral: its text was not kept")
-    if offset > stored.committed_len:
-        raise OffsetOutOfRange(
-            f"offset: {offset} lies beyond the {stored.committed_len} tokens of the output"
-        )
+    require_prefix(stored, prefix, comes_again=False)
+    if prefix.offset > stored.committed_len:
+        raise ahead(prefix, stored.committed_len, lost=False)
     spec = load_spec(stored.resolved, stored.prompt)
     text = spec.text_stream(tokenizer)
-    text.append(stored.committed, finished=True)
+    yield from text.steps(stored.committed, finished=True)
     yield replies.started(spec)
-    if offset < stored.committed_len:
+    for first in range(prefix.offset, stored.committed_len, MOST_TOGETHER):
+        told = slice(first, first + MOST_TOGETHER)
+        pieces = text.pieces(first)[:MOST_TOGETHER]
         yield replies.chunk(
-            offset,
-            stored.committed[offset:],
-            text.pieces(offset),
-            include_rounds=spec.include_rounds,
+            first, stored.committed[told], pieces, include_rounds=spec.include_rounds
         )
     if isinstance(stored.matched_stop, GivenUp):
         raise Impossible(f"{SuspendReason.IMPOSSIBLE.value}: {stored.matched_stop.reason}")
+    totals = SpecTotals()
+    for one in rounds:
+        _count(totals, one)
+        yield None
     yield replies.complete(
-        _ending(stored), stored.prompt_len, stored.committed_len, text.text, _totals(rounds)
+        _ending(stored), stored.prompt_len, stored.committed_len, text.text, totals
     )
 
 
-def implied_ending(stored: StoredSession, tokenizer: Tokenizer) -> Ending | None:
-    """How the committed text ends the output, where the owner died before it said so."""
+def require_possible(spec: SessionSpec, prefix: Prefix) -> None:
+    """Raise OffsetOutOfRange for more than the session can ever have."""
+    if prefix.offset > spec.sampling.max_tokens:
+        raise OffsetOutOfRange(
+            f"offset: {prefix.offset} lies beyond the {spec.sampling.max_tokens} tokens that the "
+            "session may have"
+        )
+
+
+def require_prefix(stored: StoredSession, prefix: Prefix, *, comes_again: bool) -> None:
+    """Raise DataLoss for a reader that says what it has where the store has another text.
+
+    `comes_again`: what the store has not is made again, the same. A text that was not kept
+    is compared with nothing.
+    """
+    kept = len(stored.committed)
+    if prefix.hash is None or kept != stored.committed_len:
+        return
+    if prefix.offset > kept:
+        if not comes_again:
+            raise ahead(prefix, kept, lost=True)
+    elif extend_hash(EMPTY_HASH, stored.committed[: prefix.offset]) != prefix.hash:
+        raise another_text(prefix)
+
+
+def implied_ending(stored: StoredSession, spec: SessionSpec, text: TextStream) -> Ending | None:
+    """How the committed text ends the output, where the owner died before it said so.
+
+    `text` has taken what was committed.
+    """
     if stored.status is SessionStatus.FINISHED or not stored.committed:
         return None
-    spec = load_spec(stored.resolved, stored.prompt)
-    text = spec.text_stream(tokenizer)
-    text.append(stored.committed)
     if text.state.stop:
         return Ending(FinishReason.STOP, matched_text=text.state.stop)
     last = stored.committed[-1]
@@ -110,10 +138,7 @@ def _ending(stored: StoredSession) -> Ending:
     return Ending(stored.finish_reason)
 
 
-def _totals(rounds: Sequence[StoredRound]) -> SpecTotals:
-    """Sums over the rounds that are still kept."""
-    totals = SpecTotals()
-    for stored in rounds:
-        kept = load_round(stored.record)
-        totals.count(stored.tokens, kept.draft_tokens, kept.accepted_tokens)
-    return totals
+def _count(totals: SpecTotals, stored: StoredRound) -> None:
+    """One of the rounds that are still kept."""
+    kept = load_round(stored.record)
+    totals.count(stored.tokens, kept.draft_tokens, kept.accepted_tokens)

@@ -12,13 +12,14 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 from orchestrator import replies
 from orchestrator.door import current_tenant
 from orchestrator.inference import Inference
+from orchestrator.output import Prefix
 from orchestrator.ports import Call, SessionKey
 from orchestrator.streaming import READ_PATIENCE, metadata, told, traceparent
 from orchestrator.workers.link import WorkerLink
 from orchestrator.workers.pool import Target, WorkerPool
 from services.common.errors import InvalidRequest
 from services.common.serving import border
-from services.common.types import PROTOCOL_MAX, PROTOCOL_MIN
+from services.common.types import EMPTY_HASH, PROTOCOL_MAX, PROTOCOL_MIN
 
 _Response = TypeVar("_Response", pb.GenerateResponse, pb.ResumeResponse)
 
@@ -63,8 +64,8 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         """Re-attach at an offset."""
         async with border(context):
             key, tenant, parent = _key(request.session_id), current_tenant(), traceparent(context)
-            asked = (request.offset, parent, tenant, _call(context))
-            events = await self._inference.resume(key, *asked)
+            asked = (parent, tenant, _call(context))
+            events = await self._inference.resume(key, _prefix(request), *asked)
             await self._stream(context, pb.ResumeResponse, events)
 
     async def _stream(
@@ -91,7 +92,8 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         async with border(context):
             key = _key(request.session_id)
             if request.include_rounds:
-                stored, rounds = await self._inference.stored_rounds(key, request.offset)
+                told = self._inference.stored_rounds(key, request.offset, current_tenant())
+                stored, rounds = await told
             else:
                 stored, rounds = await self._inference.stored(key), []
         return pb.GetSessionResponse(
@@ -152,6 +154,15 @@ def _key(session_id: str) -> SessionKey:
     if not session_id or len(session_id) > 128:
         raise InvalidRequest("session_id", session_id[:160], "1 to 128 characters")
     return SessionKey(current_tenant().name, session_id)
+
+
+def _prefix(request: pb.ResumeRequest) -> Prefix:
+    """What the caller has already."""
+    if not request.HasField("prefix_hash"):
+        return Prefix(request.offset)
+    if not request.offset and request.prefix_hash != EMPTY_HASH:
+        raise InvalidRequest("prefix_hash", request.prefix_hash, f"{EMPTY_HASH} at offset 0")
+    return Prefix(request.offset, request.prefix_hash)
 
 
 def _call(context: Any) -> Call | None:

@@ -61,6 +61,18 @@ class OrchestratorSettings(LinkSettings):
         description="most tokens, prompt and max_tokens, of all sessions open at once; "
         "left out: twice what the connected verifiers hold",
     )
+    logprobs_kept: int = Field(
+        4096,
+        ge=256,
+        description="tokens of a session whose logprobs wait for readers that are behind or come "
+        "back; those before them are sent without",
+    )
+    logprobs_memory: int = Field(
+        512,
+        ge=16,
+        description="MiB that such logprobs of all sessions may come to take; a session that would "
+        "pass it is refused",
+    )
     tokens_file: Path | None = Field(
         None,
         description="JSON file of tenants: digests of their tokens, and their limits; "

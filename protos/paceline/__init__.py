@@ -22,6 +22,7 @@ from paceline.errors import (
     Unauthenticated,
     Unavailable,
 )
+from paceline.hashing import EMPTY_HASH, extend_hash
 from paceline.results import (
     Chunk,
     Complete,
@@ -46,6 +47,7 @@ from paceline.results import (
 from paceline.stream import GenerationStream
 
 __all__ = [
+    "EMPTY_HASH",
     "Aborted",
     "AlreadyExists",
     "Chunk",
@@ -82,4 +84,5 @@ __all__ = [
     "Unavailable",
     "Usage",
     "WorkerInfo",
+    "extend_hash",
 ]

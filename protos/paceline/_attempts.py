@@ -14,6 +14,8 @@ What breaks a call, and what follows:
 - ABORTED: somebody else's later Resume took the session over, and it wins. No
   earlier call of this generation can be that one, though a server that stood
   still may carry it out late: every call says whose it is and its number.
+- DATA_LOSS: the store lost what the caller has, and other tokens stand or would come in its
+  place. A Resume says by a hash what those were, so that no text is spliced of two.
 - anything else ends the generation.
 """
 
@@ -29,6 +31,7 @@ from paceline._patience import Patience
 from paceline._progress import Progress
 from paceline._servers import Server, Servers
 from paceline.errors import PacelineError
+from paceline.hashing import EMPTY_HASH
 from paceline.results import Chunk, Event, Started
 from paceline.v1 import inference_pb2 as pb
 
@@ -55,12 +58,13 @@ class Attempts:
     ) -> None:
         self._servers = servers
         self._generate: pb.GenerateRequest | None = None
-        self._offset = 0
         if isinstance(first, pb.GenerateRequest):
             self.session_id, self._generate = first.request_id, first
+            self._progress = Progress(0, EMPTY_HASH)
         else:
-            self.session_id, self._offset = first.session_id, first.offset
-        self._progress = Progress(self._offset)
+            self.session_id = first.session_id
+            self._progress = Progress(first.offset, _told_hash(first))
+        self._offset = self._progress.offset
         self._limits = (patience, timeout)
         self._patience: Patience | None = None
         self._resuming = self._generate is None
@@ -124,8 +128,10 @@ class Attempts:
     def _next_request(self) -> tuple[str, Any]:
         if not self._resuming:
             return "Generate", self._generate
-        offset = self._progress.offset
-        return "Resume", pb.ResumeRequest(session_id=self.session_id, offset=offset)
+        had = self._progress
+        return "Resume", pb.ResumeRequest(
+            session_id=self.session_id, offset=had.offset, prefix_hash=had.prefix_hash
+        )
 
     def _goes_on(self, error: PacelineError) -> bool:
         match error.code:
@@ -150,3 +156,10 @@ class Attempts:
         request.CopyFrom(self._generate)
         request.sampling.seed = self._progress.started.seed
         self._generate, self._resuming = request, False
+
+
+def _told_hash(first: pb.ResumeRequest) -> int | None:
+    """The hash of what the caller has; None where it has tokens and did not tell."""
+    if first.HasField("prefix_hash"):
+        return first.prefix_hash
+    return None if first.offset else EMPTY_HASH

@@ -7,17 +7,19 @@ from dataclasses import replace
 import grpc
 
 from paceline.errors import Internal
+from paceline.hashing import extend_hash
 from paceline.results import Chunk, Complete, Event, Started
 
 
 class Progress:
     """One `Started`, chunks that follow each other, one `Complete`, over any number of calls.
 
-    `offset` is where the next token belongs.
+    `offset` is where the next token belongs, `prefix_hash` the hash of all before it; None
+    where the caller began behind tokens that it did not tell of.
     """
 
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
+    def __init__(self, offset: int, prefix_hash: int | None) -> None:
+        self.offset, self.prefix_hash = offset, prefix_hash
         self.started: Started | None = None
         self.ended = False
 
@@ -46,6 +48,8 @@ class Progress:
                 return None
             chunk = cut(chunk, known)
         self.offset += len(chunk.token_ids)
+        if self.prefix_hash is not None:
+            self.prefix_hash = extend_hash(self.prefix_hash, chunk.token_ids)
         return chunk
 
     def _check_whole(self, complete: Complete) -> None:

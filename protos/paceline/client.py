@@ -113,10 +113,20 @@ class Client:
         return self._stream(request, timeout)
 
     def resume(
-        self, session_id: str, offset: int = 0, *, timeout: float | None = None
+        self,
+        session_id: str,
+        offset: int = 0,
+        *,
+        prefix_hash: int | None = None,
+        timeout: float | None = None,
     ) -> GenerationStream:
-        """Go on with a session after its first `offset` tokens."""
-        return self._stream(pb.ResumeRequest(session_id=session_id, offset=offset), timeout)
+        """Go on with a session after its first `offset` tokens.
+
+        `prefix_hash` is the `extend_hash` of those tokens: a server whose text begins otherwise
+        raises DataLoss. Without it nobody compares.
+        """
+        request = pb.ResumeRequest(session_id=session_id, offset=offset, prefix_hash=prefix_hash)
+        return self._stream(request, timeout)
 
     async def abort(self, session_id: str, *, timeout: float | None = None) -> None:
         """End a session at once."""

@@ -6,9 +6,7 @@ Only once the server shows the loss itself: another process, or a failover.
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from fakeredis import FakeServer
@@ -17,10 +15,10 @@ from orchestrator.ports import SessionKey
 from orchestrator.sessions import EmbeddedRedis, RedisSessionStore, StoreOptions, WriterOptions
 from orchestrator.sessions.origin import Identity, parse_identity, shows_loss
 from services.common.errors import DataLoss, Fenced, NotFound, SessionAborted
-from services.common.redis_client import open_client
 from services.common.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, NEW, Backend
 from tests.contracts.owners import Owner, text_of, until
+from tests.contracts.replicas import ask, follow, lag, take_its_place
 
 QUICK = StoreOptions(lease_ms=300)
 
@@ -36,14 +34,6 @@ async def real(server):
     backend = Backend(url=server.url)
     yield backend
     await backend.close()
-
-
-async def ask(server: EmbeddedRedis, *command: str | bytes) -> object:
-    client = open_client(server.url)
-    try:
-        return await client.execute_command(*command)
-    finally:
-        await client.aclose()
 
 
 def restart(server: EmbeddedRedis) -> None:
@@ -146,35 +136,13 @@ async def test_a_failover_to_a_replica_that_lagged_gets_the_rest_back(real, serv
     owner = await Owner.create(store)
     await owner.write(7)
     with EmbeddedRedis() as replica:
-        await _follow(replica, server)
-        await ask(replica, "REPLICAOF", "NO", "ONE")
+        await follow(replica, server)
+        await lag(replica)
         await owner.write(8)
-        _take_its_place(replica, server)
+        take_its_place(replica, server)
         assert await owner.write(9) == 3
         assert await text_of(store) == [7, 8, 9]
         await store.close()
-
-
-async def _follow(replica: EmbeddedRedis, primary: EmbeddedRedis) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    await ask(primary, "CONFIG", "SET", "port", port)
-    await ask(replica, "REPLICAOF", "127.0.0.1", port)
-    for _ in range(600):
-        info = await ask(replica, "INFO", "replication")
-        if info["master_link_status"] == "up" and not info["master_sync_in_progress"]:
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the replica does not follow")
-
-
-def _take_its_place(replica: EmbeddedRedis, primary: EmbeddedRedis) -> None:
-    path = Path(primary.url.removeprefix("unix://"))
-    os.kill(primary.pid, signal.SIGKILL)
-    primary.end_process()
-    path.unlink(missing_ok=True)
-    path.symlink_to(replica.url.removeprefix("unix://"))
 
 
 async def test_a_failover_that_breaks_no_connection_is_noticed(real, server):

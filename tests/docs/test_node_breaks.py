@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 from pathlib import Path
 
 import grpc
 import pytest
+from paceline import EMPTY_HASH, extend_hash
 from paceline.v1 import inference_pb2 as pb
 
 from tests.docs import npm
@@ -60,6 +62,19 @@ async def _ended(command: list[str], folder: Path) -> subprocess.CompletedProces
     )
 
 
+async def test_the_hash_of_a_text_is_that_of_the_python_client(folder):
+    texts = [[], [0], [1, 2, 3], [7, 151_643, 0, 7], [2**32 - 1, *range(300)]]
+    (folder / "hashes.mjs").write_text(
+        "import { EMPTY_HASH, extendHash } from './paceline.js';\n"
+        "for (const text of JSON.parse(process.argv[2]))\n"
+        "  console.log(`${extendHash(EMPTY_HASH, text)}`);\n"
+    )
+    ended = await _ended(
+        [tool("node", "apt install nodejs"), "hashes.mjs", json.dumps(texts)], folder
+    )
+    assert ended.stdout.split() == [str(extend_hash(EMPTY_HASH, text)) for text in texts]
+
+
 async def test_whatever_breaks_the_text_is_whole_and_each_call_asks_for_the_rest(folder):
     cluster = Cluster(sizes=(2, 1, 3))
     cluster.plan += [Break(0, GONE), Break(2, CUT), Break(1, BREAKS["reset"])]
@@ -69,7 +84,12 @@ async def test_whatever_breaks_the_text_is_whole_and_each_call_asks_for_the_rest
     first, again, *resumed = service.requests
     assert first == again
     assert resumed == [
-        pb.ResumeRequest(session_id=first.request_id, offset=offset) for offset in (2, 2, 3, 3)
+        pb.ResumeRequest(
+            session_id=first.request_id,
+            offset=offset,
+            prefix_hash=extend_hash(EMPTY_HASH, range(offset)),
+        )
+        for offset in (2, 2, 3, 3)
     ]
     assert cluster.aborted == []
     calls = [one["paceline-call"].partition("/") for one in service.metadata]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from paceline import EMPTY_HASH, extend_hash
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
@@ -45,8 +46,12 @@ class FrontDoor:
         )
         return _read(self.stub.Generate(request, metadata=_mine(call)))
 
-    def resume(self, name: str, offset: int, call: str = "") -> Reading:
-        request = pb.ResumeRequest(session_id=name, offset=offset)
+    def resume(
+        self, name: str, offset: int, call: str = "", had: Sequence[int] | None = None
+    ) -> Reading:
+        """`had`: the tokens whose hash the reader tells."""
+        told = None if had is None else extend_hash(EMPTY_HASH, had)
+        request = pb.ResumeRequest(session_id=name, offset=offset, prefix_hash=told)
         return _read(self.stub.Resume(request, metadata=_mine(call)))
 
     async def abort(self, name: str) -> grpc.StatusCode:

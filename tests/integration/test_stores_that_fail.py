@@ -181,13 +181,13 @@ async def test_what_a_relaxed_store_did_not_keep_is_lost_where_it_would_come_out
     async with one(RELAXED) as (running, door):
         await left_behind(running, door, "s", 10, temperature=1.0)
         key = SessionKey("default", "s")
-        await _set_mode(running, key, rule)
+        await set_mode(running, key, rule)
         assert (await door.resume("s", 35).end()).status is grpc.StatusCode.DATA_LOSS
         rest = await door.resume("s", 10).end()
         assert (rest.status, len(rest.tokens)) == (OK, 50)
 
 
-async def _set_mode(running: Cluster, key: SessionKey, rule: str) -> None:
+async def set_mode(running: Cluster, key: SessionKey, rule: str) -> None:
     """As a drafter that samples would have had it resolved."""
     stored = await running.store.get(key)
     spec = replace(load_spec(stored.resolved, stored.prompt), mode=VerifyMode[rule])

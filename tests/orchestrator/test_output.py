@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from orchestrator.core.events import Ending
-from orchestrator.output import Beyond, Delivery, Output
+from orchestrator.output import Beyond, Delivery, Output, Prefix
 from services.common.errors import DataLoss, OffsetOutOfRange
 from services.common.types import FinishReason, LogprobRow, Origin
 
@@ -23,7 +23,7 @@ def delivery(offset: int, *tokens: int, told: bool = True) -> Delivery:
 
 
 async def read(output: Output, offset: int = 0) -> list[Delivery]:
-    return [delivery async for delivery in output.follow(offset)]
+    return [delivery async for delivery in output.follow(Prefix(offset))]
 
 
 async def test_what_waits_for_a_reader_leaves_in_one_message():
@@ -49,7 +49,7 @@ async def test_a_reader_that_keeps_up_waits_for_nothing():
     taken: list[Delivery] = []
 
     async def reader() -> None:
-        async for one in output.follow(0):
+        async for one in output.follow(Prefix()):
             taken.append(one)  # noqa: PERF401 - one at a time is the point
 
     reading = asyncio.create_task(reader())

@@ -8,7 +8,7 @@ import paceline
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline import Chunk, Client
+from paceline import EMPTY_HASH, Chunk, Client, extend_hash
 from paceline.v1 import inference_pb2 as pb
 
 from tests.services.breaking_inference import (
@@ -30,6 +30,10 @@ MESSAGES = 5  # Started, three chunks, Complete
 pytestmark = pytest.mark.usefixtures("short_waits")
 
 
+def hash_of(tokens):
+    return extend_hash(EMPTY_HASH, tokens)
+
+
 @pytest.mark.parametrize("how", BREAKS)
 @pytest.mark.parametrize("after", range(MESSAGES))
 async def test_a_stream_that_breaks_goes_on_where_it_was(cluster, after, how):
@@ -40,7 +44,9 @@ async def test_a_stream_that_breaks_goes_on_where_it_was(cluster, after, how):
     first, second = service.requests
     if after:
         offset = sum(cluster.sizes[: after - 1])
-        assert second == pb.ResumeRequest(session_id="mine", offset=offset)
+        assert second == pb.ResumeRequest(
+            session_id="mine", offset=offset, prefix_hash=hash_of(range(offset))
+        )
     else:
         assert second == first
     assert cluster.aborted == []
@@ -69,6 +75,26 @@ async def test_a_stream_by_resume_resumes_itself(cluster):
         generation = await client.resume("s", 1)
     assert generation.token_ids == tuple(range(1, cluster.count))
     assert [request.offset for request in service.requests] == [1, 1, 2]
+    # What it has from before it did not tell.
+    assert not any(request.HasField("prefix_hash") for request in service.requests)
+
+
+async def test_a_stream_by_resume_goes_on_from_the_hash_that_it_was_given(cluster):
+    cluster.sessions.add("s")
+    cluster.plan += [Break(0), Break(2)]
+    async with connected(cluster) as (client, service):
+        await client.resume("s", 1, prefix_hash=hash_of([0]))
+        await client.resume("s")
+    hashes = [request.prefix_hash for request in service.requests]
+    assert hashes == [hash_of(range(count)) for count in (1, 1, 2, 0)]
+
+
+async def test_a_text_that_the_server_lost_ends_the_generation(cluster):
+    cluster.plan += [Break(2), Break(0, status(Code.DATA_LOSS, "DATA_LOSS"))]
+    async with connected(cluster) as (client, service):
+        with pytest.raises(paceline.DataLoss):
+            await client.generate("hi")
+    assert len(service.requests) == 2
 
 
 async def test_when_a_server_dies_the_next_one_goes_on_and_stays_in_use(cluster):

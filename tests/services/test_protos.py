@@ -34,7 +34,7 @@ MESSAGES = {
     "Usage": "1 prompt_tokens 2 completion_tokens 3 cached_tokens",
     "SpecDecodeMetrics": "1 num_spec_steps 2 num_draft_tokens 3 num_accepted_draft_tokens "
     "4 mean_acceptance_length 5 draft_acceptance_rate 6 acceptance_histogram",
-    "ResumeRequest": "1 session_id 2 offset",
+    "ResumeRequest": "1 session_id 2 offset 3 prefix_hash",
 }
 ENUMS = {
     "RejectionSampleMethod": "UNSPECIFIED 0 AUTO 1 COUPLED 2 STANDARD 3 BLOCK 4",

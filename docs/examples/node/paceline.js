@@ -19,6 +19,18 @@ import { PacelineError, cutShort, typed } from './errors.js';
 
 export { PacelineError };
 
+/** The hash of no tokens at all; `extendHash` goes on from there. */
+export const EMPTY_HASH = 0xcbf29ce484222325n;
+const HASH_PRIME = 0x100000001b3n;
+
+/** The hash of a text that goes on with these tokens: FNV-1a over token ids plus one (docs/wire.md). */
+export function extendHash(hash, tokenIds) {
+  for (const token of tokenIds) {
+    hash = BigInt.asUintN(64, (hash ^ BigInt(token + 1)) * HASH_PRIME);
+  }
+  return hash;
+}
+
 const PROTOS = fileURLToPath(new URL('../../../protos', import.meta.url));
 const QUESTION_MS = 30_000;
 const FIRST_WAIT_MS = 100;
@@ -88,9 +100,14 @@ export class Client {
     return this.#follow(new Attempts({ request: whole, sessionId: whole.requestId }), options);
   }
 
-  /** Go on with a session after its first `offset` tokens; the same options and events. */
+  /**
+   * Go on with a session after its first `offset` tokens; the same options and events.
+   *
+   * @param {bigint} [options.prefixHash]  `extendHash` of those tokens: a server whose text begins
+   *        otherwise throws DATA_LOSS. Left out: nobody compares
+   */
   resume(sessionId, offset = 0, options = {}) {
-    return this.#follow(new Attempts({ sessionId, offset }), options);
+    return this.#follow(new Attempts({ sessionId, offset, hash: options.prefixHash }), options);
   }
 
   /** End a session at once. */
@@ -182,9 +199,13 @@ class Attempts {
   // By this a server tells a call that it carries out late from one that came after it.
   #reader = randomBytes(8).toString('hex');
 
-  constructor({ request, sessionId, offset = 0 }) {
+  // Of the tokens so far; undefined where the caller did not tell of those it began with.
+  #hash;
+
+  constructor({ request, sessionId, offset = 0, hash = offset ? undefined : EMPTY_HASH }) {
     this.sessionId = sessionId;
     this.offset = this.#began = offset;
+    this.#hash = hash;
     this.#request = request;
     this.#resuming = request === undefined;
   }
@@ -197,7 +218,7 @@ class Attempts {
     const options = { deadline: patience.ends };
     // The same Generate again is harmless: its request id attaches it to the session there is.
     const call = this.#resuming
-      ? server.resume({ sessionId: this.sessionId, offset: this.offset }, metadata, options)
+      ? server.resume(this.#rest(), metadata, options)
       : server.generate(this.#request, metadata, options);
     call.on('error', () => {}); // What a cancelled call says when nobody reads it any more.
     try {
@@ -213,6 +234,12 @@ class Attempts {
       call.cancel();
     }
     return cutShort();
+  }
+
+  #rest() {
+    const { sessionId, offset } = this;
+    // The hash keeps a server from going on with the end of another text.
+    return { sessionId, offset, prefixHash: this.#hash?.toString() };
   }
 
   /** Whether another call may go on after this error. */
@@ -262,6 +289,7 @@ class Attempts {
     // A resumed stream begins where it was asked to; anything else would be text twice or a gap.
     if (chunk.offset !== this.offset) throw fault(`token ${chunk.offset} came, not ${this.offset}`);
     this.offset += chunk.tokenIds.length;
+    if (this.#hash !== undefined) this.#hash = extendHash(this.#hash, chunk.tokenIds);
     return { chunk };
   }
 }

@@ -315,12 +315,14 @@ class SpecDecodeMetrics(_message.Message):
     def __init__(self, num_spec_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_draft_tokens: _Optional[int] = ..., mean_acceptance_length: _Optional[float] = ..., draft_acceptance_rate: _Optional[float] = ..., acceptance_histogram: _Optional[_Iterable[int]] = ..., num_target_steps: _Optional[int] = ..., block_efficiency: _Optional[float] = ...) -> None: ...
 
 class ResumeRequest(_message.Message):
-    __slots__ = ("session_id", "offset")
+    __slots__ = ("session_id", "offset", "prefix_hash")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     offset: int
-    def __init__(self, session_id: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    prefix_hash: int
+    def __init__(self, session_id: _Optional[str] = ..., offset: _Optional[int] = ..., prefix_hash: _Optional[int] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("session_id",)
