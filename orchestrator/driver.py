@@ -245,7 +245,7 @@ class SessionDriver:
             model_fingerprint=self._verifier_fingerprint,
             avoid=(self._failed_on[role],) if role in self._failed_on else (),
             beside=verifier.worker if drafts and verifier else "",
-            text=() if drafts else (*config.prompt, *self.state.committed),
+            text=() if drafts else (config.prompt, self.state.committed),
             cache_scope="" if drafts else config.cache_scope,
         )
         placed = self._workers.place(wanted)
@@ -253,7 +253,9 @@ class SessionDriver:
             return
         if role is Role.VERIFIER:
             self._verifier_fingerprint = placed.model_fingerprint
-        self.feed(WorkerAttached(self.now(), role, placed.worker_id))
+        tokens = len(config.prompt) + len(self.state.committed)
+        ready_s = self._workers.opening_s(placed.worker_id, tokens)
+        self.feed(WorkerAttached(self.now(), role, placed.worker_id, ready_s))
 
     def _persist(self, commit: Commit) -> None:
         pieces = self._text.append(commit.token_ids, finished=commit.ending is not None)

@@ -14,7 +14,14 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator import replies
 from orchestrator.admission import Admission, Place
 from orchestrator.beginnings import Beginnings
-from orchestrator.core.events import AbortRequested, Begin, Capped, Tick, WorkerLost
+from orchestrator.core.events import (
+    AbortRequested,
+    Begin,
+    Capped,
+    StoodStill,
+    Tick,
+    WorkerLost,
+)
 from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.driver import SessionDriver
 from orchestrator.forms import Forms
@@ -509,6 +516,11 @@ class Inference:
         for name in sessions:
             if driver := self._live.get(name):
                 driver.feed(WorkerLost(driver.now(), role, worker, reason))
+
+    def on_standstill(self, seconds: float) -> None:
+        """This process stood still: no session is to count that time."""
+        for driver in list(self._live.values()):
+            driver.feed(StoodStill(driver.now(), seconds))
 
     def on_worker_up(self) -> None:
         """Somebody may be waiting for this worker."""

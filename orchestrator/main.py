@@ -256,6 +256,7 @@ def _options(settings: OrchestratorSettings) -> Options:
         detach_grace=settings.detach_grace,
         verifier_wait=settings.verifier_wait,
         verdict_wait=settings.verdict_wait,
+        opening_wait=settings.opening_wait,
         max_in_flight=settings.chained_blocks,
     )
     return Options(

@@ -267,6 +267,10 @@ class Workers(Protocol):
         """The worker that suits best, or None."""
         ...
 
+    def opening_s(self, worker: str, tokens: int) -> float:
+        """Seconds that the worker should need to open a session with so many tokens of text."""
+        ...
+
     def send(self, worker: str, session: str, command: DrafterCommand | VerifierCommand) -> None:
         """Send a command for a session; swallowed by a worker that is gone."""
         ...

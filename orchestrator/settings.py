@@ -116,14 +116,23 @@ class OrchestratorSettings(LinkSettings):
         gt=0,
         description="seconds that a verifier may take for one block, before the session leaves it",
     )
+    opening_wait: float = Field(
+        30.0,
+        gt=0,
+        description="seconds that a worker may take to open a session, beside four times what "
+        "its queue and pace explain, before the session leaves it; each time in a row twice as long",
+    )
     worker_silence: float = Field(
-        2.0, gt=0, description="seconds without a message after which a worker counts as stalled"
+        2.0,
+        gt=0,
+        description="seconds without a message after which a worker counts as stalled; one whose "
+        "usual gaps are long is given up to three times as many",
     )
     engine_stall: float = Field(
         15.0,
         gt=0,
-        description="seconds without an engine step, while work waits, "
-        "after which a worker counts as stalled",
+        description="seconds without an engine step while work waits, in one step, or with a "
+        "command that is not taken, after which a worker counts as stalled",
     )
     start_timeout: float = Field(
         120.0, gt=0, description="seconds to wait for a first verifier at start"

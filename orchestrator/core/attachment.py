@@ -5,8 +5,13 @@
 3. Without a drafter the verifier decodes alone, and another drafter is asked for
    after a growing pause. Without a verifier the session waits.
 4. A worker that says it opened the session in an epoch it was never told of has lost it.
-5. A worker that is merely full costs no attempt; one that fails does, and a
-   session that fails everywhere is suspended. What fails for good has ended.
+5. A worker that is merely full costs no attempt, nor does one that is lost: silent, cut
+   off, draining, without a verdict or an opening in time. After each loss the session waits
+   for another one anew. One that refuses the session, or answers wrongly, does cost one, and
+   a session that fails everywhere is suspended. What fails for good has ended.
+6. Opening takes as long as the worker's queue and pace explain, and `opening_wait`. Whoever
+   takes much longer has forgotten the session. Each time in a row there is twice the time:
+   where every verifier is slow, moving from one to the next would only begin anew.
 """
 
 from __future__ import annotations
@@ -22,8 +27,11 @@ from orchestrator.core.events import (
     WorkerOpened,
 )
 from orchestrator.core.state import Attached, Phase, State
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import MOST_DOUBLINGS, Turn
 from services.common.types import OpenDraft, OpenVerify, Role
+
+OPENING_FACTOR = 4.0
+"""Of the time that a worker's queue and pace explain: neither is known well."""
 
 
 def suspend(turn: Turn, reason: SuspendReason, detail: str = "") -> None:
@@ -40,7 +48,10 @@ def on_attached(turn: Turn, event: WorkerAttached) -> None:
     taken = state.verifier if event.role is Role.VERIFIER else state.drafter
     if state.phase is not Phase.RUNNING or taken is not None:
         return
-    turn.set(**{event.role.value: Attached(event.worker, state.epoch)})
+    wait = state.config.limits.opening_wait + OPENING_FACTOR * event.ready_s
+    if event.role is Role.VERIFIER:
+        wait *= 2 ** min(state.verifier_overdue, MOST_DOUBLINGS)
+    turn.set(**{event.role.value: Attached(event.worker, state.epoch, due=turn.now + wait)})
     if event.role is Role.VERIFIER:
         turn.do(OpenOnWorker(event.worker, _open_verify(turn.state)))
     else:
@@ -95,14 +106,15 @@ def on_opened(turn: Turn, event: WorkerOpened) -> None:
     turn.set(**{event.role.value: replace(attached, opened=True)})
     if event.role is Role.VERIFIER:
         cached = min(event.cached_tokens, len(turn.state.config.prompt))
-        turn.set(idle_since=turn.now, cached_tokens=cached)
+        turn.set(idle_since=turn.now, cached_tokens=cached, verifier_overdue=0)
 
 
 def _opened_otherwise(turn: Turn, event: WorkerOpened, attached: Attached) -> None:
     """Of an earlier open it is only late; of one that never was, the worker is wrong."""
     if event.epoch > attached.epoch:
         reason = "it opened what nobody asked for"
-        on_lost(turn, WorkerLost(event.at, event.role, event.worker, reason))
+        epoch = attached.epoch
+        on_lost(turn, WorkerLost(event.at, event.role, event.worker, reason, epoch=epoch))
 
 
 def on_lost(turn: Turn, event: WorkerLost) -> None:
@@ -116,7 +128,7 @@ def on_lost(turn: Turn, event: WorkerLost) -> None:
     if event.role is Role.VERIFIER:
         _lose_or_wait(turn, event)
     else:
-        turn.lose_drafter()
+        turn.lose_drafter(lost=event.epoch is None)
         if event.fatal:
             turn.set(drafter_failures=state.config.limits.worker_attempts)
         turn.need_workers()
@@ -127,20 +139,55 @@ def _lose_or_wait(turn: Turn, event: WorkerLost) -> None:
         suspend(turn, SuspendReason.IMPOSSIBLE, event.reason)
     elif event.busy:
         turn.release(Role.VERIFIER)
+        turn.set(verifier_left=f"the last one is full: {event.reason}")
+    elif event.epoch is None:
+        lose_verifier(turn, event.reason)
     else:
-        lose_verifier(turn, event.reason, fatal=event.fatal)
+        refuse_verifier(turn, event.reason, fatal=event.fatal)
 
 
-def lose_verifier(turn: Turn, reason: str, *, fatal: bool = False) -> None:
-    """Abandon the verifier, for good; another one starts from the committed text."""
+def lose_verifier(turn: Turn, reason: str) -> None:
+    """Abandon a verifier that is gone, for good; another one starts from the committed text."""
+    losses = turn.state.verifier_losses + 1
+    times = "" if losses == 1 else f"{losses} were lost, "
+    turn.set(
+        verifier_losses=losses,
+        verifier_missing_since=turn.now,
+        verifier_left=f"{times}the last one: {reason}",
+    )
+    _abandon_verifier(turn)
+    turn.resync_drafter()
+    turn.need_workers()
+
+
+def refuse_verifier(turn: Turn, reason: str, *, fatal: bool = False) -> None:
+    """Abandon a verifier that refused the session, or whose answer cannot be right."""
     state = turn.state
     failures = state.verifier_failures + 1
     if state.verifier is not None and state.verifier.opened:
         turn.set(verifier_missing_since=turn.now)
-    turn.release(Role.VERIFIER)
-    turn.set(in_flight=(), early=(), verifier_failures=failures, wait_until=None)
-    if fatal or failures >= turn.state.config.limits.worker_attempts:
-        suspend(turn, SuspendReason.REFUSED, reason)
+    turn.set(verifier_failures=failures, verifier_left=f"the last one: {reason}")
+    _abandon_verifier(turn)
+    if fatal or failures >= state.config.limits.worker_attempts:
+        times = "" if failures == 1 else f"{failures} times, at last: "
+        suspend(turn, SuspendReason.REFUSED, f"{times}{reason}")
         return
     turn.resync_drafter()
     turn.need_workers()
+
+
+def _abandon_verifier(turn: Turn) -> None:
+    turn.release(Role.VERIFIER)
+    turn.set(in_flight=(), early=(), wait_until=None)
+
+
+def leave_the_overdue(turn: Turn) -> None:
+    """Leave workers that should have opened the session by now, and look for missing ones."""
+    state = turn.state
+    if state.drafter is not None and state.drafter.overdue(turn.now):
+        turn.lose_drafter(lost=True)
+    if state.verifier is not None and state.verifier.overdue(turn.now):
+        turn.set(verifier_overdue=state.verifier_overdue + 1)
+        lose_verifier(turn, "it did not open the session in time")
+    else:
+        turn.need_workers()

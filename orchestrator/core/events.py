@@ -36,11 +36,15 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAttached:
-    """Placement chose a worker for a role."""
+    """Placement chose a worker for a role.
+
+    `ready_s`: seconds that it should need to open the session, by its queue and its pace.
+    """
 
     at: float
     role: Role
     worker: str
+    ready_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,8 @@ class WorkerLost:
 
     `fatal` means that no other worker could do better (the session itself is
     refused), `busy` that it is only full. `epoch` is that of the open which
-    failed, so that a late notice hits no newer one; None = the whole worker.
-    `for_good`: nobody could ever go on with the session.
+    failed, so that a late notice hits no newer one; None = the whole worker is lost,
+    which says nothing of the session. `for_good`: nobody could ever go on with it.
     """
 
     at: float
@@ -108,6 +112,14 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class StoodStill:
+    """This process did, for so many seconds: nobody else was slow meanwhile."""
+
+    at: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Detached:
     """Nobody reads the stream any more."""
 
@@ -145,6 +157,7 @@ Event = (
     | DraftArrived
     | VerdictArrived
     | Persisted
+    | StoodStill
     | Tick
     | Detached
     | Reattached

@@ -7,16 +7,26 @@ their files):
 2. The next verify may leave before the store answers, but never with more than
    `max_unpersisted` commits waiting for it.
 3. The loss of a worker bumps the epoch. Without a drafter the verifier decodes
-   alone; without a verifier the session waits, then suspends.
+   alone; without a verifier the session waits, then suspends. While this process stands
+   still no time goes by.
 4. A suspended session holds no worker and has nothing in flight. Whoever resumes
    it starts a new machine from what is stored, in a new term.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
-from orchestrator.core.attachment import lose_verifier, on_attached, on_lost, on_opened, suspend
+from orchestrator.core.attachment import (
+    leave_the_overdue,
+    lose_verifier,
+    on_attached,
+    on_lost,
+    on_opened,
+    refuse_verifier,
+    suspend,
+)
 from orchestrator.core.drafting import on_draft
 from orchestrator.core.events import (
     AbortRequested,
@@ -32,6 +42,7 @@ from orchestrator.core.events import (
     Persisted,
     Reattached,
     SendToDrafter,
+    StoodStill,
     SuspendReason,
     Tick,
     VerdictArrived,
@@ -41,7 +52,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.pacing import Policy
 from orchestrator.core.sending import send_what_pays
-from orchestrator.core.state import Phase, SessionConfig, State
+from orchestrator.core.state import Attached, Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
 from orchestrator.core.verdicts import on_verdict
 from services.common.types import (
@@ -82,11 +93,13 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
             on_draft(turn, event)
         case VerdictArrived():
             if not on_verdict(turn, event):
-                lose_verifier(turn, "the verdict does not fit the session")
+                refuse_verifier(turn, "the verdict does not fit the session")
         case Persisted():
             _on_persisted(turn, event)
         case Tick():
             _on_tick(turn)
+        case StoodStill():
+            _on_stood_still(turn, event.seconds)
         case Begin():
             _begin(turn)
         case Capped():
@@ -121,6 +134,8 @@ def next_wake(state: State, now: float) -> float | None:
         wake = min(wake, state.wait_until)
     if state.in_flight:
         wake = min(wake, state.in_flight[0].sent_at + limits.verdict_wait)
+    openings = [one.due for one in (state.verifier, state.drafter) if one and not one.opened]
+    wake = min((wake, *openings))
     if state.verifier is None or (state.drafter is None and state.wants_drafter):
         wake = min(wake, now + LOOK_AGAIN)
     return wake
@@ -163,11 +178,31 @@ def _on_tick(turn: Turn) -> None:
     elif turn.now >= state.began_at + limits.deadline:
         suspend(turn, SuspendReason.DEADLINE)
     elif state.verifier is None and turn.now >= state.verifier_missing_since + limits.verifier_wait:
-        suspend(turn, SuspendReason.NO_VERIFIER)
+        suspend(turn, SuspendReason.NO_VERIFIER, state.verifier_left)
     elif state.in_flight and turn.now >= state.in_flight[0].sent_at + limits.verdict_wait:
         lose_verifier(turn, "it gave no verdict in time")
     else:
-        turn.need_workers()
+        leave_the_overdue(turn)
+
+
+def _on_stood_still(turn: Turn, seconds: float) -> None:
+    """Nothing was heard and nothing done meanwhile: every time that counts begins later."""
+    state = turn.state
+    detached = state.detached_at
+    blocks = [block._replace(sent_at=block.sent_at + seconds) for block in state.in_flight]
+    turn.set(
+        began_at=state.began_at + seconds,
+        idle_since=state.idle_since + seconds,
+        verifier_missing_since=state.verifier_missing_since + seconds,
+        detached_at=None if detached is None else detached + seconds,
+        in_flight=tuple(blocks),
+        verifier=_later(state.verifier, seconds),
+        drafter=_later(state.drafter, seconds),
+    )
+
+
+def _later(attached: Attached | None, seconds: float) -> Attached | None:
+    return None if attached is None else replace(attached, due=attached.due + seconds)
 
 
 def _on_abort(turn: Turn) -> None:

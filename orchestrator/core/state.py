@@ -6,6 +6,7 @@ committed + live blocks in flight + tail, called the *speculated text* below.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -53,6 +54,8 @@ class Limits:
     detach_grace: float = 10.0
     verifier_wait: float = 60.0
     verdict_wait: float = 30.0
+    # Beside what the worker's queue and pace explain.
+    opening_wait: float = 30.0
     max_in_flight: int = 1
     max_unpersisted: int = 2
     worker_attempts: int = 4
@@ -139,11 +142,16 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A worker that has, or is about to have, the session, opened in `epoch`."""
+    """A worker that has, or by `due` is to have, the session, opened in `epoch`."""
 
     worker: str
     epoch: int
     opened: bool = False
+    due: float = math.inf
+
+    def overdue(self, now: float) -> bool:
+        """Whether it should have opened the session by now."""
+        return not self.opened and now >= self.due
 
 
 class Block(NamedTuple):
@@ -206,8 +214,15 @@ class State:
     began_at: float = 0.0
     idle_since: float = 0.0
     verifier_missing_since: float = 0.0
+    # Refusals of the session and wrong answers, since the last verdict.
     verifier_failures: int = 0
+    # Verifiers that were lost, and the openings in a row that were overdue.
+    verifier_losses: int = 0
+    verifier_overdue: int = 0
+    # Why the last one has the session no more.
+    verifier_left: str = ""
     drafter_failures: int = 0
+    drafter_losses: int = 0
     drafter_not_before: float = 0.0
     detached_at: float | None = None
     # When pacing wants to be asked again.

@@ -9,6 +9,9 @@ from orchestrator.core.events import Action, NeedWorker, Release, SendToDrafter
 from orchestrator.core.state import State, of_flight, tokens_in
 from services.common.types import CommitDraft, Role, extend_hash
 
+MOST_DOUBLINGS = 3
+"""Of the pause before another worker is tried, or of the time that it is given."""
+
 
 def _copy(state: State) -> State:
     copied = object.__new__(State)
@@ -76,16 +79,19 @@ class Turn:
         self.bump_epoch()
         self.tell_drafter(len(self.state.committed), ())
 
-    def lose_drafter(self) -> None:
-        """Go on without a drafter, and look for another one later."""
+    def lose_drafter(self, *, lost: bool = False) -> None:
+        """Go on without a drafter, and look for another one later.
+
+        `lost`: it is gone, which is no refusal: there is no end to looking for another.
+        """
         state = self.state
         self.release(Role.DRAFTER)
-        failures = state.drafter_failures + 1
-        backoff = state.config.limits.drafter_backoff * 2 ** (failures - 1)
+        count = "drafter_losses" if lost else "drafter_failures"
+        doublings = min(state.drafter_failures + state.drafter_losses, MOST_DOUBLINGS)
         self.set(
+            **{count: getattr(state, count) + 1},
             drafter_final=False,
-            drafter_failures=failures,
-            drafter_not_before=self.now + backoff,
+            drafter_not_before=self.now + state.config.limits.drafter_backoff * 2**doublings,
         )
         self.bump_epoch()
 

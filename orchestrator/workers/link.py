@@ -17,6 +17,9 @@ from typing import Any
 import grpc
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
+from orchestrator.workers.detector import Detector
+from orchestrator.workers.openings import Openings
+from services.common.awake import AwakeClock
 from services.common.errors import ProtocolError, StartError
 from services.common.serving import Dialing
 from services.common.serving.dialing import Metadata
@@ -24,15 +27,22 @@ from services.common.tasks import end
 from services.common.types import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
+    CloseDraft,
+    CloseVerify,
     DrafterCommand,
     DrafterEvent,
+    DraftOpened,
     Draining,
     LinkHello,
+    OpenDraft,
+    OpenVerify,
     Progress,
     Role,
+    SessionFailed,
     TokenizerBundle,
     VerifierCommand,
     VerifierEvent,
+    VerifyOpened,
     WorkerDescription,
 )
 from services.common.wire import (
@@ -51,6 +61,7 @@ WorkerEvent = DrafterEvent | VerifierEvent
 
 DESCRIBE_TIMEOUT = 5.0
 TOKENIZER_TIMEOUT = 60.0
+CHECK_EVERY = 0.25
 FIRST_RETRY = 0.1
 LONGEST_RETRY = 2.0
 
@@ -59,8 +70,9 @@ LONGEST_RETRY = 2.0
 class LinkLimits:
     """When a worker counts as stalled, and how much may wait for it.
 
-    `silence`: seconds without any message; `engine_stall`: seconds without an
-    engine step while work is queued; `outbox`: commands not yet sent.
+    `silence`: seconds without any message, more for a peer whose usual gaps are long
+    (`Detector`); `engine_stall`: seconds without an engine step while work is queued, in one
+    turn of its core, or with a command that it does not take; `outbox`: commands not yet sent.
     """
 
     silence: float = 2.0
@@ -87,7 +99,9 @@ class WorkerLink:
         on_down: Callable[[WorkerLink, str], None],
         limits: LinkLimits | None = None,
         dialing: Dialing | None = None,
+        awake: AwakeClock | None = None,
     ) -> None:
+        """`awake`: the clock of this process, which whoever calls `check` beats."""
         self.address = address
         self.role = role
         self.description: WorkerDescription | None = None
@@ -102,7 +116,10 @@ class WorkerLink:
         self._dialing = dialing or Dialing()
         self._outbox: list[Command] = []
         self._wake = asyncio.Event()
-        self._heard_at = self._moved_at = 0.0
+        self._awake = awake or AwakeClock(CHECK_EVERY, time.monotonic())
+        self._detector = Detector(self._limits.silence)
+        self._openings = Openings()
+        self._moved_at = 0.0
         self._codec: Any = DRAFTER_LINK if role is Role.DRAFTER else VERIFIER_LINK
         self._task: asyncio.Task[None] | None = None
 
@@ -132,22 +149,44 @@ class WorkerLink:
             return
         self._outbox.append(command)
         self._wake.set()
+        match command:
+            case OpenVerify() | OpenDraft():
+                tokens = len(command.prompt) + len(command.committed)
+                self._openings.send(command.session, tokens, self._now)
+            case CloseVerify() | CloseDraft():
+                self._openings.forget(command.session)
 
-    def stalled(self, now: float) -> str:
+    def opening_s(self, tokens: int) -> float:
+        """Seconds that it should need to open a session with a text of so many tokens."""
+        return self._openings.expected(tokens, self.progress.queued_tokens)
+
+    @property
+    def stuck_s(self) -> float:
+        """For how long the worker has left this process, or a command, without an answer."""
+        return max(self._detector.silent(self._now), 1e-3 * self.progress.stuck_ms)
+
+    def check(self) -> None:
+        """Cut the link off if the worker is stalled."""
+        if self.up and (reason := self._stalled(self._now)):
+            self.cut(reason)
+
+    def _stalled(self, now: float) -> str:
         """Why the worker counts as stalled; empty while it does not."""
-        if not self.up:
-            return ""
-        if now - self._heard_at > self._limits.silence:
-            return f"silent for {now - self._heard_at:.1f} s"
-        idle = not self.progress.queued_tokens
-        if not idle and now - self._moved_at > self._limits.engine_stall:
+        if silence := self._detector.judge(now, self._awake.missed):
+            return silence
+        told, most = self.progress, self._limits.engine_stall
+        if told.queued_tokens and now - self._moved_at > most:
             return f"no engine step for {now - self._moved_at:.1f} s with work queued"
+        if told.oldest_command_ms > 1e3 * most:
+            return f"a command has waited there for {told.oldest_command_ms / 1e3:.1f} s"
+        if told.turn_ms > 1e3 * most:
+            return f"its engine has not come out of a step for {told.turn_ms / 1e3:.1f} s"
         return ""
 
-    def check(self, now: float) -> None:
-        """Cut the link off if the worker is stalled."""
-        if reason := self.stalled(now):
-            self.cut(reason)
+    @property
+    def _now(self) -> float:
+        """Seconds for which this process could listen."""
+        return self._awake.at(time.monotonic())
 
     async def fetch_tokenizer(self) -> TokenizerBundle:
         """The verifier's tokenizer, template and generation config."""
@@ -221,7 +260,9 @@ class WorkerLink:
     async def _serve(self, call: Any) -> None:
         self._outbox.clear()
         self._call = call
-        self._heard_at = self._moved_at = time.monotonic()
+        self._openings.clear()
+        self._moved_at = self._now
+        self._detector.begin(self._moved_at, self._awake.missed)
         self.progress, self.draining, self.up = Progress(), False, True
         writer = asyncio.create_task(self._write(call), name=f"writer {self.address}")
         try:
@@ -246,7 +287,7 @@ class WorkerLink:
 
     async def _read(self, call: Any) -> None:
         async for message in call:
-            self._heard_at = time.monotonic()
+            self._detector.hear(self._now, self._awake.missed)
             for event in self._codec.decode_response(_readable(message)):
                 self._absorb(event)
 
@@ -254,13 +295,18 @@ class WorkerLink:
         match event:
             case Progress():
                 if event.steps != self.progress.steps or not event.queued_tokens:
-                    self._moved_at = self._heard_at
+                    self._moved_at = self._now
                 self.progress = event
+                return
             case Draining():
                 self.draining = True
-                self._on_event(self, event)
-            case _:
-                self._on_event(self, event)
+            case VerifyOpened():
+                self._openings.opened(event.session, event.cached_tokens, self._now)
+            case DraftOpened():
+                self._openings.opened(event.session, 0, self._now)
+            case SessionFailed():
+                self._openings.forget(event.session)
+        self._on_event(self, event)
 
     def cut(self, reason: str) -> None:
         """Give the worker up at once; the connection is made anew."""

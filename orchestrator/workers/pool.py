@@ -9,10 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from orchestrator.core.placement import Candidate, Wanted, choose, pairs
+from orchestrator.core.placement import Candidate, Wanted, choose, fits, pairs
 from orchestrator.text.tokenizer import Tokenizer
-from orchestrator.workers.link import Command, LinkLimits, WorkerEvent, WorkerLink
+from orchestrator.workers.link import (
+    CHECK_EVERY,
+    Command,
+    LinkLimits,
+    WorkerEvent,
+    WorkerLink,
+)
 from orchestrator.workers.texts import Texts, chunks_of
+from services.common.awake import AwakeClock
 from services.common.errors import StartError
 from services.common.serving import Dialing
 from services.common.types import (
@@ -26,8 +33,9 @@ from services.common.types import (
 
 log = logging.getLogger(__name__)
 
-CHECK_EVERY = 0.25
 SETTLE_EVERY = 0.02
+STANDSTILL = 1.0
+"""Seconds that this process may stand still and say nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,9 @@ class Sessions(Protocol):
 
     def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
         """These sessions are gone on the worker."""
+
+    def on_standstill(self, seconds: float) -> None:
+        """This process could do and hear nothing for so long, until now."""
 
     def on_worker_up(self) -> None:
         """A worker can take sessions now."""
@@ -72,9 +83,11 @@ class WorkerPool:
         self._links: dict[tuple[Role, str], WorkerLink] = {}
         self._by_worker: dict[str, WorkerLink] = {}
         self._texts = Texts()
+        self._awake = AwakeClock(CHECK_EVERY, time.monotonic())
         self._sessions: Sessions | None = None
         self._target_known = asyncio.Event()
-        self._checker: asyncio.Task[None] | None = None
+        self._checker: asyncio.TimerHandle | None = None
+        self._just_woke = False
         self._closing: set[asyncio.Task[None]] = set()
         self.target: Target | None = None
 
@@ -84,7 +97,8 @@ class WorkerPool:
 
     def start(self) -> None:
         """Begin to watch for workers that stall."""
-        self._checker = asyncio.create_task(self._watch(), name="worker watch")
+        self._awake.beat(time.monotonic())
+        self._check_later()
 
     async def close(self) -> None:
         """End every link."""
@@ -115,6 +129,7 @@ class WorkerPool:
             on_down=self._on_down,
             limits=self._limits,
             dialing=self._dialing,
+            awake=self._awake,
         )
         self._links[role, address] = link
         link.start()
@@ -149,17 +164,30 @@ class WorkerPool:
             wanted = replace(wanted, tokenizer_fingerprint=fingerprint)
         candidates = [
             Candidate(
-                link.description, link.progress, len(link.assigned), link.draining, link.address
+                link.description,
+                link.progress,
+                len(link.assigned),
+                link.draining,
+                link.address,
+                link.stuck_s,
             )
             for link in self._by_worker.values()
             if link.up and link.description is not None
         ]
-        chunks = chunks_of(wanted.cache_scope, wanted.text)
+        # Before the text is hashed: sessions that wait for room ask again and again.
+        if not any(fits(candidate, wanted) for candidate in candidates):
+            return None
+        chunks = chunks_of(wanted.cache_scope, *wanted.text)
         chosen = choose(candidates, wanted, self._texts.find(chunks))
         if chosen is None:
             return None
         self._texts.note(chunks, chosen)
         return self._by_worker[chosen].description
+
+    def opening_s(self, worker: str, tokens: int) -> float:
+        """Seconds that the worker should need to open a session with so many tokens of text."""
+        link = self._by_worker.get(worker)
+        return link.opening_s(tokens) if link is not None else 0.0
 
     def send(self, worker: str, session: str, command: Command) -> None:
         """Send a command for a session; the worker counts it as one of its sessions.
@@ -309,12 +337,23 @@ class WorkerPool:
                 return
             await asyncio.sleep(SETTLE_EVERY)
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(CHECK_EVERY)
-            now = time.monotonic()
+    def _check_later(self) -> None:
+        # No task: of all that a standstill made late, what was due first comes first.
+        loop = asyncio.get_running_loop()
+        self._checker = loop.call_later(CHECK_EVERY, self._check)
+
+    def _check(self) -> None:
+        """Cut off who stalls. After a standstill, what came meanwhile is read first."""
+        self._check_later()
+        late = self._awake.beat(time.monotonic())
+        if late > STANDSTILL:
+            log.warning("this process stood still for %.1f s", late)
+            if self._sessions is not None:
+                self._sessions.on_standstill(late)
+        self._just_woke = bool(late) and not self._just_woke
+        if not self._just_woke:
             for link in list(self._links.values()):
-                link.check(now)
+                link.check()
 
 
 def _methods(link: WorkerLink) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import chain
 
 CHUNK = 32
 """Tokens; shorter texts are computed sooner than they are looked for."""
@@ -45,10 +46,11 @@ class Texts:
         return found
 
 
-def chunks_of(scope: str, text: Sequence[int]) -> list[bytes]:
+def chunks_of(scope: str, *parts: Sequence[int]) -> list[bytes]:
     """A digest of the scope and of all tokens up to the end of each chunk; none without scope."""
     if not scope:
         return []
+    text = list(chain(*parts))
     digest, chunks = blake2b(scope.encode(), digest_size=_DIGEST_BYTES), []
     for end in range(CHUNK, len(text) + 1, CHUNK):
         digest.update(array("Q", text[end - CHUNK : end]).tobytes())

@@ -23,13 +23,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from services.common.awake import AwakeClock
 from services.common.core_thread import CoreThread
 from services.common.errors import NoWorker
 from services.common.types import Progress, WorkerDescription
 
 logger = logging.getLogger(__name__)
+
+BEAT_SECONDS = 0.25
 
 C = TypeVar("C")
 C_contra = TypeVar("C_contra", contravariant=True)
@@ -86,35 +89,55 @@ class _Drop:
 _DROP = _Drop()
 
 
-class _Inbox(Generic[C]):
-    """Commands on their way into the thread, at most `limit` of them."""
+class _Item(NamedTuple, Generic[C]):
+    link: int
+    command: C | _Drop
+    arrived: float
+    awake: float
 
-    def __init__(self, limit: int, changed: threading.Condition) -> None:
+
+class _Inbox(Generic[C]):
+    """Commands on their way into the thread, at most `limit` of them.
+
+    Each with when it arrived, in seconds of `perf_counter` and of the process awake.
+    """
+
+    def __init__(self, limit: int, changed: threading.Condition, awake: AwakeClock) -> None:
         self._limit = limit
-        self._items: deque[tuple[int, C | _Drop, float]] = deque()
+        self._items: deque[_Item[C]] = deque()
         self._changed = changed
+        self._awake = awake
 
     @property
     def filled(self) -> bool:
         """Whether something waits; the condition is held."""
         return bool(self._items)
 
+    @property
+    def oldest(self) -> float | None:
+        """When the first of them arrived, awake; None = nothing waits."""
+        with contextlib.suppress(IndexError):
+            return self._items[0].awake
+        return None
+
     def offer(self, link: int, commands: Sequence[C]) -> int:
         """Append as many commands as there is room for; how many that were."""
         now = time.perf_counter()
+        awake = self._awake.at(now)
         with self._changed:
             room = max(0, self._limit - len(self._items))
-            self._items.extend((link, command, now) for command in commands[:room])
+            self._items.extend(_Item(link, command, now, awake) for command in commands[:room])
             self._changed.notify_all()
             return min(room, len(commands))
 
     def drop(self, link: int) -> None:
         """Append the end of a link, for which there is always room."""
+        now = time.perf_counter()
         with self._changed:
-            self._items.append((link, _DROP, time.perf_counter()))
+            self._items.append(_Item(link, _DROP, now, self._awake.at(now)))
             self._changed.notify_all()
 
-    def take(self) -> list[tuple[int, C | _Drop, float]]:
+    def take(self) -> list[_Item[C]]:
         """Everything there is."""
         with self._changed:
             taken = list(self._items)
@@ -139,12 +162,16 @@ class WorkerHost(Generic[C, E]):
         self._thread = thread or CoreThread()
         self._events: list[tuple[int, E]] = []
         self._core = make_core(lambda link, event: self._events.append((link, event)))
-        self._inbox: _Inbox[C] = _Inbox(queue_limit, self._thread.changed)
+        self._awake = AwakeClock(BEAT_SECONDS, time.perf_counter())
+        self._inbox: _Inbox[C] = _Inbox(queue_limit, self._thread.changed, self._awake)
         self._sinks: dict[int, Sink[E]] = {}
         self._last_link = 0
         self._busy = self._woken = False
         self._patience = 0.0
         self._steps = 0
+        # When the turn that runs began, and when the command in hand arrived, awake.
+        self._turn_began: float | None = None
+        self._in_hand: float | None = None
         self._progress = self._core.progress()
 
     def start(self) -> None:
@@ -164,8 +191,22 @@ class WorkerHost(Generic[C, E]):
         return self._core.describe()
 
     def progress(self) -> Progress:
-        """The newest snapshot of the core; `steps` grows while it works."""
-        return self._progress
+        """The newest snapshot of the core; `steps` grows while it works.
+
+        How long it has not come out of a turn, or has let a command wait, is told as it is
+        now: a core that is stuck makes no snapshot.
+        """
+        now = self._awake.at(time.perf_counter())
+        waiting = [since for since in (self._in_hand, self._inbox.oldest) if since is not None]
+        return replace(
+            self._progress,
+            oldest_command_ms=_ms_since(min(waiting, default=None), now),
+            turn_ms=_ms_since(self._turn_began, now),
+        )
+
+    def beat(self) -> None:
+        """The loop runs; to be called every `BEAT_SECONDS`, or ages count standstills, too."""
+        self._awake.beat(time.perf_counter())
 
     async def failure(self) -> Exception:
         """Wait for the core to fail; the exception it failed with."""
@@ -218,25 +259,28 @@ class WorkerHost(Generic[C, E]):
     def turn(self) -> None:
         """Absorb what came; unless more is worth waiting for, take one step."""
         self._woken = False  # Before the core looks: what comes later wakes it again.
+        self._turn_began = self._awake.at(time.perf_counter())
         self._absorb(self._inbox.take())
         self._patience = self._core.patience()
         self._busy = False
-        if self._patience > 0:
-            return
-        self._busy = self._core.step()
-        self._steps += self._busy
-        self._report(made_room=False)
+        if self._patience <= 0:
+            self._busy = self._core.step()
+            self._steps += self._busy
+            self._report(made_room=False)
+        self._turn_began = None
 
     def fail(self, error: Exception) -> None:
         """End the host with the error of a core in this thread."""
         self._post(self._fail, error)
 
-    def _absorb(self, items: list[tuple[int, C | _Drop, float]]) -> None:
-        for link, item, arrived in items:
-            if isinstance(item, _Drop):
-                self._core.drop_link(link)
+    def _absorb(self, items: list[_Item[C]]) -> None:
+        for item in items:
+            self._in_hand = item.awake
+            if isinstance(item.command, _Drop):
+                self._core.drop_link(item.link)
             else:
-                self._core.handle(link, item, arrived)
+                self._core.handle(item.link, item.command, item.arrived)
+        self._in_hand = None
         self._report(made_room=bool(items))
 
     def _report(self, *, made_room: bool) -> None:
@@ -272,6 +316,10 @@ class WorkerHost(Generic[C, E]):
             sink.close(error)
         self._sinks.clear()
         self._room.set()
+
+
+def _ms_since(then: float | None, now: float) -> float:
+    return 0.0 if then is None else 1e3 * max(0.0, now - then)
 
 
 def _failed() -> NoWorker:

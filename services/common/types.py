@@ -280,6 +280,9 @@ class Progress:
     """How busy a worker is; `steps` grows while its engine moves.
 
     `kv_tokens_spare`: held for texts that begin as ended ones did, and free all the same.
+    `oldest_command_ms`: the age of the oldest command that its core has not absorbed.
+    `turn_ms`: what the core's turn that runs now has lasted; 0 = it rests. Both count only
+    time in which the worker's process could run; one that does not tell leaves them 0.
     """
 
     steps: int = 0
@@ -289,6 +292,13 @@ class Progress:
     kv_tokens_capacity: int = 0
     step_ms: float = 0.0
     kv_tokens_spare: int = 0
+    oldest_command_ms: float = 0.0
+    turn_ms: float = 0.0
+
+    @property
+    def stuck_ms(self) -> float:
+        """For how long the core has let a command wait, or has not come out of its turn."""
+        return max(self.oldest_command_ms, self.turn_ms)
 
 
 @dataclass(frozen=True, slots=True)

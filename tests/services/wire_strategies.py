@@ -95,6 +95,8 @@ progress = st.builds(
     kv_tokens_capacity=u64,
     kv_tokens_spare=u64,
     step_ms=durations,
+    oldest_command_ms=durations,
+    turn_ms=durations,
 )
 draining = st.builds(t.Draining, u32)
 failed = st.builds(

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from services.common.errors import Overloaded, ProtocolError, VersionMismatch
-from services.common.host import WorkerHost
+from services.common.host import BEAT_SECONDS, WorkerHost
 from services.common.serving.border import border
 from services.common.types import Draining, LinkHello, Progress, WorkerDescription
 from services.common.wire import LinkCodec, in_messages
@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 C = TypeVar("C")
 E = TypeVar("E")
 
-PROGRESS_SECONDS = 0.25
 MAX_OUTGOING = 8192
 HELLO_SECONDS = 10.0
 READ_SECONDS = 30.0
@@ -135,7 +134,8 @@ class LinkServer(Generic[C, E]):
     async def report_progress(self) -> None:
         """Send every link the host's progress, for ever."""
         while True:
-            await asyncio.sleep(PROGRESS_SECONDS)
+            await asyncio.sleep(BEAT_SECONDS)
+            self._host.beat()
             for outbox in self._outboxes:
                 outbox.report(self._host.progress())
 

@@ -255,6 +255,8 @@ def encode_progress(progress: Progress) -> pb.Progress:
         kv_tokens_capacity=progress.kv_tokens_capacity,
         kv_tokens_spare=progress.kv_tokens_spare,
         step_ms=progress.step_ms,
+        oldest_command_ms=progress.oldest_command_ms,
+        turn_ms=progress.turn_ms,
     )
 
 
@@ -268,6 +270,8 @@ def decode_progress(message: pb.Progress) -> Progress:
         kv_tokens_capacity=message.kv_tokens_capacity,
         kv_tokens_spare=message.kv_tokens_spare,
         step_ms=require_ms(message.step_ms, "progress.step_ms"),
+        oldest_command_ms=require_ms(message.oldest_command_ms, "progress.oldest_command_ms"),
+        turn_ms=require_ms(message.turn_ms, "progress.turn_ms"),
     )
 
 

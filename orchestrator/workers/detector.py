@@ -1,0 +1,71 @@
+"""Whether a peer that says nothing is dead: a failure detector for one link. Pure.
+
+1. Silence counts only while this process could listen (`AwakeClock`).
+2. Nobody is judged right after a standstill: what came meanwhile is read first.
+3. A peer may be silent for twice the longest of its last gaps, if that is more than
+   `silence`, and never for more than `LONGEST` times `silence`: a starved peer is given
+   time, and a dead one is found.
+4. A peer that was given up and answers again was not dead: its silence was a gap, too.
+
+Only long gaps say what a peer's silence means: between the messages of a busy one, the
+next comes at once. The window and the bound adapt as in accrual detectors (Hayashibara et
+al., 2004), by the largest gap in place of a law: a starved thread's gaps have no tail that
+a fitted normal law knows of.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+LONGEST = 3.0
+"""Of `silence`: what a peer may be silent at most, however long its gaps are."""
+_MARGIN = 2.0
+_GAPS = 64
+_SHORTEST_GAP = 0.1
+"""Seconds; below, a message only follows another."""
+
+
+class Detector:
+    """Hears one peer; all times are seconds of the process's `AwakeClock`."""
+
+    def __init__(self, silence: float) -> None:
+        """`silence`: what any peer may be silent for."""
+        self._silence = silence
+        self._gaps: deque[float] = deque(maxlen=_GAPS)
+        self._heard = self._missed = 0.0
+        self._given_up = 0.0
+
+    @property
+    def limit(self) -> float:
+        """Seconds that this peer may be silent for now."""
+        usual = _MARGIN * max(self._gaps, default=0.0)
+        return min(max(self._silence, usual), LONGEST * self._silence)
+
+    def begin(self, now: float, missed: float) -> None:
+        """The peer is connected, for the first time or again."""
+        if self._given_up:
+            self._gaps.append(self._given_up)
+            self._given_up = 0.0
+        self._heard, self._missed = now, missed
+
+    def hear(self, now: float, missed: float) -> None:
+        """A message came; this process has stood still for `missed` seconds all together."""
+        gap = now - self._heard
+        if gap >= _SHORTEST_GAP:
+            self._gaps.append(gap)
+        self._heard, self._missed = now, missed
+
+    def silent(self, now: float) -> float:
+        """Seconds since the last message."""
+        return now - self._heard
+
+    def judge(self, now: float, missed: float) -> str:
+        """Why the peer is given up; empty while it is not."""
+        silent = self.silent(now)
+        if silent <= self.limit:
+            return ""
+        self._given_up = silent
+        usual = f"usual gap {median(self._gaps):.1f} s, " if self._gaps else ""
+        stood = missed - self._missed
+        return f"no message for {silent:.1f} s ({usual}this process stood still for {stood:.1f} s)"
