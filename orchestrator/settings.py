@@ -120,7 +120,7 @@ class OrchestratorSettings(LinkSettings):
         30.0,
         gt=0,
         description="seconds that a worker may take to open a session, beside four times what "
-        "its queue and pace explain, before the session leaves it; each time in a row twice as long",
+        "its queue and pace explain, before the session leaves it; each time in a row twice that",
     )
     worker_silence: float = Field(
         2.0,

@@ -38,6 +38,20 @@ def test_a_drafter_must_run_all_the_methods() -> None:
     assert choose(known[:1], wanted) is None
 
 
+def test_a_worker_that_is_stuck_gets_a_session_only_where_there_is_no_other():
+    stuck = replace(worker("a"), stuck_s=1.5)
+    assert choose([stuck, worker("b", assigned=9)], VERIFIER) == "b"
+    assert choose([stuck, worker("b", assigned=9)], VERIFIER, knows="a") == "b"
+    assert choose([stuck, worker("b", kv_tokens_used=950)], VERIFIER) == "a"
+    assert choose([stuck, worker("b")], replace(VERIFIER, avoid=("b",))) == "b"
+
+
+def test_a_worker_is_not_stuck_in_what_a_few_of_its_steps_explain():
+    slow = replace(worker("a", step_ms=2000.0), stuck_s=8.5)
+    assert choose([slow, worker("b", assigned=1)], VERIFIER) == "a"
+    assert choose([replace(slow, stuck_s=9.5), worker("b", assigned=1)], VERIFIER) == "b"
+
+
 def test_a_draining_worker_is_not_chosen():
     assert choose([worker("a", draining=True)], VERIFIER) is None
 

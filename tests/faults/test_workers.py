@@ -6,6 +6,7 @@ so most of this is left to `make faults`, and CI runs that of this file.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterator
 
@@ -13,11 +14,14 @@ import pytest
 
 from bench.chaos.health import infos
 from bench.chaos.listener import until
-from bench.chaos.site import DRAFTER, VERIFIER, Layout
+from bench.chaos.site import DRAFTER, ORCHESTRATOR, VERIFIER, Layout
 from tests.faults.conftest import served
 from tests.faults.kit import WIRE_SECONDS, Site
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+
+STANDSTILL_SECONDS = 4.0
+"""Twice what a worker may be silent, and less than what a client waits for an orchestrator."""
 
 WORKERS = pytest.mark.parametrize("role", [VERIFIER, DRAFTER])
 
@@ -44,6 +48,20 @@ async def test_a_worker_that_stalls_is_left_and_may_come_back(site: Site, role: 
         # It stands still until every stream has ended without it.
         await site.check(streams)
         victim.send(signal.SIGCONT)
+
+
+async def test_an_orchestrator_that_stood_still_takes_no_worker_for_dead(site: Site):
+    [owner] = site.cluster.of(ORCHESTRATOR)
+    async with site.streams() as streams:
+        assert any(stream.running for stream in streams)
+        known = len(owner.words())
+        owner.send(signal.SIGSTOP)
+        await asyncio.sleep(STANDSTILL_SECONDS)
+        owner.send(signal.SIGCONT)
+        await site.check(streams)
+    said = owner.words()[known:]
+    assert "this process stood still for" in said
+    assert "orchestrator.workers.link" not in said, "a link was given up"
 
 
 @pytest.mark.faults

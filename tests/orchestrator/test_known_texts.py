@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from orchestrator.core.placement import Wanted
+from orchestrator.workers.pool import WorkerPool
 from orchestrator.workers.texts import CHUNK, Texts, chunks_of
+from services.common.types import Role
 
 SYSTEM = list(range(1000, 1000 + 3 * CHUNK))
 CHAT = [*SYSTEM, *range(CHUNK + 5)]
@@ -54,3 +59,24 @@ def test_token_ids_of_any_size_are_told_apart():
     texts.note(chunks_of("acme", [1 << 31] * CHUNK), "a")
     assert texts.find(chunks_of("acme", [(1 << 31) + 1] * CHUNK)) == ""
     assert texts.find(chunks_of("acme", [1 << 31] * CHUNK)) == "a"
+
+
+class Unread(Sequence[int]):
+    """A text that nobody may look into."""
+
+    def __getitem__(self, index: object) -> int:
+        raise AssertionError("the text was read")
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+
+async def test_the_text_of_a_session_that_fits_nowhere_is_not_read():
+    pool = WorkerPool("o1")
+    waiting = Wanted(Role.VERIFIER, tokens=10, text=(Unread(), ()), cache_scope="acme")
+    assert pool.place(waiting) is None
+
+
+def test_a_text_in_parts_is_the_text():
+    for cut in (0, 5, CHUNK, len(CHAT)):
+        assert chunks_of("acme", CHAT[:cut], tuple(CHAT[cut:])) == chunks_of("acme", CHAT)

@@ -154,6 +154,60 @@ async def test_progress_grows_with_steps_and_shows_queued_work_inside_a_step(hos
     assert host.progress() == t.Progress(steps=1, sessions=1)
 
 
+async def test_a_command_that_is_not_taken_grows_old_and_so_does_the_turn(host, cores):
+    sink = Sink()
+    link = host.open_link(sink)
+    cores[0].gate.clear()
+    await host.submit(link, [open_verify()])
+    await sink.until(1)
+    assert host.progress().oldest_command_ms == 0.0
+    await host.submit(link, [block()])
+    for _ in range(3):
+        await asyncio.sleep(0.06)
+        host.beat()
+    told = host.progress()
+    assert told.oldest_command_ms >= 170
+    assert told.turn_ms >= told.oldest_command_ms
+    assert told.stuck_ms == told.turn_ms
+    cores[0].gate.set()
+    await sink.until(2)
+    await eventually(lambda: host.progress().stuck_ms == 0.0)
+
+
+async def test_a_command_that_the_core_is_stuck_in_grows_old_too(host, cores):
+    entered, core = threading.Event(), cores[0]
+    handle = core.handle
+
+    def stuck(*command):
+        entered.set()
+        core.gate.wait()
+        handle(*command)
+
+    core.handle = stuck
+    core.gate.clear()
+    await host.submit(host.open_link(Sink()), [open_verify()])
+    await eventually(entered.is_set)
+    for _ in range(2):
+        await asyncio.sleep(0.06)
+        host.beat()
+    assert host.progress().oldest_command_ms >= 110
+    core.gate.set()
+    await eventually(lambda: host.progress().oldest_command_ms == 0.0)
+
+
+async def test_ages_leave_out_what_the_process_stood_still(host, cores):
+    cores[0].gate.clear()
+    sink = Sink()
+    link = host.open_link(sink)
+    await host.submit(link, [open_verify()])
+    await sink.until(1)
+    await host.submit(link, [block()])
+    time.sleep(1.2)  # noqa: ASYNC251 - the loop is to stand still.
+    assert host.progress().oldest_command_ms < 500
+    host.beat()
+    assert host.progress().oldest_command_ms < 500
+
+
 async def test_an_idle_core_is_not_stepped(host, cores):
     sink = Sink()
     calls = []

@@ -229,6 +229,22 @@ async def failure(link):
     pytest.fail("the link ended well")
 
 
+async def test_progress_tells_of_a_command_that_is_not_taken():
+    async with worker() as served:
+        link = Link(served)
+        served.core.gate.clear()
+        await link.send(open_verify(), block(1))
+        await link.receive(t.VerifyOpened)
+        await link.send(block(2, round=2))
+        told = t.Progress()
+        while told.oldest_command_ms < 300:
+            [told] = await link.receive(t.Progress)
+        assert told.turn_ms >= 300
+        served.core.gate.set()
+        while told.stuck_ms:
+            [told] = await link.receive(t.Progress)
+
+
 async def test_an_outbox_keeps_the_newest_progress_only():
     outbox = Outbox()
     outbox.put(["a"])
