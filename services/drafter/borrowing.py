@@ -59,9 +59,10 @@ class Borrowing:
     def open(self, key: SessionKey, opening: OpenDraft, reserve: int) -> KVCache:
         """A cache to begin with; `reserve` tokens are what it would take without a loan."""
         began = len(opening.prompt) + len(opening.committed)
-        self._states[key] = _State(tuple(opening.prompt), began, reserve)
         # Something that has nothing, and room for nothing.
-        return self._engine.new_cache(1)
+        cache = self._engine.new_cache(1)
+        self._states[key] = _State(tuple(opening.prompt), began, reserve)
+        return cache
 
     def close(self, key: SessionKey) -> None:
         """Forget the session; the lender is told that nobody looks ahead."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from services.common.errors import CallerError, NotFound, Overloaded
+from services.common.errors import CallerError, NotFound, Overloaded, out_of_memory
 from services.common.steps import OnStep, StepEntry, StepRecord
 from services.common.types import (
     CloseDraft,
@@ -99,7 +99,7 @@ class DrafterCore:
     def drop_link(self, link: int) -> None:
         """Free the sessions of a broken link, and only those."""
         for key in [key for key in self._entries if key[0] == link]:
-            self._close(key)
+            self._drop(key)
 
     def _dispatch(self, key: SessionKey, command: DrafterCommand) -> None:
         match command:
@@ -168,13 +168,21 @@ class DrafterCore:
         due = [entry for entry in self._entries.values() if entry.session.drafting]
         if not due:
             held = _by_drafter(list(self._entries.values()))
-            return any(drafter.idle(map(_ask, entries)) for drafter, entries in held)
+            return any(self._idle(drafter, entries) for drafter, entries in held)
         started = self._clock()
         if not sum(self._draft(drafter, entries) for drafter, entries in _by_drafter(due)):
             return False
         self._steps += 1
         self._step_ms = (self._clock() - started) / 1e6
         return True
+
+    @staticmethod
+    def _idle(drafter: Drafter, entries: Sequence[_Entry]) -> bool:
+        try:
+            return drafter.idle(map(_ask, entries))
+        except Exception:
+            _log.exception("an idle moment of a method failed")
+            return False
 
     def _draft(self, drafter: Drafter, due: Sequence[_Entry]) -> bool:
         """One call of a method; False if all of its sessions wait for something else."""
@@ -241,7 +249,9 @@ class DrafterCore:
         self._drop(key)
         reason = _reason(error)
         message = str(error)
-        if reason is FailureReason.INTERNAL:
+        if out_of_memory(error):
+            message = "the device has no memory left for this session"
+        elif reason is FailureReason.INTERNAL:
             _log.error("a draft session failed", exc_info=error)
             message = f"drafting failed ({type(error).__name__})"
         self._emit(key[0], SessionFailed(key[1], reason, message, epoch))
@@ -250,7 +260,7 @@ class DrafterCore:
         try:
             self._close(key)
         except Exception:
-            _log.exception("closing a failed draft session failed")
+            _log.exception("closing a draft session failed")
 
     # --- what others see ------------------------------------------------------
 
@@ -310,5 +320,4 @@ def _reason(error: Exception) -> FailureReason:
             return FailureReason.UNKNOWN_SESSION
         case CallerError():
             return FailureReason.INVALID
-        case _:
-            return FailureReason.INTERNAL
+    return FailureReason.CAPACITY if out_of_memory(error) else FailureReason.INTERNAL

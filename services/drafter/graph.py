@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from services.common.engine import Forwards
+from services.common.engine.kv import freed_on_error
 from services.common.types import OpenDraft, VerifyMode
 from services.drafter.draft_graph import GraphRules
 from services.drafter.graph_state import NODES_IN_KV, GraphSession
@@ -58,8 +59,8 @@ class GraphDrafter(ModelDrafter):
         """KV holds the graph beside the text."""
         mode = opening.mode
         rules = replace(self._rules, same_depth=mode is VerifyMode.COUPLED)
-        cache = self._engine.new_cache(reserve + NODES_IN_KV)
         longest = self._engine.max_context_length
-        return GraphSession(
-            opening, cache, vocab_size, longest, rules, self._plans[mode], self.figures
-        )
+        with freed_on_error(self._engine.new_cache(reserve + NODES_IN_KV)) as cache:
+            return GraphSession(
+                opening, cache, vocab_size, longest, rules, self._plans[mode], self.figures
+            )

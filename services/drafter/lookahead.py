@@ -29,6 +29,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from services.common.engine import Engine, KVCache
+from services.common.engine.kv import freed_on_error
 from services.common.engine.lending import Offer
 from services.common.engine.sampling import RowContext
 from services.common.types import DraftTree, OpenDraft
@@ -76,8 +77,9 @@ class LookaheadDrafter(ModelDrafter):
     def _session(
         self, key: SessionKey, opening: OpenDraft, reserve: int, vocab_size: int
     ) -> LookaheadSession:
-        cache, longest = self._cache(key, opening, reserve), self._engine.max_context_length
-        return LookaheadSession(opening, cache, vocab_size, longest, self._soft_ids)
+        longest = self._engine.max_context_length
+        with freed_on_error(self._cache(key, opening, reserve)) as cache:
+            return LookaheadSession(opening, cache, vocab_size, longest, self._soft_ids)
 
     def _ready(self, asks: Sequence[Ask]) -> dict[SessionKey, Proposed]:
         """The drafts that the verifier's forwards made, where they are to."""

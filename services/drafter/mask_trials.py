@@ -20,7 +20,7 @@ import torch
 
 from services.common.engine import Engine, KVCache, Segment
 from services.common.engine.skipping import SkipMask
-from services.common.errors import Overloaded
+from services.common.errors import Overloaded, out_of_memory
 from services.drafter.protocol import Ask
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class MaskTrials:
     def step(self, sessions: Sequence[tuple[Ask, KVCache]]) -> bool:
         """Score one mask on the newest session that has a window.
 
-        False: none has, there is no room for a copy of its K/V, or the search is over.
+        False: none has, there is no room for a copy of its K/V or no memory, or the search
+        is over.
         """
         if self._failed or self._search.ended:
             return False
@@ -71,6 +72,8 @@ class MaskTrials:
         except Overloaded:
             return False
         except Exception as error:
+            if out_of_memory(error):
+                return False
             _log.error("the search for a skip mask failed and is over", exc_info=error)
             self._failed = True
         return True

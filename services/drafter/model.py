@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from services.common.engine import Forwards, KVCache, Segment
+from services.common.engine.kv import freed_on_error
 from services.common.engine.sampling import PartHead
 from services.common.engine.structure import Structures, structures_of
 from services.common.errors import InvalidRequest
@@ -137,10 +138,14 @@ class ModelDrafter:
         self._check(opening.prompt, vocab_size)
         longest = len(opening.prompt) + opening.sampling.max_tokens
         reserve = min(longest, self._engine.max_context_length)
-        session = self._session(key, opening, reserve, vocab_size)
-        if (wanted := opening.sampling.response_format) is not None:
-            session.form = form_of(wanted, len(opening.prompt), self.structures, str(key[0]))
-        self._sessions[key] = session
+        try:
+            session = self._session(key, opening, reserve, vocab_size)
+            self._sessions[key] = session
+            if (wanted := opening.sampling.response_format) is not None:
+                session.form = form_of(wanted, len(opening.prompt), self.structures, str(key[0]))
+        except BaseException:
+            self.close(key)
+            raise
 
     def rewind(self, key: SessionKey, length: int) -> None:
         """KV of what was replaced is dropped: a length change."""
@@ -185,13 +190,13 @@ class ModelDrafter:
         longest = self._engine.max_context_length
         plan = self._plans.get(opening.mode)
         if plan is None or opening.num_candidates == 1:
-            cache = self._cache(key, opening, reserve)
-            branches = self._preparing.branches(opening, cache) if self._preparing else None
-            return ModelSession(opening, cache, vocab_size, longest, branches)
-        cache = self._engine.new_cache(reserve + NODES_IN_KV)
-        return GraphSession(
-            opening, cache, vocab_size, longest, TREE_RULES, plan, self.figures, by_rank=True
-        )
+            with freed_on_error(self._cache(key, opening, reserve)) as cache:
+                branches = self._preparing.branches(opening, cache) if self._preparing else None
+                return ModelSession(opening, cache, vocab_size, longest, branches)
+        with freed_on_error(self._engine.new_cache(reserve + NODES_IN_KV)) as cache:
+            return GraphSession(
+                opening, cache, vocab_size, longest, TREE_RULES, plan, self.figures, by_rank=True
+            )
 
     def _cache(self, key: SessionKey, opening: OpenDraft, reserve: int) -> KVCache:
         """KV of a session's own, or what it has until it can borrow."""

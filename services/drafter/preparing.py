@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from heapq import nlargest
 from itertools import chain, islice
 
@@ -53,7 +54,9 @@ class Preparing:
         except Exception:
             _log.exception("preparing failed; these sessions go on without")
             for ask, session, _ in waiting:
-                session.give_up_branches(ask)
+                # One that cannot even do that fails, alone, when it drafts next.
+                with suppress(Exception):
+                    session.give_up_branches(ask)
             return False
 
     def _step(self, waiting: Sequence[Waiting]) -> bool:

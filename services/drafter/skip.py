@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from services.common.engine import Engine
+from services.common.engine.kv import freed_on_error
 from services.common.engine.skipping import SkipMask
 from services.common.errors import StartError
 from services.common.types import OpenDraft
@@ -99,8 +100,9 @@ class SkipDrafter(ModelDrafter):
     def _session(
         self, key: SessionKey, opening: OpenDraft, reserve: int, vocab_size: int
     ) -> SkipSession:
-        cache, longest = self._cache(key, opening, reserve), self._engine.max_context_length
-        return SkipSession(opening, cache, vocab_size, longest, self._exit_rule)
+        longest = self._engine.max_context_length
+        with freed_on_error(self._cache(key, opening, reserve)) as cache:
+            return SkipSession(opening, cache, vocab_size, longest, self._exit_rule)
 
     def _forward(self, parts: Sequence[Part]) -> list[Tensor]:
         """Prompts by the whole model, all else by the skipping one."""

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection
 
 from services.common.engine import Forwards
+from services.common.engine.kv import freed_on_error
 from services.common.engine.lending import Lending
 from services.common.engine.prefix_cache import PrefixCache
 from services.common.errors import Overloaded
@@ -52,12 +53,8 @@ class Caches:
         match = self._prefixes.find(scope, text)
         session.awaited = match if match is not None and not match.ready else None
         ready = match if session.awaited is None else None
-        cache = self._prefixes.open(ready, _reserve(session))
-        try:
+        with freed_on_error(self._prefixes.open(ready, _reserve(session))) as cache:
             known = self._prefixes.share(scope, text, cache)
-        except BaseException:
-            cache.free()
-            raise
         session.cache, session.known, session.cached = cache, known, cache.length
         if self._lending is not None:
             session.offer = self._lending.offer(session.key[1], cache, text)

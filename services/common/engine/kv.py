@@ -16,8 +16,10 @@ what it holds is spare, and given back when a session needs the room.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +29,8 @@ from services.common.errors import Overloaded
 from services.common.types import is_chain
 
 _NONE: frozenset[int] = frozenset()
+
+C = TypeVar("C", bound="KVCache")
 
 
 class KVBudget:
@@ -72,6 +76,16 @@ class Budgeted:
     def kv_tokens_capacity(self) -> int:
         """Tokens of K/V that all caches may reserve together."""
         return self.budget.capacity
+
+
+@contextmanager
+def freed_on_error(cache: C) -> Iterator[C]:
+    """Around what a cache was made for: where that fails, the cache is freed."""
+    try:
+        yield cache
+    except BaseException:
+        cache.free()
+        raise
 
 
 class KVCache:

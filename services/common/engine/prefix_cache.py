@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from services.common.engine.forwards import Forwards
-from services.common.engine.kv import KVCache
+from services.common.engine.kv import KVCache, freed_on_error
 
 BLOCK = 16
 """Tokens of a hashed block. A shorter common beginning is not worth a copy."""
@@ -94,12 +94,8 @@ class PrefixCache:
             return self._engine.new_cache(reserve)
         if match.known.parked and match.length + BLOCK > match.known.cache.length:
             return self._take_over(match, reserve)
-        cache = self._engine.new_cache(reserve)
-        try:
+        with freed_on_error(self._engine.new_cache(reserve)) as cache:
             self.copy(match, cache)
-        except BaseException:
-            cache.free()
-            raise
         return cache
 
     def copy(self, match: Match, cache: KVCache) -> None:
@@ -153,13 +149,10 @@ class PrefixCache:
         except BaseException:
             self._parked[known] = None
             raise
-        self._forget(known)
-        try:
-            known.cache.rollback(match.length)
-        except BaseException:
-            known.cache.free()
-            raise
-        return known.cache
+        with freed_on_error(known.cache) as cache:
+            self._forget(known)
+            cache.rollback(match.length)
+        return cache
 
     def _beginnings(self, scope: str, text: tuple[int, ...]) -> list[Known]:
         """Parked texts that this one begins with."""
