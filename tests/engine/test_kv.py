@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from services.common.engine import Engine, ModelSpec
+from services.common.engine import Engine, ModelSpec, pages
 from services.common.engine.pages import PAGE
 from services.common.errors import Overloaded
 from tests.engine.conftest import (
@@ -155,3 +156,87 @@ def test_a_failing_forward_changes_no_cache(small, monkeypatch):
     rows = feed(small, cache, [7])
     torch.testing.assert_close(rows, stock_logits("llama", [4, 5, 7])[-1:], **CLOSE)
     cache.free()
+
+
+class NoMemory(TorchDispatchMode):
+    """Call number `at` of torch and those after it find no memory."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.left = at
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.left -= 1
+        if self.left < 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return func(*args, **(kwargs or {}))
+
+
+def failures(act):
+    """Do it with the first call of torch failing, with the second, and so on until none does."""
+    for at in range(10_000):
+        try:
+            with NoMemory(at):
+                act()
+        except torch.OutOfMemoryError:
+            yield at
+        else:
+            assert at
+            return
+
+
+def test_a_step_without_memory_for_its_logits_has_fed_nothing(small, monkeypatch):
+    """Else its tokens, fed again, would stand in the text twice."""
+    cache, run = small.new_cache(50), small._run
+    feed(small, cache, [4, 5])
+    monkeypatch.setattr(small, "_run", lambda layout: run(layout).bfloat16())
+    for _ in failures(lambda: feed(small, cache, [6])):
+        assert cache.length == 2
+    monkeypatch.undo()
+    rows = feed(small, cache, [7])
+    torch.testing.assert_close(rows, stock_logits("llama", [4, 5, 6, 7])[-1:], **CLOSE)
+    cache.free()
+
+
+def test_a_fork_without_memory_takes_nothing_of_the_budget(small):
+    trunk, branches = small.new_cache(PAGE), []
+    feed(small, trunk, [4, 5])
+    for _ in failures(lambda: branches.append(trunk.fork(20))):
+        assert small.kv_tokens_used == PAGE
+    for cache in (trunk, *branches):
+        cache.free()
+
+
+def test_a_path_that_could_not_be_kept_for_lack_of_memory_can_be_kept_later(small):
+    cache, tries = small.new_cache(50), []
+    feed(small, cache, [4, 5])
+    feed(small, cache, [6, 7, 8, 9], parents=(-1, -1, 1, 2))
+    with pytest.raises(RuntimeError, match="in part"):
+        tries.extend(cache.length for _ in failures(lambda: cache.keep_path(2, [1, 2])))
+    assert len(tries) > 2
+    assert set(tries) == {6}
+    cache.keep_path(2, [1, 2])
+    rows = feed(small, cache, [3])
+    torch.testing.assert_close(rows, stock_logits("llama", [4, 5, 7, 8, 3])[-1:], **CLOSE)
+    cache.free()
+
+
+def test_a_text_that_finds_no_memory_to_move_to_stays_where_it_is(monkeypatch):
+    monkeypatch.setattr(pages, "_EXTENT_BYTES", 1)
+    engine = Engine.from_model(model_of("llama"), spec=ModelSpec("llama", kv_capacity_tokens=900))
+    text = random_text(PAGE + 1)
+    # Its extent is full with the other one's page.
+    cache, other = caches = engine.new_cache(2 * PAGE), engine.new_cache(PAGE)
+    for one in caches:
+        feed(engine, one, text[:PAGE])
+    home = cache._memory.extent
+    assert home is other._memory.extent
+    assert home.free == 0
+    grown = []
+    for _ in failures(lambda: grown.append(feed(engine, cache, text[PAGE:]))):
+        assert cache.length == PAGE
+    torch.testing.assert_close(grown[0], stock_logits("llama", text)[-1:], **CLOSE)
+    assert cache._memory.extent is not home
+    for one in caches:
+        one.free()
+    assert all(extent.free == extent.count for extent in engine.budget.arena.extents)

@@ -205,7 +205,7 @@ def places(engine, texts):
     "error", [NO_MEMORY, NO_MAIN_MEMORY, BROKEN], ids=["device", "main", "bug"]
 )
 def test_a_call_that_fails_costs_one_session_at_most(engine, texts, places, monkeypatch, error):
-    let_go = 0
+    let_go, reasons = 0, []
     for number in places:
         with monkeypatch.context() as patch:
             failing = watched(patch, Failing(number, error))
@@ -215,7 +215,12 @@ def test_a_call_that_fails_costs_one_session_at_most(engine, texts, places, monk
         for name, text in texts.items():
             whole = outputs[name] == text
             assert whole or (name in failed and text[: len(outputs[name])] == outputs[name]), number
-        reasons = {event.reason for event in failed.values()}
-        assert reasons <= {FailureReason.INTERNAL if error is BROKEN else FailureReason.CAPACITY}
+        reasons += [event.reason for event in failed.values()]
         let_go += not failed
     assert let_go > (0 if error is BROKEN else len(places) / 2)
+    if error is BROKEN:
+        assert set(reasons) == {FailureReason.INTERNAL}
+    else:
+        # Of K/V that is torn between two copies there is no more to say.
+        assert set(reasons) <= {FailureReason.CAPACITY, FailureReason.INTERNAL}
+        assert reasons.count(FailureReason.INTERNAL) <= 2

@@ -179,9 +179,10 @@ class Engine(Budgeted):
     def compute(self, layout: Layout) -> list[Tensor]:
         """The second half: run the model, and make the new K/V valid."""
         logits = self._run(layout).float()
+        rows = list(logits.split_with_sizes(layout.logit_counts))
         # Last of all: a step that failed is run again, and its tokens must not stand there twice.
         layout.commit(self.num_layers)
-        return list(logits.split_with_sizes(layout.logit_counts))
+        return rows
 
     def skipper(self) -> Skipper:
         """What leaves sub-layers out; StartError for an architecture that cannot skip."""

@@ -193,10 +193,14 @@ class Memory:
         source = places[list(kept)].to(self.extent.keys.device)
         target = places[: len(kept)].to(self.extent.keys.device)
         whole = self.extent.whole
-        # All that takes memory comes first: it happens whole or not at all.
+        # All that takes memory comes first: where it fails, nothing was moved.
         moved = [tensor.index_select(2, source) for tensor in whole]
-        for tensor, rows in zip(whole, moved, strict=True):
-            tensor.index_copy_(2, target, rows)
+        try:
+            for tensor, rows in zip(whole, moved, strict=True):
+                tensor.index_copy_(2, target, rows)
+        except Exception as error:
+            # Not to be tried again: of K and V one may have been.
+            raise RuntimeError("K/V was moved in part") from error
 
     def copy(self, length: int, most: int) -> Memory:
         """The first `length` tokens, apart from now on; `most`: what may come in all."""
