@@ -93,10 +93,10 @@ class OrchestratorSettings(LinkSettings):
         60.0, gt=0, description="seconds after which a stream that its client does not read ends"
     )
     form_processes: int = Field(
-        2,
+        3,
         ge=1,
         description="most processes that compile response formats of requests, to see whether "
-        "they can be served; with several, one tenant never takes them all",
+        "they can be served; with several, one is left for other tenants",
     )
     form_seconds: float = Field(
         2.0, gt=0, description="seconds of CPU that compiling a response format may take"

@@ -108,7 +108,7 @@ class _Line:
 class Vetting:
     """`processes` children, started when they are needed first. Safe in any thread."""
 
-    def __init__(self, bounds: Bounds | None = None, processes: int = 2) -> None:
+    def __init__(self, bounds: Bounds | None = None, processes: int = 3) -> None:
         self._bounds = bounds or Bounds()
         self._line = _Line(max(1, processes - 1))
         self._changed = threading.Condition()

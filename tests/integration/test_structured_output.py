@@ -8,12 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paceline import InvalidArgument
+from paceline import FailedPrecondition, InvalidArgument
+from paceline.v1 import inference_pb2 as pb
 
+from orchestrator.forms import Forms
+from orchestrator.tenants import Tenant, TenantLimits
 from services.common.engine.noise import exponentials
+from services.common.errors import InvalidRequest, Overloaded
 from services.common.types import FormatKind, ResolvedSampling, ResponseFormat
 from tests.answers import answer_schema, is_answer
 from tests.integration.cluster import PROMPT, cluster, start_verifier
+from tests.integration.front_door import until
 from tests.integration.plain_reckoning import (
     generate,
     laws_along,
@@ -24,7 +29,7 @@ from tests.integration.plain_reckoning import (
     scores_at,
     start_near_drafter,
 )
-from tests.models import VOCAB_SIZE
+from tests.models import VOCAB_SIZE, tiny_tokenizer
 from tests.proof.goodness_of_fit import ALARM, uniform
 
 LONGEST = 6
@@ -161,3 +166,100 @@ async def test_a_format_that_cannot_be_kept_to_is_refused_by_its_name(options, f
             await live.client.generate(PROMPT, max_tokens=8, **options)
         assert field in str(refused.value)
         assert live.inference.active_sessions == 0
+
+
+DEAD_ENDS: dict[str, dict[str, Any]] = {
+    "no token": {"regex": "x{8}", "min_tokens": 4},
+    # Its states multiply with every token: the form cannot be followed to its end.
+    "no fuel": {"regex": "(.*[a-z].{1,40}){1,20}"},
+}
+
+
+def dead_end(name: str) -> dict[str, Any]:
+    """What leads nowhere: every token that the form allows is a stop, masked until the minimum."""
+    given = dict(DEAD_ENDS[name])
+    if name == "no token":
+        tokens = (tiny_tokenizer().encode("x" * count) for count in range(1, 9))
+        given["stop_token_ids"] = sorted({ids[0] for ids in tokens})
+    return given
+
+
+@pytest.mark.parametrize("name", DEAD_ENDS)
+@pytest.mark.parametrize("rule", [*RULES, "greedy"])
+async def test_what_can_never_go_on_is_told_once_and_ends_for_good(rule, name, caplog):
+    way = dead_end(name) | {"max_tokens": 200}
+    way |= {"temperature": 0.0} if rule == "greedy" else {"rejection_sample_method": rule}
+    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
+        asked, calls = live.inference.generate, []
+        live.inference.generate = lambda *a: calls.append("generate") or asked(*a)
+        resumed = live.inference.resume
+        live.inference.resume = lambda *a: calls.append("resume") or resumed(*a)
+        seen, told = await _told(live.client.generate(PROMPT, request_id="nowhere", **way))
+        assert calls == ["generate"], "the client asked again"
+        assert ("allow no token" if name == "no token" else "sampling.") in told
+        assert "resumed" not in told
+        assert live.inference.active_sessions == 0
+        again, later = await _told(live.client.resume("nowhere"))
+        assert later == told
+        assert again[: len(seen)] == seen
+        assert "a session failed" not in caplog.text
+
+
+async def _told(stream: Any) -> tuple[list[int], str]:
+    """The tokens of a session that nobody can go on with, and why."""
+    seen: list[int] = []
+    try:
+        async for event in stream:
+            seen += getattr(event, "token_ids", ())
+    except FailedPrecondition as error:
+        return seen, str(error)
+    raise AssertionError("it came to an end")
+
+
+async def test_a_tenant_at_its_limit_costs_no_compiling():
+    class Counting(Forms):
+        asked = 0
+
+        async def require(self, wanted, tenant):
+            type(self).asked += 1
+
+    async with cluster([await start_verifier()], []) as live:
+        live.inference._forms = Counting()
+        limited = Tenant("t", TenantLimits(max_tokens_in_flight=1))
+        request = pb.GenerateRequest(prompt="a", sampling=pb.SamplingParams(regex="a"))
+        with pytest.raises(InvalidRequest):
+            await live.inference.generate(request, limited)
+        assert Counting.asked == 0
+        limited = Tenant("t", TenantLimits(max_sessions=1))
+        first = await live.inference.generate(request, limited)
+        with pytest.raises(Overloaded):
+            await live.inference.generate(request, limited)
+        assert Counting.asked == 1
+        await first.aclose()
+
+
+async def test_a_schema_without_end_is_refused_once_while_others_go_on():
+    endless = json.dumps({"allOf": [{"pattern": f"a.{{{i}}}b"} for i in range(24)]})
+    async with cluster([await start_verifier()], []) as live:
+        calls: list[str] = []
+        asked = live.inference.generate
+        live.inference.generate = lambda *a: calls.append("generate") or asked(*a)
+        bad = asyncio.create_task(_outcome(live, endless))
+        await until(lambda: calls)
+        good = 0
+        while not bad.done():
+            await ask(live, 3, "choice")
+            good += 1
+        assert isinstance(bad.result(), InvalidArgument)
+        assert "2 s of CPU" in str(bad.result())
+        assert good > 1, "it kept others waiting"
+        assert calls.count("generate") == good + 1
+        assert live.inference.active_sessions == 0
+
+
+async def _outcome(live: Any, schema: str) -> Exception | None:
+    try:
+        await live.client.generate(PROMPT, max_tokens=8, json_schema=schema)
+    except Exception as error:
+        return error
+    return None

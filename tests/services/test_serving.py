@@ -40,6 +40,7 @@ CODES = {
     errors.Fenced("x"): grpc.StatusCode.ABORTED,
     errors.DataLoss("x"): grpc.StatusCode.DATA_LOSS,
     errors.SessionAborted("x"): grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Impossible("x"): grpc.StatusCode.FAILED_PRECONDITION,
     errors.DeadlinePassed("x"): grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.VersionMismatch("x"): grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProtocolError("x"): grpc.StatusCode.INVALID_ARGUMENT,

@@ -88,7 +88,21 @@ def test_every_record_of_the_links_has_a_strategy():
         arm = next(arm for arm in arms if arm.name == record.__name__)
         renamed = {"session": "session_id"}
         names = {renamed.get(name, name) for name in inspect.signature(record).parameters}
+        # The same reason once more, for those who know it.
+        names |= {"precise_reason"} if record is t.SessionFailed else set()
         assert names == {field.name for field in arm.fields}
+
+
+@pytest.mark.parametrize("reason", t.FailureReason)
+def test_a_peer_of_the_version_before_knows_every_reason_that_it_reads(reason):
+    sent = wire.VERIFIER_LINK.encode_response([t.SessionFailed("s", reason, "why", 3)])
+    [event] = sent.events
+    assert event.failed.reason <= t.FailureReason.INTERNAL.value
+    if reason.for_good:
+        assert event.failed.reason == t.FailureReason.INVALID.value
+    event.failed.precise_reason = 99
+    [read] = wire.VERIFIER_LINK.decode_response(sent)
+    assert read.reason.value == event.failed.reason
 
 
 DECODERS = {

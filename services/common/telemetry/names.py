@@ -273,6 +273,7 @@ FAILURES = {
     "deadline": "The session's deadline passed.",
     "detached": "Its client left and did not come back. No fault of ours.",
     "refused": "The verifier refused the session.",
+    "impossible": "What was asked for together leads nowhere. No fault of ours.",
     "Draining": "This orchestrator stops; the session goes on at another. No fault.",
     "Fenced": "Another orchestrator took the session over; it goes on there. No fault.",
     "DataLoss": "The store has less than it acknowledged.",

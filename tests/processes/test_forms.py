@@ -1,0 +1,94 @@
+"""Response formats without end, sent to a real orchestrator: it serves on, and ends when told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import grpc
+import psutil
+import pytest
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.sessions import EmbeddedRedis
+from tests.integration.known import Ended, read, stub
+from tests.models import tiny_model_folder
+from tests.processes.conftest import COMMAND
+from tests.processes.test_orchestrator import process
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+SCHEMAS = [
+    json.dumps({"allOf": [{"pattern": f"a.{{{i}}}b"} for i in range(24 + more)]})
+    for more in range(3)
+]
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture
+def running(tmp_path) -> Iterator[tuple[psutil.Process, str]]:
+    """An orchestrator with a verifier, and its address. A format may take 30 s of CPU."""
+    with ExitStack() as stack:
+        redis = stack.enter_context(EmbeddedRedis())
+        target, verifier = tiny_model_folder(tmp_path, "llama"), tmp_path / "verifier"
+        flags = ["--target", str(target), "--redis", redis.url, "--threads", "1"]
+        stack.enter_context(process([*COMMAND, "verifier", *flags], verifier))
+        own = tmp_path / "orchestrator"
+        flags = ["--port", "0", "--redis", redis.url, "--form-seconds", "30"]
+        flags += ["--verifier-addresses", verifier.read_text().strip()]
+        flags += ["--worker-silence", "60", "--engine-stall", "60"]
+        made: subprocess.Popen[bytes] = stack.enter_context(
+            process([*COMMAND, "orchestrator", *flags], own)
+        )
+        yield psutil.Process(made.pid), own.read_text().strip()
+
+
+def asked(**sampling: object) -> pb.GenerateRequest:
+    params = pb.SamplingParams(temperature=0.0, max_tokens=4, **sampling)
+    return pb.GenerateRequest(prompt="ab", sampling=params)
+
+
+async def besieged(
+    address: str, orchestrator: psutil.Process, strike
+) -> tuple[list[Ended], list[Ended], set[psutil.Process]]:
+    """Bad requests, good ones meanwhile, and the children; `strike` comes before the bad ends."""
+    async with stub(address) as front:
+        good = [await read(front.Generate(asked()))]
+        before = orchestrator.memory_info().rss
+        bad = [asyncio.ensure_future(read(front.Generate(asked(json_schema=s)))) for s in SCHEMAS]
+        deadline = time.monotonic() + 60
+        while len(children(orchestrator)) < 2:
+            assert time.monotonic() < deadline, "nothing is compiled"
+            await asyncio.sleep(0.05)
+        good += [await read(front.Generate(asked())) for _ in range(3)]
+        assert orchestrator.memory_info().rss < before + 64 * MEBIBYTE
+        assert not any(one.done() for one in bad)
+        own = children(orchestrator)
+        strike()
+        return await asyncio.gather(*bad), good, own
+
+
+def children(orchestrator: psutil.Process) -> set[psutil.Process]:
+    return {one for one in orchestrator.children() if "services.common.vet" in one.cmdline()}
+
+
+def test_sigterm_ends_an_orchestrator_while_formats_without_end_are_compiled(running):
+    orchestrator, address = running
+    bad, good, own = asyncio.run(besieged(address, orchestrator, orchestrator.terminate))
+    assert all(one.complete for one in good)
+    # For another orchestrator to take.
+    assert {(one.code, one.reason) for one in bad} == {(grpc.StatusCode.UNAVAILABLE, "DRAINING")}
+    gone, alive = psutil.wait_procs([orchestrator, *own], timeout=20)
+    assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE], gone
+
+
+def test_the_children_die_with_an_orchestrator_that_is_killed(running):
+    orchestrator, address = running
+    _, _, own = asyncio.run(besieged(address, orchestrator, orchestrator.kill))
+    assert own
+    psutil.wait_procs(own, timeout=20)
+    assert not [one for one in own if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]

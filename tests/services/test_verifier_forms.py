@@ -1,0 +1,285 @@
+"""Sessions whose response format is being compiled: they hold nobody up, and leave nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from services.common.engine.bundle import make_bundle
+from services.common.engine.structure import Compiled, StructureError, Structures
+from services.common.errors import Overloaded
+from services.common.host import WorkerHost
+from services.common.types import (
+    CloseVerify,
+    FailureReason,
+    FormatKind,
+    ResponseFormat,
+    Verdict,
+    VerifyOpened,
+)
+from services.common.vetting import Bounds, Vetting
+from services.drafter.forms import form_of
+from services.verifier.core import VerifierCore
+from services.verifier.options import VerifierOptions
+from tests.integration.front_door import until
+from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
+from tests.services.fake_engine import FakeEngine
+from tests.services.verifier_bench import PROMPT, Table, block, opening
+
+FORM = ResponseFormat(FormatKind.REGEX, ("a+",))
+ENDLESS = ResponseFormat(
+    FormatKind.JSON_SCHEMA,
+    (json.dumps({"allOf": [{"pattern": f"a.{{{i}}}b"} for i in range(24)]}),),
+)
+
+
+class Anything:
+    """In place of a `Matcher`: allows all."""
+
+    length = 0
+
+    def extend(self, tokens):
+        return True
+
+    def mask(self, path):
+        return None
+
+    def must_end(self, path):
+        return False
+
+
+class Compiler:
+    """In place of `Structures`: the test says when a format is compiled."""
+
+    def __init__(self) -> None:
+        self.asked = []
+        self.full = False
+
+    def compiled(self, wanted, owner=""):
+        if self.full:
+            raise Overloaded("too many")
+        self.asked.append((wanted, owner, Compiled()))
+        return self.asked[-1][2]
+
+    def follow(self, compiled, lenient=False):
+        compiled.matcher.result()
+        return Anything()
+
+    def finish(self, number=-1, error=None):
+        matcher = self.asked[number][2].matcher
+        if error is None:
+            matcher.set_result(None)
+        else:
+            matcher.set_exception(error)
+
+
+@pytest.fixture
+def compiler():
+    return Compiler()
+
+
+@pytest.fixture
+def table(compiler):
+    return Table(structures=compiler)
+
+
+def waiting(session="f", **more):
+    return opening(session, response_format=FORM, **more)
+
+
+def test_a_session_that_waits_for_its_form_holds_nobody_up(table, compiler):
+    assert table.run(waiting()) == []
+    assert table.engine.forwards == [[len(PROMPT) - 1]], "its prompt is fed meanwhile"
+    # Nor does its block, which waits with it.
+    assert table.run(block(1, 0, session="f")) == []
+    assert table.core.patience() == 0
+    assert table.core.progress().queued_tokens == 0, "it waits for no step of the engine"
+    table.opened(opening("s", prompt=(7, 7, 7)))
+    assert table.verdict(block(1, 0)).base_len == 0
+    compiler.finish()
+    opened, verdict = table.run()
+    assert isinstance(opened, VerifyOpened)
+    assert isinstance(verdict, Verdict)
+    assert {opened.session, verdict.session} == {"f"}
+
+
+def test_a_form_that_is_none_is_told_once_and_its_kv_is_freed(table, compiler):
+    table.run(waiting())
+    assert table.engine.kv_tokens_used > 0
+    compiler.finish(error=StructureError("it cannot be compiled"))
+    [failed] = table.run()
+    assert failed.reason is FailureReason.FORMAT
+    assert "sampling.response_format" in failed.message
+    assert table.core.progress().sessions == 0
+    assert table.engine.kv_tokens_used == 0
+    assert table.run() == []
+
+
+def test_a_form_that_could_not_be_told_is_no_fault_of_the_session(table, compiler):
+    table.run(waiting())
+    compiler.finish(error=Overloaded("the machine was too busy"))
+    assert table.failure().reason is FailureReason.CAPACITY
+    compiler.full = True
+    assert table.failure(waiting()).reason is FailureReason.CAPACITY
+    assert table.engine.kv_tokens_used == 0
+
+
+@pytest.mark.parametrize("how", ["close", "drop", "open anew"])
+def test_what_is_compiled_for_a_session_that_is_gone_opens_nothing(table, compiler, how):
+    table.run(waiting())
+    if how == "close":
+        table.give(CloseVerify("f"))
+    elif how == "drop":
+        table.core.drop_link(1)
+    else:
+        table.run(waiting(epoch=3))
+    compiler.finish(0)
+    assert table.run() == []
+    if how == "open anew":
+        compiler.finish(1)
+        [opened] = table.run()
+        assert opened.epoch == 3
+        table.give(CloseVerify("f"))
+    assert table.core.progress().sessions == 0
+
+
+def test_the_same_open_again_does_not_open_before_the_form_is_there(table, compiler):
+    table.run(waiting())
+    assert table.run(waiting()) == []
+    compiler.finish()
+    assert len(table.run()) == 1
+
+
+def test_a_session_that_gave_its_kv_up_meanwhile_still_opens(compiler):
+    # Room for one whole session, and for two as they begin.
+    given_up = []
+    engine = FakeEngine(capacity=320)
+    table = Table(engine, structures=compiler, on_preempt=lambda: given_up.append(1))
+    table.opened(opening("s", max_tokens=300))
+    assert table.run(waiting(prompt=(6, 6, 6), max_tokens=300)) == []
+    events, length = [], 0
+    for round_ in range(1, 200):
+        for event in table.run(block(round_, length)):
+            events.append(event)
+            length += len(event.token_ids)
+    assert given_up
+    compiler.finish()
+    table.give(CloseVerify("s"))
+    assert [event.session for event in table.run()] == ["f"]
+    assert table.verdict(block(1, 0, session="f")).token_ids
+
+
+# --- really compiled ---------------------------------------------------------------
+
+
+@pytest.fixture
+def vetting():
+    made = Vetting(Bounds(seconds=1.0, memory=256 << 20), processes=1)
+    yield made
+    made.close()
+
+
+def structures_with(vetting):
+    return Structures(make_bundle(tiny_tokenizer(), tiny_model("llama")), VOCAB_SIZE, vetting)
+
+
+def done(compiled: Compiled) -> Compiled:
+    compiled.matcher.exception(timeout=60)
+    return compiled
+
+
+def test_a_format_without_end_is_refused_by_a_worker_within_its_bound(vetting):
+    structures, woken = structures_with(vetting), threading.Event()
+    structures.wake = woken.set
+    began = time.monotonic()
+    compiled = structures.compiled(ENDLESS)
+    assert time.monotonic() - began < 0.5, "the core's thread waited"
+    assert woken.wait(60)
+    for _ in range(2):
+        with pytest.raises(StructureError, match="bounds"):
+            structures.follow(done(compiled))
+    assert structures.compiled(ENDLESS) is compiled, "it would be compiled again"
+
+
+def test_a_good_format_is_compiled_once_for_all_sessions(vetting):
+    structures = structures_with(vetting)
+    first, second = structures.compiled(FORM), structures.compiled(FORM)
+    assert first is second
+    ways = [structures.follow(done(first)) for _ in range(2)]
+    [a] = tiny_tokenizer().encode("a")
+    assert ways[0].extend([a])
+    assert ways[1].length == 0
+    assert not ways[1].mask(())[EOS_ID]
+    assert ways[0].mask(())[EOS_ID]
+
+
+def test_what_could_not_be_told_is_tried_again(vetting):
+    structures = structures_with(vetting)
+    busy = structures.compiled(FORM)
+    done(busy)
+    structures._compiled[FORM] = failed = Compiled()
+    failed.matcher.set_exception(Overloaded("busy"))
+    with pytest.raises(Overloaded):
+        structures.follow(failed)
+    structures.follow(done(structures.compiled(FORM)))
+
+
+def test_large_grammars_are_not_kept_beyond_their_bytes(vetting, monkeypatch):
+    structures = structures_with(vetting)
+    monkeypatch.setattr("services.common.engine.structure.KEPT_BYTES", 100)
+    forms = [ResponseFormat(FormatKind.REGEX, (letter,)) for letter in "abc"]
+    for form in forms:
+        done(structures.compiled(form)).size = 60
+    structures.compiled(forms[2])
+    assert list(structures._compiled) == forms[2:]
+
+
+@pytest.mark.parametrize("wanted", [r"[^\s\S]", r"a[^\s\S]b"])
+def test_a_grammar_that_allows_no_first_token_is_refused_at_the_open(wanted):
+    structures = structures_with(None)
+    with pytest.raises(StructureError, match="allows no output"):
+        structures.matcher(ResponseFormat(FormatKind.REGEX, (wanted,)))
+
+
+def test_a_draft_is_made_without_its_form_until_that_is_there():
+    compiler = Compiler()
+    form = form_of(FORM, 2, compiler, "1")
+    assert form.of([1, 2, 3]) is None
+    form.rewind(2)
+    compiler.finish()
+    assert form.of([1, 2, 3]) is not None
+
+
+async def test_a_host_takes_a_turn_when_a_form_is_there():
+    """Nothing else would wake an idle core."""
+    compiler, events = Compiler(), []
+    told = threading.Event()
+
+    class Sink:
+        def put(self, batch):
+            events.extend(batch)
+            told.set()
+
+        def close(self, error=None):
+            pass
+
+    options = VerifierOptions(structures=compiler)
+    host = WorkerHost(
+        lambda emit: VerifierCore(FakeEngine(), emit=emit, worker_id="v", options=options)
+    )
+    host.start()
+    try:
+        link = host.open_link(Sink())
+        await host.submit(link, [waiting()])
+        await until(lambda: host.progress().sessions and not host.progress().queued_tokens)
+        assert not events
+        compiler.finish()
+        host.wake()
+        await until(told.is_set)
+        [opened] = events
+        assert isinstance(opened, VerifyOpened)
+    finally:
+        await host.stop()
