@@ -227,18 +227,30 @@ class _Child:
             if self._ended:
                 raise _closing()
             if self._link is None:
-                ours, theirs = Pipe()
-                with theirs:
-                    self._process = subprocess.Popen(
-                        _command(theirs.fileno(), self._bounds),
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.DEVNULL,
-                        stderr=subprocess.DEVNULL,  # What it says there may quote the format.
-                        pass_fds=(theirs.fileno(),),
-                        start_new_session=True,  # Ctrl-C reaches this process alone
-                    )
-                self._link = ours
+                try:
+                    self._begin()
+                except OSError as error:
+                    logger.warning("no process to vet response formats: %s", error)
+                    raise _unknown("found no process for it") from None
+            assert self._link is not None
             return self._link
+
+    def _begin(self) -> None:
+        ours, theirs = Pipe()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    _command(theirs.fileno(), self._bounds),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,  # What it says there may quote the format.
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,  # Ctrl-C reaches this process alone
+                )
+            except OSError:
+                ours.close()
+                raise
+        self._link = ours
 
     def _lose(self, *, kill: bool = False) -> int:
         """Let go of the process; its exit status."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.ports import SessionKey
+from orchestrator.ports import GivenUp, SessionKey
 from orchestrator.sessions import StoreOptions
 from services.common.errors import DataLoss, NotFound, SessionAborted, StoreError
 from services.common.types import FinishReason, SessionStatus
@@ -14,7 +14,9 @@ from tests.contracts.backends import KEY, NEW
 EPHEMERAL = replace(NEW, ephemeral=True)
 
 
-@pytest.mark.parametrize("stop", ["\n\nUser: é", "", "token:5", 0, 4_294_967_295, None])
+@pytest.mark.parametrize(
+    "stop", ["\n\nUser: é", "", "token:5", 0, 2**32 - 1, None, GivenUp("a: b")]
+)
 async def test_a_finished_session_keeps_its_text_and_reason(store, stop):
     await store.create(KEY, NEW)
     await store.commit(KEY, 1, 1, 0, [7])

@@ -205,6 +205,14 @@ def test_a_child_that_dies_is_replaced_and_its_format_is_not_blamed(vetting):
     assert vetting.pids != [pid]
 
 
+def test_where_no_process_can_begin_the_format_is_not_blamed(vetting, monkeypatch):
+    monkeypatch.setattr("sys.executable", "/nowhere")
+    with pytest.raises(Overloaded):
+        vetting.submit(regex("a")).result(timeout=30)
+    monkeypatch.undo()
+    assert vetting.submit(regex("a")).result(timeout=30).complaint == ""
+
+
 def test_closing_ends_the_children_while_they_work():
     vetting = Vetting(Bounds(seconds=60))
     job = vetting.submit(schema(MANY_PATTERNS))
