@@ -518,7 +518,8 @@ class Inference:
                 driver.feed(WorkerLost(driver.now(), role, worker, reason))
 
     def on_standstill(self, seconds: float) -> None:
-        """This process stood still: no session is to count that time."""
+        """This process stood still: no session counts that time, or is sure to be ours."""
+        self._store.stood_still()
         for driver in list(self._live.values()):
             driver.feed(StoodStill(driver.now(), seconds))
 

@@ -243,6 +243,10 @@ class SessionStore(SessionKeeper, Protocol):
         """
         ...
 
+    def stood_still(self) -> None:
+        """This process did: whoever is fenced meanwhile must hear it before anything is emitted."""
+        ...
+
     def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[None]:
         """Note that the owner in this term serves a call; nothing happens where it lost it."""
         ...

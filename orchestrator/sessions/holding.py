@@ -6,6 +6,8 @@
    but only once the server itself has shown the loss since this session's last
    acknowledged write. Absence alone may be an end that was forgotten since.
 3. Every such loss is used up by one attempt, so that nothing is repeated for ever.
+4. An owner that stood still may have been fenced meanwhile. Where nobody waits for writes, they
+   count as written only once the store says whose the session is, or stays away for a lease.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Held:
     `losses` is what the server had shown by the last acknowledged write, `wrote` whether
     one was acknowledged since the last look. From `waiting` on it is for writes that nobody
     waits for: how many are under way, whether the store misses some, until when not to try
-    again, and whether it is given up.
+    again, and whether it is given up. `doubt` is there while the store is asked whose it is.
     """
 
     key: SessionKey
@@ -53,6 +55,18 @@ class Held:
     behind: bool = False
     retry_at: float = 0.0
     gone: bool = False
+    doubt: asyncio.Future[bool] | None = None
+
+    def written(self, value: T) -> asyncio.Future[T]:
+        """The answer to a write that nobody waits for; cancelled if the session is another's."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self.doubt is None:
+            answer.set_result(value)
+        else:
+            self.doubt.add_done_callback(
+                lambda ours: answer.set_result(value) if ours.result() else answer.cancel()
+            )
+        return answer
 
     def refuse(self, error: BaseException | None) -> None:
         """Tell the holder, if the error means that the session is not its own any more."""
@@ -160,6 +174,18 @@ class Holdings:
         length = len(held.holder.memory().committed)
         self.call(held, "renew", (held.term, length, held.owner), nothing).add_done_callback(settle)
 
+    def doubt(self, then: Callable[[Held, BaseException | None], None]) -> None:
+        """Ask the store whose each session is; what it says of one goes to `then`."""
+        for held in self._held.values():
+            if held.doubt is None and not held.behind and held.holder is not None:
+                held.doubt = asyncio.get_running_loop().create_future()
+                length = len(held.holder.memory().committed)
+                asked = self.call(held, "renew", (held.term, length, held.owner), nothing)
+                asked.add_done_callback(partial(_assure, held, then))
+                asyncio.get_running_loop().call_later(
+                    self._options.lease_ms / 1e3, _assure, held, then
+                )
+
     async def _look(self, on_due: Callable[[Held], None]) -> None:
         every = self._options.lease_ms / 1e3 / LOOKS_PER_LEASE
         while True:
@@ -168,6 +194,20 @@ class Holdings:
                 if not held.wrote:
                     on_due(held)
                 held.wrote = False
+
+
+def _assure(
+    held: Held,
+    then: Callable[[Held, BaseException | None], None],
+    done: asyncio.Future[None] | None = None,
+) -> None:
+    """The store has said whose the session is, or has been away for too long to wait."""
+    error = None if done is None or done.cancelled() else done.exception()
+    if done is not None:
+        then(held, error)
+    if held.doubt is not None:
+        held.doubt.set_result(not isinstance(error, Fenced | SessionAborted))
+        held.doubt = None
 
 
 def _told(held: Held, done: asyncio.Future[None]) -> None:

@@ -134,6 +134,11 @@ class RedisSessionStore:
         """See `SessionStore.release`."""
         self._holdings.release(key, term)
 
+    def stood_still(self) -> None:
+        """See `SessionStore.stood_still`."""
+        if self._options.relaxed:
+            self._holdings.doubt(self._background.renewed)
+
     @property
     def held(self) -> int:
         """Sessions that somebody here works on."""
@@ -166,7 +171,7 @@ class RedisSessionStore:
         if held is not None and self._options.relaxed:
             args = (term, round, base_len, token_ids, record)
             self._background.write(held, lambda: self._commit(key, held, *args))
-            return _resolved(base_len + len(token_ids))
+            return held.written(base_len + len(token_ids))
         return self._commit(key, held, term, round, base_len, token_ids, record)
 
     def _commit(
@@ -198,7 +203,7 @@ class RedisSessionStore:
         if held is None or not self._options.relaxed:
             return self._call("finish", key, args, nothing, held)
         self._background.end(held, lambda: self._call("finish", key, args, nothing, held))
-        return _resolved(None)
+        return held.written(None)
 
     def pause(self, key: SessionKey, term: int) -> Awaitable[None]:
         """See `SessionStore.pause`."""
@@ -267,9 +272,3 @@ async def connect(
 
 def _length(reply: Reply) -> int:
     return int(reply[1])
-
-
-def _resolved(value: T) -> asyncio.Future[T]:
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    future.set_result(value)
-    return future

@@ -221,3 +221,35 @@ async def test_a_session_without_a_holder_waits_for_the_store(away):
     assert not write.done()
     server.connected = True
     assert await write == 1
+
+
+async def test_an_owner_that_stood_still_and_was_fenced_hears_it_before_it_emits(backend):
+    store, other = await backend.store(RELAXED), await backend.store(RELAXED)
+    zombie = await Owner.create(store)
+    await zombie.write(1)
+    await Owner.take(other, "o2")
+    store.stood_still()
+    written = zombie.write(2)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.shield(written)
+    assert isinstance(zombie.refused[0], Fenced)
+
+
+async def test_an_owner_that_stood_still_and_was_not_fenced_goes_on(relaxed):
+    owner = await Owner.create(relaxed)
+    relaxed.stood_still()
+    assert await owner.write(1, 2) == 2
+    await asyncio.sleep(2 * RELAXED.lease_ms / 1e3)
+    assert await owner.write(3) == 3
+    assert owner.refused == []
+
+
+async def test_after_a_standstill_a_store_that_is_away_holds_nobody_up_for_long(away):
+    server, store = away
+    owner = await Owner.create(store)
+    await owner.write(1)
+    server.connected = False
+    store.stood_still()
+    async with asyncio.timeout(20):
+        assert await owner.write(2) == 2
+    assert owner.refused == []
