@@ -20,9 +20,6 @@ from tests.faults.kit import WIRE_SECONDS, Site
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
-STANDSTILL_SECONDS = 4.0
-"""Twice what a worker may be silent, and less than what a client waits for an orchestrator."""
-
 WORKERS = pytest.mark.parametrize("role", [VERIFIER, DRAFTER])
 
 
@@ -50,13 +47,17 @@ async def test_a_worker_that_stalls_is_left_and_may_come_back(site: Site, role: 
         victim.send(signal.SIGCONT)
 
 
-async def test_an_orchestrator_that_stood_still_takes_no_worker_for_dead(site: Site):
+@pytest.mark.parametrize("seconds", [4.0, pytest.param(8.0, marks=pytest.mark.faults)])
+async def test_an_orchestrator_that_stood_still_takes_no_worker_for_dead(
+    site: Site, seconds: float
+):
     [owner] = site.cluster.of(ORCHESTRATOR)
     async with site.streams() as streams:
         assert any(stream.running for stream in streams)
         known = len(owner.words())
+        # Longer than a worker may be silent, and less than clients wait for an orchestrator.
         owner.send(signal.SIGSTOP)
-        await asyncio.sleep(STANDSTILL_SECONDS)
+        await asyncio.sleep(seconds)
         owner.send(signal.SIGCONT)
         await site.check(streams)
     said = owner.words()[known:]

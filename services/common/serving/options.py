@@ -17,14 +17,16 @@ PENDING_SECONDS = 300
 
 Options = list[tuple[str, int | str]]
 
-# A peer that is silent for 20 s is pinged, and gone when 5 s bring no answer.
+# A peer that is silent for 20 s is pinged, and gone when 10 s bring no answer. Links are judged
+# sooner, by who knows whether it could listen itself (`orchestrator.workers.detector`): gRPC does
+# not, so its limit is beyond all of theirs, and what stood still for some seconds keeps its links.
 _BOTH_SIDES: Options = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
     # Pings that estimate bandwidth have a limit of their own, and keepalive waits for them.
-    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
