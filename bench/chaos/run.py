@@ -81,6 +81,15 @@ async def _heard(events: AsyncIterable[Event]) -> Transcript:
     return heard
 
 
+def departures(listener: Listener, stored: Transcript) -> list[str]:
+    """How what was heard of a session departs from what it has at last, which is all of it."""
+    if not listener.complete:
+        return listener.differences(listener.transcript)
+    got, wanted = len(stored.token_ids), listener.case.options["max_tokens"]
+    short = [] if got == wanted else [f"{got} tokens instead of {wanted} are stored"]
+    return [*short, *stored.faults, *listener.differences(stored)]
+
+
 class Chaos:
     """One run on one cluster."""
 
@@ -190,17 +199,15 @@ class Chaos:
 
     async def _against_the_store(self, client: Client, listener: Listener, index: int) -> list[str]:
         """What was heard of a text left to chance, against what the session has at last."""
-        if not listener.complete:
-            return listener.differences(listener.transcript)
         try:
-            stored = await _heard(client.resume(listener.name))
+            stored = (
+                await _heard(client.resume(listener.name)) if listener.complete else Transcript()
+            )
         except PacelineError as error:
             return [f"its text cannot be read again: {type(error).__name__}: {error}"]
-        if index < self._plan.sessions:
+        if listener.complete and index < self._plan.sessions:
             self._outcome.drawn.append(Drawn.by(listener.case, stored.token_ids))
-        got, wanted = len(stored.token_ids), listener.case.options["max_tokens"]
-        short = [] if got == wanted else [f"{got} tokens instead of {wanted}"]
-        return short + listener.differences(stored)
+        return departures(listener, stored)
 
     @property
     def _wanted(self) -> bool:
