@@ -13,6 +13,7 @@ from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from orchestrator.admission import Work
 from orchestrator.requests.ranges import ALLOWED_FORMATS
 from services.common.errors import InvalidRequest
 from services.common.types import ResponseFormat
@@ -36,8 +37,9 @@ class _Asked:
 class Forms:
     """What is known of response formats. All methods belong to the event loop."""
 
-    def __init__(self, vetting: Vetting | None = None) -> None:
-        self._vetting = vetting or Vetting()
+    def __init__(self, vetting: Vetting | None = None, work: Work | None = None) -> None:
+        """`work`: where what a tenant's formats cost is counted."""
+        self._vetting, self._work = vetting or Vetting(), work
         self._known: OrderedDict[bytes, str] = OrderedDict()
         self._asked: dict[_Key, _Asked] = {}
 
@@ -82,7 +84,10 @@ class Forms:
         def note(done: asyncio.Future[Vetted]) -> None:
             self._forget(key, asked)
             if not done.cancelled() and done.exception() is None:
-                self._known[digest] = done.result().complaint
+                vetted = done.result()
+                self._known[digest] = vetted.complaint
+                if self._work is not None:
+                    self._work.spend(tenant, vetted.seconds)
                 if len(self._known) > KEPT:
                     self._known.popitem(last=False)
 

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator import replies
-from orchestrator.admission import Admission, Place
+from orchestrator.admission import Admission, Place, Work
 from orchestrator.beginnings import Beginnings
 from orchestrator.core.events import (
     AbortRequested,
@@ -94,8 +94,12 @@ class Inference:
         recorder: Recorder,
         options: Options,
         forms: Forms | None = None,
+        work: Work | None = None,
     ) -> None:
-        """`forms`: what tells which response formats can be served; see `stop_compiling`."""
+        """`forms`: what tells which response formats can be served; see `stop_compiling`.
+
+        `work`: where what a tenant's requests cost is counted.
+        """
         self._pool, self._target = pool, target
         self._store, self._recorder, self._options = store, recorder, options
         self._live: dict[str, SessionDriver] = {}
@@ -110,7 +114,7 @@ class Inference:
         self._draining = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ended = SpecTotals()
-        self._forms = forms or Forms()
+        self._forms, self._work = forms or Forms(), work
         self.offer = Offer(pool, target, options)
         self._beginnings = Beginnings(self.offer, options)
 

@@ -12,6 +12,7 @@ from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from orchestrator import facade
+from orchestrator.admission import Work
 from orchestrator.authentication import TokensFile, anyone
 from orchestrator.core.state import Limits
 from orchestrator.door import Door
@@ -65,7 +66,8 @@ async def _serve(settings: OrchestratorSettings) -> int:
     serving.server_credentials(settings.serving_options())
     if settings.vllm_engine:
         facade.require()
-    stop, door, grace = serving.stop_on_signals(), _door(settings), Grace(settings.grace)
+    work = Work(settings.tenant_share) if settings.tokens_file is not None else None
+    stop, door, grace = serving.stop_on_signals(), _door(settings, work), Grace(settings.grace)
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(Health(settings.serving_options()))
         telemetry = Telemetry.start(
@@ -104,9 +106,10 @@ async def _serve(settings: OrchestratorSettings) -> int:
         if not await _before(stop, ready):
             return 0
         await pool.settle(SETTLE_TIMEOUT)
-        forms = Forms(Vetting(settings.form_bounds(), settings.form_processes))
+        forms = Forms(Vetting(settings.form_bounds(), settings.form_processes), work)
         stack.callback(forms.close)
-        inference = Inference(pool, ready.result(), store, recorder, _options(settings), forms)
+        options = _options(settings)
+        inference = Inference(pool, ready.result(), store, recorder, options, forms, work)
         pool.attach(inference)
         for warning in inference.offer.defaults.warnings:
             log.warning("%s", warning)
@@ -126,11 +129,11 @@ def _show(
     )
 
 
-def _door(settings: OrchestratorSettings) -> Door:
+def _door(settings: OrchestratorSettings, work: Work | None) -> Door:
     """Who may come in. Raises StartError where that would be everybody on a network."""
     max_calls = settings.max_calls or CALLS_PER_SESSION * settings.max_sessions
     if settings.tokens_file is not None:
-        return Door(TokensFile(settings.tokens_file), max_calls)
+        return Door(TokensFile(settings.tokens_file), max_calls, work)
     open_to_all = settings.tls_ca is None and not is_loopback(host_port(settings.host, 0))
     if open_to_all and not settings.insecure:
         raise StartError(

@@ -92,6 +92,13 @@ class OrchestratorSettings(LinkSettings):
     read_patience: float = Field(
         60.0, gt=0, description="seconds after which a stream that its client does not read ends"
     )
+    tenant_share: float = Field(
+        0.25,
+        gt=0,
+        description="of one core's time, what the requests of one tenant may cost this process "
+        "before they are sessions (reading, tokenizing, compiling) and in going on with old ones; "
+        "beyond that the tenant is refused until it is paid off; needs a tokens file",
+    )
     form_processes: int = Field(
         3,
         ge=1,

@@ -3,7 +3,8 @@
     python -m services.common.vet LINK PARENT SECONDS BYTES
 
 LINK is an open file of its parent's: a format comes as JSON [kind, text, …], what is told of it
-goes back as [complaint, bytes that it takes compiled, whether this process goes on].
+goes back as [complaint, bytes that it takes compiled, seconds of CPU that this took, whether this
+process goes on].
 A job may take SECONDS of CPU time, and this process BYTES of memory; beyond that it dies.
 """
 
@@ -14,6 +15,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -46,7 +48,7 @@ def main() -> None:
     with suppress(EOFError, OSError):
         while goes_on:
             kind, *source = json.loads(link.recv_bytes())
-            before = _peak()
+            before, began = _peak(), time.process_time()
             # Nobody handles its signal: the kernel ends this process, wherever it is.
             signal.setitimer(signal.ITIMER_PROF, seconds)
             try:
@@ -56,9 +58,9 @@ def main() -> None:
             except BaseException as error:
                 complaint = f"it cannot be compiled ({type(error).__name__})"
             signal.setitimer(signal.ITIMER_PROF, 0)
-            taken = max(0, _peak() - before)
+            taken, spent = max(0, _peak() - before), time.process_time() - began
             goes_on = taken < GROWN_SHARE * most
-            link.send_bytes(json.dumps([complaint, taken, goes_on]).encode())
+            link.send_bytes(json.dumps([complaint, taken, spent, goes_on]).encode())
 
 
 def _confine(most: int) -> None:

@@ -50,10 +50,14 @@ class Bounds:
 
 
 class Vetted(NamedTuple):
-    """`complaint`: why the format cannot be used, empty if it can; `size`: bytes, about."""
+    """`complaint`: why the format cannot be used, empty if it can; `size`: bytes, about.
+
+    `seconds` of CPU that it took to find that out.
+    """
 
     complaint: str
     size: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +219,12 @@ class _Child:
             if not link.poll(self._bounds.patience):
                 self._lose(kill=True)
                 raise _unknown(f"took more than {self._bounds.patience:g} s on a busy machine")
-            complaint, size, goes_on = json.loads(link.recv_bytes())
+            complaint, size, seconds, goes_on = json.loads(link.recv_bytes())
         except (EOFError, OSError):
-            return Vetted(self._cause(self._lose()))
+            return Vetted(self._cause(self._lose()), seconds=self._bounds.seconds)
         if not goes_on:
             self._lose()
-        return Vetted(complaint, size)
+        return Vetted(complaint, size, seconds)
 
     def _started(self) -> Connection[Any, Any]:
         with self._lock:
