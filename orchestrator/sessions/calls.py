@@ -29,7 +29,7 @@ def prepare(
     keys: Sequence[str],
     args: Iterable[Arg],
     decode: Callable[[Reply], T],
-    mend: Callable[[], Call | None] = no_mending,
+    mend: Callable[[bool], Call | None] = no_mending,
 ) -> Call:
     """A call of one script for one session, not queued yet. `keys` are what `keys_of` says."""
 
@@ -64,6 +64,8 @@ def _refusal(name: str, key: SessionKey, reply: Reply) -> PacelineError:
             return DataLoss(f"{session} is not in the store any more")
         case "lost":
             return DataLoss(f"{session}: the store fell back to {detail}")
+        case "torn":
+            return DataLoss(f"{session}: the store has {detail}; does it evict keys?")
         case "fenced":
             return Fenced(f"{session} has another owner now, in term {detail}")
         case "overtaken":

@@ -13,7 +13,8 @@ from services.common.redis_client import is_away
 
 Arg = bytes | str | int
 Reply = list[Any]
-_LOSSES = (b"missing", b"lost")
+_TORN = b"torn"
+_LOSSES = (b"missing", b"lost", _TORN)
 
 
 def tells_loss(reply: Any) -> bool:
@@ -21,7 +22,12 @@ def tells_loss(reply: Any) -> bool:
     return type(reply) is list and reply[0] in _LOSSES
 
 
-def no_mending() -> Call | None:
+def tells_torn(reply: Reply) -> bool:
+    """Whether the record itself shows the loss: the server has it without its text."""
+    return bool(reply[0] == _TORN)
+
+
+def no_mending(_torn: bool) -> Call | None:
     """For calls whose refusal is final."""
     return None
 
@@ -31,7 +37,7 @@ class Call:
     """One script call.
 
     `mend` is asked, once the server said that something is missing, for a call to be
-    made before this one is repeated.
+    made before this one is repeated; it hears whether the record itself shows that.
     """
 
     script: str
@@ -40,7 +46,7 @@ class Call:
     decode: Callable[[Reply], Any]
     deadline: float
     answer: asyncio.Future[Any]
-    mend: Callable[[], Call | None] = no_mending
+    mend: Callable[[bool], Call | None] = no_mending
 
     def packed(self) -> bytes:
         """The call as the server reads it."""

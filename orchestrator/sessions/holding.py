@@ -5,8 +5,10 @@
 2. A store that lost acknowledged writes is given the session from its owner's memory,
    but only once the server itself has shown the loss since this session's last
    acknowledged write. Absence alone may be an end that was forgotten since.
-3. Every such loss is used up by one attempt, so that nothing is repeated for ever.
-4. An owner that stood still may have been fenced meanwhile. Where nobody waits for writes, they
+3. So is one that has the session's record without all of its text: the record shows the
+   loss. A server that evicts keys takes them one by one.
+4. Every such loss is used up by one attempt, so that nothing is repeated for ever.
+5. An owner that stood still may have been fenced meanwhile. Where nobody waits for writes, they
    count as written only once the store says whose the session is, or stays away for a lease.
 """
 
@@ -36,8 +38,9 @@ LOOKS_PER_LEASE = 3
 class Held:
     """One session and who works on it; `holder` is None after its release.
 
-    `losses` is what the server had shown by the last acknowledged write, `wrote` whether
-    one was acknowledged since the last look. From `waiting` on it is for writes that nobody
+    `losses` is what the server had shown by the last acknowledged write, `mended` whether a
+    text was given back to its record since then, `wrote` whether one was acknowledged since
+    the last look. From `waiting` on it is for writes that nobody
     waits for: how many are under way, whether the store misses some, until when not to try
     again, and whether it is given up. `doubt` is there while the store is asked whose it is.
     """
@@ -48,7 +51,8 @@ class Held:
     owner: str
     holder: Holder | None
     losses: int
-    mend: Callable[[], Call | None] = no_mending
+    mend: Callable[[bool], Call | None] = no_mending
+    mended: bool = False
     wrote: bool = True
     renewing: bool = False
     waiting: int = 0
@@ -132,15 +136,21 @@ class Holdings:
         return self._writer.send(call)
 
     def _acknowledged(self, held: Held, decode: Callable[[Reply], T], reply: Reply) -> T:
-        held.losses = self._writer.losses
-        held.wrote = True
+        self._seeded(held, reply)
+        held.mended = False
         return decode(reply)
 
-    def _mend(self, held: Held) -> Call | None:
-        if held.losses >= self._writer.losses or held.holder is None:
+    def _seeded(self, held: Held, _: Reply) -> None:
+        held.losses = self._writer.losses
+        held.wrote = True
+
+    def _mend(self, held: Held, torn: bool) -> Call | None:
+        used_up = held.mended if torn else held.losses >= self._writer.losses
+        if used_up or held.holder is None:
             return None
         held.losses = self._writer.losses
-        call = self._seed(held, held.holder, lost=True)
+        held.mended |= torn
+        call = self._seed(held, held.holder, lost=not torn)
         call.answer.add_done_callback(partial(_told, held))
         return call
 
@@ -158,7 +168,7 @@ class Holdings:
             *(codec.pack(memory.committed), int(lost), "ttl_ms", options.ttl_ms),
             *codec.encode_session(session, options.lease_ms, relaxed=options.relaxed),
         ]
-        answer = partial(self._acknowledged, held, nothing)
+        answer = partial(self._seeded, held)
         return prepare(self._writer, "seed", held.key, held.keys, args, answer, held.mend)
 
     def renew(self, held: Held, then: Callable[[Held, BaseException | None], None]) -> None:

@@ -25,6 +25,7 @@ from orchestrator.sessions import codec
 from orchestrator.sessions.background import Background
 from orchestrator.sessions.calls import nothing, prepare
 from orchestrator.sessions.command import Arg, Reply
+from orchestrator.sessions.eviction import warn_of_eviction
 from orchestrator.sessions.holding import Held, Holdings
 from orchestrator.sessions.options import StoreOptions
 from orchestrator.sessions.scripts import script
@@ -267,6 +268,7 @@ async def connect(
     except FAULTS as error:
         await client.aclose()
         raise start_error(url, error) from error
+    await warn_of_eviction(client)
     return store
 
 

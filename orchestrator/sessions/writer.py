@@ -23,7 +23,7 @@ from redis import exceptions
 from redis.asyncio import Redis
 
 from orchestrator.sessions.absence import Absence
-from orchestrator.sessions.command import Arg, Call, Reply, no_mending, tells_loss
+from orchestrator.sessions.command import Arg, Call, Reply, no_mending, tells_loss, tells_torn
 from orchestrator.sessions.origin import Origin
 from orchestrator.sessions.scripts import NAMES, script
 from services.common.errors import StoreError
@@ -87,7 +87,7 @@ class Writer:
         keys: Sequence[str],
         args: Iterable[Arg],
         decode: Callable[[Reply], T],
-        mend: Callable[[], Call | None] = no_mending,
+        mend: Callable[[bool], Call | None] = no_mending,
     ) -> Call:
         """A call that is not queued yet; its patience begins now.
 
@@ -166,9 +166,11 @@ class Writer:
             if is_away(reply) or isinstance(reply, exceptions.NoScriptError):
                 return [*again, *calls[index:]], reply
             session = call.keys[0]
-            if session not in mended and tells_loss(reply) and (mending := call.mend()):
-                mended.add(session)
-                again.append(mending)
+            if session not in mended and tells_loss(reply):
+                mending = call.mend(tells_torn(reply))
+                if mending is not None:
+                    mended.add(session)
+                    again.append(mending)
             if session in mended:
                 again.append(call)
             else:

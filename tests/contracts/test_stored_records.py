@@ -56,7 +56,6 @@ async def keys_of(backend: Backend) -> dict[str, bytes]:
         ("seed", b"18446744073709551616"),
         ("prompt", b"\x01\x02\x03"),
         ("prompt_len", b"7"),
-        ("committed_len", b"7"),
         ("digest", b"\xff\xfe"),
         ("version", b"\xff"),
         ("finish_reason", b"boredom"),
@@ -74,13 +73,21 @@ async def test_a_malformed_record_is_one_error_and_no_more(store, backend, field
     assert (await store.create(SessionKey("acme", "s-2"), NEW)).created
 
 
+async def test_a_length_that_is_not_the_text_s_is_one_error_and_no_more(store, backend):
+    await store.create(KEY, NEW)
+    await store.commit(KEY, 1, 1, 0, [7])
+    await backend.client().hset((await keys_of(backend))["meta"], "committed_len", b"7")
+    with pytest.raises(DataLoss, match="1 of its 7 tokens"):
+        await store.get(KEY)
+
+
 async def test_a_text_that_was_cut_is_one_error_and_no_more(store, backend):
     await store.create(KEY, NEW)
     await store.commit(KEY, 1, 1, 0, [7, 8])
     await backend.client().set((await keys_of(backend))["tokens"], b"\x07\x00\x00\x00\x08")
-    with pytest.raises(DataLoss, match="malformed"):
+    with pytest.raises(DataLoss, match="1 of its 2 tokens"):
         await store.get(KEY)
-    with pytest.raises(DataLoss, match="malformed"):
+    with pytest.raises(DataLoss, match="1 of its 2 tokens"):
         await store.acquire(KEY, "o2")
 
 

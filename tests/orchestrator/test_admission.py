@@ -214,3 +214,22 @@ def test_refusals_that_come_too_often_are_told_late_and_at_once_again_after_a_re
     assert refusals.pause("beta") == 0.0
     clock.now += LATE_SECONDS + 1.0
     assert refusals.pause("acme") == 0.0
+
+
+def test_logprobs_count_by_the_memory_that_they_may_take():
+    door = Admission(100, 10_000, lambda: 0, Clock(), max_memory=1000)
+    with pytest.raises(InvalidRequest) as never:
+        door.enter(5, 5, memory=1001)
+    assert never.value.field == "sampling.logprobs"
+    place = door.enter(5, 5, memory=600)
+    with pytest.raises(Overloaded) as refused:
+        door.enter(5, 5, memory=401)
+    assert "logprobs" in str(refused.value)
+    assert refused.value.retry_after > 0
+    door.enter(5, 5)
+    # As with tokens, what was begun may pass the limit by an eighth.
+    door.come_back(10, memory=525)
+    with pytest.raises(Overloaded):
+        door.come_back(10, memory=1)
+    place.leave()
+    door.enter(5, 5, memory=475)

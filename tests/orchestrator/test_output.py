@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from orchestrator.core.events import Ending
-from orchestrator.output import Beyond, Delivery, Output, Prefix
+from orchestrator.output import MOST_TOGETHER, Beyond, Delivery, Output, Prefix
 from services.common.errors import DataLoss, OffsetOutOfRange
-from services.common.types import FinishReason, LogprobRow, Origin
+from services.common.types import EMPTY_HASH, FinishReason, LogprobRow, Origin, extend_hash
 
 
 def delivery(offset: int, *tokens: int, told: bool = True) -> Delivery:
@@ -22,8 +23,9 @@ def delivery(offset: int, *tokens: int, told: bool = True) -> Delivery:
     )
 
 
-async def read(output: Output, offset: int = 0) -> list[Delivery]:
-    return [delivery async for delivery in output.follow(Prefix(offset))]
+async def read(output: Output, offset: int = 0, had: Sequence[int] | None = None) -> list[Delivery]:
+    told = None if had is None else extend_hash(EMPTY_HASH, had)
+    return [delivery async for delivery in output.follow(Prefix(offset, told))]
 
 
 async def test_what_waits_for_a_reader_leaves_in_one_message():
@@ -100,3 +102,57 @@ async def test_a_reader_ahead_of_everything_is_refused(beyond, error):
     with pytest.raises(error):
         await read(output, 3)
     assert await read(output, 2) == []
+
+
+def emitted(*parts: tuple[int, ...], proven: Beyond = Beyond.LOST) -> Output:
+    output, offset = Output(proven=proven), 0
+    for part in parts:
+        output.put(delivery(offset, *part))
+        offset += len(part)
+    return output
+
+
+async def test_a_reader_of_the_same_text_goes_on_wherever_it_stands():
+    output = emitted((4, 5), (6,), (7, 8, 9))
+    output.end(Ending(FinishReason.LENGTH))
+    text = (4, 5, 6, 7, 8, 9)
+    for at in range(7):
+        rest = await read(output, at, text[:at])
+        assert tuple(token for one in rest for token in one.token_ids) == text[at:]
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+async def test_a_reader_of_another_text_gets_nothing_of_this_one(at):
+    output = emitted((4, 5), (6,), (7, 8, 9), proven=Beyond.AGAIN)
+    other = (*(4, 5, 6, 7, 8, 9)[: at - 1], 1)
+    with pytest.raises(DataLoss, match="prefix_hash"):
+        await read(output, at, other)
+
+
+async def test_a_reader_that_is_ahead_and_says_what_it_has_waits_and_is_then_compared():
+    output = emitted((4, 5), proven=Beyond.AGAIN)
+    same = asyncio.create_task(read(output, 4, (4, 5, 6, 7)))
+    other = asyncio.create_task(read(output, 4, (4, 5, 6, 8)))
+    await asyncio.sleep(0)
+    output.put(delivery(2, 6, 7, 8))
+    output.end(Ending(FinishReason.LENGTH))
+    assert [one.token_ids for one in await same] == [(8,)]
+    with pytest.raises(DataLoss, match="prefix_hash"):
+        await other
+
+
+@pytest.mark.parametrize("proven", [Beyond.LOST, Beyond.AGAIN])
+async def test_tokens_that_a_reader_has_and_an_ended_text_has_not_are_lost(proven):
+    output = emitted((4, 5), proven=proven)
+    output.end(Ending(FinishReason.LENGTH))
+    with pytest.raises(DataLoss, match="lies beyond the 2 tokens"):
+        await read(output, 3, (4, 5, 6))
+
+
+async def test_what_another_owner_emitted_leaves_in_messages_of_bounded_size():
+    output, text = Output(), tuple(range(10_000))
+    output.put_all(text, ["x"] * len(text))
+    output.end(Ending(FinishReason.LENGTH))
+    parts = await read(output, 5_000, text[:5_000])
+    assert tuple(token for one in parts for token in one.token_ids) == text[5_000:]
+    assert max(len(one.token_ids) for one in parts) <= MOST_TOGETHER

@@ -7,6 +7,9 @@ if not stored[1] then return {'missing'} end
 if tonumber(stored[2]) > tonumber(version) then return {'newer', stored[2]} end
 if stored[1] == 'finished' or stored[1] == 'aborted' then return snapshot() end
 if overtaken(reader, call) then return {'overtaken'} end
+-- Whoever owns it may still have all of it.
+local refused = torn()
+if refused then return refused end
 if stored[3] ~= nonce then
   redis.call('HINCRBY', meta, 'term', 1)
   redis.call('HSET', meta, 'status', 'active', 'owner', owner, 'acquired_by', nonce,

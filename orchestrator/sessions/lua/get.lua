@@ -1,2 +1,2 @@
 if redis.call('EXISTS', meta) == 0 then return {'missing'} end
-return snapshot()
+return torn() or snapshot()

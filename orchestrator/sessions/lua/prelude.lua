@@ -1,7 +1,7 @@
 -- Prepended to every script. All keys of a session share one hash tag.
 -- meta: a hash; text: committed tokens as packed little-endian uint32; rounds: a stream.
 -- Replies are {code, ...}; codes that refuse: missing, fenced, overtaken,
--- aborted, ended, lost, conflict.
+-- aborted, ended, lost, torn, conflict.
 local meta, text, rounds = KEYS[1], KEYS[2], KEYS[3]
 
 local function now_ms()
@@ -68,6 +68,19 @@ local function note_call(reader, call)
   redis.call('HSET', meta, 'reader_calls', table.concat(kept, ' '))
 end
 
+-- A text that is not as long as the record says: a server that evicts keys, or somebody by hand,
+-- takes them one by one. nil, or why nothing may be built on it.
+local function torn()
+  local stored = redis.call('HMGET', meta, 'committed_len', 'ephemeral', 'status')
+  local length, kept = tonumber(stored[1] or ''), redis.call('STRLEN', text)
+  -- What is no record at all is its reader's to refuse.
+  if not length or kept == 4 * length then return end
+  -- An ephemeral end drops its text.
+  local ended = stored[3] == 'finished' or stored[3] == 'aborted'
+  if kept == 0 and ended and stored[2] == '1' then return end
+  return {'torn', math.floor(kept / 4) .. ' of its ' .. integer(length) .. ' tokens'}
+end
+
 -- Why a write of `term` is refused, or nil. Finished sessions are the caller's to judge.
 -- `owner`: '' = anybody; a server that lost an acquire may give the same term to two.
 local function refusal(term, owner)
@@ -77,4 +90,5 @@ local function refusal(term, owner)
   if tonumber(stored[2]) > tonumber(term) then return {'fenced', stored[2]} end
   if tonumber(stored[2]) < tonumber(term) then return {'lost', 'term ' .. stored[2]} end
   if owner ~= '' and stored[3] ~= owner then return {'fenced', stored[2]} end
+  if stored[1] ~= 'finished' then return torn() end
 end

@@ -18,7 +18,7 @@ else
   if not ours and not lost then return {'lost', 'term ' .. stored[2]} end
 end
 
-if ours then
+if ours and not torn() then
   local kept = redis.call('GET', text) or ''
   if #kept >= #packed then
     if string.sub(kept, 1, #packed) ~= packed then return {'conflict', 'the text departs'} end
@@ -26,12 +26,12 @@ if ours then
     return {'ok', #kept / 4}
   end
   if string.sub(packed, 1, #kept) ~= kept then return {'conflict', 'the text departs'} end
-else
+elseif not ours then
   redis.call('DEL', meta, text, rounds)
   redis.call('HSET', meta, 'created_ms', integer(now_ms()))
 end
 
-if #packed > 0 then redis.call('SET', text, packed) end
+redis.call('SET', text, packed)
 redis.call('HSET', meta, 'status', 'active', 'term', term, 'digest', digest,
   'committed_len', integer(#packed / 4), 'round', ARGV[4], 'round_base', ARGV[5], unpack(ARGV, 8))
 hold()

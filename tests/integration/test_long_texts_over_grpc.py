@@ -1,0 +1,170 @@
+"""A long text that was kept, and logprobs that nobody took, cost nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from paceline import Chunk, Complete
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.ports import SessionKey
+from orchestrator.tenants import DEFAULT_TENANT
+from orchestrator.text import TextStream
+from services.common.types import FinishReason
+from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, start_verifier
+from tests.integration.known import known_verifier, read, request, stub, text
+
+TOKENS = 30_000
+BUSY = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def kept(running: Cluster, name: str, tokens: int = TOKENS, *, ended: bool = True) -> list:
+    """A session of so many tokens that the store has, as an orchestrator left it."""
+    ids = running.inference._target.tokenizer.encode(
+        "the large verifier checks what the small drafter wrote ahead, "
+    )
+    whole = list(ids * (tokens // len(ids) + 1))[:tokens]
+    sampling = pb.SamplingParams(max_tokens=tokens + 1, stop=["never said"], ignore_eos=True)
+    asked = pb.GenerateRequest(request_id=name, prompt=PROMPT, sampling=sampling)
+    spec = await running.inference._resolve(asked)
+    key = SessionKey("default", name)
+    await running.store.create(key, running.inference._record(asked, spec))
+    for index in range(10):
+        part = slice(index * tokens // 10, (index + 1) * tokens // 10)
+        await running.store.commit(key, 1, index + 1, part.start, whole[part])
+    if ended:
+        await running.store.finish(key, 1, tokens, FinishReason.STOP)
+    return whole
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Cluster]:
+    async with cluster([await known_verifier()], [], PATIENT, max_sessions=2) as running:
+        yield running
+
+
+async def test_a_long_text_is_read_again_while_the_loop_goes_on(served, monkeypatch):
+    whole = await kept(served, "s")
+    pieces = served.inference._target.tokenizer.decode(whole, skip_special_tokens=False)
+    blocks = blocked(monkeypatch)
+    events = [event async for event in served.client.resume("s", 100)]
+    chunks = [event for event in events if isinstance(event, Chunk)]
+    assert [token for chunk in chunks for token in chunk.token_ids] == whole[100:]
+    assert len(chunks) > 5
+    assert isinstance(events[-1], Complete)
+    assert events[-1].text == pieces
+    assert pieces.endswith("".join(chunk.text for chunk in chunks))
+    # A text of one step would have been made before the loop came round again.
+    assert blocks
+    assert max(blocks) < TOKENS // 10
+
+
+def blocked(monkeypatch) -> list[int]:
+    """Notes how many tokens became text before the loop came round."""
+    blocks: list[int] = []
+    block: list[int] = []
+    append, loop = TextStream.append, asyncio.get_running_loop()
+
+    def close() -> None:
+        blocks.append(sum(block))
+        block.clear()
+
+    def noting(self, tokens, finished=False):
+        if not block:
+            loop.call_soon(close)
+        block.append(len(tokens))
+        return append(self, tokens, finished)
+
+    monkeypatch.setattr(TextStream, "append", noting)
+    return blocks
+
+
+async def test_its_rounds_are_told_while_the_loop_goes_on(served, monkeypatch):
+    await kept(served, "s")
+    blocks = blocked(monkeypatch)
+    session = await served.client.get_session("s", rounds=True)
+    assert len(session.rounds) == 10
+    assert blocks
+    assert max(blocks) < TOKENS // 10
+
+
+async def test_a_long_text_that_goes_on_is_taken_over_while_the_loop_goes_on(served, monkeypatch):
+    whole = await kept(served, "s", TOKENS, ended=False)
+    blocks = blocked(monkeypatch)
+    taken: list[int] = []
+    async for event in served.client.resume("s", 0):
+        if isinstance(event, Chunk):
+            taken += event.token_ids
+        if len(taken) >= TOKENS:
+            break
+    assert taken[:TOKENS] == whole
+    assert blocks
+    assert max(blocks) < TOKENS // 10
+
+
+async def test_readers_of_what_has_ended_are_bounded_and_told_when_to_come_back(served):
+    whole = await kept(served, "s", 1000)
+    texts = served.inference._kept_texts
+    async with stub(served.address) as front:
+        with texts.reader(DEFAULT_TENANT), texts.reader(DEFAULT_TENANT):
+            for call in (
+                front.Resume(pb.ResumeRequest(session_id="s")).read(),
+                front.GetSession(pb.GetSessionRequest(session_id="s", include_rounds=True)),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await call
+                assert refused.value.code() is BUSY
+            told = await front.GetSession(pb.GetSessionRequest(session_id="s"))
+            assert told.committed_tokens == 1000
+        leaving = front.Resume(pb.ResumeRequest(session_id="s"))
+        await leaving.read()
+        leaving.cancel()
+    assert (await served.client.resume("s", 0)).token_ids == tuple(whole)
+    async with asyncio.timeout(60):
+        while texts.readers:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_who_comes_back_far_behind_gets_every_token_and_the_last_ones_logprobs():
+    options = {"temperature": 0.0, "max_tokens": 60, "ignore_eos": True, "logprobs": 3}
+    async with cluster([await start_verifier()], [], PATIENT, logprobs_kept=8) as running:
+        reading = running.client.generate(PROMPT, request_id="s", **options)
+        taken = 0
+        async for event in reading:
+            taken += len(event.token_ids) if isinstance(event, Chunk) else 0
+            if taken > 30:
+                late = [event async for event in running.client.resume("s", 0)]
+                break
+        await reading.aclose()
+    chunks = [event for event in late if isinstance(event, Chunk)]
+    assert not chunks[0].logprobs
+    assert chunks[-1].logprobs
+    for chunk in chunks:
+        assert len(chunk.logprobs) in (0, len(chunk.token_ids))
+    assert sum(len(chunk.token_ids) for chunk in chunks) == 60
+
+
+async def test_logprobs_of_all_sessions_have_one_bound():
+    async with (
+        cluster([await known_verifier(5.0)], [], PATIENT, logprobs_memory=30_000) as running,
+        stub(running.address) as front,
+    ):
+        first = front.Generate(asking(1, 100))
+        await first.read()
+        more, never = [await read(front.Generate(asking(seed, seed * 50))) for seed in (2, 4)]
+        plain = request(4, 5)
+        assert (await read(front.Generate(plain))).tokens == text(4, 5)
+        first.cancel()
+    assert (more.code, more.reason) == (BUSY, "OVERLOADED")
+    assert more.retry_after
+    assert never.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "sampling.logprobs" in never.message
+
+
+def asking(seed: int, tokens: int) -> pb.GenerateRequest:
+    asked = request(seed, tokens)
+    asked.sampling.logprobs = 20
+    return asked
