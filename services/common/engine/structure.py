@@ -117,8 +117,9 @@ class Structures:
         """In the thread of a child that has vetted the format."""
 
         def matcher() -> LLMatcher:
-            complaint, begun.size = vetted.result()
-            if complaint:
+            found = vetted.result()
+            begun.size = found.size
+            if found.complaint:
                 raise StructureError("it cannot be compiled within the bounds of this worker")
             return self._compile(wanted)
 
