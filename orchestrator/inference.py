@@ -52,6 +52,7 @@ from orchestrator.restored import (
     beyond,
     checked_spec,
     finished_session,
+    given_up,
     implied_ending,
     require_possible,
     require_prefix,
@@ -266,9 +267,12 @@ class Inference:
             rounds = await self._store.rounds(key)
             told = finished_session(stored, rounds, self._target.tokenizer, prefix)
             events: deque[replies.Event] = deque(await self._kept_texts.work(tenant, told))
+            failure = given_up(stored)
             del stored, rounds, told
             while events:
                 yield events.popleft()
+            if failure is not None:
+                raise failure
 
     def _read(self, driver: SessionDriver, prefix: Prefix) -> AsyncIterator[replies.Event]:
         # Log lines of this call carry the session's trace from here on.

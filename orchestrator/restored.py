@@ -27,7 +27,7 @@ def finished_session(
 
     None = a step on the way to them, so that others may have their turn. Raises DataLoss for
     an ephemeral session, of which no text was kept, and for a reader of another text;
-    OffsetOutOfRange; Impossible, behind what there is of the text, for one that was given up.
+    OffsetOutOfRange. Of a session that was given up there is no end: see `given_up`.
     """
     if len(stored.committed) != stored.committed_len or stored.finish_reason is None:
         raise DataLoss("the session has ended and was ephemeral: its text was not kept")
@@ -44,8 +44,8 @@ def finished_session(
         yield replies.chunk(
             first, stored.committed[told], pieces, include_rounds=spec.include_rounds
         )
-    if isinstance(stored.matched_stop, GivenUp):
-        raise Impossible(f"{SuspendReason.IMPOSSIBLE.value}: {stored.matched_stop.reason}")
+    if given_up(stored) is not None:
+        return
     totals = SpecTotals()
     for one in rounds:
         _count(totals, one)
@@ -62,6 +62,13 @@ def require_possible(spec: SessionSpec, prefix: Prefix) -> None:
             f"offset: {prefix.offset} lies beyond the {spec.sampling.max_tokens} tokens that the "
             "session may have"
         )
+
+
+def given_up(stored: StoredSession) -> Impossible | None:
+    """What its readers are told in place of an end, where nobody could ever go on with it."""
+    if not isinstance(stored.matched_stop, GivenUp):
+        return None
+    return Impossible(f"{SuspendReason.IMPOSSIBLE.value}: {stored.matched_stop.reason}")
 
 
 def require_prefix(stored: StoredSession, prefix: Prefix, *, comes_again: bool) -> None:
