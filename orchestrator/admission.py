@@ -17,9 +17,11 @@ may take here while they wait for readers.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Self
 
 from orchestrator.tenants import DEFAULT_TENANT, Tenant
@@ -34,6 +36,8 @@ SHORTEST_RETRY, USUAL_RETRY, LONGEST_RETRY = 0.25, 1.0, 30.0
 RETRY_WINDOW = 10.0
 WORK_BURST = 2.0
 """Seconds of CPU that the requests of a tenant may cost at once."""
+BYTE_SECONDS = 5e-9
+"""What a byte of a request takes on its way here: out of TLS and HTTP/2, and parsed."""
 
 
 class Load:
@@ -125,11 +129,22 @@ class Work:
         self._share, self._clock = share, clock
         # When what a tenant used will be paid off; tenants come from a file.
         self._paid_at: dict[str, float] = {}
+        self._lock = threading.Lock()
 
     def spend(self, tenant: str, seconds: float) -> None:
-        """A request took so much."""
-        begins = max(self._clock(), self._paid_at.get(tenant, 0.0))
-        self._paid_at[tenant] = begins + seconds / self._share
+        """A request took so much. Safe in any thread."""
+        with self._lock:
+            begins = max(self._clock(), self._paid_at.get(tenant, 0.0))
+            self._paid_at[tenant] = begins + seconds / self._share
+
+    @contextmanager
+    def spent(self, tenant: str, size: int) -> Iterator[None]:
+        """Around reading a request of `size` bytes, whatever comes of it; in any thread."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spend(tenant, time.perf_counter() - began + size * BYTE_SECONDS)
 
     def owed(self, tenant: str) -> float:
         """Seconds until the tenant may come in again; 0 = now."""

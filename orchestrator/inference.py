@@ -13,6 +13,7 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator import replies
 from orchestrator.admission import Admission, Place, Work
+from orchestrator.aside import Aside
 from orchestrator.beginnings import Beginnings
 from orchestrator.core.events import (
     AbortRequested,
@@ -71,15 +72,11 @@ from services.common.errors import (
     Fenced,
     InvalidRequest,
     NotFound,
-    Overloaded,
     PacelineError,
     SessionAborted,
 )
 from services.common.types import Role, SessionStatus
 
-# A request this long (bytes) is tokenized in a thread, and so many may wait for theirs.
-LONG_REQUEST = 16_384
-MOST_LONG_REQUESTS = 64
 # Seconds in which a store says whose a session is, or its owner here takes it for its own.
 OWNER_KNOWN_WITHIN = 2.0
 
@@ -111,7 +108,7 @@ class Inference:
         self._kept_texts = KeptTexts(options.max_sessions)
         self._restoring = Slices()
         self._speculation = 1.0
-        self._long_requests = 0
+        self.aside = Aside()
         self._draining = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ended = SpecTotals()
@@ -407,15 +404,15 @@ class Inference:
         self, request: pb.GenerateRequest, tenant: Tenant = DEFAULT_TENANT
     ) -> SessionSpec:
         model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
-        if request.ByteSize() < LONG_REQUEST:
-            return build_spec(request, tokenizer, model)
-        if self._long_requests >= MOST_LONG_REQUESTS:
-            raise Overloaded("too many long prompts wait to be tokenized")
-        self._long_requests += 1
-        try:
-            return await asyncio.to_thread(build_spec, request, tokenizer, model)
-        finally:
-            self._long_requests -= 1
+        size = request.ByteSize()
+
+        def read() -> SessionSpec:
+            if self._work is None:
+                return build_spec(request, tokenizer, model)
+            with self._work.spent(tenant.name, size):
+                return build_spec(request, tokenizer, model)
+
+        return await self.aside.read(size, read)
 
     def _record(self, request: pb.GenerateRequest, spec: SessionSpec) -> NewSession:
         return NewSession(

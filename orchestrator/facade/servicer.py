@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
-from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 from smg_grpc_proto.generated import vllm_engine_pb2_grpc as engine_grpc
@@ -24,7 +24,7 @@ from orchestrator.door import current_tenant
 from orchestrator.facade.answering import Answer
 from orchestrator.facade.archive import archive, chunks
 from orchestrator.facade.asking import in_its_words, session_id, to_request
-from orchestrator.inference import LONG_REQUEST, Inference
+from orchestrator.inference import Inference
 from orchestrator.ports import SessionKey
 from orchestrator.streaming import READ_PATIENCE, told, traceparent
 from orchestrator.workers.pool import Target, WorkerPool
@@ -83,7 +83,9 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
         """Generate, and stream the tokens or tell them at the end."""
         async with border(context):
             with _in_its_words():
-                ours, answer = await _ours(request), Answer(request)
+                asked = partial(to_request, request)
+                ours = await self._inference.aside.read(request.ByteSize(), asked)
+                answer = Answer(request)
                 started = self._inference.generate_once(
                     ours, _key(request.request_id), current_tenant(), traceparent(context)
                 )
@@ -225,13 +227,6 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
 
 def _key(request_id: str) -> SessionKey:
     return SessionKey(current_tenant().name, session_id(request_id))
-
-
-async def _ours(request: engine.GenerateRequest) -> pb.GenerateRequest:
-    """The same, beside the loop where it takes its time."""
-    if request.ByteSize() < LONG_REQUEST:
-        return to_request(request)
-    return await asyncio.to_thread(to_request, request)
 
 
 async def _unserved(context: Any, why: str) -> NoReturn:

@@ -9,8 +9,13 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.requests.checks import require
 from orchestrator.requests.model import ServedModel
-from orchestrator.requests.ranges import MAX_MESSAGES, MAX_PROMPT_BYTES, ROLES
-from orchestrator.text import Tokenizer
+from orchestrator.requests.ranges import (
+    MAX_MESSAGES,
+    MAX_PROMPT_BYTES,
+    MAX_RENDERED_CHARACTERS,
+    ROLES,
+)
+from orchestrator.text import Tokenizer, TooLong
 from orchestrator.text.template import Message
 from services.common.errors import InvalidRequest
 
@@ -23,9 +28,12 @@ def prompt_ids(
     Raises InvalidRequest; values name sizes, not content.
     """
     kind = _kind(request)
-    ids = _READERS[kind](request, tokenizer, model)
     longest = model.max_context_length - 1
     allowed = f"1 to {longest} tokens (the model's context is {model.max_context_length})"
+    try:
+        ids = _READERS[kind](request, tokenizer, model)
+    except TooLong as error:
+        raise InvalidRequest(kind, error.size, allowed) from None
     require(1 <= len(ids) <= longest, kind, f"{len(ids)} tokens", allowed)
     return ids
 
@@ -48,35 +56,40 @@ def _kind(request: pb.GenerateRequest) -> str:
 
 
 def _read_prompt(
-    request: pb.GenerateRequest, tokenizer: Tokenizer, _model: ServedModel
+    request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
-    _require_size("prompt", _size(request.prompt), 1)
-    return tokenizer.encode(request.prompt)
+    prompt = request.prompt
+    _require_size("prompt", _size(prompt), 1)
+    return tokenizer.encode(prompt, most=model.max_context_length - 1)
 
 
 def _read_tokens(
     request: pb.GenerateRequest, _tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
-    ids = tuple(request.tokens.ids)
+    count = len(request.tokens.ids)
     # Length first: an over-long list is not looked through.
-    if len(ids) < model.max_context_length:
-        require_in_vocabulary("tokens.ids", ids, model)
+    if count >= model.max_context_length:
+        raise TooLong(f"{count} tokens")
+    ids = tuple(request.tokens.ids)
+    require_in_vocabulary("tokens.ids", ids, model)
     return ids
 
 
 def _read_conversation(
     request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
-    messages = _messages(request)
-    field, count = "conversation.messages", len(messages)
+    field, count = "conversation.messages", len(request.conversation.messages)
     require(1 <= count <= MAX_MESSAGES, field, f"{count} messages", f"1 to {MAX_MESSAGES}")
+    messages = _messages(request)
     for index, (role, _) in enumerate(messages):
         require(role in ROLES, f"{field}[{index}].role", role[:64], f"one of {', '.join(ROLES)}")
     _require_size("conversation", sum(_size(text) for _, text in messages), 0)
     if not tokenizer.has_chat_template:
         allowed = f"a prompt or tokens: {model.name} has no chat template"
         raise InvalidRequest("conversation", f"{count} messages", allowed)
-    return tokenizer.encode_conversation(messages)
+    return tokenizer.encode_conversation(
+        messages, model.max_context_length - 1, MAX_RENDERED_CHARACTERS
+    )
 
 
 _Reader = Callable[[pb.GenerateRequest, Tokenizer, ServedModel], tuple[int, ...]]

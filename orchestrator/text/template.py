@@ -7,7 +7,7 @@ conversation becomes the same text here and there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -33,13 +33,13 @@ class ChatTemplate:
         self._template = _environment().from_string(source)
         self._special_tokens = dict(special_tokens)
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The prompt of a conversation, up to where the assistant speaks.
+    def render(self, messages: Sequence[Message]) -> Iterator[str]:
+        """The prompt of a conversation, up to where the assistant speaks, in parts.
 
         Raises InvalidRequest with the template's own words when it refuses.
         """
         try:
-            return self._template.render(
+            yield from self._template.generate(
                 messages=[{"role": role, "content": content} for role, content in messages],
                 tools=None,
                 documents=None,

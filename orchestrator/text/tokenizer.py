@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 
 import tokenizers
 from jinja2 import TemplateError
 
+from orchestrator.text.lengths import reach_of, swallows
 from orchestrator.text.template import ChatTemplate, Message, refused
 from orchestrator.text.vocabulary import Vocabulary
 from services.common.errors import StartError
 from services.common.types import TokenizerBundle
+
+_FIRST_LOOK, _NEXT_LOOK = 4, 4
+"""Characters for each token that is allowed, to begin with; and how many times as many then."""
+_SURELY = 2
+"""Times as many tokens as are allowed: a text that begins with these never has fewer than allowed.
+
+Where a beginning is cut, a word may be torn, and have more tokens than it has in the text.
+"""
+
+
+class TooLong(Exception):
+    """A text of more tokens than are allowed; `size` says how long it is, as far as is known."""
+
+    def __init__(self, size: str) -> None:
+        self.size = size
+        super().__init__(size)
 
 
 class Tokenizer:
@@ -39,11 +57,44 @@ class Tokenizer:
             if added.special
         )
         self.vocabulary = Vocabulary(self._tokenizer)
+        written = json.loads(self._tokenizer.to_str())
+        self._reach = reach_of(written)
+        self._grows = not swallows(written["added_tokens"], "lstrip")
+        """Whether a text has about as many tokens as its beginning, or more."""
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
-        """Token ids of a text; special tokens written in it become their ids."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    def encode(
+        self, text: str, add_special_tokens: bool = True, most: int | None = None
+    ) -> tuple[int, ...]:
+        """Token ids of a text; special tokens written in it become their ids.
+
+        Raises TooLong for more than `most` of them, without looking at all of a long text.
+        Other threads go on meanwhile.
+        """
+        if most is not None:
+            self._look(text, most)
+        encoding = self._encoding(text, add_special_tokens)
+        if most is not None and len(encoding) > most:
+            raise TooLong(f"{len(encoding)} tokens")
         return tuple(encoding.ids)
+
+    def _look(self, text: str, most: int) -> None:
+        """Raise TooLong for a text that surely has more than `most` tokens, at little cost."""
+        if len(text) <= _FIRST_LOOK * most:
+            return
+        if self._reach is not None and (least := self._reach.least_tokens(text)) > most:
+            raise TooLong(f"{least} tokens or more")
+        seen = _FIRST_LOOK * most
+        while self._grows and seen < len(text):
+            if len(self._encoding(text[:seen], False)) > _SURELY * most:
+                raise TooLong(f"more than {most} tokens")
+            seen *= _NEXT_LOOK
+
+    def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
+        # `encode` keeps the interpreter locked all the while, and where each token stood.
+        [encoding] = self._tokenizer.encode_batch_fast(
+            [text], add_special_tokens=add_special_tokens
+        )
+        return encoding
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of token ids; broken UTF-8 becomes U+FFFD, unknown ids nothing."""
@@ -55,17 +106,32 @@ class Tokenizer:
         """Whether the model takes conversations."""
         return bool(self.bundle.chat_template)
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The prompt text of a conversation. Raises InvalidRequest when it is refused."""
+    def render(self, messages: Sequence[Message], most: int | None = None) -> str:
+        """The prompt text of a conversation. Raises InvalidRequest when it is refused.
+
+        TooLong for one of more than `most` characters.
+        """
         try:
             template = self._chat_template
         except TemplateError as error:
             raise refused(messages, f"it is broken ({error})") from error
-        return template.render(messages)
+        parts, length = [], 0
+        for part in template.render(messages):
+            parts.append(part)
+            length += len(part)
+            if most is not None and length > most:
+                raise TooLong(f"more than {most} characters")
+        return "".join(parts)
 
-    def encode_conversation(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of a conversation; the template writes the special tokens itself."""
-        return self.encode(self.render(messages), add_special_tokens=False)
+    def encode_conversation(
+        self, messages: Sequence[Message], most: int | None = None, most_text: int | None = None
+    ) -> tuple[int, ...]:
+        """Token ids of a conversation; the template writes the special tokens itself.
+
+        Raises TooLong for more than `most` of them, and for a text of more than `most_text`
+        characters, which a template may make of few words.
+        """
+        return self.encode(self.render(messages, most_text), False, most)
 
     @cached_property
     def anchor(self) -> tuple[int, ...]:
