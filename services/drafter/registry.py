@@ -62,6 +62,7 @@ class Engines:
     def __init__(self, settings: DrafterSettings, beside: Beside | None) -> None:
         self._settings, self._beside = settings, beside
         self._vetting = settings.vetting()
+        self._structures: dict[Forwards, Structures | None] = {}
         self._target: Engine | None = None
 
     @cached_property
@@ -88,8 +89,10 @@ class Engines:
 
         if self._beside is not None:
             drafter.structures = self._beside.structures
-        else:
-            drafter.structures = structures_of(engine, self._vetting)
+            return drafter
+        if engine not in self._structures:
+            self._structures[engine] = structures_of(engine, self._vetting)
+        drafter.structures = self._structures[engine]
         return drafter
 
     def borrowing(self) -> Borrowing | None:

@@ -57,7 +57,7 @@ async def besieged(
 ) -> tuple[list[Ended], list[Ended], set[psutil.Process]]:
     """Bad requests, good ones meanwhile, and the children; `strike` comes before the bad ends."""
     async with stub(address) as front:
-        good = [await read(front.Generate(asked()))]
+        good = [await read(front.Generate(asked(**form))) for form in ({}, {"regex": "[a-z]{2}"})]
         before = orchestrator.memory_info().rss
         bad = [asyncio.ensure_future(read(front.Generate(asked(json_schema=s)))) for s in SCHEMAS]
         deadline = time.monotonic() + 60
