@@ -146,7 +146,8 @@ class Generation:
 
     After `Client.resume`, `token_ids`, `logprobs` and `rounds` begin at the offset;
     `text` is the whole output always. When a stream broke and another server went
-    on, the logprobs and rounds of tokens that were stored but not yet sent are missing.
+    on, the logprobs and rounds of tokens that were stored but not yet sent are missing; so are
+    the logprobs of tokens that a slow reader left waiting behind thousands of others.
     """
 
     session_id: str
