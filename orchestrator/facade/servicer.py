@@ -154,7 +154,7 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
             timestamp=datetime.now(UTC).isoformat(),
             version=self._version,
             dp_rank_count=1,
-            loads=[self._load()],
+            loads=[] if request.dp_rank else [self._load()],
         )
 
     def _load(self) -> engine.SchedulerLoad:

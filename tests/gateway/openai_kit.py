@@ -66,12 +66,19 @@ class Gateway:
     process: subprocess.Popen[bytes]
     url: str
     model: str
+    key: str = "none"
 
     def client(self, **options: Any) -> openai.OpenAI:
         """The OpenAI client, which shows every error at once."""
-        return openai.OpenAI(
-            base_url=self.url, api_key="none", **{"max_retries": 0, "timeout": 120.0} | options
-        )
+        return openai.OpenAI(base_url=self.url, **self._usual | options)
+
+    def async_client(self, **options: Any) -> openai.AsyncOpenAI:
+        """The same for an event loop."""
+        return openai.AsyncOpenAI(base_url=self.url, **self._usual | options)
+
+    @property
+    def _usual(self) -> dict[str, Any]:
+        return {"api_key": self.key, "max_retries": 0, "timeout": 120.0}
 
     def kill(self) -> None:
         """As a machine that is gone: nothing is said to anybody."""
@@ -80,8 +87,11 @@ class Gateway:
 
 
 @contextmanager
-def gateway(worker: str, log: Path) -> Iterator[Gateway]:
-    """The recipe's gateway in front of one orchestrator, from its first model to its end."""
+def gateway(worker: str, log: Path, *flags: str, key: str = "none") -> Iterator[Gateway]:
+    """The recipe's gateway in front of one orchestrator, from its first model to its end.
+
+    `flags` are added to it; `key`: what its clients show.
+    """
     port = free_port()
     words = command_of(
         "gateway",
@@ -91,22 +101,25 @@ def gateway(worker: str, log: Path) -> Iterator[Gateway]:
         worker_urls=f"grpc://{worker}",
     )
     with log.open("wb") as said:
-        process = subprocess.Popen([smg(), *words], stdout=said, stderr=subprocess.STDOUT)
+        process = subprocess.Popen([smg(), *words, *flags], stdout=said, stderr=subprocess.STDOUT)
         try:
             url = f"http://127.0.0.1:{port}/v1"
-            yield Gateway(process, url, _model(process, url, log))
+            yield Gateway(process, url, _model(process, url, log, key), key)
         finally:
             process.kill()
             process.wait(timeout=30)
 
 
-def _model(process: subprocess.Popen[bytes], url: str, log: Path) -> str:
+def _model(process: subprocess.Popen[bytes], url: str, log: Path, key: str) -> str:
     """The one model that it serves; waits until it has its tokenizer, too."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text(errors="replace")[-2000:]
         try:
-            with urllib.request.urlopen(f"{url}/models", timeout=10) as answer:
+            asked = urllib.request.Request(
+                f"{url}/models", headers={"Authorization": f"Bearer {key}"}
+            )
+            with urllib.request.urlopen(asked, timeout=10) as answer:
                 listed = json.load(answer)["data"]
             if listed and b"Successfully loaded tokenizer" in log.read_bytes():
                 [model] = listed

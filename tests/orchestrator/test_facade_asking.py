@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.facade.asking import in_its_words, session_id, to_request
 from services.common.errors import InvalidRequest
+from tests.docs.pages import DOCS
 from tests.orchestrator.request_kit import MODEL, build_spec, tokenizer
 
 IDS = [5, 6, 7]
+GUIDE = DOCS / "openai.md"
 
 
 def asked(params: dict[str, Any] | None = None, /, **fields: Any) -> engine.GenerateRequest:
@@ -172,18 +177,81 @@ def test_a_field_that_cannot_be_served_is_refused_by_its_name(name, value):
     assert refusal(asked(**{name: value})).field == name
 
 
-def test_every_field_of_a_request_and_of_its_parameters_is_taken_or_refused():
+NO_EFFECT = {
+    "sampling_params.spaces_between_special_tokens",
+    "sampling_params.grammar_from_first_token",
+    "tokenized.original_text",
+}
+"""Text is made by the gateway, and a constraint begins with the first token always."""
+OF_THE_CALL = {"request_id", "stream"}
+"""What `to_request` leaves to its caller."""
+
+
+def some_value(field: FieldDescriptor) -> Any:
+    """A value other than the default, by the field's type."""
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return {5: 1.5}
+    value: Any = {
+        field.CPPTYPE_STRING: "a",
+        field.CPPTYPE_BOOL: True,
+        field.CPPTYPE_FLOAT: 0.5,
+        field.CPPTYPE_MESSAGE: field.message_type and field.message_type._concrete_class(),
+    }.get(field.cpp_type, 1 if field.name == "n" else 2)
+    return [value] if field.is_repeated else value
+
+
+def every_field() -> Iterator[tuple[str, engine.GenerateRequest, engine.GenerateRequest]]:
+    """Each field of a request: a request without it, and the same with it."""
+    request, sampling = engine.GenerateRequest.DESCRIPTOR, engine.SamplingParams.DESCRIPTOR
+    for field in request.fields:
+        if field.name == "text":
+            yield field.name, engine.GenerateRequest(), engine.GenerateRequest(text="a")
+        elif field.name == "tokenized":
+            other = engine.TokenizedInput(input_ids=[1])
+            yield field.name, asked(), asked(tokenized=other)
+        elif field.name != "sampling_params":
+            yield field.name, asked(), asked(**{field.name: some_value(field)})
+    for field in sampling.fields:
+        value = some_value(field)
+        yield f"sampling_params.{field.name}", asked({}), asked({field.name: value})
+    for field in engine.TokenizedInput.DESCRIPTOR.fields:
+        given = {"input_ids": IDS} | {field.name: some_value(field)}
+        yield f"tokenized.{field.name}", asked(), asked(tokenized=given)
+    choice = engine.ChoiceConstraint.DESCRIPTOR
+    for field in choice.fields:
+        with_it = engine.ChoiceConstraint(**{field.name: some_value(field)})
+        none = asked({"choice": engine.ChoiceConstraint()})
+        yield f"sampling_params.choice.{field.name}", none, asked({"choice": with_it})
+
+
+FIELDS = {name: (without, with_it) for name, without, with_it in every_field()}
+
+
+def outcome(request: engine.GenerateRequest) -> Any:
+    """What it becomes, or the field for which it is refused."""
+    try:
+        return to_request(request).SerializeToString(deterministic=True)
+    except InvalidRequest as error:
+        return error.field
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_is_taken_or_refused_by_its_name_or_known_to_change_nothing(name: str):
     """A newer version of the stubs may bring fields that nobody has thought of here."""
-    without_effect = {"spaces_between_special_tokens", "grammar_from_first_token"}
-    taken = {field.name for field in pb.SamplingParams.DESCRIPTOR.fields} | {"json_object", "n"}
-    refused = {"prompt_logprobs", "truncate_prompt_tokens", "grammar", "structural_tag"}
-    parameters = {field.name for field in engine.SamplingParams.DESCRIPTOR.fields}
-    assert parameters <= taken | refused | without_effect
-    fields = {field.name for field in engine.GenerateRequest.DESCRIPTOR.fields}
-    unserved = {"mm_inputs", "extra_mm_inputs", "media_refs", "data_parallel_rank"}
-    unserved |= {"kv_transfer_params", "kv_transfer_params_json"}
-    known = {"request_id", "tokenized", "text", "sampling_params", "stream"}
-    assert fields == known | unserved
+    without, with_it = (outcome(request) for request in FIELDS[name])
+    if name in NO_EFFECT | OF_THE_CALL or name == "sampling_params.n":
+        assert with_it == without
+    elif isinstance(with_it, str):
+        assert with_it == name
+    else:
+        assert with_it != without
+
+
+def test_the_page_names_every_field_that_is_refused_and_every_one_that_changes_nothing():
+    refused = {name for name, (_, with_it) in FIELDS.items() if outcome(with_it) == name}
+    assert len(refused) > 5
+    page = re.sub(r", `\.", ", `sampling_params.", GUIDE.read_text("utf-8"))
+    assert [name for name in refused | NO_EFFECT if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,300 @@
+"""Each row of the page's tables of requests: what the real smg passes on, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+
+from tests.gateway.overheard import OWN_DEFAULTS, Front, front_of, rows_under
+
+pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
+
+Check = Callable[[Front], Awaitable[None]]
+SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "tell", "parameters": SCHEMA}}]
+TELL: Any = {"type": "function", "function": {"name": "tell"}}
+WITH_USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+ON: dict[str, Any] = {"extra_body": {"ignore_eos": True}}
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def front(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Front]:
+    async with front_of(tmp_path_factory.mktemp("smg") / "log") as made:
+        yield made
+
+
+async def lengths(front: Front) -> None:
+    for ask, name in (
+        (front.chat, "max_tokens"),
+        (front.chat, "max_completion_tokens"),
+        (front.complete, "max_tokens"),
+    ):
+        done = await ask(**{"max_tokens": openai.omit, name: 6}, **ON)
+        assert front.asked.max_tokens == 6 == done.usage.completion_tokens
+    done = await front.complete(max_tokens=openai.omit, **ON)
+    assert not front.asked.HasField("max_tokens")
+    assert done.usage.completion_tokens == 256
+
+
+async def the_same_parameters(front: Front) -> None:
+    named = {"temperature": 0.5, "top_p": 0.5, "frequency_penalty": 0.25, "presence_penalty": 0.75}
+    extended = {"top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5}
+    extra = {**extended, "ignore_eos": True, "stop_token_ids": [7, 9]}
+    for ask in (front.chat, front.complete):
+        await ask(**named, extra_body=extra)
+        passed_on = {name: getattr(front.asked, name) for name in {**named, **extra}}
+        assert passed_on | {"stop_token_ids": list(front.asked.stop_token_ids)} == named | extra
+        await ask()
+        own = {name: getattr(front.asked, name) for name in OWN_DEFAULTS if name != "do_sample"}
+        assert own == {name: OWN_DEFAULTS[name] for name in own}
+
+
+async def seeds(front: Front) -> None:
+    ours = await front.running.client.generate("the law", seed=5, max_tokens=12, ignore_eos=True)
+    for given, passed_on in (
+        (5, 5),
+        (2**31 - 1, 2**31 - 1),
+        (2**31, 2**31 - 1),
+        (2**40, 2**31 - 1),
+    ):
+        done = await front.complete(seed=given, max_tokens=12, **ON)
+        assert front.asked.seed == passed_on
+        if given == 5:
+            assert done.usage.completion_tokens == len(ours.token_ids)
+            assert done.choices[0].text == ours.text
+
+
+async def stops(front: Front) -> None:
+    letters: dict[str, Any] = {"extra_body": {"regex": "[a-h]{30}"}, "max_tokens": 40, "seed": 1}
+    text = (await front.complete(**letters)).choices[0].text
+    stop = text[5:8]
+    for ask in (front.complete, front.chat):
+        await ask(stop=[stop, "zz"], **letters)
+        assert list(front.asked.stop) == [stop, "zz"]
+    cut = await front.complete(stop=stop, **letters)
+    parts = [part async for part in await front.complete(stop=stop, stream=True, **letters)]
+    streamed = "".join(part.choices[0].text for part in parts if part.choices)
+    assert cut.choices[0].text == streamed == text[: text.index(stop)]
+
+
+async def response_formats(front: Front) -> None:
+    asked: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    await front.chat(response_format=asked)
+    assert json.loads(front.asked.json_schema) == SCHEMA
+    await front.chat(response_format={"type": "json_object"})
+    assert json.loads(front.asked.json_schema) == {"type": "object"}
+    await front.complete(extra_body={"response_format": {"type": "json_object"}})
+    assert front.asked.WhichOneof("constraint") is None
+
+
+async def expressions(front: Front) -> None:
+    for ask in (front.chat, front.complete):
+        await ask(extra_body={"regex": "b{3}"})
+        assert front.asked.regex == "b{3}"
+    done = await front.complete(extra_body={"regex": "b{3}"}, max_tokens=9)
+    assert done.choices[0].text == "bbb"
+
+
+async def tools(front: Front) -> None:
+    await front.chat(tools=TOOLS, tool_choice="auto")
+    assert front.asked.WhichOneof("constraint") is None
+    for choice in ("required", TELL):
+        called = await _called(front, choice)
+        assert called.function.name == "tell"
+        assert json.loads(called.function.arguments)["n"] in (1, 2)
+        schema = json.loads(front.asked.json_schema)
+        assert schema == SCHEMA if choice is TELL else schema["type"] == "array"
+
+
+async def _called(front: Front, choice: Any) -> Any:
+    """What a random model asks to call: it wanders, and not every one of its texts ends."""
+    for seed in range(20):
+        done = await front.chat(tools=TOOLS, tool_choice=choice, seed=seed, max_tokens=300)
+        assert front.asked.WhichOneof("constraint") == "json_schema"
+        if done.choices[0].finish_reason == "tool_calls":
+            [called] = done.choices[0].message.tool_calls
+            return called
+    raise AssertionError("no text came to its end")
+
+
+async def log_probabilities(front: Front) -> None:
+    done = await front.chat(logprobs=True, top_logprobs=3, **ON)
+    assert front.asked.logprobs == 3
+    assert [len(row.top_logprobs) for row in done.choices[0].logprobs.content] == [3] * 4
+    with pytest.raises(openai.BadRequestError):
+        await front.chat(logprobs=True, top_logprobs=21)
+    done = await front.complete(logprobs=2, **ON)
+    assert done.choices[0].logprobs is None
+
+
+async def usage(front: Front) -> None:
+    fixed: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40, **ON}
+    for ask in (front.chat, front.complete):
+        whole = (await ask(**fixed)).usage
+        [streamed] = [part.usage async for part in await ask(**fixed, **WITH_USAGE) if part.usage]
+        for told in (whole, streamed):
+            drafts = told.completion_tokens_details
+            assert told.completion_tokens == 40
+            assert told.total_tokens == told.prompt_tokens + 40
+            assert drafts.rejected_prediction_tokens > 0
+            assert 0 <= drafts.accepted_prediction_tokens < 40
+    # What the engine says of the same request.
+    ours = await front.running.client.generate(
+        "the law", temperature=0.0, max_tokens=40, **ON["extra_body"]
+    )
+    assert whole.prompt_tokens == ours.usage.prompt_tokens
+
+
+async def several_prompts(front: Front) -> None:
+    done = await front.complete(prompt=["the law", "the large verifier checks"])
+    assert [choice.index for choice in done.choices] == [0, 1]
+    ids = [request.request_id for request in front.ears.asked]
+    assert len(set(ids)) == 2
+    assert all(one.startswith(done.id) for one in ids)
+
+
+async def least_tokens(front: Front) -> None:
+    await front.complete(extra_body={"min_tokens": 3})
+    assert front.asked.min_tokens == 3
+    await front.chat(extra_body={"min_tokens": 3})
+    assert front.asked.min_tokens == 0
+
+
+async def dropped(front: Front) -> None:
+    for ask in (front.complete, front.chat):
+        await ask(logit_bias={"5": 3}, extra_body={"best_of": 3})
+        assert not front.asked.logit_bias
+        assert front.asked.n == 1
+
+
+TAKEN: dict[str, Check] = {
+    "`max_tokens`, `max_completion_tokens`": lengths,
+    "`temperature`, `top_p`, `frequency_penalty`, `presence_penalty`, and as extensions `top_k`, "
+    "`min_p`, `repetition_penalty`, `ignore_eos`, `stop_token_ids`": the_same_parameters,
+    "`seed`": seeds,
+    "`stop`": stops,
+    "`response_format`: `json_schema`, `json_object`": response_formats,
+    "`regex`, an extension": expressions,
+    "`tool_choice`: `required`, or one function": tools,
+    "`logprobs`, `top_logprobs` of a chat": log_probabilities,
+    "`usage`": usage,
+    "several prompts": several_prompts,
+    "`min_tokens`": least_tokens,
+    "`logit_bias`, `best_of`": dropped,
+}
+
+
+async def refused(call: Awaitable[Any], status: int, *words: str) -> None:
+    with pytest.raises(openai.APIStatusError) as caught:
+        await call
+    assert caught.value.status_code == status
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+async def several_outputs(front: Front) -> None:
+    for ask in (front.chat, front.complete):
+        await refused(ask(n=2), 400, "sampling_params.n: 2 is not allowed")
+
+
+async def forms_without_sense(front: Front) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "no"}}}
+    await refused(front.chat(response_format=form), 400, "sampling_params.json_schema: ")
+    await refused(front.complete(extra_body={"regex": "("}), 400, "sampling_params.regex: ")
+
+
+async def grammars(front: Front) -> None:
+    await refused(front.chat(extra_body={"ebnf": 'root ::= "a"'}), 400, "sampling_params.grammar: ")
+
+
+async def media(front: Front) -> None:
+    for kind in ("image", "video", "audio"):
+        part = {"type": f"{kind}_url", f"{kind}_url": {"url": "data:;base64,AAAA"}}
+        call = front.chat(messages=[{"role": "user", "content": [part]}])
+        await refused(call, 400)
+        assert not front.ears.asked
+
+
+async def values_out_of_range(front: Front) -> None:
+    too_long = front.complete(max_tokens=9999)
+    await refused(too_long, 400, "sampling_params.max_tokens: 9999 is not allowed")
+    bad = front.complete(extra_body={"stop_token_ids": [999_999]})
+    await refused(bad, 400, "sampling_params.stop_token_ids[0]: 999999 is not allowed")
+
+
+async def embeddings(front: Front) -> None:
+    call = front.client.embeddings.create(model=front.model, input="the law")
+    await refused(call, 501, "makes no embeddings")
+
+
+async def what_smg_drops(front: Front) -> None:
+    extra = {"prompt_logprobs": 2, "truncate_prompt_tokens": 2, "structural_tag": "{}"}
+    for ask in (front.chat, front.complete):
+        await ask(extra_body=extra)
+        for name in extra:
+            assert not front.asked.HasField(name)
+
+
+async def what_is_the_gateways_affair(front: Front) -> None:
+    extra = {"kv_transfer_params": {"remote_host": "a"}, "data_parallel_rank": 1}
+    await front.complete(extra_body=extra)
+    [request] = front.ears.asked
+    for name in (*extra, "kv_transfer_params_json"):
+        assert not request.HasField(name)
+
+
+REFUSED: dict[str, Check] = {
+    "`n` above 1": several_outputs,
+    "a schema or expression that cannot be compiled": forms_without_sense,
+    "a grammar (`ebnf`)": grammars,
+    "images, video, audio": media,
+    "a value out of its range, more tokens than the context holds": values_out_of_range,
+    "`/v1/embeddings`": embeddings,
+    "log probabilities of the prompt, a prompt to be cut, a structural tag": what_smg_drops,
+    "prefill elsewhere, a rank of data parallelism": what_is_the_gateways_affair,
+}
+
+
+@pytest.mark.parametrize("row", TAKEN)
+async def test_a_parameter_of_the_openai_api_becomes_what_the_page_says(front: Front, row: str):
+    await TAKEN[row](front)
+
+
+@pytest.mark.parametrize("row", REFUSED)
+async def test_what_the_page_says_is_refused_is_an_error_of_its_status(front: Front, row: str):
+    await REFUSED[row](front)
+
+
+async def test_every_row_of_the_page_is_tried():
+    assert [row[0] for row in rows_under("OpenAI")] == list(TAKEN)
+    assert [row[0] for row in rows_under("what")] == list(REFUSED)
+
+
+async def test_a_session_is_called_as_the_id_that_the_client_was_given(front: Front):
+    done = await front.chat()
+    [request] = front.ears.asked
+    assert request.request_id.startswith(done.id)
+
+
+async def test_the_gateway_asks_for_loads_and_for_no_cache_events_that_are_not_served(front: Front):
+    async with asyncio.timeout(60):
+        while "GetLoads" not in front.ears.called:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    [load] = (await _loads(front)).loads
+    assert load.num_total_reqs == 0
+
+
+async def _loads(front: Front) -> Any:
+    from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
+
+    from tests.gateway.kit import gateway_stub
+
+    async with gateway_stub(front.running.address) as stub:
+        other = await stub.GetLoads(vllm.GetLoadsRequest(dp_rank=1))
+        assert not other.loads
+        return await stub.GetLoads(vllm.GetLoadsRequest())
