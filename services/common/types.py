@@ -283,6 +283,7 @@ class Progress:
     `oldest_command_ms`: the age of the oldest command that its core has not absorbed.
     `turn_ms`: what the core's turn that runs now has lasted; 0 = it rests. Both count only
     time in which the worker's process could run; one that does not tell leaves them 0.
+    `recalled_tokens`: drafted so far from what other sessions said.
     """
 
     steps: int = 0
@@ -294,6 +295,7 @@ class Progress:
     kv_tokens_spare: int = 0
     oldest_command_ms: float = 0.0
     turn_ms: float = 0.0
+    recalled_tokens: int = 0
 
     @property
     def stuck_ms(self) -> float:

@@ -113,6 +113,11 @@ def worker_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
     return verifiers + drafters
 
 
+def drafts(options: ClusterOptions, worker: ProcessSpec) -> bool:
+    """Whether a worker of such a cluster serves as a drafter, be it beside verifying."""
+    return options.beside or worker.name.startswith("drafter")
+
+
 def orchestrator_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
     """The orchestrators; they find the workers in the store's registry."""
     ports = (options.port,) + (0,) * (len(options.pacings) - 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.sessions.embedded import EmbeddedRedis
 from services.common.errors import StartError
 from services.common.tasks import end
-from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
+from services.console.cluster import ClusterOptions, Site, drafts, orchestrator_specs, worker_specs
 from services.console.supervisor import Supervisor
 from services.console.tether import available_cores
 
@@ -24,11 +24,12 @@ _STORE_CHECK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running cluster: the address of each orchestrator, and the folder with the logs."""
+    """A running cluster: addresses of orchestrators and drafters, and the folder with the logs."""
 
     addresses: tuple[str, ...]
     logs: Path
     supervisor: Supervisor
+    drafters: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -57,9 +58,11 @@ async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterato
         supervisor = Supervisor(report)
         stack.push_async_callback(supervisor.stop)
         # An orchestrator with nobody to speak for has nothing to serve: workers first.
-        await supervisor.start(worker_specs(options, site))
+        workers = worker_specs(options, site)
+        served = zip(workers, await supervisor.start(workers), strict=True)
+        drafters = tuple(address for worker, address in served if drafts(options, worker))
         addresses = await supervisor.start(orchestrator_specs(options, site))
-        yield Cluster(tuple(addresses), folder, supervisor)
+        yield Cluster(tuple(addresses), folder, supervisor, drafters)
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:

@@ -75,7 +75,7 @@ class _Session:
     """Members that may not have the prompt yet."""
     text: tuple[int, int] = (-1, -1)
     """Epoch and length of the text that `drafts` are for."""
-    drafts: dict[int, DraftTree] = field(default_factory=dict)
+    drafts: dict[int, Proposed] = field(default_factory=dict)
     drew: int | None = None
     """The member that drew tokens of the tail, under rejection."""
 
@@ -199,24 +199,24 @@ class CombinedDrafter:
         if place is None:
             return _nothing(given.values())
         draft = given[place]
-        if session.exact:
-            return Proposed(_plain(draft.tree), prepared=draft.prepared)
-        if draft.tree.q is not None:
+        if not session.exact and draft.tree.q is not None:
             session.drew = place
-        return Proposed(_sampled(draft.tree), prepared=draft.prepared)
+        tree = _plain(draft.tree) if session.exact else _sampled(draft.tree)
+        return Proposed(tree, prepared=draft.prepared, recalled=draft.recalled)
 
     def _merged(self, session: _Session, ask: Ask, given: Mapping[int, Proposed]) -> Proposed:
         if session.text != _text(ask):
             session.text, session.drafts = _text(ask), {}
         for place, proposed in given.items():
             if len(proposed.tree) or proposed.final:
-                session.drafts[place] = proposed.tree
+                session.drafts[place] = proposed
         if len(session.drafts) < len(self._members):
             return replace(_nothing(given.values()), final=False)
         drafts = [session.drafts[place] for place in range(len(self._members))]
         session.forget()
-        tree = merge(drafts)
-        return Proposed(tree, final=not len(tree))
+        tree = merge([draft.tree for draft in drafts])
+        recalled = min(len(tree), sum(draft.recalled for draft in drafts))
+        return Proposed(tree, final=not len(tree), recalled=recalled)
 
 
 def merge(drafts: Sequence[DraftTree], most: int = MAX_TREE_NODES) -> DraftTree:

@@ -85,6 +85,7 @@ class DrafterCore:
         self._steps = 0
         self._step_ms = 0.0
         self._token_ms = 0.0
+        self._recalled = 0
 
     # --- commands -------------------------------------------------------------
 
@@ -225,6 +226,7 @@ class DrafterCore:
         return 0.0 if proposed.fed else elapsed_ms
 
     def _absorb(self, entry: _Entry, proposed: Proposed, draft_ms: float) -> None:
+        self._recalled += proposed.recalled
         draft = entry.session.absorb(proposed.tree, proposed.final, draft_ms)
         if draft is not None:
             self._emit(entry.key[0], draft)
@@ -275,6 +277,7 @@ class DrafterCore:
             kv_tokens_used=kv.used,
             kv_tokens_capacity=kv.capacity,
             step_ms=self._step_ms,
+            recalled_tokens=self._recalled,
         )
 
     def describe(self) -> WorkerDescription:

@@ -60,7 +60,6 @@ class GraphDrafter(ModelDrafter):
         mode = opening.mode
         rules = replace(self._rules, same_depth=mode is VerifyMode.COUPLED)
         longest = self._engine.max_context_length
+        plan = self._growth(opening) or default_growth()
         with freed_on_error(self._engine.new_cache(reserve + NODES_IN_KV)) as cache:
-            return GraphSession(
-                opening, cache, vocab_size, longest, rules, self._plans[mode], self.figures
-            )
+            return GraphSession(opening, cache, vocab_size, longest, rules, plan, self.figures)

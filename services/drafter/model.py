@@ -86,6 +86,7 @@ class ModelDrafter:
         """
         self._engine = engine
         self._borrowing = borrowing
+        self._trees = trees
         self._plans = {} if trees is None else {mode: trees() for mode in _TREE_MODES}
         self.figures = GraphFigures()
         self._step_tokens = step_tokens
@@ -188,7 +189,7 @@ class ModelDrafter:
     ) -> Stepping:
         """A new session with KV for a text of `reserve` tokens."""
         longest = self._engine.max_context_length
-        plan = self._plans.get(opening.mode)
+        plan = self._growth(opening)
         if plan is None or opening.num_candidates == 1:
             with freed_on_error(self._cache(key, opening, reserve)) as cache:
                 branches = self._preparing.branches(opening, cache) if self._preparing else None
@@ -197,6 +198,13 @@ class ModelDrafter:
             return GraphSession(
                 opening, cache, vocab_size, longest, TREE_RULES, plan, self.figures, by_rank=True
             )
+
+    def _growth(self, opening: OpenDraft) -> GrowthPlan | None:
+        """How far the session's trees grow: one that shares nothing finds that out for itself."""
+        shared = self._plans.get(opening.mode)
+        if shared is None or self._trees is None or opening.phrase_scope:
+            return shared
+        return self._trees()
 
     def _cache(self, key: SessionKey, opening: OpenDraft, reserve: int) -> KVCache:
         """KV of a session's own, or what it has until it can borrow."""

@@ -170,9 +170,11 @@ class NgramDrafter:
     def _propose(self, session: _Session, ask: Ask) -> Proposed:
         session.index.extend(ask.text)
         session.learner.follow(ask)
-        tokens = _copy(session.index, ask) or _phrase(session, ask)
+        tokens, recalled = _copy(session.index, ask), 0
+        if not tokens:
+            tokens, recalled = _phrase(session, ask)
         session.learner.drafted(tokens)
-        return Proposed(DraftTree(tokens), final=not tokens)
+        return Proposed(DraftTree(tokens), final=not tokens, recalled=recalled)
 
 
 def _shared_scope(opening: OpenDraft) -> str:
@@ -199,10 +201,12 @@ def _copy(index: NgramIndex, ask: Ask) -> Gram:
     return tuple(copy_from(ask.text, start, ask.room)) if start else ()
 
 
-def _phrase(session: _Session, ask: Ask) -> Gram:
-    phrase = session.learner.find(ask.text, sure=session.sure)
+def _phrase(session: _Session, ask: Ask) -> tuple[Gram, int]:
+    """A phrase of the pool, and how many of its tokens other sessions' texts gave."""
+    phrase, of_others = session.learner.find(ask.text, sure=session.sure)
     known = session.vocab_size or 1 << 32
-    return tuple(takewhile(lambda token: token < known, phrase[: ask.room]))
+    tokens = tuple(takewhile(lambda token: token < known, phrase[: ask.room]))
+    return tokens, len(tokens) if of_others else 0
 
 
 def copy_from(text: Sequence[int], start: int, count: int) -> list[int]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 from services.drafter.protocol import Ask
@@ -34,10 +35,17 @@ Gram = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Tokens that followed an n-gram, or, `guessed`, that a draft said would."""
+    """Tokens that followed an n-gram, or, `guessed`, that a draft said would.
+
+    `teacher`: number of the learner that it comes from; 0 = an output of an ended session.
+    """
 
     tokens: Gram
     guessed: bool = False
+    teacher: int = 0
+
+
+NO_PHRASE = Phrase(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +81,38 @@ class PhrasePool:
         Guesses come last. `sure`: only the longest n-gram counts, and no guess.
         Empty = there is nothing.
         """
+        return self.look_up(scope, text, sure=sure).tokens
+
+    def look_up(self, scope: str, text: Sequence[int], *, sure: bool = False) -> Phrase:
+        """The phrase that `find` gives the tokens of, with whose it is."""
         phrases = self._scopes.get(scope)
         if not phrases:
-            return ()
+            return NO_PHRASE
         grams = self._grams(text, len(text))[::-1]
         if sure:
             grams = [gram for gram in grams if len(gram) == self.limits.longest]
         known = [(gram, phrase) for gram in grams if (phrase := phrases.get(gram)) is not None]
         known.sort(key=lambda found: found[1].guessed)
         if not known or (sure and known[0][1].guessed):
-            return ()
+            return NO_PHRASE
         gram, phrase = known[0]
         self._use(scope, phrases, gram)
-        return phrase.tokens
+        return phrase
 
-    def learn(self, scope: str, text: Sequence[int], end: int) -> None:
+    def learn(self, scope: str, text: Sequence[int], end: int, teacher: int = 0) -> None:
         """What followed the first `end` tokens of committed output `text`."""
-        phrase = Phrase(self._tokens(text, end))
+        phrase = Phrase(self._tokens(text, end), teacher=teacher)
         for gram in self._grams(text, end):
             self._put(scope, gram, phrase)
 
-    def guess(self, scope: str, text: Sequence[int], end: int) -> None:
+    def guess(self, scope: str, text: Sequence[int], end: int, teacher: int = 0) -> None:
         """What a draft said would follow `text[:end]`; a phrase that is known stays."""
         gram = tuple(text[max(0, end - self.limits.longest) : end])
         phrases = self._scopes.get(scope)
         known = phrases.get(gram) if phrases else None
         if len(gram) == self.limits.longest and (known is None or known.guessed):
-            self._put(scope, gram, Phrase(self._tokens(text, end), guessed=True))
+            phrase = Phrase(self._tokens(text, end), guessed=True, teacher=teacher)
+            self._put(scope, gram, phrase)
 
     def _tokens(self, text: Sequence[int], end: int) -> Gram:
         return tuple(text[end : end + self.limits.length])
@@ -142,6 +155,9 @@ class Archive(Protocol):
         """One scope and output that was asked for, if one is here."""
 
 
+_NUMBERS = count(1)
+
+
 class Learner:
     """Follows one session's output and teaches a pool what it says.
 
@@ -149,18 +165,20 @@ class Learner:
     so a later text tells which of it was rejected.
     """
 
-    __slots__ = ("_learned", "_output", "_pool", "_tail", "scope")
+    __slots__ = ("_learned", "_number", "_output", "_pool", "_tail", "scope")
 
     def __init__(self, pool: PhrasePool, scope: str) -> None:
         self._pool = pool
+        self._number = next(_NUMBERS)
         self.scope = scope
         self._output: list[int] = []
         self._learned = 0
         self._tail: list[int] = []
 
-    def find(self, text: Sequence[int], *, sure: bool = False) -> Gram:
-        """What the pool knows to follow `text`; see `PhrasePool.find`."""
-        return self._pool.find(self.scope, text, sure=sure)
+    def find(self, text: Sequence[int], *, sure: bool = False) -> tuple[Gram, bool]:
+        """What the pool knows to follow `text`, and whether another session taught it."""
+        phrase = self._pool.look_up(self.scope, text, sure=sure)
+        return phrase.tokens, phrase.teacher != self._number
 
     def follow(self, ask: Ask) -> None:
         """Learn what was committed since the last ask, and from what was rejected."""
@@ -184,14 +202,14 @@ class Learner:
 
     def _learn_until(self, end: int) -> None:
         for place in range(max(1, self._learned), end):
-            self._pool.learn(self.scope, self._output, place)
+            self._pool.learn(self.scope, self._output, place, self._number)
         self._learned = max(self._learned, end)
 
     def _recycle(self, committed: Sequence[int], rejected: Sequence[int]) -> None:
         """The draft went on with `rejected` after a token that `committed` ends with instead."""
         if rejected:
             before = self._output[-self._pool.limits.longest :] + list(committed)
-            self._pool.guess(self.scope, [*before, *rejected], len(before))
+            self._pool.guess(self.scope, [*before, *rejected], len(before), self._number)
 
 
 def teach(pool: PhrasePool, scope: str, output: Sequence[int]) -> None:

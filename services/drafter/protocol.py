@@ -59,7 +59,8 @@ class Proposed:
     tree in the making). `final`: nothing more can be drafted from this text. `waits`: not
     before something happens elsewhere in this process. `fed`: tokens of a prompt that
     entered KV without completing it, for the trace. `prepared`: the tokens were drafted
-    before they were asked for, in idle moments.
+    before they were asked for, in idle moments. `recalled`: how many of the tokens come
+    from texts of other sessions.
     """
 
     tree: DraftTree = field(default_factory=DraftTree)
@@ -67,6 +68,7 @@ class Proposed:
     fed: int = 0
     waits: bool = False
     prepared: bool = False
+    recalled: int = 0
 
     @property
     def kind(self) -> str:

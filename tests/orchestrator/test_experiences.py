@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from orchestrator import experiences as experiences_module
 from orchestrator.beginnings import Beginnings
 from orchestrator.core.pacing import (
     Fallback,
@@ -21,7 +24,14 @@ from services.common.types import ResolvedSampling, VerifyMode
 from tests.orchestrator.test_served_model import Pool, offer, options
 
 CONFIG = SessionConfig(
-    "s", (1,), VerifyMode.GREEDY, ResolvedSampling(), seed=1, method="model", window=8
+    "s",
+    (1,),
+    VerifyMode.GREEDY,
+    ResolvedSampling(),
+    seed=1,
+    method="model",
+    window=8,
+    phrase_scope="acme",
 )
 LEARNED = Fallback(Thompson(8)).observe(Outcome(4, 4, 5, 70.0, 44.0))
 
@@ -55,6 +65,51 @@ def test_another_method_or_rule_or_trees_are_another_matter() -> None:
 def test_plain_sessions_leave_no_experience() -> None:
     plain = replace(CONFIG, method="")
     assert fresh(remembered(plain), plain)
+
+
+def hits(experiences: Experiences, config: SessionConfig) -> float:
+    """Tries of first draft tokens that a session begins with."""
+    seeded = experiences.seeded(config, make_policy("thompson", 8))
+    assert isinstance(seeded, Fallback)
+    assert isinstance(seeded.inner, Thompson)
+    return seeded.inner.learned.first.tries
+
+
+def test_how_often_drafts_hit_stays_with_the_tenant_whose_texts_they_were() -> None:
+    experiences = remembered()
+    assert hits(experiences, CONFIG) == 1.0
+    assert hits(experiences, replace(CONFIG, phrase_scope="other")) == 0.0
+    assert hits(experiences, replace(CONFIG, phrase_scope="")) == 0.0
+
+
+def test_an_ephemeral_session_leaves_what_rounds_cost_and_nothing_of_its_drafts() -> None:
+    experiences = remembered(replace(CONFIG, phrase_scope=""))
+    assert hits(experiences, CONFIG) == 0.0
+    seeded = experiences.seeded(CONFIG, make_policy("thompson", 8))
+    assert isinstance(seeded, Fallback)
+    assert isinstance(seeded.inner, Thompson)
+    assert seeded.inner.learned.draft_ms == 11.0
+    assert seeded.inner.learned.costs.known
+
+
+def test_a_tenant_s_hits_meet_the_newest_costs() -> None:
+    experiences = remembered()
+    slower = Fallback(Thompson(8)).observe(Outcome(4, 4, 5, 140.0, 88.0))
+    experiences.remember(new_session(replace(CONFIG, phrase_scope=""), slower))
+    assert hits(experiences, CONFIG) == 1.0
+    seeded = experiences.seeded(CONFIG, make_policy("thompson", 8))
+    assert isinstance(seeded, Fallback)
+    assert isinstance(seeded.inner, Thompson)
+    assert seeded.inner.learned.draft_ms == 22.0
+
+
+def test_the_hits_of_many_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiences_module, "MOST_KNOWN", 3)
+    experiences = Experiences()
+    tenants = [replace(CONFIG, phrase_scope=str(number)) for number in range(5)]
+    for config in tenants:
+        experiences.remember(new_session(config, LEARNED))
+    assert [hits(experiences, config) for config in tenants] == [0.0, 0.0, 1.0, 1.0, 1.0]
 
 
 def beginnings(pacing: str = "thompson") -> Beginnings:

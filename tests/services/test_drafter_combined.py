@@ -31,7 +31,7 @@ from services.drafter.combined import CombinedDrafter, Methods, merge
 from services.drafter.core import DrafterCore
 from services.drafter.model import ModelDrafter
 from services.drafter.ngram import NgramDrafter
-from services.drafter.phrases import PhraseLimits, PhrasePool
+from services.drafter.phrases import NO_PHRASE, Phrase, PhraseLimits, PhrasePool
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 from tests.services.drafter_kit import VOCAB, FakeEngine
 
@@ -397,8 +397,8 @@ def _core_of_both(lengthen: int) -> tuple[DrafterCore, list[DrafterEvent]]:
 class NoPhrases(PhrasePool):
     """Prompt lookup alone."""
 
-    def find(self, scope: str, text: Sequence[int], *, sure: bool = False) -> tuple[int, ...]:
-        return ()
+    def look_up(self, scope: str, text: Sequence[int], *, sure: bool = False) -> Phrase:
+        return NO_PHRASE
 
 
 def _run(core: DrafterCore) -> None:

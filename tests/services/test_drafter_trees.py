@@ -29,6 +29,13 @@ def harness(plan: Any) -> Harness:
     return Harness(engine, drafter=ModelDrafter(engine, trees=lambda: plan))  # type: ignore[arg-type]
 
 
+def harness_of_modes() -> Harness:
+    """Trees that grow as each mode's drafts hit."""
+    engine = FakeEngine()
+    drafter = ModelDrafter(engine, trees=lambda: MeasuredGrowth(TreeCosts()))  # type: ignore[arg-type]
+    return Harness(engine, drafter=drafter)
+
+
 def drafted(made: Harness, **changes: Any) -> Draft:
     made.open("s", [1, 2, 3], **{"num_candidates": 4, "window": 8, **changes})
     (draft,) = made.run()
@@ -135,22 +142,29 @@ def test_a_draft_is_as_deep_as_there_is_room_for() -> None:
     assert max(len(ranks) for ranks in ranked(made.engine, tree, [1, 2, 3])) == 2
 
 
-def test_what_one_session_learns_shapes_the_trees_of_all_of_its_mode() -> None:
-    plans: list[MeasuredGrowth] = []
-
-    def make() -> MeasuredGrowth:
-        plans.append(MeasuredGrowth(TreeCosts()))
-        return plans[-1]
-
-    engine = FakeEngine()
-    made = Harness(engine, drafter=ModelDrafter(engine, trees=make))  # type: ignore[arg-type]
+def write(made: Harness, tokens: int) -> None:
+    """The target's own text after the prompt 1, 2, 3, a token at a time."""
     text: list[int] = []
-    made.open("s", [1, 2, 3], num_candidates=4, window=8)
-    while len(text) < 50:
+    while len(text) < tokens:
         made.run()
-        token = engine.greedy([1, 2, 3, *text])
+        token = made.engine.greedy([1, 2, 3, *text])
         made.commit("s", len(text), [token])
         text.append(token)
+
+
+def test_a_session_that_shares_nothing_leaves_the_trees_of_others_as_they_were() -> None:
+    made = harness_of_modes()
+    made.open("s", [1, 2, 3], num_candidates=4, window=8)
+    write(made, 40)
+    greedy = made.drafter._plans[VerifyMode.GREEDY]
+    assert isinstance(greedy, MeasuredGrowth)
+    assert greedy.rates == pytest.approx(PRIOR)
+
+
+def test_what_one_session_learns_shapes_the_trees_of_all_of_its_mode() -> None:
+    made = harness_of_modes()
+    made.open("s", [1, 2, 3], num_candidates=4, window=8, phrase_scope="acme")
+    write(made, 50)
     greedy = made.drafter._plans[VerifyMode.GREEDY]
     assert isinstance(greedy, MeasuredGrowth)
     assert greedy.rates[0] > 0.8

@@ -259,6 +259,25 @@ def test_a_later_session_of_the_scope_drafts_what_an_earlier_one_said() -> None:
     assert world.drafts() == [13, 14, 15, 16, 17]
 
 
+def test_what_other_sessions_gave_is_counted_and_what_a_session_says_itself_is_not() -> None:
+    world = World()
+    world.open("s1", [1, 2, 3], "acme")
+    world.say("s1", [*SAID, 20, 21, 11, 12, 9])
+    assert world.core.progress().recalled_tokens == 0
+    world.open("s2", [7, 8, 11, 12], "acme")
+    drafted = world.drafts()
+    assert world.core.progress().recalled_tokens == len(drafted) > 0
+
+
+def test_a_phrase_that_a_session_says_again_is_its_own() -> None:
+    pool = PhrasePool(SMALL)
+    teach(pool, "a", [1, 2, 3, 4])
+    learner = Learner(pool, "a")
+    assert learner.find([1, 2]) == ((3, 4), True)
+    learner.follow(ask([0], [1, 2, 5, 6, 7, 8]))
+    assert learner.find([1, 2]) == ((5, 6, 7, 8), False)
+
+
 @pytest.mark.parametrize(
     ("wrote", "reads"), [("acme", "other"), ("acme", ""), ("", "acme"), ("", "")]
 )

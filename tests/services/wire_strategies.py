@@ -94,6 +94,7 @@ progress = st.builds(
     kv_tokens_used=u64,
     kv_tokens_capacity=u64,
     kv_tokens_spare=u64,
+    recalled_tokens=u64,
     step_ms=durations,
     oldest_command_ms=durations,
     turn_ms=durations,

@@ -17,6 +17,17 @@ class Experience:
     learned: Learned | None = None
     plain: Rate = field(default_factory=Rate)
 
+    def without_hits(self) -> Experience:
+        """What rounds and drafts cost alone."""
+        learned = self.learned and self.learned.without_hits()
+        return replace(self, learned=learned)
+
+    def at_costs_of(self, other: Experience) -> Experience:
+        """These hits with another one's costs, where it knows any."""
+        if self.learned is None or other.learned is None:
+            return self
+        return replace(other, learned=other.learned.with_hits_of(self.learned))
+
     def seeded(self, policy: Policy) -> Policy:
         """The policy of a new session: it starts from this, with limited weight."""
         match policy:

@@ -114,6 +114,14 @@ class Learned(NamedTuple):
             costs=self.costs.capped(weight),
         )
 
+    def without_hits(self) -> Learned:
+        """The same costs, and nothing of what became of drafts."""
+        return self._replace(first=Share(), later=Share(), guess=Share())
+
+    def with_hits_of(self, other: Learned) -> Learned:
+        """The same costs, with another one's hits."""
+        return self._replace(first=other.first, later=other.later, guess=other.guess)
+
     def joined(self, newer: Learned) -> Learned:
         """What both found out; times are those of the newer one, if it has them."""
         return newer._replace(

@@ -12,10 +12,12 @@ class DrafterServiceDescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DrafterServiceDescribeResponse(_message.Message):
-    __slots__ = ("worker",)
+    __slots__ = ("worker", "progress")
     WORKER_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     worker: _types_pb2.WorkerDescription
-    def __init__(self, worker: _Optional[_Union[_types_pb2.WorkerDescription, _Mapping]] = ...) -> None: ...
+    progress: _types_pb2.Progress
+    def __init__(self, worker: _Optional[_Union[_types_pb2.WorkerDescription, _Mapping]] = ..., progress: _Optional[_Union[_types_pb2.Progress, _Mapping]] = ...) -> None: ...
 
 class DrafterServiceLinkRequest(_message.Message):
     __slots__ = ("hello", "commands")

@@ -28,8 +28,14 @@ from services.common.serving.lifecycle import stop_on_signals
 from services.common.serving.links import LinkServer
 from services.common.serving.options import ServingOptions
 from services.common.serving.server import GrpcServer
-from services.common.types import Role, TokenizerBundle, WorkerDescription
-from services.common.wire import DRAFTER_LINK, VERIFIER_LINK, encode_description, split_bundle
+from services.common.types import Progress, Role, TokenizerBundle, WorkerDescription
+from services.common.wire import (
+    DRAFTER_LINK,
+    VERIFIER_LINK,
+    encode_description,
+    encode_progress,
+    split_bundle,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +50,21 @@ _DRAIN_POLL_SECONDS = 0.05
 class DrafterServicer(drafter_grpc.DrafterServiceServicer):
     """The drafter's RPCs."""
 
-    def __init__(self, links: LinkServer[Any, Any], description: WorkerDescription) -> None:
+    def __init__(
+        self,
+        links: LinkServer[Any, Any],
+        description: WorkerDescription,
+        progress: Callable[[], Progress],
+    ) -> None:
         self._links = links
         self._description = encode_description(description)
+        self._progress = progress
 
     async def Describe(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
-        """What this worker is."""
-        return drafter.DrafterServiceDescribeResponse(worker=self._description)
+        """What this worker is, and how busy."""
+        return drafter.DrafterServiceDescribeResponse(
+            worker=self._description, progress=encode_progress(self._progress())
+        )
 
     async def Link(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
         """One link."""
@@ -151,7 +165,7 @@ def _add_servicer(server: GrpcServer, links: LinkServer[Any, Any], role: Served)
     """Mount the servicer of the role; the service's full name."""
     if role.description.role is Role.DRAFTER:
         mount: Any = drafter_grpc.add_DrafterServiceServicer_to_server
-        mount(DrafterServicer(links, role.description), server.grpc)
+        mount(DrafterServicer(links, role.description, role.host.progress), server.grpc)
         return drafter.DESCRIPTOR.services_by_name["DrafterService"].full_name
     mount = verifier_grpc.add_VerifierServiceServicer_to_server
     mount(VerifierServicer(links, role.description, role.bundle), server.grpc)

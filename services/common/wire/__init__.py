@@ -30,6 +30,7 @@ from services.common.wire.records import (
     decode_hello,
     encode_description,
     encode_hello,
+    encode_progress,
 )
 from services.common.wire.tokenizer import gather_parts, join_bundle, split_bundle
 from services.common.wire.verifier import (
@@ -54,6 +55,7 @@ __all__ = [
     "encode_drafter_command",
     "encode_drafter_event",
     "encode_hello",
+    "encode_progress",
     "encode_verifier_command",
     "encode_verifier_event",
     "gather_parts",
