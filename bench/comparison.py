@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from bench.figures import Spread, speed_ups
+from bench.figures import Spread, decode_rate, ratios
 from bench.runner import Trial
 from services.console.figures import Measured
 
@@ -81,6 +81,7 @@ class Comparison:
 
     configuration: str
     baseline: str
+    decoding: Spread | None
     speed: Spread | None
     block_efficiency: Spread | None
     acceptance: Spread | None
@@ -93,7 +94,8 @@ def compare(trials: Sequence[Trial], name: str, baseline: str) -> Comparison:
     return Comparison(
         configuration=name,
         baseline=baseline,
-        speed=Spread.of(speed_ups(trials, name, baseline)),
+        decoding=Spread.of(ratios(trials, name, baseline, decode_rate)),
+        speed=Spread.of(ratios(trials, name, baseline)),
         block_efficiency=Spread.of(_ratios(trials, name, baseline, block_efficiency)),
         acceptance=Spread.of(_ratios(trials, name, baseline, acceptance)),
         block_efficiency_gain=Paired.of(_gains(trials, name, baseline, block_efficiency)),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from bench.options import FIXED, NO_DRAFTS, BenchOptions
 from bench.runner import Configuration
 from services.console.cores import CorePlan
+
+Recalled = Callable[[], Awaitable[int]]
 
 
 def drafting(
@@ -14,11 +16,12 @@ def drafting(
     addresses: Sequence[str],
     drafter: str = "",
     pids: Sequence[int | None] = (),
+    recalled: Recalled | None = None,
 ) -> Iterator[Configuration]:
     """Every pacing of one cluster with every rule.
 
     `addresses` and `pids` are those of the pacings' orchestrators; `drafter` names the
-    cluster where there are several.
+    cluster where there are several; `recalled` counts what its drafters took from other texts.
     """
     cores = cores_in_words(options.cores)
     known = pids or (None,) * len(addresses)
@@ -34,6 +37,8 @@ def drafting(
                     exact=options.promises_equal_text(rule),
                     pid=pid,
                     baseline=pacing == FIXED,
+                    dtype=options.dtype,
+                    recalled=recalled,
                 )
 
 
@@ -41,8 +46,16 @@ def plain(
     options: BenchOptions, name: str, address: str, cores: str, pid: int | None = None
 ) -> Configuration:
     """Decoding without drafts."""
-    exact = options.dtype == "float32"
-    return Configuration(name, address, cores, NO_DRAFTS, exact=exact, pid=pid, baseline=True)
+    return Configuration(
+        name,
+        address,
+        cores,
+        NO_DRAFTS,
+        exact=options.dtype == "float32",
+        pid=pid,
+        baseline=True,
+        dtype=options.dtype,
+    )
 
 
 def baselines(options: BenchOptions) -> Iterator[tuple[str, str]]:

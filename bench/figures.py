@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -82,25 +82,35 @@ class RoundSplit:
 class Figures:
     """One configuration over all its trials at one level of concurrency.
 
-    Rates are total tokens over total time, prompts included; `decode_rate` leaves the
-    time to the first token out. `speed_up` is against plain decoding on the same
-    prompts of the same repeat. `latency` is that of whole answers. `overhead` is what a
-    round takes beyond the verifier's own queue and forward, `split` where its time goes,
-    `orchestrator_cpu_ms` the orchestrator's CPU time per round, all it does for an answer
-    shared by its rounds. `block_efficiency` and `target_calls_per_token` are 0 where the
-    target's forwards are not known; `drafted_per_token` counts the draft tokens that were
+    Three things apart: `decoding` (tokens a second of a session after its first, time after
+    the first), the time to the `first_token`, and `tokens_per_second` (all tokens over all
+    time, prompts included). Each has ratios to plain decoding and to plain decoding on all
+    cores, on the same prompts of the same repeat; of times less than 1 is better. `latency` is
+    that of whole answers. `cached_share`: of the prompts' tokens those that came from a cache;
+    `recalled_tokens`: drafted from what other sessions said, None where nobody counts.
+    `overhead` is what a round takes beyond the verifier's own queue and forward, `split` where
+    its time goes, `orchestrator_cpu_ms` the orchestrator's CPU time per round, all it does for
+    an answer shared by its rounds. `block_efficiency` and `target_calls_per_token` are 0 where
+    the target's forwards are not known; `drafted_per_token` counts the draft tokens that were
     verified: calls of a drafter that writes one token a call. `wasted_share`: drafted tokens
     that were verified in vain. `rules`: those the rounds with a draft were judged by.
     `same_text_as_plain`: how many answers, of how many; None where equal text is not promised.
     """
 
     configuration: str
+    dtype: str
     tokens: int
+    decoding: Spread | None
+    decoding_ratio: Spread | None
+    decoding_ratio_all_cores: Spread | None
+    first_token: Percentiles | None
+    first_token_ratio: Spread | None
+    first_token_ratio_all_cores: Spread | None
     tokens_per_second: Spread | None
-    decode_rate: float
     speed_up: Spread | None
     speed_up_all_cores: Spread | None
-    first_token: Percentiles | None
+    cached_share: float
+    recalled_tokens: int | None
     per_token: Percentiles | None
     latency: Percentiles | None
     overhead: Percentiles | None
@@ -123,10 +133,11 @@ def figures_of(
     plain_all: str = "",
     *,
     exact: bool = True,
+    dtype: str = "",
 ) -> Figures:
     """The figures of the configuration `name`; `plain` and `plain_all` name the baselines.
 
-    `exact`: its text is promised to be that of plain decoding.
+    `exact`: its text is promised to be that of plain decoding. `dtype`: its number format.
     """
     own = [trial for trial in trials if trial.configuration == name]
     results = [result for trial in own for result in trial.results]
@@ -135,17 +146,28 @@ def figures_of(
     drafted = sum(stats.draft_tokens for stats in rounds)
     accepted = sum(stats.accepted_tokens for stats in rounds)
     steps = sum(result.complete.speculation.num_target_steps for result in results)
+
+    def over(baseline: str, measure: Measure) -> Spread | None:
+        return Spread.of(ratios(trials, name, baseline, measure))
+
     return Figures(
         configuration=name,
+        dtype=dtype,
         tokens=tokens,
-        tokens_per_second=Spread.of(list(_rates(own).values())),
-        decode_rate=ratio(
-            sum(result.tokens - _first(result.arrivals) for result in results),
-            sum(result.total_s - result.first_token_s for result in results),
-        ),
-        speed_up=Spread.of(speed_ups(trials, name, plain)),
-        speed_up_all_cores=Spread.of(speed_ups(trials, name, plain_all)) if plain_all else None,
+        decoding=Spread.of(_each_repeat(own, decode_rate)),
+        decoding_ratio=over(plain, decode_rate),
+        decoding_ratio_all_cores=over(plain_all, decode_rate),
         first_token=Percentiles.of([result.first_token_s for result in results]),
+        first_token_ratio=over(plain, first_token_s),
+        first_token_ratio_all_cores=over(plain_all, first_token_s),
+        tokens_per_second=Spread.of(_each_repeat(own, whole_rate)),
+        speed_up=over(plain, whole_rate),
+        speed_up_all_cores=over(plain_all, whole_rate),
+        cached_share=ratio(
+            sum(result.complete.usage.cached_tokens for result in results),
+            sum(result.complete.usage.prompt_tokens for result in results),
+        ),
+        recalled_tokens=_recalled(own),
         per_token=Percentiles.of([one for result in results for one in result.latencies_s]),
         latency=Percentiles.of([result.total_s for result in results]),
         overhead=Percentiles.of([1e-3 * overhead_ms(stats) for stats in _timed(rounds)]),
@@ -162,27 +184,56 @@ def figures_of(
     )
 
 
-def speed_ups(trials: Sequence[Trial], name: str, baseline: str) -> list[float]:
-    """Total time of the baseline over total time, per repeat, on the groups that both finished.
+Measure = Callable[[Sequence[Trial]], float]
+"""One number of some trials together."""
 
-    Times are per token: texts of unequal length would count otherwise.
+
+def whole_rate(trials: Sequence[Trial]) -> float:
+    """Tokens per second of whole answers, prompts included, all sessions together.
+
+    A ratio of rates is one of times per token: texts of unequal length would count otherwise.
     """
-    ratios = []
+    return ratio(sum(trial.tokens for trial in trials), sum(trial.wall_s for trial in trials))
+
+
+def decode_rate(trials: Sequence[Trial]) -> float:
+    """Tokens per second of a session after its first, of the time after the first."""
+    results = [result for trial in trials for result in trial.results]
+    return ratio(
+        sum(result.later_tokens for result in results),
+        sum(result.total_s - result.first_token_s for result in results),
+    )
+
+
+def first_token_s(trials: Sequence[Trial]) -> float:
+    """Mean time to the first token, in seconds: less is better."""
+    results = [result for trial in trials for result in trial.results]
+    return ratio(sum(result.first_token_s for result in results), len(results))
+
+
+def ratios(
+    trials: Sequence[Trial], name: str, baseline: str, measure: Measure = whole_rate
+) -> list[float]:
+    """The measure over the baseline's, per repeat, on the groups that both finished."""
+    found = []
     for repeat in sorted({trial.repeat for trial in trials}):
         ours, theirs = (_by_group(trials, one, repeat) for one in (name, baseline))
         both = ours.keys() & theirs.keys()
-        if both and name != baseline:
-            ratios.append(_rate([ours[g] for g in both]) / _rate([theirs[g] for g in both]))
-    return ratios
+        under = measure([theirs[group] for group in both])
+        if both and under and name != baseline:
+            found.append(measure([ours[group] for group in both]) / under)
+    return found
 
 
-def by_task(trials: Sequence[Trial], name: str, baseline: str) -> dict[str, Spread]:
-    """Speed-ups by category, from the trials of a single prompt."""
+def by_task(
+    trials: Sequence[Trial], name: str, baseline: str, measure: Measure = whole_rate
+) -> dict[str, Spread]:
+    """Ratios by category, from the trials of a single prompt."""
     alone = [trial for trial in trials if len(trial.prompts) == 1]
     spreads = {}
     for task in sorted({trial.prompts[0].category for trial in alone}):
         own = [trial for trial in alone if trial.prompts[0].category == task]
-        spread = Spread.of(speed_ups(own, name, baseline))
+        spread = Spread.of(ratios(own, name, baseline, measure))
         if spread is not None:
             spreads[task] = spread
     return spreads
@@ -248,18 +299,14 @@ def _by_group(trials: Sequence[Trial], name: str, repeat: int) -> dict[int, Tria
     }
 
 
-def _rates(trials: Sequence[Trial]) -> dict[int, float]:
-    """Tokens per second of every repeat."""
+def _each_repeat(trials: Sequence[Trial], measure: Measure) -> list[float]:
     repeats = sorted({trial.repeat for trial in trials})
-    return {one: _rate([trial for trial in trials if trial.repeat == one]) for one in repeats}
+    return [measure([trial for trial in trials if trial.repeat == one]) for one in repeats]
 
 
-def _rate(trials: Sequence[Trial]) -> float:
-    return ratio(sum(trial.tokens for trial in trials), sum(trial.wall_s for trial in trials))
-
-
-def _first(arrivals: Sequence[tuple[float, int]]) -> int:
-    return arrivals[0][1] if arrivals else 0
+def _recalled(trials: Sequence[Trial]) -> int | None:
+    counted = [trial.recalled for trial in trials if trial.recalled is not None]
+    return sum(counted) if counted else None
 
 
 def ratio(part: float, whole: float) -> float:

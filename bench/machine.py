@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
+from services.console.arguments import typed
 from services.console.tether import available_cores
 
 PACKAGES = ("paceline", "torch", "transformers", "grpcio", "redis")
@@ -24,6 +27,31 @@ def machine() -> dict[str, object]:
         "versions": {name: _version(name) for name in PACKAGES},
         "load_average": [round(load, 2) for load in psutil.getloadavg()],
     }
+
+
+def origin() -> dict[str, object]:
+    """When figures were taken, by which command, and from which commit."""
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "command": typed(),
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str:
+    """Of the checkout that this runs from; `+` = with changes that are not in it."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return found.stdout.strip()
 
 
 def _cpu() -> str:

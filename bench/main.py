@@ -12,18 +12,19 @@ from paceline import PacelineError
 
 from bench.configurations import baselines, cores_in_words, drafting, plain
 from bench.journal import Journal
-from bench.machine import machine
+from bench.machine import machine, origin
 from bench.options import PLAIN, PLAIN_ALL, BenchOptions, read_options
-from bench.output import WIDTH, result_file, say, table_console
+from bench.output import WIDTH, result_file, say, table_console, write_content
 from bench.plots import plot_all
 from bench.prompts import load_set
-from bench.report import print_report, write_json
+from bench.report import print_report, summary_of, write_json
 from bench.runner import Configuration, Schedule, Trial, run_schedule
 from bench.sections import sections_of
 from bench.synthetic.main import run_given as run_synthetic_given
 from services.common.errors import PacelineError as ServerError
 from services.common.errors import StartError
 from services.console.cluster import ClusterOptions
+from services.console.fresh import Recalled
 from services.console.lifetime import unless_stopped
 from services.console.local import Cluster, local_cluster
 from services.console.process import complain
@@ -32,7 +33,10 @@ from services.console.tether import available_cores
 
 COLUMN = 26
 
-NOT_MEASURED = {"out", "resume", "repeats", "prompts", "prompt_set", "peers"}
+FRESH_TRIALS = "each trial in a scope of its own: nothing cached, nothing learned"
+SEEN_BEFORE = "text seen before: every prompt was answered once by each, all in one scope"
+
+NOT_MEASURED = {"out", "summary", "resume", "repeats", "prompts", "prompt_set", "peers"}
 """Options that change no trial, or that a journal notes in other words."""
 
 
@@ -87,7 +91,14 @@ def _schedule(options: BenchOptions) -> Schedule:
             f"--concurrency: {max(options.concurrency)} at a time need as many prompts, "
             f"--set has {len(prompts)}"
         )
-    made = Schedule(prompts, options.repeats, options.concurrency, options.sampling, options.seed)
+    made = Schedule(
+        prompts,
+        options.repeats,
+        options.concurrency,
+        options.sampling,
+        options.seed,
+        seen_before=options.seen_before,
+    )
     if not options.peers.names:
         return made
     from bench.tokens import with_token_ids
@@ -116,12 +127,14 @@ def journal_settings(options: BenchOptions, schedule: Schedule) -> dict[str, obj
         "--set": f"{options.prompt_set} ({digest})",
         "--peers": options.peers.names,
         "--peer-cores": options.peers.places,
+        "--peer-dtype": options.peers.dtype,
         "number of cores": len(available_cores()),
     }
 
 
 async def _measure(options: BenchOptions, schedule: Schedule, progress: Progress) -> bool:
-    async with _servers(options, schedule) as configurations:
+    formats = {trial.configuration: trial.dtype for trial in progress.trials}
+    async with _servers(options, schedule, formats) as configurations:
         progress.configurations += configurations
         done = {trial.key for trial in progress.trials}
         await run_schedule(configurations, schedule, progress.keep, say, done)
@@ -129,10 +142,13 @@ async def _measure(options: BenchOptions, schedule: Schedule, progress: Progress
 
 
 @asynccontextmanager
-async def _servers(options: BenchOptions, schedule: Schedule) -> AsyncIterator[list[Configuration]]:
+async def _servers(
+    options: BenchOptions, schedule: Schedule, formats: Mapping[str, str]
+) -> AsyncIterator[list[Configuration]]:
     """Every configuration, served: each pacing by an orchestrator of its drafter's cluster.
 
     Rules are told apart by one another: those runs need no plain decoding on all cores.
+    `formats`: number formats of peers that trials before were taken in.
     """
     async with AsyncExitStack() as stack:
         configurations: list[Configuration] = []
@@ -143,7 +159,8 @@ async def _servers(options: BenchOptions, schedule: Schedule) -> AsyncIterator[l
                 pid = _orchestrators(cluster)[0]
                 configurations.append(plain(options, PLAIN, cluster.address, own, pid))
             pids = _orchestrators(cluster)
-            configurations += drafting(options, cluster.addresses, drafter, pids)
+            count = await stack.enter_async_context(Recalled(cluster.drafters))
+            configurations += drafting(options, cluster.addresses, drafter, pids, count.tokens)
         if options.cores.drafters and not options.rejection_sample_methods:
             alone = ClusterOptions(target=options.target, dtype=options.dtype, drafters=0)
             other = await stack.enter_async_context(local_cluster(alone, say))
@@ -153,7 +170,7 @@ async def _servers(options: BenchOptions, schedule: Schedule) -> AsyncIterator[l
         if options.peers.names:
             from bench.peers.served import served_peers
 
-            peers = served_peers(options, [*schedule.prompts, schedule.warm_up], say)
+            peers = served_peers(options, [*schedule.prompts, schedule.warm_up], say, formats)
             configurations += await stack.enter_async_context(peers)
         yield configurations
 
@@ -181,6 +198,10 @@ def _conclude(options: BenchOptions, progress: Progress, *, complete: bool) -> N
         print(f"written to {path}")
         for plot in plot_all(sections, path):
             print(f"drawn in {plot}")
+        if options.summary is not None:
+            path = options.summary
+            write_content(path, summary_of(sections, setting))
+            print(f"without the trials written to {path}")
     except OSError as error:
         say(f"{path} cannot be written: {error.strerror}")
 
@@ -190,6 +211,7 @@ def _setting(
 ) -> dict[str, object]:
     return {
         "complete": complete,
+        "scenario": SEEN_BEFORE if options.seen_before else FRESH_TRIALS,
         "target": options.target,
         "drafting": options.drafters or options.draft or options.method or "ngram",
         "dtype": options.dtype,
@@ -202,4 +224,5 @@ def _setting(
         "concurrency": options.concurrency,
         "threads": {one.name: one.cores for one in configurations},
         "machine": machine(),
+        **origin(),
     }

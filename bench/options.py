@@ -36,8 +36,10 @@ class BenchOptions:
     server's own choice, at every pacing of `pacings` (None: all). Several are told apart
     at the asynchronous pacing, unless `pacings` says otherwise. `fixed_tokens`: drafts of
     `fixed`, one configuration each; empty: `num_speculative_tokens`, else 5. `concurrency`:
-    prompts at a time, one level each. `resume`: where every trial is noted as it ends, and
-    what was noted there before is not measured again. `out` None: a file in bench/results.
+    prompts at a time, one level each. `seen_before`: every prompt has been answered once, in the
+    one scope of all, before it is measured; else each trial has a scope of its own. `resume`:
+    where every trial is noted as it ends, and what was noted there before is not measured
+    again. `out` None: a file in bench/results. `summary`: a second file, without the trials.
     """
 
     target: str
@@ -63,8 +65,10 @@ class BenchOptions:
     repeats: int = 3
     concurrency: tuple[int, ...] = (1,)
     peers: PeerOptions = field(default_factory=PeerOptions)
+    seen_before: bool = False
     resume: Path | None = None
     out: Path | None = None
+    summary: Path | None = None
 
     def check(self) -> None:
         """Raises StartError naming the flag of what is not known or not possible."""
@@ -181,6 +185,7 @@ def read_options(given: Mapping[str, Any]) -> BenchOptions:
     values["peers"] = PeerOptions(
         names=words(values["peers"]),
         places=words(values.pop("peer_cores")),
+        dtype=values.pop("peer_dtype"),
         vllm_python=values.pop("vllm_python"),
         llama_server=values.pop("llama_server"),
     )

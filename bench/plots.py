@@ -24,8 +24,8 @@ def plot_all(sections: Sequence[Section], beside: Path) -> Iterator[Path]:
     if not sections:
         return
     first = sections[0]
-    if first.tasks:
-        yield _plot_tasks(first.tasks, _named(beside, "speed-up"))
+    if (decoding := first.gains.get("decoding")) and decoding.tasks:
+        yield _plot_tasks(decoding.tasks, _named(beside, "speed-up"))
     if drafting := [one for one in first.figures if one.acceptance_per_position]:
         yield _plot_acceptance(drafting, _named(beside, "acceptance"))
     if len(sections) > 1:
@@ -58,7 +58,7 @@ def _plot_tasks(tasks: Sequence[tuple[str, dict[str, Spread]]], path: Path) -> P
             )
         axes.axhline(1.0, color="black", linewidth=0.8)
         axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
-        axes.set(xlabel="task", ylabel="speed-up over plain decoding, ×")
+        axes.set(xlabel="task", ylabel="decoding, speed-up over plain, ×")
         _finish(axes, "whiskers: least and greatest repeat")
     return path
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,13 +24,9 @@ def print_report(
             console.print(f"{section.level} at a time", style="bold", highlight=False)
         figures = section.figures
         console.print(table("", [one.configuration for one in figures], rows(figures)))
-        for title, ratios in (
-            ("times as fast as", section.against),
-            ("speed-up by task", section.tasks),
-        ):
-            if ratios:
-                console.print()
-                console.print(table(title, [name for name, _ in ratios], ratio_rows(ratios)))
+        for title, ratios in _gains(section):
+            console.print()
+            console.print(table(title, [name for name, _ in ratios], ratio_rows(ratios)))
         if section.comparisons:
             console.print()
             columns = [f"{one.configuration} / {one.baseline}" for one in section.comparisons]
@@ -40,14 +36,32 @@ def print_report(
         console.print(f"{name}: {_words(value)}", style="dim", highlight=False, soft_wrap=True)
 
 
+def _gains(section: Section) -> Iterator[tuple[str, Ratios]]:
+    """What each measure gained over the baselines, and by task where it is a speed."""
+    for name, gains in section.gains.items():
+        is_time = name == "first token"
+        if gains.against:
+            times = "times that of" if is_time else "times as fast as"
+            yield f"{name}: {times}", gains.against
+        if gains.tasks and not is_time:
+            yield f"{name}: over plain by task", gains.tasks
+
+
 def rows(figures: Sequence[Figures]) -> list[Row]:
     """The rows of the table; spreads are median (least–greatest) over the repeats."""
     return [
-        ("tokens/s", [told(one.tokens_per_second) for one in figures]),
-        ("speed-up over plain", [told(one.speed_up) for one in figures]),
-        ("… over plain on all cores", [told(one.speed_up_all_cores) for one in figures]),
-        ("tokens/s after the first", [f"{one.decode_rate:.2f}" for one in figures]),
+        ("number format", [one.dtype or "–" for one in figures]),
+        ("decoding, tokens/s after the first", [told(one.decoding) for one in figures]),
+        ("… × plain", [told(one.decoding_ratio) for one in figures]),
+        ("… × plain on all cores", [told(one.decoding_ratio_all_cores) for one in figures]),
         ("first token, ms p50/p95/p99", [_times(one.first_token) for one in figures]),
+        ("… × plain (less is better)", [told(one.first_token_ratio) for one in figures]),
+        ("… × plain on all cores", [told(one.first_token_ratio_all_cores) for one in figures]),
+        ("whole answer, tokens/s", [told(one.tokens_per_second) for one in figures]),
+        ("… × plain", [told(one.speed_up) for one in figures]),
+        ("… × plain on all cores", [told(one.speed_up_all_cores) for one in figures]),
+        ("prompt tokens from a cache", [f"{one.cached_share:.0%}" for one in figures]),
+        ("draft tokens from other texts", [told(one.recalled_tokens) for one in figures]),
         ("per token, ms p50/p95/p99", [_times(one.per_token) for one in figures]),
         ("whole answer, ms p50/p95/p99", [_times(one.latency) for one in figures]),
         ("round: draft/verify/queue/hop, ms", [_split(one.split) for one in figures]),
@@ -74,7 +88,8 @@ def ratio_rows(ratios: Ratios) -> list[Row]:
 def comparison_rows(comparisons: Sequence[Comparison]) -> list[Row]:
     """Ratios over the repeats, then differences over the prompts with their standard error."""
     return [
-        ("tokens/s, ratio", [told(one.speed) for one in comparisons]),
+        ("decoding, ratio", [told(one.decoding) for one in comparisons]),
+        ("whole answer, ratio", [told(one.speed) for one in comparisons]),
         ("block efficiency, ratio", [told(one.block_efficiency) for one in comparisons]),
         ("acceptance, ratio", [told(one.acceptance) for one in comparisons]),
         ("block efficiency, gain", [told(one.block_efficiency_gain) for one in comparisons]),
@@ -89,20 +104,23 @@ def write_json(
     setting: Mapping[str, object],
 ) -> None:
     """Everything: setting, figures by level, and every trial with its rounds."""
-    content = {
-        "setting": dict(setting),
-        "levels": [_section(one) for one in sections],
-        "trials": [_trial(one) for one in trials],
-    }
+    content = summary_of(sections, setting) | {"trials": [_trial(one) for one in trials]}
     write_content(path, content)
+
+
+def summary_of(sections: Sequence[Section], setting: Mapping[str, object]) -> dict[str, object]:
+    """The same without the trials: what is small enough to be kept beside the code."""
+    return {"setting": dict(setting), "levels": [_section(one) for one in sections]}
 
 
 def _section(section: Section) -> dict[str, object]:
     return {
         "concurrency": section.level,
         "figures": [asdict(one) for one in section.figures],
-        "times_as_fast_as": _ratios(section.against),
-        "tasks": _ratios(section.tasks),
+        "gains": {
+            name: {"against": _ratios(gains.against), "tasks": _ratios(gains.tasks)}
+            for name, gains in section.gains.items()
+        },
         "comparisons": [asdict(one) for one in section.comparisons],
     }
 
@@ -120,11 +138,13 @@ def _trial(trial: Trial) -> dict[str, object]:
         "group": trial.group,
         "wall_s": trial.wall_s,
         "orchestrator_s": trial.orchestrator_s,
+        "recalled_tokens": trial.recalled,
         "results": [
             {
                 "question_id": prompt.question_id,
                 "category": prompt.category,
                 "prompt_tokens": result.complete.usage.prompt_tokens,
+                "cached_tokens": result.complete.usage.cached_tokens,
                 **answer_content(result),
             }
             for prompt, result in zip(trial.prompts, trial.results, strict=True)

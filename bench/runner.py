@@ -1,4 +1,9 @@
-"""Runs every configuration on the same prompts, taking turns."""
+"""Runs every configuration on the same prompts, taking turns.
+
+Every trial has a scope of its own: its sessions find nothing of the texts before them and leave
+nothing behind (`services.console.fresh`). That is checked of each, and a run ends with the first
+that found anything. Text seen before is another scenario, `Schedule.seen_before`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from paceline import Client
 from bench.cpu import cpu_seconds
 from bench.prompts import BenchPrompt
 from services.console.figures import Measured
+from services.console.fresh import FRESH, require_fresh
 from services.console.generate import follow, question
 
 WARM_UP_TOKENS = 8
@@ -30,7 +36,8 @@ class Configuration:
 
     What has an address is asked by our client; `answer` is a peer's own way. `exact`: its
     text is that of plain decoding with the same seed. `pid`: its orchestrator's process.
-    `baseline`: the others are held against it.
+    `baseline`: the others are held against it. `dtype`: its number format. `recalled`: how many
+    tokens its drafters have taken so far from what other sessions said.
     """
 
     name: str
@@ -41,6 +48,8 @@ class Configuration:
     answer: Answer | None = None
     pid: int | None = None
     baseline: bool = False
+    dtype: str = ""
+    recalled: Callable[[], Awaitable[int]] | None = None
 
 
 TrialKey = tuple[str, int, int, int]
@@ -51,6 +60,8 @@ class Trial:
     """A group of prompts answered by one configuration, `level` at a time.
 
     `orchestrator_s`: CPU time of the orchestrator meanwhile; None where there is none.
+    `recalled`: tokens that drafters took from what other sessions said; None where nobody
+    counts. `dtype`: the configuration's number format.
     """
 
     configuration: str
@@ -61,6 +72,8 @@ class Trial:
     wall_s: float
     level: int = 1
     orchestrator_s: float | None = None
+    recalled: int | None = None
+    dtype: str = ""
 
     @property
     def tokens(self) -> int:
@@ -72,12 +85,22 @@ class Trial:
         """What tells it from every other trial of a run."""
         return self.configuration, self.level, self.repeat, self.group
 
+    def __str__(self) -> str:
+        asked = ", ".join(f"{one.question_id} ({one.category})" for one in self.prompts[:3])
+        asked += ", …" if len(self.prompts) > 3 else ""
+        return (
+            f"{self.configuration}, prompt {asked}, {self.level} at a time, "
+            f"repeat {self.repeat + 1}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """What to run: every group `repeats` times at each of `levels`, so many prompts at a time.
 
     Each repeat has a seed of its own, from `seed` on: what is drawn at random is drawn anew.
+    `seen_before`: all sessions share one scope, and each configuration has answered every prompt
+    once, with another seed, before anything is measured.
     """
 
     prompts: Sequence[BenchPrompt]
@@ -86,6 +109,7 @@ class Schedule:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 1
     warm_up: BenchPrompt = WARM_UP
+    seen_before: bool = False
 
     def groups(self, level: int) -> list[tuple[BenchPrompt, ...]]:
         """What one trial answers: a single prompt, or some waves of as many as the level asks.
@@ -110,10 +134,13 @@ async def run_schedule(
 
     Every group is answered by all configurations in a row, each time another one
     first, so that a machine that slows down slows all of them. Raises the
-    client's errors.
+    client's errors, and NotFresh, naming the trial, for one that found anything of the texts
+    before it.
     """
     for configuration in configurations:
         await _warm_up(configuration, schedule)
+    if schedule.seen_before:
+        await _see(configurations, schedule, report)
     for level in schedule.levels:
         groups = schedule.groups(level)
         for repeat in range(schedule.repeats):
@@ -135,7 +162,19 @@ def rotated(configurations: Sequence[Configuration], turn: int) -> list[Configur
 
 async def _warm_up(configuration: Configuration, schedule: Schedule) -> None:
     options = {**schedule.sampling, **configuration.options, "max_tokens": WARM_UP_TOKENS}
-    await answers_of(configuration, [schedule.warm_up], options, level=1)
+    await answers_of(configuration, [schedule.warm_up], {**options, **FRESH}, level=1)
+
+
+async def _see(
+    configurations: Sequence[Configuration], schedule: Schedule, report: Callable[[str], None]
+) -> None:
+    """Every prompt answered once by each, unmeasured, with a seed that no repeat has."""
+    drawn = {"seed": schedule.seed + schedule.repeats, **schedule.sampling}
+    for one in configurations:
+        await answers_of(
+            one, schedule.prompts, {**drawn, **one.options}, level=max(schedule.levels)
+        )
+        report(f"{one.name} has answered every prompt once")
 
 
 async def _trial(
@@ -147,13 +186,37 @@ async def _trial(
     group: tuple[BenchPrompt, ...],
 ) -> Trial:
     options = {"seed": schedule.seed + repeat, **schedule.sampling, **configuration.options}
-    busy = _busy(configuration)
+    options |= {} if schedule.seen_before else FRESH
+    known, busy = await _recalled(configuration), _busy(configuration)
     began = time.perf_counter()
     results = await answers_of(configuration, group, options, level)
     wall = time.perf_counter() - began
-    after = _busy(configuration)
-    used = None if busy is None or after is None else max(0.0, after - busy)
-    return Trial(configuration.name, repeat, number, group, results, wall, level, used)
+    used = _since(busy, _busy(configuration))
+    recalled = _since(known, await _recalled(configuration))
+    trial = Trial(
+        configuration.name,
+        repeat,
+        number,
+        group,
+        results,
+        wall,
+        level,
+        used,
+        None if recalled is None else round(recalled),
+        configuration.dtype,
+    )
+    if not schedule.seen_before:
+        require_fresh(str(trial), results, trial.recalled or 0)
+    return trial
+
+
+def _since(before: float | None, now: float | None) -> float | None:
+    """How much a counter grew; None where it is not known."""
+    return None if before is None or now is None else max(0.0, now - before)
+
+
+async def _recalled(configuration: Configuration) -> int | None:
+    return None if configuration.recalled is None else await configuration.recalled()
 
 
 def _busy(configuration: Configuration) -> float | None:

@@ -7,9 +7,10 @@ answers requests until that input ends. Every line either way is one JSON object
     child     {"ready": "what it is"}                     or {"error": "one line"}
     request   {"id": n, "way": ..., "token_ids": [...], "max_tokens": n, "temperature": t, ...}
     child     {"id": n, "token_ids": [...], "drafted": k}     as often as there are new tokens
-    child     {"id": n, "end": "stop" or "length"}            or {"id": n, "error": "one line"}
+    child     {"id": n, "end": "stop" or "length", "cached": k}  or {"id": n, "error": "one line"}
 
-`drafted` is null where a child cannot tell how many draft tokens the target judged.
+`drafted` is null where a child cannot tell how many draft tokens the target judged; `cached`
+counts the prompt's tokens that came from a cache.
 `lines`, `vllm_child` and `tether` (services.console) import the standard library alone at
 the top: they run in environments that hold nothing of ours.
 """

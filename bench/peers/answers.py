@@ -38,13 +38,16 @@ class PeerAnswer:
             accepted = min(drafted, max(0, len(token_ids) - 1))
             self.rounds.append(self._round(drafted, accepted, len(token_ids)))
 
-    def finish(self, now: float, reason: str) -> Measured:
-        """The figures. A peer's forwards are known where its verifications are."""
+    def finish(self, now: float, reason: str, cached: int = 0) -> Measured:
+        """The figures. A peer's forwards are known where its verifications are.
+
+        `cached`: prompt tokens that it found in a cache.
+        """
         return Measured(
             started=Started(f"peer-{self.id}", self.prompt_tokens, self.seed),
             complete=Complete(
                 FinishReason(reason),
-                Usage(self.prompt_tokens, len(self.token_ids), 0),
+                Usage(self.prompt_tokens, len(self.token_ids), cached),
                 self._speculation(),
                 "",
             ),

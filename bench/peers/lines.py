@@ -54,9 +54,9 @@ class Lines:
         """New tokens of an answer, of one verification where `drafted` is known."""
         self._write({"id": request.id, "token_ids": list(token_ids), "drafted": drafted})
 
-    def end(self, request: Request, reason: str) -> None:
-        """The answer is whole."""
-        self._write({"id": request.id, "end": reason})
+    def end(self, request: Request, reason: str, cached: int = 0) -> None:
+        """The answer is whole; `cached` of its prompt's tokens were found in a cache."""
+        self._write({"id": request.id, "end": reason, "cached": cached})
 
     def fail(self, error: BaseException, request: Request | None = None) -> None:
         """It cannot be loaded, or this request cannot be answered."""

@@ -1,7 +1,7 @@
 """llama.cpp's `llama-server`, asked over HTTP with token ids.
 
-It runs the target's GGUF file as it is, in that file's own number format. Prompts are not
-kept from one request to the next; all else is its default.
+It runs the target's GGUF file as it is, in that file's own number format. Prompts are kept from
+one request to the next only where text seen before is measured; all else is its default.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _healthy(address: str) -> bool:
         return False
 
 
-def body(request: Request) -> dict[str, Any]:
+def body(request: Request, *, prefix_caching: bool = False) -> dict[str, Any]:
     """The request in llama.cpp's words."""
     return {
         "prompt": list(request.token_ids),
@@ -83,29 +83,30 @@ def body(request: Request) -> dict[str, Any]:
         "seed": request.seed,
         "stream": True,
         "return_tokens": True,
-        "cache_prompt": False,
+        "cache_prompt": prefix_caching,
     }
 
 
-def answer(address: str, lines: Lines, request: Request) -> None:
+def answer(address: str, lines: Lines, request: Request, *, prefix_caching: bool = False) -> None:
     """One prompt, its tokens as they come."""
-    reason = "length"
+    reason, cached = "length", 0
     try:
-        for event in _events(address, request):
+        for event in _events(address, body(request, prefix_caching=prefix_caching)):
             if event.get("tokens"):
                 lines.tokens(request, event["tokens"], None)
             if event.get("stop"):
                 reason = "length" if event.get("stop_type") == "limit" else "stop"
+                cached = event.get("timings", {}).get("cache_n", 0)
     except Exception as error:
         lines.fail(error, request)
     else:
-        lines.end(request, reason)
+        lines.end(request, reason, cached)
 
 
-def _events(address: str, request: Request) -> Iterator[dict[str, Any]]:
+def _events(address: str, content: dict[str, Any]) -> Iterator[dict[str, Any]]:
     asked = urllib.request.Request(
         f"{address}/completion",
-        json.dumps(body(request)).encode(),
+        json.dumps(content).encode(),
         {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(asked, timeout=_LONGEST_ANSWER_S) as reply:
@@ -124,7 +125,12 @@ def main() -> int:
         process, address = start(settings)
         lines.ready(f"llama.cpp, {settings['model']}")
         for request in lines.requests():
-            threading.Thread(target=answer, args=(address, lines, request), daemon=True).start()
+            threading.Thread(
+                target=answer,
+                args=(address, lines, request),
+                kwargs={"prefix_caching": settings["prefix_caching"]},
+                daemon=True,
+            ).start()
     except Exception as error:
         lines.fail(error)
         return 1

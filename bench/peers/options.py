@@ -12,12 +12,17 @@ VLLM = ("vllm", "vllm-ngram")
 LLAMA = "llama.cpp"
 PEERS = (*TRANSFORMERS, *VLLM, LLAMA)
 PLACES = ("verifier", "all")
+AUTO = "auto"
+FORMATS = ("float32", "bfloat16")
+"""What a trial tries. Other formats have to be asked for: float16 is not one that CPUs are fast in,
+and may overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerOptions:
     """Peers by name, and the cores they run on: those of the verifier, or all, or each in turn.
 
+    `dtype`: their number format; `auto`: for each peer the one that a short trial finds fastest.
     `vllm_python`: the Python of an environment with vLLM; `llama_server`: the command.
     """
 
@@ -25,6 +30,7 @@ class PeerOptions:
     places: tuple[str, ...] = ("verifier",)
     vllm_python: str | None = None
     llama_server: str | None = None
+    dtype: str = AUTO
 
     def check(self, draft: str | None) -> None:
         """Raises StartError for an unknown peer, and for one that lacks what it needs."""

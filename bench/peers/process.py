@@ -94,7 +94,7 @@ class PeerProcess:
         if line is None or "error" in line:
             reason = line["error"] if line else last_line(self._log)
             raise StartError(f"{self.name} failed: {reason}")
-        return gathered.finish(time.perf_counter() - began, line["end"])
+        return gathered.finish(time.perf_counter() - began, line["end"], line.get("cached", 0))
 
     async def stop(self) -> None:
         """End its input, which ends it; kill it and its children if it takes too long.

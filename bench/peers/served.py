@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.options import BenchOptions
-from bench.peers.options import LLAMA, TRANSFORMERS, VLLM
+from bench.peers.options import AUTO, FORMATS, LLAMA, PEERS, TRANSFORMERS, VLLM
 from bench.peers.process import PeerProcess, PeerSpec, peer_process
 from bench.prompts import BenchPrompt
 from bench.runner import Configuration
@@ -20,6 +20,14 @@ from services.common.engine.loading import locate
 from services.common.errors import StartError
 from services.console.figures import Measured
 from services.console.tether import available_cores
+
+Formats = Mapping[str, str]
+"""Number formats of peers, by the names of their configurations."""
+
+TRIAL: Mapping[str, Any] = {"max_tokens": 24, "temperature": 0.0, "top_p": 1.0}
+"""What a peer is asked in each number format, to see in which it is fastest."""
+TRIES = 2
+AS_STORED = "its file's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,38 +39,125 @@ class Child:
     place: str
     exact: bool
 
+    @property
+    def dtype(self) -> str:
+        """Its number format."""
+        return str(self.spec.settings["dtype"])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the configurations that it answers for."""
+        return tuple(_name(way, self.place) for way in self.ways)
+
 
 @asynccontextmanager
 async def served_peers(
-    options: BenchOptions, prompts: Sequence[BenchPrompt], report: Callable[[str], None]
+    options: BenchOptions,
+    prompts: Sequence[BenchPrompt],
+    report: Callable[[str], None],
+    known: Formats | None = None,
 ) -> AsyncIterator[list[Configuration]]:
-    """Every peer as a configuration. Raises StartError when one does not start."""
+    """Every peer as a configuration, the last prompt being for warming up.
+
+    `known`: formats that are decided already. Raises StartError when a peer does not start.
+    """
     made: list[Configuration] = []
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-peers-")))
-        for child in children(options, prompts):
+        formats = await fastest_formats(options, prompts, report, folder, known or {})
+        for child in children(options, prompts, formats):
             peer = await stack.enter_async_context(peer_process(child.spec, folder))
-            report(f"{child.spec.name} is ready: {peer.about}")
+            report(f"{child.spec.name} is ready in {child.dtype}: {peer.about}")
             made += [_configuration(child, way, peer) for way in child.ways]
-        yield made
+        yield sorted(made, key=lambda one: _names(options).index(one.name))
 
 
-def children(options: BenchOptions, prompts: Sequence[BenchPrompt]) -> Iterator[Child]:
-    """The processes that are needed: those of transformers answer in several ways."""
+async def fastest_formats(
+    options: BenchOptions,
+    prompts: Sequence[BenchPrompt],
+    report: Callable[[str], None],
+    folder: Path,
+    known: Formats,
+) -> dict[str, str]:
+    """The format that each peer is fastest in, by a short trial; the one asked for, if one is.
+
+    A format that a processor lacks falls back to slow code in one library and not in another, so
+    none is taken for granted. A peer that starts in none is left its first, to say why.
+    """
+    asked, names = options.peers.dtype, _names(options)
+    if asked != AUTO:
+        return dict.fromkeys(names, asked)
+    decided = {name: known[name] for name in names if known.get(name)}
+    speeds: dict[str, dict[str, float]] = {name: {} for name in names}
+    for dtype in FORMATS:
+        for child in children(options, prompts, decided | _others(names, decided, dtype)):
+            if not set(child.names) <= decided.keys() and child.dtype == dtype:
+                await _try_out(child, prompts, folder, speeds, report)
+    for name in names:
+        if speeds[name] and name not in decided:
+            decided[name] = max(speeds[name], key=speeds[name].__getitem__)
+            tried = ", ".join(f"{dtype} {rate:.1f}" for dtype, rate in speeds[name].items())
+            report(f"{name} is given {decided[name]} (tokens/s of a short answer: {tried})")
+    return decided | _others(names, decided, FORMATS[0])
+
+
+def _others(names: Sequence[str], decided: Formats, dtype: str) -> dict[str, str]:
+    return {name: dtype for name in names if name not in decided}
+
+
+async def _try_out(
+    child: Child,
+    prompts: Sequence[BenchPrompt],
+    folder: Path,
+    speeds: Mapping[str, dict[str, float]],
+    report: Callable[[str], None],
+) -> None:
+    """Tokens per second of each of its ways; none where it does not run in this format."""
+    try:
+        async with peer_process(child.spec, folder) as peer:
+            for way, name in zip(child.ways, child.names, strict=True):
+                await peer.answer(way, prompts[-1].token_ids, TRIAL)
+                tries = [await peer.answer(way, prompts[0].token_ids, TRIAL) for _ in range(TRIES)]
+                speeds[name][child.dtype] = max(one.tokens_per_second for one in tries)
+    except StartError as error:
+        report(f"{child.spec.name} in {child.dtype}: {error}")
+
+
+def children(
+    options: BenchOptions, prompts: Sequence[BenchPrompt], formats: Formats
+) -> Iterator[Child]:
+    """The processes that are needed: those of transformers answer in several ways.
+
+    `formats` has those of all peers but llama.cpp, which runs what its file holds.
+    """
     asked = options.peers
     for place, cpus in _places(options):
-        common = {"threads": len(cpus), "cpus": list(cpus), "dtype": options.dtype}
+        common = {"threads": len(cpus), "cpus": list(cpus)}
         engine = common | {
             "max_context": context(max(len(one.token_ids) for one in prompts), options.max_tokens),
             "concurrency": max(options.concurrency),
+            "prefix_caching": options.seen_before,
         }
-        if ways := tuple(name for name in TRANSFORMERS if name in asked.names):
-            yield _transformers(options, ways, place, common)
+        for dtype in dict.fromkeys(formats.values()):
+            ways = tuple(
+                way
+                for way in TRANSFORMERS
+                if way in asked.names and formats[_name(way, place)] == dtype
+            )
+            if ways:
+                yield _transformers(options, ways, place, common | {"dtype": dtype})
         for way in VLLM:
             if way in asked.names:
-                yield _vllm(options, way, place, engine)
+                dtype = formats[_name(way, place)]
+                yield _vllm(options, way, place, engine | {"dtype": dtype})
         if LLAMA in asked.names:
-            yield _llama(options, place, engine)
+            yield _llama(options, place, engine | {"dtype": AS_STORED})
+
+
+def _names(options: BenchOptions) -> list[str]:
+    """Those of all peers' configurations, in the order of their columns."""
+    known = [way for way in PEERS if way in options.peers.names]
+    return [_name(way, place) for place, _ in _places(options) for way in known]
 
 
 def context(prompt_tokens: int, max_tokens: int) -> int:
@@ -91,23 +186,23 @@ def _transformers(
         **common,
         "model": options.target,
         "draft": options.draft if drafts else None,
-        "draft_dtype": options.draft_dtype or options.dtype,
+        "draft_dtype": options.draft_dtype or common["dtype"],
     }
     name = _name("transformers", place)
     spec = PeerSpec(name, sys.executable, "bench.peers.transformers_child", settings)
-    return Child(spec, ways, place, exact=_comparable(options))
+    return Child(spec, ways, place, exact=_comparable(options, common["dtype"]))
 
 
 def _vllm(options: BenchOptions, way: str, place: str, engine: Mapping[str, Any]) -> Child:
     from bench.thinned import source_folder
 
     assert options.peers.vllm_python is not None
-    folder = source_folder(options.target, options.dtype)
+    folder = source_folder(options.target, engine["dtype"])
     settings = {**engine, "model": str(folder), "ngram": way == "vllm-ngram"}
     spec = PeerSpec(
         _name(way, place), options.peers.vllm_python, "bench.peers.vllm_child", settings
     )
-    return Child(spec, (way,), place, exact=_comparable(options))
+    return Child(spec, (way,), place, exact=_comparable(options, engine["dtype"]))
 
 
 def _llama(options: BenchOptions, place: str, engine: Mapping[str, Any]) -> Child:
@@ -119,9 +214,9 @@ def _llama(options: BenchOptions, place: str, engine: Mapping[str, Any]) -> Chil
     return Child(spec, (LLAMA,), place, exact=False)
 
 
-def _comparable(options: BenchOptions) -> bool:
-    """Whether a peer should write what we do: greedily, in float32."""
-    return options.dtype == "float32" and options.temperature == 0
+def _comparable(options: BenchOptions, dtype: str) -> bool:
+    """Whether a peer should write what we do: greedily, both in float32."""
+    return options.dtype == dtype == "float32" and options.temperature == 0
 
 
 def _configuration(child: Child, way: str, peer: PeerProcess) -> Configuration:
@@ -131,6 +226,7 @@ def _configuration(child: Child, way: str, peer: PeerProcess) -> Configuration:
         exact=child.exact,
         answer=partial(_answer, peer, way),
         baseline=True,
+        dtype=child.dtype,
     )
 
 

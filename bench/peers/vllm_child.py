@@ -1,6 +1,7 @@
 """vLLM, offline, in the environment of another Python: plain, and with n-gram speculation.
 
-Prefix caching is off: every prompt comes again with each repeat. All else is vLLM's default.
+Prefix caching is on where text seen before is measured, and off elsewhere: every prompt comes
+again with each repeat. All else is vLLM's default.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def engine(settings: dict[str, Any]) -> Any:
         dtype=settings["dtype"],
         max_model_len=settings["max_context"],
         max_num_seqs=settings["concurrency"],
-        enable_prefix_caching=False,
+        enable_prefix_caching=settings["prefix_caching"],
         speculative_config=NGRAM if settings["ngram"] else None,
     )
     return AsyncLLM.from_engine_args(arguments)
@@ -51,16 +52,17 @@ async def answer(made: Any, lines: Lines, request: Request) -> None:
         max_tokens=request.max_tokens,
         output_kind=RequestOutputKind.DELTA,
     )
-    reason = "length"
+    reason, cached = "length", 0
     prompt = {"prompt_token_ids": list(request.token_ids)}
     try:
         async for output in made.generate(prompt, sampling, str(request.id)):
             lines.tokens(request, output.outputs[0].token_ids, None)
             reason = output.outputs[0].finish_reason or reason
+            cached = output.num_cached_tokens or cached
     except Exception as error:
         lines.fail(error, request)
     else:
-        lines.end(request, reason)
+        lines.end(request, reason, cached)
 
 
 async def serve(lines: Lines) -> int:

@@ -10,13 +10,13 @@ from typing import Any
 
 from paceline import PacelineError
 
-from bench.machine import machine
+from bench.machine import machine, origin
 from bench.options import PLAIN, numbers, words
-from bench.output import result_file, say, table_console
+from bench.output import result_file, say, table_console, write_content
 from bench.synthetic.figures import figures_of
 from bench.synthetic.measuring import Trial, measure
 from bench.synthetic.network import parse_delays
-from bench.synthetic.report import LABEL, print_report, write_json
+from bench.synthetic.report import LABEL, print_report, summary_of, write_json
 from bench.synthetic.scenario import Scenario, make_scenario
 from bench.synthetic.serving import FIXED, Way, served, ways
 from services.common.errors import PacelineError as ServerError
@@ -31,7 +31,7 @@ class SyntheticOptions:
     """What to replay and how often, as `paceline bench --help` has it.
 
     `max_tokens`: of every output, where no trace tells. `out` None: a new file in
-    bench/results.
+    bench/results. `summary`: a second file, without the trials.
     """
 
     synthetic: str | None = None
@@ -43,6 +43,7 @@ class SyntheticOptions:
     repeats: int = 3
     concurrency: int = 1
     out: Path | None = None
+    summary: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,10 @@ class _Run:
         try:
             write_json(path, figures, self.trials, setting)
             print(f"written to {path}")
+            if self.options.summary is not None:
+                path = self.options.summary
+                write_content(path, summary_of(figures, setting))
+                print(f"without the trials written to {path}")
         except OSError as error:
             say(f"{path} cannot be written: {error.strerror}")
 
@@ -105,6 +110,7 @@ class _Run:
             "concurrency": self.options.concurrency,
             "flags": {way.name: " ".join(way.flags) for way in self.ways},
             "machine": machine(),
+            **origin(),
         }
 
 

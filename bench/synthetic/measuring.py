@@ -1,4 +1,8 @@
-"""The same outputs by every way to decode, taking turns."""
+"""The same outputs by every way to decode, taking turns.
+
+Every trial has a scope of its own, as in `bench.runner`: its sessions get nothing of those before
+them, which is checked, and leave nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from paceline import Client
 from bench.cpu import cpu_seconds
 from bench.synthetic.serving import ServedWay
 from services.console.figures import Measured
+from services.console.fresh import FRESH, require_fresh
 from services.console.generate import follow
 
 WARM_UP_TOKENS = 8
@@ -51,7 +56,8 @@ async def measure(
 ) -> None:
     """Run everything, adding to `trials` as it goes: a run that is stopped keeps what it has.
 
-    Every repeat has worlds of its own, the same for every way. Raises the client's errors.
+    Every repeat has worlds of its own, the same for every way. Raises the client's errors, and
+    NotFresh for a trial that found anything of those before it.
     """
     for one in served:
         await _generate(one, ["warm-up"], WARM_UP_TOKENS, 1)
@@ -69,13 +75,15 @@ async def _trial(served: ServedWay, repeat: int, tokens: int, concurrency: int) 
     spent, began = _cpu(served.pid), time.perf_counter()
     results = await _generate(served, prompts, tokens, concurrency)
     wall = time.perf_counter() - began
+    # Synthetic drafters keep no phrases: K/V is all that could be found.
+    require_fresh(f"{served.way.name}, repeat {repeat + 1}", results, recalled=0)
     return Trial(served.way.name, repeat, tuple(results), wall, _cpu(served.pid) - spent)
 
 
 async def _generate(
     served: ServedWay, prompts: Sequence[str], tokens: int, concurrency: int
 ) -> list[Measured]:
-    asked = {"max_tokens": tokens, "temperature": 0.0, "include_rounds": True}
+    asked = {"max_tokens": tokens, "temperature": 0.0, "include_rounds": True, **FRESH}
     asked |= served.way.options
     async with Client(served.address) as client:
         await client.model_info()  # the connection stands before the clock starts

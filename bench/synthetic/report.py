@@ -58,13 +58,17 @@ def write_json(
     path: Path, figures: Sequence[Figures], trials: Sequence[Trial], setting: Mapping[str, object]
 ) -> None:
     """Everything, every round included. Raises OSError."""
-    content = {
+    content = summary_of(figures, setting) | {"trials": [_trial(one) for one in trials]}
+    write_content(path, content)
+
+
+def summary_of(figures: Sequence[Figures], setting: Mapping[str, object]) -> dict[str, object]:
+    """The same without the trials: what is small enough to be kept beside the code."""
+    return {
         LABEL: True,
         "setting": dict(setting),
         "figures": [asdict(one) for one in figures],
-        "trials": [_trial(one) for one in trials],
     }
-    write_content(path, content)
 
 
 def _trial(trial: Trial) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -95,6 +95,12 @@ def bench(
         str,
         typer.Option(metavar="A,B", help="Where they run: verifier (its cores), all, or both."),
     ] = "verifier",
+    peer_dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        typer.Option(
+            help="Number format of peers; auto: for each the one that a short trial finds fastest."
+        ),
+    ] = "auto",
     vllm_python: Annotated[
         str | None, typer.Option(help="Python of an environment that holds vLLM.")
     ] = None,
@@ -119,12 +125,24 @@ def bench(
             help="Without a model: network delay each way, to verifier and drafter.",
         ),
     ] = "0",
+    seen_before: Annotated[
+        bool,
+        typer.Option(
+            "--seen-before",
+            help="Measure text seen before: every prompt is answered once, all in one scope, "
+            "before it counts. Left out: each trial finds nothing of those before it.",
+        ),
+    ] = False,
     resume: Annotated[
         Path | None,
         typer.Option(help="File of every finished trial: a later run goes on from there."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="JSON file; left out: a new one in bench/results.")
+    ] = None,
+    summary: Annotated[
+        Path | None,
+        typer.Option(help="A second one without the trials, small enough for docs/results."),
     ] = None,
 ) -> None:
     """Measure plain decoding, pacings, drafters and peers on the same prompts, taking turns."""

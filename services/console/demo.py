@@ -1,7 +1,9 @@
 """`paceline demo`: three prompts through a cluster of real processes, beside plain decoding.
 
 Plain decoding runs twice: on the verifier's cores, in the same cluster, and on all
-cores of the machine, in a cluster of a verifier alone.
+cores of the machine, in a cluster of a verifier alone. With drafts and without take turns in
+going first, and every answer has a scope of its own: it finds nothing of those before it, as a
+user's first request does, which is checked (`fresh`).
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from rich.console import Console
 
 from services.common.errors import PacelineError as ServerError
 from services.console.cluster import ClusterOptions
-from services.console.demo_table import LEGEND, Answered, figures_table, verdict
+from services.console.demo_table import LEGEND, Answered, decoding_table, times_table, verdict
 from services.console.figures import Measured, common_prefix, summary
+from services.console.fresh import FRESH, Recalled, require_fresh
 from services.console.generate import follow, question, shown_by
 from services.console.lifetime import unless_stopped
 from services.console.local import Cluster, local_cluster
@@ -55,6 +58,11 @@ class Prompt:
 
     title: str
     text: str
+
+    @property
+    def name(self) -> str:
+        """The title without the reason."""
+        return self.title.partition(":")[0]
 
 
 PROMPTS = (
@@ -95,14 +103,20 @@ def run_demo(options: DemoOptions) -> int:
 async def _demo(console: Console, options: DemoOptions) -> bool:
     async with _served(console, options.cluster) as (client, cluster):
         await _introduce(console, client, cluster)
-        pairs = [await _answer(console, client, prompt) for prompt in PROMPTS]
+        async with Recalled(cluster.drafters) as recalled:
+            pairs = [
+                await _answer(console, client, recalled, prompt, plain_first=number % 2 == 1)
+                for number, prompt in enumerate(PROMPTS)
+            ]
     everywhere = await _on_all_cores(console, options)
     answered = [
-        Answered(prompt.title.partition(":")[0], drafted, plain, all_cores)
+        Answered(prompt.name, drafted, plain, all_cores)
         for prompt, (drafted, plain), all_cores in zip(PROMPTS, pairs, everywhere, strict=True)
     ]
     console.print()
-    console.print(figures_table(answered))
+    console.print(decoding_table(answered))
+    console.print()
+    console.print(times_table(answered))
     console.print(f"Greedy, {options.dtype}, one run each (make bench repeats).", style="dim")
     console.print(LEGEND, style="dim", soft_wrap=False)
     console.print(verdict(answered), soft_wrap=False)
@@ -119,7 +133,7 @@ async def _served(
     async with local_cluster(options, lambda line: console.print(line, style="dim")) as cluster:
         console.print(f"Serving after {time.monotonic() - began:.1f} s.", style="dim")
         async with Client(cluster.address) as client:
-            warm_up = {"prompt": "Hello", "temperature": 0.0, "max_tokens": 16}
+            warm_up = {"prompt": "Hello", "temperature": 0.0, "max_tokens": 16, **FRESH}
             await follow(client, warm_up, _unseen)
             yield client, cluster
 
@@ -133,20 +147,32 @@ async def _introduce(console: Console, client: Client, cluster: Cluster) -> None
     console.print(Colours.legend if console.is_terminal else Marks.legend)
 
 
-async def _answer(console: Console, client: Client, prompt: Prompt) -> tuple[Measured, Measured]:
+async def _answer(
+    console: Console, client: Client, recalled: Recalled, prompt: Prompt, *, plain_first: bool
+) -> tuple[Measured, Measured]:
     """The prompt answered with drafts, which is shown, and by plain decoding."""
-    renderer = Colours(console) if console.is_terminal else Marks(console)
     asked = await _asked(client, prompt)
+    plain = await _plain(client, asked, prompt) if plain_first else None
+    drafted = await _drafted(console, client, recalled, prompt, asked)
+    plain = plain or await _plain(client, asked, prompt)
+    console.print(_beside(drafted, plain), style="dim")
+    return drafted, plain
+
+
+async def _drafted(
+    console: Console, client: Client, recalled: Recalled, prompt: Prompt, asked: dict[str, Any]
+) -> Measured:
+    renderer = Colours(console) if console.is_terminal else Marks(console)
     console.print()
     console.rule(prompt.title, style="dim", align="left")
     console.print(prompt.text, style="dim", markup=False)
     console.print()
+    known = await recalled.tokens()
     drafted = await follow(client, asked, shown_by(renderer))
+    require_fresh(f"{prompt.name}, drafted", [drafted], await recalled.tokens() - known)
     console.print()
     console.print(summary(drafted), style="dim")
-    plain = await _plain(client, asked)
-    console.print(_beside(drafted, plain), style="dim")
-    return drafted, plain
+    return drafted
 
 
 async def _on_all_cores(console: Console, options: DemoOptions) -> list[Measured]:
@@ -154,16 +180,19 @@ async def _on_all_cores(console: Console, options: DemoOptions) -> list[Measured
     console.print()
     console.print("Plain decoding once more, on all cores:", style="dim")
     async with _served(console, options.alone) as (client, _):
-        return [await _plain(client, await _asked(client, prompt)) for prompt in PROMPTS]
+        return [await _plain(client, await _asked(client, one), one) for one in PROMPTS]
 
 
 async def _asked(client: Client, prompt: Prompt) -> dict[str, Any]:
     asked = await question(client, prompt.text)
-    return asked | {"temperature": 0.0, "max_tokens": MAX_TOKENS, "include_rounds": True}
+    greedy = {"temperature": 0.0, "max_tokens": MAX_TOKENS, "include_rounds": True}
+    return {**asked, **greedy, **FRESH}
 
 
-async def _plain(client: Client, asked: dict[str, Any]) -> Measured:
-    return await follow(client, asked | {"disable_speculative_decoding": True}, _unseen)
+async def _plain(client: Client, asked: dict[str, Any], prompt: Prompt) -> Measured:
+    plain = await follow(client, asked | {"disable_speculative_decoding": True}, _unseen)
+    require_fresh(f"{prompt.name}, plain", [plain], recalled=0)
+    return plain
 
 
 def _unseen(_: object) -> None:
@@ -174,4 +203,7 @@ def _beside(drafted: Measured, plain: Measured) -> str:
     agreed = common_prefix(drafted.token_ids, plain.token_ids)
     equal = drafted.token_ids == plain.token_ids
     same = "the same tokens" if equal else f"other tokens from token {agreed} on (a near-tie)"
-    return f"plain decoding: {plain.tokens_per_second:.1f} tokens/s, {same}"
+    return (
+        f"plain decoding: {plain.decode_rate:.1f} tokens/s after the first, "
+        f"which came after {plain.first_token_s:.2f} s; {same}"
+    )

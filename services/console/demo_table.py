@@ -1,8 +1,8 @@
-"""What the demo measured, as a table and as one sentence."""
+"""What the demo measured, as two tables and one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.console import JustifyMethod
@@ -26,68 +26,101 @@ class Answered:
         return self.drafted.token_ids == self.plain.token_ids
 
 
-HEADINGS = ("prompt", "tokens", "tokens/s", "plain", "all cores", "efficiency", "kept", "same")
+DECODING = ("decoding, tokens/s", "drafted", "plain", "all cores", "efficiency", "kept", "same")
+TIMES = ("first token, ms", "drafted", "plain", "all cores", "| tokens/s", "plain", "all cores")
 LEGEND = (
+    "decoding: tokens/s after the first token. tokens/s: of whole answers, prompts included. "
     "plain: plain decoding on the verifier's cores; all cores: on every core of the machine; "
     "N×: how much faster Paceline was (below 1: slower). efficiency: tokens per target forward; "
-    "plain = 1. kept: drafted tokens accepted. same: the same tokens as plain."
+    "plain = 1. kept: drafted tokens accepted. same: the same tokens as plain. No answer found "
+    "anything of those before it: no cached prompt, no phrase of another text."
 )
 
+Speed = Callable[[Sequence[Measured]], float]
 
-def figures_table(answered: Sequence[Answered]) -> Table:
-    """One line per prompt and one for all: total tokens over total time."""
+
+def decoding_table(answered: Sequence[Answered]) -> Table:
+    """Speed after the first token: one line per prompt, and one for all of tokens over time."""
+    return _table(DECODING, answered, lambda own: [*_ratios(own, decoding), *_drafts(own)])
+
+
+def times_table(answered: Sequence[Answered]) -> Table:
+    """Time to the first token (of all: the mean), and speed by the whole time."""
+    return _table(TIMES, answered, lambda own: [*_first_tokens(own), *_ratios(own, whole)])
+
+
+def _table(
+    headings: Sequence[str],
+    answered: Sequence[Answered],
+    cells: Callable[[Sequence[Answered]], list[str]],
+) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=True)
-    for heading in HEADINGS:
-        side: JustifyMethod = "left" if heading == "prompt" else "right"
+    for number, heading in enumerate(headings):
+        side: JustifyMethod = "right" if number else "left"
         table.add_column(heading, justify=side, no_wrap=True)
     for one in answered:
-        table.add_row(one.title, *_row([one]))
-    table.add_row("all", *_row(answered), style="bold")
+        table.add_row(one.title, *cells([one]))
+    table.add_row("all", *cells(answered), style="bold")
     return table
 
 
-def _row(answered: Sequence[Answered]) -> list[str]:
+def decoding(measured: Sequence[Measured]) -> float:
+    """Tokens per second after the first."""
+    spent = sum(one.total_s - one.first_token_s for one in measured)
+    return sum(one.later_tokens for one in measured) / max(1e-9, spent)
+
+
+def whole(measured: Sequence[Measured]) -> float:
+    """Tokens per second, prompts included."""
+    return sum(one.tokens for one in measured) / max(1e-9, sum(one.total_s for one in measured))
+
+
+def _first_tokens(answered: Sequence[Answered]) -> list[str]:
+    ways = ([getattr(one, way) for one in answered] for way in ("drafted", "plain", "plain_all"))
+    return [f"{1e3 * sum(one.first_token_s for one in own) / len(own):.0f}" for own in ways]
+
+
+def _ratios(answered: Sequence[Answered], speed: Speed) -> list[str]:
+    fast, plain, everywhere = _speeds(answered, speed)
+    others = (f"{one:.1f} {fast / max(1e-9, one):.2f}×" for one in (plain, everywhere))
+    return [f"{fast:.1f}", *others]
+
+
+def _drafts(answered: Sequence[Answered]) -> list[str]:
     drafted = [one.drafted for one in answered]
-    fast, plain, everywhere = _speeds(answered)
     speculation = [one.complete.speculation for one in drafted]
     proposed = sum(one.num_draft_tokens for one in speculation)
     accepted = sum(one.num_accepted_draft_tokens for one in speculation)
     tokens = sum(one.tokens for one in drafted)
     forwards = sum(one.tokens / one.block_efficiency for one in drafted if one.block_efficiency)
     return [
-        str(tokens),
-        f"{fast:.1f}",
-        f"{plain:.1f} {fast / plain:.2f}×",
-        f"{everywhere:.1f} {fast / everywhere:.2f}×",
         f"{tokens / forwards:.2f}" if forwards else "-",
         f"{accepted / proposed:.0%}" if proposed else "-",
         "yes" if all(one.same for one in answered) else "no",
     ]
 
 
-def _speeds(answered: Sequence[Answered]) -> tuple[float, float, float]:
-    """Tokens per second: with drafts, plain on the verifier's cores, plain on all."""
+def _speeds(answered: Sequence[Answered], speed: Speed) -> tuple[float, float, float]:
+    """With drafts, plain on the verifier's cores, plain on all."""
     return (
-        _speed([one.drafted for one in answered]),
-        _speed([one.plain for one in answered]),
-        _speed([one.plain_all for one in answered]),
+        speed([one.drafted for one in answered]),
+        speed([one.plain for one in answered]),
+        speed([one.plain_all for one in answered]),
     )
 
 
-def _speed(measured: Sequence[Measured]) -> float:
-    return sum(one.tokens for one in measured) / max(1e-9, sum(one.total_s for one in measured))
-
-
 def verdict(answered: Sequence[Answered]) -> str:
-    """Which way of using the cores was fastest in this run, and why."""
-    fast, plain, everywhere = _speeds(answered)
+    """Which way of using the cores decoded fastest in this run, and why."""
+    fast, plain, everywhere = _speeds(answered, decoding)
     gain, spread = fast / plain, everywhere / plain
     reason = (
         f"as drafter and verifier the cores gave {gain:.2f} times the speed of plain decoding "
         f"on the verifier's, and all together in plain decoding {spread:.2f} times"
     )
     if fast >= max(plain, everywhere):
-        return f"Fastest here: Paceline; {reason}."
+        return f"Decoding was fastest here with Paceline; {reason}."
     if everywhere >= plain:
-        return f"Fastest here: plain decoding on all cores; {reason}."
-    return f"Fastest here: plain decoding on the verifier's cores; {reason}: drafts did not pay."
+        return f"Decoding was fastest here plain, on all cores; {reason}."
+    return (
+        f"Decoding was fastest here plain, on the verifier's cores; {reason}: drafts did not pay."
+    )

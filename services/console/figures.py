@@ -34,6 +34,17 @@ class Measured:
         return self.arrivals[0][0] if self.arrivals else self.total_s
 
     @property
+    def later_tokens(self) -> int:
+        """Output tokens that came after the first chunk."""
+        return sum(count for _, count in self.arrivals[1:])
+
+    @property
+    def decode_rate(self) -> float:
+        """Output tokens per second after the first chunk; 0 where there is none."""
+        spent = self.total_s - self.first_token_s
+        return self.later_tokens / spent if spent > 0 else 0.0
+
+    @property
     def tokens_per_second(self) -> float:
         """Output tokens by the whole time, the prompt's included."""
         return self.tokens / self.total_s if self.total_s else 0.0
@@ -96,8 +107,8 @@ def summary(measured: Measured) -> str:
     speculation = measured.complete.speculation
     parts = [
         f"{measured.tokens} tokens in {measured.total_s:.2f} s",
-        f"{measured.tokens_per_second:.1f} tokens/s",
         f"first token after {measured.first_token_s:.2f} s",
+        f"{measured.decode_rate:.1f} tokens/s after it",
         f"block efficiency {speculation.block_efficiency:.2f}",
     ]
     if speculation.num_draft_tokens:

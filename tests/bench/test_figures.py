@@ -13,7 +13,9 @@ from bench.figures import (
     acceptance_per_position,
     by_task,
     cpu_per_round,
+    decode_rate,
     figures_of,
+    first_token_s,
     overhead_ms,
 )
 from bench.prompts import BenchPrompt
@@ -71,6 +73,43 @@ def test_rates_are_total_tokens_over_total_time():
     rate = figures_of(trials, "plain").tokens_per_second
     assert rate is not None
     assert rate.median == pytest.approx(2.0)
+
+
+def timed(name, repeat, first, total, tokens=11) -> Trial:
+    """An answer with its first token after `first` seconds and the others until `total`."""
+    made = trial(name, repeat, total, tokens=tokens)
+    [result] = made.results
+    result = replace(result, arrivals=((first, 1), (total, tokens - 1)))
+    return replace(made, results=(result,))
+
+
+def test_decoding_the_first_token_and_the_whole_are_three_figures():
+    # Half the time to the first token, and slower after it: the whole hides what drafts did.
+    trials = [timed("plain", 0, 4.0, 5.0), timed("eager", 0, 2.0, 4.0)]
+    figures = figures_of(trials, "eager")
+    assert (decode_rate([trials[0]]), decode_rate([trials[1]])) == (10.0, 5.0)
+    assert first_token_s([trials[1]]) == 2.0
+    assert figures.decoding == Spread(5.0, 5.0, 5.0, 1)
+    assert figures.decoding_ratio == Spread(0.5, 0.5, 0.5, 1)
+    assert figures.first_token_ratio == Spread(0.5, 0.5, 0.5, 1)
+    assert figures.speed_up == Spread(1.25, 1.25, 1.25, 1)
+
+
+def test_an_answer_of_one_chunk_has_no_decode_speed_to_be_held_against():
+    trials = [timed("plain", 0, 4.0, 4.0, tokens=1), timed("eager", 0, 2.0, 4.0)]
+    assert figures_of(trials, "eager").decoding_ratio is None
+
+
+def test_what_came_from_texts_before_is_a_figure_of_its_own():
+    made = trial("eager", 0, 1.0)
+    [result] = made.results
+    usage = replace(result.complete.usage, cached_tokens=2)
+    result = replace(result, complete=replace(result.complete, usage=usage))
+    figures = figures_of([replace(made, results=(result,), recalled=7)], "eager", dtype="float32")
+    assert figures.cached_share == pytest.approx(2 / 5)
+    assert figures.recalled_tokens == 7
+    assert figures.dtype == "float32"
+    assert figures_of([made], "eager").recalled_tokens is None
 
 
 def test_equal_texts_are_counted():

@@ -92,6 +92,7 @@ def test_lists_of_the_command_line_are_words_joined_by_commas():
     given |= {"target": "m", "concurrency": "1, 4,16", "peers": "lookup,vllm"}
     given |= {"synthetic": None, "trace": None, "delay_ms": "0"}
     given |= {"peer_cores": "verifier,all", "vllm_python": "/bin/sh", "llama_server": None}
+    given |= {"peer_dtype": "auto"}
     options = read_options(given)
     assert options.concurrency == (1, 4, 16)
     assert options.pacings is None

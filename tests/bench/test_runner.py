@@ -19,6 +19,7 @@ from bench.report import print_report, write_json
 from bench.runner import Configuration, Schedule, Trial, closed_loop, rotated, run_schedule
 from bench.sections import Section, sections_of
 from services.common.errors import StartError
+from services.console.fresh import NotFresh
 from tests.bench.test_figures import trial
 
 PROMPTS = [BenchPrompt(number, "qa", f"question {number}") for number in range(9)]
@@ -133,6 +134,105 @@ def test_every_repeat_draws_anew_and_all_configurations_draw_alike(monkeypatch):
     assert sorted(asked) == [(5, ""), (5, "block"), (6, ""), (6, "block")]
 
 
+@pytest.fixture
+def asked(monkeypatch) -> list[dict[str, Any]]:
+    """What every session was asked with, the warm-up first."""
+    seen: list[dict[str, Any]] = []
+
+    async def follow(_, options, __):
+        seen.append(options)
+        return trial("any", 0, 1.0).results[0]
+
+    async def question(_, prompt):
+        return {"prompt": prompt}
+
+    monkeypatch.setattr(runner, "follow", follow)
+    monkeypatch.setattr(runner, "question", question)
+    return seen
+
+
+SERVED = [Configuration("plain", "127.0.0.1:1"), Configuration("eager", "127.0.0.1:1")]
+
+
+def test_every_session_shares_nothing_with_those_before_it(asked):
+    run(Schedule(PROMPTS, repeats=2, levels=(1, 2)), SERVED)
+    assert len(asked) == 2 + 2 * 2 * (9 + 9)
+    assert all(one["ephemeral"] for one in asked)
+
+
+def test_text_seen_before_is_answered_once_by_all_before_any_of_it_counts(asked):
+    trials = run(Schedule(PROMPTS[:2], repeats=2, seed=5, seen_before=True), SERVED)
+    warm_up, rest = asked[:2], asked[2:]
+    assert all(one["ephemeral"] for one in warm_up)
+    assert not any("ephemeral" in one for one in rest)
+    # Another draw than those that are measured.
+    assert [one["seed"] for one in rest[:4]] == [7] * 4
+    assert {one["seed"] for one in rest[4:]} == {5, 6}
+    assert len(trials) == len(rest) - 4 == 8
+
+
+def cached(tokens: int) -> Any:
+    """An answer whose prompt was found in a cache."""
+    [result] = trial("any", 0, 1.0).results
+    usage = replace(result.complete.usage, cached_tokens=tokens)
+    return replace(result, complete=replace(result.complete, usage=usage))
+
+
+def test_a_run_that_finds_a_cached_prompt_ends_and_names_the_trial():
+    async def answer(prompt: BenchPrompt, options: Any) -> Any:
+        return cached(4 if prompt.question_id == 2 else 0)
+
+    configurations = [Configuration("plain", answer=answer)]
+    trials: list[Trial] = []
+    with pytest.raises(NotFresh) as caught:
+        asyncio.run(run_schedule(configurations, Schedule(PROMPTS), trials.append, silent))
+    assert str(caught.value) == (
+        "plain, prompt 2 (qa), 1 at a time, repeat 1 was to find nothing of the texts before "
+        "it, and 4 of 5 prompt tokens came from a cache"
+    )
+    assert len(trials) == 2
+
+
+def counting(*counts: int) -> Configuration:
+    """A configuration whose drafters' counter reads so, before and after each trial."""
+    readings = iter(counts)
+
+    async def recalled() -> int:
+        return next(readings)
+
+    return Configuration("eager", answer=same_answer, recalled=recalled)
+
+
+def test_a_run_whose_drafts_come_from_other_texts_ends_and_names_the_trial():
+    with pytest.raises(NotFresh, match=r"^eager, prompt 1 \(qa\), .* 3 draft tokens came from"):
+        run(Schedule(PROMPTS[:2], repeats=1), [counting(10, 10, 10, 13)])
+
+
+def test_text_seen_before_may_be_found_and_is_counted():
+    schedule = Schedule(PROMPTS[:2], repeats=1, seen_before=True)
+    trials = run(schedule, [counting(10, 12, 12, 15)])
+    assert [one.recalled for one in trials] == [2, 3]
+
+
+def test_the_report_says_what_was_found_of_texts_before(capsys):
+    [own] = run(Schedule(PROMPTS[:1], repeats=1, seen_before=True), [counting(1, 8)])
+    text = printed(sections_of([own], [Configuration("eager")], [], "plain", ""), {})
+    assert text.partition("draft tokens from other texts")[2].split()[0] == "7"
+    assert text.partition("prompt tokens from a cache")[2].split()[0] == "0%"
+
+
+def test_a_summary_holds_every_figure_and_no_trial(tmp_path, capsys):
+    trials = [trial("plain", 0, 4.0), trial("eager", 0, 2.0)]
+    progress = main.Progress(answered_by("plain", "eager"), trials)
+    whole, short = tmp_path / "whole.json", tmp_path / "short.json"
+    options = main.BenchOptions(target="m", out=whole, summary=short)
+    main._conclude(options, progress, complete=True)
+    kept, written = json.loads(short.read_text()), json.loads(whole.read_text())
+    assert written.pop("trials")
+    assert kept == written
+    assert {"machine", "date", "command", "commit", "scenario"} <= kept["setting"].keys()
+
+
 def test_a_prompt_with_token_ids_is_asked_by_them(monkeypatch):
     asked = []
 
@@ -171,7 +271,7 @@ def test_a_run_that_was_stopped_still_reports(capsys, tmp_path):
     written = json.loads(path.read_text())
     [level] = written["levels"]
     assert level["figures"][1]["speed_up"]["median"] == 2.0
-    assert level["tasks"]["eager"]["qa"]["median"] == 2.0
+    assert level["gains"]["decoding"]["tasks"]["eager"]["qa"]["median"] == 2.0
     assert len(written["trials"]) == 3
 
 
@@ -191,8 +291,12 @@ def test_the_report_has_a_column_for_each_configuration():
     sections = sections_of(trials, answered_by("plain", "eager"), [], "plain", "")
     text = printed(sections, {"dtype": "float32"})
     assert "plain" in text.splitlines()[0]
-    assert "2.00 (2.00–2.00)" in text
-    assert "2.00 (2.00–2.00)" in text.partition("speed-up by task")[2]
+    for row in ("decoding, tokens/s", "first token, ms", "whole answer, tokens/s"):
+        after = text.partition(row)[2].splitlines()[1]
+        assert after.startswith("… × plain")
+        assert ("0.50 (0.50–0.50)" if "first" in row else "2.00 (2.00–2.00)") in after
+    for table in ("decoding: over plain by task", "whole answer: over plain by task"):
+        assert "2.00 (2.00–2.00)" in text.partition(table)[2]
     assert "dtype: float32" in text
 
 
@@ -215,12 +319,15 @@ def test_what_is_no_baseline_is_held_against_all_that_are():
         replace(one, baseline=one.name not in ("eager", "matched")) for one in answered_by(*walls)
     ]
     [section] = sections_of(trials, configurations, [], "plain", "")
-    ratios = {name: {key: one.median for key, one in own.items()} for name, own in section.against}
-    assert ratios == {
-        "eager": {"plain": 4.0, "fixed": 3.0, "lookup": 2.0},
-        "matched": {"plain": 2.0, "fixed": 1.5, "lookup": 1.0},
-    }
-    assert "1.50 (1.50–1.50)" in printed([section], {}).partition("times as fast as")[2]
+    for measure in ("decoding", "whole answer"):
+        against = section.gains[measure].against
+        ratios = {name: {key: one.median for key, one in own.items()} for name, own in against}
+        assert ratios == {
+            "eager": {"plain": 4.0, "fixed": 3.0, "lookup": 2.0},
+            "matched": {"plain": 2.0, "fixed": 1.5, "lookup": 1.0},
+        }
+        shown = printed([section], {}).partition(f"{measure}: times as fast as")[2]
+        assert "1.50 (1.50–1.50)" in shown
 
 
 def test_the_report_sets_rules_beside_their_baseline():

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from services.console.demo_table import HEADINGS, Answered, figures_table, verdict
+from services.console.demo_table import (
+    DECODING,
+    TIMES,
+    Answered,
+    decoding_table,
+    times_table,
+    verdict,
+)
+
+FIRST_S = 0.5
 
 
 def measured(tokens, seconds, efficiency=1.0, proposed=0, accepted=0, text=None):
+    """The first of the tokens after FIRST_S, the others in `seconds` after it."""
     speculation = SimpleNamespace(num_draft_tokens=proposed, num_accepted_draft_tokens=accepted)
     return SimpleNamespace(
         tokens=tokens,
-        total_s=seconds,
+        later_tokens=tokens - 1,
+        first_token_s=FIRST_S,
+        total_s=seconds + FIRST_S,
         block_efficiency=efficiency,
         complete=SimpleNamespace(speculation=speculation),
         token_ids=tuple(range(tokens)) if text is None else text,
@@ -22,24 +35,24 @@ def measured(tokens, seconds, efficiency=1.0, proposed=0, accepted=0, text=None)
 
 def answered(drafted_s, plain_s, all_s, **drafted):
     return Answered(
-        "one", measured(60, drafted_s, **drafted), measured(60, plain_s), measured(60, all_s)
+        "one", measured(61, drafted_s, **drafted), measured(61, plain_s), measured(61, all_s)
     )
 
 
 def cells(table, row):
-    return dict(zip(HEADINGS, [list(column.cells)[row] for column in table.columns], strict=True))
+    return [list(column.cells)[row] for column in table.columns]
 
 
 @pytest.mark.parametrize(
     ("seconds", "fastest"),
     [
-        ((2, 4, 3), "Paceline"),
-        ((3, 4, 2), "plain decoding on all cores"),
-        ((4, 2, 3), "plain decoding on the verifier's cores"),
+        ((2, 4, 3), "with Paceline"),
+        ((3, 4, 2), "plain, on all cores"),
+        ((4, 2, 3), "plain, on the verifier's cores"),
     ],
 )
 def test_the_verdict_names_the_fastest(seconds, fastest):
-    assert verdict([answered(*seconds)]).startswith(f"Fastest here: {fastest};")
+    assert verdict([answered(*seconds)]).startswith(f"Decoding was fastest here {fastest};")
 
 
 def test_the_verdict_says_how_much_each_way_gave():
@@ -48,18 +61,29 @@ def test_the_verdict_says_how_much_each_way_gave():
     assert "plain decoding 1.33 times" in words
 
 
-def test_all_prompts_together_are_total_tokens_over_total_time():
+def test_all_prompts_together_are_tokens_over_time_after_the_first_token():
     first = answered(1, 2, 2, efficiency=2.0, proposed=100, accepted=50)
     second = answered(5, 4, 4, efficiency=1.0, proposed=0)
-    table = figures_table([first, second])
-    both = cells(table, 2)
-    assert (both["prompt"], both["tokens"], both["tokens/s"]) == ("all", "120", "20.0")
+    table = decoding_table([first, second])
+    both = dict(zip(DECODING, cells(table, 2), strict=True))
+    assert (both["decoding, tokens/s"], both["drafted"]) == ("all", "20.0")
     assert (both["plain"], both["all cores"]) == ("20.0 1.00×", "20.0 1.00×")
     assert both["efficiency"] == "1.33"
     assert both["kept"] == "50%"
-    assert cells(table, 1)["kept"] == "-"
+    assert dict(zip(DECODING, cells(table, 1), strict=True))["kept"] == "-"
+
+
+def test_the_first_token_and_the_whole_stand_apart_from_decoding():
+    one = replace(answered(1, 2, 4), plain=measured(61, 2.5))
+    assert len(TIMES) == 7
+    assert cells(times_table([one]), 0) == [
+        "one",
+        *("500", "500", "500"),
+        *("40.7", "20.3 2.00×", "13.6 3.00×"),
+    ]
+    assert cells(decoding_table([one]), 0)[1:4] == ["60.0", "24.0 2.50×", "15.0 4.00×"]
 
 
 def test_other_tokens_are_shown():
     other = Answered("one", measured(3, 1), measured(3, 1, text=(0, 1, 9)), measured(3, 1))
-    assert cells(figures_table([other]), 0)["same"] == "no"
+    assert cells(decoding_table([other]), 0)[-1] == "no"

@@ -43,5 +43,9 @@ def test_forwards_that_are_not_known_are_not_guessed():
     assert measured.complete.speculation.num_target_steps == 0
 
 
+def test_prompt_tokens_from_a_cache_stand_in_the_usage():
+    assert answer(([1], 0)).finish(1.0, "stop", cached=3).complete.usage.cached_tokens == 3
+
+
 def test_a_chunk_without_tokens_is_no_arrival():
     assert answer(([], None), ([1], None)).finish(1.0, "stop").arrivals == ((1.0, 1),)

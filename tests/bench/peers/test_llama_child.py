@@ -37,6 +37,7 @@ class Handler(BaseHTTPRequestHandler):
             self.event({{"content": "x", "tokens": [last + number], "stop": False}})
         stop = "limit" if last < 1000 else "eos"
         self.event({{"content": "", "tokens": [], "stop": True, "stop_type": stop,
+                     "timings": {{"cache_n": last if asked["cache_prompt"] else 0}},
                      "threads": given["--threads"]}})
 
     def event(self, content):
@@ -53,7 +54,8 @@ ThreadingHTTPServer((given["--host"], int(given["--port"])), Handler).serve_fore
 
 def settings(command: str) -> dict[str, object]:
     common = {"threads": 1, "cpus": [0], "dtype": "float32", "model": "m.gguf"}
-    return {**common, "max_context": 100, "concurrency": 3, "command": command}
+    engine = {"max_context": 100, "concurrency": 3, "prefix_caching": False}
+    return {**common, **engine, "command": command}
 
 
 async def test_tokens_come_over_http_as_they_are_written(tmp_path):
@@ -72,6 +74,17 @@ async def test_tokens_come_over_http_as_they_are_written(tmp_path):
     assert (given["--parallel"], given["--threads"], given["--model"]) == ("3", "1", "m.gguf")
 
 
+async def test_the_prompt_tokens_that_it_kept_are_told(tmp_path):
+    command = tmp_path / "llama-server"
+    log = str(tmp_path / "given.json")
+    command.write_text(SERVER.format(python=sys.executable, log=log))
+    command.chmod(0o755)
+    given = settings(str(command)) | {"prefix_caching": True}
+    async with child("bench.peers.llama_child", tmp_path, **given) as peer:
+        answer = await ask(peer, "llama.cpp", [5, 10], max_tokens=3)
+    assert answer.complete.usage.cached_tokens == 10
+
+
 async def test_a_server_that_ends_at_once_is_one_line(tmp_path):
     with pytest.raises(StartError, match=r"peer did not start: RuntimeError: .*false ended"):
         async with child("bench.peers.llama_child", tmp_path, **settings("false")):
@@ -82,3 +95,5 @@ def test_a_request_is_greedy_and_keeps_no_prompt():
     asked = body(Request(1, "llama.cpp", (1, 2), 8, 0.0, 1.0, 3))
     assert (asked["prompt"], asked["n_predict"], asked["temperature"]) == ([1, 2], 8, 0.0)
     assert asked["cache_prompt"] is False
+    seen = body(Request(1, "llama.cpp", (1, 2), 8, 0.0, 1.0, 3), prefix_caching=True)
+    assert seen["cache_prompt"] is True

@@ -47,12 +47,14 @@ class AsyncLLM:
         spoken = self.given["speculative_config"]
         step = spoken["num_speculative_tokens"] if spoken else 1
         cores = os.environ["VLLM_CPU_OMP_THREADS_BIND"]
-        assert cores == "0,1" and not self.given["enable_prefix_caching"]
+        assert cores == "0,1"
+        cached = len(ids) if self.given["enable_prefix_caching"] else 0
         for start in range(0, sampling.max_tokens, step):
             await asyncio.sleep(0)
             count = min(step, sampling.max_tokens - start)
             reason = "length" if start + count == sampling.max_tokens else None
-            yield Of(outputs=[Of(token_ids=[ids[-1]] * count, finish_reason=reason)])
+            output = Of(token_ids=[ids[-1]] * count, finish_reason=reason)
+            yield Of(outputs=[output], num_cached_tokens=cached)
 
     def shutdown(self):
         pass
@@ -79,7 +81,8 @@ def vllm(tmp_path, monkeypatch):
 
 def settings(**changed: object) -> dict[str, object]:
     common = {"threads": 2, "cpus": [0, 1], "dtype": "bfloat16", "model": "m", "ngram": False}
-    return {**common, "max_context": 100, "concurrency": 3, **changed}
+    engine = {"max_context": 100, "concurrency": 3, "prefix_caching": False}
+    return {**common, **engine, **changed}
 
 
 async def test_as_many_are_answered_at_a_time_as_are_asked(vllm):
@@ -88,6 +91,17 @@ async def test_as_many_are_answered_at_a_time_as_are_asked(vllm):
     assert [one.token_ids for one in answers] == [(5,) * 8, (6,) * 8, (7,) * 8]
     assert all(len(one.arrivals) == 8 for one in answers)
     assert {one.complete.finish_reason for one in answers} == {"length"}
+
+
+async def test_prompts_are_kept_where_text_seen_before_is_measured_and_nowhere_else(vllm):
+    found = []
+    for caching in (False, True):
+        async with child(
+            "bench.peers.vllm_child", vllm, **settings(prefix_caching=caching)
+        ) as peer:
+            answer = await ask(peer, "vllm", [1, 5])
+        found.append(answer.complete.usage.cached_tokens)
+    assert found == [0, 2]
 
 
 async def test_n_gram_speculation_is_asked_for_by_name(vllm):
