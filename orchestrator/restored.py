@@ -48,7 +48,7 @@ def finished_session(
         return
     totals = SpecTotals()
     for one in rounds:
-        _count(totals, one)
+        count_round(totals, one)
         yield None
     yield replies.complete(
         _ending(stored), stored.prompt_len, stored.committed_len, text.text, totals
@@ -145,7 +145,7 @@ def _ending(stored: StoredSession) -> Ending:
     return Ending(stored.finish_reason)
 
 
-def _count(totals: SpecTotals, stored: StoredRound) -> None:
+def count_round(totals: SpecTotals, stored: StoredRound) -> None:
     """One of the rounds that are still kept."""
     kept = load_round(stored.record)
     totals.count(stored.tokens, kept.draft_tokens, kept.accepted_tokens)

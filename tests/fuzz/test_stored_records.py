@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from orchestrator.ports import StoredRound
 from orchestrator.requests import SessionSpec, dump_spec, load_spec, parse_defaults
-from orchestrator.restored import _totals
+from orchestrator.restored import count_round
 from orchestrator.sessions import codec
+from orchestrator.totals import SpecTotals
 from services.common import registry
 from services.common.errors import DataLoss, PacelineError, StoreError
 from services.common.types import (
@@ -148,7 +149,8 @@ def test_a_damaged_round_is_a_round_or_malformed(name, value):
 
 @given(damaged({"epoch": 1, "draft_tokens": 4, "accepted_tokens": 2, "verify_ms": 1.0}))
 def test_the_figures_of_a_damaged_round_are_left_out(record):
-    totals = _totals([StoredRound(term=1, round=1, base_len=0, tokens=2, record=record)])
+    totals = SpecTotals()
+    count_round(totals, StoredRound(term=1, round=1, base_len=0, tokens=2, record=record))
     assert totals.target_steps == 1
     assert len(totals.histogram) < 1 << 17
 
