@@ -10,7 +10,10 @@ import asyncio
 import signal
 from collections.abc import Iterator
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from paceline import Client, Unavailable
 
 from bench.chaos.health import infos
 from bench.chaos.listener import until
@@ -28,6 +31,18 @@ def shared(models: tuple[str, str]) -> Iterator[Site]:
     layout = Layout(*models, orchestrators=1, wire_seconds=WIRE_SECONDS, tls=True)
     with served(layout) as site:
         yield site
+
+
+async def test_who_shows_no_certificate_is_not_served(site: Site):
+    async with Client(site.cluster.addresses[0], resume=False) as stranger:
+        with pytest.raises(Unavailable):
+            await stranger.server_info(timeout=10)
+    for worker in (member for member in site.cluster.members if member.role != ORCHESTRATOR):
+        async with grpc.aio.insecure_channel(worker.address) as channel:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await health_pb2_grpc.HealthStub(channel).Check(
+                    health_pb2.HealthCheckRequest(), timeout=10
+                )
 
 
 @WORKERS

@@ -452,6 +452,58 @@ async def test_what_is_not_served_is_said_in_a_sentence(slow):
             assert end.message.startswith(f"{name}: ")
 
 
+ASKED = {
+    "AbortRequest": {"request_ids"},
+    # One rank there is, and one section of loads.
+    "GetLoadsRequest": {"dp_rank", "include"},
+    "HealthCheckRequest": set(),
+    "GetModelInfoRequest": set(),
+    "GetServerInfoRequest": set(),
+}
+"""Of what a method that is served takes beside a request to generate: every field."""
+LEFT_OUT = {
+    "GenerateStreamChunk": {"cached_tokens", "input_logprobs", "index"},
+    "GenerateComplete": {
+        "input_logprobs",
+        "index",
+        "kv_transfer_params",
+        "kv_transfer_params_json",
+        "media_identity",
+    },
+    "OutputLogProbs": set(),
+    "GetLoadsResponse": set(),
+    "AbortResponse": set(),
+    "HealthCheckResponse": set(),
+}
+"""Of what is answered: the fields that are always empty."""
+TOLD = {
+    "GenerateStreamChunk": {"token_ids", "prompt_tokens", "completion_tokens", "output_logprobs"},
+    "GenerateComplete": {
+        "output_ids",
+        "finish_reason",
+        "prompt_tokens",
+        "completion_tokens",
+        "cached_tokens",
+        "output_logprobs",
+        "matched_token_id",
+        "matched_stop_str",
+        "spec_accepted_tokens",
+        "spec_draft_tokens",
+    },
+    "OutputLogProbs": {"token_logprobs", "token_ids", "top_logprobs"},
+    "GetLoadsResponse": {"timestamp", "version", "dp_rank_count", "loads"},
+    "AbortResponse": set(),
+    "HealthCheckResponse": {"healthy", "message"},
+}
+
+
+def test_every_field_that_a_newer_gateway_brings_is_decided_on():
+    messages = engine.DESCRIPTOR.message_types_by_name
+    known = ASKED | {name: TOLD[name] | LEFT_OUT[name] for name in TOLD}
+    for name, fields in known.items():
+        assert {field.name for field in messages[name].fields} == fields, name
+
+
 def test_every_method_of_the_service_is_served_or_refused_by_name():
     from orchestrator.facade.servicer import VllmEngineServicer
 
