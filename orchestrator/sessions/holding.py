@@ -196,6 +196,11 @@ class Holdings:
                     self._options.lease_ms / 1e3, _assure, held, then
                 )
 
+    def ask_all(self, ask: Callable[[Held], None]) -> None:
+        """Ask of each session, and not only of those that wrote nothing."""
+        for held in list(self._held.values()):
+            ask(held)
+
     async def _look(self, on_due: Callable[[Held], None]) -> None:
         every = self._options.lease_ms / 1e3 / LOOKS_PER_LEASE
         while True:

@@ -139,6 +139,8 @@ class RedisSessionStore:
         """See `SessionStore.stood_still`."""
         if self._options.relaxed:
             self._holdings.doubt(self._background.renewed)
+        else:
+            self._holdings.ask_all(self._renew)
 
     @property
     def held(self) -> int:

@@ -96,3 +96,13 @@ async def test_an_older_term_cannot_release_what_a_later_one_holds(backend, late
     if late:
         new.release()
         assert store.held == 0
+
+
+async def test_an_owner_that_stood_still_asks_at_once_whose_the_session_is(backend):
+    slow = StoreOptions(lease_ms=600_000)
+    stores = [await backend.store(slow), await backend.store(slow)]
+    zombie = await Owner.create(stores[0])
+    await Owner.take(stores[1], "o2")
+    stores[0].stood_still()
+    await until(lambda: zombie.refused)
+    assert isinstance(zombie.refused[0], Fenced)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -22,6 +23,9 @@ CLIENTS = 48
 TOKENS = 300
 ROUNDS = 2
 BUSY = 2
+RUNS_SECONDS = 0.7
+STOPS_SECONDS = 2.3
+"""More than a worker may be silent."""
 _SPIN = "while True: pass"
 
 
@@ -58,14 +62,33 @@ async def _ask(client: Client, seed: int) -> str:
     return "whole" if len(whole.token_ids) == TOKENS else f"{len(whole.token_ids)} tokens"
 
 
-async def test_a_crowd_beside_busy_processes_ends_without_one_error(site: Site):
+async def _crowd(site: Site, rounds: int) -> Counter[str]:
+    """How many calls ended how. Without the library's patience: who is refused says so."""
     ends: Counter[str] = Counter()
-    # Without the library's patience: who is refused says so.
     async with Client(site.cluster.addresses, resume=False) as client:
-        with _busy_processes():
-            for number in range(ROUNDS):
-                seeds = range(number * CLIENTS, (number + 1) * CLIENTS)
-                ends.update(await asyncio.gather(*(_ask(client, seed) for seed in seeds)))
+        for number in range(rounds):
+            seeds = range(number * CLIENTS, (number + 1) * CLIENTS)
+            ends.update(await asyncio.gather(*(_ask(client, seed) for seed in seeds)))
+    return ends
+
+
+async def test_a_crowd_beside_busy_processes_ends_without_one_error(site: Site):
     [orchestrator] = site.cluster.of(ORCHESTRATOR)
-    assert ends == {"whole": ROUNDS * CLIENTS}
-    assert "no message for" not in orchestrator.words(), "a worker was taken for dead"
+    known = len(orchestrator.words())
+    with _busy_processes():
+        assert await _crowd(site, ROUNDS) == {"whole": ROUNDS * CLIENTS}
+    assert "orchestrator.workers.link" not in orchestrator.words()[known:], "a link was given up"
+
+
+async def test_an_orchestrator_that_runs_in_fits_and_starts_gives_up_nobody(site: Site):
+    [orchestrator] = site.cluster.of(ORCHESTRATOR)
+    known = len(orchestrator.words())
+    crowd = asyncio.create_task(_crowd(site, 1))
+    while not crowd.done():
+        await asyncio.sleep(RUNS_SECONDS)
+        orchestrator.send(signal.SIGSTOP)
+        await asyncio.sleep(STOPS_SECONDS)
+        orchestrator.send(signal.SIGCONT)
+    assert await crowd == {"whole": CLIENTS}
+    said = orchestrator.words()[known:]
+    assert "orchestrator.workers.link" not in said, "a link was given up"
