@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.pacing import Policy, make_policy
+from orchestrator.core.pacing import DEFAULT_POLICY, Policy, make_policy
 from orchestrator.core.rounds import new_session
-from orchestrator.core.state import SessionConfig, State, largest_block
+from orchestrator.core.state import SMALL_TREE, SessionConfig, State, largest_block
 from orchestrator.experiences import Experiences
 from orchestrator.offer import Offer
 from orchestrator.options import Options
@@ -18,6 +18,9 @@ from orchestrator.text import TextStream
 # Most levels of a drafted tree where the request names no window: each costs a step of the
 # drafter that nothing overlaps with.
 DEFAULT_TREE_DEPTH = 4
+# The same for trees that cost no step of a model, and how many candidates a place has.
+SMALL_TREE_DEPTH = 8
+SMALL_TREE_WIDTH = 8
 
 
 class Beginnings:
@@ -53,6 +56,7 @@ class Beginnings:
             fallback=self._options.fallback,
             exact=config.mode.exact_match,
             trees=config.num_candidates > 1,
+            most_nodes=SMALL_TREE if config.estimated else 0,
             chained=config.limits.max_in_flight > 1,
             seed=config.seed,
         )
@@ -60,17 +64,30 @@ class Beginnings:
 
     def block_tokens(self, spec: SessionSpec) -> int:
         """Most draft tokens in one block of a session."""
-        return largest_block(self._window(spec), spec.num_candidates, self._options.limits)
+        estimated, limits = self._estimated(spec), self._options.limits
+        return largest_block(self._window(spec), spec.num_candidates, limits, estimated=estimated)
+
+    def _estimated(self, spec: SessionSpec) -> bool:
+        """Whether its drafts are trees that come at once, each node with its chance.
+
+        They are the default where one method drafts them and drafts are matched exactly:
+        what they cost is known, so that they are cut where they stop to pay.
+        """
+        default = self._options.pacing == DEFAULT_POLICY and not spec.chains
+        return default and spec.mode.exact_match and self._offer.estimates(self._method(spec))
 
     def _window(self, spec: SessionSpec) -> int:
         depth = self._options.num_speculative_tokens
-        if spec.num_candidates > 1:
+        if self._estimated(spec):
+            depth = min(depth, SMALL_TREE_DEPTH)
+        elif spec.num_candidates > 1:
             depth = min(depth, DEFAULT_TREE_DEPTH)
         return spec.window_cap or depth
 
     def _config(self, key: SessionKey, spec: SessionSpec, term: int) -> SessionConfig:
         options = self._options
         phrases, prefixes = self._scopes(key.tenant, spec)
+        estimated, width = self._estimated(spec), spec.num_candidates
         return SessionConfig(
             session=key.name,
             prompt=spec.prompt,
@@ -80,7 +97,8 @@ class Beginnings:
             term=term,
             method=self._method(spec),
             window=self._window(spec),
-            num_candidates=spec.num_candidates,
+            num_candidates=SMALL_TREE_WIDTH if estimated and width == 1 else width,
+            estimated=estimated,
             vocab_size=self._offer.target.worker.vocab_size,
             phrase_scope=phrases,
             cache_scope=prefixes,

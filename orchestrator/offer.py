@@ -11,7 +11,7 @@ from orchestrator.requests import ServedModel, parse_defaults
 from orchestrator.requests.modes import SHORT_BLOCK
 from orchestrator.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.workers.pool import Target, WorkerPool
-from services.common.types import RESPONSE_FORMAT, Role, split_methods
+from services.common.types import RESPONSE_FORMAT, Role, estimate_capability, split_methods
 
 
 class Offer:
@@ -66,6 +66,10 @@ class Offer:
         """What drafts for a request that names no method; empty while nobody does."""
         served = self._pool.methods()
         return self._options.method or (served[0] if served else "")
+
+    def estimates(self, method: str) -> bool:
+        """Whether whoever drafts by a method says of each node of its trees how likely it is."""
+        return estimate_capability(method) in self._pool.capabilities()
 
     def fingerprint(self) -> str:
         """The target of a session that begins now; workers may bring another over time."""

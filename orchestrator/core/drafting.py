@@ -9,14 +9,17 @@
    committed means that something was lost: both start anew from the committed
    text in a new epoch. From a drafter that is behind, it is only late: dropped.
 5. A draft beyond the window, the vocabulary or the cap of a tree's nodes, one
-   whose parents make no tree, a tree where chains were asked for, or laws larger
-   than any can be, end that drafter's part in the session, and nothing else.
+   whose parents make no tree, a tree where chains were asked for, laws larger
+   than any can be, or chances that are none or rise, end that drafter's part in the
+   session, and nothing else.
 6. A sampled chain has one row of q per token from here on. What is missing is
    an empty row: the verifier goes by exact match from that token on, and the
    tokens before it keep their rule.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from orchestrator.core.drafts import Piece, depth, retract_hash, slice_chain, with_its_rows
 from orchestrator.core.events import DraftArrived
@@ -69,11 +72,12 @@ def _absorb(turn: Turn, draft: Draft, known_all: bool) -> None:
 
 def _append(turn: Turn, draft: Draft, known: tuple[int, ...]) -> bool:
     """Append what is beyond the known tokens; False if the draft contradicts what we have."""
-    tree = with_its_rows(draft.tree.normal())
+    reach = draft.reach if turn.state.config.estimated else ()
+    tree = with_its_rows(draft.tree if reach else draft.tree.normal())
     if not known:
-        turn.append(Piece(tree, draft.draft_ms))
+        turn.append(Piece(tree, draft.draft_ms, reach))
         return True
-    if not tree.is_chain:
+    if reach or not tree.is_chain:
         return False
     shared = min(len(known), len(tree))
     if tree.token_ids[:shared] != known[:shared]:
@@ -97,6 +101,7 @@ def _well_formed(state: State, draft: Draft) -> bool:
     return (
         _parents_fit(tree)
         and _laws_fit(config, tree)
+        and _chances_fit(draft)
         and (tree.is_chain or _may_branch(config, tree))
         and draft.first_position + depth(tree) <= len(state.committed) + config.window
     )
@@ -119,6 +124,13 @@ def _laws_fit(config: SessionConfig, tree: DraftTree) -> bool:
     rows, limit = tree.q or (), config.vocab_size
     longest = max((len(row.token_ids) for row in rows), default=0)
     return len(rows) <= config.largest_block + 1 and (not limit or longest <= limit)
+
+
+def _chances_fit(draft: Draft) -> bool:
+    """None, or one per token, from 0 to 1, none above the one before."""
+    reach = draft.reach
+    falling = all(1.0 >= left >= right for left, right in pairwise((1.0, *reach, 0.0)))
+    return not reach or (len(reach) == len(draft.tree) and falling)
 
 
 def _may_branch(config: SessionConfig, tree: DraftTree) -> bool:

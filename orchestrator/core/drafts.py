@@ -2,7 +2,8 @@
 
 A tail is a tuple of pieces in text order. Chain pieces can be cut and joined
 freely, each token with its own row of q; a tree is one block, and nothing
-follows it until it is verified.
+follows it until it is verified. One whose nodes come with their chances is cut to a
+beginning of it when it leaves, and the rest is void.
 """
 
 from __future__ import annotations
@@ -27,10 +28,20 @@ def retract_hash(prefix_hash: int, tokens: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Draft tokens that arrived together, and the drafter's time for them (ms)."""
+    """Draft tokens that arrived together, and the drafter's time for them (ms).
+
+    `reach`: the chance of each node, falling, where the drafter says it; even a chain is a
+    tree then: nothing follows it.
+    """
 
     tree: DraftTree
     draft_ms: float = 0.0
+    reach: tuple[float, ...] = ()
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether other pieces may follow it."""
+        return not self.reach and self.tree.is_chain
 
 
 Tail = tuple[Piece, ...]
@@ -43,13 +54,13 @@ def chain_tokens(tail: Tail) -> tuple[int, ...]:
     if not tail:
         return ()
     if len(tail) == 1:
-        return tail[0].tree.token_ids if tail[0].tree.is_chain else ()
-    return tuple([t for piece in tail if piece.tree.is_chain for t in piece.tree.token_ids])
+        return tail[0].tree.token_ids if tail[0].is_chain else ()
+    return tuple([t for piece in tail if piece.is_chain for t in piece.tree.token_ids])
 
 
 def ends_in_tree(tail: Tail) -> bool:
     """Whether nothing can be appended any more."""
-    return bool(tail) and not tail[-1].tree.is_chain
+    return bool(tail) and not tail[-1].is_chain
 
 
 def with_its_rows(tree: DraftTree) -> DraftTree:
@@ -93,6 +104,8 @@ def take(tail: Tail, count: int) -> tuple[Piece, Tail]:
 
     Pieces of different proposals are never joined: a block is verified by one rule.
     """
+    if tail and tail[0].reach:
+        return beginning(tail[0], count), ()
     if not tail or count <= 0:
         return NOTHING, tail
     head = tail[0].tree
@@ -109,6 +122,16 @@ def take(tail: Tail, count: int) -> tuple[Piece, Tail]:
         block = (*block, _front(rest[0], count))
         rest = (drop_front(rest[0], count), *rest[1:])
     return _joined(block), rest
+
+
+def beginning(piece: Piece, count: int) -> Piece:
+    """The first `count` nodes of a tree whose nodes come best first; time is shared evenly."""
+    tree, size = piece.tree, len(piece.tree)
+    if count <= 0:
+        return NOTHING
+    parents = None if tree.parents is None else tree.parents[:count]
+    cut = replace(tree, token_ids=tree.token_ids[:count], parents=parents).normal()
+    return Piece(cut, piece.draft_ms * min(1.0, count / size), piece.reach[:count])
 
 
 def _joins(head: DraftTree, tree: DraftTree) -> bool:
@@ -135,7 +158,7 @@ def _joined(pieces: Tail) -> Piece:
 
 def after_bonus(tail: Tail, bonus: int) -> Tail | None:
     """The tail once `bonus` was committed before it, or None if it does not start so."""
-    if not tail or not tail[0].tree.is_chain or tail[0].tree.token_ids[0] != bonus:
+    if not tail or not tail[0].is_chain or tail[0].tree.token_ids[0] != bonus:
         return None
     if len(tail[0].tree) == 1:
         return tail[1:]

@@ -56,7 +56,7 @@ def _may_chain(state: State) -> bool:
 
 def _chainable(state: State, block: Block) -> bool:
     open_end = state.config.mode.exact_match or not block.want_bonus
-    return open_end and block.piece.tree.is_chain and block.epoch == state.epoch
+    return open_end and block.piece.is_chain and block.epoch == state.epoch
 
 
 def _room(state: State) -> int:
@@ -76,6 +76,7 @@ def _view(state: State, now: float) -> View:
         state.capped(_room(state)),
         tuple([Flight(block.sent_at, len(block.piece.tree)) for block in state.live]),
         state.config.mode.exact_match,
+        state.tail[0].reach if state.tail else (),
     )
 
 

@@ -63,8 +63,16 @@ class Limits:
     max_tree_nodes: int = 256
 
 
-def largest_block(window: int, num_candidates: int, limits: Limits) -> int:
+SMALL_TREE = 16
+"""Most nodes of a tree whose nodes come with their chances: room for it is kept at all times."""
+
+
+def largest_block(
+    window: int, num_candidates: int, limits: Limits, *, estimated: bool = False
+) -> int:
     """Most draft tokens (nodes of a tree) in one block."""
+    if estimated:
+        return max(window, SMALL_TREE)
     return max(window, limits.max_tree_nodes if num_candidates > 1 else 0)
 
 
@@ -84,6 +92,8 @@ class SessionConfig:
     # Most tokens a drafter may be ahead of the committed text.
     window: int = 0
     num_candidates: int = 1
+    # Trees come at once, each node with its chance, and are cut where they stop to pay.
+    estimated: bool = False
     # 0 = not checked.
     vocab_size: int = 0
     # Whose phrases the drafter may learn and offer; empty = nobody's.
@@ -103,7 +113,9 @@ class SessionConfig:
     @property
     def largest_block(self) -> int:
         """Most draft tokens (nodes of a tree) in one block."""
-        return largest_block(self.window, self.num_candidates, self.limits)
+        return largest_block(
+            self.window, self.num_candidates, self.limits, estimated=self.estimated
+        )
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -273,7 +285,7 @@ class State:
         """A tree ends the speculated text, so nothing can follow it."""
         if ends_in_tree(self.tail):
             return True
-        return bool(self.live) and any(not block.piece.tree.is_chain for block in self.live)
+        return bool(self.live) and any(not block.piece.is_chain for block in self.live)
 
     @property
     def window(self) -> int:

@@ -49,7 +49,7 @@ class Turn:
     def append(self, piece: Piece) -> None:
         """Let a piece follow the tail; what is known of the text before it is not lost."""
         state, tree = self.state, piece.tree
-        end_hash = extend_hash(state.end_hash, tree.token_ids) if tree.is_chain else state.end_hash
+        end_hash = extend_hash(state.end_hash, tree.token_ids) if piece.is_chain else state.end_hash
         drafted = state.drafted + len(tree)
         state.__dict__.update(tail=(*state.tail, piece), drafted=drafted, known_hash=end_hash)
 

@@ -217,13 +217,22 @@ def _learn(turn: Turn, block: Block, verdict: Verdict, emitted: int) -> None:
         batch_rows=verdict.batch_rows,
         chained=block.chained,
         tail_ms=_tail_ms(turn.state),
+        reach=block.piece.reach,
+        taken=_taken(block, verdict),
     )
     turn.set(policy=turn.state.policy.observe(outcome), verifier_failures=0)
 
 
+def _taken(block: Block, verdict: Verdict) -> tuple[int, ...]:
+    """The nodes that were accepted, of a draft whose nodes came with their chances."""
+    if not block.piece.reach:
+        return ()
+    return tuple(range(verdict.accepted)) if block.piece.tree.is_chain else verdict.accepted_nodes
+
+
 def _tail_ms(state: State) -> float:
     """Milliseconds a token of what was drafted beyond the block; 0 = nothing was."""
-    if not state.tail or not state.tail[0].tree.is_chain:
+    if not state.tail or not state.tail[0].is_chain:
         return 0.0
     return state.tail[0].draft_ms / len(state.tail[0].tree)
 
@@ -234,7 +243,7 @@ def _guessed(turn: Turn, verdict: Verdict) -> bool | None:
     tail = (live[0].piece,) if live else turn.state.tail
     if not verdict.all_accepted or not own:
         return None
-    if not tail or not tail[0].tree.is_chain:
+    if not tail or not tail[0].is_chain:
         return None
     return after_bonus(tail, own[0]) is not None
 
@@ -276,7 +285,7 @@ def _confirmed(turn: Turn, bonus: int) -> bool:
     if state.live:
         block = state.live[0]
         tokens = block.piece.tree.token_ids
-        if not block.piece.tree.is_chain or not tokens or tokens[0] != bonus:
+        if not block.piece.is_chain or not tokens or tokens[0] != bonus:
             return False
         shorter = block._replace(base_len=block.base_len + 1, piece=drop_front(block.piece, 1))
         turn.set(in_flight=tuple(shorter if b is block else b for b in state.in_flight))

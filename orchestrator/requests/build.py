@@ -21,6 +21,7 @@ from orchestrator.requests.sampling import check_sampling, resolve_sampling, sto
 from orchestrator.requests.spec import SessionSpec, content_digest
 from orchestrator.requests.speculation import (
     asked_rule,
+    asks_for_chains,
     check_speculation,
     check_together,
     drafting_method,
@@ -116,6 +117,7 @@ def _assemble(
         window_cap=window_cap(speculation),
         disable_speculation=speculation.disable_speculative_decoding,
         num_candidates=num_candidates(speculation),
+        chains=asks_for_chains(speculation),
     )
 
 

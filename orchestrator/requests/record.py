@@ -36,6 +36,9 @@ def dump_spec(spec: SessionSpec) -> bytes:
         version = WITH_FORMAT
     values |= {"mode": spec.mode.name, "version": version}
     del values["prompt"]
+    if not spec.chains:
+        # As before there were any: an orchestrator of the last version reads it, too.
+        del values["chains"]
     return json.dumps(values, separators=(",", ":")).encode()
 
 
@@ -82,6 +85,7 @@ def _sound(spec: SessionSpec) -> bool:
         spec.include_rounds,
         spec.ephemeral,
         spec.disable_speculation,
+        spec.chains,
     )
     texts = (spec.session, spec.model, spec.digest, *spec.stop, *spec.method)
     return (

@@ -16,7 +16,8 @@ from services.common.types import ResolvedSampling, VerifyMode
 class SessionSpec:
     """One session's fixed values.
 
-    `method` empty and `window_cap` None mean the server's default. `digest`
+    `method` empty and `window_cap` None mean the server's default. `chains`: one candidate
+    was asked for by number, so drafts are no trees even where those are the default. `digest`
     identifies the content: equal for requests that ask for the same, whatever
     their id; a seed drawn by the server is no part of it.
     """
@@ -37,6 +38,7 @@ class SessionSpec:
     window_cap: int | None = None
     disable_speculation: bool = False
     num_candidates: int = 1
+    chains: bool = False
 
     def text_stream(self, tokenizer: Tokenizer) -> TextStream:
         """An empty stream that turns this session's output into text."""
@@ -65,6 +67,8 @@ def content_digest(
     # asdict would copy the prompt id by id.
     fields = asdict(replace(spec, prompt=()))
     values = {key: value for key, value in fields.items() if key not in _NO_CONTENT}
+    if not spec.chains:
+        del values["chains"]
     if spec.sampling.response_format is None:
         # As before there were any: a retry across an upgrade finds its session.
         del values["sampling"]["response_format"]

@@ -49,6 +49,11 @@ def num_candidates(params: pb.SpeculationParams) -> int:
     return 1 if params.disable_speculative_decoding else _width(params)
 
 
+def asks_for_chains(params: pb.SpeculationParams) -> bool:
+    """Whether a request asks for one candidate at a node by number, and so for no trees."""
+    return params.HasField("num_candidates") and params.num_candidates == 1
+
+
 def asked_rule(params: pb.SpeculationParams) -> VerifyMode | None:
     """The rule that a checked request names; None = AUTO."""
     return _RULES[params.rejection_sample_method]

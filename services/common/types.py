@@ -203,6 +203,11 @@ def tree_capability(method: str) -> str:
     return f"{method}:tree"
 
 
+def estimate_capability(method: str) -> str:
+    """How a drafter says that a method's trees come at once, and with each node's chance."""
+    return f"{method}:estimates"
+
+
 @dataclass(frozen=True, slots=True)
 class DraftTree:
     """Draft tokens in topological order.
@@ -389,7 +394,10 @@ class DraftOpened:
 
 
 class Draft(NamedTuple):
-    """New tail tokens, drafted from the text whose rolling hash is `prefix_hash`."""
+    """New tail tokens, drafted from the text whose rolling hash is `prefix_hash`.
+
+    `reach`: for each token, the chance that the target reaches it, falling; none = not known.
+    """
 
     session: str
     epoch: int
@@ -399,6 +407,7 @@ class Draft(NamedTuple):
     tree: DraftTree
     final: bool = False
     draft_ms: float = 0.0
+    reach: tuple[float, ...] = ()
 
 
 DrafterCommand = OpenDraft | CommitDraft | CloseDraft | Credit

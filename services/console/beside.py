@@ -27,6 +27,8 @@ _SETTINGS = (
     "lengthen",
     "ngram_min",
     "ngram_max",
+    "ngrams",
+    "ngram_nodes",
 )
 
 

@@ -11,7 +11,7 @@ from services.common.errors import StartError
 from services.common.synthetic.spec import read_spec
 from services.common.types import split_methods
 from services.console.cores import CorePlan, plan_cores
-from services.console.models import is_distilled
+from services.console.models import is_distilled, ngrams_for
 from services.console.supervisor import ProcessSpec
 
 
@@ -19,7 +19,8 @@ from services.console.supervisor import ProcessSpec
 class ClusterOptions:
     """A whole cluster on one machine.
 
-    `draft` and `lookahead` None and `method` empty: n-gram drafters. `synthetic`: no
+    `draft` and `lookahead` None and `method` empty: n-gram drafters. `ngrams`: their file; None:
+    the one that comes with Paceline for this target, "none": no file. `synthetic`: no
     model runs, and `target` is empty; the workers are as that file says. `pool`: methods that
     draft with the target do so in processes of their own, not beside the verifiers.
     `tensor_parallel`: over how many processes each verifier's model is split.
@@ -33,6 +34,7 @@ class ClusterOptions:
     target: str
     draft: str | None = None
     lookahead: str | None = None
+    ngrams: str | None = None
     skip_mask: Path | None = None
     method: str = ""
     pool: bool = False
@@ -73,6 +75,14 @@ class ClusterOptions:
     def drafts_with_the_target(self) -> bool:
         """Whether the target drafts."""
         return self.lookahead is not None or runs_the_target(self.method)
+
+    @property
+    def ngram_flags(self) -> list[str]:
+        """The n-gram file of a drafter, where one of its methods reads it."""
+        default = () if self.draft is not None or self.lookahead is not None else ("ngram",)
+        file = ngrams_for(self.target, self.ngrams)
+        reads = "ngram" in (split_methods(self.method) or default)
+        return ["--ngrams", file] if reads and file is not None else []
 
     @property
     def beside(self) -> bool:
@@ -144,6 +154,7 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
     arguments += ["--target", options.target, "--dtype", options.dtype]
     if options.beside:
         arguments += ["--drafting", options.method or "lookahead", *_target_flags(options)]
+        arguments += options.ngram_flags
     split = options.tensor_parallel
     if split > 1:
         arguments += ["--tensor-parallel", str(split)]
@@ -163,6 +174,7 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
         arguments += ["--draft", options.draft]
         if is_distilled(options.draft):
             arguments += ["--draft-base", options.target]
+    arguments += options.ngram_flags
     if options.drafts_with_the_target:
         arguments += ["--target", options.target, *_target_flags(options)]
     if options.drafts_with_a_model:

@@ -26,6 +26,14 @@ Lookahead = Annotated[
         "train-lookahead, or smollm2-135m-instruct-lookahead.",
     ),
 ]
+Ngrams = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PACELINE_NGRAMS",
+        help="N-gram file of the target for the method ngram: a file of learn-ngrams; left out: the "
+        f"one that comes with {DEMO_MODEL}; none: without.",
+    ),
+]
 SkipMask = Annotated[
     Path | None,
     typer.Option(

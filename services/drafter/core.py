@@ -227,7 +227,7 @@ class DrafterCore:
 
     def _absorb(self, entry: _Entry, proposed: Proposed, draft_ms: float) -> None:
         self._recalled += proposed.recalled
-        draft = entry.session.absorb(proposed.tree, proposed.final, draft_ms)
+        draft = entry.session.absorb(proposed.tree, proposed.final, draft_ms, proposed.reach)
         if draft is not None:
             self._emit(entry.key[0], draft)
 

@@ -7,12 +7,15 @@ Zhao et al., 2402.13720; see `phrases`) is another source for the same copy.
 The session's own text comes first, a phrase where that has no match. The other way
 round, or with the longer match first, fewer drafts are right: measured on texts of
 the demo model, with phrases of the same kind of task.
+
+That is for chains. Where more than one candidate is asked for, and drafts are matched
+exactly, it drafts one small tree from all sources instead; see `small_tree` and `mixture`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from services.common.types import (
@@ -20,10 +23,12 @@ from services.common.types import (
     OpenDraft,
     VerifyMode,
     WorkerDescription,
+    estimate_capability,
     split_methods,
 )
 from services.drafter.phrases import Archive, Gram, Learner, PhraseLimits, PhrasePool, teach
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
+from services.drafter.small_tree import SmallTrees, TreeSession
 
 
 class GramTable:
@@ -105,12 +110,12 @@ class NgramDrafter:
 
     `pool`: the phrases of all sessions that share them (`_shared_scope`); one that
     does not has phrases of its own, which go with it. `archive`: where the outputs
-    of the former are kept and come back from.
+    of the former are kept and come back from. `small`: what makes trees.
     """
 
     modes = frozenset(VerifyMode)
     samples = False
-    trees = False
+    trees = True
 
     def __init__(
         self,
@@ -118,16 +123,28 @@ class NgramDrafter:
         longest: int = 4,
         pool: PhrasePool | None = None,
         archive: Archive | None = None,
+        small: SmallTrees | None = None,
     ) -> None:
         self._shortest = shortest
         self._longest = longest
         self._pool = PhrasePool(PhraseLimits(shortest, longest)) if pool is None else pool
         self._archive = archive
+        self._small = SmallTrees() if small is None else small
         self._sessions: dict[SessionKey, _Session] = {}
+        self._trees: dict[SessionKey, TreeSession] = {}
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
-        """Works with any tokenizer: nothing to add."""
-        return worker
+        """Works with any tokenizer, unless there is an n-gram file, which is of one."""
+        able = (*worker.capabilities, estimate_capability("ngram"))
+        file = self._small.file
+        if file is None or worker.tokenizer_fingerprint:
+            return replace(worker, capabilities=able)
+        return replace(
+            worker,
+            capabilities=able,
+            tokenizer_fingerprint=file.tokenizer_fingerprint,
+            vocab_size=file.vocab_size,
+        )
 
     def usage(self) -> KVUsage:
         """No KV."""
@@ -136,32 +153,51 @@ class NgramDrafter:
     def open(self, key: SessionKey, opening: OpenDraft) -> None:
         """An empty index; the text is indexed by the first step."""
         scope = _shared_scope(opening)
+        if self._archive is not None and scope and not self._knows(scope):
+            self._archive.load(scope)
+        if opening.num_candidates > 1 and opening.mode.exact_match:
+            self._trees[key] = self._small.open(opening, scope)
+            return
         pool = self._pool if scope else PhrasePool(self._pool.limits)
         sure = _others_follow(opening.method)
-        if self._archive is not None and scope and not self._pool.size(scope):
-            self._archive.load(scope)
         index = NgramIndex(self._longest if sure else self._shortest, self._longest)
         self._sessions[key] = _Session(index, Learner(pool, scope), sure, opening.vocab_size)
 
     def rewind(self, key: SessionKey, length: int) -> None:
         """Forget what was indexed beyond `length`."""
-        self._sessions[key].index.rewind(length)
+        if (tree := self._trees.get(key)) is not None:
+            tree.rewind(length)
+        else:
+            self._sessions[key].index.rewind(length)
 
     def close(self, key: SessionKey) -> None:
-        """Drop the index; the end of the text becomes phrases."""
-        session = self._sessions.pop(key, None)
-        if session is None or not session.learner.scope:
+        """Drop the index; the text becomes phrases, and text to look up."""
+        if (tree := self._trees.pop(key, None)) is not None:
+            scope, output = tree.scope, tree.output
+        elif (session := self._sessions.pop(key, None)) is not None:
+            scope, output = session.learner.scope, session.learner.finish()
+        else:
             return
-        output = session.learner.finish()
-        if self._archive is not None:
-            self._archive.keep(session.learner.scope, output)
+        self._small.pool.learn(scope, output)
+        if self._archive is not None and scope:
+            self._archive.keep(scope, output)
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
         """One copied chain per session; without a match, nothing and final."""
         if self._archive is not None and (kept := self._archive.arrived()) is not None:
             # One at each step: drafts must not wait for all that a tenant ever said.
             teach(self._pool, *kept)
-        return [self._propose(self._sessions[ask.key], ask) for ask in asks]
+            self._small.pool.learn(*kept)
+        return [self._answer(ask) for ask in asks]
+
+    def _knows(self, scope: str) -> bool:
+        """Whether there is anything of a scope here."""
+        return bool(self._pool.size(scope) or self._small.pool.of(scope))
+
+    def _answer(self, ask: Ask) -> Proposed:
+        if (tree := self._trees.get(ask.key)) is not None:
+            return tree.propose(ask)
+        return self._propose(self._sessions[ask.key], ask)
 
     def idle(self, asks: Iterable[Ask]) -> bool:  # noqa: ARG002
         """There is nothing beside drafting."""

@@ -60,7 +60,8 @@ class Proposed:
     before something happens elsewhere in this process. `fed`: tokens of a prompt that
     entered KV without completing it, for the trace. `prepared`: the tokens were drafted
     before they were asked for, in idle moments. `recalled`: how many of the tokens come
-    from texts of other sessions.
+    from texts of other sessions. `reach`: of a tree, the chance that each
+    node is reached, falling; with it even a chain is a tree, and none of it becomes text.
     """
 
     tree: DraftTree = field(default_factory=DraftTree)
@@ -69,6 +70,7 @@ class Proposed:
     waits: bool = False
     prepared: bool = False
     recalled: int = 0
+    reach: tuple[float, ...] = ()
 
     @property
     def kind(self) -> str:

@@ -214,8 +214,10 @@ def _load(settings: DrafterSettings, model: str, base: str | None = None) -> Eng
 
 
 def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:
+    from services.common.ngrams import NO_FILE, load_ngrams, ngrams_path
     from services.drafter.ngram import NgramDrafter
     from services.drafter.phrases import PhraseLimits, PhrasePool
+    from services.drafter.small_tree import PoolLimits, SmallTrees, TextPool
 
     limits = PhraseLimits(
         # What follows a single token in other texts is anything.
@@ -226,7 +228,11 @@ def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:
         capacity=settings.phrases,
     )
     pool = PhrasePool(limits)
-    return NgramDrafter(settings.ngram_min, settings.ngram_max, pool, _archive(settings))
+    given = settings.ngrams not in (None, NO_FILE)
+    file = load_ngrams(ngrams_path(settings.ngrams or "")) if given else None
+    texts = TextPool(PoolLimits(settings.phrases_per_tenant, settings.phrases))
+    small = SmallTrees(file, texts, settings.ngram_nodes)
+    return NgramDrafter(settings.ngram_min, settings.ngram_max, pool, _archive(settings), small)
 
 
 def _archive(settings: DrafterSettings) -> Archive | None:

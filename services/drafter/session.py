@@ -120,15 +120,17 @@ class DraftSession:
             self.drafting = self.window > 0
         return kept
 
-    def absorb(self, tree: DraftTree, final: bool, draft_ms: float) -> Draft | None:
+    def absorb(
+        self, tree: DraftTree, final: bool, draft_ms: float, reach: tuple[float, ...] = ()
+    ) -> Draft | None:
         """Take a proposal drafted from `text`; the draft to send, None for nothing to say.
 
         A chain is cut after a token that ends the draft and at `room`, then
-        extends the tail. A tree leaves the text alone and ends the turn. The
-        draft's time counts the proposals before it that said nothing.
+        extends the tail. A tree, or whatever has a `reach`, leaves the text alone and ends
+        the turn. The draft's time counts the proposals before it that said nothing.
         """
         self._spent_ms += draft_ms
-        tree = self._cut(tree.normal())
+        tree = tree if reach else self._cut(tree.normal())
         first, prefix_hash = self.output_length, self._hashes[-1]
         if tree.parents is None:
             self._append(tree.token_ids)
@@ -137,9 +139,8 @@ class DraftSession:
             return None
         self.drafting = not final
         spent, self._spent_ms = self._spent_ms, 0.0
-        return Draft(
-            self._name, self.epoch, self.committed_length, first, prefix_hash, tree, final, spent
-        )
+        known = self.committed_length
+        return Draft(self._name, self.epoch, known, first, prefix_hash, tree, final, spent, reach)
 
     # --- inside ---------------------------------------------------------------
 

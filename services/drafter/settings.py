@@ -117,6 +117,17 @@ class DrafterSettings(WorkerSettings):
         1, ge=1, description="shortest n-gram that `ngram` looks up in the session's own text"
     )
     ngram_max: int = Field(4, ge=1, description="longest n-gram that `ngram` looks up")
+    ngrams: str | None = Field(
+        None,
+        description="n-gram file of the target for `ngram`: what it says after a few tokens, a "
+        "file that `paceline learn-ngrams` wrote, or smollm2-135m-instruct-ngrams",
+    )
+    ngram_nodes: int = Field(
+        12,
+        ge=1,
+        le=64,
+        description="most nodes of a tree of `ngram`; pacing sends as many of them as pay",
+    )
     tree: Literal["comb", "measured"] = Field(
         "measured",
         description="trees of `model` in greedy and coupled verification: as pays most by what "
@@ -207,6 +218,12 @@ class DrafterSettings(WorkerSettings):
             raise ValueError("lookahead: the method lookahead needs look-ahead embeddings")
         if self.lookahead is not None and "lookahead" not in names:
             raise ValueError(f"lookahead: {self.lookahead} is given, but no method needs it")
+        return self
+
+    @model_validator(mode="after")
+    def _ngrams_have_their_method(self) -> Self:
+        if self.ngrams is not None and "ngram" not in self.method_names:
+            raise ValueError(f"ngrams: given, but method {self.method} looks nothing up in them")
         return self
 
     @property

@@ -116,7 +116,6 @@ def test_a_neutral_value_is_the_same_as_none(params: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "params",
     [
-        {"num_candidates": 1},
         {"rejection_sample_method": pb.REJECTION_SAMPLE_METHOD_UNSPECIFIED},
         {"rejection_sample_method": pb.REJECTION_SAMPLE_METHOD_AUTO},
         {"method": ""},
@@ -124,6 +123,12 @@ def test_a_neutral_value_is_the_same_as_none(params: dict[str, Any]) -> None:
 )
 def test_a_neutral_speculation_value_is_the_same_as_none(params: dict[str, Any]) -> None:
     assert speculated(**params) == make()
+
+
+def test_one_candidate_by_number_asks_for_chains() -> None:
+    assert speculated(num_candidates=1).chains
+    assert not make().chains
+    assert not speculated(num_candidates=2).chains
 
 
 RULES = {

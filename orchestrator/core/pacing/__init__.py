@@ -11,7 +11,8 @@ values; `observe` returns the next one, and the same outcomes lead to the same d
 - `Eager` (`eager`; AMUSD, McDanel 2024): whatever is there, as soon as the verifier is free.
 - `Fixed` (`fixed`; Leviathan et al. 2023): synchronous speculative decoding, k
   tokens a round, the drafter idle while the verifier works. A baseline.
-- `Levels` (trees under any of the asynchronous ones): synchronous, as deep as pays best.
+- `Marginal` (trees whose nodes come with their chances): as many nodes as pay.
+- `Levels` (other trees under any of the asynchronous ones): synchronous, as deep as pays best.
 
 `Chained` around an asynchronous one sends the next block before the verdict on the last; a
 `Fallback` turns the drafter off while drafts do not pay. What a session learned is the
@@ -26,6 +27,7 @@ from orchestrator.core.pacing.costs import RoundCosts
 from orchestrator.core.pacing.experience import Experience
 from orchestrator.core.pacing.learned import Learned
 from orchestrator.core.pacing.levels import Levels
+from orchestrator.core.pacing.marginal import Estimates, Marginal
 from orchestrator.core.pacing.matched import Matched
 from orchestrator.core.pacing.policy import Decision, Flight, Outcome, Policy, Send, View, Wait
 from orchestrator.core.pacing.resting import Fallback
@@ -37,12 +39,14 @@ __all__ = [
     "Chained",
     "Decision",
     "Eager",
+    "Estimates",
     "Experience",
     "Fallback",
     "Fixed",
     "Flight",
     "Learned",
     "Levels",
+    "Marginal",
     "Matched",
     "Outcome",
     "Policy",
@@ -65,18 +69,22 @@ def make_policy(
     fallback: bool = True,
     exact: bool = True,
     trees: bool = False,
+    most_nodes: int = 0,
     chained: bool = False,
     seed: int = 0,
 ) -> Policy:
     """The policy of a name. `window` is the most tokens a drafter may be ahead.
 
     `exact`: drafts are matched exactly, so what the target says by itself shows
-    how good they are; `trees`: a draft is a tree; `chained`: several blocks of a session
+    how good they are; `trees`: a draft is a tree; `most_nodes` > 0: of a tree whose nodes come
+    with their chances; `chained`: several blocks of a session
     may be at the verifier; `seed`: of what is drawn. Raises ValueError for an
     unknown name.
     """
     if name not in POLICIES:
         raise ValueError(f"unknown pacing {name!r}; known are {', '.join(POLICIES)}")
+    if most_nodes:
+        return Marginal(most_nodes, window, fallback)
     policy = (
         _trees(name, window, exact, fallback)
         if trees

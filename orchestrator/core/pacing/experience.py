@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.core.pacing.chained import Chained
 from orchestrator.core.pacing.learned import SEED_WEIGHT, Learned
+from orchestrator.core.pacing.marginal import Estimates, Marginal
 from orchestrator.core.pacing.policy import Policy
 from orchestrator.core.pacing.resting import Fallback, Learner, Rate
 
@@ -16,6 +17,7 @@ class Experience:
 
     learned: Learned | None = None
     plain: Rate = field(default_factory=Rate)
+    estimates: Estimates | None = None
 
     def without_hits(self) -> Experience:
         """What rounds and drafts cost alone."""
@@ -34,6 +36,9 @@ class Experience:
             case Chained(inner):
                 costs = self.learned.costs.capped(SEED_WEIGHT) if self.learned else policy.costs
                 return replace(policy, inner=self.seeded(inner), costs=costs)
+            case Marginal():
+                known = self.estimates
+                return policy if known is None else policy.told(known.weakened())
             case Fallback(inner):
                 return replace(
                     policy, inner=self.seeded(inner), plain=self.plain.scaled(SEED_WEIGHT)
@@ -47,6 +52,9 @@ class Experience:
         match policy:
             case Chained(inner):
                 return self.joined(inner)
+            case Marginal(learned=newer):
+                known = self.estimates
+                return replace(self, estimates=known.joined(newer) if known else newer)
             case Fallback(inner):
                 plain = policy.plain if policy.plain.rounds else self.plain
                 return replace(self.joined(inner), plain=plain)

@@ -27,6 +27,7 @@ class View(NamedTuple):
     `idle_since` is when the verifier became free for this session, or will have:
     for a block chained to `live` ones. `bonus`: the first of a chained block's tokens
     is the bonus of the one before, so that a block of one token is a plain round.
+    `reach`: the chance of each node of the tree that is ready, where the drafter says it.
     """
 
     now: float
@@ -36,6 +37,7 @@ class View(NamedTuple):
     room: int
     live: tuple[Flight, ...] = ()
     bonus: bool = True
+    reach: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Outcome(NamedTuple):
     many sessions and tokens it had, and how long the block lay `queue_ms` before; all
     0 where they are not told. `chained`: it waited for a block of its own session, too.
     `tail_ms`: what a token took that was drafted beyond the block, 0 = there was none.
+    `reach`: the chances of the block's nodes as the drafter had them, `taken`: the nodes that
+    were accepted.
     """
 
     draft_tokens: int
@@ -85,6 +89,8 @@ class Outcome(NamedTuple):
     batch_rows: int = 0
     chained: bool = False
     tail_ms: float = 0.0
+    reach: tuple[float, ...] = ()
+    taken: tuple[int, ...] = ()
 
     @property
     def depth(self) -> int:

@@ -130,7 +130,7 @@ class DraftOpened(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("session_id", "epoch", "base_committed_len", "first_position", "prefix_hash", "tree", "final", "draft_ms")
+    __slots__ = ("session_id", "epoch", "base_committed_len", "first_position", "prefix_hash", "tree", "final", "draft_ms", "reach")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_COMMITTED_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class Draft(_message.Message):
     TREE_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MS_FIELD_NUMBER: _ClassVar[int]
+    REACH_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     base_committed_len: int
@@ -147,4 +148,5 @@ class Draft(_message.Message):
     tree: _types_pb2.DraftTree
     final: bool
     draft_ms: float
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., base_committed_len: _Optional[int] = ..., first_position: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tree: _Optional[_Union[_types_pb2.DraftTree, _Mapping]] = ..., final: _Optional[bool] = ..., draft_ms: _Optional[float] = ...) -> None: ...
+    reach: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., base_committed_len: _Optional[int] = ..., first_position: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tree: _Optional[_Union[_types_pb2.DraftTree, _Mapping]] = ..., final: _Optional[bool] = ..., draft_ms: _Optional[float] = ..., reach: _Optional[_Iterable[float]] = ...) -> None: ...

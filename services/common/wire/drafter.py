@@ -149,6 +149,7 @@ def _encode_draft(event: Draft) -> pb.Draft:
         tree=records.encode_tree(event.tree),
         final=event.final,
         draft_ms=event.draft_ms,
+        reach=event.reach,
     )
 
 
@@ -163,6 +164,7 @@ def _decode_draft(message: pb.Draft) -> Draft:
         tree=records.decode_tree(message.tree),
         final=message.final,
         draft_ms=records.require_ms(message.draft_ms, "draft.draft_ms"),
+        reach=tuple(message.reach),
     )
 
 

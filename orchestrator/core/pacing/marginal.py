@@ -1,0 +1,259 @@
+"""Small trees that cost next to nothing to draft, cut where the next node does not pay."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from orchestrator.core.pacing.costs import RoundCosts, blend
+from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, wait_for
+from orchestrator.core.pacing.steps import Steps
+
+EDGES = (0.06, 0.12, 0.25, 0.45, 0.7)
+"""Chances between which drafters are found out apart."""
+TRUST = 3.0
+"""Nodes that a drafter's own word counts as, in each of these ranges."""
+KEEP = 0.99
+GAIN_KEEP = 0.97
+SEED_WEIGHT = 12.0
+PLAN_EVERY = 4
+FIRST_PLANS = (1, 2)
+FIRST_PATIENCE_MS = 15.0
+PATIENCE = 2.0
+PATIENCE_MS = 2.0
+FIRST_REST = 16
+LONGEST_REST = 256
+TRIAL = 8
+"""Rounds before a judgement, and again after a rest."""
+DOUBT = 1.0
+"""Standard errors by which drafts must seem to lose before they rest."""
+
+
+class Range(NamedTuple):
+    """Of the nodes within a range of chances: how many were accepted, and should have been."""
+
+    hits: float = 0.0
+    promised: float = 0.0
+
+    @property
+    def factor(self) -> float:
+        """What a drafter's word is to be multiplied with."""
+        return (self.hits + TRUST / 4) / (self.promised + TRUST / 4)
+
+
+class Gain(NamedTuple):
+    """Discounted rounds with the drafter at work: tokens beyond one each, and extra time.
+
+    `squares`: of the tokens. `extra`: what rounds took beyond a plain one, in plain rounds.
+    """
+
+    rounds: float = 0.0
+    tokens: float = 0.0
+    squares: float = 0.0
+    extra: float = 0.0
+
+    def add(self, tokens: int, extra: float) -> Gain:
+        """With one more round."""
+        return Gain(
+            GAIN_KEEP * self.rounds + 1.0,
+            GAIN_KEEP * self.tokens + tokens,
+            GAIN_KEEP * self.squares + tokens * tokens,
+            GAIN_KEEP * self.extra + extra,
+        )
+
+    @property
+    def pace(self) -> float:
+        """Tokens in the time of a plain round."""
+        return (self.rounds + self.tokens) / (self.rounds + self.extra) if self.rounds else 1.0
+
+    @property
+    def loses(self) -> bool:
+        """Whether the tokens are worth less than their time, chance allowed for."""
+        mean, cost = self.tokens / self.rounds, self.extra / self.rounds
+        spread = max(0.0, self.squares / self.rounds - mean * mean)
+        return mean + DOUBT * math.sqrt(spread / self.rounds) < cost
+
+
+class Estimates(NamedTuple):
+    """What rounds teach of one drafter's trees: its word, the verifier's stairs, the way."""
+
+    ranges: tuple[Range, ...] = (Range(),) * (len(EDGES) + 1)
+    steps: Steps = Steps()
+    costs: RoundCosts = RoundCosts()
+    wait_ms: float = 0.0
+
+    def add(self, outcome: Outcome) -> Estimates:
+        """With one more round."""
+        rows = outcome.batch_rows or outcome.batch_size * (1 + outcome.draft_tokens)
+        wait_ms = blend(self.wait_ms, outcome.waited_ms) if outcome.waited_ms else self.wait_ms
+        return Estimates(
+            self._ranges(outcome) if outcome.reach else self.ranges,
+            self.steps.add(rows, outcome.verify_ms or outcome.round_ms),
+            self.costs.add(outcome),
+            wait_ms,
+        )
+
+    def _ranges(self, outcome: Outcome) -> tuple[Range, ...]:
+        ranges = list(self.ranges)
+        for node, chance in enumerate(outcome.reach):
+            place = _range_of(chance)
+            hits, promised = ranges[place]
+            hit = node in outcome.taken
+            ranges[place] = Range(KEEP * hits + hit, KEEP * promised + chance)
+        return tuple(ranges)
+
+    def believed(self, reach: tuple[float, ...]) -> list[float]:
+        """The chances as they turn out to be: between 0 and 1, and still falling."""
+        found, last = [], 1.0
+        for chance in reach:
+            last = min(last, chance * self.ranges[_range_of(chance)].factor)
+            found.append(last)
+        return found
+
+    def rounds_ms(self, most: int) -> tuple[float, ...]:
+        """A round of 0, 1, ... `most` nodes, where every session of a step sends as many."""
+        costs, curve = self.costs, self.steps.curve()
+        sessions = max(1.0, costs.sessions)
+        queue = 1.0 + costs.queue_share
+        return tuple(
+            [
+                costs.transit_ms + queue * self._step_ms(curve, sessions * (1.0 + nodes))
+                for nodes in range(most + 1)
+            ]
+        )
+
+    def _step_ms(self, curve: tuple[float, ...], rows: float) -> float:
+        """The step of so many rows; beyond those that have a time of their own, the line."""
+        last = len(curve)
+        if rows >= last:
+            return curve[-1] + self.steps.line.slope * (rows - last)
+        whole = max(1, int(rows))
+        low, high = curve[whole - 1], curve[min(whole, last - 1)]
+        return low + (rows - whole) * (high - low)
+
+    def weakened(self) -> Estimates:
+        """The same, of limited weight."""
+        return self._replace(
+            ranges=tuple([_capped(one, SEED_WEIGHT) for one in self.ranges]),
+            steps=self.steps.capped(SEED_WEIGHT),
+            costs=self.costs.capped(SEED_WEIGHT),
+        )
+
+    def joined(self, newer: Estimates) -> Estimates:
+        """What both found out, the newer one with twice the weight; times are the newer's."""
+        if not newer.costs.known:
+            return self
+        pairs = zip(self.ranges, newer.ranges, strict=True)
+        ranges = [
+            Range(old.hits / 2 + new.hits, old.promised / 2 + new.promised) for old, new in pairs
+        ]
+        # A new session starts from these steps already: what it saw has been added to them.
+        return newer._replace(ranges=tuple([_capped(one, 10 * SEED_WEIGHT) for one in ranges]))
+
+
+def _range_of(chance: float) -> int:
+    return sum([chance > edge for edge in EDGES])
+
+
+def _capped(one: Range, promised: float) -> Range:
+    kept = min(1.0, promised / one.promised) if one.promised else 1.0
+    return Range(kept * one.hits, kept * one.promised)
+
+
+@dataclass(frozen=True, slots=True)
+class Marginal:
+    """Of a tree that comes best first, as many nodes as pay.
+
+    Asked when the verifier is free, it waits the few milliseconds that a tree takes to come,
+    and sends the n nodes of the greatest (chances of the first n) - pace * (time of a round
+    of n), over all n: the cost of rows has stairs, so the best n may lie beyond one that
+    loses. `pace` is what a plain round's time brings in this session.
+
+    The drafter rests while what it brings is worth less than what it takes, waits
+    included, by more than chance. Each rest ends in a trial, and is twice as long as
+    the one before if that fails.
+    """
+
+    most: int
+    depth: int
+    rests: bool = True
+    learned: Estimates = field(default_factory=Estimates)
+    gain: Gain = field(default_factory=Gain)
+    times: tuple[float, ...] = ()
+    rounds: int = 0
+    resting: int = 0
+    rest: int = FIRST_REST
+    # Rounds with the drafter at work until there is a judgement.
+    trial: int = TRIAL
+
+    @property
+    def window(self) -> int:
+        """Levels that a tree may have; 0 while the drafter rests."""
+        return 0 if self.resting else self.depth
+
+    def decide(self, view: View) -> Decision:
+        """Wait for the tree, a moment; then send what pays of it."""
+        if view.live or self.resting:
+            return Send(0)
+        if not view.drafted:
+            wait = view.drafting and view.room > 0
+            return (wait_for(view, self._patience()) if wait else None) or Send(0)
+        return Send(self._best(view))
+
+    def _patience(self) -> float:
+        """Seconds; a tree takes a fraction of a millisecond, and two messages."""
+        known = self.learned.wait_ms
+        limit = PATIENCE * known + PATIENCE_MS if known else FIRST_PATIENCE_MS
+        if self.times:
+            limit = min(limit, 0.5 * self.times[0])
+        return 1e-3 * limit
+
+    def _best(self, view: View) -> int:
+        """How many nodes of the tree that is there."""
+        if view.room <= 0:
+            return 0
+        if not view.reach:
+            return min(view.drafted, self.most)
+        chances = self.learned.believed(view.reach[: self.most])
+        if not self.times:
+            return sum([chance > 0.2 for chance in chances])
+        plain = self.times[0]
+        pace, best, greatest, brought = self.gain.pace / plain, 0, 0.0, 0.0
+        for nodes, chance in enumerate(chances, 1):
+            brought += chance
+            worth = brought - pace * (self.times[nodes] - plain)
+            if worth > greatest:
+                best, greatest = nodes, worth
+        return best
+
+    def observe(self, outcome: Outcome) -> Marginal:
+        """Learn from the round, and judge."""
+        learned, rounds = self.learned.add(outcome), self.rounds + 1
+        due = not rounds % PLAN_EVERY or rounds in FIRST_PLANS
+        times = learned.rounds_ms(self.most) if due else self.times
+        after = replace(self, learned=learned, rounds=rounds, times=times)
+        if self.resting:
+            return replace(after, resting=self.resting - 1)
+        if not times:
+            return after
+        return after._counted(outcome)._judged()
+
+    def _counted(self, outcome: Outcome) -> Marginal:
+        plain = self.times[0]
+        extra = self.times[min(outcome.draft_tokens, self.most)] - plain + outcome.waited_ms
+        gain = self.gain.add(outcome.emitted_tokens - 1, extra / plain)
+        return replace(self, gain=gain, trial=max(0, self.trial - 1))
+
+    def _judged(self) -> Marginal:
+        if self.trial or not self.rests:
+            return self
+        if not self.gain.loses:
+            return replace(self, rest=FIRST_REST)
+        longer = min(2 * self.rest, LONGEST_REST)
+        return replace(self, gain=Gain(), resting=self.rest, rest=longer, trial=TRIAL)
+
+    def told(self, learned: Estimates) -> Marginal:
+        """The policy with this knowledge in place of its own."""
+        times = learned.rounds_ms(self.most) if learned.costs.known else ()
+        return replace(self, learned=learned, times=times)

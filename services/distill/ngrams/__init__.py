@@ -1,0 +1,1 @@
+"""The n-gram file of a target: `paceline learn-ngrams`."""

@@ -1,0 +1,154 @@
+"""The weights of `mixture`, learned from texts with the target's law at every token.
+
+For every place: which candidate is the target's own token, by its sources' words. That is
+the likeliest one in greedy decoding, and in coupled sampling the one that wins with the
+noise of that place. The likelihood of a softmax is concave in its weights, so that a few
+hundred steps find the best ones.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from services.common.ngrams import NgramFile
+from services.drafter.mixture import COUPLED, GREEDY, Scorer
+from services.drafter.text_index import LONGEST_MATCH, TextIndex
+from services.drafter.weights import Weights
+
+NAMES = tuple(field.name for field in fields(Weights))
+_NOISE = NAMES.index("noise")
+MOST_CANDIDATES = 40
+STEPS = 300
+RIDGE = 2e-4
+"""Draws weights that nothing speaks for to 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A text, where its answer begins, and from there on the law of every next token.
+
+    `law_ids`, `law_logs`: per place the likeliest tokens, best first, and their
+    log-probabilities at temperature 1. `greedy`: the text was written greedily.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    law_ids: Sequence[Sequence[int]]
+    law_logs: Sequence[Sequence[float]]
+    greedy: bool
+
+
+Example = tuple[list[list[float]], int]
+"""Rows of features, that of `other` first, and which of them is right."""
+
+
+def fit(lessons: Sequence[Lesson], file: NgramFile, seed: int = 0) -> dict[str, float]:
+    """Weights for both ways of decoding, by their names in an n-gram file."""
+    source = random.Random(seed)
+    found: dict[str, float] = {}
+    for prefix, noisy in ((GREEDY, False), (COUPLED, True)):
+        chosen = [lesson for lesson in lessons if noisy or lesson.greedy]
+        examples = [e for lesson in chosen for e in _examples(lesson, lessons, file, source, noisy)]
+        if examples:
+            found |= {prefix + name: value for name, value in _solve(examples, noisy).items()}
+    return found
+
+
+def _examples(
+    lesson: Lesson, lessons: Sequence[Lesson], file: NgramFile, source: random.Random, noisy: bool
+) -> Iterator[Example]:
+    own, units = TextIndex(), _units(file)
+    own.extend(lesson.tokens[: lesson.start])
+    pool = _pool(lesson, lessons, source)
+    for ids, logs in zip(lesson.law_ids, lesson.law_logs, strict=True):
+        rows, other = _features(units, own, pool)
+        right = ids[0]
+        if noisy:
+            right = _race(rows, ids, logs, source)
+        tokens = list(rows)[:MOST_CANDIDATES]
+        place = tokens.index(right) + 1 if right in rows and right in tokens else 0
+        yield [other, *(rows[token] for token in tokens)], place
+        if len(own) < len(lesson.tokens):
+            own.extend([lesson.tokens[len(own)]])
+
+
+def _pool(
+    lesson: Lesson, lessons: Sequence[Lesson], source: random.Random
+) -> tuple[TextIndex, ...]:
+    """A few other answers, as of one tenant; every other lesson has none."""
+    if source.random() < 0.5:
+        return ()
+    index = TextIndex()
+    for other in source.sample(list(lessons), min(8, len(lessons))):
+        if other is not lesson:
+            index.extend((0xFFFFFFFF, *other.tokens[other.start :]))
+    return (index,)
+
+
+def _units(file: NgramFile) -> list[Scorer]:
+    """One scorer for each weight: what it scores with that alone is the weight's feature."""
+    return [Scorer(replace(Weights(), **{name: 1.0}), file) for name in NAMES]
+
+
+def _features(
+    units: Sequence[Scorer], own: TextIndex, pool: Sequence[TextIndex]
+) -> tuple[dict[int, list[float]], list[float]]:
+    context = own.tokens[-LONGEST_MATCH:]
+    rows: dict[int, list[float]] = {}
+    others = [0.0] * len(units)
+    for column, unit in enumerate(units):
+        scores, others[column] = unit.score(context, own, pool, filed=True)
+        for token, value in scores.items():
+            rows.setdefault(token, [0.0] * len(units))[column] = value
+    return rows, others
+
+
+def _race(
+    rows: dict[int, list[float]],
+    ids: Sequence[int],
+    logs: Sequence[float],
+    source: random.Random,
+) -> int:
+    """Draw the noise of a place, note that of the candidates, and say who wins."""
+    times = {token: source.expovariate(1.0) for token in {*rows, *ids}}
+    for token, row in rows.items():
+        row[_NOISE] = -math.log(times[token])
+    rest = 1.0 - sum(map(math.exp, logs))
+    finish = [(times[token] / math.exp(log), token) for token, log in zip(ids, logs, strict=True)]
+    if rest > 1e-6:
+        finish.append((source.expovariate(1.0) / rest, -1))
+    return min(finish)[1]
+
+
+def _solve(examples: Sequence[Example], noisy: bool) -> dict[str, float]:
+    """The weights of the greatest likelihood."""
+    most = max(len(rows) for rows, _ in examples)
+    features = torch.zeros(len(examples), most, len(NAMES))
+    there = torch.zeros(len(examples), most, dtype=torch.bool)
+    for place, (rows, _) in enumerate(examples):
+        features[place, : len(rows)] = torch.tensor(rows)
+        there[place, : len(rows)] = True
+    right = torch.tensor([place for _, place in examples])
+    weights = torch.zeros(len(NAMES), requires_grad=True)
+    optimiser = torch.optim.LBFGS(
+        [weights], max_iter=STEPS, history_size=20, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        scores = (features @ weights).masked_fill(~there, -math.inf)
+        loss = torch.nn.functional.cross_entropy(scores, right) + RIDGE * weights.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    values = weights.detach().tolist()
+    if not noisy:
+        values[_NOISE] = 0.0
+    return {name: round(value, 4) for name, value in zip(NAMES, values, strict=True)}

@@ -1,0 +1,217 @@
+"""One small tree from all sources, best first, with each node's chance of being reached.
+
+Rules:
+
+1.  The next node is always the one that is likeliest to be reached. So every beginning of
+    the tree is the best tree of its size, as far as the sources know, and whoever verifies it
+    may cut it anywhere.
+2.  It depends on the text, on what its tenant's texts and the file say, and where the shared
+    noise is known (`COUPLED`), on that: so it is for modes that match drafts exactly.
+3.  A session that must leave nothing behind reads no pool and fills none.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from services.common.ngrams import NgramFile
+from services.common.types import DraftTree, OpenDraft, VerifyMode
+from services.drafter.mixture import (
+    COUPLED,
+    GREEDY,
+    Scorer,
+    probabilities,
+    weights_of,
+    with_noise,
+)
+from services.drafter.protocol import Ask, Proposed
+from services.drafter.text_index import BORDER, LONGEST_MATCH, TextIndex
+from services.drafter.weights import DEFAULTS
+
+MOST_NODES = 12
+LEAST_REACH = 0.02
+"""A node that is reached less often is worth no row of any verifier."""
+CHUNK = 2048
+"""Tokens of a prompt that are taken in at a time: others wait meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """Tokens of one tenant's outputs, and of all tenants', that are remembered."""
+
+    per_scope: int = 32_768
+    capacity: int = 262_144
+
+
+class TextPool:
+    """Outputs of earlier sessions, by scope; no lookup crosses scopes.
+
+    A scope has two indexes: one fills up, and when it holds half of what is allowed it becomes
+    the old one, whose place it takes. The scope used longest ago goes first.
+    """
+
+    def __init__(self, limits: PoolLimits = PoolLimits()) -> None:
+        self._limits = limits
+        self._scopes: OrderedDict[str, tuple[TextIndex, ...]] = OrderedDict()
+        self.size = 0
+        """Tokens of all scopes."""
+
+    def of(self, scope: str) -> tuple[TextIndex, ...]:
+        """The indexes of a scope."""
+        if scope not in self._scopes:
+            return ()
+        self._scopes.move_to_end(scope)
+        return self._scopes[scope]
+
+    def learn(self, scope: str, output: Sequence[int]) -> None:
+        """Remember an output, its end if it is long."""
+        if not scope or len(output) < 2:
+            return
+        half = max(1, self._limits.per_scope // 2)
+        output = output[-half + 1 :]
+        indexes = self.of(scope) or (TextIndex(),)
+        young = indexes[-1]
+        if len(young) + len(output) + 1 > half:
+            self.size -= len(indexes[0]) if len(indexes) > 1 else 0
+            young, indexes = TextIndex(), (young,)
+            indexes = (*indexes, young)
+        young.extend((BORDER, *output))
+        self.size += len(output) + 1
+        self._scopes[scope] = indexes
+        self._scopes.move_to_end(scope)
+        while self.size > self._limits.capacity and len(self._scopes) > 1:
+            _, dropped = self._scopes.popitem(last=False)
+            self.size -= sum(map(len, dropped))
+
+
+class SmallTrees:
+    """What the sessions of one drafter share: the file, its weights, and their texts."""
+
+    def __init__(
+        self, file: NgramFile | None = None, pool: TextPool | None = None, nodes: int = MOST_NODES
+    ) -> None:
+        """`nodes`: most of one tree."""
+        self.file = file
+        self.pool = TextPool() if pool is None else pool
+        self._nodes = nodes
+        self._scorers = {prefix: _scorer(prefix, file) for prefix in (GREEDY, COUPLED)}
+
+    def open(self, opening: OpenDraft, scope: str) -> TreeSession:
+        """A session that shares texts with those of its scope; empty = with none."""
+        warm = opening.mode is VerifyMode.COUPLED and opening.sampling.temperature > 0
+        scorer = self._scorers[COUPLED if warm else GREEDY]
+        return TreeSession(opening, scorer, self.pool, scope, self._nodes)
+
+
+def _scorer(prefix: str, file: NgramFile | None) -> Scorer:
+    """With the weights of the file, where it has some."""
+    given = {} if file is None else file.weights
+    named = given if any(name.startswith(prefix) for name in given) else DEFAULTS
+    values = {n.removeprefix(prefix): v for n, v in named.items() if n.startswith(prefix)}
+    return Scorer(weights_of(values), file)
+
+
+class TreeSession:
+    """What is known of one session's text, and the trees in front of it."""
+
+    __slots__ = (
+        "_filed",
+        "_last_ids",
+        "_most",
+        "_noise",
+        "_pool",
+        "_prompt_length",
+        "_scorer",
+        "_width",
+        "index",
+        "scope",
+    )
+
+    def __init__(
+        self, opening: OpenDraft, scorer: Scorer, pool: TextPool, scope: str, most: int
+    ) -> None:
+        """`scope`: whose texts it reads and leaves, empty = nobody's; `most`: nodes of a tree."""
+        self.index = TextIndex()
+        self.scope = scope
+        self._scorer, self._pool, self._most = scorer, pool, most
+        self._prompt_length, self._width = len(opening.prompt), opening.num_candidates
+        self._last_ids = frozenset(opening.last_ids)
+        file = scorer.file
+        self._filed = file is not None and opening.vocab_size in (0, file.vocab_size)
+        warm = opening.mode is VerifyMode.COUPLED and opening.sampling.temperature > 0
+        self._noise = (opening.sampling.temperature, opening.seed) if warm else None
+
+    @property
+    def output(self) -> Sequence[int]:
+        """What was seen of the output."""
+        return self.index.tokens[self._prompt_length :]
+
+    def propose(self, ask: Ask) -> Proposed:
+        """The tree, once all of the text is taken in."""
+        known = len(self.index)
+        if not self.follow(ask.text):
+            return Proposed(fed=len(self.index) - known)
+        tree, reach = self.draft(ask.position, ask.room)
+        return Proposed(tree if reach else DraftTree(), final=True, reach=reach)
+
+    def follow(self, text: Sequence[int]) -> bool:
+        """Take in what is new of the text, a chunk at most; whether that is all."""
+        known = len(self.index)
+        self.index.extend(text[known : known + CHUNK])
+        return len(self.index) == len(text)
+
+    def rewind(self, length: int) -> None:
+        """The text is only its first `length` tokens again."""
+        self.index.rewind(length)
+
+    def draft(self, position: int, depth: int) -> tuple[DraftTree, tuple[float, ...]]:
+        """The tree in front of the text, at most `depth` levels; each node's chance.
+
+        `position`: of the next token in the output.
+        """
+        pool = self._pool.of(self.scope) if self.scope else ()
+        context = self.index.tokens[-LONGEST_MATCH:]
+        tokens: list[int] = []
+        parents: list[int] = []
+        reach: list[float] = []
+        waiting: list[tuple[float, int, int, int, list[int]]] = []
+        self._branch(waiting, context, pool, position, (1.0, -1, 0))
+        while waiting and len(tokens) < self._most:
+            negative, _, token, parent, path = heappop(waiting)
+            node, chance = len(tokens), -negative
+            tokens.append(token)
+            parents.append(parent)
+            reach.append(chance)
+            level = len(path) - len(context) + 1
+            if level < depth and node + 1 < self._most and token not in self._last_ids:
+                self._branch(waiting, [*path, token], pool, position + level, (chance, node, node))
+        return DraftTree(tuple(tokens), tuple(parents)), tuple(reach)
+
+    def _branch(
+        self,
+        waiting: list[tuple[float, int, int, int, list[int]]],
+        path: list[int],
+        pool: Sequence[TextIndex],
+        position: int,
+        above: tuple[float, int, int],
+    ) -> None:
+        """Let what may follow `path` wait for its turn."""
+        chance, node, _ = above
+        found = self._next(path, pool, position, LEAST_REACH / chance)
+        for probability, token in found[: self._width]:
+            order = len(waiting) + 64 * node
+            heappush(waiting, (-chance * probability, order, token, node, path))
+
+    def _next(
+        self, path: list[int], pool: Sequence[TextIndex], position: int, least: float
+    ) -> list[tuple[float, int]]:
+        scorer = self._scorer
+        context = path[-LONGEST_MATCH:]
+        scores, other = scorer.score(context, self.index, pool, filed=self._filed)
+        if self._noise is not None and scores:
+            temperature, seed = self._noise
+            scores, other = with_noise(scores, other, scorer.weights, temperature, seed, position)
+        return probabilities(scores, other, least)
