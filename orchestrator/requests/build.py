@@ -132,5 +132,5 @@ def _mode(request: pb.GenerateRequest, model: ServedModel, temperature: float) -
         num_candidates=num_candidates(speculation),
         short_blocks=method in model.slow_methods,
     )
-    check_together(method, mode, num_candidates(speculation))
+    check_together(method, mode, num_candidates(speculation), model)
     return mode

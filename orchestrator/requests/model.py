@@ -10,7 +10,12 @@ from typing import Any
 
 from orchestrator.requests.checks import to_float32
 from orchestrator.requests.ranges import NUMBERS, Range
-from services.common.types import sampled_capability, split_methods, tree_capability
+from services.common.types import (
+    estimate_capability,
+    sampled_capability,
+    split_methods,
+    tree_capability,
+)
 
 # Generation config entries that would change the model's law and that nothing
 # here applies yet, with the value at which they do nothing.
@@ -86,6 +91,10 @@ class ServedModel:
     def drafts_trees(self, method: str) -> bool:
         """Whether a method, or several together, can offer more than one candidate at a node."""
         return len(split_methods(method)) > 1 or tree_capability(method) in self.capabilities
+
+    def estimates(self, method: str) -> bool:
+        """Whether a method's trees come with each node's chance: no law, so no rejection."""
+        return estimate_capability(method) in self.capabilities
 
     def runs_together(self, methods: Collection[str]) -> bool:
         """Whether some drafter runs all of these methods."""

@@ -69,14 +69,19 @@ def drafting_method(params: pb.SpeculationParams, model: ServedModel) -> str:
     return _method(params, model)
 
 
-def check_together(method: str, mode: VerifyMode, num_candidates: int) -> None:
-    """Raise InvalidRequest where trees of several methods meet a rule of rejection.
+def check_together(method: str, mode: VerifyMode, num_candidates: int, model: ServedModel) -> None:
+    """Raise InvalidRequest where trees without a law of their own meet a rule of rejection.
 
     SpecInfer (2305.09781) rejects candidates of several drafters in turn, each with a law
-    of its own; a draft holds one law for each node.
+    of its own; a draft holds one law for each node. Candidates that are looked up have none.
     """
-    if num_candidates > 1 and not mode.exact_match and len(split_methods(method)) > 1:
+    if num_candidates == 1 or mode.exact_match:
+        return
+    if len(split_methods(method)) > 1:
         allowed = f"AUTO or COUPLED: trees of several methods ({method}) are matched exactly"
+        raise InvalidRequest(_RULE_FIELD, mode.name, allowed)
+    if model.estimates(method):
+        allowed = f"AUTO or COUPLED: trees of method {method} are matched exactly"
         raise InvalidRequest(_RULE_FIELD, mode.name, allowed)
 
 

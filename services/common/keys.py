@@ -33,22 +33,31 @@ def derive_key(seed: int, stream: Stream, *counters: int) -> tuple[int, int]:
 
 
 def gumbel_halves(seed: int, position: int) -> tuple[int, int]:
-    """The GUMBEL key's halves as they enter the words, unsigned.
+    """The GUMBEL key's halves as they enter the words, unsigned."""
+    return folded(*derive_key(seed, Stream.GUMBEL, position))
+
+
+def folded(low: int, high: int) -> tuple[int, int]:
+    """Key halves as they enter the words, unsigned.
 
     fmix32 is: x ^= x >> 16, stir, x ^= x >> 16. The last step of the first round
     and the first of the second undo each other, except on the key half between
     them; and the very first splits into one on the ids and one on the key.
     """
-    low, high = (half & HALF_MASK for half in derive_key(seed, Stream.GUMBEL, position))
+    low, high = low & HALF_MASK, high & HALF_MASK
     return low ^ low >> 16, high ^ high >> 16
+
+
+def word(halves: tuple[int, int], token: int) -> int:
+    """The 32-bit word of one token at the place of `gumbel_halves`."""
+    mixed = token ^ token >> 16 ^ halves[0]
+    mixed = mixed * FMIX_1 & HALF_MASK
+    mixed = (mixed ^ mixed >> 13) * FMIX_2 & HALF_MASK ^ halves[1]
+    mixed = mixed * FMIX_1 & HALF_MASK
+    mixed = (mixed ^ mixed >> 13) * FMIX_2 & HALF_MASK
+    return mixed ^ mixed >> 16
 
 
 def exponential(halves: tuple[int, int], token: int) -> float:
     """The unit exponential of one token at the place of `gumbel_halves`."""
-    word = token ^ token >> 16 ^ halves[0]
-    word = word * FMIX_1 & HALF_MASK
-    word = (word ^ word >> 13) * FMIX_2 & HALF_MASK ^ halves[1]
-    word = word * FMIX_1 & HALF_MASK
-    word = (word ^ word >> 13) * FMIX_2 & HALF_MASK
-    word ^= word >> 16
-    return -math.log((HALF_MASK - word + 0.5) * 2.0**-32)
+    return -math.log((HALF_MASK - word(halves, token) + 0.5) * 2.0**-32)

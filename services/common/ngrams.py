@@ -109,6 +109,21 @@ class NgramFile:
     card: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A text, where its answer begins, and from there on the law of every next token.
+
+    `law_ids`, `law_logs`: per place the likeliest tokens, best first, and their
+    log-probabilities at temperature 1. `greedy`: the text was written greedily.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    law_ids: Sequence[Sequence[int]]
+    law_logs: Sequence[Sequence[float]]
+    greedy: bool
+
+
 def ngrams_path(name: str) -> Path:
     """Where the file of a name is: one that comes with Paceline, or a path."""
     if name not in SHIPPED:

@@ -23,6 +23,7 @@ from services.console.model_flags import (
     Target,
 )
 from services.console.models import DEMO_DRAFT, DEMO_MODEL
+from services.console.ngrams_command import learn_ngrams
 from services.console.plan_command import plan
 from services.console.token_command import token
 from services.console.top_command import top
@@ -200,6 +201,7 @@ app.command()(bench)
 app.command()(distill)
 app.command(name="tune-skip")(tune_skip)
 app.command()(train_lookahead)
+app.command()(learn_ngrams)
 app.command()(plan)
 app.command()(trace)
 app.command()(top)

@@ -30,8 +30,8 @@ Ngrams = Annotated[
     str | None,
     typer.Option(
         envvar="PACELINE_NGRAMS",
-        help="N-gram file of the target for the method ngram: a file of learn-ngrams; left out: the "
-        f"one that comes with {DEMO_MODEL}; none: without.",
+        help="N-gram file of the target for the method ngram: a file of learn-ngrams; left out: "
+        f"the one that comes with {DEMO_MODEL}; none: without.",
     ),
 ]
 SkipMask = Annotated[

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
 
-from services.common.ngrams import NgramFile
+from services.common.ngrams import Lesson, NgramFile
 from services.drafter.mixture import COUPLED, GREEDY, Scorer
 from services.drafter.text_index import LONGEST_MATCH, TextIndex
 from services.drafter.weights import Weights
@@ -27,21 +27,6 @@ MOST_CANDIDATES = 40
 STEPS = 300
 RIDGE = 2e-4
 """Draws weights that nothing speaks for to 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """A text, where its answer begins, and from there on the law of every next token.
-
-    `law_ids`, `law_logs`: per place the likeliest tokens, best first, and their
-    log-probabilities at temperature 1. `greedy`: the text was written greedily.
-    """
-
-    tokens: Sequence[int]
-    start: int
-    law_ids: Sequence[Sequence[int]]
-    law_logs: Sequence[Sequence[float]]
-    greedy: bool
 
 
 Example = tuple[list[list[float]], int]

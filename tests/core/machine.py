@@ -55,6 +55,7 @@ class Machine:
     max_tokens: int = 20
     max_in_flight: int = 1
     num_candidates: int = 1
+    estimated: bool = False
     actions: list = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -67,6 +68,7 @@ class Machine:
             method="model",
             window=self.window,
             num_candidates=self.num_candidates,
+            estimated=self.estimated,
             vocab_size=100,
             limits=Limits(max_in_flight=self.max_in_flight, drafter_backoff=0.0),
         )
@@ -82,12 +84,14 @@ class Machine:
         self.feed(WorkerAttached(0.0, role, name))
         self.feed(WorkerOpened(0.0, role, name, self.state.epoch))
 
-    def draft(self, *tokens: int, final: bool = False, parents=None, worker: str = "d") -> None:
+    def draft(
+        self, *tokens: int, final: bool = False, parents=None, worker: str = "d", reach=()
+    ) -> None:
         state = self.state
         text = state.committed + state.speculated
         tree = DraftTree(tokens, parents, proposal=Proposal.SAMPLED)
         known, prefix = len(state.committed), extend_hash(EMPTY_HASH, text)
-        draft = Draft("s", state.epoch, known, len(text), prefix, tree, final)
+        draft = Draft("s", state.epoch, known, len(text), prefix, tree, final, reach=reach)
         self.feed(DraftArrived(0.0, worker, draft))
 
     def serve(self) -> None:

@@ -73,3 +73,67 @@ def test_workers_are_told_what_a_block_may_hold():
     assert verify.window == machine.state.config.limits.max_tree_nodes
     narrow = replace(machine.state.config, num_candidates=1)
     assert narrow.largest_block == 4
+
+
+def estimated(**options) -> Machine:
+    return Machine(
+        VerifyMode.COUPLED, **{"num_candidates": 8, "estimated": True, "count": 3} | options
+    )
+
+
+def test_a_tree_with_chances_is_cut_to_a_beginning_and_the_rest_is_void():
+    machine = estimated()
+    machine.draft(1, 2, 3, 4, parents=(-1, -1, 0, 2), reach=(0.5, 0.4, 0.3, 0.2), final=True)
+    machine.serve()
+    (block,) = machine.sent()
+    assert (block.tree.token_ids, block.tree.parents) == ((1, 2, 3), (-1, -1, 0))
+    assert not machine.state.tail
+    machine.answer(1, 3, 9, accepted=2, whole=True, nodes=(0, 2))
+    assert machine.state.committed == (1, 3, 9)
+    assert machine.state.epoch == 1
+
+
+def test_what_is_cut_to_a_chain_is_verified_as_one():
+    machine = estimated(count=2)
+    machine.draft(1, 2, 3, parents=(-1, 0, -1), reach=(0.5, 0.4, 0.3), final=True)
+    machine.serve()
+    (block,) = machine.sent()
+    assert (block.tree.token_ids, block.tree.parents) == ((1, 2), None)
+    machine.answer(1, 7, accepted=1, whole=False)
+    assert machine.state.committed == (1, 7)
+
+
+def test_where_no_node_pays_the_target_speaks_alone_and_the_tree_is_void():
+    machine = estimated(count=0)
+    machine.draft(1, 2, parents=(-1, 0), reach=(0.5, 0.4), final=True)
+    machine.serve()
+    (block,) = machine.sent()
+    assert block.tree.token_ids == ()
+    machine.answer(1, accepted=0, whole=True)
+    assert (machine.state.committed, machine.state.tail, machine.state.epoch) == ((1,), (), 1)
+
+
+def test_nothing_follows_a_chain_with_chances():
+    machine = estimated()
+    machine.draft(1, 2, parents=(-1, 0), reach=(0.9, 0.8), final=True)
+    machine.draft(3)
+    machine.serve()
+    machine.draft(4)
+    assert [block.tree.token_ids for block in machine.sent()] == [(1, 2)]
+    assert machine.state.epoch == 1
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [(0.5,), (0.5, 0.4, 0.3), (0.4, 0.5), (1.5, 0.5), (0.5, -0.1), (float("nan"), 0.1)],
+)
+def test_chances_that_are_none_end_their_drafters_part(reach):
+    machine = estimated()
+    machine.draft(1, 2, parents=(-1, -1), reach=reach, final=True)
+    assert machine.performed(Release) == [Release(Role.DRAFTER, "d")]
+    assert not machine.state.tail
+
+
+def test_a_verifier_keeps_little_room_for_small_trees():
+    machine = estimated()
+    assert machine.state.config.largest_block == 16

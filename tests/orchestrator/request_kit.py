@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from paceline.v1 import inference_pb2 as pb
@@ -36,6 +37,13 @@ def make(served: ServedModel = MODEL, /, **fields: Any) -> SessionSpec:
 
 def sampled(**params: Any) -> SessionSpec:
     return make(sampling=pb.SamplingParams(**params))
+
+
+def looked_up(**params: Any) -> SessionSpec:
+    """The same where the n-gram drafter makes trees with chances."""
+    able = MODEL.capabilities | {"ngram:tree", "ngram:estimates"}
+    model = replace(MODEL, capabilities=able)
+    return make(model, speculation=pb.SpeculationParams(**params))
 
 
 def speculated(**params: Any) -> SessionSpec:

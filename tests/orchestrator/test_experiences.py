@@ -12,6 +12,7 @@ from orchestrator.core.pacing import (
     Fallback,
     Fixed,
     Levels,
+    Marginal,
     Outcome,
     Policy,
     Thompson,
@@ -20,8 +21,11 @@ from orchestrator.core.pacing import (
 from orchestrator.core.rounds import new_session
 from orchestrator.core.state import SessionConfig
 from orchestrator.experiences import Experiences
+from orchestrator.ports import SessionKey
 from services.common.types import ResolvedSampling, VerifyMode
+from tests.orchestrator.request_kit import make
 from tests.orchestrator.test_served_model import Pool, offer, options
+from tests.orchestrator.text_kit import tokenizer
 
 CONFIG = SessionConfig(
     "s",
@@ -126,3 +130,38 @@ def test_a_session_that_begins_is_seeded_and_the_asked_for_baseline_is_left_alon
     trees = seeding.policy(replace(CONFIG, num_candidates=3, window=4))
     assert trees == Fallback(Levels(4))
     assert beginnings("fixed").policy(CONFIG) == Fallback(Fixed(8))
+
+
+class Estimating(Pool):
+    """Drafters whose trees come with each node's chance."""
+
+    def capabilities(self) -> frozenset[str]:
+        return frozenset({"ngram:tree", "ngram:estimates"})
+
+
+def config_of(pacing: str = "thompson", **spec: object) -> SessionConfig:
+    beginning = Beginnings(offer(Estimating(("ngram",))), options(pacing=pacing))
+    asked = replace(make(), **{"mode": VerifyMode.COUPLED, **spec})
+    key = SessionKey("t", "s")
+    state = beginning.state(key, asked, 1, (), asked.text_stream(tokenizer()))
+    assert isinstance(state.policy, Marginal) is state.config.estimated
+    return state.config
+
+
+def test_trees_with_chances_are_the_default_where_drafts_are_matched_exactly() -> None:
+    config = config_of()
+    assert (config.estimated, config.num_candidates, config.window) == (True, 8, 8)
+    assert config.largest_block == 16
+    assert config_of(window_cap=3).window == 3
+    assert config_of(num_candidates=2).num_candidates == 2
+
+
+def test_chains_are_drafted_for_who_asks_and_where_drafts_are_rejected() -> None:
+    for changed in (
+        {"chains": True},
+        {"mode": VerifyMode.STANDARD},
+        {"disable_speculation": True},
+        {"method": ("ngram", "model")},
+    ):
+        assert not config_of(**changed).estimated
+    assert not config_of("fixed").estimated

@@ -13,7 +13,14 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.requests import build_spec
 from orchestrator.text import Tokenizer
 from services.common.errors import InvalidRequest
-from tests.orchestrator.request_kit import CONTEXT, MODEL, make, sampled, speculated
+from tests.orchestrator.request_kit import (
+    CONTEXT,
+    MODEL,
+    looked_up,
+    make,
+    sampled,
+    speculated,
+)
 from tests.orchestrator.text_kit import bundle, byte_level_backend, tokenizer
 
 LAST_ID = MODEL.vocab_size - 1
@@ -154,6 +161,13 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
         "speculation.rejection_sample_method",
         "STANDARD",
         "AUTO or COUPLED: trees of several methods (ngram,model) are matched exactly",
+    ),
+    (
+        looked_up,
+        {"num_candidates": 2, "rejection_sample_method": "REJECTION_SAMPLE_METHOD_STANDARD"},
+        "speculation.rejection_sample_method",
+        "STANDARD",
+        "AUTO or COUPLED: trees of method ngram are matched exactly",
     ),
     (speculated, {"num_speculative_tokens": 0}, "speculation.num_speculative_tokens", 0, "1 to 64"),
     (

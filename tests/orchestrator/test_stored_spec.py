@@ -136,3 +136,9 @@ def test_a_format_that_no_request_can_ask_for_is_data_loss(broken) -> None:
 def test_a_record_cut_short_is_data_loss(length) -> None:
     with pytest.raises(DataLoss):
         load_spec(dump_spec(SPEC)[:length], ())
+
+
+def test_a_request_for_chains_is_stored_and_others_are_as_the_last_version_had_them() -> None:
+    chains = replace(SPEC, chains=True)
+    assert load_spec(dump_spec(chains), SPEC.prompt) == chains
+    assert "chains" not in RECORD

@@ -147,6 +147,7 @@ drafter_events = st.one_of(
         tree=trees(),
         final=st.booleans(),
         draft_ms=durations,
+        reach=st.lists(f32, max_size=8).map(tuple),
     ),
     progress,
     draining,

@@ -22,42 +22,22 @@ Suresh, 2408.07978). No other key may be drawn twice. Every key passes through
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from enum import IntEnum
-from hashlib import blake2b
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_SEED_MASK = (1 << 64) - 1
-_HALF_MASK = (1 << 32) - 1
-_FMIX_1, _FMIX_2 = 0x85EBCA6B, 0xC2B2AE35
+from services.common.keys import FMIX_1, FMIX_2, HALF_MASK, Stream, derive_key, folded
 
-
-class Stream(IntEnum):
-    """What a random number decides; numbers of two streams are independent."""
-
-    DRAFT = 1
-    ACCEPT = 2
-    RESIDUAL = 3
-    BONUS = 4
-    GUMBEL = 5
-
-
-def derive_key(seed: int, stream: Stream, *counters: int) -> tuple[int, int]:
-    """Two independent int32 key halves of (seed, stream, counters)."""
-    layout = struct.pack(f"<QB{len(counters)}Q", seed & _SEED_MASK, stream, *counters)
-    low, high = struct.unpack("<ii", blake2b(layout, digest_size=8).digest())
-    return low, high
+__all__ = ["Stream", "derive_key"]
 
 
 def uniform(seed: int, stream: Stream, *counters: int) -> float:
     """The one number of a key, uniform on the multiples of 2**-53 in [0, 1): never 1."""
     low, high = derive_key(seed, stream, *counters)
-    bits = (high & _HALF_MASK) << 32 | (low & _HALF_MASK)
+    bits = (high & HALF_MASK) << 32 | (low & HALF_MASK)
     return (bits >> 11) * 2.0**-53
 
 
@@ -128,25 +108,19 @@ def exponential_of(words: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 
 def _folded_halves(seed: int, position: int) -> tuple[int, int]:
-    """The GUMBEL key's halves as they enter the words, unsigned.
-
-    fmix32 is: x ^= x >> 16, stir, x ^= x >> 16. The last step of the first round
-    and the first of the second undo each other, except on the key half between
-    them; and the very first splits into one on the ids and one on the key.
-    """
-    low, high = (half & _HALF_MASK for half in derive_key(seed, Stream.GUMBEL, position))
-    return low ^ low >> 16, high ^ high >> 16
+    """The GUMBEL key's halves as they enter the words, unsigned."""
+    return folded(*derive_key(seed, Stream.GUMBEL, position))
 
 
 def _stir(words: Tensor) -> Tensor:
     """The inner part of fmix32, in place; `>>` on int32 copies the sign, so it is masked off."""
-    words.mul_(_FMIX_1 - (1 << 32))
-    return words.bitwise_xor_((words >> 13).bitwise_and_(0x7FFFF)).mul_(_FMIX_2 - (1 << 32))
+    words.mul_(FMIX_1 - (1 << 32))
+    return words.bitwise_xor_((words >> 13).bitwise_and_(0x7FFFF)).mul_(FMIX_2 - (1 << 32))
 
 
 def _stir_numpy(words: NDArray[np.uint32], spare: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """The inner part of fmix32, in place; `spare` is overwritten."""
-    words *= np.uint32(_FMIX_1)
+    words *= np.uint32(FMIX_1)
     words ^= np.right_shift(words, np.uint32(13), out=spare)
-    words *= np.uint32(_FMIX_2)
+    words *= np.uint32(FMIX_2)
     return words

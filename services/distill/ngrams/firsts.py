@@ -6,7 +6,7 @@ behind the header's K/V, a few hundred at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +49,7 @@ class Firsts:
         with replacing(path) as scratch, scratch.open("wb") as file:
             np.savez(file, ids=self.ids[: self.done], probabilities=self.probabilities[: self.done])
 
-    def learn(self, engine: Engine, header: Sequence[int], path: Path) -> Iterator[int]:
+    def learn(self, engine: Engine, header: Sequence[int], path: Path) -> Generator[int]:
         """Find out the rest, kept in `path` now and then; yields the tokens done so far."""
         cache = engine.new_cache(len(header) + ROWS)
         try:

@@ -1,0 +1,33 @@
+"""`paceline learn-ngrams`: the n-gram file of a target, with progress and a clean stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from services.common.reporting import Reporter
+from services.console.arguments import fractions_of, numbers_of, typed
+from services.console.distill import run_training
+from services.distill.ngrams.options import NgramOptions
+from services.distill.ngrams.run import learn_ngrams
+from services.drafter.fitting import fit
+
+
+def run_learn_ngrams(given: dict[str, Any]) -> int:
+    """Make the file; the exit status (130 = stopped, and the same command goes on)."""
+    return run_training("learn-ngrams", lambda: asked(given), _learn)
+
+
+def _learn(options: NgramOptions, reporter: Reporter) -> Path:
+    return learn_ngrams(options, reporter, fit)
+
+
+def asked(given: dict[str, Any]) -> NgramOptions:
+    """The options of a command line; raises StartError for a list that is none."""
+    lists = {
+        "cpus": numbers_of("--cpus", given["cpus"]),
+        "temperatures": fractions_of("--temperatures", given["temperatures"]),
+        "exclude": tuple(given["exclude"] or ()),
+        "texts": tuple(given["texts"] or ()),
+    }
+    return NgramOptions(**{**given, **lists, "command": typed()})

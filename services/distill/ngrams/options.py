@@ -1,0 +1,29 @@
+"""What `paceline learn-ngrams` is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.common.ngrams import Lesson, NgramFile
+from services.distill.options import WritingOptions
+
+Fit = Callable[[Sequence[Lesson], NgramFile], dict[str, float]]
+"""The weights of the sources, from texts and a file without weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class NgramOptions(WritingOptions):
+    """The command line of the making of an n-gram file.
+
+    `out`: the file. `texts`: text files whose laws are learned, too. `most_bytes`: of the file.
+    """
+
+    write: int = 30_000
+    temperatures: tuple[float, ...] = (0.0, 0.0, 0.7, 1.0)
+    prompt_tokens: int = 96
+    answer_tokens: int = 256
+    dtype: str = "float32"
+    texts: tuple[Path, ...] = ()
+    most_bytes: int = 5_000_000

@@ -1,0 +1,147 @@
+"""Trees that come best first: how many of their nodes are sent, and when the drafter rests."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core.pacing import Estimates, Experience, Marginal, Outcome, Send, View, Wait
+from orchestrator.core.pacing.marginal import FIRST_REST, TRIAL
+from orchestrator.core.pacing.steps import MOST_ROWS, Steps
+
+STAIRS = {1: 36.3, 2: 39.7, 3: 41.0, 4: 42.6, 5: 44.6, 6: 46.7, 7: 53.0, 8: 60.7, 9: 63.4}
+
+
+def view(reach: tuple[float, ...] = (), **changes) -> View:
+    values = {"now": 10.0, "idle_since": 10.0, "drafted": len(reach), "drafting": True}
+    return View(**{**values, "room": 100, "reach": reach, **changes})
+
+
+def outcome(
+    reach: tuple[float, ...] = (), taken: tuple[int, ...] = (), waited: float = 0.0, **changes
+) -> Outcome:
+    rows, ms = 1 + len(reach), STAIRS[1 + len(reach)]
+    values = {"verify_ms": ms, "batch_rows": rows, "waited_ms": waited, "reach": reach}
+    values |= {"taken": taken, **changes}
+    return Outcome(len(reach), len(taken), len(taken) + 1, ms + 1.0, 0.3, **values)
+
+
+def learned(rounds: int = 20, seed: int = 0) -> Marginal:
+    """A policy that has seen every count of rows on a core with stairs."""
+    policy, source = Marginal(12, 8), random.Random(seed)
+    for _ in range(rounds):
+        for count in range(9):
+            reach = tuple(0.9 - 0.1 * node for node in range(count))
+            taken = tuple(node for node, r in enumerate(reach) if source.random() < r)
+            policy = policy.observe(outcome(reach, taken, waited=1.0))
+    return policy
+
+
+def count(policy: Marginal, *reach: float) -> int:
+    decision = policy.decide(view(reach))
+    assert isinstance(decision, Send)
+    return decision.count
+
+
+def test_the_tree_is_waited_for_but_not_for_long():
+    decision = learned().decide(view())
+    assert isinstance(decision, Wait)
+    assert 10.0 < decision.until < 10.02
+    assert learned().decide(view(now=decision.until)) == Send(0)
+    assert learned().decide(view(drafting=False)) == Send(0)
+
+
+def test_nodes_that_do_not_pay_are_cut():
+    policy = learned()
+    assert count(policy, 0.9, 0.8, 0.02, 0.01) == 2
+    assert count(policy, 0.01, 0.01) == 0
+    assert count(policy, *[0.9] * 8) >= 5
+
+
+def test_a_stair_is_jumped_where_what_lies_behind_it_pays():
+    policy = learned()
+    # Six rows and no more where the seventh is dear, all where enough comes after it.
+    assert count(policy, 0.9, 0.85, 0.8, 0.75, 0.7, 0.1, 0.1, 0.1) == 5
+    assert count(policy, *[0.95] * 8) == 8
+
+
+def test_no_more_than_fits_before_the_length_limit():
+    assert learned().decide(view((0.9, 0.8), room=0)) == Send(0)
+
+
+def test_a_drafter_that_promises_too_much_is_believed_less():
+    policy = Marginal(12, 8, rests=False)
+    for _ in range(60):
+        policy = policy.observe(outcome((0.6, 0.5)))
+    first, second = policy.learned.believed((0.6, 0.5))
+    assert first < 0.15
+    assert second <= first
+
+
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_what_is_believed_still_falls(chances: list[float]):
+    reach = tuple(sorted(chances, reverse=True))
+    found = [1.0, *learned(2).learned.believed(reach)]
+    assert all(1.0 >= left >= right >= 0.0 for left, right in pairwise(found))
+
+
+def test_drafts_that_bring_nothing_rest_and_are_tried_again_later_and_later():
+    policy, awake, rests = Marginal(12, 8), 0, []
+    for _ in range(600):
+        if policy.window:
+            policy = policy.observe(outcome((0.5, 0.4), waited=2.0))
+            awake += 1
+            rests += [policy.resting] if policy.resting else []
+        else:
+            assert policy.decide(view((0.9,))) == Send(0)
+            policy = policy.observe(outcome())
+    assert rests[:4] == [FIRST_REST, 2 * FIRST_REST, 4 * FIRST_REST, 8 * FIRST_REST]
+    assert awake <= 6 * TRIAL
+
+
+@pytest.mark.parametrize("hits", [0.25, 0.5])
+def test_drafts_that_pay_do_not_rest(hits: float):
+    policy, source, rested = Marginal(12, 8), random.Random(3), 0
+    for _ in range(2000):
+        taken = (0,) if source.random() < hits else ()
+        rested += not policy.window
+        reach = (hits,) if policy.window else ()
+        policy = policy.observe(outcome(reach, taken if reach else (), waited=1.0 if reach else 0))
+    assert rested < 100
+
+
+def test_a_new_session_starts_with_what_others_learned():
+    known = Experience().joined(learned())
+    fresh = known.seeded(Marginal(12, 8))
+    assert isinstance(fresh, Marginal)
+    assert count(fresh, 0.9, 0.8, 0.02, 0.01) == 2
+    assert fresh.learned.steps.known
+    assert Experience().seeded(Marginal(12, 8)) == Marginal(12, 8)
+    assert isinstance(known.joined(fresh).estimates, Estimates)
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.floats(0.1, 200)), max_size=60))
+def test_more_rows_never_take_less_time(steps: list[tuple[int, float]]):
+    known = Steps()
+    for rows, ms in steps:
+        known = known.add(rows, ms)
+    curve = known.curve()
+    assert len(curve) == MOST_ROWS
+    assert all(right >= left - 1e-9 for left, right in pairwise(curve))
+
+
+def test_the_stairs_of_a_verifier_are_found():
+    curve = learned().learned.steps.curve()
+    for rows, ms in STAIRS.items():
+        assert curve[rows - 1] == pytest.approx(ms, rel=0.05)
+
+
+def test_one_stall_is_no_stair():
+    known = Steps()
+    for _ in range(10):
+        known = known.add(2, 40.0)
+    assert known.add(2, 4000.0).curve()[1] < 60.0

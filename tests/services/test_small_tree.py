@@ -1,0 +1,215 @@
+"""Small trees of all free sources: their shape, whose texts they show, and what they leave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common import keys
+from services.common.engine import noise
+from services.common.ngrams import FIRSTS, Laws, NgramFile, code_of, extend_key, support_of
+from services.common.types import (
+    CommitDraft,
+    Draft,
+    DrafterEvent,
+    OpenDraft,
+    ResolvedSampling,
+    VerifyMode,
+)
+from services.drafter.core import DrafterCore
+from services.drafter.ngram import NgramDrafter
+from services.drafter.small_tree import PoolLimits, SmallTrees, TextPool
+
+VOCAB = 50
+
+
+def opening(
+    prompt: Sequence[int], mode: VerifyMode = VerifyMode.GREEDY, scope: str = "", **changes: object
+) -> OpenDraft:
+    warm = 0.0 if mode is VerifyMode.GREEDY else 1.0
+    made = OpenDraft(
+        "s",
+        1,
+        tuple(prompt),
+        (),
+        mode,
+        ResolvedSampling(temperature=warm, max_tokens=500),
+        7,
+        6,
+        num_candidates=8,
+        vocab_size=VOCAB,
+        phrase_scope=scope,
+    )
+    return replace(made, **changes)
+
+
+class Bench:
+    """A drafter of small trees behind a core, and what it sends."""
+
+    def __init__(self, small: SmallTrees | None = None) -> None:
+        self.events: list[DrafterEvent] = []
+        self.small = small or SmallTrees()
+        self.core = DrafterCore(
+            {"ngram": NgramDrafter(small=self.small)},
+            emit=lambda _, event: self.events.append(event),
+            worker_id="n",
+        )
+
+    def drafts(self, command: object, link: int = 0) -> list[Draft]:
+        self.events.clear()
+        self.core.handle(link, command)  # type: ignore[arg-type]
+        while self.core.step():
+            pass
+        return [event for event in self.events if isinstance(event, Draft)]
+
+    def say(self, scope: str, text: Sequence[int]) -> None:
+        """A whole session of a scope, at an end."""
+        self.drafts(opening([1], scope=scope), link=9)
+        self.drafts(CommitDraft("s", 1, 0, tuple(text)), link=9)
+        self.core.drop_link(9)
+
+
+texts = st.lists(st.integers(0, 5), min_size=1, max_size=60)
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts, st.sampled_from([VerifyMode.GREEDY, VerifyMode.COUPLED]))
+def test_every_beginning_of_a_tree_is_a_tree_and_chances_fall(
+    prompt: list[int], mode: VerifyMode
+) -> None:
+    (draft,) = Bench().drafts(opening(prompt, mode))
+    tree, reach = draft.tree, draft.reach
+    assert draft.final
+    assert len(reach) == len(tree) == len(tree.parents or ())
+    assert list(reach) == sorted(reach, reverse=True)
+    assert all(0 < chance <= 1 for chance in reach)
+    assert all(parent < node for node, parent in enumerate(tree.parents or ()))
+    siblings = list(zip(tree.parents or (), tree.token_ids, strict=True))
+    assert len(set(siblings)) == len(siblings)
+    for parent in {-1, *range(len(tree))}:
+        below = sum(r for r, p in zip(reach, tree.parents or (), strict=True) if p == parent)
+        assert below <= (1.0 if parent < 0 else reach[parent]) + 1e-9
+
+
+@settings(max_examples=50, deadline=None)
+@given(texts, st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), max_size=6))
+def test_a_tree_is_a_function_of_the_text_alone(
+    prompt: list[int], commits: list[list[int]]
+) -> None:
+    bench, output = Bench(), []
+    bench.drafts(opening(prompt))
+    for tokens in commits:
+        (draft,) = bench.drafts(CommitDraft("s", 1, len(output), tuple(tokens)))
+        output += tokens
+        (again,) = Bench().drafts(opening(prompt, committed=tuple(output)))
+        assert (draft.tree, draft.reach) == (again.tree, again.reach)
+        assert draft.first_position == len(output)
+
+
+def test_what_followed_before_comes_first() -> None:
+    (draft,) = Bench().drafts(opening([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]))
+    assert draft.tree.token_ids[:3] == (5, 6, 7)
+
+
+def test_nothing_is_drafted_behind_a_token_that_ends_the_text() -> None:
+    sampling = ResolvedSampling(max_tokens=500, stop_token_ids=(5,))
+    (draft,) = Bench().drafts(opening([1, 2, 3, 4, 5, 6, 1, 2, 3, 4], sampling=sampling))
+    end = draft.tree.token_ids.index(5)
+    assert end not in (draft.tree.parents or ())
+
+
+def test_where_drafts_are_judged_by_rejection_chains_are_drafted() -> None:
+    (draft,) = Bench().drafts(opening([1, 2, 3, 1, 2], VerifyMode.STANDARD))
+    assert (draft.tree.parents, draft.reach) == (None, ())
+
+
+def test_a_tenant_gets_its_own_texts_and_no_other_does() -> None:
+    bench = Bench()
+    bench.say("a", range(10, 30))
+    told = {scope: bench.drafts(opening([15, 16], scope=scope))[0] for scope in "a"}
+    assert told["a"].tree.token_ids[:2] == (17, 18)
+    for scope in ("b", ""):
+        (draft,) = bench.drafts(opening([15, 16], scope=scope, epoch=2 if scope else 3))
+        assert 17 not in draft.tree.token_ids
+
+
+def test_an_ephemeral_session_leaves_nothing() -> None:
+    bench = Bench()
+    bench.say("", range(10, 30))
+    assert bench.small.pool.size == 0
+
+
+def test_a_pool_holds_no_more_than_it_may() -> None:
+    pool = TextPool(PoolLimits(per_scope=100, capacity=250))
+    for number in range(200):
+        pool.learn(f"t{number % 5}", [number] * (1 + number * 7 % 90))
+        assert all(sum(map(len, pool.of(f"t{n}"))) <= 100 for n in range(5))
+        assert pool.size == sum(sum(map(len, pool.of(f"t{n}"))) for n in range(5)) <= 250
+
+
+def test_two_texts_of_a_tenant_are_not_one() -> None:
+    pool = TextPool()
+    pool.learn("t", [1, 2, 3])
+    pool.learn("t", [4, 5, 6])
+    bench = Bench(SmallTrees(pool=pool))
+    (draft,) = bench.drafts(opening([2, 3], scope="t"))
+    assert draft.tree.token_ids == ()
+
+
+def a_file(**laws: float) -> NgramFile:
+    """After token 3 alone 4 comes first, and in texts `laws`."""
+    ids, codes = [0] * VOCAB * FIRSTS, bytearray(VOCAB * FIRSTS)
+    ids[3 * FIRSTS], codes[3 * FIRSTS] = 4, code_of(0.9)
+    said = Laws((extend_key(0, 3),), bytes([support_of(64)]), (0, 1), (6,), bytes([code_of(0.9)]))
+    weights = {"greedy.first": 1.0, "greedy.first_code": 1.0, "greedy.law1_code": 3.0}
+    return NgramFile("t", "", "fp", VOCAB, ids, bytes(codes), (said,), weights)
+
+
+def test_the_file_drafts_where_the_text_says_nothing() -> None:
+    bench = Bench(SmallTrees(a_file()))
+    (draft,) = bench.drafts(opening([1, 3]))
+    assert draft.tree.token_ids[:2] == (6, 4)
+    worker = bench.core.describe()
+    assert (worker.tokenizer_fingerprint, worker.vocab_size) == ("fp", VOCAB)
+    assert "ngram:estimates" in worker.capabilities
+
+
+def test_the_file_is_left_alone_for_another_vocabulary() -> None:
+    (draft,) = Bench(SmallTrees(a_file())).drafts(opening([1, 3], vocab_size=VOCAB + 1))
+    assert draft.tree.token_ids == ()
+
+
+def test_tokens_beyond_the_file_are_no_failure_where_no_vocabulary_is_known() -> None:
+    (draft,) = Bench(SmallTrees(a_file())).drafts(opening([1, 10**6], vocab_size=0))
+    assert draft.tree.token_ids == ()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 2**22), min_size=1, max_size=20),
+)
+def test_the_noise_without_torch_is_the_noise(seed: int, position: int, ids: list[int]) -> None:
+    halves = keys.gumbel_halves(seed, position)
+    words = noise.word_rows([(seed, position)], torch.tensor(ids))[0].tolist()
+    assert [keys.word(halves, token) for token in ids] == [word & 0xFFFFFFFF for word in words]
+    theirs = noise.to_exponential(noise.word_rows([(seed, position)], torch.tensor(ids)))[0]
+    for token, value in zip(ids, theirs.tolist(), strict=True):
+        assert math.isclose(keys.exponential(halves, token), value, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_the_noise_is_shared_the_candidate_it_favours_comes_first(seed: int) -> None:
+    # Both followed 9 as often, and no longer context was there: the noise alone decides.
+    prompt = [3, 9, 1, 4, 9, 2, 5, 9, 1, 6, 9, 2, 7, 9]
+    (draft,) = Bench().drafts(opening(prompt, VerifyMode.COUPLED, seed=seed, window=1))
+    halves = keys.gumbel_halves(seed, 0)
+    told = [token for token in draft.tree.token_ids if token in (1, 2)]
+    assert told == sorted(told, key=lambda token: keys.exponential(halves, token))
