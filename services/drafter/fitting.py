@@ -25,8 +25,8 @@ NAMES = tuple(field.name for field in fields(Weights))
 _NOISE = NAMES.index("noise")
 MOST_CANDIDATES = 40
 STEPS = 300
-RIDGE = 2e-4
-"""Draws weights that nothing speaks for to 0."""
+RIDGE = 2.0
+"""Draws weights that little speaks for to 0: counts as so many places."""
 
 
 Example = tuple[list[list[float]], int]
@@ -38,7 +38,8 @@ def fit(lessons: Sequence[Lesson], file: NgramFile, seed: int = 0) -> dict[str, 
     source = random.Random(seed)
     found: dict[str, float] = {}
     for prefix, noisy in ((GREEDY, False), (COUPLED, True)):
-        chosen = [lesson for lesson in lessons if noisy or lesson.greedy]
+        greedy = [lesson for lesson in lessons if lesson.greedy]
+        chosen = lessons if noisy else greedy or lessons
         examples = [e for lesson in chosen for e in _examples(lesson, lessons, file, source, noisy)]
         if examples:
             found |= {prefix + name: value for name, value in _solve(examples, noisy).items()}
@@ -121,6 +122,7 @@ def _solve(examples: Sequence[Example], noisy: bool) -> dict[str, float]:
         there[place, : len(rows)] = True
     right = torch.tensor([place for _, place in examples])
     weights = torch.zeros(len(NAMES), requires_grad=True)
+    ridge = RIDGE / len(examples)
     optimiser = torch.optim.LBFGS(
         [weights], max_iter=STEPS, history_size=20, line_search_fn="strong_wolfe"
     )
@@ -128,7 +130,7 @@ def _solve(examples: Sequence[Example], noisy: bool) -> dict[str, float]:
     def closure() -> Tensor:
         optimiser.zero_grad()
         scores = (features @ weights).masked_fill(~there, -math.inf)
-        loss = torch.nn.functional.cross_entropy(scores, right) + RIDGE * weights.square().sum()
+        loss = torch.nn.functional.cross_entropy(scores, right) + ridge * weights.square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 

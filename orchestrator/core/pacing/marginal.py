@@ -26,6 +26,8 @@ FIRST_REST = 16
 LONGEST_REST = 256
 TRIAL = 8
 """Rounds before a judgement, and again after a rest."""
+FEW = 0.5
+"""Squared tokens that the sum over all rounds is uncertain by at least."""
 DOUBT = 1.0
 """Standard errors by which drafts must seem to lose before they rest."""
 
@@ -72,7 +74,9 @@ class Gain(NamedTuple):
         """Whether the tokens are worth less than their time, chance allowed for."""
         mean, cost = self.tokens / self.rounds, self.extra / self.rounds
         spread = max(0.0, self.squares / self.rounds - mean * mean)
-        return mean + DOUBT * math.sqrt(spread / self.rounds) < cost
+        # Rounds that brought nothing at all are no proof that none ever will.
+        error = math.sqrt(spread * self.rounds + FEW) / self.rounds
+        return mean + DOUBT * error < cost
 
 
 class Estimates(NamedTuple):

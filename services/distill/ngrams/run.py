@@ -14,7 +14,7 @@ from services.common.engine import Engine, ModelSpec, Segment, pin
 from services.common.ngrams import Laws, Lesson, NgramFile, code_of, save_ngrams
 from services.common.reporting import Reporter
 from services.distill.checks import Commission
-from services.distill.material import divide, written
+from services.distill.material import Material, written
 from services.distill.ngrams.checks import check, first_bytes
 from services.distill.ngrams.firsts import ROWS, Firsts
 from services.distill.ngrams.laws import learn_laws
@@ -25,6 +25,7 @@ from services.distill.texts import LAW_TOKENS, Text
 LEAST_FIRST = 0.002
 """What follows a token less often than this is not kept."""
 _HEADER_BYTES = 16_384
+HELD_EVERY = 4
 _LESSON_TOKENS = 32
 _LEAST_ANSWER = 8
 _GREEDY = 0.97
@@ -43,7 +44,7 @@ def learn_ngrams(options: NgramOptions, reporter: Reporter, fit: Fit) -> Path:
     job.work.make(job.plan)
     firsts = _firsts(job, options, reporter)
     texts = written(job, reporter) + _read(job, options, given, reporter)
-    material = divide(job, texts)
+    material = _divided(texts)
     reporter.say("putting laws together, and weighing the sources")
     room = options.most_bytes - first_bytes(job.target.vocab_size) - _HEADER_BYTES
     vocab_size = job.target.vocab_size
@@ -55,6 +56,13 @@ def learn_ngrams(options: NgramOptions, reporter: Reporter, fit: Fit) -> Path:
     save_ngrams(options.out, replace(file, card=card))
     options.out.with_suffix(".md").write_text(readme(card))
     return options.out
+
+
+def _divided(texts: Sequence[Text]) -> Material:
+    """Every fourth text weighs the sources; too few of them would fit chance."""
+    train = [text for text in texts if text.number < 0 or text.number % HELD_EVERY]
+    held = [text for text in texts if text.number >= 0 and text.number % HELD_EVERY == 0]
+    return Material(train, held)
 
 
 def _firsts(job: Commission, options: NgramOptions, reporter: Reporter) -> Firsts:

@@ -1,0 +1,173 @@
+"""The n-gram drafter's trees through the round machine: the text is the target's, in fewer rounds.
+
+The drafter is the real one, with its core; the target is a function of the last tokens, so that
+what it says repeats. Every answer comes at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.core import rounds
+from orchestrator.core.events import (
+    Begin,
+    DraftArrived,
+    Event,
+    OpenOnWorker,
+    Persist,
+    Persisted,
+    SendToDrafter,
+    SendVerify,
+    Tick,
+    VerdictArrived,
+    WorkerAttached,
+    WorkerLost,
+    WorkerOpened,
+)
+from orchestrator.core.pacing import make_policy
+from orchestrator.core.state import Phase, SessionConfig, State
+from services.common.types import (
+    Draft,
+    DraftOpened,
+    OpenDraft,
+    ResolvedSampling,
+    Role,
+    SessionFailed,
+    Verdict,
+    Verify,
+    VerifyMode,
+)
+from services.drafter.core import DrafterCore
+from services.drafter.ngram import NgramDrafter
+
+Target = Callable[[Sequence[int]], int]
+MOST = 60
+
+
+def verdict_of(target: Target, text: Sequence[int], block: Verify) -> Verdict:
+    """What a verifier says of a block behind `text`."""
+    parents = block.tree.parents or tuple(range(-1, len(block.tree) - 1))
+    path, said = [], [target(text)]
+    while True:
+        here = path[-1] if path else -1
+        below = [node for node, parent in enumerate(parents) if parent == here]
+        taken = [node for node in below if block.tree.token_ids[node] == said[-1]]
+        if not taken:
+            break
+        path.append(taken[0])
+        said.append(target([*text, *said]))
+    nodes = () if block.tree.is_chain else tuple(path)
+    return Verdict(
+        block.session, block.epoch, block.round, block.base_len, tuple(said), len(path),
+        not below, accepted_nodes=nodes, mode=VerifyMode.GREEDY, verify_ms=30.0,
+        batch_rows=1 + len(block.tree), batch_size=1,
+    )  # fmt: skip
+
+
+class World:
+    """One session with a real drafter core, until it ends."""
+
+    def __init__(self, target: Target, prompt: tuple[int, ...], losses: Sequence[int]) -> None:
+        config = SessionConfig(
+            "s", prompt, VerifyMode.GREEDY, ResolvedSampling(temperature=0.0, max_tokens=MOST),
+            seed=1, method="ngram", window=8, num_candidates=8, estimated=True, vocab_size=50,
+        )  # fmt: skip
+        self.state: State = rounds.new_session(
+            config, make_policy("thompson", 8, trees=True, most_nodes=12)
+        )
+        self.target, self.prompt, self.now = target, prompt, 0.0
+        self.losses = frozenset(losses)
+        self.waiting: deque[Event] = deque([Begin(0.0)])
+        self.links, self.sent, self.failures = 0, 0, 0
+        self.core = self._core()
+
+    def _core(self) -> DrafterCore:
+        return DrafterCore({"ngram": NgramDrafter()}, emit=self._heard, worker_id="d")
+
+    def _heard(self, link: int, event: object) -> None:
+        if isinstance(event, Draft):
+            self.waiting.append(DraftArrived(self.now, "d", event))
+        elif isinstance(event, DraftOpened):
+            self.waiting.append(WorkerOpened(self.now, Role.DRAFTER, "d", event.epoch))
+        self.failures += isinstance(event, SessionFailed)
+
+    def run(self) -> tuple[int, ...]:
+        for role, name in ((Role.VERIFIER, "v"), (Role.DRAFTER, "d")):
+            self.waiting.append(WorkerAttached(0.0, role, name))
+        for _ in range(40 * MOST):
+            if self.state.phase in (Phase.DONE, Phase.FINISHING):
+                break
+            self._turn()
+        return self.state.committed
+
+    def _turn(self) -> None:
+        self.now += 0.001
+        event = self.waiting.popleft() if self.waiting else Tick(self.now)
+        self.state, actions = rounds.step(self.state, event)
+        for action in actions:
+            self._perform(action)
+        while self.core.step():
+            pass
+
+    def _perform(self, action: object) -> None:
+        match action:
+            case OpenOnWorker(worker, message) if isinstance(message, OpenDraft):
+                self.core.handle(0, message)
+            case OpenOnWorker(worker, message):
+                opened = WorkerOpened(self.now, Role.VERIFIER, worker, message.epoch)
+                self.waiting.append(opened)
+            case SendToDrafter(_, message):
+                self.core.handle(0, message)
+            case SendVerify(_, block, _):
+                self._verify(block)
+            case Persist(commit):
+                self.waiting.append(Persisted(self.now, commit.record.round))
+
+    def _verify(self, block: Verify) -> None:
+        self.sent += 1
+        text = [*self.prompt, *self.state.committed]
+        self.waiting.append(VerdictArrived(self.now, "v", verdict_of(self.target, text, block)))
+        if self.sent in self.losses:
+            self.core = self._core()
+            self.waiting.append(WorkerLost(self.now, Role.DRAFTER, "d", "gone"))
+            self.waiting.append(WorkerAttached(self.now + 10, Role.DRAFTER, "d"))
+
+
+def follows(table: Sequence[int]) -> Target:
+    return lambda text: table[(text[-1] + 3 * text[-2]) % len(table)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=12),
+    st.lists(st.integers(0, 9), min_size=2, max_size=12).map(tuple),
+    st.lists(st.integers(1, 20), max_size=3),
+)
+def test_the_text_is_the_targets_whatever_is_drafted_and_lost(
+    table: list[int], prompt: tuple[int, ...], losses: list[int]
+) -> None:
+    world, target = World(follows(table), prompt, losses), follows(table)
+    expected: list[int] = []
+    while len(expected) < MOST:
+        expected.append(target([*prompt, *expected]))
+    assert world.run() == tuple(expected)
+    assert losses or not world.failures
+
+
+def test_a_text_that_repeats_takes_few_rounds() -> None:
+    world = World(follows([1, 2, 3, 4, 5]), (1, 2), ())
+    world.run()
+    assert world.sent < MOST / 2
+    assert world.state.epoch <= 2 * world.sent
+    assert world.state.resyncs == 0
+
+
+def test_drafts_are_never_taken_twice() -> None:
+    world = World(follows([7, 1, 4, 2, 9, 3]), (3, 1, 4, 1, 5), ())
+    world.run()
+    assert world.state.drafter_failures == 0
+    assert world.state.verifier_failures == 0

@@ -1,0 +1,116 @@
+"""An n-gram file for a tiny target: made, stopped and gone on with, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from services.common.engine import Segment
+from services.common.ngrams import FIRSTS, code_of, extend_key, load_ngrams
+from services.common.reporting import Stopped
+from services.distill.ngrams.laws import learn_laws
+from services.distill.ngrams.options import NgramOptions
+from services.distill.ngrams.run import learn_ngrams
+from services.distill.texts import Text
+from services.drafter.fitting import fit
+from tests.distill.kit import Quiet, StopsAt, refused
+
+
+def small(target: Path, out: Path, **changed: object) -> NgramOptions:
+    options = NgramOptions(
+        str(target),
+        out,
+        write=1500,
+        prompt_tokens=16,
+        answer_tokens=24,
+        batch=16,
+        device="cpu",
+        command="paceline learn-ngrams",
+    )
+    return replace(options, **changed)
+
+
+def learn(options: NgramOptions, reporter: Quiet) -> Path:
+    return learn_ngrams(options, reporter, fit)
+
+
+@pytest.fixture(scope="module")
+def made(target: Path, tmp_path_factory: pytest.TempPathFactory) -> NgramOptions:
+    folder = tmp_path_factory.mktemp("ngrams")
+    (folder / "given.txt").write_text("what a person wrote, and wrote again, and again")
+    options = small(target, folder / "out.bin", texts=(folder / "given.txt",))
+    assert learn(options, Quiet()) == options.out
+    return options
+
+
+def test_the_file_says_what_the_target_says_after_one_token(made, engine) -> None:
+    file = load_ngrams(made.out)
+    assert (file.vocab_size, file.tokenizer_fingerprint) == (
+        engine.vocab_size,
+        engine.bundle.fingerprint,
+    )
+    from services.distill.target import read_target
+
+    header = read_target(made.target).dialogue.prompt(())
+    for token in (3, 77, file.vocab_size - 1):
+        cache = engine.new_cache(len(header) + 1)
+        (logits,) = engine.forward([Segment(cache, [*header, token], logits_from=len(header))])
+        cache.free()
+        best = torch.topk(torch.softmax(logits[0], -1), FIRSTS)
+        start = token * FIRSTS
+        assert file.first_ids[start] == int(best.indices[0])
+        assert abs(file.first_codes[start] - code_of(float(best.values[0]))) <= 1
+    assert any(name.startswith("greedy.") for name in file.weights)
+    assert any(name.startswith("coupled.") for name in file.weights)
+    assert "paceline learn-ngrams" in made.out.with_suffix(".md").read_text()
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_file(made, target, tmp_path) -> None:
+    options = replace(made, out=tmp_path / "out.bin")
+    with pytest.raises(Stopped):
+        learn(options, StopsAt("writing texts", 700))
+    assert not options.out.exists()
+    learn(options, Quiet())
+    first, second = load_ngrams(made.out), load_ngrams(options.out)
+    assert (first.first_codes, first.weights) == (second.first_codes, second.weights)
+    assert [laws.codes for laws in first.laws] == [laws.codes for laws in second.laws]
+
+
+def test_what_cannot_be_done_is_refused_before_any_work(target, tmp_path) -> None:
+    told = refused(learn, small(target, tmp_path / "o.bin", most_bytes=1000))
+    assert "--most-bytes" in told
+    told = refused(learn, small(target, tmp_path / "o.bin", texts=(tmp_path / "none",)))
+    assert "--texts" in told
+
+
+def test_a_mean_law_is_the_mean_of_the_laws_after_equal_tokens() -> None:
+    def text(number: int, first: float) -> Text:
+        ids = np.array([[7, 8]] * 2, dtype=np.int32)
+        logs = np.log(np.array([[first, 1 - first]] * 2)).astype(np.float16)
+        tokens = np.array([1, 2, 3 + number], dtype=np.int32)
+        return Text(number, tokens, np.array([1, 2], dtype=np.int32), ids, logs)
+
+    ones, twos, *_ = learn_laws([text(0, 0.75), text(1, 0.25)], 50, 10_000)
+    law = ones.find(extend_key(0, 1))
+    assert sorted(ones.ids[ones.starts[law] : ones.starts[law + 1]]) == [7, 8]
+    assert set(ones.codes[ones.starts[law] : ones.starts[law + 1]]) == {code_of(0.5)}
+    # After two tokens it says nothing that it does not say after one.
+    assert len(twos.keys) == 0
+
+
+def test_what_tells_least_goes_first() -> None:
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 20, 400).astype(np.int32)
+    places = np.arange(1, 400, dtype=np.int32)
+    ids = np.argsort(rng.random((399, 20)), axis=1)[:, :4].astype(np.int32)
+    logs = np.log(np.tile([0.6, 0.2, 0.1, 0.05], (399, 1))).astype(np.float16)
+    texts = [Text(0, tokens, places, ids, logs)]
+    for most in (500, 2000, 8000):
+        laws = learn_laws(texts, 50, most)
+        size = sum(6 * len(part.keys) + 3 * len(part.ids) for part in laws)
+        assert most * 0.7 < size <= most
+        assert all(list(part.keys) == sorted(part.keys) for part in laws)
