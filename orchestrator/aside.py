@@ -19,6 +19,7 @@ LONG = 4 * 1024
 LARGE = 256 * 1024
 MOST_WAITING = 64
 """Of each line, those at work included."""
+MOST_WAITING_BYTES = 64 << 20
 LARGE_AT_ONCE = 2
 LONG_AT_ONCE = 4
 
@@ -38,7 +39,7 @@ class Aside:
         """
         if size < LONG:
             return act()
-        return await (self._large if size >= LARGE else self._long).run(act)
+        return await (self._large if size >= LARGE else self._long).run(size, act)
 
 
 class _Line:
@@ -46,15 +47,17 @@ class _Line:
 
     def __init__(self, name: str, at_once: int) -> None:
         self._threads = ThreadPoolExecutor(at_once, f"{name}-requests")
-        self._inside = 0
+        self._inside = self._bytes = 0
 
-    async def run(self, act: Callable[[], T]) -> T:
-        if self._inside >= MOST_WAITING:
+    async def run(self, size: int, act: Callable[[], T]) -> T:
+        if self._inside >= MOST_WAITING or self._bytes + size > MOST_WAITING_BYTES:
             raise Overloaded("too many long prompts wait to be tokenized")
         self._inside += 1
+        self._bytes += size
         try:
             # One that is cancelled while it waits is never begun; one that has begun keeps
             # its thread to its end, so that no more than these are ever at work.
             return await asyncio.get_running_loop().run_in_executor(self._threads, act)
         finally:
             self._inside -= 1
+            self._bytes -= size

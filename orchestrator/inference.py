@@ -45,6 +45,7 @@ from orchestrator.recorder import Recorder, Resuming
 from orchestrator.requests import (
     SessionSpec,
     build_spec,
+    check_counts,
     dump_spec,
     load_spec,
 )
@@ -404,6 +405,7 @@ class Inference:
         self, request: pb.GenerateRequest, tenant: Tenant = DEFAULT_TENANT
     ) -> SessionSpec:
         model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
+        check_counts(request, model)
         size = request.ByteSize()
 
         def read() -> SessionSpec:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from importlib.metadata import version
 
 from paceline.v1 import inference_pb2 as pb
@@ -22,6 +23,7 @@ from orchestrator.inference import Inference
 from orchestrator.options import Options
 from orchestrator.ports import Durability
 from orchestrator.recorder import Recorder, watch_memory
+from orchestrator.requests.ranges import MAX_REQUEST_BYTES
 from orchestrator.servicer import InferenceServicer
 from orchestrator.sessions import (
     Absence,
@@ -159,7 +161,8 @@ async def _answer(
     stop: asyncio.Event,
 ) -> None:
     """Serve clients until told to stop."""
-    server = GrpcServer(settings.serving_options(), (door,), health)
+    serving_options = replace(settings.serving_options(), max_request_bytes=MAX_REQUEST_BYTES)
+    server = GrpcServer(serving_options, (door,), health)
     assert pool.target is not None
     servicer = InferenceServicer(
         inference,

@@ -10,9 +10,12 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.requests.checks import require
 from orchestrator.requests.model import ServedModel
 from orchestrator.requests.ranges import (
+    MAX_BIASES,
     MAX_MESSAGES,
     MAX_PROMPT_BYTES,
     MAX_RENDERED_CHARACTERS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
     ROLES,
 )
 from orchestrator.text import Tokenizer, TooLong
@@ -28,14 +31,43 @@ def prompt_ids(
     Raises InvalidRequest; values name sizes, not content.
     """
     kind = _kind(request)
-    longest = model.max_context_length - 1
-    allowed = f"1 to {longest} tokens (the model's context is {model.max_context_length})"
     try:
         ids = _READERS[kind](request, tokenizer, model)
     except TooLong as error:
-        raise InvalidRequest(kind, error.size, allowed) from None
-    require(1 <= len(ids) <= longest, kind, f"{len(ids)} tokens", allowed)
+        raise InvalidRequest(kind, error.size, _allowed(model)) from None
+    require(1 <= len(ids) <= _longest(model), kind, f"{len(ids)} tokens", _allowed(model))
     return ids
+
+
+def _longest(model: ServedModel) -> int:
+    """Tokens of a prompt at most: one more has to fit."""
+    return model.max_context_length - 1
+
+
+def _allowed(model: ServedModel) -> str:
+    return f"1 to {_longest(model)} tokens (the model's context is {model.max_context_length})"
+
+
+def check_counts(request: pb.GenerateRequest, model: ServedModel) -> None:
+    """Raise InvalidRequest for lists of more than a request may have; looks at no item.
+
+    Of a few bytes each, millions of items would fit, and take memory while the request waits.
+    """
+    params = request.sampling
+    for field, count, most, unit, allowed in (
+        ("tokens", len(request.tokens.ids), _longest(model), "tokens", _allowed(model)),
+        (
+            "conversation.messages",
+            len(request.conversation.messages),
+            MAX_MESSAGES,
+            "messages",
+            f"1 to {MAX_MESSAGES}",
+        ),
+        ("sampling.stop", len(params.stop), MAX_STOPS, "strings", ""),
+        ("sampling.stop_token_ids", len(params.stop_token_ids), MAX_STOP_TOKEN_IDS, "ids", ""),
+        ("sampling.logit_bias", len(params.logit_bias), MAX_BIASES, "entries", ""),
+    ):
+        require(count <= most, field, f"{count} {unit}", allowed or f"at most {most} {unit}")
 
 
 def content(request: pb.GenerateRequest) -> list[Any]:
@@ -60,7 +92,7 @@ def _read_prompt(
 ) -> tuple[int, ...]:
     prompt = request.prompt
     _require_size("prompt", _size(prompt), 1)
-    return tokenizer.encode(prompt, most=model.max_context_length - 1)
+    return tokenizer.encode(prompt, most=_longest(model))
 
 
 def _read_tokens(
@@ -68,7 +100,7 @@ def _read_tokens(
 ) -> tuple[int, ...]:
     count = len(request.tokens.ids)
     # Length first: an over-long list is not looked through.
-    if count >= model.max_context_length:
+    if count > _longest(model):
         raise TooLong(f"{count} tokens")
     ids = tuple(request.tokens.ids)
     require_in_vocabulary("tokens.ids", ids, model)
@@ -87,9 +119,7 @@ def _read_conversation(
     if not tokenizer.has_chat_template:
         allowed = f"a prompt or tokens: {model.name} has no chat template"
         raise InvalidRequest("conversation", f"{count} messages", allowed)
-    return tokenizer.encode_conversation(
-        messages, model.max_context_length - 1, MAX_RENDERED_CHARACTERS
-    )
+    return tokenizer.encode_conversation(messages, _longest(model), MAX_RENDERED_CHARACTERS)
 
 
 _Reader = Callable[[pb.GenerateRequest, Tokenizer, ServedModel], tuple[int, ...]]

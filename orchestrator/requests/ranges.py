@@ -8,6 +8,8 @@ from services.common.formats import MOST_CHARACTERS, MOST_OPTIONS
 from services.common.types import FormatKind
 
 MAX_PROMPT_BYTES = 4 * 1024 * 1024
+MAX_REQUEST_BYTES = 2 * MAX_PROMPT_BYTES
+"""Of a whole message: what is longer is refused before it is read, which locks the interpreter."""
 MAX_RENDERED_CHARACTERS = 2 * MAX_PROMPT_BYTES
 """Of the text that a chat template makes of a conversation."""
 MAX_MESSAGES = 1024

@@ -17,10 +17,10 @@ from services.common.types import TokenizerBundle
 
 _FIRST_LOOK, _NEXT_LOOK = 4, 4
 """Characters for each token that is allowed, to begin with; and how many times as many then."""
-_SURELY = 2
-"""Times as many tokens as are allowed: a text that begins with these never has fewer than allowed.
+_SURELY, _TORN = 2, 1024
+"""Times as many tokens as are allowed, and some: no text that begins with them has few enough.
 
-Where a beginning is cut, a word may be torn, and have more tokens than it has in the text.
+Where a beginning is cut, a word is torn, and may have more tokens than it has in the text.
 """
 
 
@@ -79,13 +79,13 @@ class Tokenizer:
 
     def _look(self, text: str, most: int) -> None:
         """Raise TooLong for a text that surely has more than `most` tokens, at little cost."""
-        if len(text) <= _FIRST_LOOK * most:
+        seen = max(1, _FIRST_LOOK * most)
+        if len(text) <= seen:
             return
         if self._reach is not None and (least := self._reach.least_tokens(text)) > most:
             raise TooLong(f"{least} tokens or more")
-        seen = _FIRST_LOOK * most
         while self._grows and seen < len(text):
-            if len(self._encoding(text[:seen], False)) > _SURELY * most:
+            if len(self._encoding(text[:seen], False)) > _SURELY * most + _TORN:
                 raise TooLong(f"more than {most} tokens")
             seen *= _NEXT_LOOK
 

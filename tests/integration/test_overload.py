@@ -12,6 +12,7 @@ import psutil
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
+import orchestrator.aside
 import orchestrator.inference
 import orchestrator.servicer
 from orchestrator.authentication import anyone
@@ -221,7 +222,7 @@ def held_tokenizing(monkeypatch):
     build_spec = orchestrator.inference.build_spec
 
     def held(asked, tokenizer, model):
-        if asked.ByteSize() >= orchestrator.inference.LONG_REQUEST:
+        if asked.ByteSize() >= orchestrator.aside.LONG:
             assert go_on.wait(120)
         return build_spec(asked, tokenizer, model)
 
@@ -231,7 +232,7 @@ def held_tokenizing(monkeypatch):
 
 
 async def test_long_prompts_wait_in_a_short_line(monkeypatch, held_tokenizing):
-    monkeypatch.setattr("orchestrator.inference.MOST_LONG_REQUESTS", 2)
+    monkeypatch.setattr("orchestrator.aside.MOST_WAITING", 2)
     async with (
         cluster([await known_verifier()], [], PATIENT) as running,
         stub(running.address) as front,

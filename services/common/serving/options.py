@@ -21,7 +21,6 @@ Options = list[tuple[str, int | str]]
 # sooner, by who knows whether it could listen itself (`orchestrator.workers.detector`): gRPC does
 # not, so its limit is beyond all of theirs, and what stood still for some seconds keeps its links.
 _BOTH_SIDES: Options = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -43,6 +42,7 @@ class ServingOptions:
     `cluster_token_file`: who opens a link to this worker must know a token in it.
     `health_address`: where health alone is served, always in plaintext, for probes
     that speak no TLS; None = nowhere. `health_file` gets it as one line once bound.
+    `max_request_bytes`: of one message that comes in; a larger one is refused unread.
     """
 
     address: str = "127.0.0.1:0"
@@ -54,18 +54,24 @@ class ServingOptions:
     max_connection_age: float | None = None
     health_address: str | None = None
     health_file: Path | None = None
+    max_request_bytes: int = MAX_MESSAGE_BYTES
 
 
 def channel_options() -> Options:
     """Options of every channel inside the cluster."""
     # A pool shared with a channel that was given up would hand its dead connection on.
-    return [*_BOTH_SIDES, ("grpc.use_local_subchannel_pool", 1)]
+    return [
+        *_BOTH_SIDES,
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
 
 
 def server_options(options: ServingOptions) -> Options:
     """Options of every server."""
     chosen = [
         *_BOTH_SIDES,
+        ("grpc.max_receive_message_length", options.max_request_bytes),
         # Below the ping interval of peers and clients, else they are cut off for pinging too much.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.so_reuseport", 0),
