@@ -324,6 +324,34 @@ async def test_a_draining_orchestrator_says_so_and_takes_no_more(slow):
     assert await stored_keys(slow) == []
 
 
+async def test_a_request_that_takes_too_long_ends_by_its_deadline():
+    brief = Limits(deadline=0.5, detach_grace=500.0)
+    async with (
+        cluster([await known_verifier(5.0)], [], PATIENT, vllm_engine=True, limits=brief) as made,
+        gateway_stub(made.address) as front,
+    ):
+        long = asked("long", seed=1, **GREEDY | {"max_tokens": 50_000})
+        answer = await answered(front.Generate(long))
+    assert (answer.refusal.code, answer.refusal.message) == (
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        "the time that a request may take is over",
+    )
+    assert answer.tokens == text(1, len(answer.tokens))
+
+
+async def test_without_a_verifier_in_time_a_request_may_be_sent_again():
+    hasty = Limits(verifier_wait=0.5, detach_grace=500.0)
+    async with (
+        cluster([await known_verifier(5.0)], [], PATIENT, vllm_engine=True, limits=hasty) as made,
+        gateway_stub(made.address) as front,
+    ):
+        await made.verifiers[0].kill()
+        await until(lambda: not made.pool.reports("verifier"))
+        refusal = (await answered(front.Generate(asked("late", **GREEDY)))).refusal
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.UNAVAILABLE, "NO_WORKER")
+    assert refusal.message == "no verifier could take the request in time; send it again"
+
+
 async def test_a_reader_that_does_not_read_loses_its_session():
     async with (
         cluster(
