@@ -131,7 +131,7 @@ def _show(
     )
 
 
-def _door(settings: OrchestratorSettings, work: Work | None) -> Door:
+def _door(settings: OrchestratorSettings, work: Work | None = None) -> Door:
     """Who may come in. Raises StartError where that would be everybody on a network."""
     max_calls = settings.max_calls or CALLS_PER_SESSION * settings.max_sessions
     if settings.tokens_file is not None:

@@ -26,6 +26,7 @@ _REPEATED = (0, 1, 1, 2, 3, 8, 70, 2000)
 _WIDTHS = {
     Field.TYPE_UINT32: (0, 2**32),
     Field.TYPE_UINT64: (0, 2**64),
+    Field.TYPE_FIXED64: (0, 2**64),
     Field.TYPE_SINT32: (-(2**31), 2**31),
     Field.TYPE_INT32: (-(2**31), 2**31),
     Field.TYPE_INT64: (-(2**63), 2**63),

@@ -250,7 +250,7 @@ async def what_is_the_gateways_affair(front: Front) -> None:
 
 REFUSED: dict[str, Check] = {
     "`n` above 1": several_outputs,
-    "a schema or expression that cannot be compiled": forms_without_sense,
+    "a schema or expression that cannot be compiled, or not within its bounds": forms_without_sense,
     "a grammar (`ebnf`)": grammars,
     "images, video, audio": media,
     "a value out of its range, more tokens than the context holds": values_out_of_range,
