@@ -5,7 +5,8 @@
 3. A peer may be silent for twice the longest of its last gaps, if that is more than
    `silence`, and never for more than `LONGEST` times `silence`: a starved peer is given
    time, and a dead one is found.
-4. A peer that was given up and answers again was not dead: its silence was a gap, too.
+4. A peer that was given up and answers at once was not dead: its silence was a gap, too.
+   One that comes back later was away: a dead wire teaches nothing of a live peer's gaps.
 
 Only long gaps say what a peer's silence means: between the messages of a busy one, the
 next comes at once. The window and the bound adapt as in accrual detectors (Hayashibara et
@@ -22,6 +23,8 @@ LONGEST = 3.0
 """Of `silence`: what a peer may be silent at most, however long its gaps are."""
 _MARGIN = 2.0
 _GAPS = 64
+_AT_ONCE = 0.5
+"""Seconds from being given up to being connected again."""
 _SHORTEST_GAP = 0.1
 """Seconds; below, a message only follows another."""
 
@@ -34,7 +37,8 @@ class Detector:
         self._silence = silence
         self._gaps: deque[float] = deque(maxlen=_GAPS)
         self._heard = self._missed = 0.0
-        self._given_up = 0.0
+        # When it was given up, and the silence for which it was.
+        self._given_up: tuple[float, float] | None = None
 
     @property
     def limit(self) -> float:
@@ -44,9 +48,11 @@ class Detector:
 
     def begin(self, now: float, missed: float) -> None:
         """The peer is connected, for the first time or again."""
-        if self._given_up:
-            self._gaps.append(self._given_up)
-            self._given_up = 0.0
+        if self._given_up is not None:
+            at, silent = self._given_up
+            if now - at <= _AT_ONCE:
+                self._gaps.append(silent)
+            self._given_up = None
         self._heard, self._missed = now, missed
 
     def hear(self, now: float, missed: float) -> None:
@@ -65,7 +71,7 @@ class Detector:
         silent = self.silent(now)
         if silent <= self.limit:
             return ""
-        self._given_up = silent
+        self._given_up = (now, silent)
         usual = f"usual gap {median(self._gaps):.1f} s, " if self._gaps else ""
         stood = missed - self._missed
         return f"no message for {silent:.1f} s ({usual}this process stood still for {stood:.1f} s)"

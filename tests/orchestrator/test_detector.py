@@ -97,7 +97,18 @@ def test_what_comes_in_quick_succession_says_nothing_of_gaps(line: Line):
     assert line.found_after() == pytest.approx(3.4, abs=0.11)
 
 
-def test_a_peer_that_was_given_up_and_answers_again_gets_more_time(line: Line):
+@pytest.mark.parametrize("away", [0.6, 2.0, 20.0])
+def test_a_peer_that_was_away_and_comes_back_is_found_as_soon_the_next_time(
+    line: Line, away: float
+):
+    for _ in range(3):
+        line.hear_every(*[REPORT] * 8)
+        assert line.found_after() == pytest.approx(SILENCE, abs=0.11)
+        line.wait(away)
+        line.detector.begin(line.awake.at(line.now), line.awake.missed)
+
+
+def test_a_peer_that_was_given_up_and_answers_at_once_gets_more_time(line: Line):
     line.hear_every(*[REPORT] * 8)
     line.found_after()
     line.detector.begin(line.awake.at(line.now), line.awake.missed)
