@@ -15,6 +15,7 @@ from services.common.errors import (
     AlreadyExists,
     DeadlinePassed,
     Draining,
+    Impossible,
     NoWorker,
     Overloaded,
     PacelineError,
@@ -31,6 +32,7 @@ STATUSES: dict[str, tuple[tuple[PacelineError, ...], int, bool]] = {
     "UNAVAILABLE": ((Draining("stops", 0.1), NoWorker("none", 0.1)), 503, True),
     "ALREADY_EXISTS": ((AlreadyExists("session 'a' is at work already"),), 409, False),
     "DEADLINE_EXCEEDED": ((DeadlinePassed("over"),), 504, True),
+    "FAILED_PRECONDITION": ((Impossible("the form allows no token"),), 400, False),
 }
 """The errors that have a status, what HTTP says of it, and whether it is tried again."""
 

@@ -1,0 +1,114 @@
+"""A call of torch or of the engine fails in a drafter: one session goes, and nothing leaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from services.common.engine import Engine, ModelSpec
+from services.common.types import (
+    CloseDraft,
+    Draft,
+    FailureReason,
+    OpenDraft,
+    ResolvedSampling,
+    SessionFailed,
+    VerifyMode,
+)
+from services.drafter.branches import PrepareRules
+from services.drafter.model import ModelDrafter
+from tests.models import tiny_model
+from tests.services.drafter_kit import FixedGrowth, Harness
+
+NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+BROKEN = RuntimeError("a kernel failed")
+PROMPTS = {"chain": (5, 6, 7), "drawn": (9, 8, 7, 6), "tree": (11, 12)}
+EVERY = 7
+"""One call in so many fails, each in a run of its own."""
+
+
+class Failing(TorchDispatchMode):
+    """Call number `at` of torch raises `error`; a forward of the engine is one call."""
+
+    def __init__(self, at: int | None = None, error: Exception = BROKEN) -> None:
+        super().__init__()
+        self.at, self.error, self.calls = at, error, 0
+
+    def hit(self) -> None:
+        self.calls += 1
+        if self.calls - 1 == self.at:
+            raise self.error
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.hit()
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    torch.set_num_threads(1)
+    return Engine.from_model(tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=2048))
+
+
+def opened(name: str) -> OpenDraft:
+    mode = VerifyMode.BLOCK if name == "drawn" else VerifyMode.GREEDY
+    sampling = ResolvedSampling(max_tokens=24, temperature=float(name == "drawn"))
+    width = 2 if name == "tree" else 1
+    return OpenDraft(name, 1, PROMPTS[name], (), mode, sampling, 7, 4, num_candidates=width)
+
+
+def served(engine: Engine, failing: Failing, patch: pytest.MonkeyPatch) -> tuple[list[str], Any]:
+    """Open three sessions, draft, and commit what was drafted; what failed, and what was sent."""
+    real = engine.forward
+
+    def forward(*args: Any) -> Any:
+        failing.hit()
+        with _disable_current_modes():
+            return real(*args)
+
+    patch.setattr(engine, "forward", forward)
+    drafter = ModelDrafter(engine, trees=FixedGrowth, prepare=PrepareRules(tokens=8, rows=4))
+    harness, failed, sent = Harness(engine, drafter=drafter), [], {}
+    with failing:
+        for name in PROMPTS:
+            harness.core.handle(0, opened(name))
+        for turn in range(3):
+            for _ in range(40):
+                if not harness.core.step():
+                    break
+            events, harness.events[:] = list(harness.events), []
+            failed += [event for event in events if isinstance(event, SessionFailed)]
+            drafts = [event for event in events if isinstance(event, Draft)]
+            for draft in drafts:
+                sent.setdefault(draft.session, []).append(draft.tree.token_ids)
+            for name in {draft.session for draft in drafts} - {own.session for own in failed}:
+                entry = harness.core._entries[0, name].session
+                tail = entry.text[entry.prompt_length + entry.committed_length :]
+                harness.commit(name, entry.committed_length, [*tail[:turn], 3], epoch=turn + 2)
+        harness.core.handle(0, CloseDraft("chain"))
+        harness.core.drop_link(0)
+    assert harness.core.progress().sessions == 0
+    return failed, sent
+
+
+@pytest.mark.parametrize("error", [NO_MEMORY, BROKEN], ids=["memory", "bug"])
+def test_a_call_that_fails_costs_one_session_at_most(engine: Engine, error: Exception) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        whole = Failing()
+        failed, sent = served(engine, whole, patch)
+    assert not failed
+    assert set(sent) == set(PROMPTS)
+    for number in range(0, whole.calls, max(EVERY, whole.calls // 60)):
+        with pytest.MonkeyPatch.context() as patch:
+            failed, got = served(engine, Failing(number, error), patch)
+        lost = {event.session for event in failed}
+        assert len(lost) <= 1, (number, failed)
+        reason = FailureReason.INTERNAL if error is BROKEN else FailureReason.CAPACITY
+        assert {event.reason for event in failed} <= {reason}
+        assert set(PROMPTS) - lost <= set(got), number
+        assert engine.kv_tokens_used == 0, number
+        arena = engine.budget.arena
+        assert all(extent.free == extent.count for extent in arena.extents), number
