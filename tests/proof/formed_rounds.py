@@ -104,6 +104,7 @@ def forwarded(world: FormedWorld, session: VerifySession, task: Task) -> Judged:
 def concluded(block: Judged, decision: Decision) -> VerifySession:
     """The session after a decision; another one than before."""
     session, task = cloned(block.session), block.task
+    session.keep_path(task, decision.path)
     session.commit(task, decision.path, decision.final_token, block.logits[decision.leaf_row])
     session.store(decided(session, task, decision))
     assert session.cache.tokens == session.text[: session.cache.length]
