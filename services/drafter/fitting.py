@@ -89,7 +89,7 @@ def _features(
     rows: dict[int, list[float]] = {}
     others = [0.0] * len(units)
     for column, unit in enumerate(units):
-        scores, others[column] = unit.score(context, own, pool, filed=True)
+        scores, others[column], _ = unit.score(context, own, pool, filed=True)
         for token, value in scores.items():
             rows.setdefault(token, [0.0] * len(units))[column] = value
     return rows, others

@@ -10,7 +10,7 @@ together they are right more often than the best of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields
 from functools import cache
 
@@ -47,13 +47,14 @@ class Scorer:
 
     def score(
         self, context: Sequence[int], own: TextIndex, pool: Sequence[TextIndex], *, filed: bool
-    ) -> tuple[Scores, float]:
+    ) -> tuple[Scores, float, Set[int]]:
         """Scores of all candidates after `context` (its last tokens), and that of `other`.
 
-        `filed`: the file knows this vocabulary.
+        `filed`: the file knows this vocabulary. Last: the candidates that `pool` has a say in.
         """
         weights = self.weights
         scores: Scores = {}
+        recalled: Set[int] = frozenset()
         other = weights.other
         if filed and self.file is not None:
             other += weights.other_file + self._from_file(self.file, context, scores)
@@ -70,7 +71,8 @@ class Scorer:
             if votes.totals[0]:
                 latest, long = weights.pool_latest, weights.pool_long
                 other += _add(votes, self._pool, self._pool_others, latest, long, scores)
-        return scores, other
+                recalled = votes.counts[0].keys() | votes.counts[1].keys()
+        return scores, other, recalled
 
     def _from_file(self, file: NgramFile, context: Sequence[int], scores: Scores) -> float:
         start = context[-1] * FIRSTS

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -36,6 +36,10 @@ LEAST_REACH = 0.02
 """A node that is reached less often is worth no row of any verifier."""
 CHUNK = 2048
 """Tokens of a prompt that are taken in at a time: others wait meanwhile."""
+
+_Waiting = tuple[float, int, int, int, bool, list[int]]
+"""A node to be: its chance, negative, its turn among equals, its token, the node above it,
+whether other texts have a say in it, and the text up to there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +158,7 @@ class TreeSession:
         known = len(self.index)
         if not self.follow(ask.text):
             return Proposed(fed=len(self.index) - known)
-        tree, reach = self.draft(ask.position, ask.room)
-        return Proposed(tree if reach else DraftTree(), final=True, reach=reach)
+        return self.draft(ask.position, ask.room)
 
     def follow(self, text: Sequence[int]) -> bool:
         """Take in what is new of the text, a chunk at most; whether that is all."""
@@ -167,8 +170,8 @@ class TreeSession:
         """The text is only its first `length` tokens again."""
         self.index.rewind(length)
 
-    def draft(self, position: int, depth: int) -> tuple[DraftTree, tuple[float, ...]]:
-        """The tree in front of the text, at most `depth` levels; each node's chance.
+    def draft(self, position: int, depth: int) -> Proposed:
+        """The tree in front of the text, at most `depth` levels.
 
         `position`: of the next token in the output.
         """
@@ -177,41 +180,45 @@ class TreeSession:
         tokens: list[int] = []
         parents: list[int] = []
         reach: list[float] = []
-        waiting: list[tuple[float, int, int, int, list[int]]] = []
-        self._branch(waiting, context, pool, position, (1.0, -1, 0))
+        recalled = 0
+        waiting: list[_Waiting] = []
+        self._branch(waiting, context, pool, position, (1.0, -1))
         while waiting and len(tokens) < self._most:
-            negative, _, token, parent, path = heappop(waiting)
+            negative, _, token, parent, known, path = heappop(waiting)
             node, chance = len(tokens), -negative
             tokens.append(token)
             parents.append(parent)
             reach.append(chance)
+            recalled += known
             level = len(path) - len(context) + 1
             if level < depth and node + 1 < self._most and token not in self._last_ids:
-                self._branch(waiting, [*path, token], pool, position + level, (chance, node, node))
-        return DraftTree(tuple(tokens), tuple(parents)), tuple(reach)
+                self._branch(waiting, [*path, token], pool, position + level, (chance, node))
+        tree = DraftTree(tuple(tokens), tuple(parents)) if tokens else DraftTree()
+        return Proposed(tree, final=True, recalled=recalled, reach=tuple(reach))
 
     def _branch(
         self,
-        waiting: list[tuple[float, int, int, int, list[int]]],
+        waiting: list[_Waiting],
         path: list[int],
         pool: Sequence[TextIndex],
         position: int,
-        above: tuple[float, int, int],
+        above: tuple[float, int],
     ) -> None:
-        """Let what may follow `path` wait for its turn."""
-        chance, node, _ = above
-        found = self._next(path, pool, position, LEAST_REACH / chance)
+        """Let what may follow `path`, whose chance and node are `above`, wait for its turn."""
+        chance, node = above
+        found, recalled = self._next(path, pool, position, LEAST_REACH / chance)
         for probability, token in found[: self._width]:
             order = len(waiting) + 64 * node
-            heappush(waiting, (-chance * probability, order, token, node, path))
+            heappush(waiting, (-chance * probability, order, token, node, token in recalled, path))
 
     def _next(
         self, path: list[int], pool: Sequence[TextIndex], position: int, least: float
-    ) -> list[tuple[float, int]]:
+    ) -> tuple[list[tuple[float, int]], Set[int]]:
+        """(probability, token), best first, and the tokens that other texts have a say in."""
         scorer = self._scorer
         context = path[-LONGEST_MATCH:]
-        scores, other = scorer.score(context, self.index, pool, filed=self._filed)
+        scores, other, recalled = scorer.score(context, self.index, pool, filed=self._filed)
         if self._noise is not None and scores:
             temperature, seed = self._noise
             scores, other = with_noise(scores, other, scorer.weights, temperature, seed, position)
-        return probabilities(scores, other, least)
+        return probabilities(scores, other, least), recalled

@@ -231,12 +231,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"presence_penalty": float("nan")}, "sampling.presence_penalty"),
     ({"repetition_penalty": 0.0}, "sampling.repetition_penalty"),
     ({"num_candidates": 0}, "speculation.num_candidates"),
-    ({"num_candidates": 3, "method": "ngram"}, "speculation.num_candidates"),
     ({"method": "magic"}, "speculation.method"),
     ({"method": "ngram,magic"}, "speculation.method"),
     ({"method": "ngram,ngram"}, "speculation.method"),
     (
         {"method": "ngram,model", "num_candidates": 3, "rejection_sample_method": "standard"},
+        "speculation.rejection_sample_method",
+    ),
+    (
+        {"method": "ngram", "num_candidates": 3, "rejection_sample_method": "standard"},
         "speculation.rejection_sample_method",
     ),
     (

@@ -134,9 +134,20 @@ def test_a_tenant_gets_its_own_texts_and_no_other_does() -> None:
     bench.say("a", range(10, 30))
     told = {scope: bench.drafts(opening([15, 16], scope=scope))[0] for scope in "a"}
     assert told["a"].tree.token_ids[:2] == (17, 18)
+    recalled = bench.core.progress().recalled_tokens
+    assert recalled == len(told["a"].tree)
     for scope in ("b", ""):
         (draft,) = bench.drafts(opening([15, 16], scope=scope, epoch=2 if scope else 3))
         assert 17 not in draft.tree.token_ids
+    assert bench.core.progress().recalled_tokens == recalled
+
+
+def test_what_a_text_says_by_itself_is_not_recalled() -> None:
+    bench = Bench()
+    bench.say("a", range(10, 30))
+    (draft,) = bench.drafts(opening([40, 41, 42, 40, 41], scope="a"))
+    assert draft.tree.token_ids[:1] == (42,)
+    assert bench.core.progress().recalled_tokens == 0
 
 
 def test_an_ephemeral_session_leaves_nothing() -> None:
