@@ -25,7 +25,7 @@ STAMP := $(VENV)/.setup-done
 FROZEN := protos/frozen.binpb
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test proof faults fuzz chaos forms check format protos freeze bench certs \
+.PHONY: help setup demo test proof faults fuzz chaos hostile forms check format protos freeze bench certs \
   image-check image-slim image-models image-code scan clean
 
 help: ## list the targets
@@ -63,6 +63,9 @@ fuzz: setup ## 100 000 hostile messages to every service, some minutes (FUZZ='--
 
 chaos: setup ## 520 faults on 200 sessions, half an hour (CHAOS='--soak 5000', '--help' shows options)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.chaos $(CHAOS)
+
+hostile: setup ## a minute of the worst one tenant can send, beside another's sessions (HOSTILE='--help')
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hostile $(HOSTILE)
 
 forms: setup ## 500 answers of JSON schemas through faults, half an hour (FORMS='--help' shows options)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.forms $(FORMS)

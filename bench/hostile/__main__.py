@@ -34,7 +34,7 @@ from services.common.errors import StartError
 
 WIRE_SECONDS = 0.02
 PROMPT_LETTERS = 160
-POD_BYTES = {"orchestrator": 1 << 30, "verifier": 3 << 30, "drafter": 1 << 30}
+POD_BYTES = {"orchestrator": 2 << 30, "verifier": 3 << 30, "drafter": 3 << 29}
 """What k8s/ allows each role: of its bases and of its component for CPUs the greater."""
 
 

@@ -107,6 +107,37 @@ def test_a_tenant_s_hits_meet_the_newest_costs() -> None:
     assert seeded.inner.learned.draft_ms == 22.0
 
 
+TREES = replace(CONFIG, method="ngram", num_candidates=8, estimated=True)
+
+
+def after_trees(config: SessionConfig, experiences: Experiences, round_ms: float = 40.0) -> None:
+    """A session of trees whose nodes were all promised and none of them taken."""
+    policy: Policy = Marginal(8, 4)
+    for _ in range(30):
+        policy = policy.observe(Outcome(1, 0, 1, round_ms, 1.0, levels=1, reach=(0.9,)))
+    experiences.remember(new_session(config, policy))
+
+
+def tree_nodes(experiences: Experiences, config: SessionConfig) -> tuple[float, float]:
+    """How far a session believes in a node, and what it knows of the time of a round."""
+    seeded = experiences.seeded(config, Marginal(8, 4))
+    assert isinstance(seeded, Marginal)
+    (believed,) = seeded.learned.believed((0.9,))
+    return believed, seeded.times[0] if seeded.times else 0.0
+
+
+def test_how_far_chances_are_believed_stays_with_the_tenant_and_costs_do_not() -> None:
+    experiences = Experiences()
+    after_trees(TREES, experiences)
+    believed, round_ms = tree_nodes(experiences, TREES)
+    assert believed < 0.3
+    for scope in ("other", ""):
+        assert tree_nodes(experiences, replace(TREES, phrase_scope=scope)) == (0.9, round_ms)
+    after_trees(replace(TREES, phrase_scope=""), experiences, round_ms=80.0)
+    assert tree_nodes(experiences, TREES)[0] == believed
+    assert tree_nodes(experiences, TREES)[1] > 1.2 * round_ms
+
+
 def test_the_hits_of_many_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiences_module, "MOST_KNOWN", 3)
     experiences = Experiences()

@@ -13,7 +13,10 @@ from orchestrator.core.pacing.resting import Fallback, Learner, Rate
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What is known of one kind of drafts: hits, costs, and the pace of plain decoding."""
+    """What is known of one kind of drafts: hits, costs, and the pace of plain decoding.
+
+    `estimates`: of trees whose nodes come with their chances; `learned`: of all others.
+    """
 
     learned: Learned | None = None
     plain: Rate = field(default_factory=Rate)
@@ -21,14 +24,19 @@ class Experience:
 
     def without_hits(self) -> Experience:
         """What rounds and drafts cost alone."""
-        learned = self.learned and self.learned.without_hits()
-        return replace(self, learned=learned)
+        return replace(
+            self,
+            learned=self.learned and self.learned.without_hits(),
+            estimates=self.estimates and self.estimates.without_hits(),
+        )
 
     def at_costs_of(self, other: Experience) -> Experience:
         """These hits with another one's costs, where it knows any."""
-        if self.learned is None or other.learned is None:
-            return self
-        return replace(other, learned=other.learned.with_hits_of(self.learned))
+        if self.learned is not None and other.learned is not None:
+            return replace(other, learned=other.learned.with_hits_of(self.learned))
+        if self.estimates is not None and other.estimates is not None:
+            return replace(other, estimates=other.estimates.with_hits_of(self.estimates))
+        return self
 
     def seeded(self, policy: Policy) -> Policy:
         """The policy of a new session: it starts from this, with limited weight."""

@@ -136,6 +136,14 @@ class Estimates(NamedTuple):
         low, high = curve[whole - 1], curve[min(whole, last - 1)]
         return low + (rows - whole) * (high - low)
 
+    def without_hits(self) -> Estimates:
+        """What rounds and the way cost alone; a drafter's word is believed again."""
+        return self._replace(ranges=Estimates().ranges)
+
+    def with_hits_of(self, other: Estimates) -> Estimates:
+        """These costs, with how far another one's texts bear the drafter's word out."""
+        return self._replace(ranges=other.ranges)
+
     def weakened(self) -> Estimates:
         """The same, of limited weight."""
         return self._replace(
