@@ -180,8 +180,9 @@ class Hostile:
         if reading.growth > bounds.growth:
             found.append(f"{reading.name}: {reading.growth:.2f} times its memory")
         most = bounds.memory.get(reading.name.partition("-")[0])
-        if most is not None and reading.most > most:
+        if most is not None and reading.family > most:
             found.append(
-                f"{reading.name}: {reading.most >> 20} MiB, more than the {most >> 20} of its pod"
+                f"{reading.name}: {reading.family >> 20} MiB with its children, more than the "
+                f"{most >> 20} of its pod"
             )
         return found

@@ -2,9 +2,9 @@
 
     python -m bench.hostile.sender TOKEN LANES SECONDS ADDRESS…
 
-Every lane sends one attack after another, without a pause and whatever the answer. It
-yields its CPU to everybody else (nice 19): what it spends is another machine's. At the end
-it prints, as JSON, how many calls of each kind ended with which status.
+Every lane sends one attack after another, without a pause and whatever the answer. It goes
+behind everybody else: what it spends is another machine's. At the end it prints, as JSON, how
+many calls of each kind ended with which status.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 
 from bench.hostile.attacks import ATTACKS, Attack, Manner
+from services.common.affinity import give_way
 
 _SERVICE = "/paceline.v1.InferenceService/"
 _UNREAD_SECONDS = 3.0
@@ -91,7 +92,8 @@ async def _stream(channel: Any, attack: Attack, metadata: Any) -> None:
 def main() -> int:
     """Attack, and say what came of it."""
     token, lanes, seconds, *addresses = sys.argv[1:]
-    os.nice(19)
+    os.setsid()
+    give_way(19)
     ends = asyncio.run(send(token, int(lanes), float(seconds), addresses))
     print(json.dumps(ends))
     return 0

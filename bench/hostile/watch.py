@@ -23,11 +23,15 @@ Buckets = Counter[float]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One process over one time: bytes at its beginning, most since; p99 of its lag (s)."""
+    """One process over one time: bytes at its beginning, most since; p99 of its lag (s).
+
+    `family`: the most of it and its children together, who compile and have bounds of their own.
+    """
 
     name: str
     before: int
     most: int
+    family: int
     lag_p99: float
 
     @property
@@ -37,14 +41,15 @@ class Reading:
 
 
 class Watch:
-    """Of every process of a cluster, children included, for as long as it runs as a task."""
+    """Of every process of a cluster, for as long as it runs as a task."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._members = {member.name: member for member in cluster.members}
         self._pids = {name: member.pid for name, member in self._members.items()}
         self._pids[cluster.store.name] = cluster.store.pid
-        self._before = {name: _memory(pid) for name, pid in self._pids.items()}
+        self._before = {name: _memory(pid)[0] for name, pid in self._pids.items()}
         self._most = dict(self._before)
+        self._families = dict(self._before)
         self._lags: dict[str, Buckets] = {}
 
     async def begin(self) -> None:
@@ -55,7 +60,9 @@ class Watch:
         """Look at the memory, until cancelled."""
         while True:
             for name, pid in self._pids.items():
-                self._most[name] = max(self._most[name], _memory(pid))
+                own, family = _memory(pid)
+                self._most[name] = max(self._most[name], own)
+                self._families[name] = max(self._families[name], family)
             await asyncio.sleep(EVERY_SECONDS)
 
     async def end(self) -> list[Reading]:
@@ -66,6 +73,7 @@ class Watch:
                 name,
                 before,
                 self._most[name],
+                self._families[name],
                 _p99(lags[name] - self._lags[name]) if name in lags else 0.0,
             )
             for name, before in self._before.items()
@@ -86,14 +94,15 @@ class Watch:
         return found
 
 
-def _memory(pid: int) -> int:
-    """Resident bytes of a process and all below it; 0 once it is gone."""
+def _memory(pid: int) -> tuple[int, int]:
+    """Resident bytes of a process, and with all below it; 0 once it is gone."""
     try:
         process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
+        below = process.children(recursive=True)
     except psutil.NoSuchProcess:
-        return 0
-    return sum(_resident(one) for one in family)
+        return 0, 0
+    own = _resident(process)
+    return own, own + sum(_resident(one) for one in below)
 
 
 def _resident(process: psutil.Process) -> int:

@@ -1,9 +1,11 @@
-"""Which cores this process runs on."""
+"""Which cores this process runs on, and who goes first there."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
 
 from services.common.errors import StartError
 
@@ -19,3 +21,16 @@ def keep_to(cpus: Collection[int]) -> None:
         os.sched_setaffinity(0, cpus)
     except (AttributeError, OSError) as error:
         raise StartError(f"cannot pin to cpus {sorted(cpus)}: {error}") from error
+
+
+def give_way(niceness: int) -> None:
+    """Stand behind (below 0: before) other processes by so many steps of nice, at most 19.
+
+    Where the kernel shares CPU out by session first (sched_autogroup), as on most machines
+    that are no container, a nice value counts within the session alone: so the session, which
+    is to be this process's own, is told as well. Without the right to go first, nothing is.
+    """
+    with suppress(PermissionError):
+        os.nice(niceness)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(niceness))

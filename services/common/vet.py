@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from services.common.affinity import give_way
 from services.common.tether import die_with
 
 # Of the bytes that it may have: one that has grown so much makes way for a fresh one.
@@ -65,7 +66,7 @@ def main() -> None:
 
 def _confine(most: int) -> None:
     """Bounds for all that is to come."""
-    os.nice(NICENESS)
+    give_way(NICENESS)
     with suppress(OSError):
         # Where the machine or the container runs out of memory, it is this one's fault.
         Path("/proc/self/oom_score_adj").write_text("1000")
