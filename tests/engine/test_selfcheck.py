@@ -7,9 +7,15 @@ import copy
 import pytest
 import torch
 
-from services.common.engine import Engine, layout, packing
+from services.common.engine import Engine, ModelSpec, layout, packing
 from services.common.engine.layout import Layout
-from services.common.engine.packing import FEW, PackedLinear, worth_packing
+from services.common.engine.packing import (
+    FEW,
+    BlockedLinear,
+    HalfLinear,
+    PackedLinear,
+    packing_of,
+)
 from services.common.errors import StartError
 from tests.engine.conftest import feed, model_of, random_text, stock_logits
 from tests.models import tiny_model
@@ -107,20 +113,30 @@ def test_half_precision_stays_near_float32(arch, dtype):
     cache.free()
 
 
-def packed_head(seed=0):
-    """The packed output layer of a model, and its engine; skips where nothing is packed."""
+def packed_head(monkeypatch, seed=0):
+    """The fp16 output layer of a model, as on a CPU without bfloat16, and its engine."""
+    monkeypatch.setattr(packing, "_NATIVE", ())
     model = copy.deepcopy(model_of("llama")).to(torch.bfloat16)
     model.lm_head.weight.data += seed
-    if not worth_packing(model):
-        pytest.skip("this CPU multiplies half precision itself")
+    if packing_of(model) is None:
+        pytest.skip("no FBGEMM here")
     engine = Engine.from_model(model)
-    assert isinstance(engine.model.lm_head, PackedLinear)
+    assert isinstance(engine.model.lm_head, HalfLinear)
     return engine.model.lm_head, engine
 
 
-def test_packed_rows_do_not_depend_on_their_neighbours():
+def blocked(monkeypatch, dtype=torch.float32, arch="llama"):
+    """An engine whose model has oneDNN's weights, however small it is."""
+    monkeypatch.setattr(packing, "LEAST_BYTES", 0)
+    model = copy.deepcopy(model_of(arch)).to(dtype)
+    if packing_of(model) is not BlockedLinear:
+        pytest.skip("this CPU, or this PyTorch, does not multiply so")
+    return Engine.from_model(model)
+
+
+def test_packed_rows_do_not_depend_on_their_neighbours(monkeypatch):
     """From three rows on: one or two, which are not padded, may differ in the last bits."""
-    linear, _ = packed_head()
+    linear, _ = packed_head(monkeypatch)
     rows = torch.randn(300, linear.in_features, generator=torch.Generator().manual_seed(0))
     every = linear(rows)
     wrong = [count for count in range(FEW + 1, 301) if not same_rows(linear, rows, every, count)]
@@ -136,7 +152,7 @@ def same_rows(linear, rows, every, count):
 
 def test_one_row_is_multiplied_as_it_is(monkeypatch):
     """Plain decoding: another row would cost time."""
-    linear, _ = packed_head()
+    linear, _ = packed_head(monkeypatch)
     given = []
     monkeypatch.setattr(packing, "_MULTIPLY", lambda rows, *_: given.append(rows) or rows)
     row = torch.randn(1, 1, linear.in_features)
@@ -144,24 +160,82 @@ def test_one_row_is_multiplied_as_it_is(monkeypatch):
     assert given[0] is row
 
 
-def test_a_packed_model_can_be_copied():
-    _, engine = packed_head()
+@pytest.mark.parametrize("half", [True, False])
+def test_a_packed_model_can_be_copied(monkeypatch, half):
+    engine = packed_head(monkeypatch)[1] if half else blocked(monkeypatch)
     copied = Engine.from_model(engine.model)
     text = random_text(9)
     ours, theirs = (feed(one, one.new_cache(16), text) for one in (engine, copied))
     assert torch.equal(ours, theirs)
 
 
-def test_packed_models_of_other_weights_have_other_fingerprints():
-    first, same, other = (Engine.from_model(packed_head(seed)[1].model) for seed in (0, 0, 1))
+def test_packed_models_of_other_weights_have_other_fingerprints(monkeypatch):
+    heads = [packed_head(monkeypatch, seed) for seed in (0, 0, 1)]
+    first, same, other = (Engine.from_model(engine.model) for _, engine in heads)
     assert first.fingerprint == same.fingerprint != other.fingerprint
 
 
-def test_float32_is_never_packed():
-    assert not worth_packing(model_of("llama"))
+def test_weights_that_stay_in_the_caches_are_not_packed():
+    model = model_of("llama")
+    assert sum(weight.nbytes for weight in model.parameters()) < packing.LEAST_BYTES
+    assert packing_of(model) is None
+    engine = Engine.from_model(model)
+    assert not any(isinstance(module, PackedLinear) for module in engine.model.modules())
 
 
-def test_weights_too_large_for_fp16_are_not_packed():
+@pytest.mark.parametrize("arch", ["llama", "gemma3_text", "gpt2", "mixtral", "opt", "qwen2"])
+def test_float32_logits_are_the_same_with_packed_weights(monkeypatch, arch):
+    """The self-check compares too; this is beyond its texts, and row by row."""
+    text = random_text(30)
+    whole, packed = Engine.from_model(model_of(arch)), blocked(monkeypatch, arch=arch)
+    linears = [module for module in model_of(arch).modules() if type(module) is torch.nn.Linear]
+    found = [module for module in packed.model.modules() if isinstance(module, BlockedLinear)]
+    assert len(found) == len(linears) > 0
+    cache = packed.new_cache(40)
+    rows = [feed(packed, cache, part) for part in (text[:12], text[12:13], text[13:18], text[18:])]
+    torch.testing.assert_close(
+        torch.cat(rows), feed(whole, whole.new_cache(40), text), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_packed_float32_weights_keep_every_value_and_the_fingerprint(monkeypatch):
+    engine = blocked(monkeypatch)
+    weights = model_of("llama").state_dict()
+    assert {name: value.shape for name, value in engine.model.state_dict().items()} == {
+        name: value.shape for name, value in weights.items()
+    }
+    for name, value in engine.model.state_dict().items():
+        assert torch.equal(value, weights[name]), name
+    again = Engine.from_model(engine.model)
+    assert (
+        again.fingerprint == engine.fingerprint == Engine.from_model(model_of("llama")).fingerprint
+    )
+
+
+def test_bfloat16_stays_bfloat16_where_the_cpu_multiplies_it(monkeypatch):
+    engine = blocked(monkeypatch, torch.bfloat16)
+    text = random_text(20)
+    ours, expected = feed(engine, engine.new_cache(32), text), stock_logits("llama", text)
+    assert (ours - expected).abs().mean() / expected.std() < 0.05
+    row = torch.randn(1, engine.model.lm_head.in_features, dtype=torch.bfloat16)
+    assert engine.model.lm_head(row).dtype is torch.bfloat16
+
+
+def test_what_gradients_go_through_is_not_packed(monkeypatch):
+    monkeypatch.setattr(packing, "LEAST_BYTES", 0)
+    spec = ModelSpec("llama", kv_capacity_tokens=64, differentiable=True)
+    engine = Engine.from_model(model_of("llama"), spec=spec)
+    assert not any(isinstance(module, PackedLinear) for module in engine.model.modules())
+
+
+def test_packed_weights_that_multiply_otherwise_are_refused(monkeypatch):
+    monkeypatch.setattr(packing, "_MULTIPLY_BLOCKED", lambda rows, weight, *_: 2 * rows)
+    with pytest.raises(StartError, match="packed weights: products differ by"):
+        BlockedLinear(torch.nn.Linear(8, 8))
+
+
+def test_weights_too_large_for_fp16_are_not_packed(monkeypatch):
+    monkeypatch.setattr(packing, "_NATIVE", ())
     model = copy.deepcopy(model_of("llama")).to(torch.bfloat16)
     model.lm_head.weight.data[0, 0] = 1e5
-    assert not worth_packing(model)
+    assert packing_of(model) is None

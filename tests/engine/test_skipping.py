@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from services.common.engine import Engine, ModelSpec, Segment
+from services.common.engine import Engine, ModelSpec, Segment, packing
 from services.common.engine.skipping import SkipMask, every_second, middle_half, whole
 from services.common.engine.student.shape import stack_path
 from services.common.errors import StartError
@@ -147,14 +147,13 @@ def test_sessions_and_trees_run_together_with_a_mask(llama: Engine) -> None:
         cache.free()
 
 
-def test_packed_linear_modules_can_be_skipped() -> None:
-    from services.common.engine.packing import PackedLinear, worth_packing
-
+def test_packed_linear_modules_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "LEAST_BYTES", 0)
     model = tiny_model("llama").to(torch.bfloat16)
-    if not worth_packing(model):
-        pytest.skip("this CPU multiplies half precision itself")
+    if packing.packing_of(model) is None:
+        pytest.skip("nothing is packed here")
     engine = Engine.from_model(model, spec=ModelSpec("packed", "bfloat16", kv_capacity_tokens=64))
-    assert any(isinstance(module, PackedLinear) for module in engine._model.modules())
+    assert any(isinstance(module, packing.PackedLinear) for module in engine._model.modules())
     text, mask = random_text(9), MASKS[1]
     [row] = engine.forward([Segment(engine.new_cache(16), text)], mask)
     expected = silenced_logits("llama", mask, text)

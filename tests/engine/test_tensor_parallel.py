@@ -23,6 +23,7 @@ from services.common.engine import prepare as preparing
 from services.common.engine import room as engine_room
 from services.common.engine.kv import KVBudget
 from services.common.engine.loading import read_folder
+from services.common.engine.packing import PackedLinear
 from services.common.engine.parallel import ranks, shards
 from services.common.engine.parallel.following import follow
 from services.common.engine.parallel.leader import Leader
@@ -383,8 +384,8 @@ def test_ranks_share_the_memory_of_their_machine(monkeypatch):
 @pytest.mark.parametrize(("ranks_of_it", "packed"), [(None, True), (2, False)])
 def test_a_part_of_a_model_is_not_packed(monkeypatch, ranks_of_it, packed):
     were_packed: list[Any] = []
-    monkeypatch.setattr(preparing, "worth_packing", lambda model: True)
-    monkeypatch.setattr(preparing, "pack", were_packed.append)
+    monkeypatch.setattr(preparing, "packing_of", lambda model: PackedLinear)
+    monkeypatch.setattr(preparing, "pack", lambda model, kind: were_packed.append(model))
     model = tiny_model("llama")
     model._tp_size = ranks_of_it
     Engine.from_model(model, check=False)

@@ -111,7 +111,13 @@ class Engine(Budgeted):
 
     def _start(self, spec: ModelSpec, *, check: bool = True) -> None:
         with room_to_run(self._model, self.model_id):
-            prepare(self._model, self.model_id, self.forward, check=check)
+            prepare(
+                self._model,
+                self.model_id,
+                self.forward,
+                check=check,
+                differentiable=spec.differentiable,
+            )
             per_token = self._bytes_per_token()
         self.budget.capacity = kv_capacity(
             self.model_id,

@@ -1,22 +1,28 @@
-"""Half-precision weights on CPUs without half-precision arithmetic.
+"""Weights in the order in which a CPU multiplies a few rows with them fastest.
 
-A CPU without AMX or AVX512-BF16 emulates bfloat16 products; a block of eight
-rows then costs three times a single one. FBGEMM's packed fp16 weights with
-float32 activations stay bound by memory instead. bfloat16 values are exact in
-float16 except below 6e-5 in size, where they move by at most 3e-8.
+Decoding multiplies one row with every weight, and checking a draft a few: all of it waits for
+the weights to come from memory. `nn.Linear` has them in plain order. oneDNN and MKL then sort
+or copy them in every product, or multiply row by row, and four rows cost half as much again as
+one. Packed once, one row takes about half the time, and each row more a few per cent.
 
-From three rows on, each row's result is the same to the bit whatever rows run
-beside it. FBGEMM cuts a product into tiles of a few rows; without AVX-512 its
-kernel for a tile of one or two rows adds up in another order. So a product that
-would end in such a tile gets rows of zeros behind its own (7 rows become 8, 31
-become 33): which numbers of rows these are is measured where it runs. One or two
-rows alone stay as they are: three would cost a step of plain decoding a fifth
-more. They may differ in the last bits from the same rows in a larger product.
+* float32, and bfloat16 on a CPU that multiplies it (AVX512-BF16, AMX): oneDNN's blocked order.
+  Each value stays as it is.
+* bfloat16 on any other x86 CPU, and float16: FBGEMM's packed fp16 weights, with float32
+  activations. bfloat16 values are exact in float16 except below 6e-5 in size, where they move
+  by at most 3e-8.
+
+Of FBGEMM's products, each row of three and more is the same to the bit whatever rows run beside
+it. FBGEMM cuts a product into tiles of a few rows; without AVX-512 its kernel for a tile of one
+or two rows adds up in another order. So a product that would end in such a tile gets rows of
+zeros behind its own (7 rows become 8, 31 become 33): which numbers of rows these are is measured
+where it runs. One or two rows alone stay as they are: three would cost a step of plain decoding a
+fifth more. They may differ in the last bits from the same rows in a larger product.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from typing import Any
@@ -29,28 +35,92 @@ from services.common.errors import StartError
 
 _NATIVE = ("amx_bf16", "avx512_bf16")
 _LARGEST = 65504.0
-_TOLERANCE = 1e-3
+_TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-2}
+LEAST_BYTES = 8 << 20
+"""Fewer weights stay in a core's caches, where a plain product is as fast."""
 FEW = 2
-"""Rows that are multiplied as they are, alone: padding them is what would cost time."""
+"""Rows that FBGEMM multiplies as they are, alone: padding them is what would cost time."""
 _PROBE = 64
 _MOST_PADDING = 8
+_BATCH = 8
+"""Rows that oneDNN is told to expect; the order it chooses is the same from 4 to 16."""
 # `quantized.linear_dynamic_fp16` runs the same kernel and is not deprecated, but
 # costs 40 µs more a call: a tenth of a decoding step of a small model.
 _PACK = getattr(torch, "fbgemm_pack_gemm_matrix_fp16", None)
 _MULTIPLY = getattr(torch, "fbgemm_linear_fp16_weight_fp32_activation", None)
+# What TorchInductor compiles frozen linear layers to.
+_BLOCK = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+_MULTIPLY_BLOCKED = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 class PackedLinear(nn.Module):
-    """`nn.Linear` with fp16 weights packed for FBGEMM: float32 in, float32 out."""
+    """`nn.Linear` with weights in an order of the kernel's own; nothing can change them."""
 
     def __init__(self, linear: nn.Linear) -> None:
         """Pack the weights of `linear`; StartError when the products do not agree."""
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        weight = linear.weight.detach().float()
-        self._bias = None if linear.bias is None else linear.bias.detach().float()
-        self._packed = _PACK(weight)  # type: ignore[misc]
+        weight, bias = self._values(linear)
+        self._bias = bias
+        self._packed = self._pack(weight)
         self._check(weight)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        raise NotImplementedError
+
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features] in plain order."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _values(linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
+        """Weights and bias as they are packed."""
+        bias = linear.bias
+        return linear.weight.detach(), None if bias is None else bias.detach()
+
+    def _pack(self, weight: Tensor) -> Any:
+        raise NotImplementedError
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedLinear:
+        """One with the same packed weights, which nothing changes and nothing can copy."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: ARG002
+        """The weights as they are packed: a digest of a model is one of these, too."""
+        destination[prefix + "weight"] = self.whole()
+        if self._bias is not None:
+            destination[prefix + "bias"] = self._bias
+
+    def _check(self, weight: Tensor) -> None:
+        row = torch.linspace(-1.0, 1.0, self.in_features, dtype=weight.dtype)[None]
+        expected = F.linear(row, weight, self._bias).float()
+        error = (self(row).float() - expected).norm() / expected.norm().clamp_min(1e-9)
+        if not error <= _TOLERANCES[weight.dtype]:
+            raise StartError(f"packed weights: products differ by {error:.1e}")
+
+
+class BlockedLinear(PackedLinear):
+    """oneDNN's: rows and weights of one dtype, float32 or bfloat16."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features], of the weights' dtype."""
+        product: Tensor = _MULTIPLY_BLOCKED(rows, self._packed, self._bias, "none", [], "")  # type: ignore[misc]
+        return product
+
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features] in plain order."""
+        return self._packed.to_dense()  # type: ignore[no-any-return]
+
+    def _pack(self, weight: Tensor) -> Any:
+        return _BLOCK(weight.contiguous(), _BATCH)  # type: ignore[misc]
+
+
+class HalfLinear(PackedLinear):
+    """FBGEMM's: fp16 weights; float32 in, float32 out."""
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
@@ -61,30 +131,22 @@ class PackedLinear(nn.Module):
         padded = F.pad(rows.reshape(count, self.in_features), (0, 0, 0, lacking))
         return self._product(padded)[:count].view(*rows.shape[:-1], self.out_features)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> PackedLinear:
-        """One with the same packed weights, which nothing changes and nothing can copy."""
-        twin = PackedLinear.__new__(PackedLinear)
-        memo[id(self)] = twin
-        twin.__dict__.update(self.__dict__)
-        return twin
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features] in plain order, float32."""
+        every = torch.eye(self.in_features)
+        return _MULTIPLY(every, self._packed, None).T  # type: ignore[misc,no-any-return]
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: ARG002
-        """The weights as they are packed: a digest of a model is one of these, too."""
-        whole = torch.eye(self.in_features)
-        destination[prefix + "weight"] = _MULTIPLY(whole, self._packed, None).T  # type: ignore[misc]
-        if self._bias is not None:
-            destination[prefix + "bias"] = self._bias
+    @staticmethod
+    def _values(linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
+        weight, bias = PackedLinear._values(linear)
+        return weight.float(), None if bias is None else bias.float()
+
+    def _pack(self, weight: Tensor) -> Any:
+        return _PACK(weight)  # type: ignore[misc]
 
     def _product(self, rows: Tensor) -> Tensor:
         product: Tensor = _MULTIPLY(rows, self._packed, self._bias)  # type: ignore[misc]
         return product
-
-    def _check(self, weight: Tensor) -> None:
-        row = torch.linspace(-1.0, 1.0, self.in_features)[None]
-        expected = F.linear(row, weight, self._bias)
-        error = (self(row) - expected).norm() / expected.norm().clamp_min(1e-9)
-        if not error <= _TOLERANCE:
-            raise StartError(f"packed weights: products differ by {error:.1e}")
 
 
 @lru_cache(maxsize=1 << 13)
@@ -109,18 +171,24 @@ def _probe() -> tuple[Tensor, Any]:
     return row, _PACK(weight)  # type: ignore[misc]
 
 
-def worth_packing(model: Any) -> bool:
-    """Half-precision weights, all of them in plain linear and embedding modules, on such a CPU."""
-    if model.device.type != "cpu" or model.dtype not in (torch.bfloat16, torch.float16):
-        return False
-    capabilities = torch.cpu.get_capabilities()
-    if any(capabilities.get(name) for name in _NATIVE) or not _has_fbgemm():
-        return False
-    return all(
-        parameter.dim() < 2 or isinstance(module, nn.Embedding) or _packable(module)
-        for module in model.modules()
-        for parameter in module.parameters(recurse=False)
-    )
+def packing_of(model: Any) -> type[PackedLinear] | None:
+    """How this model's weights are to be packed, if at all."""
+    if model.device.type != "cpu" or not _on_x86():
+        return None
+    native = any(torch.cpu.get_capabilities().get(name) for name in _NATIVE)
+    if model.dtype is torch.float32 or (model.dtype is torch.bfloat16 and native):
+        return BlockedLinear if _has_onednn() and _size(model) >= LEAST_BYTES else None
+    if model.dtype is torch.bfloat16 or model.dtype is torch.float16:
+        return HalfLinear if _has_fbgemm() and _fits_fp16(model) else None
+    return None
+
+
+def _on_x86() -> bool:
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX")
+
+
+def _has_onednn() -> bool:
+    return None not in (_BLOCK, _MULTIPLY_BLOCKED) and bool(torch._C._has_mkldnn)
 
 
 def _has_fbgemm() -> bool:
@@ -128,23 +196,45 @@ def _has_fbgemm() -> bool:
     return supported and _PACK is not None and _MULTIPLY is not None
 
 
+def _size(model: Any) -> int:
+    """Bytes of all weights that would be packed."""
+    return sum(child.weight.nbytes for _, _, child in _linears(model))
+
+
+def _fits_fp16(model: Any) -> bool:
+    """Whether all weights are in linear and embedding modules, and none is too large.
+
+    Activations are float32 then, which a layer of another kind would not take.
+    """
+    return all(
+        parameter.dim() < 2 or isinstance(module, nn.Embedding) or _packable(module)
+        for module in model.modules()
+        for parameter in module.parameters(recurse=False)
+    )
+
+
 def _packable(module: nn.Module) -> bool:
     return type(module) is nn.Linear and float(module.weight.detach().abs().max()) <= _LARGEST
 
 
-def pack(model: Any) -> None:
-    """Replace every linear module; compute in float32 from the embedding on."""
-    places = [
-        (module, name, child)
-        for module in model.modules()
-        for name, child in module.named_children()
-        if type(child) is nn.Linear
-    ]
+def _linears(model: Any) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """Every plain linear module, with the module above it and its name there."""
+    for module in model.modules():
+        for name, child in module.named_children():
+            if type(child) is nn.Linear:
+                yield module, name, child
+
+
+def pack(model: Any, kind: type[PackedLinear]) -> None:
+    """Replace every linear module; with fp16 weights compute in float32 from the embedding on."""
+    places = list(_linears(model))
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         warnings.simplefilter("ignore")
-        packed = pool.map(PackedLinear, [child for _, _, child in places])
+        packed = pool.map(kind, [child for _, _, child in places])
         for (module, name, _), replacement in zip(places, packed, strict=True):
             setattr(module, name, replacement)
+    if kind is not HalfLinear:
+        return
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             module.register_forward_hook(_to_float)

@@ -8,19 +8,27 @@ import torch
 
 from services.common.engine import selfcheck
 from services.common.engine.attention import install
-from services.common.engine.packing import pack, worth_packing
+from services.common.engine.packing import HalfLinear, pack, packing_of
 from services.common.errors import PacelineError, StartError
 
 
-def prepare(model: Any, name: str, forward: selfcheck.Forward, *, check: bool = True) -> None:
+def prepare(
+    model: Any,
+    name: str,
+    forward: selfcheck.Forward,
+    *,
+    check: bool = True,
+    differentiable: bool = False,
+) -> None:
     """Pack the weights where it pays, install the ragged attention, run the self-check.
 
-    `forward` runs a packed step of this model. Raises StartError, with the
+    `forward` runs a packed step of this model. `differentiable`: gradients reach what goes
+    in, which no packed weights do. Raises StartError, with the
     figure, for a model whose ragged logits differ from its own.
     """
     model.eval().requires_grad_(False)
     try:
-        _prepare(model, name, forward, check=check)
+        _prepare(model, name, forward, check=check, differentiable=differentiable)
     except (PacelineError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -33,10 +41,14 @@ def is_part(model: Any) -> bool:
     return getattr(model, "tp_size", None) is not None
 
 
-def _prepare(model: Any, name: str, forward: selfcheck.Forward, *, check: bool) -> None:
+def _prepare(
+    model: Any, name: str, forward: selfcheck.Forward, *, check: bool, differentiable: bool
+) -> None:
     tolerance = selfcheck.tolerance_of(model)
-    if not is_part(model) and worth_packing(model):
-        pack(model)
+    kind = None if differentiable or is_part(model) else packing_of(model)
+    if kind is not None:
+        pack(model, kind)
+    if kind is HalfLinear:
         tolerance = selfcheck.TOLERANCES[torch.float32]
     if check:
         texts = selfcheck.random_texts(model.config.get_text_config().vocab_size)

@@ -19,6 +19,7 @@ class ModelSpec:
     the drafter gives. `kv_capacity_tokens` None: what a cautious share of the
     free memory holds. `cache_dir`: where converted weights are kept.
     `tensor_parallel`: over how many processes it is split; see `parallel`.
+    `differentiable`: gradients are to go through it, which is slower.
     """
 
     model: str
@@ -30,3 +31,4 @@ class ModelSpec:
     cache_dir: Path | None = None
     base: str | None = None
     tensor_parallel: int = 1
+    differentiable: bool = False

@@ -69,7 +69,9 @@ def _texts(job: Commission, options: LookaheadOptions, reporter: Reporter) -> Se
 
 def _frozen(job: Commission, options: LookaheadOptions) -> Any:
     """The target's model on the ragged attention, checked against its own."""
-    spec = ModelSpec(options.target, device=job.device.type, threads=options.threads)
+    spec = ModelSpec(
+        options.target, device=job.device.type, threads=options.threads, differentiable=True
+    )
     return Engine.load(spec).model
 
 
