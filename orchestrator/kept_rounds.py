@@ -30,10 +30,15 @@ _Drafted = Annotated[int, Field(ge=0, le=MOST_DRAFTED)]
 _Time = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Name = Annotated[str, Field(max_length=256)]
 _Tokens = Annotated[tuple[_Count, ...], Field(max_length=MOST_DRAFTED)]
+_Source = Annotated[int, Field(ge=0, lt=256)]
+_Sources = Annotated[tuple[tuple[_Source, _Drafted, _Drafted], ...], Field(max_length=256)]
 
 
 class KeptRound(BaseModel):
-    """One round; times in milliseconds, `started_ms` of Unix time."""
+    """One round; times in milliseconds, `started_ms` of Unix time.
+
+    `sources`: (`DraftSource`, drafted, accepted) of those that the block had tokens of.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -52,10 +57,12 @@ class KeptRound(BaseModel):
     mode: _Name = ""
     rejected: _Tokens = ()
     unjudged: _Tokens = ()
+    sources: _Sources = ()
 
     @model_validator(mode="after")
     def _adds_up(self) -> KeptRound:
-        if self.accepted_tokens > self.draft_tokens:
+        counts = [(self.draft_tokens, self.accepted_tokens), *(one[1:] for one in self.sources)]
+        if any(accepted > drafted for drafted, accepted in counts):
             raise ValueError("more was accepted than drafted")
         return self
 
@@ -86,6 +93,9 @@ def dump_round(commit: Commit, wall: float, *, ephemeral: bool) -> bytes:
     ]
     if not ephemeral:
         kept += (record.rejected, record.unjudged)
+    if record.sources:
+        kept += ((), ()) if ephemeral else ()
+        kept.append(record.sources)
     return _encode(kept).encode()
 
 

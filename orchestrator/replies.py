@@ -111,6 +111,14 @@ def metrics(totals: SpecTotals) -> pb.SpecDecodeMetrics:
         acceptance_histogram=totals.histogram,
         num_target_steps=totals.target_steps,
         block_efficiency=totals.block_efficiency,
+        sources=[
+            pb.DraftSourceMetrics(
+                source=source,  # type: ignore[arg-type]
+                num_draft_tokens=drafted,
+                num_accepted_draft_tokens=accepted,
+            )
+            for source, (drafted, accepted) in sorted(totals.by_source.items())
+        ],
     )
 
 

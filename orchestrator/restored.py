@@ -149,3 +149,4 @@ def count_round(totals: SpecTotals, stored: StoredRound) -> None:
     """One of the rounds that are still kept."""
     kept = load_round(stored.record)
     totals.count(stored.tokens, kept.draft_tokens, kept.accepted_tokens)
+    totals.count_sources(kept.sources)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from orchestrator.core.events import RoundRecord
@@ -11,7 +12,8 @@ from orchestrator.core.events import RoundRecord
 class SpecTotals:
     """Sums over rounds; discarded blocks are left out.
 
-    `histogram[i]` counts rounds with a draft in which exactly i tokens were accepted.
+    `histogram[i]` counts rounds with a draft in which exactly i tokens were accepted;
+    `by_source` has (drafted, accepted) of each `DraftSource` that had any.
     """
 
     target_steps: int = 0
@@ -20,10 +22,12 @@ class SpecTotals:
     drafted: int = 0
     accepted: int = 0
     histogram: list[int] = field(default_factory=list)
+    by_source: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, record: RoundRecord) -> None:
         """Count one verified round."""
         self.count(record.emitted_tokens, record.draft_tokens, record.accepted_tokens)
+        self.count_sources(record.sources)
 
     def count(self, emitted: int, drafted: int, accepted: int) -> None:
         """Count a round by its numbers of tokens."""
@@ -36,6 +40,12 @@ class SpecTotals:
             self.histogram.extend([0] * (accepted + 1 - len(self.histogram)))
             self.histogram[accepted] += 1
 
+    def count_sources(self, counts: Iterable[tuple[int, int, int]]) -> None:
+        """Count draft tokens by (source, drafted, accepted)."""
+        for source, drafted, accepted in counts:
+            before = self.by_source.get(source, (0, 0))
+            self.by_source[source] = (before[0] + drafted, before[1] + accepted)
+
     def join(self, other: SpecTotals) -> None:
         """Add another's sums."""
         self.target_steps += other.target_steps
@@ -46,6 +56,7 @@ class SpecTotals:
         self.histogram.extend([0] * (len(other.histogram) - len(self.histogram)))
         for accepted, count in enumerate(other.histogram):
             self.histogram[accepted] += count
+        self.count_sources([(source, *counts) for source, counts in other.by_source.items()])
 
     @property
     def mean_acceptance_length(self) -> float:

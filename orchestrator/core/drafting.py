@@ -10,11 +10,13 @@
    text in a new epoch. From a drafter that is behind, it is only late: dropped.
 5. A draft beyond the window, the vocabulary or the cap of a tree's nodes, one
    whose parents make no tree, a tree where chains were asked for, laws larger
-   than any can be, or chances that are none or rise, end that drafter's part in the
-   session, and nothing else.
+   than any can be, chances that are none or rise, or more or fewer sources than tokens,
+   end that drafter's part in the session, and nothing else.
 6. A sampled chain has one row of q per token from here on. What is missing is
    an empty row: the verifier goes by exact match from that token on, and the
    tokens before it keep their rule.
+7. A token has the source that the drafter says, else that of the session's method; one that
+   nobody knows is unspecified. Nothing but statistics reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from orchestrator.core.drafts import Piece, depth, retract_hash, slice_chain, wi
 from orchestrator.core.events import DraftArrived
 from orchestrator.core.state import Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
-from services.common.types import Draft, DraftTree
+from services.common.types import Draft, DraftSource, DraftTree, source_of
 
 
 def on_draft(turn: Turn, event: DraftArrived) -> None:
@@ -74,8 +76,9 @@ def _append(turn: Turn, draft: Draft, known: tuple[int, ...]) -> bool:
     """Append what is beyond the known tokens; False if the draft contradicts what we have."""
     reach = draft.reach if turn.state.config.estimated else ()
     tree = with_its_rows(draft.tree if reach else draft.tree.normal())
+    sources = _sources(turn.state.config, draft)
     if not known:
-        turn.append(Piece(tree, draft.draft_ms, reach))
+        turn.append(Piece(tree, draft.draft_ms, reach, sources))
         return True
     if reach or not tree.is_chain:
         return False
@@ -84,8 +87,20 @@ def _append(turn: Turn, draft: Draft, known: tuple[int, ...]) -> bool:
         return False
     if shared < len(tree):
         fresh = slice_chain(tree, shared, len(tree))
-        turn.append(Piece(fresh, draft.draft_ms * len(fresh) / len(tree)))
+        draft_ms = draft.draft_ms * len(fresh) / len(tree)
+        turn.append(Piece(fresh, draft_ms, sources=sources[shared:]))
     return True
+
+
+def _sources(config: SessionConfig, draft: Draft) -> bytes:
+    """What each token comes from."""
+    if draft.sources:
+        return draft.sources.translate(_KNOWN_SOURCES)
+    return bytes((source_of(config.method),)) * len(draft.tree)
+
+
+_KNOWN_SOURCES = bytes(DraftSource) + bytes(256 - len(DraftSource))
+"""What a byte of a draft says: itself, or, beyond those that are known, nothing."""
 
 
 def _hash_before(state: State, known: tuple[int, ...]) -> int:
@@ -102,6 +117,7 @@ def _well_formed(state: State, draft: Draft) -> bool:
         _parents_fit(tree)
         and _laws_fit(config, tree)
         and _chances_fit(draft)
+        and len(draft.sources) in (0, len(tree))
         and (tree.is_chain or _may_branch(config, tree))
         and draft.first_position + depth(tree) <= len(state.committed) + config.window
     )

@@ -31,12 +31,13 @@ class Piece:
     """Draft tokens that arrived together, and the drafter's time for them (ms).
 
     `reach`: the chance of each node, falling, where the drafter says it; even a chain is a
-    tree then: nothing follows it.
+    tree then: nothing follows it. `sources`: the `DraftSource` of each token, a byte each.
     """
 
     tree: DraftTree
     draft_ms: float = 0.0
     reach: tuple[float, ...] = ()
+    sources: bytes = b""
 
     @property
     def is_chain(self) -> bool:
@@ -87,8 +88,9 @@ def depth(tree: DraftTree) -> int:
 def drop_front(piece: Piece, count: int) -> Piece:
     """The chain piece without its first `count` tokens; time is shared evenly."""
     size = len(piece.tree)
-    kept = size - count
-    return Piece(slice_chain(piece.tree, count, size), piece.draft_ms * kept / size)
+    tree = slice_chain(piece.tree, count, size)
+    draft_ms = piece.draft_ms * (size - count) / size
+    return Piece(tree, draft_ms, sources=piece.sources[count:])
 
 
 def slice_chain(tree: DraftTree, start: int, stop: int) -> DraftTree:
@@ -131,7 +133,8 @@ def beginning(piece: Piece, count: int) -> Piece:
         return NOTHING
     parents = None if tree.parents is None else tree.parents[:count]
     cut = replace(tree, token_ids=tree.token_ids[:count], parents=parents).normal()
-    return Piece(cut, piece.draft_ms * min(1.0, count / size), piece.reach[:count])
+    draft_ms = piece.draft_ms * min(1.0, count / size)
+    return Piece(cut, draft_ms, piece.reach[:count], piece.sources[:count])
 
 
 def _joins(head: DraftTree, tree: DraftTree) -> bool:
@@ -141,7 +144,8 @@ def _joins(head: DraftTree, tree: DraftTree) -> bool:
 def _front(piece: Piece, count: int) -> Piece:
     """The first `count` tokens of a chain piece; time is shared evenly."""
     size = len(piece.tree)
-    return Piece(slice_chain(piece.tree, 0, count), piece.draft_ms * count / size)
+    tree = slice_chain(piece.tree, 0, count)
+    return Piece(tree, piece.draft_ms * count / size, sources=piece.sources[:count])
 
 
 def _joined(pieces: Tail) -> Piece:
@@ -153,7 +157,8 @@ def _joined(pieces: Tail) -> Piece:
         q = tuple([row for piece in pieces for row in piece.tree.q or ()])
     tokens = tuple([token for piece in pieces for token in piece.tree.token_ids])
     tree = DraftTree(tokens, None, q, first.proposal, first.without_replacement)
-    return Piece(tree, sum([piece.draft_ms for piece in pieces]))
+    sources = b"".join([piece.sources for piece in pieces])
+    return Piece(tree, sum([piece.draft_ms for piece in pieces]), sources=sources)
 
 
 def after_bonus(tail: Tail, bonus: int) -> Tail | None:

@@ -177,12 +177,20 @@ class SuspendReason(Enum):
     IMPOSSIBLE = "nobody can go on with the session"
 
 
+class SourceCount(NamedTuple):
+    """What came of the draft tokens of one source, a number of `DraftSource`."""
+
+    source: int
+    drafted: int
+    accepted: int
+
+
 class RoundRecord(NamedTuple):
     """One verification, as statistics, spans and the store see it.
 
     Times in milliseconds; `started_at` and `ended_at` on the driver's clock. `rejected` are
     draft tokens of the block that the text did not take, `unjudged` those drafted beyond it that
-    nobody will judge any more.
+    nobody will judge any more. `sources` are those that the block had tokens of.
     """
 
     round: int
@@ -205,6 +213,7 @@ class RoundRecord(NamedTuple):
     bad_q_rows: int = 0
     rejected: tuple[int, ...] = ()
     unjudged: tuple[int, ...] = ()
+    sources: tuple[SourceCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from orchestrator.core.drafts import after_bonus, depth, drop_front
+from orchestrator.core.drafts import Piece, after_bonus, depth, drop_front
 from orchestrator.core.events import (
     Commit,
     Discarded,
     Ending,
     Persist,
     RoundRecord,
+    SourceCount,
     VerdictArrived,
 )
 from orchestrator.core.pacing import Outcome
@@ -155,6 +156,7 @@ def _commit(
     record = _record(turn, block, verdict, len(tokens), 0)._replace(
         rejected=_rejected(block.piece.tree, verdict),
         unjudged=turn.state.speculated if ending or _voids(turn, verdict) else (),
+        sources=_by_source(block.piece, verdict),
     )
     logprobs = verdict.logprobs[: len(tokens)]
     return Commit(record, len(turn.state.committed), tokens, origins, logprobs, ending)
@@ -165,6 +167,19 @@ def _rejected(tree: DraftTree, verdict: Verdict) -> tuple[int, ...]:
         return tree.token_ids[verdict.accepted :]
     taken = frozenset(verdict.accepted_nodes)
     return tuple(token for node, token in enumerate(tree.token_ids) if node not in taken)
+
+
+def _by_source(piece: Piece, verdict: Verdict) -> tuple[SourceCount, ...]:
+    """What became of the block's tokens by where they came from."""
+    sources = piece.sources
+    if not sources:
+        return ()
+    taken = sources[: verdict.accepted]
+    if not piece.tree.is_chain:
+        taken = bytes([sources[node] for node in verdict.accepted_nodes])
+    return tuple(
+        [SourceCount(one, sources.count(one), taken.count(one)) for one in sorted(set(sources))]
+    )
 
 
 def _voids(turn: Turn, verdict: Verdict) -> bool:

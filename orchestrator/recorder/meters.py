@@ -14,6 +14,9 @@ from services.common.telemetry.names import (
     Outcome,
     Where,
 )
+from services.common.types import DraftSource
+
+_SOURCES = tuple(source.name.lower() for source in DraftSource)
 
 
 class Meters:
@@ -30,6 +33,9 @@ class Meters:
             counter(names.ACCEPTED_AT, positions),
             counter(names.SPEC_ACCEPTED_AT, positions),
         )
+        sources = [(source,) for source in _SOURCES]
+        self._drafted_by = counter(names.DRAFTED_BY, sources)
+        self._accepted_by = counter(names.ACCEPTED_BY, sources)
         self._emitted = counter(names.EMITTED)
         self._discarded = counter(names.DISCARDED, [(Where.IN_FLIGHT,), (Where.UNSENT,)])
         self._fallbacks = counter(names.FALLBACK_ROUNDS, [(reason,) for reason in FALLBACKS])
@@ -75,6 +81,9 @@ class Meters:
             label = POSITIONS[min(position, LAST_POSITION + 1)]
             for counter in self._accepted_at:
                 counter.add(1, label)
+        for source, of_draft, taken in record.sources:
+            self._drafted_by.add(of_draft, _SOURCES[source])
+            self._accepted_by.add(taken, _SOURCES[source])
         self._draft_seconds.record(record.draft_ms / 1e3)
         self._round_accepted.record(record.accepted_tokens)
 

@@ -26,6 +26,8 @@ from paceline.hashing import EMPTY_HASH, extend_hash
 from paceline.results import (
     Chunk,
     Complete,
+    DraftSource,
+    DraftSourceMetrics,
     Event,
     FinishReason,
     Generation,
@@ -55,6 +57,8 @@ __all__ = [
     "Complete",
     "DataLoss",
     "DeadlineExceeded",
+    "DraftSource",
+    "DraftSourceMetrics",
     "Event",
     "FailedPrecondition",
     "FieldViolation",

@@ -22,6 +22,17 @@ _FINISH = (
     r.FinishReason.ABORT,
 )
 _ORIGIN = (r.Origin.UNKNOWN, r.Origin.ACCEPTED, r.Origin.RECOVERED, r.Origin.BONUS)
+_SOURCE = (
+    r.DraftSource.UNKNOWN,
+    r.DraftSource.THIS_TEXT,
+    r.DraftSource.OTHER_TEXTS,
+    r.DraftSource.LAWS,
+    r.DraftSource.FIRSTS,
+    r.DraftSource.MODEL,
+    r.DraftSource.GRAPH,
+    r.DraftSource.SKIP,
+    r.DraftSource.LOOKAHEAD,
+)
 _METHOD = (
     r.Method.AUTO,
     r.Method.AUTO,
@@ -117,14 +128,25 @@ def _decode_round(message: Any) -> r.RoundStats:
 
 
 def _decode_complete(message: Any) -> r.Complete:
-    histogram = tuple(message.speculation.acceptance_histogram)
     stop = message.matched_stop.WhichOneof("stop")
     return r.Complete(
         finish_reason=_member(_FINISH, message.finish_reason),
         usage=_copy(r.Usage, message.usage),
-        speculation=_copy(r.SpecDecodeMetrics, message.speculation, acceptance_histogram=histogram),
+        speculation=_decode_speculation(message.speculation),
         text=message.text,
         matched_stop=None if stop is None else getattr(message.matched_stop, stop),
+    )
+
+
+def _decode_speculation(message: Any) -> r.SpecDecodeMetrics:
+    return _copy(
+        r.SpecDecodeMetrics,
+        message,
+        acceptance_histogram=tuple(message.acceptance_histogram),
+        sources=tuple(
+            _copy(r.DraftSourceMetrics, one, source=_member(_SOURCE, one.source))
+            for one in message.sources
+        ),
     )
 
 

@@ -108,9 +108,38 @@ class Usage:
     cached_tokens: int
 
 
+class DraftSource(StrEnum):
+    """Where draft tokens came from.
+
+    What n-grams copy: this text, or other texts of the tenant; of an n-gram file, `laws` of
+    texts that the target wrote, and `firsts`, what it says after one token. Else a method.
+    """
+
+    UNKNOWN = "unknown"
+    THIS_TEXT = "this_text"
+    OTHER_TEXTS = "other_texts"
+    LAWS = "laws"
+    FIRSTS = "firsts"
+    MODEL = "model"
+    GRAPH = "graph"
+    SKIP = "skip"
+    LOOKAHEAD = "lookahead"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSourceMetrics:
+    """What came of the draft tokens of one source."""
+
+    source: DraftSource
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class SpecDecodeMetrics:
     """What speculation did. Entry i of the histogram: rounds that accepted i tokens.
+
+    `sources`: the draft tokens by where they came from; none of a server that does not tell.
 
     The server's sums. Once the session changed servers they cover the rounds since
     then; for a session that had ended by then, the rounds that its store still keeps.
@@ -124,6 +153,7 @@ class SpecDecodeMetrics:
     acceptance_histogram: tuple[int, ...]
     num_target_steps: int
     block_efficiency: float
+    sources: tuple[DraftSourceMetrics, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

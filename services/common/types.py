@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum
+from enum import Enum, IntEnum, StrEnum
 from typing import NamedTuple
 
 PROTOCOL_MIN = 1
@@ -59,6 +59,33 @@ class Proposal(Enum):
     ONE_HOT = 1
     SAMPLED = 2
     COUPLED = 3
+
+
+class DraftSource(IntEnum):
+    """Where a draft token came from. Values as on the wire, where each is a byte.
+
+    `THIS_TEXT` to `FIRSTS` are what n-grams come from: prompt and output of the session; other
+    texts of its tenant; of an n-gram file, the laws in texts of the target, and what the target
+    says first after one token. The rest are methods.
+    """
+
+    UNSPECIFIED = 0
+    THIS_TEXT = 1
+    OTHER_TEXTS = 2
+    LAWS = 3
+    FIRSTS = 4
+    MODEL = 5
+    GRAPH = 6
+    SKIP = 7
+    LOOKAHEAD = 8
+
+
+def source_of(method: str) -> DraftSource:
+    """The source that a method is, by itself; several together, or n-grams, are none."""
+    return _SOURCES.get(method, DraftSource.UNSPECIFIED)
+
+
+_SOURCES = {source.name.lower(): source for source in DraftSource if source >= DraftSource.MODEL}
 
 
 class Role(Enum):
@@ -397,6 +424,7 @@ class Draft(NamedTuple):
     """New tail tokens, drafted from the text whose rolling hash is `prefix_hash`.
 
     `reach`: for each token, the chance that the target reaches it, falling; none = not known.
+    `sources`: for each token its `DraftSource`, a byte each; none = that of the method.
     """
 
     session: str
@@ -408,6 +436,7 @@ class Draft(NamedTuple):
     final: bool = False
     draft_ms: float = 0.0
     reach: tuple[float, ...] = ()
+    sources: bytes = b""
 
 
 DrafterCommand = OpenDraft | CommitDraft | CloseDraft | Credit

@@ -20,8 +20,15 @@ from rich.console import Console
 
 from services.common.errors import PacelineError as ServerError
 from services.console.cluster import ClusterOptions
-from services.console.demo_table import LEGEND, Answered, decoding_table, times_table, verdict
-from services.console.figures import Measured, common_prefix, summary
+from services.console.demo_table import (
+    LEGEND,
+    Answered,
+    decoding_table,
+    sources_table,
+    times_table,
+    verdict,
+)
+from services.console.figures import Measured, by_source, common_prefix, summary
 from services.console.fresh import FRESH, Recalled, require_fresh
 from services.console.generate import follow, question, shown_by
 from services.console.lifetime import unless_stopped
@@ -117,6 +124,8 @@ async def _demo(console: Console, options: DemoOptions) -> bool:
     console.print(decoding_table(answered))
     console.print()
     console.print(times_table(answered))
+    console.print()
+    console.print(sources_table(answered))
     console.print(f"Greedy, {options.dtype}, one run each (make bench repeats).", style="dim")
     console.print(LEGEND, style="dim", soft_wrap=False)
     console.print(verdict(answered), soft_wrap=False)
@@ -172,6 +181,7 @@ async def _drafted(
     require_fresh(f"{prompt.name}, drafted", [drafted], await recalled.tokens() - known)
     console.print()
     console.print(summary(drafted), style="dim")
+    console.print(by_source(drafted) or "nothing was drafted", style="dim")
     return drafted
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from paceline import DraftSource
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from services.console.figures import Measured
+from services.console.figures import NAMES, Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ LEGEND = (
     "decoding: tokens/s after the first token. tokens/s: of whole answers, prompts included. "
     "plain: plain decoding on the verifier's cores; all cores: on every core of the machine; "
     "N×: how much faster Paceline was (below 1: slower). efficiency: tokens per target forward; "
-    "plain = 1. kept: drafted tokens accepted. same: the same tokens as plain. No answer found "
+    "plain = 1. kept: drafted tokens accepted. same: the same tokens as plain. Of several sources "
+    "that say a token, it counts for the one that says most. the target's texts: what follows one "
+    "to four tokens in texts that it wrote; single tokens: what it says after one. No answer found "
     "anything of those before it: no cached prompt, no phrase of another text."
 )
 
@@ -49,18 +52,50 @@ def times_table(answered: Sequence[Answered]) -> Table:
     return _table(TIMES, answered, lambda own: [*_first_tokens(own), *_ratios(own, whole)])
 
 
+def sources_table(answered: Sequence[Answered]) -> Table:
+    """What each source of drafts brought: accepted of drafted tokens, by prompt and of all."""
+    columns = [[one] for one in answered] + [list(answered)]
+    counts = [_by_source([one.drafted for one in column]) for column in columns]
+    table = _empty(("drafts kept from", *(one.title for one in answered), "all"))
+    for source, name in NAMES.items():
+        if source in counts[-1]:
+            table.add_row(name, *(_of(*column.get(source, (0, 0))) for column in counts))
+    return table
+
+
+def _by_source(measured: Sequence[Measured]) -> dict[DraftSource, tuple[int, int]]:
+    """(accepted, drafted) of every source that there was."""
+    counts: dict[DraftSource, tuple[int, int]] = {}
+    for one in (told for each in measured for told in each.complete.speculation.sources):
+        accepted, drafted = counts.get(one.source, (0, 0))
+        counts[one.source] = (
+            accepted + one.num_accepted_draft_tokens,
+            drafted + one.num_draft_tokens,
+        )
+    return counts
+
+
+def _of(accepted: int, drafted: int) -> str:
+    return f"{accepted} of {drafted}" if drafted else "-"
+
+
 def _table(
     headings: Sequence[str],
     answered: Sequence[Answered],
     cells: Callable[[Sequence[Answered]], list[str]],
 ) -> Table:
+    table = _empty(headings)
+    for one in answered:
+        table.add_row(one.title, *cells([one]))
+    table.add_row("all", *cells(answered), style="bold")
+    return table
+
+
+def _empty(headings: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=True)
     for number, heading in enumerate(headings):
         side: JustifyMethod = "right" if number else "left"
         table.add_column(heading, justify=side, no_wrap=True)
-    for one in answered:
-        table.add_row(one.title, *cells([one]))
-    table.add_row("all", *cells(answered), style="bold")
     return table
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from paceline import Chunk, Complete, Event, RoundStats, Started
+from paceline import Chunk, Complete, DraftSource, Event, RoundStats, Started
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,29 @@ def summary(measured: Measured) -> str:
         rate = f"{speculation.draft_acceptance_rate:.0%}"
         parts.append(f"{rate} of {speculation.num_draft_tokens} drafted tokens accepted")
     return " · ".join(parts)
+
+
+NAMES = {
+    DraftSource.THIS_TEXT: "this text",
+    DraftSource.OTHER_TEXTS: "other texts",
+    DraftSource.LAWS: "the target's texts",
+    DraftSource.FIRSTS: "single tokens",
+    DraftSource.MODEL: "the draft model",
+    DraftSource.GRAPH: "the draft graph",
+    DraftSource.SKIP: "skipped layers",
+    DraftSource.LOOKAHEAD: "look-ahead",
+    DraftSource.UNKNOWN: "elsewhere",
+}
+"""Where draft tokens come from, as it is shown."""
+
+
+def by_source(measured: Measured) -> str:
+    """What each source of drafts brought, in one line; empty where nothing was drafted."""
+    told = [
+        f"{one.num_accepted_draft_tokens} of {one.num_draft_tokens} from {NAMES[one.source]}"
+        for one in measured.complete.speculation.sources
+    ]
+    return f"drafts kept: {', '.join(told)}" if told else ""
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:

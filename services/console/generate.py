@@ -14,7 +14,7 @@ from rich.console import Console
 
 from services.common.errors import StartError
 from services.console.connection import Connection
-from services.console.figures import Measured, Stopwatch, summary
+from services.console.figures import Measured, Stopwatch, by_source, summary
 from services.console.generate_form import Form
 from services.console.process import complain
 from services.console.render import Colours, PlainText, Renderer
@@ -108,7 +108,8 @@ def report_end(measured: Measured) -> None:
     console = Console(stderr=True, highlight=False)
     end = f"session {measured.started.session_id} · seed {measured.started.seed}"
     reason = measured.complete.finish_reason.value
-    console.print(f"{summary(measured)}\n{end} · ended by {reason}", style="dim", soft_wrap=True)
+    lines = [summary(measured), by_source(measured), f"{end} · ended by {reason}"]
+    console.print("\n".join(filter(None, lines)), style="dim", soft_wrap=True)
 
 
 def _print_json(event: Event) -> None:

@@ -31,12 +31,14 @@ from dataclasses import dataclass, field, replace
 
 from services.common.errors import InvalidRequest
 from services.common.types import (
+    DraftSource,
     DraftTree,
     OpenDraft,
     Proposal,
     SparseRow,
     VerifyMode,
     WorkerDescription,
+    source_of,
     split_methods,
 )
 from services.drafter.comb import MAX_TREE_NODES
@@ -60,7 +62,8 @@ class Methods:
             return self._drafters[names[0]]
         if names not in self._combined:
             members = [self._drafters[name] for name in names]
-            self._combined[names] = CombinedDrafter(members, self._lengthen)
+            sources = [source_of(name) for name in names]
+            self._combined[names] = CombinedDrafter(members, self._lengthen, sources)
         return self._combined[names]
 
 
@@ -87,15 +90,19 @@ class _Session:
 class CombinedDrafter:
     """Drafts with the first of its members that has something, or with all; see the rules.
 
-    Members serve other sessions, too; their K/V is counted with them.
+    Members serve other sessions, too; their K/V is counted with them. `sources`: what a
+    member's tokens come from where it does not say so itself.
     """
 
     samples = False
     trees = True
 
-    def __init__(self, members: Sequence[Drafter], lengthen: int = 0) -> None:
+    def __init__(
+        self, members: Sequence[Drafter], lengthen: int = 0, sources: Sequence[DraftSource] = ()
+    ) -> None:
         self._members = tuple(members)
         self._lengthen = lengthen
+        self._sources = tuple(sources) or (DraftSource.UNSPECIFIED,) * len(self._members)
         self._sessions: dict[SessionKey, _Session] = {}
 
     @property
@@ -202,7 +209,12 @@ class CombinedDrafter:
         if not session.exact and draft.tree.q is not None:
             session.drew = place
         tree = _plain(draft.tree) if session.exact else _sampled(draft.tree)
-        return Proposed(tree, prepared=draft.prepared, recalled=draft.recalled)
+        sources = self._said(place, draft)
+        return Proposed(tree, prepared=draft.prepared, recalled=draft.recalled, sources=sources)
+
+    def _said(self, place: int, draft: Proposed) -> bytes:
+        """The source of each token of a member's draft."""
+        return draft.sources or bytes((self._sources[place],)) * len(draft.tree)
 
     def _merged(self, session: _Session, ask: Ask, given: Mapping[int, Proposed]) -> Proposed:
         if session.text != _text(ask):
@@ -214,22 +226,33 @@ class CombinedDrafter:
             return replace(_nothing(given.values()), final=False)
         drafts = [session.drafts[place] for place in range(len(self._members))]
         session.forget()
-        tree = merge([draft.tree for draft in drafts])
+        said = [self._said(place, draft) for place, draft in enumerate(drafts)]
+        tree, sources = merge([draft.tree for draft in drafts], said)
         recalled = min(len(tree), sum(draft.recalled for draft in drafts))
-        return Proposed(tree, final=not len(tree), recalled=recalled)
+        return Proposed(tree, final=not len(tree), recalled=recalled, sources=sources)
 
 
-def merge(drafts: Sequence[DraftTree], most: int = MAX_TREE_NODES) -> DraftTree:
-    """One tree with the paths of all drafts, those of the first ones first, cut at `most` nodes."""
+def merge(
+    drafts: Sequence[DraftTree], said: Sequence[bytes], most: int = MAX_TREE_NODES
+) -> tuple[DraftTree, bytes]:
+    """One tree with the paths of all drafts, those of the first ones first, cut at `most` nodes.
+
+    `said`: the source of each node of each draft; a node of several is the first one's.
+    """
     nodes: dict[tuple[int, int], int] = {}
-    for draft in drafts:
+    sources = bytearray()
+    for draft, own in zip(drafts, said, strict=True):
         places = {-1: -1}
         for node, (above, token) in enumerate(_edges(draft)):
             edge = (places.get(above, most), token)
-            if edge in nodes or (edge[0] < most and len(nodes) < most):
-                places[node] = nodes.setdefault(edge, len(nodes))
+            if edge not in nodes and edge[0] < most and len(nodes) < most:
+                nodes[edge] = len(nodes)
+                sources.append(own[node])
+            if edge in nodes:
+                places[node] = nodes[edge]
     parents = tuple(parent for parent, _ in nodes)
-    return DraftTree(tuple(token for _, token in nodes), parents).normal()
+    tree = DraftTree(tuple(token for _, token in nodes), parents).normal()
+    return tree, bytes(sources)
 
 
 def _edges(draft: DraftTree) -> Iterator[tuple[int, int]]:

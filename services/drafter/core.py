@@ -227,7 +227,9 @@ class DrafterCore:
 
     def _absorb(self, entry: _Entry, proposed: Proposed, draft_ms: float) -> None:
         self._recalled += proposed.recalled
-        draft = entry.session.absorb(proposed.tree, proposed.final, draft_ms, proposed.reach)
+        draft = entry.session.absorb(
+            proposed.tree, proposed.final, draft_ms, proposed.reach, proposed.sources
+        )
         if draft is not None:
             self._emit(entry.key[0], draft)
 

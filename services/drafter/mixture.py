@@ -10,12 +10,13 @@ together they are right more often than the best of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 
 from services.common.keys import exponential, gumbel_halves
 from services.common.ngrams import FIRSTS, Laws, NgramFile, extend_key
+from services.common.types import DraftSource
 from services.drafter.text_index import LONGEST_MATCH, LONGEST_WALK, TextIndex, Votes
 from services.drafter.weights import SUPPORT_SHIFT, SUPPORTS, Weights, share
 
@@ -26,6 +27,45 @@ MOST_CANDIDATES = 8
 
 Scores = dict[int, float]
 Tables = tuple[tuple[float, ...], ...]
+
+
+class Shares:
+    """The scores of one place after each source in turn: who said how much of a candidate.
+
+    Of a source that has no word there, they are those before it. `pool`: what the tenant's
+    other texts said.
+    """
+
+    __slots__ = ("_steps", "pool")
+
+    def __init__(self, steps: tuple[Scores, Scores, Scores, Scores], pool: Votes | None) -> None:
+        """`steps`: after those of `_SPEAKERS`."""
+        self._steps = steps
+        self.pool = pool
+
+    def greatest(self, token: int) -> DraftSource:
+        """The source that gave most of a candidate's score; without any, who brought it."""
+        firsts, laws, text, others = self._steps
+        first, law = firsts.get(token, 0.0), laws.get(token, 0.0)
+        here = text.get(token, 0.0)
+        gains = (first, law - first, here - law, others[token] - here)
+        most = max(gains)
+        if most > 0.0:
+            return _SPEAKERS[gains.index(most)]
+        return _SPEAKERS[[token in scores for scores in self._steps].index(True)]
+
+    def recalled(self, token: int) -> bool:
+        """Whether other texts have a say in the token."""
+        pool = self.pool
+        return pool is not None and (token in pool.counts[0] or token in pool.counts[1])
+
+
+_SPEAKERS = (
+    DraftSource.FIRSTS,
+    DraftSource.LAWS,
+    DraftSource.THIS_TEXT,
+    DraftSource.OTHER_TEXTS,
+)
 
 
 class Scorer:
@@ -47,41 +87,48 @@ class Scorer:
 
     def score(
         self, context: Sequence[int], own: TextIndex, pool: Sequence[TextIndex], *, filed: bool
-    ) -> tuple[Scores, float, Set[int]]:
+    ) -> tuple[Scores, float, Shares]:
         """Scores of all candidates after `context` (its last tokens), and that of `other`.
 
-        `filed`: the file knows this vocabulary. Last: the candidates that `pool` has a say in.
+        `filed`: the file knows this vocabulary. Last: what each source said.
         """
         weights = self.weights
         scores: Scores = {}
-        recalled: Set[int] = frozenset()
-        other = weights.other
+        firsts: Scores = {}
+        laws = firsts
+        other, heard = weights.other, None
         if filed and self.file is not None:
-            other += weights.other_file + self._from_file(self.file, context, scores)
+            gained, firsts = self._from_file(self.file, context, scores)
+            other += weights.other_file + gained
+            laws = scores.copy()
         votes = Votes()
         own.vote(context, votes)
         if votes.totals[0]:
             other += _add(
                 votes, self._own, self._own_others, weights.own_latest, weights.own_long, scores
             )
+        text = scores.copy() if pool else scores
         if pool:
-            votes = Votes()
+            heard = Votes()
             for index in pool:
-                index.vote(context, votes)
-            if votes.totals[0]:
+                index.vote(context, heard)
+            if heard.totals[0]:
                 latest, long = weights.pool_latest, weights.pool_long
-                other += _add(votes, self._pool, self._pool_others, latest, long, scores)
-                recalled = votes.counts[0].keys() | votes.counts[1].keys()
-        return scores, other, recalled
+                other += _add(heard, self._pool, self._pool_others, latest, long, scores)
+        return scores, other, Shares((firsts, laws, text, scores), heard)
 
-    def _from_file(self, file: NgramFile, context: Sequence[int], scores: Scores) -> float:
+    def _from_file(
+        self, file: NgramFile, context: Sequence[int], scores: Scores
+    ) -> tuple[float, Scores]:
+        """Add what the file says; what `other` gains, and the scores before the laws."""
         start = context[-1] * FIRSTS
         if start >= len(file.first_codes):
-            return 0.0
+            return 0.0, {}
         ids, codes, table = file.first_ids, file.first_codes, self._first
         for place in range(start, start + FIRSTS):
             if codes[place]:
                 scores[ids[place]] = table[codes[place]]
+        firsts = scores.copy()
         key, other = 0, 0.0
         for order, laws in enumerate(file.laws[: len(context)]):
             key = extend_key(key, context[-1 - order])
@@ -90,7 +137,7 @@ class Scorer:
                 table = self._laws[order][laws.supports[law] >> SUPPORT_SHIFT]
                 _add_law(laws, law, table, scores)
                 other += self._law_others[order]
-        return other
+        return other, firsts
 
 
 def _add_law(laws: Laws, law: int, table: Sequence[float], scores: Scores) -> None:

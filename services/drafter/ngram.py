@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from services.common.types import (
+    DraftSource,
     DraftTree,
     OpenDraft,
     VerifyMode,
@@ -210,7 +211,9 @@ class NgramDrafter:
         if not tokens:
             tokens, recalled = _phrase(session, ask)
         session.learner.drafted(tokens)
-        return Proposed(DraftTree(tokens), final=not tokens, recalled=recalled)
+        source = DraftSource.OTHER_TEXTS if recalled else DraftSource.THIS_TEXT
+        sources = bytes((source,)) * len(tokens)
+        return Proposed(DraftTree(tokens), final=not tokens, recalled=recalled, sources=sources)
 
 
 def _shared_scope(opening: OpenDraft) -> str:

@@ -62,6 +62,7 @@ class Proposed:
     before they were asked for, in idle moments. `recalled`: how many of the tokens come
     from texts of other sessions. `reach`: of a tree, the chance that each
     node is reached, falling; with it even a chain is a tree, and none of it becomes text.
+    `sources`: the `DraftSource` of each token, a byte each; none = that of the method.
     """
 
     tree: DraftTree = field(default_factory=DraftTree)
@@ -71,6 +72,7 @@ class Proposed:
     prepared: bool = False
     recalled: int = 0
     reach: tuple[float, ...] = ()
+    sources: bytes = b""
 
     @property
     def kind(self) -> str:

@@ -121,7 +121,12 @@ class DraftSession:
         return kept
 
     def absorb(
-        self, tree: DraftTree, final: bool, draft_ms: float, reach: tuple[float, ...] = ()
+        self,
+        tree: DraftTree,
+        final: bool,
+        draft_ms: float,
+        reach: tuple[float, ...] = (),
+        sources: bytes = b"",
     ) -> Draft | None:
         """Take a proposal drafted from `text`; the draft to send, None for nothing to say.
 
@@ -139,8 +144,18 @@ class DraftSession:
             return None
         self.drafting = not final
         spent, self._spent_ms = self._spent_ms, 0.0
-        known = self.committed_length
-        return Draft(self._name, self.epoch, known, first, prefix_hash, tree, final, spent, reach)
+        return Draft(
+            self._name,
+            self.epoch,
+            self.committed_length,
+            first,
+            prefix_hash,
+            tree,
+            final,
+            spent,
+            reach,
+            sources[: len(tree)],
+        )
 
     # --- inside ---------------------------------------------------------------
 

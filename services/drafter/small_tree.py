@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -23,6 +23,7 @@ from services.drafter.mixture import (
     COUPLED,
     GREEDY,
     Scorer,
+    Shares,
     probabilities,
     weights_of,
     with_noise,
@@ -37,9 +38,9 @@ LEAST_REACH = 0.02
 CHUNK = 2048
 """Tokens of a prompt that are taken in at a time: others wait meanwhile."""
 
-_Waiting = tuple[float, int, int, int, bool, list[int]]
+_Waiting = tuple[float, int, int, int, Shares, list[int]]
 """A node to be: its chance, negative, its turn among equals, its token, the node above it,
-whether other texts have a say in it, and the text up to there."""
+what each source said there, and the text up to there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,21 +181,25 @@ class TreeSession:
         tokens: list[int] = []
         parents: list[int] = []
         reach: list[float] = []
+        sources: list[int] = []
         recalled = 0
         waiting: list[_Waiting] = []
         self._branch(waiting, context, pool, position, (1.0, -1))
         while waiting and len(tokens) < self._most:
-            negative, _, token, parent, known, path = heappop(waiting)
+            negative, _, token, parent, shares, path = heappop(waiting)
             node, chance = len(tokens), -negative
             tokens.append(token)
             parents.append(parent)
             reach.append(chance)
-            recalled += known
+            sources.append(shares.greatest(token))
+            recalled += shares.recalled(token)
             level = len(path) - len(context) + 1
             if level < depth and node + 1 < self._most and token not in self._last_ids:
                 self._branch(waiting, [*path, token], pool, position + level, (chance, node))
         tree = DraftTree(tuple(tokens), tuple(parents)) if tokens else DraftTree()
-        return Proposed(tree, final=True, recalled=recalled, reach=tuple(reach))
+        return Proposed(
+            tree, final=True, recalled=recalled, reach=tuple(reach), sources=bytes(sources)
+        )
 
     def _branch(
         self,
@@ -206,19 +211,19 @@ class TreeSession:
     ) -> None:
         """Let what may follow `path`, whose chance and node are `above`, wait for its turn."""
         chance, node = above
-        found, recalled = self._next(path, pool, position, LEAST_REACH / chance)
+        found, shares = self._next(path, pool, position, LEAST_REACH / chance)
         for probability, token in found[: self._width]:
             order = len(waiting) + 64 * node
-            heappush(waiting, (-chance * probability, order, token, node, token in recalled, path))
+            heappush(waiting, (-chance * probability, order, token, node, shares, path))
 
     def _next(
         self, path: list[int], pool: Sequence[TextIndex], position: int, least: float
-    ) -> tuple[list[tuple[float, int]], Set[int]]:
-        """(probability, token), best first, and the tokens that other texts have a say in."""
+    ) -> tuple[list[tuple[float, int]], Shares]:
+        """(probability, token), best first, and what each source said."""
         scorer = self._scorer
         context = path[-LONGEST_MATCH:]
-        scores, other, recalled = scorer.score(context, self.index, pool, filed=self._filed)
+        scores, other, shares = scorer.score(context, self.index, pool, filed=self._filed)
         if self._noise is not None and scores:
             temperature, seed = self._noise
             scores, other = with_noise(scores, other, scorer.weights, temperature, seed, position)
-        return probabilities(scores, other, least), recalled
+        return probabilities(scores, other, least), shares

@@ -6,12 +6,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from paceline import DraftSource, DraftSourceMetrics
+from rich.console import Console
 
+from services.console.demo import PROMPTS
 from services.console.demo_table import (
     DECODING,
     TIMES,
     Answered,
     decoding_table,
+    sources_table,
     times_table,
     verdict,
 )
@@ -19,9 +23,13 @@ from services.console.demo_table import (
 FIRST_S = 0.5
 
 
-def measured(tokens, seconds, efficiency=1.0, proposed=0, accepted=0, text=None):
+def measured(tokens, seconds, efficiency=1.0, proposed=0, accepted=0, text=None, sources=()):
     """The first of the tokens after FIRST_S, the others in `seconds` after it."""
-    speculation = SimpleNamespace(num_draft_tokens=proposed, num_accepted_draft_tokens=accepted)
+    speculation = SimpleNamespace(
+        num_draft_tokens=proposed,
+        num_accepted_draft_tokens=accepted,
+        sources=[DraftSourceMetrics(*one) for one in sources],
+    )
     return SimpleNamespace(
         tokens=tokens,
         later_tokens=tokens - 1,
@@ -82,6 +90,24 @@ def test_the_first_token_and_the_whole_stand_apart_from_decoding():
         *("40.7", "20.3 2.00×", "13.6 3.00×"),
     ]
     assert cells(decoding_table([one]), 0)[1:4] == ["60.0", "24.0 2.50×", "15.0 4.00×"]
+
+
+def test_a_table_says_what_each_source_brought_to_each_prompt_and_to_all():
+    text, laws = DraftSource.THIS_TEXT, DraftSource.LAWS
+    first = answered(1, 2, 2, sources=[(laws, 5, 2), (text, 200, 100)])
+    second = answered(1, 2, 2, sources=[(laws, 10, 3)])
+    table = sources_table([first, second])
+    assert [column.header for column in table.columns] == ["drafts kept from", "one", "one", "all"]
+    assert cells(table, 0) == ["this text", "100 of 200", "-", "100 of 200"]
+    assert cells(table, 1) == ["the target's texts", "2 of 5", "3 of 10", "5 of 15"]
+    assert len(table.rows) == 2
+
+
+def test_the_table_of_sources_is_no_wider_than_a_terminal():
+    many = [(source, 200, 100) for source in DraftSource]
+    prompts = [replace(answered(1, 2, 2, sources=many), title=one.name) for one in PROMPTS]
+    console = Console(width=300)
+    assert console.measure(sources_table(prompts)).maximum <= 80
 
 
 def test_other_tokens_are_shown():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from paceline import Origin
+from dataclasses import replace
 
-from services.console.figures import Stopwatch, common_prefix, summary
+import pytest
+from paceline import DraftSource, DraftSourceMetrics, Origin
+
+from services.console.figures import NAMES, Stopwatch, by_source, common_prefix, summary
 from tests.console.events import STARTED, chunk, complete
 
 
@@ -42,6 +44,23 @@ def test_the_summary_says_speed_efficiency_and_acceptance(measured):
 def test_the_summary_of_plain_decoding_has_no_acceptance():
     events = [STARTED, chunk(("x", Origin.BONUS)), complete(1, 1)]
     assert "drafted" not in summary(watched([0.1, 0.2, 0.3], events))
+
+
+def test_what_each_source_brought_stands_in_one_line():
+    told = (
+        DraftSourceMetrics(DraftSource.THIS_TEXT, 21, 14),
+        DraftSourceMetrics(DraftSource.LAWS, 16, 5),
+    )
+    end = complete(4, 2, 37, 19)
+    end = replace(end, speculation=replace(end.speculation, sources=told))
+    one = watched([0.1, 0.2, 0.3], [STARTED, chunk(("x", Origin.BONUS)), end])
+    line = "drafts kept: 14 of 21 from this text, 5 of 16 from the target's texts"
+    assert by_source(one) == line
+    assert set(NAMES) == set(DraftSource)
+
+
+def test_of_plain_decoding_there_are_no_sources(measured):
+    assert by_source(measured) == ""
 
 
 @pytest.mark.parametrize(

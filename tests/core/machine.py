@@ -56,6 +56,7 @@ class Machine:
     max_in_flight: int = 1
     num_candidates: int = 1
     estimated: bool = False
+    method: str = "model"
     actions: list = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class Machine:
             self.mode,
             ResolvedSampling(max_tokens=self.max_tokens),
             seed=1,
-            method="model",
+            method=self.method,
             window=self.window,
             num_candidates=self.num_candidates,
             estimated=self.estimated,
@@ -85,13 +86,21 @@ class Machine:
         self.feed(WorkerOpened(0.0, role, name, self.state.epoch))
 
     def draft(
-        self, *tokens: int, final: bool = False, parents=None, worker: str = "d", reach=()
+        self,
+        *tokens: int,
+        final: bool = False,
+        parents=None,
+        worker: str = "d",
+        reach=(),
+        sources: bytes = b"",
     ) -> None:
         state = self.state
         text = state.committed + state.speculated
         tree = DraftTree(tokens, parents, proposal=Proposal.SAMPLED)
         known, prefix = len(state.committed), extend_hash(EMPTY_HASH, text)
-        draft = Draft("s", state.epoch, known, len(text), prefix, tree, final, reach=reach)
+        draft = Draft(
+            "s", state.epoch, known, len(text), prefix, tree, final, reach=reach, sources=sources
+        )
         self.feed(DraftArrived(0.0, worker, draft))
 
     def serve(self) -> None:

@@ -45,6 +45,18 @@ def test_taking_splits_a_chain_without_losing_a_token(pieces, count):
     assert len(block.tree) == min(count, len(chain_tokens(tail)))
 
 
+@given(st.lists(TOKENS.filter(len), max_size=5), st.integers(0, 20))
+def test_a_token_keeps_its_source_wherever_chains_are_cut_and_joined(pieces, count):
+    said = {token: token % 9 for tokens in pieces for token in tokens}
+    of = lambda tokens: bytes([said[token] for token in tokens])  # noqa: E731
+    tail = tuple(Piece(DraftTree(tokens), sources=of(tokens)) for tokens in pieces)
+    block, rest = take(tail, count)
+    for piece in (block, *rest):
+        assert piece.sources == of(piece.tree.token_ids)
+    for piece in tail:
+        assert drop_front(piece, 1).sources == of(piece.tree.token_ids[1:])
+
+
 def test_a_cut_keeps_each_token_with_its_own_row_and_share_of_time():
     block, (rest,) = take((sampled(1, 2, 3),), 2)
     assert [row.token_ids for row in block.tree.q] == [(1,), (2,)]

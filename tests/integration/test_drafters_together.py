@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from paceline import Generation, InvalidArgument
+from paceline import DraftSource, Generation, InvalidArgument
 
 from tests.integration.cluster import PROMPT, Cluster, cluster, plain, start_drafter, start_verifier
 
@@ -56,6 +56,42 @@ async def test_under_rejection_copies_and_draws_are_judged_together(rule):
     assert {stats.rejection_sample_method.value for stats in run.rounds} == {rule}
     # The drafter's model is the target: what is not copied is mostly kept.
     assert run.speculation.draft_acceptance_rate > 0.2
+
+
+async def test_what_each_source_brought_is_told_at_the_end_and_again_later():
+    drafters = [
+        await start_drafter("both", seed=3, methods=("model", "ngram")),
+        await start_drafter("copy", methods=("ngram",)),
+    ]
+    async with cluster([await start_verifier()], drafters, pacing="fixed") as running:
+        for method, sources in (
+            ("model", {DraftSource.MODEL}),
+            ("ngram", {DraftSource.THIS_TEXT}),
+            ("ngram,model", {DraftSource.MODEL, DraftSource.THIS_TEXT}),
+        ):
+            run = await greedy(running, method=method, num_candidates=1, max_tokens=60)
+            told = run.speculation
+            assert {one.source for one in told.sources} == sources
+            assert sum(one.num_draft_tokens for one in told.sources) == told.num_draft_tokens
+            accepted = sum(one.num_accepted_draft_tokens for one in told.sources)
+            assert accepted == told.num_accepted_draft_tokens
+            again = await running.client.resume(run.session_id)
+            assert again.speculation.sources == told.sources
+
+
+async def test_of_small_trees_what_was_sent_is_told_by_source():
+    drafters = [await start_drafter("copy", methods=("ngram",))]
+    async with cluster([await start_verifier()], drafters) as running:
+        first = await greedy(running, method="ngram")
+        then = await greedy(running, method="ngram")
+    for run in (first, then):
+        assert list(run.token_ids) == plain(PROMPT, TOKENS)
+        told = run.speculation
+        assert sum(one.num_draft_tokens for one in told.sources) == told.num_draft_tokens
+        accepted = sum(one.num_accepted_draft_tokens for one in told.sources)
+        assert accepted == told.num_accepted_draft_tokens
+    assert {one.source for one in first.speculation.sources} <= {DraftSource.THIS_TEXT}
+    assert DraftSource.OTHER_TEXTS in {one.source for one in then.speculation.sources}
 
 
 async def test_lengthened_drafts_give_the_same_text_greedy_and_coupled():

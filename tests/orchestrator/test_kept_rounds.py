@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.events import Commit, RoundRecord
+from orchestrator.core.events import Commit, RoundRecord, SourceCount
 from orchestrator.kept_rounds import KeptRound, dump_round, load_round, session_rounds
 from orchestrator.ports import StoredRound, StoredSession
 from orchestrator.requests import dump_spec
+from orchestrator.restored import count_round
+from orchestrator.totals import SpecTotals
 from services.common.types import Origin, SessionStatus, VerifyMode
 from tests.orchestrator.request_kit import sampled
 from tests.orchestrator.text_kit import tokenizer
@@ -36,6 +38,9 @@ RECORD = RoundRecord(
 COMMIT = Commit(RECORD, 1, (1, 2, 6), (Origin.ACCEPTED, Origin.ACCEPTED, Origin.RECOVERED))
 WALL = 1_700_000_000.0
 """Unix time of the driver's zero."""
+
+
+_SAID = b'[1, 4, 2, true, 0, 0, 0, 0, 0, 1, "d", "v", "GREEDY", [], [], %s]'
 
 
 def stored_round(record: bytes) -> StoredRound:
@@ -84,6 +89,23 @@ def test_of_an_ephemeral_session_no_token_is_kept():
     assert (kept.draft_tokens, kept.rejected, kept.unjudged) == (4, (), ())
 
 
+@pytest.mark.parametrize("ephemeral", [False, True])
+def test_where_the_tokens_came_from_is_kept_whatever_the_session(ephemeral):
+    said = (SourceCount(1, 3, 2), SourceCount(5, 1, 0))
+    commit = COMMIT._replace(record=RECORD._replace(sources=said))
+    record = dump_round(commit, WALL, ephemeral=ephemeral)
+    kept = load_round(record)
+    assert kept.sources == said
+    assert kept.rejected == (() if ephemeral else (3, 4))
+    totals = SpecTotals()
+    count_round(totals, stored_round(record))
+    assert totals.by_source == {1: (3, 2), 5: (1, 0)}
+
+
+def test_a_round_of_the_version_before_has_no_sources():
+    assert load_round(dump_round(COMMIT, WALL, ephemeral=False)).sources == ()
+
+
 @pytest.mark.parametrize(
     "record",
     [
@@ -101,6 +123,10 @@ def test_of_an_ephemeral_session_no_token_is_kept():
         b"[1, 2, 2, true, 0, 0, 0, 0, 0, 1, 7]",
         b'[1, 2, 2, true, 0, 0, 0, 0, 0, 1, "d", "v", "BLOCK", [4294967296]]',
         b'[1, 2, 2, true, 0, 0, 0, 0, 0, 1, "d", "v", "BLOCK", 5]',
+        _SAID % b"[[1, 2, 3]]",
+        _SAID % b"[[256, 2, 1]]",
+        _SAID % b"[[1, 2]]",
+        _SAID % b"7",
         b"[" * 100_000,
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator import replies
-from orchestrator.core.events import Ending, RoundRecord
+from orchestrator.core.events import Ending, RoundRecord, SourceCount
 from orchestrator.totals import SpecTotals
 from services.common.types import FinishReason, LogprobRow, Origin, SessionStatus, VerifyMode
 from tests.orchestrator.request_kit import make
@@ -88,18 +88,22 @@ def test_complete_sums_the_rounds() -> None:
         record(draft=0, accepted=0, emitted=1),
     ):
         totals.add(one)
+    totals.add(record()._replace(sources=(SourceCount(3, 3, 1), SourceCount(1, 1, 1))))
     ending = Ending(FinishReason.STOP, matched_text="END")
     message = replies.complete(ending, 10, 9, "text", totals, cached_tokens=2)
     assert message.finish_reason == pb.FINISH_REASON_STOP
     assert message.usage == pb.Usage(prompt_tokens=10, completion_tokens=9, cached_tokens=2)
     assert message.matched_stop.text == "END"
     metrics = message.speculation
-    assert (metrics.num_spec_steps, metrics.num_target_steps) == (2, 3)
-    assert (metrics.num_draft_tokens, metrics.num_accepted_draft_tokens) == (8, 6)
-    assert metrics.mean_acceptance_length == 4.0
-    assert metrics.draft_acceptance_rate == 0.75
-    assert list(metrics.acceptance_histogram) == [0, 0, 1, 0, 1]
+    assert (metrics.num_spec_steps, metrics.num_target_steps) == (3, 4)
+    assert (metrics.num_draft_tokens, metrics.num_accepted_draft_tokens) == (12, 8)
+    assert metrics.mean_acceptance_length == pytest.approx(1 + 8 / 3)
+    assert metrics.draft_acceptance_rate == pytest.approx(2 / 3)
+    assert list(metrics.acceptance_histogram) == [0, 0, 2, 0, 1]
     assert metrics.block_efficiency == 3.0
+    assert [
+        (one.source, one.num_draft_tokens, one.num_accepted_draft_tokens) for one in metrics.sources
+    ] == [(pb.DRAFT_SOURCE_THIS_TEXT, 1, 1), (pb.DRAFT_SOURCE_LAWS, 3, 1)]
 
 
 def test_a_session_without_rounds_has_zero_metrics() -> None:

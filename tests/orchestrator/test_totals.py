@@ -20,6 +20,15 @@ def test_joined_sums_are_those_of_all_rounds_together():
     assert joined.histogram == [1, 1, 0, 0, 1]
 
 
+def test_sources_are_summed_over_rounds_and_sessions():
+    one, other = SpecTotals(), SpecTotals()
+    one.count_sources([(1, 3, 2), (3, 4, 0)])
+    one.count_sources([(1, 1, 1)])
+    other.count_sources([(3, 1, 1), (5, 2, 0)])
+    one.join(other)
+    assert one.by_source == {1: (4, 3), 3: (5, 1), 5: (2, 0)}
+
+
 def test_joining_nothing_changes_nothing():
     joined = counted((2, 3, 1))
     joined.join(SpecTotals())

@@ -29,7 +29,15 @@ CHUNKS = [
 COMPLETE = pb.Complete(
     finish_reason=pb.FINISH_REASON_STOP,
     usage=pb.Usage(prompt_tokens=3, completion_tokens=3),
-    speculation=pb.SpecDecodeMetrics(acceptance_histogram=[1, 2], block_efficiency=1.5),
+    speculation=pb.SpecDecodeMetrics(
+        acceptance_histogram=[1, 2],
+        block_efficiency=1.5,
+        sources=[
+            pb.DraftSourceMetrics(source="DRAFT_SOURCE_LAWS", num_draft_tokens=4),
+            # A number of a version to come.
+            pb.DraftSourceMetrics(source=200, num_draft_tokens=2, num_accepted_draft_tokens=1),
+        ],
+    ),
     text="abc",
     matched_stop=pb.MatchedStop(token_id=2),
 )

@@ -5,7 +5,16 @@ import gc
 
 import paceline
 import pytest
-from paceline import Chunk, Complete, FinishReason, Method, Origin, Started
+from paceline import (
+    Chunk,
+    Complete,
+    DraftSource,
+    DraftSourceMetrics,
+    FinishReason,
+    Method,
+    Origin,
+    Started,
+)
 from paceline.v1 import inference_pb2 as pb
 
 
@@ -18,6 +27,10 @@ async def test_iterating_gives_typed_events_in_order(client):
     assert (events[1].pieces, events[1].rounds[0].draft_tokens) == (("a", "b"), 4)
     assert events[2].logprobs[0].top_logprobs == (-0.5,)
     assert events[3].speculation.acceptance_histogram == (1, 2)
+    assert events[3].speculation.sources == (
+        DraftSourceMetrics(DraftSource.LAWS, 4, 0),
+        DraftSourceMetrics(DraftSource.UNKNOWN, 2, 1),
+    )
     assert events[3].matched_stop == 2
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from services.common.types import (
     Draft,
     DrafterEvent,
     DraftOpened,
+    DraftSource,
     DraftTree,
     FailureReason,
     OpenDraft,
@@ -245,7 +246,7 @@ def trees(draw: st.DrawFn) -> DraftTree:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(trees(), max_size=4))
 def test_a_merged_tree_has_the_paths_of_all_and_each_once(drafts: list[DraftTree]) -> None:
-    tree = merge(drafts)
+    tree, _ = merge(drafts, [bytes(len(draft)) for draft in drafts])
     assert set(paths(tree)) == {path for draft in drafts for path in paths(draft)}
     assert len(set(paths(tree))) == len(tree)
     assert all(parent < node for node, parent in enumerate(tree.parents or ()))
@@ -256,9 +257,26 @@ def test_a_merged_tree_has_the_paths_of_all_and_each_once(drafts: list[DraftTree
 def test_a_full_tree_keeps_whole_paths_and_the_first_drafts_first(
     drafts: list[DraftTree], most: int
 ) -> None:
-    whole, cut = paths(merge(drafts)), paths(merge(drafts, most))
+    said = [bytes((place + 1,)) * len(draft) for place, draft in enumerate(drafts)]
+    (tree, sources), (begun, of_begun) = merge(drafts, said), merge(drafts, said, most)
+    whole, cut = paths(tree), paths(begun)
     assert cut == whole[:most]
+    assert of_begun == sources[:most]
+    first = [next(n for n, d in enumerate(drafts, 1) if path in paths(d)) for path in whole]
+    assert sources == bytes(first)
     assert all(path[:-1] in cut for path in cut if len(path) > 1)
+
+
+def test_a_draft_of_several_methods_says_which_of_them_each_token_is_of() -> None:
+    named = {"model": Scripted([NOTHING, chain(3, 4)]), "ngram": Scripted([chain(5)])}
+    named["ngram"].answers[0] = replace(chain(5), sources=b"\x02")
+    drafter = Methods(named).find("ngram,model")
+    assert drafter is not None
+    drafter.open(KEY, opening())
+    (first,) = drafter.propose([Ask(KEY, 1, [1, 2], 2, 2, room=6)])
+    (second,) = drafter.propose([Ask(KEY, 1, [1, 2, 5], 2, 2, room=6)])
+    assert first.sources == bytes([DraftSource.OTHER_TEXTS])
+    assert second.sources == bytes([DraftSource.MODEL] * 2)
 
 
 def test_a_tree_leaves_when_every_member_has_given_its_draft() -> None:

@@ -58,6 +58,13 @@ def output(session: DraftSession) -> list[int]:
     return session.text[session.prompt_length :]
 
 
+def test_what_is_cut_of_a_chain_takes_its_sources_along() -> None:
+    session = DraftSession(opened(window=3))
+    draft = session.absorb(chain(4, 5, 6, 7), False, 1.0, sources=bytes([1, 2, 1, 2]))
+    assert draft is not None
+    assert (draft.tree.token_ids, draft.sources) == ((4, 5, 6), bytes([1, 2, 1]))
+
+
 # --- properties over any interleaving ------------------------------------------
 
 TOKENS = st.integers(0, 2)

@@ -4,8 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import paceline
 import pytest
 from paceline.v1 import inference_pb2
+
+from services.common.types import DraftSource
 
 PROTOS = Path(__file__).resolve().parents[2] / "protos"
 BUF = Path(sys.executable).with_name("buf")
@@ -33,16 +36,21 @@ MESSAGES = {
     "Complete": "1 finish_reason 2 usage 3 speculation 4 text 5 matched_stop",
     "Usage": "1 prompt_tokens 2 completion_tokens 3 cached_tokens",
     "SpecDecodeMetrics": "1 num_spec_steps 2 num_draft_tokens 3 num_accepted_draft_tokens "
-    "4 mean_acceptance_length 5 draft_acceptance_rate 6 acceptance_histogram",
+    "4 mean_acceptance_length 5 draft_acceptance_rate 6 acceptance_histogram "
+    "7 num_target_steps 8 block_efficiency 9 sources",
+    "DraftSourceMetrics": "1 source 2 num_draft_tokens 3 num_accepted_draft_tokens",
     "ResumeRequest": "1 session_id 2 offset 3 prefix_hash",
 }
 ENUMS = {
     "RejectionSampleMethod": "UNSPECIFIED 0 AUTO 1 COUPLED 2 STANDARD 3 BLOCK 4",
     "FinishReason": "UNSPECIFIED 0 STOP 1 LENGTH 2 ABORT 3",
+    "DraftSource": "UNSPECIFIED 0 THIS_TEXT 1 OTHER_TEXTS 2 LAWS 3 FIRSTS 4 MODEL 5 GRAPH 6 "
+    "SKIP 7 LOOKAHEAD 8",
 }
 PREFIXES = {
     "RejectionSampleMethod": "REJECTION_SAMPLE_METHOD_",
     "FinishReason": "FINISH_REASON_",
+    "DraftSource": "DRAFT_SOURCE_",
 }
 ONEOFS = {
     ("GenerateRequest", "input"): ["prompt", "tokens", "conversation"],
@@ -78,6 +86,16 @@ def test_a_published_enum_value_keeps_its_name_and_number(name):
     values = FILE.enum_types_by_name[name].values_by_number
     for value, number in pairs(ENUMS[name]):
         assert values[int(number)].name == PREFIXES[name] + value
+
+
+def test_a_source_is_the_same_number_and_name_for_drafters_and_clients():
+    published = {
+        value.number: value.name.removeprefix("DRAFT_SOURCE_").lower()
+        for value in inference_pb2.DraftSource.DESCRIPTOR.values
+    }
+    assert published == {source.value: source.name.lower() for source in DraftSource}
+    known = [source.value for source in paceline.DraftSource]
+    assert known == ["unknown", *list(published.values())[1:]]
 
 
 @pytest.mark.parametrize(("message", "group"), ONEOFS)

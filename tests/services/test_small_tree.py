@@ -18,11 +18,13 @@ from services.common.types import (
     CommitDraft,
     Draft,
     DrafterEvent,
+    DraftSource,
     OpenDraft,
     ResolvedSampling,
     VerifyMode,
 )
 from services.drafter.core import DrafterCore
+from services.drafter.mixture import Shares
 from services.drafter.ngram import NgramDrafter
 from services.drafter.small_tree import PoolLimits, SmallTrees, TextPool
 
@@ -90,6 +92,7 @@ def test_every_beginning_of_a_tree_is_a_tree_and_chances_fall(
     assert list(reach) == sorted(reach, reverse=True)
     assert all(0 < chance <= 1 for chance in reach)
     assert all(parent < node for node, parent in enumerate(tree.parents or ()))
+    assert draft.sources == bytes([DraftSource.THIS_TEXT]) * len(tree)
     siblings = list(zip(tree.parents or (), tree.token_ids, strict=True))
     assert len(set(siblings)) == len(siblings)
     for parent in {-1, *range(len(tree))}:
@@ -127,6 +130,7 @@ def test_nothing_is_drafted_behind_a_token_that_ends_the_text() -> None:
 def test_where_drafts_are_judged_by_rejection_chains_are_drafted() -> None:
     (draft,) = Bench().drafts(opening([1, 2, 3, 1, 2], VerifyMode.STANDARD))
     assert (draft.tree.parents, draft.reach) == (None, ())
+    assert draft.sources == bytes([DraftSource.THIS_TEXT]) * len(draft.tree) != b""
 
 
 def test_a_tenant_gets_its_own_texts_and_no_other_does() -> None:
@@ -134,6 +138,7 @@ def test_a_tenant_gets_its_own_texts_and_no_other_does() -> None:
     bench.say("a", range(10, 30))
     told = {scope: bench.drafts(opening([15, 16], scope=scope))[0] for scope in "a"}
     assert told["a"].tree.token_ids[:2] == (17, 18)
+    assert set(told["a"].sources) == {DraftSource.OTHER_TEXTS}
     recalled = bench.core.progress().recalled_tokens
     assert recalled == len(told["a"].tree)
     for scope in ("b", ""):
@@ -186,9 +191,27 @@ def test_the_file_drafts_where_the_text_says_nothing() -> None:
     bench = Bench(SmallTrees(a_file()))
     (draft,) = bench.drafts(opening([1, 3]))
     assert draft.tree.token_ids[:2] == (6, 4)
+    assert draft.sources[:2] == bytes([DraftSource.LAWS, DraftSource.FIRSTS])
     worker = bench.core.describe()
     assert (worker.tokenizer_fingerprint, worker.vocab_size) == ("fp", VOCAB)
     assert "ngram:estimates" in worker.capabilities
+
+
+def test_a_token_that_several_sources_say_is_of_the_one_that_says_most() -> None:
+    firsts, laws = {1: 2.0, 2: 1.0, 3: -1.0}, {1: 2.5, 2: 3.0, 3: -1.0}
+    text = {**laws, 1: 3.0, 2: 6.0, 4: -0.5}
+    shares = Shares((firsts, laws, text, {**text, 2: 7.0, 4: -0.5}), None)
+    told = [shares.greatest(token) for token in (1, 2, 3, 4)]
+    firsts_, own = DraftSource.FIRSTS, DraftSource.THIS_TEXT
+    assert told == [firsts_, own, firsts_, own]
+
+
+def test_what_the_text_says_more_surely_than_the_file_is_of_the_text() -> None:
+    file = a_file()
+    sure = replace(file, weights={**file.weights, "greedy.own1": 5.0})
+    (draft,) = Bench(SmallTrees(sure)).drafts(opening([1, 3, 6, 1, 3]))
+    at = draft.tree.token_ids.index(6)
+    assert draft.sources[at] == DraftSource.THIS_TEXT
 
 
 def test_the_file_is_left_alone_for_another_vocabulary() -> None:

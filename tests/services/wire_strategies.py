@@ -148,6 +148,7 @@ drafter_events = st.one_of(
         final=st.booleans(),
         draft_ms=durations,
         reach=st.lists(f32, max_size=8).map(tuple),
+        sources=st.binary(max_size=8),
     ),
     progress,
     draining,

@@ -64,6 +64,15 @@ def test_counters_agree_with_the_run(run):
     accepted = sum(record.accepted_tokens for record in done)
     for prefix in ("paceline_accepted_tokens", "spec_decode_num_accepted_tokens"):
         assert page.value(f"{prefix}_total") == accepted > 0
+    for prefix, count in (("draft", "drafted"), ("accepted", "accepted")):
+        name = f"paceline_{prefix}_tokens_per_source_total"
+        told = sum(getattr(one, count) for record in done for one in record.sources)
+        assert (
+            page.value(name, source="model")
+            == told
+            == page.value(f"paceline_{prefix}_tokens_total")
+        )
+        assert page.value(name, source="laws") == 0
     in_flight = page.value("paceline_discarded_tokens_total", where="in_flight")
     assert in_flight == sum(action.record.discarded_tokens for action in world.performed(Discarded))
     assert page.value("paceline_discarded_tokens_total", where="unsent") == world.unsent > 0

@@ -130,7 +130,7 @@ class DraftOpened(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("session_id", "epoch", "base_committed_len", "first_position", "prefix_hash", "tree", "final", "draft_ms", "reach")
+    __slots__ = ("session_id", "epoch", "base_committed_len", "first_position", "prefix_hash", "tree", "final", "draft_ms", "reach", "sources")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_COMMITTED_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +140,7 @@ class Draft(_message.Message):
     FINAL_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MS_FIELD_NUMBER: _ClassVar[int]
     REACH_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     base_committed_len: int
@@ -149,4 +150,5 @@ class Draft(_message.Message):
     final: bool
     draft_ms: float
     reach: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., base_committed_len: _Optional[int] = ..., first_position: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tree: _Optional[_Union[_types_pb2.DraftTree, _Mapping]] = ..., final: _Optional[bool] = ..., draft_ms: _Optional[float] = ..., reach: _Optional[_Iterable[float]] = ...) -> None: ...
+    sources: bytes
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., base_committed_len: _Optional[int] = ..., first_position: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tree: _Optional[_Union[_types_pb2.DraftTree, _Mapping]] = ..., final: _Optional[bool] = ..., draft_ms: _Optional[float] = ..., reach: _Optional[_Iterable[float]] = ..., sources: _Optional[bytes] = ...) -> None: ...

@@ -30,6 +30,18 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
     FINISH_REASON_ABORT: _ClassVar[FinishReason]
 
+class DraftSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAFT_SOURCE_UNSPECIFIED: _ClassVar[DraftSource]
+    DRAFT_SOURCE_THIS_TEXT: _ClassVar[DraftSource]
+    DRAFT_SOURCE_OTHER_TEXTS: _ClassVar[DraftSource]
+    DRAFT_SOURCE_LAWS: _ClassVar[DraftSource]
+    DRAFT_SOURCE_FIRSTS: _ClassVar[DraftSource]
+    DRAFT_SOURCE_MODEL: _ClassVar[DraftSource]
+    DRAFT_SOURCE_GRAPH: _ClassVar[DraftSource]
+    DRAFT_SOURCE_SKIP: _ClassVar[DraftSource]
+    DRAFT_SOURCE_LOOKAHEAD: _ClassVar[DraftSource]
+
 class SessionStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SESSION_STATUS_UNSPECIFIED: _ClassVar[SessionStatus]
@@ -51,6 +63,15 @@ FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_ABORT: FinishReason
+DRAFT_SOURCE_UNSPECIFIED: DraftSource
+DRAFT_SOURCE_THIS_TEXT: DraftSource
+DRAFT_SOURCE_OTHER_TEXTS: DraftSource
+DRAFT_SOURCE_LAWS: DraftSource
+DRAFT_SOURCE_FIRSTS: DraftSource
+DRAFT_SOURCE_MODEL: DraftSource
+DRAFT_SOURCE_GRAPH: DraftSource
+DRAFT_SOURCE_SKIP: DraftSource
+DRAFT_SOURCE_LOOKAHEAD: DraftSource
 SESSION_STATUS_UNSPECIFIED: SessionStatus
 SESSION_STATUS_ACTIVE: SessionStatus
 SESSION_STATUS_PAUSED: SessionStatus
@@ -295,7 +316,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class SpecDecodeMetrics(_message.Message):
-    __slots__ = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens", "mean_acceptance_length", "draft_acceptance_rate", "acceptance_histogram", "num_target_steps", "block_efficiency")
+    __slots__ = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens", "mean_acceptance_length", "draft_acceptance_rate", "acceptance_histogram", "num_target_steps", "block_efficiency", "sources")
     NUM_SPEC_STEPS_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -304,6 +325,7 @@ class SpecDecodeMetrics(_message.Message):
     ACCEPTANCE_HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
     NUM_TARGET_STEPS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_EFFICIENCY_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     num_spec_steps: int
     num_draft_tokens: int
     num_accepted_draft_tokens: int
@@ -312,7 +334,18 @@ class SpecDecodeMetrics(_message.Message):
     acceptance_histogram: _containers.RepeatedScalarFieldContainer[int]
     num_target_steps: int
     block_efficiency: float
-    def __init__(self, num_spec_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_draft_tokens: _Optional[int] = ..., mean_acceptance_length: _Optional[float] = ..., draft_acceptance_rate: _Optional[float] = ..., acceptance_histogram: _Optional[_Iterable[int]] = ..., num_target_steps: _Optional[int] = ..., block_efficiency: _Optional[float] = ...) -> None: ...
+    sources: _containers.RepeatedCompositeFieldContainer[DraftSourceMetrics]
+    def __init__(self, num_spec_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_draft_tokens: _Optional[int] = ..., mean_acceptance_length: _Optional[float] = ..., draft_acceptance_rate: _Optional[float] = ..., acceptance_histogram: _Optional[_Iterable[int]] = ..., num_target_steps: _Optional[int] = ..., block_efficiency: _Optional[float] = ..., sources: _Optional[_Iterable[_Union[DraftSourceMetrics, _Mapping]]] = ...) -> None: ...
+
+class DraftSourceMetrics(_message.Message):
+    __slots__ = ("source", "num_draft_tokens", "num_accepted_draft_tokens")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    source: DraftSource
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    def __init__(self, source: _Optional[_Union[DraftSource, str]] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class ResumeRequest(_message.Message):
     __slots__ = ("session_id", "offset", "prefix_hash")

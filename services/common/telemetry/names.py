@@ -331,6 +331,20 @@ ACCEPTED_AT = Metric(
     f"Accepted draft tokens by position in the block, 0 to {LAST_POSITION}, then all further.",
     ("pos",),
 )
+DRAFTED_BY = Metric(
+    "paceline.draft.tokens_per_source",
+    _COUNTER,
+    "{token}",
+    "Draft tokens that were verified, by where they came from.",
+    ("source",),
+)
+ACCEPTED_BY = Metric(
+    "paceline.accepted.tokens_per_source",
+    _COUNTER,
+    "{token}",
+    "Draft tokens that the target accepted, by where they came from.",
+    ("source",),
+)
 EMITTED = Metric("paceline.emitted.tokens", _COUNTER, "{token}", "Tokens that became final.")
 DISCARDED = Metric(
     "paceline.discarded.tokens",

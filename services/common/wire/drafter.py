@@ -150,6 +150,7 @@ def _encode_draft(event: Draft) -> pb.Draft:
         final=event.final,
         draft_ms=event.draft_ms,
         reach=event.reach,
+        sources=event.sources,
     )
 
 
@@ -165,6 +166,7 @@ def _decode_draft(message: pb.Draft) -> Draft:
         final=message.final,
         draft_ms=records.require_ms(message.draft_ms, "draft.draft_ms"),
         reach=tuple(message.reach),
+        sources=message.sources,
     )
 
 
