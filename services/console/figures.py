@@ -126,7 +126,7 @@ NAMES = {
     DraftSource.GRAPH: "the draft graph",
     DraftSource.SKIP: "skipped layers",
     DraftSource.LOOKAHEAD: "look-ahead",
-    DraftSource.UNKNOWN: "elsewhere",
+    DraftSource.UNKNOWN: "unnamed sources",
 }
 """Where draft tokens come from, as it is shown."""
 
