@@ -22,7 +22,7 @@ from services.console.model_flags import (
     SkipMask,
     Target,
 )
-from services.console.models import DEMO_DRAFT, DEMO_MODEL
+from services.console.models import DEMO_MODEL
 from services.console.ngrams_command import learn_ngrams
 from services.console.plan_command import plan
 from services.console.token_command import token
@@ -186,7 +186,7 @@ def demo(
     target: Target = DEMO_MODEL,
     draft: Annotated[
         str, typer.Option(envvar="PACELINE_DRAFT", help="Draft model; empty: n-grams of the text.")
-    ] = DEMO_DRAFT,
+    ] = "",
     dtype: Annotated[
         Dtype, typer.Option(envvar="PACELINE_DTYPE", help="Number format of the models.")
     ] = "bfloat16",
