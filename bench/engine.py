@@ -1,8 +1,8 @@
-"""The engine's forward against transformers' own, and eight sessions against one.
+"""The engine's forward against transformers' own, blocks of rows and eight sessions against one.
 
     python -m bench.engine --model smollm2-135m-instruct --dtype bfloat16
 
-Every repeat runs all three in turn, so that a busy machine slows them alike;
+Every repeat runs all of them in turn, so that a busy machine slows them alike;
 the ratios are medians over repeats, with their least and greatest value.
 """
 
@@ -61,14 +61,15 @@ def _stock_forward(model: Any, cache: Any, tokens: list[int]) -> None:
     model(torch.tensor([tokens]), past_key_values=cache, use_cache=True, logits_to_keep=1)
 
 
-def engine_stepper(engine: Engine, prompt: list[int], sessions: int) -> Stepper:
-    """One decoding step of `sessions` sessions together, always after the same texts."""
-    caches = [engine.new_cache(len(prompt) + 1) for _ in range(sessions)]
+def engine_stepper(engine: Engine, prompt: list[int], sessions: int, rows: int = 1) -> Stepper:
+    """One step of `rows` tokens of `sessions` sessions together, always after the same texts."""
+    caches = [engine.new_cache(len(prompt) + rows) for _ in range(sessions)]
+    block = (prompt * rows)[:rows]
     for cache in caches:
         engine.forward([Segment(cache, prompt, logits_from=len(prompt))])
 
     def step() -> None:
-        engine.forward([Segment(cache, [prompt[0]]) for cache in caches])
+        engine.forward([Segment(cache, block) for cache in caches])
         for cache in caches:
             cache.rollback(len(prompt))
 
@@ -97,6 +98,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "transformers": stock_stepper(stock, prompt),
         "one": engine_stepper(engine, prompt, 1),
         "many": engine_stepper(engine, prompt, arguments.sessions),
+        **{_block(rows): engine_stepper(engine, prompt, 1, rows) for rows in arguments.rows},
     }
     times: dict[str, list[float]] = {name: [] for name in steppers}
     for repeat in range(arguments.repeats + 1):
@@ -111,6 +113,10 @@ def _report(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dic
     ratios = [
         Ratio.of("one session / transformers", times["one"], times["transformers"]),
         Ratio.of(f"{arguments.sessions} sessions / one", times["many"], times["one"]),
+        *[
+            Ratio.of(f"{_block(rows)} / one", times[_block(rows)], times["one"])
+            for rows in arguments.rows
+        ],
     ]
     return {
         "hardware": platform.processor() or platform.machine(),
@@ -122,6 +128,10 @@ def _report(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dic
         "ms_per_step": {name: statistics.median(figures) for name, figures in times.items()},
         "ratios": {r.name: {"median": r.median, "min": r.least, "max": r.most} for r in ratios},
     }
+
+
+def _block(rows: int) -> str:
+    return f"{rows} rows"
 
 
 def show(report: dict[str, Any]) -> str:
@@ -142,6 +152,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dtype", default="bfloat16")
     made.add_argument("--context", type=int, default=64, help="tokens before the first step")
     made.add_argument("--sessions", type=int, default=8)
+    made.add_argument(
+        "--rows",
+        type=int,
+        nargs="*",
+        default=[4, 8, 12],
+        help="of one session, as drafts are checked",
+    )
     made.add_argument("--steps", type=int, default=8, help="steps per turn")
     made.add_argument("--repeats", type=int, default=15)
     made.add_argument("--cache-dir", type=Path, default=None)
