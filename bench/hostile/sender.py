@@ -63,7 +63,9 @@ async def _call(channel: Any, token: str, attack: Attack) -> str:
     metadata = (("authorization", f"Bearer {token}"),)
     try:
         async with asyncio.timeout(_LONGEST_CALL):
-            if attack.method == "GetSession":
+            if attack.manner is Manner.WITHHOLD:
+                await _withhold(channel, attack, metadata)
+            elif attack.method == "GetSession":
                 await channel.unary_unary(_SERVICE + attack.method)(
                     attack.message, metadata=metadata
                 )
@@ -74,6 +76,15 @@ async def _call(channel: Any, token: str, attack: Attack) -> str:
     except TimeoutError:
         return "no end in time"
     return "OK" if attack.manner is Manner.READ else "left"
+
+
+async def _withhold(channel: Any, attack: Attack, metadata: Any) -> None:
+    call = channel.stream_stream(_SERVICE + attack.method)(metadata=metadata)
+    try:
+        await call.wait_for_connection()
+        await asyncio.sleep(_UNREAD_SECONDS)
+    finally:
+        call.cancel()
 
 
 async def _stream(channel: Any, attack: Attack, metadata: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator import door as door_module
+from orchestrator import intake
 from orchestrator.aside import LARGE
 from orchestrator.authentication import TokensFile, token_entry
 from orchestrator.door import Door
@@ -100,6 +101,14 @@ async def test_of_one_tenant_two_large_messages_are_looked_at_at_once(running, m
         )
     assert [end.tokens for end in ends] == [text(1, 5)] * 8
     assert most == AT_ONCE
+
+
+async def test_a_session_whose_request_was_large_holds_up_no_other(running, monkeypatch):
+    monkeypatch.setattr(intake, "PATIENCE", 600.0)
+    async with stub(running.address) as front, asyncio.timeout(30):
+        for seed in range(AT_ONCE + 1):
+            going_on = request(seed, 50_000, prompt="a" * (2 * LARGE))
+            await front.Generate(going_on, metadata=bearer(ACME)).read()
 
 
 async def test_a_request_is_not_kept_while_its_session_goes_on(running, channel):
