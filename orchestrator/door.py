@@ -1,12 +1,13 @@
 """The door of the service: what is checked of a call before its message is even read.
 
     who calls (token → tenant) → does this process take new sessions → is there room
-    → have the tenant's requests cost more than their share
+    → have the tenant's requests cost more than their share → is it this message's turn
 
 A refused call costs a header: its message stays unread. Calls are counted from here to
 the end of their task, whatever ends it, so that streams which nobody reads, too, are
 bounded, for all tenants together and for each. A tenant that is refused and asks again at
-once, and again, is answered late: it has only so many calls to wait in.
+once, and again, is answered late: it has only so many calls to wait in. What is let in reads
+its message itself, which is held by nobody else then and is gone as soon as it is done with.
 """
 
 from __future__ import annotations
@@ -24,8 +25,15 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.admission import Work
 from orchestrator.authentication import Identify
+from orchestrator.intake import Intake, Place
 from orchestrator.tenants import DEFAULT_TENANT, Tenant, TenantLimits
-from services.common.errors import Draining, Overloaded, PacelineError
+from services.common.errors import (
+    Draining,
+    Overloaded,
+    PacelineError,
+    ProtocolError,
+    StreamStalled,
+)
 from services.common.serving import border
 from services.common.serving.bearer import bearer_of
 
@@ -45,6 +53,8 @@ RETRY_SECONDS = 1.0
 # A tenant is told at once of so many refusals a second, of the others after a while.
 PROMPT_REFUSALS, LATE_SECONDS = 10.0, 1.0
 MOST_LATE = 4096
+# Until a message is there, from its turn on.
+READ_SECONDS = 60.0
 
 _tenant: ContextVar[Tenant] = ContextVar("tenant", default=DEFAULT_TENANT)
 
@@ -115,7 +125,7 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         `work`: what requests cost, where tenants may use a share of it only.
         """
         self.identify = identify
-        self._work, self._refusals = work, Refusals()
+        self._work, self._refusals, self._intake = work, Refusals(), Intake()
         self.closed = False
         self.streams, self._others = Calls(max_calls), Calls(max_calls)
 
@@ -128,14 +138,16 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     ) -> Any:
         """Let the call in, or answer it with why not."""
         try:
-            self._admit(handler_call_details)
+            tenant = self._admit(handler_call_details)
+            place = None if tenant is _NOBODY else await self._turn(tenant)
         except PacelineError as error:
             if self._work is not None and isinstance(error, Overloaded):
                 await self._refusals.wait(current_tenant().name)
             return _refusal(error)
-        return await continuation(handler_call_details)
+        handler = await continuation(handler_call_details)
+        return handler if place is None or handler is None else _reading(handler, place)
 
-    def _admit(self, details: grpc.HandlerCallDetails) -> None:
+    def _admit(self, details: grpc.HandlerCallDetails) -> Tenant:
         method = details.method
         tenant = (
             self.identify(bearer_of(details.invocation_metadata))
@@ -148,11 +160,71 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             raise Draining("this orchestrator stops and takes no new calls; ask another one")
         calls = self.streams if streams else self._others
         calls.enter(tenant)
-        task = asyncio.current_task()
-        assert task is not None
-        task.add_done_callback(lambda _: calls.leave(tenant))
+        _at_the_end(lambda: calls.leave(tenant))
+        self._require_paid(tenant)
+        return tenant
+
+    async def _turn(self, tenant: Tenant) -> Place:
+        """A place to read a message in, once there is one."""
+        place = await self._intake.enter(tenant.name)
+        _at_the_end(place.leave)
+        try:
+            # Others were read meanwhile.
+            self._require_paid(tenant)
+        except Overloaded:
+            place.leave()
+            raise
+        return place
+
+    def _require_paid(self, tenant: Tenant) -> None:
         if self._work is not None and (owed := self._work.owed(tenant.name)):
             raise Overloaded("the requests of this tenant cost more than its share", owed)
+
+
+def _at_the_end(act: Callable[[], None]) -> None:
+    """Of this call, whatever ends it."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.add_done_callback(lambda _: act())
+
+
+def _reading(
+    handler: grpc.RpcMethodHandler[Any, Any], place: Place
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """The handler of a single request, made one of a stream: these read for themselves.
+
+    What gRPC reads for a handler it holds until the call ends, as bytes and as a message.
+    """
+    method: Any = handler.unary_stream or handler.unary_unary
+    parse = handler.request_deserializer
+    if method is None or parse is None:
+        return handler
+
+    def parsed(data: bytes) -> Any:
+        place.read(len(data))
+        return parse(data)
+
+    async def call(_requests: Any, context: Any) -> Any:
+        return await method(await _request(context), context)
+
+    if handler.response_streaming:
+        make = grpc.stream_stream_rpc_method_handler
+    else:
+        make = grpc.stream_unary_rpc_method_handler
+    return make(call, parsed, handler.response_serializer)
+
+
+async def _request(context: Any) -> Any:
+    """The one message of a call."""
+    async with border(context):
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                message = await context.read()
+        except TimeoutError:
+            raise StreamStalled(f"no request came for {READ_SECONDS:g} s") from None
+        if message is grpc.aio.EOF:
+            raise ProtocolError("the call has no request")
+        return message
 
 
 def _refusal(error: PacelineError) -> grpc.RpcMethodHandler[Any, Any]:

@@ -26,6 +26,7 @@ from orchestrator.core.events import (
 from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.driver import SessionDriver
 from orchestrator.forms import Forms
+from orchestrator.intake import vetted
 from orchestrator.kept_rounds import session_rounds
 from orchestrator.kept_texts import KeptTexts, Slices
 from orchestrator.logprobs import memory_of
@@ -414,7 +415,9 @@ class Inference:
             with self._work.spent(tenant.name, size):
                 return build_spec(request, tokenizer, model)
 
-        return await self.aside.read(size, read)
+        spec = await self.aside.read(size, read)
+        vetted()
+        return spec
 
     def _record(self, request: pb.GenerateRequest, spec: SessionSpec) -> NewSession:
         return NewSession(

@@ -39,6 +39,7 @@ from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import Target, WorkerPool
 from services.common import serving
 from services.common.errors import StartError, StoreError
+from services.common.memory import keep_little
 from services.common.readyfile import write_line
 from services.common.registry import WorkerRegistry
 from services.common.serving import GrpcServer, Health
@@ -54,12 +55,15 @@ log = logging.getLogger(__name__)
 DISCOVER_EVERY = 0.5
 SETTLE_TIMEOUT = 3.0
 CALLS_PER_SESSION = 4
+# Of each message that waits for its turn; beyond them, a message comes at a MiB a round trip.
+UNREAD_BYTES = 256 * 1024
 # Objects made, and younger collections, before one of each age.
 COLLECT_AFTER = (20_000, 20, 20)
 
 
 def run(settings: OrchestratorSettings) -> int:
     """Serve until SIGTERM or SIGINT. Raises StartError when it cannot start."""
+    keep_little()
     return serving.run(_serve(settings))
 
 
@@ -161,7 +165,9 @@ async def _answer(
     stop: asyncio.Event,
 ) -> None:
     """Serve clients until told to stop."""
-    serving_options = replace(settings.serving_options(), max_request_bytes=MAX_REQUEST_BYTES)
+    serving_options = replace(
+        settings.serving_options(), max_request_bytes=MAX_REQUEST_BYTES, unread_bytes=UNREAD_BYTES
+    )
     server = GrpcServer(serving_options, (door,), health)
     assert pool.target is not None
     servicer = InferenceServicer(

@@ -12,6 +12,7 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 from orchestrator import replies
 from orchestrator.door import current_tenant
 from orchestrator.inference import Inference
+from orchestrator.intake import vetted
 from orchestrator.output import Prefix
 from orchestrator.ports import Call, SessionKey
 from orchestrator.streaming import READ_PATIENCE, metadata, told, traceparent
@@ -56,6 +57,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         async with border(context):
             tenant, parent = current_tenant(), traceparent(context)
             events = await self._inference.generate(request, tenant, parent, _call(context))
+            del request  # It may be megabytes long, and the stream hours.
             await self._stream(context, pb.GenerateResponse, events)
 
     async def Resume(  # noqa: N802
@@ -65,7 +67,10 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         async with border(context):
             key, tenant, parent = _key(request.session_id), current_tenant(), traceparent(context)
             asked = (parent, tenant, _call(context))
-            events = await self._inference.resume(key, _prefix(request), *asked)
+            prefix = _prefix(request)
+            del request  # Bytes that nobody knows may be in it.
+            vetted()
+            events = await self._inference.resume(key, prefix, *asked)
             await self._stream(context, pb.ResumeResponse, events)
 
     async def _stream(

@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--attack", type=float, default=60.0, help="seconds of it")
     made.add_argument("--quiet", type=float, default=15.0, help="seconds before, and after")
     made.add_argument("--sessions", type=int, default=16, help="good ones at once")
+    made.add_argument("--tokens", type=int, default=256, help="of each good session")
     made.add_argument("--lanes", type=int, default=24, help="hostile calls at once")
     made.add_argument(
         "--model-drafts", action="store_true", help="of a model, all the time: wants a core more"
@@ -94,7 +95,7 @@ def _run(given: argparse.Namespace, folder: Path) -> Outcome:
     plan = Plan(quiet=given.quiet, attack=given.attack, sessions=given.sessions, lanes=given.lanes)
     bounds = Bounds(pace_lost=given.pace_lost, memory=POD_BYTES)
     with Cluster(layout) as cluster:
-        hostile = Hostile(cluster, _cases(), plan, bounds, bad, say)
+        hostile = Hostile(cluster, _cases(given.tokens), plan, bounds, bad, say)
         return asyncio.run(_attacked(hostile, cluster))
 
 
@@ -114,15 +115,15 @@ def _tenants(good: str, bad: str) -> dict[str, object]:
     }
 
 
-def _cases() -> list[Case]:
-    """Greedy and sampled in turns, each as long as some seconds."""
+def _cases(tokens: int) -> list[Case]:
+    """Greedy and sampled in turns."""
     return [
         Case(
             prompt.text[:PROMPT_LETTERS],
             {
                 "temperature": 0.8 if number % 2 else 0.0,
                 "seed": 100 + number,
-                "max_tokens": 256,
+                "max_tokens": tokens,
                 "ignore_eos": True,
                 # None answers faster for what others said before.
                 **FRESH,

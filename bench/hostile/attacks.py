@@ -16,11 +16,12 @@ LONG_ANSWER = 1024
 
 
 class Manner(Enum):
-    """What the sender does with the answer."""
+    """What the sender does with the answer, or instead of asking."""
 
     READ = "read to its end"
     LEAVE = "broken off after the first message"
     IGNORE = "not read for some seconds, then broken off"
+    WITHHOLD = "never sent; broken off after some seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,11 @@ def begun_and_left(number: int) -> Attack:
     return _generate(number, Manner.LEAVE, sampling=made)
 
 
+def never_sent(number: int) -> Attack:
+    """A call whose request does not come."""
+    return _generate(number, Manner.WITHHOLD)
+
+
 def told_again(number: int) -> Attack:
     """The same finished session from its beginning, again and again."""
     made = pb.SamplingParams(max_tokens=LONG_ANSWER, ignore_eos=True, seed=1)
@@ -174,6 +180,7 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
         long_prefill,
         unread,
         begun_and_left,
+        never_sent,
         told_again,
         rounds_of,
         nonsense,

@@ -2,9 +2,9 @@
 
     python -m bench.hostile.sender TOKEN LANES SECONDS ADDRESS…
 
-Every lane sends one attack after another, without a pause and whatever the answer. It goes
-behind everybody else: what it spends is another machine's. At the end it prints, as JSON, how
-many calls of each kind ended with which status.
+Every lane sends one attack after another, without a pause and whatever the answer, and breaks
+off the last one when the time is over. It goes behind everybody else: what it spends is another
+machine's. At the end it prints, as JSON, how many calls of each kind ended with which status.
 """
 
 from __future__ import annotations
@@ -54,16 +54,18 @@ async def _lane(address: str, token: str, number: int, until: float, ends: Ends)
         while time.monotonic() < until:
             kind = order.choice(list(ATTACKS))
             attack = ATTACKS[kind](1_000_000 * number + count)
-            ends[kind][await _call(channel, token, attack)] += 1
+            ends[kind][await _call(channel, token, attack, until)] += 1
             count += 1
 
 
-async def _call(channel: Any, token: str, attack: Attack) -> str:
+async def _call(channel: Any, token: str, attack: Attack, until: float) -> str:
     """The status that the call ended with."""
     metadata = (("authorization", f"Bearer {token}"),)
     try:
-        async with asyncio.timeout(_LONGEST_CALL):
-            if attack.method == "GetSession":
+        async with asyncio.timeout(min(_LONGEST_CALL, until - time.monotonic())):
+            if attack.manner is Manner.WITHHOLD:
+                await _withhold(channel, attack, metadata)
+            elif attack.method == "GetSession":
                 await channel.unary_unary(_SERVICE + attack.method)(
                     attack.message, metadata=metadata
                 )
@@ -74,6 +76,15 @@ async def _call(channel: Any, token: str, attack: Attack) -> str:
     except TimeoutError:
         return "no end in time"
     return "OK" if attack.manner is Manner.READ else "left"
+
+
+async def _withhold(channel: Any, attack: Attack, metadata: Any) -> None:
+    call = channel.stream_stream(_SERVICE + attack.method)(metadata=metadata)
+    try:
+        await call.wait_for_connection()
+        await asyncio.sleep(_UNREAD_SECONDS)
+    finally:
+        call.cancel()
 
 
 async def _stream(channel: Any, attack: Attack, metadata: Any) -> None:

@@ -85,10 +85,12 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
             with _in_its_words():
                 asked = partial(to_request, request)
                 ours = await self._inference.aside.read(request.ByteSize(), asked)
-                answer = Answer(request)
+                answer, key = Answer(request), _key(request.request_id)
+                del request, asked  # They may be megabytes long.
                 started = self._inference.generate_once(
-                    ours, _key(request.request_id), current_tenant(), traceparent(context)
+                    ours, key, current_tenant(), traceparent(context)
                 )
+                del ours
                 async with aclosing(await started) as events:
                     async for event in events:
                         response = answer.add(event)

@@ -11,7 +11,7 @@
     │   ├── Overloaded           admission refused before any work
     │   ├── NoWorker             no worker of a role can take the session
     │   ├── Draining             this process stops; another one goes on
-    │   └── StreamStalled        the client reads nothing of its stream
+    │   └── StreamStalled        the client neither reads nor sends
     ├── SessionError             this session ended here
     │   ├── Fenced               another orchestrator owns the session now
     │   ├── DataLoss             what was asked for is not kept any more
@@ -90,7 +90,7 @@ class Draining(BusyError):
 
 
 class StreamStalled(BusyError):
-    """The client reads nothing of its stream; the session can be resumed."""
+    """The client reads nothing of its stream, or sends no request; the session can be resumed."""
 
 
 class SessionError(PacelineError):

@@ -245,6 +245,7 @@ def test_a_status_survives_its_own_bytes():
 def test_grpc_knows_every_option_by_its_name():
     """An option with a wrong name is ignored in silence, and links are cut for pinging."""
     library = Path(grpc._cython.cygrpc.__file__).read_bytes()
-    options = server_options(ServingOptions(max_connection_age=60.0)) + channel_options()
+    serving = ServingOptions(max_connection_age=60.0, unread_bytes=65_536)
+    options = server_options(serving) + channel_options()
     for name, _ in options:
         assert name.encode() + b"\0" in library, name

@@ -43,6 +43,7 @@ class ServingOptions:
     `health_address`: where health alone is served, always in plaintext, for probes
     that speak no TLS; None = nowhere. `health_file` gets it as one line once bound.
     `max_request_bytes`: of one message that comes in; a larger one is refused unread.
+    `unread_bytes`: taken in of a message before it is read; None = as the wire is fast, megabytes.
     """
 
     address: str = "127.0.0.1:0"
@@ -55,6 +56,7 @@ class ServingOptions:
     health_address: str | None = None
     health_file: Path | None = None
     max_request_bytes: int = MAX_MESSAGE_BYTES
+    unread_bytes: int | None = None
 
 
 def channel_options() -> Options:
@@ -81,6 +83,9 @@ def server_options(options: ServingOptions) -> Options:
         ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_CALLS),
         ("grpc.server_max_unrequested_time_in_server", PENDING_SECONDS),
     ]
+    if options.unread_bytes is not None:
+        unread = options.unread_bytes
+        chosen += [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", unread)]
     if options.max_connection_age is not None:
         age = int(options.max_connection_age * 1000)
         chosen += [("grpc.max_connection_age_ms", age), ("grpc.max_connection_age_grace_ms", age)]

@@ -10,6 +10,7 @@ from grpc_reflection.v1alpha import reflection
 
 from services.common.errors import StartError
 from services.common.serving.health import Health
+from services.common.serving.letting_go import LettingGo
 from services.common.serving.options import ServingOptions, server_credentials, server_options
 from services.common.serving.parsing import Parsing
 
@@ -32,7 +33,7 @@ class GrpcServer:
         self._owns_health = health is None
         self._health = Health(options) if health is None else health
         self.address = options.address
-        guarded = (Parsing(), *interceptors)
+        guarded = (LettingGo(), Parsing(), *interceptors)
         self.grpc = grpc.aio.server(interceptors=guarded, options=server_options(options))
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self.grpc)
 

@@ -1,0 +1,124 @@
+"""A tenant's messages are read few at a time, slow ones hold up nobody, and none is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import time
+
+import grpc
+import pytest
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator import door as door_module
+from orchestrator import intake
+from orchestrator.aside import LARGE
+from orchestrator.authentication import TokensFile, token_entry
+from orchestrator.door import Door
+from orchestrator.intake import AT_ONCE, PATIENCE
+from tests.integration.cluster import PATIENT, cluster
+from tests.integration.known import bearer, known_verifier, read, request, stub, text
+
+ACME, BETA = "token-of-acme-0123456789", "token-of-beta-0123456789"
+GENERATE = "/paceline.v1.InferenceService/Generate"
+LONG = request(1, 5, prompt="a" * (2 * LARGE))
+
+
+@pytest.fixture
+async def running(tmp_path):
+    path = tmp_path / "tokens.json"
+    tenants = {"acme": {"tokens": [token_entry(ACME)]}, "beta": {"tokens": [token_entry(BETA)]}}
+    path.write_text(json.dumps({"tenants": tenants}))
+    door = Door(TokensFile(path), 1000)
+    async with cluster([await known_verifier(1.0)], [], PATIENT, door=door) as made:
+        yield made
+
+
+@pytest.fixture
+async def channel(running):
+    async with grpc.aio.insecure_channel(running.address) as made:
+        yield made
+
+
+async def begun(channel, token: str):
+    """A call whose request does not come."""
+    call = channel.stream_stream(GENERATE, response_deserializer=pb.GenerateResponse.FromString)(
+        metadata=bearer(token)
+    )
+    await call.wait_for_connection()
+    return call
+
+
+async def test_calls_that_send_no_request_hold_up_their_tenant_for_a_moment_only(running, channel):
+    silent = [await begun(channel, ACME) for _ in range(AT_ONCE)]
+    async with asyncio.timeout(10):
+        while running.door.streams.total < AT_ONCE:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    async with stub(running.address) as front:
+        began = time.monotonic()
+        others = await read(front.Generate(request(1, 5), metadata=bearer(BETA)))
+        for_others = time.monotonic() - began
+        own = await read(front.Generate(request(2, 5), metadata=bearer(ACME)))
+        for_own = time.monotonic() - began
+    assert (others.tokens, own.tokens) == (text(1, 5), text(2, 5))
+    assert for_others < 0.5 * PATIENCE < for_own < 10 * PATIENCE
+    for call in silent:
+        call.cancel()
+
+
+async def test_a_request_that_does_not_come_is_not_waited_for_for_ever(channel, monkeypatch):
+    monkeypatch.setattr(door_module, "READ_SECONDS", 0.2)
+    ended = await read(await begun(channel, ACME))
+    assert (ended.code, ended.reason) == (grpc.StatusCode.UNAVAILABLE, "STREAM_STALLED")
+
+
+async def test_a_call_that_ends_without_a_request_is_refused(channel):
+    call = await begun(channel, ACME)
+    await call.done_writing()
+    ended = await read(call)
+    assert (ended.code, ended.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "PROTOCOL_ERROR")
+
+
+async def test_of_one_tenant_two_large_messages_are_looked_at_at_once(running, monkeypatch):
+    at_work = most = 0
+    looked = running.inference.aside.read
+
+    async def look(size, act):
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        try:
+            await asyncio.sleep(0.05)
+            return await looked(size, act)
+        finally:
+            at_work -= 1
+
+    monkeypatch.setattr(running.inference.aside, "read", look)
+    async with stub(running.address) as front:
+        ends = await asyncio.gather(
+            *(read(front.Generate(LONG, metadata=bearer(ACME))) for _ in range(8))
+        )
+    assert [end.tokens for end in ends] == [text(1, 5)] * 8
+    assert most == AT_ONCE
+
+
+async def test_a_session_whose_request_was_large_holds_up_no_other(running, monkeypatch):
+    monkeypatch.setattr(intake, "PATIENCE", 600.0)
+    async with stub(running.address) as front, asyncio.timeout(30):
+        for seed in range(AT_ONCE + 1):
+            going_on = request(seed, 50_000, prompt="a" * (2 * LARGE))
+            await front.Generate(going_on, metadata=bearer(ACME)).read()
+
+
+async def test_a_request_is_not_kept_while_its_session_goes_on(running, channel):
+    raw = request(1, 50_000, prompt="a prompt of this test").SerializeToString()
+    call = channel.unary_stream(GENERATE, response_deserializer=pb.GenerateResponse.FromString)(
+        raw, metadata=bearer(ACME)
+    )
+    for _ in range(5):
+        await call.read()
+    assert running.inference.active_sessions == 1
+    kept = [made for made in gc.get_objects() if type(made) is pb.GenerateRequest]
+    assert "a prompt of this test" not in [made.prompt for made in kept]
+    call.cancel()

@@ -1,0 +1,45 @@
+"""What was freed is the system's again, in a process that was told to keep little."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from services.common.memory import keep_little
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+
+if sys.argv[1] == "told":
+    keep_little()
+before, small = resident(), []
+# The first large block that is freed teaches the C library to keep those to come.
+b"x" * (20 << 20)
+large = []
+for _ in range(40):
+    large.append(b"x" * (4 << 20))
+    small.append(b"y" * (100 << 10))
+del large
+print(resident() - before)
+"""
+
+
+def grown(how: str) -> int:
+    """MiB that are left of 160, where small blocks lie between large ones that were freed."""
+    command = [sys.executable, "-c", PROGRAM, how]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's way")
+def test_large_blocks_that_were_freed_are_not_kept():
+    assert grown("told") < 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's way")
+def test_without_being_told_they_are():
+    assert grown("untold") > 100

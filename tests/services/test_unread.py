@@ -1,0 +1,73 @@
+"""How much of a message comes in before anybody reads it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from paceline.v1 import inference_pb2 as pb
+from paceline.v1 import inference_pb2_grpc as pb_grpc
+
+from services.common.serving import GrpcServer, ServingOptions
+from tests.services.relay import Relay
+
+MIB = 1 << 20
+
+
+class Answering(pb_grpc.InferenceServiceServicer):
+    async def Abort(self, request, context):
+        return pb.AbortResponse()
+
+
+class Waiting(grpc.aio.ServerInterceptor):
+    """One call whose turn never comes."""
+
+    def __init__(self):
+        self.waits = asyncio.Event()
+
+    async def intercept_service(self, continuation, details):
+        if details.method.endswith("GetSession"):
+            self.waits.set()
+            await asyncio.Event().wait()
+        return await continuation(details)
+
+
+class Counting(Relay):
+    """Knows how many bytes it passed on."""
+
+    passed = 0
+
+    async def _pass_on(self, source, sink):
+        while data := await source.read(65536):
+            self.passed += len(data)
+            sink.write(data)
+
+
+async def taken_in(unread: int | None) -> int:
+    """Bytes of 4 MiB, after other messages showed how fast the wire is."""
+    waiting = Waiting()
+    server = GrpcServer(ServingOptions(unread_bytes=unread), (waiting,))
+    pb_grpc.add_InferenceServiceServicer_to_server(Answering(), server.grpc)
+    port = (await server.start()).rpartition(":")[2]
+    async with Counting(int(port)) as relay, grpc.aio.insecure_channel(relay.address) as channel:
+        stub = pb_grpc.InferenceServiceStub(channel)
+        for _ in range(5):
+            await stub.Abort(pb.AbortRequest(session_id="a" * 4 * MIB))
+        before = relay.passed
+        call = stub.GetSession(pb.GetSessionRequest(session_id="a" * 4 * MIB))
+        await waiting.waits.wait()
+        await asyncio.sleep(0.5)
+        call.cancel()
+        taken = relay.passed - before
+    await server.stop()
+    return taken
+
+
+@pytest.mark.parametrize("unread", [64 * 1024, 256 * 1024])
+async def test_so_much_is_taken_in_of_a_message_that_waits(unread):
+    assert 0.5 * unread < await taken_in(unread) < 1.5 * unread
+
+
+async def test_without_a_bound_it_is_as_much_as_the_wire_is_fast():
+    assert await taken_in(None) > MIB
