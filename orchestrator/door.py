@@ -205,7 +205,7 @@ def _reading(
         return parse(data)
 
     async def call(_requests: Any, context: Any) -> Any:
-        return await method(await _request(context), context)
+        return await method(await _request(context, place), context)
 
     if handler.response_streaming:
         make = grpc.stream_stream_rpc_method_handler
@@ -214,14 +214,16 @@ def _reading(
     return make(call, parsed, handler.response_serializer)
 
 
-async def _request(context: Any) -> Any:
+async def _request(context: Any, place: Place) -> Any:
     """The one message of a call."""
     async with border(context):
+        began = time.monotonic()
         try:
-            async with asyncio.timeout(READ_SECONDS):
+            async with place.waiting(READ_SECONDS):
                 message = await context.read()
         except TimeoutError:
-            raise StreamStalled(f"no request came for {READ_SECONDS:g} s") from None
+            waited = time.monotonic() - began
+            raise StreamStalled(f"no request came for {waited:.0f} s") from None
         if message is grpc.aio.EOF:
             raise ProtocolError("the call has no request")
         return message

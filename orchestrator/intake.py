@@ -3,14 +3,17 @@
 A message may be megabytes long, and while it is parsed and looked at it takes several times
 that. So a call waits at the door, its message unread, until it has a place; it has it until
 the message was vetted, and a short one until it is read. A message that comes slowly, or is
-looked at for long, stands aside after a while and makes room for the next one: for so many of
-a tenant there is room aside, too.
+looked at for long, stands aside after a while and makes room for the next one. For so many of
+a tenant there is room aside, too; one more, and the first that has not come is given up. So
+nobody who sends nothing holds up those who send.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
 from orchestrator.aside import LARGE
@@ -23,11 +26,11 @@ PATIENCE = 1.0
 
 
 class _Line:
-    """The messages of one tenant."""
+    """The messages of one tenant: whose turn it is, and those aside, in the order they went."""
 
     def __init__(self) -> None:
         self.turns = asyncio.Semaphore(AT_ONCE)
-        self.aside = 0
+        self.aside: dict[Place, None] = {}
 
 
 class Place:
@@ -36,8 +39,17 @@ class Place:
     def __init__(self, own: _Line, turns: tuple[asyncio.Semaphore, ...]) -> None:
         """`turns`: held for it, and released once."""
         self._own, self._turns = own, turns
-        self._aside = 0
+        self._coming: asyncio.Timeout | None = None
         self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._stand_aside)
+
+    @asynccontextmanager
+    async def waiting(self, seconds: float) -> AsyncIterator[None]:
+        """Around the wait for the message; TimeoutError when it is given up."""
+        try:
+            async with asyncio.timeout(seconds) as self._coming:
+                yield
+        finally:
+            self._coming = None
 
     def read(self, size: int) -> None:
         """A message of so many bytes is there."""
@@ -47,17 +59,25 @@ class Place:
     def leave(self) -> None:
         """The message was vetted, or the call has ended. May be repeated."""
         self._timer.cancel()
-        self._own.aside -= self._aside
-        self._aside = 0
+        self._own.aside.pop(self, None)
         self._make_room()
 
     def _stand_aside(self) -> None:
-        if self._own.aside < ASIDE:
-            self._aside = 1
-            self._own.aside += 1
+        if len(self._own.aside) < ASIDE or self._one_given_up():
+            self._own.aside[self] = None
             self._make_room()
         else:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._stand_aside)
+
+    def _one_given_up(self) -> bool:
+        """Whether one of those aside, whose message has not come, is no longer waited for."""
+        slowest = next((place for place in self._own.aside if place._coming is not None), None)
+        if slowest is None:
+            return False
+        assert slowest._coming is not None
+        slowest._coming.reschedule(asyncio.get_running_loop().time())
+        slowest.leave()
+        return True
 
     def _make_room(self) -> None:
         turns, self._turns = self._turns, ()

@@ -116,6 +116,43 @@ async def test_slow_messages_stand_aside_and_so_many_at_most(monkeypatch):
 
 
 @pytest.mark.usefixtures("impatient")
+async def test_of_messages_that_never_come_the_first_is_given_up_and_nobody_waits_long(monkeypatch):
+    monkeypatch.setattr(intake, "ASIDE", 3)
+    door, given_up = Intake(), []
+
+    async def silent(number: int) -> None:
+        place = await door.enter("one")
+        try:
+            async with place.waiting(60):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            given_up.append(number)
+        place.leave()
+
+    calls = [asyncio.create_task(silent(number)) for number in range(20)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(2):
+        place = await door.enter("one")
+        place.read(SHORT)
+    assert given_up == list(range(len(given_up)))
+    assert len(given_up) >= 20 - 3 - AT_ONCE
+    for each in calls:
+        each.cancel()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_has_come_is_not_given_up(monkeypatch):
+    monkeypatch.setattr(intake, "ASIDE", 1)
+    door = Intake()
+    come, _ = await filled(door, "one")
+    async with come.waiting(60):
+        pass
+    come.read(LARGE)
+    await asyncio.sleep(0.2)
+    assert await is_let_in(door, "one") is not None
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_who_stood_aside_frees_no_turn_when_it_ends():
     door = Intake()
     slow = await filled(door, "one")
