@@ -172,7 +172,7 @@ DEAD_ENDS: dict[str, dict[str, Any]] = {
     "no token": {"regex": "x{8}", "min_tokens": 4},
     # Its states multiply with every token: the form cannot be followed to its end,
     # and by chance no text may end before.
-    "no fuel": {"regex": "(.*[a-z].{1,40}){1,20}", "min_tokens": 200},
+    "no fuel": {"regex": "(.*[a-z].{1,40}){1,20}", "min_tokens": 490},
 }
 
 
@@ -188,7 +188,7 @@ def dead_end(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", DEAD_ENDS)
 @pytest.mark.parametrize("rule", [*RULES, "greedy"])
 async def test_what_can_never_go_on_is_told_once_and_ends_for_good(rule, name, caplog):
-    way = dead_end(name) | {"max_tokens": 200}
+    way = dead_end(name) | {"max_tokens": 490}
     way |= {"temperature": 0.0} if rule == "greedy" else {"rejection_sample_method": rule}
     async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
         asked, calls = live.inference.generate, []
