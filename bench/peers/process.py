@@ -1,4 +1,8 @@
-"""A peer's child process, asked over its standard input and output."""
+"""A peer's child process, asked over its standard input and output.
+
+It stands still while it is not asked: threads that wait by spinning (vLLM's do, for a second
+after an answer) would take the cores from whoever is measured next.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +73,7 @@ class PeerProcess:
             reason = (said or {}).get("error") or last_line(self._log) or "it ended without a word"
             raise StartError(f"--peers: {self.name} did not start: {reason}")
         self.about = said["ready"]
+        self._signal(signal.SIGSTOP)
         self._reader = asyncio.create_task(self._hand_out(), name=f"read {self.name}")
 
     async def answer(
@@ -83,6 +88,7 @@ class PeerProcess:
         if self._reader is None or self._reader.done():
             lines.put_nowait(None)
         asked = {name: options[name] for name in ("max_tokens", "temperature", "top_p")}
+        self._signal(signal.SIGCONT)
         began = time.perf_counter()
         self._send({"id": id, "way": way, "token_ids": list(token_ids), "seed": seed, **asked})
         try:
@@ -91,6 +97,8 @@ class PeerProcess:
                 gathered.add(now, line["token_ids"], line["drafted"])
         finally:
             del self._answers[id]
+            if not self._answers:
+                self._signal(signal.SIGSTOP)
         if line is None or "error" in line:
             reason = line["error"] if line else last_line(self._log)
             raise StartError(f"{self.name} failed: {reason}")
@@ -101,16 +109,20 @@ class PeerProcess:
 
         One that is not ready yet reads no input.
         """
+        self._signal(signal.SIGCONT)
         if self._process.stdin is not None:
             self._process.stdin.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), _GRACE_S if self.about else 0.0)
-        # It is its own process group, so this reaches what it started, too.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         await self._process.wait()
         if self._reader is not None:
             await end(self._reader)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To it and to what it started: it is its own process group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def _send(self, content: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None

@@ -11,6 +11,7 @@ import pytest
 from bench.peers.process import PeerSpec, peer_process
 from services.common.errors import StartError
 from tests.bench.peers.kit import ask, child
+from tests.integration.front_door import until
 
 ECHO = """
 import sys, threading, time
@@ -116,3 +117,24 @@ async def test_what_a_child_started_ends_with_it(modules):
         assert other.is_running()
     _, alive = psutil.wait_procs([other], timeout=10)
     assert all(one.status() == psutil.STATUS_ZOMBIE for one in alive)
+
+
+async def test_a_child_stands_still_while_it_is_not_asked(modules):
+    async with child("forking_child", modules) as peer:
+        other = psutil.Process(int(peer.about))
+        process = psutil.Process(other.ppid())
+        await still(process, other)
+    async with child("echo_child", modules, model="m") as peer:
+        process = psutil.Process(peer._process.pid)
+        await still(process)
+        answers = [ask(peer, "plain", range(8)) for _ in range(20)]
+        assert all(len(one.token_ids) == 8 for one in await asyncio.gather(*answers))
+        await still(process)
+        with pytest.raises(StartError):
+            await ask(peer, "fails", [1])
+        await still(process)
+
+
+async def still(*processes):
+    """Wait until all of them are stopped."""
+    await until(lambda: all(one.status() == psutil.STATUS_STOPPED for one in processes))
