@@ -8,15 +8,18 @@ eight times as many, with the draft model in its real engine, too.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
 from services.common.engine import Engine
+from services.common.ngrams import FIRSTS, NgramFile
 from services.drafter.combined import CombinedDrafter
 from services.drafter.lookahead import LookaheadDrafter
 from services.drafter.model import ModelDrafter
 from services.drafter.ngram import NgramDrafter
+from services.drafter.small_tree import SmallTrees
 from tests.proof.goodness_of_fit import ALARM
 from tests.proof.services_kit import Case, Sample, Services, sample
 
@@ -56,6 +59,13 @@ MIXED = [
     Case("block mixed", "block", {"temperature": 1.3, "top_p": 0.88}),
     Case("block mixed cold", "block", {"temperature": 0.7}),
 ]
+FREE = [
+    Case("coupled free tree", "coupled", {"temperature": 1.3}, {"num_candidates": 6}),
+    Case("coupled free cold", "coupled", {"temperature": 0.7, "top_k": 5}, {"num_candidates": 6}),
+    Case(
+        "coupled free top_p", "coupled", {"temperature": 1.0, "top_p": 0.88}, {"num_candidates": 6}
+    ),
+]
 TOGETHER = Services(window=5, burst=5, pacing="fixed", angle=0.2)
 IN_FLIGHT = Services(window=8, burst=3, blocks=2, pacing="ahead", angle=0.2)
 TOKENS = 200_000
@@ -69,6 +79,24 @@ def looking_ahead(engine: Engine) -> LookaheadDrafter:
     """The target with embeddings of its own tokens in place of learned ones."""
     engine.give_soft_tokens(engine.model.get_input_embeddings().weight[:3])
     return LookaheadDrafter(engine)
+
+
+def free_trees(engine: Engine) -> NgramDrafter:
+    """Trees of this text and of a file, whose scores know the noise that the target will draw with.
+
+    Of each token, the file says others at random, so that some drafts are right and some are not.
+    """
+    drawn, size = random.Random(5), engine.vocab_size
+    ids, codes = [0] * size * FIRSTS, bytearray(size * FIRSTS)
+    for place in range(size):
+        said = drawn.sample(range(size), min(FIRSTS, size))
+        start = place * FIRSTS
+        ids[start : start + len(said)] = said
+        codes[start : start + len(said)] = bytes(drawn.randrange(1, 256) for _ in said)
+    weights = {"coupled.first_code": 2.0, "coupled.own1": 1.0, "coupled.noise": 1.0}
+    tokenizer = engine.bundle.fingerprint if engine.bundle else ""
+    file = NgramFile("t", "", tokenizer, size, ids, bytes(codes), (), weights)
+    return NgramDrafter(small=SmallTrees(file))
 
 
 def copying_first(engine: Engine) -> CombinedDrafter:
@@ -107,6 +135,13 @@ async def test_drafts_whose_tokens_do_not_see_each_other_keep_the_law():
 async def test_copies_and_draws_in_one_chain_keep_the_law():
     """What stood before in the text, else a draw of the draft model; both in one block."""
     done = await sample(MIXED, EACH // 2, LENGTH // 2, TOGETHER, method=copying_first)
+    check(done)
+    assert all(sum(one.accepted) < sum(one.drafted) for one in done)
+
+
+async def test_trees_that_know_the_noise_keep_the_law():
+    """Drafts are chosen by the very numbers that the target's tokens are drawn with."""
+    done = await sample(FREE, EACH, LENGTH, TOGETHER, method=free_trees)
     check(done)
     assert all(sum(one.accepted) < sum(one.drafted) for one in done)
 
