@@ -36,8 +36,16 @@ async def follow(replica: EmbeddedRedis, primary: EmbeddedRedis) -> None:
     raise AssertionError("the replica does not follow")
 
 
-async def lag(replica: EmbeddedRedis) -> None:
-    """From now on it gets nothing more, and takes writes."""
+async def lag(replica: EmbeddedRedis, primary: EmbeddedRedis) -> None:
+    """It gets what the other one has now, and from then on nothing more, and takes writes."""
+    wanted = (await ask(primary, "INFO", "replication"))["master_repl_offset"]
+    for _ in range(600):
+        told = await ask(replica, "INFO", "replication")
+        if told["slave_repl_offset"] >= wanted:
+            break
+        await asyncio.sleep(0.02)
+    else:
+        raise AssertionError("the replica does not catch up")
     await ask(replica, "REPLICAOF", "NO", "ONE")
 
 

@@ -137,7 +137,7 @@ async def test_a_failover_to_a_replica_that_lagged_gets_the_rest_back(real, serv
     await owner.write(7)
     with EmbeddedRedis() as replica:
         await follow(replica, server)
-        await lag(replica)
+        await lag(replica, server)
         await owner.write(8)
         take_its_place(replica, server)
         assert await owner.write(9) == 3

@@ -175,7 +175,10 @@ async def read_through_a_failover(
     """The replica lags from the 20th token on; at the 80th it is all that is left."""
     tokens: list[int] = []
     await follow(replica, both.first.redis)
-    stages = [(20, lambda: lag(replica)), (80, lambda: fail_over(replica, both.first))]
+    stages = [
+        (20, lambda: lag(replica, both.first.redis)),
+        (80, lambda: fail_over(replica, both.first)),
+    ]
     try:
         async for event in stream:
             if isinstance(event, Chunk):
