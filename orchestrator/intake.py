@@ -71,13 +71,12 @@ class Place:
 
     def _one_given_up(self) -> bool:
         """Whether one of those aside, whose message has not come, is no longer waited for."""
-        slowest = next((place for place in self._own.aside if place._coming is not None), None)
-        if slowest is None:
-            return False
-        assert slowest._coming is not None
-        slowest._coming.reschedule(asyncio.get_running_loop().time())
-        slowest.leave()
-        return True
+        for place in self._own.aside:
+            if place._coming is not None:
+                place._coming.reschedule(asyncio.get_running_loop().time())
+                place.leave()
+                return True
+        return False
 
     def _make_room(self) -> None:
         turns, self._turns = self._turns, ()

@@ -6,13 +6,15 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from orchestrator.sessions import EmbeddedRedis
 from services.common.redis_client import open_client
 
 
-async def ask(server: EmbeddedRedis, *command: str | bytes) -> object:
+async def ask(server: EmbeddedRedis, *command: str | bytes) -> Any:
     """What a server says to one command."""
     client = open_client(server.url)
     try:
@@ -28,24 +30,32 @@ async def follow(replica: EmbeddedRedis, primary: EmbeddedRedis) -> None:
         port = str(free.getsockname()[1])
     await ask(primary, "CONFIG", "SET", "port", port)
     await ask(replica, "REPLICAOF", "127.0.0.1", port)
+    await _until(
+        replica,
+        lambda told: told["master_link_status"] == "up" and not told["master_sync_in_progress"],
+        "the replica does not follow",
+    )
+
+
+async def _until(
+    replica: EmbeddedRedis, holds: Callable[[dict[str, Any]], bool], problem: str
+) -> None:
+    """Wait for what it tells of its replication."""
     for _ in range(600):
-        info = await ask(replica, "INFO", "replication")
-        if info["master_link_status"] == "up" and not info["master_sync_in_progress"]:
+        if holds(await ask(replica, "INFO", "replication")):
             return
         await asyncio.sleep(0.1)
-    raise AssertionError("the replica does not follow")
+    raise AssertionError(problem)
 
 
 async def lag(replica: EmbeddedRedis, primary: EmbeddedRedis) -> None:
     """It gets what the other one has now, and from then on nothing more, and takes writes."""
     wanted = (await ask(primary, "INFO", "replication"))["master_repl_offset"]
-    for _ in range(600):
-        told = await ask(replica, "INFO", "replication")
-        if told["slave_repl_offset"] >= wanted:
-            break
-        await asyncio.sleep(0.02)
-    else:
-        raise AssertionError("the replica does not catch up")
+    await _until(
+        replica,
+        lambda told: told["slave_repl_offset"] >= wanted,
+        "the replica does not catch up",
+    )
     await ask(replica, "REPLICAOF", "NO", "ONE")
 
 
