@@ -103,6 +103,7 @@ class Beginnings:
             phrase_scope=phrases,
             cache_scope=prefixes,
             synchronous=options.pacing == "fixed",
+            opening_block=options.pacing != "fixed",
             limits=options.limits,
         )
 

@@ -26,6 +26,7 @@ from orchestrator.core.events import (
     WorkerLost,
     WorkerOpened,
 )
+from orchestrator.core.sending import send_at_opening
 from orchestrator.core.state import Attached, Phase, State
 from orchestrator.core.turn import MOST_DOUBLINGS, Turn
 from services.common.types import OpenDraft, OpenVerify, Role
@@ -54,6 +55,7 @@ def on_attached(turn: Turn, event: WorkerAttached) -> None:
     turn.set(**{event.role.value: Attached(event.worker, state.epoch, due=turn.now + wait)})
     if event.role is Role.VERIFIER:
         turn.do(OpenOnWorker(event.worker, _open_verify(turn.state)))
+        send_at_opening(turn)
     else:
         turn.set(credit=turn.state.window, drafter_final=False)
         turn.do(OpenOnWorker(event.worker, _open_draft(turn.state)))
@@ -106,7 +108,11 @@ def on_opened(turn: Turn, event: WorkerOpened) -> None:
     turn.set(**{event.role.value: replace(attached, opened=True)})
     if event.role is Role.VERIFIER:
         cached = min(event.cached_tokens, len(turn.state.config.prompt))
-        turn.set(idle_since=turn.now, cached_tokens=cached, verifier_overdue=0)
+        # The first block waited for this.
+        blocks = tuple([block._replace(sent_at=turn.now) for block in turn.state.in_flight])
+        turn.set(
+            idle_since=turn.now, in_flight=blocks, cached_tokens=cached, verifier_overdue=0
+        )
 
 
 def _opened_otherwise(turn: Turn, event: WorkerOpened, attached: Attached) -> None:
@@ -138,8 +144,9 @@ def _lose_or_wait(turn: Turn, event: WorkerLost) -> None:
     if event.for_good:
         suspend(turn, SuspendReason.IMPOSSIBLE, event.reason)
     elif event.busy:
-        turn.release(Role.VERIFIER)
         turn.set(verifier_left=f"the last one is full: {event.reason}")
+        _abandon_verifier(turn)
+        turn.resync_drafter()
     elif event.epoch is None:
         lose_verifier(turn, event.reason)
     else:

@@ -132,13 +132,20 @@ def next_wake(state: State, now: float) -> float | None:
         wake = min(wake, state.detached_at + limits.detach_grace)
     if state.wait_until is not None:
         wake = min(wake, state.wait_until)
-    if state.in_flight:
-        wake = min(wake, state.in_flight[0].sent_at + limits.verdict_wait)
+    if (due := _verdict_due(state)) is not None:
+        wake = min(wake, due)
     openings = [one.due for one in (state.verifier, state.drafter) if one and not one.opened]
     wake = min((wake, *openings))
     if state.verifier is None or (state.drafter is None and state.wants_drafter):
         wake = min(wake, now + LOOK_AGAIN)
     return wake
+
+
+def _verdict_due(state: State) -> float | None:
+    """When the next verdict is overdue; None while none is to come, or the opening first."""
+    if not state.in_flight or state.verifier is None or not state.verifier.opened:
+        return None
+    return state.in_flight[0].sent_at + state.config.limits.verdict_wait
 
 
 # --- Life ------------------------------------------------------------------------
@@ -179,7 +186,7 @@ def _on_tick(turn: Turn) -> None:
         suspend(turn, SuspendReason.DEADLINE)
     elif state.verifier is None and turn.now >= state.verifier_missing_since + limits.verifier_wait:
         suspend(turn, SuspendReason.NO_VERIFIER, state.verifier_left)
-    elif state.in_flight and turn.now >= state.in_flight[0].sent_at + limits.verdict_wait:
+    elif (due := _verdict_due(state)) is not None and turn.now >= due:
         lose_verifier(turn, "it gave no verdict in time")
     else:
         leave_the_overdue(turn)

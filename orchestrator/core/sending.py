@@ -4,7 +4,10 @@
    `max_in_flight` live blocks are under way, and pacing says so. A chained
    block follows a chain of its own epoch and holds at least one token; in
    `STANDARD` and `BLOCK` it never follows a block that asks for a bonus.
-2. Whether a block asks for a bonus is fixed when it leaves, by counts and flags
+2. With an opening goes a plain block, if the session is to have one. The verifier takes it in the step that ends the
+   prefill, so that the first token costs no way there and back, and no step of its own.
+   What it takes tells nothing of other rounds.
+3. Whether a block asks for a bonus is fixed when it leaves, by counts and flags
    alone: `_wants_bonus`.
 """
 
@@ -16,6 +19,13 @@ from orchestrator.core.pacing import Flight, View, Wait
 from orchestrator.core.state import Block, State
 from orchestrator.core.turn import Turn
 from services.common.types import Verify
+
+
+def send_at_opening(turn: Turn) -> None:
+    """Send the first block to the verifier that is being told to open the session."""
+    config = turn.state.config
+    if config.opening_block and len(turn.state.unpersisted) < config.limits.max_unpersisted:
+        _send(turn, 0, 0.0, opening=True)
 
 
 def send_what_pays(turn: Turn) -> None:
@@ -109,7 +119,7 @@ def _drafter_rests(state: State, sent: int) -> bool:
     return state.drafter is None or state.drafter_final or sent >= state.credit
 
 
-def _send(turn: Turn, count: int, waited_ms: float) -> None:
+def _send(turn: Turn, count: int, waited_ms: float, *, opening: bool = False) -> None:
     state = turn.state
     assert state.verifier is not None
     piece, rest = take(state.tail, count)
@@ -134,6 +144,7 @@ def _send(turn: Turn, count: int, waited_ms: float) -> None:
         verify.want_bonus,
         chained=bool(live),
         waited_ms=waited_ms,
+        opening=opening,
     )
     turn.set(tail=rest, in_flight=(*state.in_flight, block), next_round=state.next_round + 1)
     turn.do(SendVerify(state.verifier.worker, verify, piece.draft_ms))

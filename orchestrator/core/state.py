@@ -102,6 +102,8 @@ class SessionConfig:
     cache_scope: str = ""
     # The drafter is to rest while the verifier works.
     synchronous: bool = False
+    # A plain block goes with the opening: the first token waits for no draft.
+    opening_block: bool = False
     find_stop: FindStop = no_text_stop
     limits: Limits = field(default_factory=Limits)
 
@@ -181,6 +183,8 @@ class Block(NamedTuple):
     chained: bool = False
     # Milliseconds that pacing let the free verifier wait for it.
     waited_ms: float = 0.0
+    # It was sent with the opening, to be verified in the step that ends the prefill.
+    opening: bool = False
 
 
 def of_flight(in_flight: tuple[Block, ...]) -> dict[str, tuple[Block, ...] | tuple[int, ...]]:

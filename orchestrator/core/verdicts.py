@@ -53,12 +53,19 @@ def on_verdict(turn: Turn, event: VerdictArrived) -> bool:
     waiting = {v.round: v for v in (*state.early, event.verdict)}
     while (flying := turn.state.in_flight) and (verdict := waiting.pop(flying[0].round, None)):
         turn.set(in_flight=flying[1:])
-        if not _absorb(turn, flying[0], verdict):
+        if not _absorb(turn, _begun(flying[0], verdict, turn.now), verdict):
             return False
     if waiting or state.early:
         rounds = {block.round for block in turn.state.in_flight}
         turn.set(early=tuple([v for v in waiting.values() if v.round in rounds]))
     return True
+
+
+def _begun(block: Block, verdict: Verdict, now: float) -> Block:
+    """The block, of which one that went with the opening began with the verifier's step."""
+    if not block.opening:
+        return block
+    return block._replace(sent_at=min(block.sent_at, now - 1e-3 * verdict.verify_ms))
 
 
 def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
@@ -214,6 +221,9 @@ def _record(
 
 
 def _learn(turn: Turn, block: Block, verdict: Verdict, emitted: int) -> None:
+    turn.set(verifier_failures=0)
+    if block.opening:
+        return
     tree = block.piece.tree
     outcome = Outcome(
         len(tree),
@@ -235,7 +245,7 @@ def _learn(turn: Turn, block: Block, verdict: Verdict, emitted: int) -> None:
         reach=block.piece.reach,
         taken=_taken(block, verdict),
     )
-    turn.set(policy=turn.state.policy.observe(outcome), verifier_failures=0)
+    turn.set(policy=turn.state.policy.observe(outcome))
 
 
 def _taken(block: Block, verdict: Verdict) -> tuple[int, ...]:

@@ -104,7 +104,7 @@ class SessionSpans:
             about[names.FALLBACK] = fallback
         discarded = outcome == names.Outcome.DISCARDED
         links = self._culprit() if discarded else ()
-        self._end_round(under_way, record.ended_at, about, links)
+        self._end_round(under_way, record.started_at, record.ended_at, about, links)
         if not discarded:
             self._rejecter = under_way.place
         if stores:
@@ -139,16 +139,17 @@ class SessionSpans:
                 names.ROUND_OUTCOME: names.Outcome.ABANDONED,
                 names.DRAFT_TOKENS: len(block.tree),
             }
-            self._end_round(under_way, at, about)
+            self._end_round(under_way, under_way.at, at, about)
 
     def _end_round(
         self,
         under_way: _Round,
+        began: float,
         end: float,
         about: Mapping[str, AttributeValue],
         links: Sequence[SpanContext] = (),
     ) -> None:
-        place, start = under_way.place, self._ns(under_way.at)
+        place, start = under_way.place, self._ns(began)
         if len(under_way.block.tree):
             drafting = start - int(under_way.draft_ms * 1e6)
             self._children.emit(names.SPEC_DRAFT, child_of(place), place, drafting, start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from services.verifier.session import Task, VerifySession
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One session's part of a step; a prefill has no task.
+    """One session's part of a step: so many rows of its `prompt`, a block, or one after the other.
 
     Without a segment there is nothing to feed: the session's retained row is all
     that an empty block needs.
@@ -25,6 +25,7 @@ class Part:
     session: VerifySession
     segment: Segment | None
     task: Task | None = None
+    prompt: int = 0
 
     @property
     def rows(self) -> int:
@@ -53,9 +54,21 @@ def block_part(session: VerifySession, task: Task) -> Part:
 
 def prompt_part(session: VerifySession, share: int) -> Part:
     """The next `share` tokens of a prefill."""
+    return Part(session, _prompt_segment(session, share), prompt=share)
+
+
+def last_part(session: VerifySession, share: int, task: Task) -> Part:
+    """The last `share` tokens of a prefill, and after them a block that is a chain."""
+    block = session.segment(task)
+    assert block is not None
+    assert block.parents is None
+    tokens = (*_prompt_segment(session, share).token_ids, *block.token_ids)
+    return Part(session, Segment(session.cache, tokens, logits_from=share), task, share)
+
+
+def _prompt_segment(session: VerifySession, share: int) -> Segment:
     start = session.cache.length
-    tokens = session.text[start : start + share]
-    return Part(session, Segment(session.cache, tokens, logits_from=len(tokens)))
+    return Segment(session.cache, session.text[start : start + share], logits_from=share)
 
 
 def judged(session: VerifySession, task: Task, logits: Tensor | None) -> Judged:
@@ -73,19 +86,21 @@ def judged(session: VerifySession, task: Task, logits: Tensor | None) -> Judged:
     return Judged(session, task, kept if logits is None else torch.cat([kept, logits]))
 
 
-def step_entry(part: Part, started: float) -> StepEntry:
+def step_entries(part: Part, started: float) -> Iterator[StepEntry]:
     """What tracing learns of a part; `started` is on the clock of `Block.arrived`."""
     session, task = part.session, part.task
-    if task is None:
-        return StepEntry(
-            session.key[1], "prefill", part.rows, traceparent=session.opening.traceparent
+    if part.prompt:
+        yield StepEntry(
+            session.key[1], "prefill", part.prompt, traceparent=session.opening.traceparent
         )
+    if task is None:
+        return
     command = task.block.command
-    return StepEntry(
+    yield StepEntry(
         session=session.key[1],
         kind="verify",
         tokens=len(task.tree),
         round=command.round,
         traceparent=command.traceparent or session.opening.traceparent,
-        queue_ms=(started - task.block.arrived) * 1e3,
+        queue_ms=session.queued_ms(task.block, started),
     )

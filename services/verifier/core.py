@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import TypeVar, assert_never
 
 from torch import Tensor
@@ -41,7 +41,15 @@ from services.verifier.admission import (
     explain,
     open_matcher,
 )
-from services.verifier.batch import Part, Step, block_part, judged, prompt_part, step_entry
+from services.verifier.batch import (
+    Part,
+    Step,
+    block_part,
+    judged,
+    last_part,
+    prompt_part,
+    step_entries,
+)
 from services.verifier.caches import Caches
 from services.verifier.description import describe
 from services.verifier.gathering import Gathering
@@ -176,7 +184,7 @@ class VerifierCore:
         """Seconds to wait before the next step for sessions about to come back; 0 = none."""
         present = [own for own in self._sessions.values() if not own.preempted]
         waiting = [own for own in present if own.waits]
-        queued = [own.queue[0].rows for own in waiting if own.queue]
+        queued = [own.queue[0].rows for own in waiting if own.ready]
         blocks = sum(queued)
         full = blocks >= self._options.max_step_tokens
         if full or not waiting or len(waiting) == len(present):
@@ -184,7 +192,7 @@ class VerifierCore:
         prompts = sum(own.prefill_left for own in waiting)
         rows = blocks
         if prompts:
-            rows += min(prompts, self._prompt_room(blocks, len(queued)))
+            rows += min(prompts, self._prompt_room(blocks))
         away = [own.habit for own in present if not own.waits]
         now = self._options.clock()
         return self._gathering.patience(len(waiting), rows, away, now, blocks=bool(queued))
@@ -193,7 +201,7 @@ class VerifierCore:
         """One forward for every session with something to do; False = nothing to do."""
         self._prepare()
         blocks, discards = self._take_blocks()
-        parts = blocks + self._take_prompts(sum(part.rows for part in blocks), len(blocks))
+        parts = blocks + self._take_prompts(blocks)
         if not parts:
             return discards > 0
         started, started_ns = self._options.clock(), time.time_ns()
@@ -257,26 +265,42 @@ class VerifierCore:
         room = partial(self._caches.room, session, self._sessions.values(), busy)
         return self._at_its_cost(session, room) or False
 
-    def _take_prompts(self, used: int, served: int) -> list[Part]:
+    def _take_prompts(self, blocks: Sequence[Part]) -> list[Part]:
+        """Shares of prompts, beside these blocks."""
         waiting = [own for own in self._sessions.values() if own.feeds]
         if not waiting:
             return []
         left = [session.prefill_left for session in waiting]
-        shares = share_prefill(left, self._prompt_room(used, served))
+        room = self._prompt_room(
+            sum(part.rows for part in blocks), {part.session for part in blocks}
+        )
+        shares = share_prefill(left, room)
         return [
-            prompt_part(session, share)
+            self._prompt(session, share)
             for session, share in zip(waiting, shares, strict=True)
             if share
         ]
 
-    def _prompt_room(self, used: int, served: int) -> int:
-        """Prompt tokens for a step that verifies `used` rows of `served` sessions."""
+    def _prompt(self, session: VerifySession, share: int) -> Part:
+        """A share of a prompt; if that is the last one, with the block that waits for it."""
+        if share < session.prefill_left or not session.takes_block:
+            return prompt_part(session, share)
+        task, _ = self._next_task(session)
+        if task is None:
+            return prompt_part(session, share)
+        session.served = next(self._turns)
+        return last_part(session, share, task)
+
+    def _prompt_room(self, used: int, served: Collection[VerifySession] = ()) -> int:
+        """Prompt tokens for a step that verifies `used` rows, of `served` sessions."""
         now, every = self._options.clock(), self._sessions.values()
-        decoding = served + sum(own.habit.expected(now) for own in every)
+        feeding = [own.since for own in every if own.feeds]
+        came = min(feeding, default=now)
+        before = [own for own in every if own.filled_at < came]
+        decoding = sum(own in served or own.ready or own.habit.expected(now) for own in before)
         if not decoding:
             return self._pace.room(used)
-        crowd = sum(own.feeds for own in every) / decoding
-        return self._pace.room(used, self._gathering.line, crowd)
+        return self._pace.room(used, self._gathering.line, len(feeding) / decoding)
 
     def _forward(self, parts: Sequence[Part]) -> list[Tensor | None]:
         """All parts in one pass or, if that fails, each alone; None for a failed one."""
@@ -303,8 +327,9 @@ class VerifierCore:
             logits = next(results) if part.segment is not None else None
             if part.segment is not None and logits is None:
                 continue
-            if part.task is None:
+            if part.prompt:
                 self._note_prefilled(part.session)
+            if part.task is None:
                 continue
             block = self._at_its_cost(
                 part.session, partial(judged, part.session, part.task, logits)
@@ -339,7 +364,7 @@ class VerifierCore:
             return
         verdict = decided(session, task, decision)._replace(
             logprobs=logprobs,
-            queue_ms=(step.started - task.block.arrived) * 1e3,
+            queue_ms=session.queued_ms(task.block, step.started),
             verify_ms=(self._options.clock() - step.started) * 1e3,
             batch_size=step.sessions,
             batch_rows=step.rows,
@@ -348,9 +373,9 @@ class VerifierCore:
         self._emit(session.key[0], verdict)
 
     def _note_prefilled(self, session: VerifySession) -> None:
-        if session.prefill_left or session.awaited is not None:
+        if session.prefill_left > 0 or session.awaited is not None:
             return
-        session.filled = True
+        session.fill(self._options.clock())
         if session.opened or session.form is not None:
             return
         session.opened = True
@@ -366,14 +391,14 @@ class VerifierCore:
             if part.session.opened:
                 part.session.habit.answered(ended)
         rows = sum(part.rows for part in parts)
-        prompts = sum(part.rows for part in parts if part.task is None)
+        prompts = sum(part.prompt for part in parts)
         if prompts:
             self._pace.observe(rows, prompts, took, self._gathering.line)
         self._gathering.stepped(rows, ended - started, ended, prompts)
         self._steps += 1
         self._recent_ms.append(took)
         if self._options.on_step is not None:
-            entries = tuple(step_entry(part, started) for part in parts)
+            entries = tuple(chain.from_iterable(step_entries(part, started) for part in parts))
             self._options.on_step(StepRecord(started_ns, time.time_ns(), entries))
 
     # --- failures ---------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 Blocks come first, in turns; prompts share what is left of the token budget, so that a
 long one stalls nobody. The prefill share also shrinks to what the machine does in
-`target_ms`, since a worker in a long step looks stalled, and, while others decode, to
-what makes their steps at most `slowdown` times as long. Where more sessions wait for their
-prompts than decode, the delay may be as much longer: it is felt by fewer than it serves.
+`target_ms`, since a worker in a long step looks stalled, and, beside those who decoded before
+the first of the prompts came, to what makes their steps at most `slowdown` times as long.
+Where more sessions wait for their prompts than decode so, the delay may be as much longer:
+it is felt by fewer than it serves. Who came with the prompts that wait has no claim before
+them: of a crowd that comes at once all are served soonest where the prompts go first.
 """
 
 from __future__ import annotations
@@ -22,17 +24,19 @@ _ROW_MEMORY = 0.9
 
 
 def share_prefill(left: Sequence[int], room: int) -> list[int]:
-    """Tokens to feed per prompt: `room` in equal parts; short prompts leave theirs to the rest.
+    """Tokens to feed per prompt, of which the first came first: no more than `room` in all.
 
-    Where there is less than a token for each, those opened first have one.
+    Half of the room is for those that came first, so that each has its turn; the rest for
+    those that have least left, so that a short prompt waits for no long one. A prompt gets as
+    much as there is: in many small parts it would have its beginning read many times.
     """
-    if room < len(left):
-        return [1] * room + [0] * (len(left) - room)
     shares = [0] * len(left)
-    waiting = sorted(range(len(left)), key=left.__getitem__)
-    for done, i in enumerate(waiting):
-        shares[i] = min(left[i], room // (len(waiting) - done))
-        room -= shares[i]
+    shortest = sorted(range(len(left)), key=left.__getitem__)
+    for part, order in ((room - room // 2, range(len(left))), (room // 2, shortest)):
+        for i in order:
+            share = min(left[i] - shares[i], part)
+            shares[i] += share
+            part -= share
     return shares
 
 

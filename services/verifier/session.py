@@ -21,6 +21,7 @@ the last one decided, was a chain, and was accepted whole:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,6 +102,8 @@ class VerifySession:
         """Whether the orchestrator was told that it is."""
         self.filled = False
         """Whether the text is in K/V, so that blocks can be verified."""
+        self.filled_at = math.inf
+        """When it was first; in seconds."""
         self.known: Known | None = None
         """What others may copy; None = it has no K/V."""
         self.awaited: Match | None = None
@@ -139,6 +142,20 @@ class VerifySession:
         return self.filled and self.form is None and bool(self.queue)
 
     @property
+    def takes_block(self) -> bool:
+        """Whether its next block can be verified in the step that ends its prefill."""
+        chained = bool(self.queue) and self.queue[0].command.tree.parents is None
+        return chained and self.form is None and self.retained is None
+
+    def queued_ms(self, block: Block, started: float) -> float:
+        """How long a block lay, ready to be verified, until a step started."""
+        return 1e3 * max(0.0, started - max(block.arrived, self.filled_at))
+
+    def fill(self, now: float) -> None:
+        """Its text is in K/V."""
+        self.filled, self.filled_at = True, min(now, self.filled_at)
+
+    @property
     def feeds(self) -> bool:
         """Whether its text is to be fed now."""
         return not self.filled and not self.preempted and self.awaited is None
@@ -150,7 +167,7 @@ class VerifySession:
 
     @property
     def prefill_left(self) -> int:
-        """Tokens to feed before a block can be verified; 0 from then on."""
+        """Tokens to feed before a block can be verified; none from then on."""
         if self.filled:
             return 0
         return (
