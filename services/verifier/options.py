@@ -24,8 +24,8 @@ class VerifierOptions:
     is in seconds and only measures; no decision about a token depends on it.
     """
 
-    max_step_tokens: int = 512
-    target_step_ms: float = 250.0
+    max_step_tokens: int = 2048
+    target_step_ms: float = 500.0
     prefill_slowdown: float = 1.75
     gather_ms: float = 50.0
     prefix_cache_tokens: int | None = None

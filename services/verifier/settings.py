@@ -25,10 +25,10 @@ class VerifierSettings(WorkerSettings):
         "1 = this one alone",
     )
     max_step_tokens: int = Field(
-        512, ge=1, description="rows of one forward: blocks first, prompts in what is left"
+        2048, ge=1, description="rows of one forward: blocks first, prompts in what is left"
     )
     target_step_ms: float = Field(
-        250.0, gt=0, description="milliseconds that prompts may make a forward take"
+        500.0, gt=0, description="milliseconds that prompts may make a forward take"
     )
     prefill_slowdown: float = Field(
         1.75,
