@@ -24,10 +24,20 @@ PATIENCE = 2.0
 PATIENCE_MS = 2.0
 FIRST_REST = 16
 LONGEST_REST = 256
+LATELY = 0.2
+"""Weight of the newest round in what it takes to be late."""
+HOPED = 0.5
+"""Tokens beyond one that a round with a tree brings, before any was seen."""
 TRIAL = 8
 """Rounds before a judgement, and again after a rest."""
 FEW = 0.5
 """Squared tokens that the sum over all rounds is uncertain by at least."""
+CROWDING = 1.0
+"""How much dearer a row is reckoned in a step of many sessions than what it takes.
+
+A token more saves one of them a step, and a step saves the others nothing unless somebody
+takes the place that is free sooner: for a crowd that came at once only the slowest counts.
+"""
 DOUBT = 1.0
 """Standard errors by which drafts must seem to lose before they rest."""
 
@@ -80,23 +90,42 @@ class Gain(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """What rounds teach of one drafter's trees: its word, the verifier's stairs, the way."""
+    """What rounds teach of one drafter's trees: its word, the verifier's stairs, the way.
+
+    `wait_ms`: until a tree is there. `queue_ms`: how long a block lies that waited for none;
+    `late_ms`: how much longer one that did, since the sessions beside had begun their step.
+    """
 
     ranges: tuple[Range, ...] = (Range(),) * (len(EDGES) + 1)
     steps: Steps = Steps()
     costs: RoundCosts = RoundCosts()
     wait_ms: float = 0.0
+    queue_ms: float = 0.0
+    late_ms: float = 0.0
 
     def add(self, outcome: Outcome) -> Estimates:
         """With one more round."""
         rows = outcome.batch_rows or outcome.batch_size * (1 + outcome.draft_tokens)
-        wait_ms = blend(self.wait_ms, outcome.waited_ms) if outcome.waited_ms else self.wait_ms
+        wait_ms, queue_ms, late_ms = self.wait_ms, self.queue_ms, self.late_ms
+        if outcome.waited_ms:
+            wait_ms = blend(wait_ms, outcome.waited_ms)
+            late_ms += LATELY * (self.late(outcome) - late_ms)
+        else:
+            queue_ms += LATELY * (outcome.queue_ms - queue_ms)
         return Estimates(
             self._ranges(outcome) if outcome.reach else self.ranges,
             self.steps.add(rows, outcome.verify_ms or outcome.round_ms),
             self.costs.add(outcome),
             wait_ms,
+            queue_ms,
+            late_ms,
         )
+
+    def late(self, outcome: Outcome) -> float:
+        """Milliseconds that its wait for a tree cost a round in the queue; a step at most."""
+        if not outcome.waited_ms:
+            return 0.0
+        return min(max(0.0, outcome.queue_ms - self.queue_ms), outcome.verify_ms)
 
     def _ranges(self, outcome: Outcome) -> tuple[Range, ...]:
         ranges = list(self.ranges)
@@ -126,6 +155,11 @@ class Estimates(NamedTuple):
                 for nodes in range(most + 1)
             ]
         )
+
+    @property
+    def dearness(self) -> float:
+        """What a row's time counts as, in a step of so many sessions."""
+        return 1.0 + CROWDING * (1.0 - 1.0 / max(1.0, self.costs.sessions))
 
     def _step_ms(self, curve: tuple[float, ...], rows: float) -> float:
         """The step of so many rows; beyond those that have a time of their own, the line."""
@@ -182,9 +216,10 @@ class Marginal:
     of n), over all n: the cost of rows has stairs, so the best n may lie beyond one that
     loses. `pace` is what a plain round's time brings in this session.
 
-    The drafter rests while what it brings is worth less than what it takes, waits
-    included, by more than chance. Each rest ends in a trial, and is twice as long as
-    the one before if that fails.
+    The drafter rests while what it brings is worth less than what it takes, waits and what
+    comes of being late included, by more than chance. Each rest ends in a trial, and is twice
+    as long as the one before if that fails. A session among others that are late by more than
+    a tree may bring begins with a rest.
     """
 
     most: int
@@ -231,7 +266,8 @@ class Marginal:
         if not self.times:
             return sum([chance > 0.2 for chance in chances])
         plain = self.times[0]
-        pace, best, greatest, brought = self.gain.pace / plain, 0, 0.0, 0.0
+        pace = self.learned.dearness * self.gain.pace / plain
+        best, greatest, brought = 0, 0.0, 0.0
         for nodes, chance in enumerate(chances, 1):
             brought += chance
             worth = brought - pace * (self.times[nodes] - plain)
@@ -253,7 +289,8 @@ class Marginal:
 
     def _counted(self, outcome: Outcome) -> Marginal:
         plain = self.times[0]
-        extra = self.times[min(outcome.draft_tokens, self.most)] - plain + outcome.waited_ms
+        rows = self.times[min(outcome.draft_tokens, self.most)] - plain
+        extra = self.learned.dearness * rows + outcome.waited_ms + self.learned.late(outcome)
         gain = self.gain.add(outcome.emitted_tokens - 1, extra / plain)
         return replace(self, gain=gain, trial=max(0, self.trial - 1))
 
@@ -268,4 +305,5 @@ class Marginal:
     def told(self, learned: Estimates) -> Marginal:
         """The policy with this knowledge in place of its own."""
         times = learned.rounds_ms(self.most) if learned.costs.known else ()
-        return replace(self, learned=learned, times=times)
+        late = bool(times) and learned.late_ms > HOPED * times[0]
+        return replace(self, learned=learned, times=times, resting=FIRST_REST if late else 0)
