@@ -57,6 +57,7 @@ class Machine:
     num_candidates: int = 1
     estimated: bool = False
     method: str = "model"
+    opening_block: bool = False
     actions: list = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -71,6 +72,7 @@ class Machine:
             num_candidates=self.num_candidates,
             estimated=self.estimated,
             vocab_size=100,
+            opening_block=self.opening_block,
             limits=Limits(max_in_flight=self.max_in_flight, drafter_backoff=0.0),
         )
         self.state = rounds.new_session(config, Count(self.count, self.window))

@@ -114,6 +114,44 @@ def test_drafts_that_pay_do_not_rest(hits: float):
     assert rested < 100
 
 
+def crowded(queue: float) -> Marginal:
+    """Among 24 sessions: who waits for a tree lies `queue` ms, until the step before is over."""
+    policy = Marginal(12, 8)
+    step = {"verify_ms": 70.0, "batch_size": 24, "batch_rows": 24}
+    for number in range(40):
+        late = {"waited": 2.0, "queue_ms": queue} if policy.window else {"queue_ms": 1.0}
+        reach = (0.6,) if policy.window else ()
+        taken = (0,) if policy.window and number % 3 == 0 else ()
+        policy = policy.observe(outcome(reach, taken, **step, **late))
+    return policy
+
+
+def test_trees_that_make_a_session_late_for_the_step_of_others_are_not_waited_for():
+    assert crowded(queue=60.0).resting
+    assert crowded(queue=60.0).learned.late_ms > 20.0
+    assert crowded(queue=1.0).learned.late_ms == pytest.approx(0.0, abs=0.5)
+
+
+def test_a_session_that_would_be_late_as_others_are_begins_with_a_rest():
+    late, early = (Experience().joined(crowded(queue)) for queue in (69.0, 1.0))
+    assert late.estimates is not None
+    hopeless = late.estimates._replace(late_ms=60.0)
+    assert Marginal(12, 8).told(hopeless).window == 0
+    fresh = early.seeded(Marginal(12, 8))
+    assert isinstance(fresh, Marginal)
+    assert fresh.window == 8
+
+
+def test_among_many_sessions_a_row_is_reckoned_dearer_than_it_is():
+    alone, crowd = learned(), learned()
+    costs = crowd.learned.costs._replace(sessions=24.0)
+    crowd = Marginal(12, 8).told(crowd.learned._replace(costs=costs))
+    assert alone.learned.dearness == 1.0
+    assert 1.9 < crowd.learned.dearness < 2.0
+    assert count(crowd, 0.5) == 0
+    assert count(alone, 0.5) == 1
+
+
 def test_a_new_session_starts_with_what_others_learned():
     known = Experience().joined(learned())
     fresh = known.seeded(Marginal(12, 8))

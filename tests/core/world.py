@@ -111,6 +111,7 @@ class World:
             window=window,
             num_candidates=num_candidates,
             vocab_size=VOCABULARY,
+            opening_block=bool(seed % 2),
             limits=Limits(
                 max_in_flight=max_in_flight,
                 worker_attempts=1000,

@@ -79,10 +79,19 @@ def session(
     stops: Text = (),
     seed: int = 1,
     max_in_flight: int = 1,
+    opening_block: bool = False,
 ) -> SessionConfig:
     """A session on the small laws; its workers may fail as often as a test wants."""
     limits = Limits(max_in_flight=max_in_flight, worker_attempts=1000, drafter_backoff=0.0)
     sampling = ResolvedSampling(max_tokens=max_tokens, stop_token_ids=stops)
     return SessionConfig(
-        "s", (0,), mode, sampling, seed, method="model", window=window, limits=limits
+        "s",
+        (0,),
+        mode,
+        sampling,
+        seed,
+        method="model",
+        window=window,
+        opening_block=opening_block,
+        limits=limits,
     )

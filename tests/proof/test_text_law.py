@@ -66,6 +66,13 @@ def test_the_text_has_the_targets_law(mode, schedule, policy, max_in_flight):
     assert error(worlds) < EXACT
 
 
+@MODES
+@pytest.mark.parametrize("schedule", ["ahead", "slow verifier", "chained", "late drafts"])
+def test_a_block_that_goes_with_the_opening_leaves_the_law_as_it_is(mode, schedule):
+    worlds = cluster(mode, REAL, schedule, Restless(3), 2, max_tokens=4, window=3, opening_block=True)
+    assert error(worlds) < EXACT
+
+
 def test_the_schedules_bring_plain_whole_and_chained_blocks_with_and_without_bonus():
     sent, discarded = set(), 0
     for policy in (Fixed(3), Restless(3)):

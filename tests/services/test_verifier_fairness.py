@@ -96,6 +96,20 @@ def test_a_long_prompt_takes_no_turn_from_those_that_decode_and_gets_in_itself()
     assert [event.session for event in opened] == ["newcomer"]
 
 
+def test_who_came_first_is_fed_however_many_shorter_prompts_come_after_it():
+    table = Table(max_step_tokens=8, clock=lambda: 0.0)
+    table.give(opening(session="long", prompt=tuple(i % VOCAB for i in range(100))))
+    opened, steps = [], 0
+    for number in range(100):
+        table.give(opening(session=f"short {number}", prompt=(1, 2, 3, 4, 5, 6, 7)))
+        steps += table.core.step()
+        opened += [event.session for event in table.taken() if isinstance(event, VerifyOpened)]
+        if "long" in opened:
+            break
+    assert steps <= 30
+    assert "short 0" in opened[:2]
+
+
 def test_with_less_room_than_prompts_the_first_ones_come_first():
-    assert share_prefill([9] * 5, 3) == [1, 1, 1, 0, 0]
+    assert share_prefill([9] * 5, 3) == [3, 0, 0, 0, 0]
     assert share_prefill([100, 1, 100], 2) == [1, 1, 0]

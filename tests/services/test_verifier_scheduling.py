@@ -25,9 +25,11 @@ def frozen_clock():
     return 0.0
 
 
-def test_room_is_shared_in_equal_parts_and_short_prompts_leave_theirs_to_the_rest():
-    assert share_prefill([100, 100], 60) == [30, 30]
+def test_half_of_the_room_is_for_who_came_first_and_half_for_who_has_least_left():
+    assert share_prefill([100, 100], 60) == [60, 0]
     assert share_prefill([1000, 10, 40], 120) == [70, 10, 40]
+    assert share_prefill([1000, 500, 40, 30], 100) == [50, 0, 20, 30]
+    assert share_prefill([30, 1000, 10], 400) == [30, 360, 10]
     assert share_prefill([5], 100) == [5]
     assert share_prefill([], 100) == []
     assert sum(share_prefill([9] * 7, 20)) == 20
@@ -85,6 +87,93 @@ def test_a_long_prompt_stalls_no_session_that_decodes():
         [verdict] = table.taken()
         assert verdict.token_ids == (text[position],)
     assert any(isinstance(event, VerifyOpened) for event in table.run())
+
+
+class Watched(FakeEngine):
+    """Its forwards take 10 ms and one more for every row, on its own clock."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+
+    def clock(self):
+        return self.now
+
+    def forward(self, segments):
+        results = super().forward(segments)
+        self.now += 0.010 + 0.001 * sum(self.forwards[-1])
+        return results
+
+
+def rows_beside_a_long_prompt(table, rounds):
+    """Prompt rows in each step that verifies a block of the session `quick`."""
+    fed = []
+    for position in rounds:
+        table.give(block(position + 1, position, session="quick"))
+        assert table.core.step()
+        fed.append(sum(table.engine.forwards[-1]) - 1)
+    return fed
+
+
+def test_who_decoded_before_a_prompt_came_is_spared_most_of_its_rows():
+    engine = Watched()
+    table = Table(engine, max_step_tokens=64, prefill_slowdown=1.5, clock=engine.clock)
+    table.opened(opening("quick"))
+    rows_beside_a_long_prompt(table, range(12))
+    table.give(opening("slow", prompt=LONG))
+    assert all(8 <= rows <= 10 for rows in rows_beside_a_long_prompt(table, range(12, 16)))
+
+
+def test_who_came_with_a_prompt_has_no_claim_before_it():
+    engine = Watched()
+    table = Table(engine, max_step_tokens=64, prefill_slowdown=1.5, clock=engine.clock)
+    table.give(opening("slow", prompt=LONG), opening("quick"))
+    assert table.core.step()
+    assert rows_beside_a_long_prompt(table, range(3)) == [63, 63, 63]
+
+
+def test_a_block_that_came_with_the_opening_is_verified_in_the_step_that_ends_the_prompt():
+    records = []
+    table = Table(max_step_tokens=64, clock=frozen_clock, on_step=records.append)
+    command = opening(prompt=LONG)
+    text = target_text(command, 4)
+    opened, verdict = table.run(command, block(1, 0, text[:2]))
+    assert isinstance(opened, VerifyOpened)
+    assert verdict.token_ids == tuple(text[:3])
+    assert verdict.accepted == 2
+    # 299 rows of the prompt, its last one and two that were drafted.
+    assert [sum(sizes) for sizes in table.engine.forwards] == [64, 64, 64, 64, 43 + 3]
+    last = [(entry.kind, entry.tokens) for entry in records[-1].entries]
+    assert last == [("prefill", 43), ("verify", 2)]
+    assert table.verdict(block(2, 3, text[3:])).token_ids[:1] == tuple(text[3:])
+
+
+@pytest.mark.parametrize("mode", [GREEDY, COUPLED])
+def test_blocks_of_many_sessions_come_with_their_openings(mode):
+    table = Table(max_step_tokens=16, clock=frozen_clock)
+    commands = [opening(f"s{i}", mode, prompt=tuple(range(1, 4 + i))) for i in range(6)]
+    for number, command in enumerate(commands):
+        table.give(command, block(1, 0, session=f"s{number}"))
+    verdicts = {event.session: event for event in table.run() if isinstance(event, Verdict)}
+    for command in commands:
+        assert verdicts[command.session].token_ids == tuple(target_text(command, 1))
+
+
+def test_a_tree_that_came_with_the_opening_waits_for_the_next_step():
+    table = Table(clock=frozen_clock)
+    text = target_text(opening(), 1)
+    wrong = (text[0] + 1) % VOCAB
+    opened, verdict = table.run(opening(), block(1, 0, [wrong, text[0]], (-1, -1)))
+    assert isinstance(opened, VerifyOpened)
+    assert verdict.accepted_nodes == (1,)
+    assert table.engine.forwards == [[len(PROMPT) - 1], [3]]
+
+
+def test_a_prompt_that_fails_with_its_block_fails_its_session_alone():
+    table = Table(FakeEngine(explode=11))
+    table.give(opening(prompt=(11, 1)), block(1, 0), opening("good"), block(1, 0, session="good"))
+    events = {(type(event), event.session) for event in table.run()}
+    assert events == {(SessionFailed, "s"), (VerifyOpened, "good"), (Verdict, "good")}
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one():
