@@ -110,9 +110,7 @@ def on_opened(turn: Turn, event: WorkerOpened) -> None:
         cached = min(event.cached_tokens, len(turn.state.config.prompt))
         # The first block waited for this.
         blocks = tuple([block._replace(sent_at=turn.now) for block in turn.state.in_flight])
-        turn.set(
-            idle_since=turn.now, in_flight=blocks, cached_tokens=cached, verifier_overdue=0
-        )
+        turn.set(idle_since=turn.now, in_flight=blocks, cached_tokens=cached, verifier_overdue=0)
 
 
 def _opened_otherwise(turn: Turn, event: WorkerOpened, attached: Attached) -> None:

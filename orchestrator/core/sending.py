@@ -4,9 +4,9 @@
    `max_in_flight` live blocks are under way, and pacing says so. A chained
    block follows a chain of its own epoch and holds at least one token; in
    `STANDARD` and `BLOCK` it never follows a block that asks for a bonus.
-2. With an opening goes a plain block, if the session is to have one. The verifier takes it in the step that ends the
-   prefill, so that the first token costs no way there and back, and no step of its own.
-   What it takes tells nothing of other rounds.
+2. With an opening goes a plain block, if the session is to have one. The verifier takes it
+   in the step that ends the prefill, so that the first token costs no way there and back,
+   and no step of its own. What it takes tells nothing of other rounds.
 3. Whether a block asks for a bonus is fixed when it leaves, by counts and flags
    alone: `_wants_bonus`.
 """

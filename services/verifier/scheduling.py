@@ -32,11 +32,12 @@ def share_prefill(left: Sequence[int], room: int) -> list[int]:
     """
     shares = [0] * len(left)
     shortest = sorted(range(len(left)), key=left.__getitem__)
-    for part, order in ((room - room // 2, range(len(left))), (room // 2, shortest)):
+    for half, order in ((room - room // 2, range(len(left))), (room // 2, shortest)):
+        free = half
         for i in order:
-            share = min(left[i] - shares[i], part)
+            share = min(left[i] - shares[i], free)
             shares[i] += share
-            part -= share
+            free -= share
     return shares
 
 

@@ -14,6 +14,7 @@ from services.common.engine.packing import (
     BlockedLinear,
     HalfLinear,
     PackedLinear,
+    PartLinear,
     packing_of,
 )
 from services.common.errors import StartError
@@ -189,7 +190,7 @@ def test_float32_logits_are_the_same_with_packed_weights(monkeypatch, arch):
     text = random_text(30)
     whole, packed = Engine.from_model(model_of(arch)), blocked(monkeypatch, arch=arch)
     linears = [module for module in model_of(arch).modules() if type(module) is torch.nn.Linear]
-    found = [module for module in packed.model.modules() if isinstance(module, BlockedLinear)]
+    found = [module for module in packed.model.modules() if isinstance(module, PackedLinear)]
     assert len(found) == len(linears) > 0
     cache = packed.new_cache(40)
     rows = [feed(packed, cache, part) for part in (text[:12], text[12:13], text[13:18], text[18:])]
@@ -219,6 +220,92 @@ def test_bfloat16_stays_bfloat16_where_the_cpu_multiplies_it(monkeypatch):
     assert (ours - expected).abs().mean() / expected.std() < 0.05
     row = torch.randn(1, engine.model.lm_head.in_features, dtype=torch.bfloat16)
     assert engine.model.lm_head(row).dtype is torch.bfloat16
+
+
+class Siblings(torch.nn.Module):
+    """Three modules that take the same rows, in the names that architectures give them."""
+
+    def __init__(self, dtype, biases=(True, True, True)):
+        super().__init__()
+        widths = dict(zip(("q_proj", "k_proj", "v_proj"), (96, 32, 32), strict=True))
+        for (name, width), bias in zip(widths.items(), biases, strict=True):
+            setattr(self, name, torch.nn.Linear(64, width, bias=bias, dtype=dtype))
+
+    def forward(self, rows):
+        return [self.q_proj(rows), self.k_proj(rows), self.v_proj(rows)]
+
+
+needs_kernels = pytest.mark.skipif(
+    not (packing._on_x86() and packing._has_onednn() and packing._has_fbgemm()),
+    reason="this CPU, or this PyTorch, does not multiply so",
+)
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", [BlockedLinear, HalfLinear], ids=lambda kind: kind.__name__)
+def test_modules_that_take_the_same_rows_are_multiplied_once_and_as_if_alone(monkeypatch, kind):
+    plain = Siblings(torch.float32)
+    joined, alone = copy.deepcopy(plain), copy.deepcopy(plain)
+    packing.pack(joined, kind)
+    monkeypatch.setattr(packing, "SIBLINGS", ())
+    packing.pack(alone, kind)
+    assert all(isinstance(module, PartLinear) for module in joined.children())
+    assert all(type(module) is kind for module in alone.children())
+    products = []
+    whole = joined.q_proj._product.packed
+    monkeypatch.setattr(type(whole), "forward", counted(type(whole).forward, products))
+    for count in (1, 3, 5, 24, 70):
+        rows = torch.randn(1, count, 64)
+        products.clear()
+        found = joined(rows)
+        assert len(products) == 1
+        for ours, theirs in zip(found, alone(rows), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    # The same rows once more, changed where they are: nothing was kept.
+    before = joined(rows)
+    rows += 1.0
+    assert not torch.equal(joined(rows)[2], before[2])
+    assert joined.state_dict().keys() == plain.state_dict().keys()
+    for name, value in joined.state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-3, atol=1e-3)
+
+
+def counted(forward, products):
+    def count(self, rows):
+        products.append(rows)
+        return forward(self, rows)
+
+    return count
+
+
+@needs_kernels
+def test_a_product_of_other_rows_is_never_given_to_a_sibling_that_was_left_out():
+    module = Siblings(torch.float32)
+    packing.pack(module, BlockedLinear)
+    first, second = torch.randn(2, 64), torch.randn(2, 64)
+    module.q_proj(first)
+    _, key, _ = module(second)
+    assert torch.equal(key, module(second.clone())[1])
+
+
+@needs_kernels
+def test_a_copy_has_products_of_its_own_and_its_parts_share_them():
+    module = Siblings(torch.float32)
+    packing.pack(module, BlockedLinear)
+    twin = copy.deepcopy(module)
+    assert twin.q_proj._product is twin.v_proj._product is not module.q_proj._product
+    assert twin.q_proj._product.packed is module.q_proj._product.packed
+
+
+@needs_kernels
+def test_siblings_of_another_kind_are_packed_alone():
+    module = Siblings(torch.float32, biases=(True, False, True))
+    rows = torch.randn(3, 64)
+    expected = module(rows)
+    packing.pack(module, BlockedLinear)
+    assert all(type(child) is BlockedLinear for child in module.children())
+    for ours, theirs in zip(module(rows), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_what_gradients_go_through_is_not_packed(monkeypatch):

@@ -5,6 +5,10 @@ the weights to come from memory. `nn.Linear` has them in plain order. oneDNN and
 or copy them in every product, or multiply row by row, and four rows cost half as much again as
 one. Packed once, one row takes about half the time, and each row more a few per cent.
 
+Modules that take the same rows (queries, keys and values; gate and up of an MLP) are packed as one,
+whose product is made once: a call less is 10 µs saved, and a core more is at work on what is small.
+Its columns are the same to the bit.
+
 * float32, and bfloat16 on a CPU that multiplies it (AVX512-BF16, AMX): oneDNN's blocked order.
   Each value stays as it is.
 * bfloat16 on any other x86 CPU, and float16: FBGEMM's packed fp16 weights, with float32
@@ -21,10 +25,12 @@ fifth more. They may differ in the last bits from the same rows in a larger prod
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -33,6 +39,8 @@ from torch import Tensor, nn
 
 from services.common.errors import StartError
 
+SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of modules that take the same rows, as nearly all architectures have them."""
 _NATIVE = ("amx_bf16", "avx512_bf16")
 _LARGEST = 65504.0
 _TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-2}
@@ -149,6 +157,63 @@ class HalfLinear(PackedLinear):
         return product
 
 
+class Product:
+    """One product for several modules that are given the very same rows, one after the other."""
+
+    def __init__(self, packed: PackedLinear, users: int) -> None:
+        self.packed, self._users = packed, users
+        self._rows: Tensor | None = None
+        self._product: Tensor | None = None
+        self._left = 0
+
+    def of(self, rows: Tensor) -> Tensor:
+        """[..., out_features of all]; kept until each module has had it, or other rows come."""
+        product = self._product
+        if product is None or rows is not self._rows:
+            product = self.packed(rows)
+            self._rows, self._product, self._left = rows, product, self._users
+        self._left -= 1
+        if not self._left:
+            self._rows = self._product = None
+        return product
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Product:
+        """One with the same weights that is given rows of its own."""
+        twin = Product(self.packed, self._users)
+        memo[id(self)] = twin
+        return twin
+
+
+class PartLinear(PackedLinear):
+    """Some columns of a product that is made once for several modules."""
+
+    def __init__(self, linear: nn.Linear, product: Product, start: int) -> None:
+        """In place of `linear`, whose columns begin at `start`."""
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._product, self._columns = product, slice(start, start + linear.out_features)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]: a view of the whole product."""
+        return self._product.of(rows)[..., self._columns]
+
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features] in plain order."""
+        return self._product.packed.whole()[self._columns]
+
+    @property
+    def _bias(self) -> Tensor | None:  # type: ignore[override]
+        bias = self._product.packed._bias
+        return None if bias is None else bias[self._columns]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PartLinear:
+        """One of the twin of its product."""
+        twin = super().__deepcopy__(memo)
+        assert isinstance(twin, PartLinear)
+        twin._product = copy.deepcopy(self._product, memo)
+        return twin
+
+
 @lru_cache(maxsize=1 << 13)
 def padding(count: int) -> int:
     """Rows to put behind `count` rows, so that all have the bits they have in tiles of many."""
@@ -227,12 +292,16 @@ def _linears(model: Any) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
 
 def pack(model: Any, kind: type[PackedLinear]) -> None:
     """Replace every linear module; with fp16 weights compute in float32 from the embedding on."""
-    places = list(_linears(model))
+    together = list(_together(model))
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         warnings.simplefilter("ignore")
-        packed = pool.map(kind, [child for _, _, child in places])
-        for (module, name, _), replacement in zip(places, packed, strict=True):
-            setattr(module, name, replacement)
+        for places, packed in zip(
+            together,
+            pool.map(lambda places: _packed(kind, [linear for _, _, linear in places]), together),
+            strict=True,
+        ):
+            for (module, name, _), replacement in zip(places, packed, strict=True):
+                setattr(module, name, replacement)
     if kind is not HalfLinear:
         return
     for module in model.modules():
@@ -240,6 +309,46 @@ def pack(model: Any, kind: type[PackedLinear]) -> None:
             module.register_forward_hook(_to_float)
         else:
             _upcast(module)
+
+
+_Place = tuple[nn.Module, str, nn.Linear]
+
+
+def _together(model: Any) -> Iterator[list[_Place]]:
+    """Every linear module, siblings in one list."""
+    found: dict[tuple[int, str], list[_Place]] = {}
+    for place in _linears(model):
+        module, name, _ = place
+        names = next((names for names in SIBLINGS if name in names), (name,))
+        found.setdefault((id(module), names[0]), []).append(place)
+    for places in found.values():
+        alike = {_likeness(linear) for _, _, linear in places}
+        yield from [places] if len(alike) == 1 else [[place] for place in places]
+
+
+def _likeness(linear: nn.Linear) -> tuple[Any, ...]:
+    """What modules have in common whose weights can be packed as one."""
+    return linear.in_features, linear.weight.dtype, linear.bias is None
+
+
+def _packed(kind: type[PackedLinear], linears: list[nn.Linear]) -> list[PackedLinear]:
+    """These modules packed, as one where they are several."""
+    if len(linears) == 1:
+        return [kind(linears[0])]
+    width = sum(linear.out_features for linear in linears)
+    joined = nn.Linear(linears[0].in_features, width, bias=False, device="meta")
+    for name in ("weight", "bias"):
+        parts = [getattr(linear, name) for linear in linears]
+        setattr(joined, name, None if parts[0] is None else _joined(parts))
+    product = Product(kind(joined), len(linears))
+    starts = accumulate((linear.out_features for linear in linears), initial=0)
+    pairs = zip(linears, starts, strict=False)
+    return [PartLinear(linear, product, start) for linear, start in pairs]
+
+
+def _joined(parts: list[Tensor]) -> nn.Parameter:
+    """Parameters of several modules, one below the other."""
+    return nn.Parameter(torch.cat([part.detach() for part in parts]), requires_grad=False)
 
 
 def _upcast(module: nn.Module) -> None:
