@@ -7,7 +7,8 @@ cores, plain decoding. Everything that is compared takes turns in one run:
 
     crowd    tokens/s of --sessions at once / of one
     turn     time to the first token of a chat's second turn / of the same text with nothing kept
-    prompts  p95 time per token of sessions while prompts of --long tokens arrive / while none does
+    prompts  p95 time per token of sessions that decode while prompts of --long tokens arrive /
+             while none does
 
 Sessions of `crowd` and `prompts` are ephemeral, so that they share no K/V.
 """
@@ -19,12 +20,13 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from paceline import Client
+from paceline import Chunk, Client
 
 from bench.command import measuring_parser, run
 from bench.figures import Percentiles, Spread
@@ -80,26 +82,47 @@ class Bench:
         """Times per token of sessions that decode, with or without long prompts coming."""
         texts = self._prompts[:sessions]
         tokens = self._asked.tokens
-        decoding = asyncio.gather(*(self._say(text, tokens) for text in texts))
-        coming = asyncio.create_task(self._long_prompts()) if prompts else None
+        seen, all_decode = [False] * sessions, asyncio.Event()
+
+        def see(session: int) -> None:
+            seen[session] = True
+            if all(seen):
+                all_decode.set()
+
+        decoding = asyncio.gather(
+            *(self._say(text, tokens, partial(see, place)) for place, text in enumerate(texts))
+        )
+        coming = asyncio.create_task(self._long_prompts(all_decode)) if prompts else None
         runs = await decoding
         if coming is not None:
             coming.cancel()
             await asyncio.wait([coming])
         return [gap for run in runs for gap in run.latencies_s]
 
-    async def _long_prompts(self) -> None:
-        """One long prompt after the other."""
+    async def _long_prompts(self, decoding: asyncio.Event) -> None:
+        """One long prompt after the other, once those beside them decode."""
+        await decoding.wait()
         drawn = random.Random(5)
         while True:
             ids = [drawn.randrange(1000, 40_000) for _ in range(self._asked.long)]
             await self._client.generate(tokens=ids, max_tokens=1, **ALONE)
 
-    async def _say(self, prompt: str, tokens: int) -> Measured:
-        return await self._follow({"prompt": prompt, "max_tokens": tokens, **ALONE})
+    async def _say(
+        self, prompt: str, tokens: int, on_tokens: Callable[[], None] = lambda: None
+    ) -> Measured:
+        asked = {"prompt": prompt, "max_tokens": tokens, **ALONE}
+        return await self._follow(asked, on_tokens)
 
-    async def _follow(self, asked: dict[str, Any]) -> Measured:
-        return await follow(self._client, asked, lambda _: None)
+    async def _follow(
+        self, asked: dict[str, Any], on_tokens: Callable[[], None] = lambda: None
+    ) -> Measured:
+        """`on_tokens` is called with each chunk."""
+
+        def see(event: Any) -> None:
+            if isinstance(event, Chunk):
+                on_tokens()
+
+        return await follow(self._client, asked, see)
 
 
 @asynccontextmanager
