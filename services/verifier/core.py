@@ -288,6 +288,9 @@ class VerifierCore:
         task, _ = self._next_task(session)
         if task is None:
             return prompt_part(session, share)
+        if task.tree.parents is not None:
+            session.queue.appendleft(task.block)
+            return prompt_part(session, share)
         session.served = next(self._turns)
         return last_part(session, share, task)
 

@@ -143,9 +143,8 @@ class VerifySession:
 
     @property
     def takes_block(self) -> bool:
-        """Whether its next block can be verified in the step that ends its prefill."""
-        chained = bool(self.queue) and self.queue[0].command.tree.parents is None
-        return chained and self.form is None and self.retained is None
+        """Whether its next block, if that is a chain, fits in the step that ends its prefill."""
+        return bool(self.queue) and self.form is None and self.retained is None
 
     def queued_ms(self, block: Block, started: float) -> float:
         """How long a block lay, ready to be verified, until a step started."""

@@ -169,6 +169,18 @@ def test_a_tree_that_came_with_the_opening_waits_for_the_next_step():
     assert table.engine.forwards == [[len(PROMPT) - 1], [3]]
 
 
+def test_a_tree_behind_a_block_that_does_not_fit_waits_for_the_next_step():
+    table = Table(clock=frozen_clock)
+    text = target_text(opening(), 1)
+    wrong = (text[0] + 1) % VOCAB
+    tree = block(2, 0, [wrong, text[0]], (-1, -1))
+    stale, opened, verdict = table.run(opening(), block(1, 7), tree)
+    assert stale.discarded
+    assert isinstance(opened, VerifyOpened)
+    assert (verdict.round, verdict.accepted_nodes) == (2, (1,))
+    assert table.engine.forwards == [[len(PROMPT) - 1], [3]]
+
+
 def test_a_prompt_that_fails_with_its_block_fails_its_session_alone():
     table = Table(FakeEngine(explode=11))
     table.give(opening(prompt=(11, 1)), block(1, 0), opening("good"), block(1, 0, session="good"))
