@@ -26,7 +26,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from paceline import Chunk, Client
+from paceline import Chunk, Client, Event
 
 from bench.command import measuring_parser, run
 from bench.figures import Percentiles, Spread
@@ -46,6 +46,12 @@ PLAIN: dict[str, Any] = {
 ALONE: dict[str, Any] = {**PLAIN, "ephemeral": True}
 CHAT_WORDS = 300
 FOLLOW_UP = "Thank you. Now say the same in one sentence, for a child."
+
+OnEvent = Callable[[Event], None]
+
+
+def _ignore(_: Event) -> None:
+    """What comes is only measured."""
 
 
 class Bench:
@@ -82,12 +88,13 @@ class Bench:
         """Times per token of sessions that decode, with or without long prompts coming."""
         texts = self._prompts[:sessions]
         tokens = self._asked.tokens
-        seen, all_decode = [False] * sessions, asyncio.Event()
+        silent, all_decode = set(range(sessions)), asyncio.Event()
 
-        def see(session: int) -> None:
-            seen[session] = True
-            if all(seen):
-                all_decode.set()
+        def see(session: int, event: Event) -> None:
+            if isinstance(event, Chunk):
+                silent.discard(session)
+                if not silent:
+                    all_decode.set()
 
         decoding = asyncio.gather(
             *(self._say(text, tokens, partial(see, place)) for place, text in enumerate(texts))
@@ -107,22 +114,11 @@ class Bench:
             ids = [drawn.randrange(1000, 40_000) for _ in range(self._asked.long)]
             await self._client.generate(tokens=ids, max_tokens=1, **ALONE)
 
-    async def _say(
-        self, prompt: str, tokens: int, on_tokens: Callable[[], None] = lambda: None
-    ) -> Measured:
-        asked = {"prompt": prompt, "max_tokens": tokens, **ALONE}
-        return await self._follow(asked, on_tokens)
+    async def _say(self, prompt: str, tokens: int, on_event: OnEvent = _ignore) -> Measured:
+        return await self._follow({"prompt": prompt, "max_tokens": tokens, **ALONE}, on_event)
 
-    async def _follow(
-        self, asked: dict[str, Any], on_tokens: Callable[[], None] = lambda: None
-    ) -> Measured:
-        """`on_tokens` is called with each chunk."""
-
-        def see(event: Any) -> None:
-            if isinstance(event, Chunk):
-                on_tokens()
-
-        return await follow(self._client, asked, see)
+    async def _follow(self, asked: dict[str, Any], on_event: OnEvent = _ignore) -> Measured:
+        return await follow(self._client, asked, on_event)
 
 
 @asynccontextmanager

@@ -88,6 +88,7 @@ class Beginnings:
         options = self._options
         phrases, prefixes = self._scopes(key.tenant, spec)
         estimated, width = self._estimated(spec), spec.num_candidates
+        synchronous = options.pacing == "fixed"
         return SessionConfig(
             session=key.name,
             prompt=spec.prompt,
@@ -102,8 +103,8 @@ class Beginnings:
             vocab_size=self._offer.target.worker.vocab_size,
             phrase_scope=phrases,
             cache_scope=prefixes,
-            synchronous=options.pacing == "fixed",
-            opening_block=options.pacing != "fixed",
+            synchronous=synchronous,
+            opening_block=not synchronous,
             limits=options.limits,
         )
 

@@ -114,13 +114,15 @@ class Machine:
     def flags(self) -> list[bool]:
         return [block.want_bonus for block in self.sent()]
 
-    def answer(self, *tokens: int, accepted: int, whole: bool, nodes=()) -> None:
+    def answer(
+        self, *tokens: int, accepted: int, whole: bool, nodes=(), at=0.0, verify_ms=0.0
+    ) -> None:
         block = self.state.in_flight[0]
         verdict = Verdict(
             "s", block.epoch, block.round, block.base_len, tokens, accepted, whole,
-            accepted_nodes=nodes, mode=self.mode,
+            accepted_nodes=nodes, mode=self.mode, verify_ms=verify_ms,
         )  # fmt: skip
-        self.feed(VerdictArrived(0.0, "v", verdict))
+        self.feed(VerdictArrived(at, "v", verdict))
 
     def performed(self, kind: type) -> list:
         return [action for action in self.actions if isinstance(action, kind)]

@@ -133,11 +133,9 @@ def test_trees_that_make_a_session_late_for_the_step_of_others_are_not_waited_fo
 
 
 def test_a_session_that_would_be_late_as_others_are_begins_with_a_rest():
-    late, early = (Experience().joined(crowded(queue)) for queue in (69.0, 1.0))
-    assert late.estimates is not None
-    hopeless = late.estimates._replace(late_ms=60.0)
-    assert Marginal(12, 8).told(hopeless).window == 0
-    fresh = early.seeded(Marginal(12, 8))
+    late = learned().learned._replace(late_ms=60.0)
+    assert Marginal(12, 8).told(late).window == 0
+    fresh = Experience().joined(crowded(queue=1.0)).seeded(Marginal(12, 8))
     assert isinstance(fresh, Marginal)
     assert fresh.window == 8
 

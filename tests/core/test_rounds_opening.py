@@ -10,12 +10,11 @@ from orchestrator.core.events import (
     Persist,
     SendVerify,
     Tick,
-    VerdictArrived,
     WorkerAttached,
     WorkerLost,
     WorkerOpened,
 )
-from services.common.types import Role, Verdict, VerifyMode
+from services.common.types import Role, VerifyMode
 from tests.core.machine import Machine
 
 GREEDY, STANDARD = VerifyMode.GREEDY, VerifyMode.STANDARD
@@ -29,12 +28,9 @@ def opening(mode: VerifyMode = GREEDY, **more) -> Machine:
     return made
 
 
-def verdict_of(made: Machine, *tokens: int, verify_ms: float = 0.0) -> Verdict:
-    block = made.state.in_flight[0]
-    return Verdict(
-        "s", block.epoch, block.round, block.base_len, tokens, 0, True,
-        verify_ms=verify_ms, mode=made.mode,
-    )  # fmt: skip
+def answer(made: Machine, token: int, at: float, verify_ms: float = 0.0) -> None:
+    """The verdict on a block without drafts."""
+    made.answer(token, accepted=0, whole=True, at=at, verify_ms=verify_ms)
 
 
 @MODES
@@ -54,7 +50,7 @@ def test_its_verdict_is_the_first_token_and_what_was_drafted_behind_it_goes_on(m
     made = opening(mode)
     made.draft(1, 2)
     made.feed(WorkerOpened(2.0, Role.VERIFIER, "v", made.state.epoch))
-    made.feed(VerdictArrived(2.0, "v", verdict_of(made, 1)))
+    answer(made, 1, at=2.0)
     assert made.state.committed == (1,)
     assert made.state.speculated == (2,)
 
@@ -63,7 +59,7 @@ def test_it_is_a_round_of_the_step_that_verified_it_and_pacing_learns_nothing_of
     made = opening()
     before = made.state.policy
     made.feed(WorkerOpened(5.0, Role.VERIFIER, "v", made.state.epoch))
-    made.feed(VerdictArrived(5.0, "v", verdict_of(made, 1, verify_ms=40.0)))
+    answer(made, 1, at=5.0, verify_ms=40.0)
     [persist] = made.performed(Persist)
     record = persist.commit.record
     assert (record.started_at, record.ended_at) == (pytest.approx(4.96), 5.0)
@@ -99,14 +95,14 @@ def test_where_the_opening_fails_the_next_verifier_gets_a_block_of_its_own(busy)
     assert (second.round, second.base_len) == (first.round + 1, 0)
     assert second.epoch > first.epoch
     made.feed(WorkerOpened(1.0, Role.VERIFIER, "v", made.state.epoch))
-    made.feed(VerdictArrived(1.0, "v", verdict_of(made, 4)))
+    answer(made, 4, at=1.0)
     assert made.state.committed == (4,)
 
 
 def test_after_a_loss_in_the_middle_it_goes_on_from_what_is_committed():
     made = opening()
     made.feed(WorkerOpened(0.0, Role.VERIFIER, "v", made.state.epoch))
-    made.feed(VerdictArrived(0.0, "v", verdict_of(made, 4)))
+    answer(made, 4, at=0.0)
     made.feed(WorkerLost(1.0, Role.VERIFIER, "v", "gone"))
     made.feed(WorkerAttached(1.0, Role.VERIFIER, "w"))
     assert made.sent()[-1].base_len == 1

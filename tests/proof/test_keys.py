@@ -79,10 +79,12 @@ def test_shared_noise_chooses_one_token_at_a_place_however_often_it_is_derived(
         assert {stream for _, stream, _ in keys} == {Stream.GUMBEL}
         assert max(keys.values()) > 1
         assert {counters for _, _, counters in keys} >= {(at,) for at in range(len(joined.stored))}
+        most = joined.config.sampling.max_tokens
         for verdict in joined.said:
-            # The last one may go on beyond the length limit.
-            kept = joined.stored[verdict.base_len : verdict.base_len + len(verdict.token_ids)]
-            assert list(verdict.token_ids[: len(kept)]) == kept
+            # What goes on beyond the length limit is never stored.
+            tokens = list(verdict.token_ids)[: most - verdict.base_len]
+            end = verdict.base_len + len(tokens)
+            assert tokens == joined.stored[verdict.base_len : end]
 
 
 # --- keys that are wrong, which the audit must tell ---------------------------------

@@ -282,8 +282,12 @@ def _packable(module: nn.Module) -> bool:
     return type(module) is nn.Linear and float(module.weight.detach().abs().max()) <= _LARGEST
 
 
-def _linears(model: Any) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """Every plain linear module, with the module above it and its name there."""
+_Place = tuple[nn.Module, str, nn.Linear]
+"""A plain linear module, behind the module above it and its name there."""
+
+
+def _linears(model: Any) -> Iterator[_Place]:
+    """Every plain linear module."""
     for module in model.modules():
         for name, child in module.named_children():
             if type(child) is nn.Linear:
@@ -309,9 +313,6 @@ def pack(model: Any, kind: type[PackedLinear]) -> None:
             module.register_forward_hook(_to_float)
         else:
             _upcast(module)
-
-
-_Place = tuple[nn.Module, str, nn.Linear]
 
 
 def _together(model: Any) -> Iterator[list[_Place]]:
