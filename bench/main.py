@@ -215,7 +215,7 @@ def _setting(
         "target": options.target,
         "drafting": options.drafters or options.draft or options.method or "ngram",
         "dtype": options.dtype,
-        "draft_dtype": options.draft_dtype or options.dtype,
+        "draft_dtype": options.draft_dtype or "auto",
         "prompts": f"{options.prompt_set} of {options.prompts.name}, first turns",
         "sampling": options.sampling,
         "speculation": options.speculation(""),

@@ -175,7 +175,6 @@ async def _answer(
         pool,
         pool.target,
         version("paceline"),
-        settings.method,
         shared=settings.tokens_file is not None,
         read_patience=settings.read_patience,
     )

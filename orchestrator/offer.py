@@ -11,7 +11,13 @@ from orchestrator.requests import ServedModel, parse_defaults
 from orchestrator.requests.modes import SHORT_BLOCK
 from orchestrator.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.workers.pool import Target, WorkerPool
-from services.common.types import RESPONSE_FORMAT, Role, estimate_capability, split_methods
+from services.common.types import (
+    RESPONSE_FORMAT,
+    Role,
+    estimate_capability,
+    estimated_method,
+    split_methods,
+)
 
 
 class Offer:
@@ -63,9 +69,15 @@ class Offer:
         return json.dumps(values)
 
     def default_method(self) -> str:
-        """What drafts for a request that names no method; empty while nobody does."""
-        served = self._pool.methods()
-        return self._options.method or (served[0] if served else "")
+        """What drafts for a request that names no method; empty while nobody does.
+
+        The first method served, and with it those that have a word in its trees.
+        """
+        if self._options.method or not (served := self._pool.methods()):
+            return self._options.method
+        able = map(estimated_method, self._pool.capabilities())
+        together = [method for method in able if split_methods(method)[:1] == served[:1]]
+        return max(together, key=lambda method: len(split_methods(method)), default=served[0])
 
     def estimates(self, method: str) -> bool:
         """Whether whoever drafts by a method says of each node of its trees how likely it is."""

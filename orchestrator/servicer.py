@@ -37,7 +37,6 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         pool: WorkerPool,
         target: Target,
         version: str,
-        method: str,
         *,
         shared: bool = False,
         read_patience: float = READ_PATIENCE,
@@ -47,7 +46,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         `read_patience`: seconds that one message of a stream may wait for its reader.
         """
         self._inference, self._pool, self._target = inference, pool, target
-        self._version, self._method, self._shared = version, method, shared
+        self._version, self._shared = version, shared
         self._patience = read_patience
 
     async def Generate(  # noqa: N802
@@ -140,7 +139,6 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         Where tenants share this server, addresses are left empty and only the caller's
         own sessions are counted, and nothing is summed.
         """
-        methods = self._pool.methods()
         active = self._inference.active_sessions
         if self._shared:
             active = self._inference.sessions_of(current_tenant().name)
@@ -150,7 +148,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             protocol_max=PROTOCOL_MAX,
             workers=[_worker_info(link, self._shared) for link in self._pool.links()],
             active_sessions=active,
-            default_method=self._method or (methods[0] if methods else ""),
+            default_method=self._inference.offer.default_method(),
             totals=None if self._shared else replies.server_totals(self._inference.totals()),
         )
 

@@ -186,11 +186,16 @@ def _transformers(
         **common,
         "model": options.target,
         "draft": options.draft if drafts else None,
-        "draft_dtype": options.draft_dtype or common["dtype"],
+        "draft_dtype": _float_of(options.draft_dtype) or common["dtype"],
     }
     name = _name("transformers", place)
     spec = PeerSpec(name, sys.executable, "bench.peers.transformers_child", settings)
     return Child(spec, ways, place, exact=_comparable(options, common["dtype"]))
+
+
+def _float_of(dtype: str | None) -> str | None:
+    """A number format that peers have, too; None = theirs."""
+    return dtype if dtype in FORMATS else None
 
 
 def _vllm(options: BenchOptions, way: str, place: str, engine: Mapping[str, Any]) -> Child:

@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from services.common.errors import StartError
 from services.common.whole_file import replacing
@@ -56,6 +56,10 @@ _HEAD, _DIGEST = struct.Struct("<8sII"), 32
 _CODES_PER_BIT = 20.0
 _SUPPORTS_PER_BIT = 16.0
 _MASK = 0xFFFFFFFF
+DRAFTED = 8
+"""Tokens that are kept of a draft model's law."""
+_LEAST_LOG = -8.0
+_LEAST_REST = 1e-3
 
 
 def code_of(probability: float) -> int:
@@ -109,12 +113,31 @@ class NgramFile:
     card: Mapping[str, Any] = field(default_factory=dict)
 
 
+class DraftLaw(NamedTuple):
+    """What a draft model says at one place: its likeliest tokens, and the log of all the rest.
+
+    `logs`: log-probabilities at temperature 1, falling.
+    """
+
+    ids: tuple[int, ...]
+    logs: tuple[float, ...]
+    rest: float
+
+
+def draft_law(ids: Sequence[int], logs: Sequence[float]) -> DraftLaw:
+    """What is kept of a law whose likeliest tokens are these; nothing where it is none."""
+    known = [(token, log) for token, log in zip(ids, logs, strict=True) if log > _LEAST_LOG]
+    rest = max(_LEAST_REST, 1.0 - sum([math.exp(log) for _, log in known]))
+    return DraftLaw(tuple([t for t, _ in known]), tuple([log for _, log in known]), math.log(rest))
+
+
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """A text, where its answer begins, and from there on the law of every next token.
 
     `law_ids`, `law_logs`: per place the likeliest tokens, best first, and their
     log-probabilities at temperature 1. `greedy`: the text was written greedily.
+    `draft`: what a draft model says at each of these places; empty: there is none.
     """
 
     tokens: Sequence[int]
@@ -122,6 +145,7 @@ class Lesson:
     law_ids: Sequence[Sequence[int]]
     law_logs: Sequence[Sequence[float]]
     greedy: bool
+    draft: Sequence[DraftLaw] = ()
 
 
 def ngrams_path(name: str) -> Path:

@@ -232,7 +232,15 @@ def tree_capability(method: str) -> str:
 
 def estimate_capability(method: str) -> str:
     """How a drafter says that a method's trees come at once, and with each node's chance."""
-    return f"{method}:estimates"
+    return f"{method}{_ESTIMATES}"
+
+
+def estimated_method(capability: str) -> str:
+    """The method that such a capability is of; empty = it is another one."""
+    return capability.removesuffix(_ESTIMATES) if capability.endswith(_ESTIMATES) else ""
+
+
+_ESTIMATES = ":estimates"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class ClusterOptions:
     model runs, and `target` is empty; the workers are as that file says. `pool`: methods that
     draft with the target do so in processes of their own, not beside the verifiers.
     `tensor_parallel`: over how many processes each verifier's model is split.
-    `redis` None: a server of its own. `draft_dtype` None: the target's. Threads None: as
+    `redis` None: a server of its own. `draft_dtype` None: the fastest. Threads None: as
     many as the process has cores; else the process is not pinned. `spare_core`: verifiers
     leave the drafters' cores alone, even where no drafter runs a model. One orchestrator
     for each of `pacings` (empty: its default); the first listens on `port`, the others on
@@ -72,6 +72,11 @@ class ClusterOptions:
         return self.draft is not None or self.drafts_with_the_target
 
     @property
+    def dtype_of_drafters(self) -> str:
+        """Their number format: what was asked for, of a target as the verifiers have it."""
+        return self.draft_dtype or (self.dtype if self.drafts_with_the_target else "auto")
+
+    @property
     def drafts_with_the_target(self) -> bool:
         """Whether the target drafts."""
         return self.lookahead is not None or runs_the_target(self.method)
@@ -79,7 +84,7 @@ class ClusterOptions:
     @property
     def ngram_flags(self) -> list[str]:
         """The n-gram file of a drafter, where one of its methods reads it."""
-        default = () if self.draft is not None or self.lookahead is not None else ("ngram",)
+        default = ("ngram",) if self.draft is not None or self.lookahead is None else ()
         file = ngrams_for(self.target, self.ngrams)
         reads = "ngram" in (split_methods(self.method) or default)
         return ["--ngrams", file] if reads and file is not None else []
@@ -178,7 +183,7 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
     if options.drafts_with_the_target:
         arguments += ["--target", options.target, *_target_flags(options)]
     if options.drafts_with_a_model:
-        arguments += ["--dtype", options.draft_dtype or options.dtype]
+        arguments += ["--dtype", options.dtype_of_drafters]
         arguments += _thread_flags(cores, options.drafter_threads, options.pin)
     return _spec(site, "drafter", name, arguments)
 

@@ -8,6 +8,7 @@ from typing import Any
 from services.common.reporting import Reporter
 from services.console.arguments import fractions_of, numbers_of, typed
 from services.console.distill import run_training
+from services.console.models import is_distilled
 from services.distill.ngrams.options import NgramOptions
 from services.distill.ngrams.run import learn_ngrams
 from services.drafter.fitting import fit
@@ -30,4 +31,6 @@ def asked(given: dict[str, Any]) -> NgramOptions:
         "exclude": tuple(given["exclude"] or ()),
         "texts": tuple(given["texts"] or ()),
     }
-    return NgramOptions(**{**given, **lists, "command": typed()})
+    draft = given["draft"]
+    base = given["target"] if draft is not None and is_distilled(draft) else None
+    return NgramOptions(**{**given, **lists, "draft_base": base, "command": typed()})

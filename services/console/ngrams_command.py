@@ -31,6 +31,12 @@ def learn_ngrams(
         list[Path] | None,
         typer.Option(help="Text files whose laws are learned, too; repeatable."),
     ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            help="The draft model that is to draft beside the file: what its word is worth then."
+        ),
+    ] = None,
     prompts: Prompts = None,
     openings: Openings = None,
     exclude: Exclude = None,

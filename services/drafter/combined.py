@@ -46,25 +46,39 @@ from services.drafter.protocol import Ask, Drafter, KVUsage, Proposed, SessionKe
 
 
 class Methods:
-    """The methods of a worker by name, and any of them together."""
+    """The methods of a worker by name, and any of them together.
+
+    A name of several, joined by commas, is that of what drafts with exactly these.
+    """
 
     def __init__(self, drafters: Mapping[str, Drafter], lengthen: int = 0) -> None:
         self._drafters = dict(drafters)
         self._lengthen = lengthen
         self._combined: dict[tuple[str, ...], CombinedDrafter] = {}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The methods, each alone; the first is the default."""
+        return tuple(name for name in self._drafters if "," not in name)
+
     def find(self, method: str) -> Drafter | None:
         """The method, or several joined by commas; empty = the first; None = not all are here."""
-        names = split_methods(method) or tuple(self._drafters)[:1]
-        if not set(names) <= set(self._drafters) or len(set(names)) < len(names):
+        names = split_methods(method) or self.names[:1]
+        if not set(names) <= set(self.names) or len(set(names)) < len(names):
             return None
-        if len(names) == 1:
-            return self._drafters[names[0]]
+        if (own := self._drafters.get(",".join(names))) is not None:
+            return own
         if names not in self._combined:
-            members = [self._drafters[name] for name in names]
-            sources = [source_of(name) for name in names]
-            self._combined[names] = CombinedDrafter(members, self._lengthen, sources)
+            self._combined[names] = combined(names, self._drafters, self._lengthen)
         return self._combined[names]
+
+
+def combined(
+    names: Sequence[str], drafters: Mapping[str, Drafter], lengthen: int
+) -> CombinedDrafter:
+    """These methods together, in this order."""
+    members = [drafters[name] for name in names]
+    return CombinedDrafter(members, lengthen, [source_of(name) for name in names])
 
 
 @dataclass(slots=True)

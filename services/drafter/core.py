@@ -242,10 +242,10 @@ class DrafterCore:
     # --- failures -------------------------------------------------------------
 
     def _refuse(self, key: SessionKey, opening: OpenDraft, drafter: Drafter | None) -> None:
-        method = opening.method or next(iter(self._drafters))
+        method = opening.method or self._methods.names[0]
         message = f"method {method!r} does not draft in mode {opening.mode.name}"
         if drafter is None:
-            message = f"no method {method!r} here; there is {', '.join(self._drafters)}"
+            message = f"no method {method!r} here; there is {', '.join(self._methods.names)}"
         reason = FailureReason.UNSUPPORTED
         self._emit(key[0], SessionFailed(opening.session, reason, message, opening.epoch))
 
@@ -289,7 +289,7 @@ class DrafterCore:
         `<method>:tree` drafts several candidates per node.
         """
         able = tuple(capabilities(self._drafters))
-        worker = replace(self._worker, methods=tuple(self._drafters), capabilities=able)
+        worker = replace(self._worker, methods=self._methods.names, capabilities=able)
         for drafter in self._drafters.values():
             worker = drafter.describe(worker)
         return worker

@@ -12,12 +12,13 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from services.common.ngrams import Lesson, NgramFile
-from services.drafter.mixture import COUPLED, GREEDY, Scorer
+from services.common.ngrams import DraftLaw, Lesson, NgramFile
+from services.drafter.mixture import COUPLED, GREEDY, INFORMED, Scorer
 from services.drafter.text_index import LONGEST_MATCH, TextIndex
 from services.drafter.weights import Weights
 
@@ -34,26 +35,45 @@ Example = tuple[list[list[float]], int]
 
 
 def fit(lessons: Sequence[Lesson], file: NgramFile, seed: int = 0) -> dict[str, float]:
-    """Weights for both ways of decoding, by their names in an n-gram file."""
+    """Weights for both ways of decoding, by their names in an n-gram file.
+
+    Where lessons have a draft model's laws, so do places with its word, which have weights
+    of their own: it says much of what others would.
+    """
     source = random.Random(seed)
     found: dict[str, float] = {}
-    for prefix, noisy in ((GREEDY, False), (COUPLED, True)):
+    ways = [(False, GREEDY, False), (False, COUPLED, True)]
+    if any(lesson.draft for lesson in lessons):
+        ways += [(True, GREEDY, False), (True, COUPLED, True)]
+    for informed, prefix, noisy in ways:
         greedy = [lesson for lesson in lessons if lesson.greedy]
         chosen = lessons if noisy else greedy or lessons
-        examples = [e for lesson in chosen for e in _examples(lesson, lessons, file, source, noisy)]
+        examples = [
+            example
+            for lesson in chosen
+            if lesson.draft or not informed
+            for example in _examples(lesson, lessons, file, source, noisy, informed)
+        ]
         if examples:
-            found |= {prefix + name: value for name, value in _solve(examples, noisy).items()}
+            name = prefix + INFORMED if informed else prefix
+            found |= {name + n: value for n, value in _solve(examples, noisy).items()}
     return found
 
 
 def _examples(
-    lesson: Lesson, lessons: Sequence[Lesson], file: NgramFile, source: random.Random, noisy: bool
+    lesson: Lesson,
+    lessons: Sequence[Lesson],
+    file: NgramFile,
+    source: random.Random,
+    noisy: bool,
+    informed: bool,
 ) -> Iterator[Example]:
     own, units = TextIndex(), _units(file)
     own.extend(lesson.tokens[: lesson.start])
     pool = _pool(lesson, lessons, source)
-    for ids, logs in zip(lesson.law_ids, lesson.law_logs, strict=True):
-        rows, other = _features(units, own, pool)
+    drafts = lesson.draft if informed else repeat(None)
+    for ids, logs, draft in zip(lesson.law_ids, lesson.law_logs, drafts, strict=False):
+        rows, other = _features(units, own, pool, draft)
         right = ids[0]
         if noisy:
             right = _race(rows, ids, logs, source)
@@ -83,13 +103,16 @@ def _units(file: NgramFile) -> list[Scorer]:
 
 
 def _features(
-    units: Sequence[Scorer], own: TextIndex, pool: Sequence[TextIndex]
+    units: Sequence[Scorer],
+    own: TextIndex,
+    pool: Sequence[TextIndex],
+    draft: DraftLaw | None,
 ) -> tuple[dict[int, list[float]], list[float]]:
     context = own.tokens[-LONGEST_MATCH:]
     rows: dict[int, list[float]] = {}
     others = [0.0] * len(units)
     for column, unit in enumerate(units):
-        scores, others[column], _ = unit.score(context, own, pool, filed=True)
+        scores, others[column], _ = unit.score(context, own, pool, filed=True, draft=draft)
         for token, value in scores.items():
             rows.setdefault(token, [0.0] * len(units))[column] = value
     return rows, others

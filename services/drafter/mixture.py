@@ -4,7 +4,8 @@ Sources: this text, after its last 1 to 5 tokens (prompt lookup, Saxena 2023); t
 same tenant, likewise; and of an n-gram file what the target says after one token by itself,
 and its mean laws after one to four tokens of texts that it wrote (N-Grammys, Stewart et al.,
 2411.03786; SuffixDecoding, Oliaro et al., 2411.04975). They know different things, so
-together they are right more often than the best of them.
+together they are right more often than the best of them. Where a draft model has been to
+the place, its law is one more (`ahead`), and all have weights for that.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from dataclasses import fields
 from functools import cache
 
 from services.common.keys import exponential, gumbel_halves
-from services.common.ngrams import FIRSTS, Laws, NgramFile, extend_key
+from services.common.ngrams import FIRSTS, DraftLaw, Laws, NgramFile, extend_key
 from services.common.types import DraftSource
 from services.drafter.text_index import LONGEST_MATCH, LONGEST_WALK, TextIndex, Votes
 from services.drafter.weights import SUPPORT_SHIFT, SUPPORTS, Weights, share
 
 GREEDY, COUPLED = "greedy.", "coupled."
 """What the names of weights begin with in an n-gram file."""
+INFORMED = "draft."
+"""What follows where a draft model has a word, too."""
 MOST_CANDIDATES = 8
 """Candidates of one place that are worth a look."""
 
 Scores = dict[int, float]
+
 Tables = tuple[tuple[float, ...], ...]
 
 
@@ -38,17 +42,17 @@ class Shares:
 
     __slots__ = ("_steps", "pool")
 
-    def __init__(self, steps: tuple[Scores, Scores, Scores, Scores], pool: Votes | None) -> None:
+    def __init__(self, steps: tuple[Scores, ...], pool: Votes | None) -> None:
         """`steps`: after those of `_SPEAKERS`."""
         self._steps = steps
         self.pool = pool
 
     def greatest(self, token: int) -> DraftSource:
         """The source that gave most of a candidate's score; without any, who brought it."""
-        firsts, laws, text, others = self._steps
+        firsts, laws, text, others, drafted = self._steps
         first, law = firsts.get(token, 0.0), laws.get(token, 0.0)
-        here = text.get(token, 0.0)
-        gains = (first, law - first, here - law, others[token] - here)
+        here, told = text.get(token, 0.0), others.get(token, 0.0)
+        gains = (first, law - first, here - law, told - here, drafted[token] - told)
         most = max(gains)
         if most > 0.0:
             return _SPEAKERS[gains.index(most)]
@@ -65,6 +69,7 @@ _SPEAKERS = (
     DraftSource.LAWS,
     DraftSource.THIS_TEXT,
     DraftSource.OTHER_TEXTS,
+    DraftSource.MODEL,
 )
 
 
@@ -86,11 +91,18 @@ class Scorer:
         self._law_others = (0.0, weights.other_law2, weights.other_law3, weights.other_law4)
 
     def score(
-        self, context: Sequence[int], own: TextIndex, pool: Sequence[TextIndex], *, filed: bool
+        self,
+        context: Sequence[int],
+        own: TextIndex,
+        pool: Sequence[TextIndex],
+        *,
+        filed: bool,
+        draft: DraftLaw | None = None,
     ) -> tuple[Scores, float, Shares]:
         """Scores of all candidates after `context` (its last tokens), and that of `other`.
 
-        `filed`: the file knows this vocabulary. Last: what each source said.
+        `filed`: the file knows this vocabulary. `draft`: a draft model's law there. Last: what
+        each source said.
         """
         weights = self.weights
         scores: Scores = {}
@@ -107,7 +119,7 @@ class Scorer:
             other += _add(
                 votes, self._own, self._own_others, weights.own_latest, weights.own_long, scores
             )
-        text = scores.copy() if pool else scores
+        text = scores.copy() if pool or draft is not None else scores
         if pool:
             heard = Votes()
             for index in pool:
@@ -115,7 +127,19 @@ class Scorer:
             if heard.totals[0]:
                 latest, long = weights.pool_latest, weights.pool_long
                 other += _add(heard, self._pool, self._pool_others, latest, long, scores)
-        return scores, other, Shares((firsts, laws, text, scores), heard)
+        told = scores
+        if draft is not None:
+            told = scores.copy()
+            other += self._from_model(draft, scores)
+        return scores, other, Shares((firsts, laws, text, told, scores), heard)
+
+    def _from_model(self, draft: DraftLaw, scores: Scores) -> float:
+        """Add what a draft model says; what `other` gains by it."""
+        weights, exp = self.weights, math.exp
+        for token, log in zip(draft.ids, draft.logs, strict=True):
+            gained = weights.draft + weights.draft_log * log + weights.draft_p * exp(log)
+            scores[token] = scores.get(token, 0.0) + gained
+        return weights.other_draft + weights.other_rest * draft.rest
 
     def _from_file(
         self, file: NgramFile, context: Sequence[int], scores: Scores

@@ -27,6 +27,7 @@ from services.common.engine.sampling import PartHead
 from services.common.engine.structure import Structures, structures_of
 from services.common.errors import InvalidRequest
 from services.common.types import OpenDraft, VerifyMode, WorkerDescription
+from services.drafter.ahead import PLACES_IN_KV, Places
 from services.drafter.borrowing import Borrowing
 from services.drafter.branches import PrepareFigures, PrepareRules
 from services.drafter.candidates import PROPOSALS, Place, candidates_at
@@ -147,6 +148,21 @@ class ModelDrafter:
         except BaseException:
             self.close(key)
             raise
+
+    def places(self, key: SessionKey, opening: OpenDraft) -> Places:
+        """What the draft model may say of places in front of a session's text; see `ahead`.
+
+        The K/V is the caller's to free. Raises as `open` does.
+        """
+        vocab_size = min(opening.vocab_size or self._engine.vocab_size, self._engine.vocab_size)
+        self._check(opening.prompt, vocab_size)
+        longest = len(opening.prompt) + opening.sampling.max_tokens
+        reserve = min(longest, self._engine.max_context_length) + PLACES_IN_KV
+        with freed_on_error(self._engine.new_cache(reserve)) as cache:
+            wanted, form = opening.sampling.response_format, None
+            if wanted is not None:
+                form = form_of(wanted, len(opening.prompt), self.structures, str(key[0]))
+            return Places(opening, cache, vocab_size, form)
 
     def rewind(self, key: SessionKey, length: int) -> None:
         """KV of what was replaced is dropped: a length change."""

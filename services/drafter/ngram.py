@@ -29,7 +29,7 @@ from services.common.types import (
 )
 from services.drafter.phrases import Archive, Gram, Learner, PhraseLimits, PhrasePool, teach
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
-from services.drafter.small_tree import SmallTrees, TreeSession
+from services.drafter.small_tree import Informant, SmallTrees, TreeSession
 
 
 class GramTable:
@@ -151,13 +151,16 @@ class NgramDrafter:
         """No KV."""
         return KVUsage()
 
-    def open(self, key: SessionKey, opening: OpenDraft) -> None:
-        """An empty index; the text is indexed by the first step."""
+    def open(self, key: SessionKey, opening: OpenDraft, informant: Informant | None = None) -> None:
+        """An empty index; the text is indexed by the first step.
+
+        `informant`: a draft model with a word in the session's trees.
+        """
         scope = _shared_scope(opening)
         if self._archive is not None and scope and not self._knows(scope):
             self._archive.load(scope)
         if opening.num_candidates > 1 and opening.mode.exact_match:
-            self._trees[key] = self._small.open(opening, scope)
+            self._trees[key] = self._small.open(opening, scope, informant)
             return
         pool = self._pool if scope else PhrasePool(self._pool.limits)
         sure = _others_follow(opening.method)

@@ -70,7 +70,8 @@ class Engines:
         """The draft model."""
         if self._settings.synthetic is not None:
             return _synthetic(self._settings, self._settings.synthetic)
-        return _load(self._settings, self._settings.draft or "", self._settings.draft_base)
+        settings = self._settings
+        return _load(settings, settings.draft or "", settings.draft_base, drafts=True)
 
     def target(self, name: str) -> Engine:
         """The target: the verifier's own where that is in this process."""
@@ -196,13 +197,16 @@ def _synthetic(settings: DrafterSettings, file: Path) -> Forwards:
     return draft_engine(read_spec(file), settings.kv_capacity_tokens)
 
 
-def _load(settings: DrafterSettings, model: str, base: str | None = None) -> Engine:
+def _load(
+    settings: DrafterSettings, model: str, base: str | None = None, *, drafts: bool = False
+) -> Engine:
+    """`drafts`: a draft model; else the target, whose K/V may be its verifier's."""
     from services.common.engine import Engine, ModelSpec
 
     threads = settings.threads or len(settings.cpus) or None
     spec = ModelSpec(
         model=model,
-        dtype=settings.dtype,
+        dtype=_dtype(settings, drafts=drafts),
         device=settings.device,
         threads=threads,
         kv_capacity_tokens=settings.kv_capacity_tokens,
@@ -211,6 +215,17 @@ def _load(settings: DrafterSettings, model: str, base: str | None = None) -> Eng
         base=base,
     )
     return Engine.load(spec)
+
+
+def _dtype(settings: DrafterSettings, *, drafts: bool) -> str:
+    """The number format asked for, or the fastest."""
+    if settings.dtype != "auto":
+        return settings.dtype
+    if settings.device != "cpu":
+        return "bfloat16"
+    from services.common.engine.packing import rounds
+
+    return "int8" if drafts and rounds() else "float32"
 
 
 def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:
@@ -263,4 +278,26 @@ def build(settings: DrafterSettings, beside: Beside | None = None) -> dict[str, 
         if name not in METHODS:
             raise StartError(f"method: {name!r} is unknown; there is {', '.join(METHODS)}")
     engines = Engines(settings, beside)
-    return {name: METHODS[name](settings, engines) for name in names}
+    drafters = {name: METHODS[name](settings, engines) for name in names}
+    return drafters | _informed(settings, engines, drafters)
+
+
+def _informed(
+    settings: DrafterSettings, engines: Engines, drafters: Mapping[str, Drafter]
+) -> dict[str, Drafter]:
+    """N-grams with a draft model as one of their sources, where there are both."""
+    from services.drafter.ngram import NgramDrafter
+
+    ngram = drafters.get("ngram")
+    if "model" not in drafters or not isinstance(ngram, NgramDrafter):
+        return {}
+    from services.drafter.ahead import Ahead, AheadRules
+    from services.drafter.combined import combined
+    from services.drafter.informed import NAME, InformedDrafter
+    from services.drafter.model import ModelDrafter
+
+    model = drafters["model"]
+    assert isinstance(model, ModelDrafter)
+    chains = combined(("ngram", "model"), drafters, settings.lengthen)
+    ahead = Ahead(engines.draft, AheadRules(settings.ahead_rows, settings.step_tokens))
+    return {NAME: InformedDrafter(ngram, model, chains, ahead)}

@@ -24,6 +24,11 @@ class DrafterSettings(WorkerSettings):
         "Hugging Face id, folder with safetensors, .gguf file, folder that `paceline distill` "
         "wrote, or smollm2-135m-instruct-draft",
     )
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(  # type: ignore[assignment]
+        "auto",
+        description="number format of the model; auto: int8 of a draft model on a CPU that has it, "
+        "as what it drafts is judged by the target, else float32, on a GPU bfloat16",
+    )
     target: str | None = Field(
         None,
         description="target model, for the methods `skip` and `lookahead`, which draft with it: as "
@@ -73,7 +78,7 @@ class DrafterSettings(WorkerSettings):
     method: str = Field(
         "",
         description="drafting methods, joined by commas, the default one first; "
-        "left out: `model` with a draft model, `lookahead` with look-ahead embeddings, "
+        "left out: `ngram,model` with a draft model, `lookahead` with look-ahead embeddings, "
         "else `ngram`",
     )
     step_tokens: int = Field(
@@ -112,6 +117,13 @@ class DrafterSettings(WorkerSettings):
         le=64,
         description="most of them in one step, of all sessions; a draft that comes to be "
         "owed meanwhile waits for that step",
+    )
+    ahead_rows: int = Field(
+        12,
+        ge=1,
+        le=64,
+        description="most places of a session that one step of the draft model goes to where "
+        "`ngram,model` draft small trees together",
     )
     ngram_min: int = Field(
         1, ge=1, description="shortest n-gram that `ngram` looks up in the session's own text"
@@ -232,5 +244,6 @@ class DrafterSettings(WorkerSettings):
         names = tuple(filter(None, split_methods(self.method)))
         if names:
             return names
-        given = {"model": self.draft or self.synthetic, "lookahead": self.lookahead}
+        given = {"ngram": self.draft, "model": self.draft or self.synthetic}
+        given["lookahead"] = self.lookahead
         return tuple(name for name, value in given.items() if value is not None) or ("ngram",)

@@ -13,15 +13,17 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Protocol
 
-from services.common.ngrams import NgramFile
+from services.common.ngrams import DraftLaw, NgramFile
 from services.common.types import DraftTree, OpenDraft, VerifyMode
 from services.drafter.mixture import (
     COUPLED,
     GREEDY,
+    INFORMED,
     Scorer,
     Shares,
     probabilities,
@@ -102,21 +104,35 @@ class SmallTrees:
         self.file = file
         self.pool = TextPool() if pool is None else pool
         self._nodes = nodes
-        self._scorers = {prefix: _scorer(prefix, file) for prefix in (GREEDY, COUPLED)}
+        self._scorers = {
+            prefix: (_scorer(prefix, file), _scorer(prefix + INFORMED, file))
+            for prefix in (GREEDY, COUPLED)
+        }
 
-    def open(self, opening: OpenDraft, scope: str) -> TreeSession:
+    def open(
+        self, opening: OpenDraft, scope: str, informant: Informant | None = None
+    ) -> TreeSession:
         """A session that shares texts with those of its scope; empty = with none."""
         warm = opening.mode is VerifyMode.COUPLED and opening.sampling.temperature > 0
-        scorer = self._scorers[COUPLED if warm else GREEDY]
-        return TreeSession(opening, scorer, self.pool, scope, self._nodes)
+        scorers = self._scorers[COUPLED if warm else GREEDY]
+        return TreeSession(opening, scorers, self.pool, scope, self._nodes, informant)
 
 
 def _scorer(prefix: str, file: NgramFile | None) -> Scorer:
     """With the weights of the file, where it has some."""
     given = {} if file is None else file.weights
-    named = given if any(name.startswith(prefix) for name in given) else DEFAULTS
-    values = {n.removeprefix(prefix): v for n, v in named.items() if n.startswith(prefix)}
-    return Scorer(weights_of(values), file)
+    return Scorer(weights_of(_named(given, prefix) or _named(DEFAULTS, prefix)), file)
+
+
+def _named(values: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
+
+
+class Informant(Protocol):
+    """A draft model beside the sources that cost no forward."""
+
+    def law(self, path: Sequence[int], /) -> DraftLaw | None:
+        """What it says after the text and `path`, if it is known by now."""
 
 
 class TreeSession:
@@ -124,6 +140,9 @@ class TreeSession:
 
     __slots__ = (
         "_filed",
+        "_informant",
+        "_informed",
+        "_known",
         "_last_ids",
         "_most",
         "_noise",
@@ -136,17 +155,28 @@ class TreeSession:
     )
 
     def __init__(
-        self, opening: OpenDraft, scorer: Scorer, pool: TextPool, scope: str, most: int
+        self,
+        opening: OpenDraft,
+        scorers: tuple[Scorer, Scorer],
+        pool: TextPool,
+        scope: str,
+        most: int,
+        informant: Informant | None = None,
     ) -> None:
-        """`scope`: whose texts it reads and leaves, empty = nobody's; `most`: nodes of a tree."""
+        """`scope`: whose texts it reads and leaves, empty = nobody's; `most`: nodes of a tree.
+
+        `scorers`: that of places without a word of the informant, and with one.
+        """
         self.index = TextIndex()
         self.scope = scope
-        self._scorer, self._pool, self._most = scorer, pool, most
+        (self._scorer, self._informed), self._informant = scorers, informant
+        self._pool, self._most = pool, most
         self._prompt_length, self._width = len(opening.prompt), opening.num_candidates
         self._last_ids = frozenset(opening.last_ids)
-        file = scorer.file
+        file = self._scorer.file
         self._filed = file is not None and opening.vocab_size in (0, file.vocab_size)
         warm = opening.mode is VerifyMode.COUPLED and opening.sampling.temperature > 0
+        self._known = 0
         self._noise = (opening.sampling.temperature, opening.seed) if warm else None
 
     @property
@@ -184,6 +214,7 @@ class TreeSession:
         sources: list[int] = []
         recalled = 0
         waiting: list[_Waiting] = []
+        self._known = len(context)
         self._branch(waiting, context, pool, position, (1.0, -1))
         while waiting and len(tokens) < self._most:
             negative, _, token, parent, shares, path = heappop(waiting)
@@ -220,9 +251,14 @@ class TreeSession:
         self, path: list[int], pool: Sequence[TextIndex], position: int, least: float
     ) -> tuple[list[tuple[float, int]], Shares]:
         """(probability, token), best first, and what each source said."""
-        scorer = self._scorer
+        informant, law = self._informant, None
+        if informant is not None:
+            law = informant.law(path[self._known :])
+        scorer = self._scorer if law is None else self._informed
         context = path[-LONGEST_MATCH:]
-        scores, other, shares = scorer.score(context, self.index, pool, filed=self._filed)
+        scores, other, shares = scorer.score(
+            context, self.index, pool, filed=self._filed, draft=law
+        )
         if self._noise is not None and scores:
             temperature, seed = self._noise
             scores, other = with_noise(scores, other, scorer.weights, temperature, seed, position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from services.common.engine import Segment
+from services.common.errors import StartError
 from services.common.ngrams import FIRSTS, code_of, extend_key, load_ngrams
 from services.common.reporting import Stopped
 from services.distill.ngrams.laws import learn_laws
@@ -18,6 +20,7 @@ from services.distill.ngrams.run import learn_ngrams
 from services.distill.texts import Text
 from services.drafter.fitting import fit
 from tests.distill.kit import Quiet, StopsAt, refused
+from tests.models import tiny_model_folder
 
 
 def small(target: Path, out: Path, **changed: object) -> NgramOptions:
@@ -114,3 +117,35 @@ def test_what_tells_least_goes_first() -> None:
         size = sum(6 * len(part.keys) + 3 * len(part.ids) for part in laws)
         assert most * 0.7 < size <= most
         assert all(list(part.keys) == sorted(part.keys) for part in laws)
+
+
+def test_a_draft_model_beside_it_gets_weights_of_its_own(made, finished, tmp_path) -> None:
+    """The draft says what the target would: where it has a word, the rest hardly counts."""
+    work = made.out.with_name(made.out.name + ".work")
+    options = replace(
+        made,
+        out=tmp_path / "beside.bin",
+        work=work,
+        draft=str(finished.out),
+        draft_base=made.target,
+    )
+    assert learn(options, Quiet()) == options.out
+    alone, beside = load_ngrams(made.out), load_ngrams(options.out)
+    assert beside.laws == alone.laws
+    assert {name: beside.weights[name] for name in alone.weights} == dict(alone.weights)
+    for prefix in ("greedy.draft.", "coupled.draft."):
+        said = beside.weights[prefix + "draft"] + 0.5 * beside.weights[prefix + "draft_p"]
+        assert said > 0.0
+    assert beside.card["draft"] == str(finished.out)
+    assert str(finished.out) in options.out.with_suffix(".md").read_text()
+
+
+def test_a_draft_model_of_another_tokenizer_is_refused(made, tmp_path) -> None:
+    other = tiny_model_folder(tmp_path, "llama", seed=3)
+    vocabulary = json.loads((other / "tokenizer.json").read_text())
+    vocabulary["added_tokens"][0]["content"] = "<|another|>"
+    (other / "tokenizer.json").write_text(json.dumps(vocabulary))
+    work = made.out.with_name(made.out.name + ".work")
+    options = replace(made, out=tmp_path / "o.bin", work=work, draft=str(other))
+    with pytest.raises(StartError, match="has another tokenizer"):
+        learn(options, Quiet())

@@ -12,6 +12,7 @@ from services.common.engine.layout import Layout
 from services.common.engine.packing import (
     FEW,
     BlockedLinear,
+    ByteLinear,
     HalfLinear,
     PackedLinear,
     PartLinear,
@@ -242,7 +243,57 @@ needs_kernels = pytest.mark.skipif(
 
 
 @needs_kernels
-@pytest.mark.parametrize("kind", [BlockedLinear, HalfLinear], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("arch", ["llama", "gemma3_text", "qwen2", "phi3"])
+def test_a_model_that_drafts_may_be_rounded_and_says_nearly_the_same(arch):
+    engine = Engine.from_model(model_of(arch), spec=ModelSpec(arch, dtype="int8"))
+    assert (engine.dtype, engine.model.dtype) == ("int8", torch.float32)
+    linears = [one for one in engine.model.modules() if isinstance(one, PackedLinear)]
+    assert len(linears) == sum(type(m) is torch.nn.Linear for m in model_of(arch).modules())
+    text = random_text(30)
+    cache = engine.new_cache(40)
+    ours = torch.cat([feed(engine, cache, part) for part in (text[:20], text[20:21], text[21:])])
+    expected = stock_logits(arch, text)
+    spread = (ours - expected).abs().mean() / expected.std()
+    assert 0 < spread < 0.1
+    plain = Engine.from_model(model_of(arch))
+    assert engine.fingerprint != plain.fingerprint
+
+
+@needs_kernels
+def test_a_token_of_huge_values_leaves_the_others_their_own():
+    linear = torch.nn.Linear(64, 96)
+    rounded = ByteLinear(linear)
+    rows = torch.randn(1, 8, 64)
+    alone = rounded(rows)
+    rows[0, 3] *= 1e4
+    beside = rounded(rows)
+    torch.testing.assert_close(beside[0, 4:], alone[0, 4:], rtol=0.02, atol=0.02)
+    expected = linear(rows)
+    assert (beside - expected).norm() / expected.norm() < 0.03
+    assert rounded(rows[:, :0]).shape == (1, 0, 96)
+    torch.testing.assert_close(rounded.whole(), linear.weight, rtol=0, atol=0.002)
+
+
+def test_weights_are_not_rounded_where_nothing_multiplies_them(monkeypatch):
+    monkeypatch.setattr(packing, "rounds", lambda: False)
+    with pytest.raises(StartError, match="dtype int8 needs FBGEMM, which this CPU has not"):
+        Engine.from_model(model_of("llama"), spec=ModelSpec("llama", dtype="int8"))
+
+
+@needs_kernels
+@pytest.mark.parametrize("arch", ["gpt2", "mixtral"])
+def test_weights_beside_linear_layers_are_left_as_they_are(arch):
+    engine = Engine.from_model(model_of(arch), spec=ModelSpec(arch, dtype="int8"))
+    text = random_text(20)
+    ours, expected = feed(engine, engine.new_cache(32), text), stock_logits(arch, text)
+    assert (ours - expected).abs().mean() / expected.std() < (0.25 if arch == "mixtral" else 0.05)
+
+
+KINDS = [BlockedLinear, HalfLinear, ByteLinear]
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_modules_that_take_the_same_rows_are_multiplied_once_and_as_if_alone(monkeypatch, kind):
     plain = Siblings(torch.float32)
     joined, alone = copy.deepcopy(plain), copy.deepcopy(plain)
@@ -267,7 +318,7 @@ def test_modules_that_take_the_same_rows_are_multiplied_once_and_as_if_alone(mon
     assert not torch.equal(joined(rows)[2], before[2])
     assert joined.state_dict().keys() == plain.state_dict().keys()
     for name, value in joined.state_dict().items():
-        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-3, atol=2e-3)
 
 
 def counted(forward, products):

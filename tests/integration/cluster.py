@@ -292,7 +292,6 @@ async def orchestrator(
             pool,
             known,
             "test",
-            made.method,
             shared=isinstance(door.identify, TokensFile),
             read_patience=read_patience,
         )

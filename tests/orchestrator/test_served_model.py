@@ -60,6 +60,16 @@ def test_the_servers_own_default_method_comes_first() -> None:
     assert (model.methods, model.default_method) == (("ngram", "model"), "ngram")
 
 
+def test_the_default_is_the_first_method_with_all_that_have_a_word_in_its_trees() -> None:
+    able = frozenset({"ngram:estimates", "ngram,model:estimates", "model:sampled"})
+    assert offer(Pool(("ngram", "model"), able)).default_method() == "ngram,model"
+    assert offer(Pool(("model", "ngram"), able)).default_method() == "model"
+    assert offer(Pool(("ngram", "model"), able), method="ngram").default_method() == "ngram"
+    alone = frozenset({"ngram:estimates"})
+    assert offer(Pool(("ngram", "model"), alone)).default_method() == "ngram"
+    assert offer(Pool()).default_method() == ""
+
+
 def test_a_default_of_several_methods_serves_each_of_them() -> None:
     model = offer(Pool(), method="ngram,model").served_model()
     assert (model.methods, model.default_method) == (("ngram", "model"), "ngram,model")

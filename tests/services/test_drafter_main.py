@@ -40,15 +40,34 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def test_without_a_model_the_method_is_ngram_and_with_one_it_is_model() -> None:
+def test_the_method_is_ngram_and_a_draft_model_joins_it() -> None:
     assert DrafterSettings().method_names == ("ngram",)
-    assert DrafterSettings(draft="m").method_names == ("model",)
+    assert DrafterSettings(draft="m").method_names == ("ngram", "model")
     assert DrafterSettings(draft="m", method="ngram, model").method_names == ("ngram", "model")
 
 
 def test_with_look_ahead_embeddings_the_method_is_lookahead() -> None:
     assert DrafterSettings(lookahead="f").method_names == ("lookahead",)
-    assert DrafterSettings(lookahead="f", draft="m").method_names == ("model", "lookahead")
+    assert DrafterSettings(lookahead="f", draft="m").method_names == (
+        "ngram",
+        "model",
+        "lookahead",
+    )
+
+
+def test_a_draft_model_is_rounded_where_the_cpu_can_and_a_target_never(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from services.common.engine import packing
+    from services.drafter.registry import _dtype
+
+    auto, asked = DrafterSettings(), DrafterSettings(dtype="bfloat16")
+    for able, found in ((True, "int8"), (False, "float32")):
+        monkeypatch.setattr(packing, "rounds", lambda able=able: able)
+        assert _dtype(auto, drafts=True) == found
+        assert _dtype(auto, drafts=False) == "float32"
+        assert _dtype(asked, drafts=True) == "bfloat16"
+    assert _dtype(DrafterSettings(device="cuda"), drafts=True) == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +98,7 @@ def test_with_look_ahead_embeddings_the_method_is_lookahead() -> None:
         ({"q_top": 1025}, "q_top"),
         ({"lengthen": 2}, "lengthen"),
         ({"lengthen": -1, "method": "ngram,model", "draft": "m"}, "lengthen"),
-        ({"draft": "m", "phrase_redis": "redis://here"}, "phrase_redis"),
+        ({"method": "model", "draft": "m", "phrase_redis": "redis://here"}, "phrase_redis"),
         ({"phrase_length": 0}, "phrase_length"),
         ({"phrases": 0}, "phrases"),
     ],
@@ -133,7 +152,7 @@ def test_a_model_is_loaded_from_a_folder(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     folder = tiny_model_folder(tmp_path)
     settings = DrafterSettings(draft=str(folder), cache_dir=tmp_path, threads=1, q_top=3)
-    (drafter,) = build(settings).values()
+    drafter = build(settings)["model"]
     assert isinstance(drafter, ModelDrafter)
     assert drafter._q_top == 3
     worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
@@ -156,7 +175,7 @@ def test_the_target_is_loaded_with_its_mask_and_thresholds(tmp_path: Path) -> No
     settings = DrafterSettings(
         **common, skip_mask=path, skip_threshold=0.3, skip_adaptive=False, q_top=3
     )
-    (drafter,) = build(settings).values()
+    drafter = build(settings)["skip"]
     assert isinstance(drafter, SkipDrafter)
     assert (drafter._mask, drafter._exit_rule) == (mask, Exit(0.3, adaptive=False))
     assert drafter._q_top == 3
@@ -208,7 +227,7 @@ def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(
 
     target = str(tiny_model_folder(tmp_path, num_hidden_layers=4))
     settings = DrafterSettings(method="skip", target=target, cache_dir=tmp_path, threads=1)
-    (drafter,) = build(settings).values()
+    drafter = build(settings)["skip"]
     assert isinstance(drafter, SkipDrafter)
     assert drafter._mask == every_second(4)
     assert "`paceline tune-skip` finds a better set" in caplog.text
@@ -254,7 +273,7 @@ def test_a_distilled_drafter_is_loaded_from_its_folder_and_its_moved_base(tmp_pa
     settings = DrafterSettings(
         draft=str(draft), draft_base=str(base), cache_dir=tmp_path, threads=1
     )
-    (drafter,) = build(settings).values()
+    drafter = build(settings)["model"]
     assert isinstance(drafter, ModelDrafter)
     worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
     assert worker.vocab_size == VOCAB_SIZE

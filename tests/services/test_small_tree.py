@@ -200,10 +200,11 @@ def test_the_file_drafts_where_the_text_says_nothing() -> None:
 def test_a_token_that_several_sources_say_is_of_the_one_that_says_most() -> None:
     firsts, laws = {1: 2.0, 2: 1.0, 3: -1.0}, {1: 2.5, 2: 3.0, 3: -1.0}
     text = {**laws, 1: 3.0, 2: 6.0, 4: -0.5}
-    shares = Shares((firsts, laws, text, {**text, 2: 7.0, 4: -0.5}), None)
-    told = [shares.greatest(token) for token in (1, 2, 3, 4)]
-    firsts_, own = DraftSource.FIRSTS, DraftSource.THIS_TEXT
-    assert told == [firsts_, own, firsts_, own]
+    others = {**text, 2: 7.0, 4: -0.5}
+    shares = Shares((firsts, laws, text, others, {**others, 1: 4.5, 3: 9.0, 5: -1.0}), None)
+    told = [shares.greatest(token) for token in (1, 2, 3, 4, 5)]
+    firsts_, own, model = DraftSource.FIRSTS, DraftSource.THIS_TEXT, DraftSource.MODEL
+    assert told == [firsts_, own, model, own, model]
 
 
 def test_what_the_text_says_more_surely_than_the_file_is_of_the_text() -> None:

@@ -20,7 +20,7 @@ from services.common.engine.room import free_bytes, kv_capacity, room_to_run
 from services.common.engine.skipping.mask import SkipMask
 from services.common.engine.skipping.skipper import Skipper
 from services.common.engine.soft import SoftTokens
-from services.common.engine.spec import ModelSpec
+from services.common.engine.spec import INT8, ModelSpec
 from services.common.engine.threads import pin
 from services.common.errors import StartError
 
@@ -117,6 +117,7 @@ class Engine(Budgeted):
                 self.forward,
                 check=check,
                 differentiable=spec.differentiable,
+                rounded=spec.dtype == INT8,
             )
             per_token = self._bytes_per_token()
         self.budget.capacity = kv_capacity(

@@ -180,7 +180,7 @@ def _weights_of(source: Path, name: str, cache: Path) -> str:
 
 def _load_gguf(file: Path, spec: ModelSpec, cache: Path, read: Read) -> LoadedModel:
     digest = file_digest(file, cache / "digests")
-    folder = converted(file, digest, spec.dtype, cache)
+    folder = converted(file, digest, spec.read_dtype, cache)
     loaded = read(folder, spec)
     fingerprint = combine(digest, GGUF_SOURCE, spec.dtype)
     return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
@@ -209,9 +209,9 @@ def _load_draft(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
     made = f"draft {folder}: was distilled from {header.base}"
     require_weights(made, header.base_weights, name, _weights_of(source, name, cache))
     if source.suffix == ".gguf":
-        source = converted(source, file_digest(source, cache / "digests"), spec.dtype, cache)
+        source = converted(source, file_digest(source, cache / "digests"), spec.read_dtype, cache)
     config, embeddings = base.read_config(source, name), base.SavedTensors(source)
-    student = storage.load_student(folder, config, embeddings, getattr(torch, spec.dtype))
+    student = storage.load_student(folder, config, embeddings, getattr(torch, spec.read_dtype))
     model = place(student.model, spec.model, spec.device)
     model.generation_config = base.read_generation_config(source, name, config)
     bundle = read_bundle(source, model, name)
@@ -241,7 +241,7 @@ def read_folder(folder: Path, spec: ModelSpec, **how: Any) -> Any:
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             output_loading_info=True,
-            dtype=getattr(torch, spec.dtype),
+            dtype=getattr(torch, spec.read_dtype),
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,

@@ -15,9 +15,12 @@ Its columns are the same to the bit.
   activations. bfloat16 values are exact in float16 except below 6e-5 in size, where they move
   by at most 3e-8.
 
-Of FBGEMM's products, each row of three and more is the same to the bit whatever rows run beside
-it. FBGEMM cuts a product into tiles of a few rows; without AVX-512 its kernel for a tile of one
-or two rows adds up in another order. So a product that would end in such a tile gets rows of
+* a model that drafts may be rounded to int8: what it says is judged, so that its own law may
+  move.
+
+Of FBGEMM's fp16 products, each row of three and more is the same to the bit whatever rows run
+beside it. FBGEMM cuts a product into tiles of a few rows; without AVX-512 its kernel for a tile of
+one or two rows adds up in another order. So a product that would end in such a tile gets rows of
 zeros behind its own (7 rows become 8, 31 become 33): which numbers of rows these are is measured
 where it runs. One or two rows alone stay as they are: three would cost a step of plain decoding a
 fifth more. They may differ in the last bits from the same rows in a larger product.
@@ -42,6 +45,9 @@ from services.common.errors import StartError
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of modules that take the same rows, as nearly all architectures have them."""
 _NATIVE = ("amx_bf16", "avx512_bf16")
+_VNNI = ("avx512_vnni", "avx_vnni")
+_FBGEMM = "fbgemm"
+_SMALLEST = 1e-12
 _LARGEST = 65504.0
 _TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-2}
 LEAST_BYTES = 8 << 20
@@ -59,10 +65,14 @@ _MULTIPLY = getattr(torch, "fbgemm_linear_fp16_weight_fp32_activation", None)
 # What TorchInductor compiles frozen linear layers to.
 _BLOCK = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 _MULTIPLY_BLOCKED = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_MULTIPLY_BYTES: Any = torch.ops.quantized.linear_dynamic
 
 
 class PackedLinear(nn.Module):
     """`nn.Linear` with weights in an order of the kernel's own; nothing can change them."""
+
+    widens = False
+    """Whether all between the products is to be float32, whatever the model's dtype."""
 
     def __init__(self, linear: nn.Linear) -> None:
         """Pack the weights of `linear`; StartError when the products do not agree."""
@@ -103,11 +113,16 @@ class PackedLinear(nn.Module):
         if self._bias is not None:
             destination[prefix + "bias"] = self._bias
 
+    @staticmethod
+    def _tolerance(dtype: torch.dtype) -> float:
+        """How far a product may be from the plain one."""
+        return _TOLERANCES[dtype]
+
     def _check(self, weight: Tensor) -> None:
         row = torch.linspace(-1.0, 1.0, self.in_features, dtype=weight.dtype)[None]
         expected = F.linear(row, weight, self._bias).float()
         error = (self(row).float() - expected).norm() / expected.norm().clamp_min(1e-9)
-        if not error <= _TOLERANCES[weight.dtype]:
+        if not error <= self._tolerance(weight.dtype):
             raise StartError(f"packed weights: products differ by {error:.1e}")
 
 
@@ -129,6 +144,8 @@ class BlockedLinear(PackedLinear):
 
 class HalfLinear(PackedLinear):
     """FBGEMM's: fp16 weights; float32 in, float32 out."""
+
+    widens = True
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
@@ -155,6 +172,47 @@ class HalfLinear(PackedLinear):
     def _product(self, rows: Tensor) -> Tensor:
         product: Tensor = _MULTIPLY(rows, self._packed, self._bias)  # type: ignore[misc]
         return product
+
+
+class ByteLinear(PackedLinear):
+    """FBGEMM's int8 weights with a scale for each column; float32 in, float32 out.
+
+    Rows are rounded to 8 bits as well, each with a scale of its own: in a text some tokens have
+    values a hundred times as large as all others. (LLM.int8, Dettmers et al., 2208.07339,
+    section 2.) A CPU without VNNI adds pairs of products up in 16 bits, so there rows get 7.
+    A product is read from a half of the memory that bfloat16 takes, in a quarter of the time.
+    """
+
+    widens = True
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        flat = rows.reshape(-1, self.in_features)
+        if not len(flat):
+            return rows.new_empty(*rows.shape[:-1], self.out_features)
+        scale = flat.abs().amax(-1, keepdim=True).clamp_min_(_SMALLEST)
+        product = _MULTIPLY_BYTES(flat / scale, self._packed, not _has_vnni()).mul_(scale)
+        if self._bias is not None:
+            product += self._bias
+        return product.view(*rows.shape[:-1], self.out_features)  # type: ignore[no-any-return]
+
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features] in plain order, as they were rounded."""
+        return torch.ops.quantized.linear_unpack(self._packed)[0].dequantize()  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _values(linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
+        return HalfLinear._values(linear)
+
+    @staticmethod
+    def _tolerance(dtype: torch.dtype) -> float:  # noqa: ARG004
+        return 5e-2
+
+    def _pack(self, weight: Tensor) -> Any:
+        scales = (weight.abs().amax(1) / 127.0).clamp_min(_SMALLEST)
+        zeros = torch.zeros(len(weight), dtype=torch.int64)
+        rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        return torch.ops.quantized.linear_prepack(rounded, None)
 
 
 class Product:
@@ -248,6 +306,23 @@ def packing_of(model: Any) -> type[PackedLinear] | None:
     return None
 
 
+def require_rounding(model: Any, name: str) -> None:
+    """Raise StartError where weights cannot be int8: on a device, or a CPU without FBGEMM."""
+    if model.device.type != "cpu" or not rounds():
+        where = model.device.type if model.device.type != "cpu" else "this CPU"
+        raise StartError(f"{name}: dtype int8 needs FBGEMM, which {where} has not; use bfloat16")
+
+
+def rounds() -> bool:
+    """Whether this CPU multiplies int8 weights."""
+    return _on_x86() and _FBGEMM in torch.backends.quantized.supported_engines
+
+
+@cache
+def _has_vnni() -> bool:
+    return any(torch.cpu.get_capabilities().get(name) for name in _VNNI)
+
+
 def _on_x86() -> bool:
     return torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
@@ -257,7 +332,7 @@ def _has_onednn() -> bool:
 
 
 def _has_fbgemm() -> bool:
-    supported = "fbgemm" in torch.backends.quantized.supported_engines
+    supported = _FBGEMM in torch.backends.quantized.supported_engines
     return supported and _PACK is not None and _MULTIPLY is not None
 
 
@@ -295,8 +370,11 @@ def _linears(model: Any) -> Iterator[_Place]:
 
 
 def pack(model: Any, kind: type[PackedLinear]) -> None:
-    """Replace every linear module; with fp16 weights compute in float32 from the embedding on."""
+    """Replace every linear module; compute in float32 from the embedding on if `kind` does."""
     together = list(_together(model))
+    if kind is ByteLinear:
+        # Whose packing it is to be: of all that rounds, nothing else runs here.
+        torch.backends.quantized.engine = _FBGEMM
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         warnings.simplefilter("ignore")
         for places, packed in zip(
@@ -306,7 +384,7 @@ def pack(model: Any, kind: type[PackedLinear]) -> None:
         ):
             for (module, name, _), replacement in zip(places, packed, strict=True):
                 setattr(module, name, replacement)
-    if kind is not HalfLinear:
+    if not kind.widens:
         return
     for module in model.modules():
         if isinstance(module, nn.Embedding):

@@ -8,7 +8,7 @@ import torch
 
 from services.common.engine import selfcheck
 from services.common.engine.attention import install
-from services.common.engine.packing import HalfLinear, pack, packing_of
+from services.common.engine.packing import ByteLinear, pack, packing_of, require_rounding
 from services.common.errors import PacelineError, StartError
 
 
@@ -19,16 +19,23 @@ def prepare(
     *,
     check: bool = True,
     differentiable: bool = False,
+    rounded: bool = False,
 ) -> None:
     """Pack the weights where it pays, install the ragged attention, run the self-check.
 
     `forward` runs a packed step of this model. `differentiable`: gradients reach what goes
-    in, which no packed weights do. Raises StartError, with the
-    figure, for a model whose ragged logits differ from its own.
+    in, which no packed weights do. `rounded`: weights become int8, after the check. Raises
+    StartError, with the figure, for a model whose ragged logits differ from its own, and where
+    weights cannot be rounded.
     """
     model.eval().requires_grad_(False)
     try:
-        _prepare(model, name, forward, check=check, differentiable=differentiable)
+        if rounded:
+            require_rounding(model, name)
+        packed = not (differentiable or rounded or is_part(model))
+        _prepare(model, name, forward, check=check, packed=packed)
+        if rounded:
+            pack(model, ByteLinear)
     except (PacelineError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -42,13 +49,13 @@ def is_part(model: Any) -> bool:
 
 
 def _prepare(
-    model: Any, name: str, forward: selfcheck.Forward, *, check: bool, differentiable: bool
+    model: Any, name: str, forward: selfcheck.Forward, *, check: bool, packed: bool
 ) -> None:
     tolerance = selfcheck.tolerance_of(model)
-    kind = None if differentiable or is_part(model) else packing_of(model)
+    kind = packing_of(model) if packed else None
     if kind is not None:
         pack(model, kind)
-    if kind is HalfLinear:
+    if kind is not None and kind.widens:
         tolerance = selfcheck.TOLERANCES[torch.float32]
     if check:
         texts = selfcheck.random_texts(model.config.get_text_config().vocab_size)

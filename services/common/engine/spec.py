@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-DTYPES = ("float32", "bfloat16", "float16")
+INT8 = "int8"
+DTYPES = ("float32", "bfloat16", "float16", INT8)
 DEFAULT_CACHE_DIR = Path("~/.cache/paceline")
 
 
@@ -13,7 +14,8 @@ DEFAULT_CACHE_DIR = Path("~/.cache/paceline")
 class ModelSpec:
     """A model and how to run it.
 
-    `model`: a Hugging Face id, a folder with safetensors, a `.gguf` file, the
+    `dtype`: `int8` rounds weights, and what they are multiplied with, so it is for models that
+    draft, on CPUs. `model`: a Hugging Face id, a folder with safetensors, a `.gguf` file, the
     folder of a distilled drafter, or an alias of `loading`. `base`: the model
     that such a drafter was distilled from, where that is not found by the name
     the drafter gives. `kv_capacity_tokens` None: what a cautious share of the
@@ -32,3 +34,8 @@ class ModelSpec:
     base: str | None = None
     tensor_parallel: int = 1
     differentiable: bool = False
+
+    @property
+    def read_dtype(self) -> str:
+        """The number format in which weights are read."""
+        return "bfloat16" if self.dtype == INT8 else self.dtype

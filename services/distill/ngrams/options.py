@@ -18,6 +18,8 @@ class NgramOptions(WritingOptions):
     """The command line of the making of an n-gram file.
 
     `out`: the file. `texts`: text files whose laws are learned, too. `most_bytes`: of the file.
+    `draft`: a draft model that is to draft beside the file, `draft_base`: what it was distilled
+    from, if it was.
     """
 
     write: int = 30_000
@@ -27,3 +29,5 @@ class NgramOptions(WritingOptions):
     dtype: str = "float32"
     texts: tuple[Path, ...] = ()
     most_bytes: int = 5_000_000
+    draft: str | None = None
+    draft_base: str | None = None

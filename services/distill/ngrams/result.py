@@ -25,6 +25,7 @@ def card_of(
         "laws": laws + held_laws,
         "given_texts": len(options.texts),
         "excluded_prompts": len(job.sources.excluded),
+        "draft": options.draft or "",
         "temperatures": list(options.temperatures),
         "writing_dtype": options.dtype,
         "writing_seconds": job.work.seconds,
@@ -70,6 +71,7 @@ def readme(card: Mapping[str, Any]) -> str:
         counts=", ".join(f"{count}" for count in card["contexts"]),
         covered=covered,
         written=written_at(card),
+        beside=card["draft"] or "none",
         time=time_of(card["writing_seconds"]),
     )
 
@@ -85,6 +87,7 @@ target, which judges every token that is drafted with it, so the text keeps the 
 | texts | {texts}, with {laws} laws, written by the target {written} |
 | text files given | {given_texts} |
 | prompts excluded | {excluded_prompts} |
+| weighed beside a draft model | {beside} |
 
 Of {held_out_laws} places of written texts, most of which the file has seen, so often is the
 target's likeliest token named after

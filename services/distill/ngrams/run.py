@@ -11,7 +11,18 @@ import numpy as np
 import torch
 
 from services.common.engine import Engine, ModelSpec, Segment, pin
-from services.common.ngrams import Laws, Lesson, NgramFile, code_of, save_ngrams
+from services.common.engine.sampling import PartHead, WholeHead
+from services.common.errors import StartError
+from services.common.ngrams import (
+    DRAFTED,
+    DraftLaw,
+    Laws,
+    Lesson,
+    NgramFile,
+    code_of,
+    draft_law,
+    save_ngrams,
+)
 from services.common.reporting import Reporter
 from services.distill.checks import Commission
 from services.distill.material import Material, written
@@ -49,7 +60,8 @@ def learn_ngrams(options: NgramOptions, reporter: Reporter, fit: Fit) -> Path:
     room = options.most_bytes - first_bytes(job.target.vocab_size) - _HEADER_BYTES
     vocab_size = job.target.vocab_size
     trial = _file(job, firsts, learn_laws(material.train, vocab_size, room))
-    weights = fit(_lessons(job, material.held), trial)
+    lessons = _with_draft(job, options, _lessons(job, material.held), reporter)
+    weights = fit(lessons, trial)
     file = _file(job, firsts, learn_laws(texts, vocab_size, room), weights)
     card = card_of(job, options, file, material)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -79,13 +91,21 @@ def _firsts(job: Commission, options: NgramOptions, reporter: Reporter) -> First
     return firsts
 
 
-def _engine(job: Commission, options: NgramOptions, tokens: int) -> Engine:
+def _engine(
+    job: Commission,
+    options: NgramOptions,
+    tokens: int,
+    model: str | None = None,
+    base: str | None = None,
+) -> Engine:
+    """One of the target, or of another model."""
     spec = ModelSpec(
-        options.target,
+        model or options.target,
         dtype=options.dtype,
         device=job.device.type,
         threads=options.threads,
         kv_capacity_tokens=tokens,
+        base=base,
     )
     return Engine.load(spec)
 
@@ -145,6 +165,39 @@ def _lesson(job: Commission, text: Text) -> Lesson | None:
     drawn = text.token_ids[text.prefixes[rows][:-1]]
     greedy = float(np.mean(ids[:-1, 0] == drawn)) > _GREEDY
     return Lesson(tokens, start, ids.tolist(), logs.astype(float).tolist(), greedy)
+
+
+def _with_draft(
+    job: Commission, options: NgramOptions, lessons: list[Lesson], reporter: Reporter
+) -> list[Lesson]:
+    """The lessons with what the draft model says at each place, where one is given."""
+    if options.draft is None:
+        return lessons
+    longest = max((len(lesson.tokens) for lesson in lessons), default=1)
+    engine = _engine(job, options, longest, options.draft, options.draft_base)
+    known = job.target.bundle.fingerprint
+    if engine.bundle is None or engine.bundle.fingerprint != known:
+        raise StartError(f"--draft: {options.draft} has another tokenizer than {options.target}")
+    reporter.stage("asking the draft model", len(lessons), 0)
+    told: list[Lesson] = []
+    for lesson in lessons:
+        told.append(replace(lesson, draft=_said(engine, lesson)))
+        reporter.advance(len(told))
+    return told
+
+
+def _said(engine: Engine, lesson: Lesson) -> list[DraftLaw]:
+    """A draft model's law at each place of a lesson."""
+    cache = engine.new_cache(len(lesson.tokens))
+    try:
+        (logits,) = engine.forward([Segment(cache, lesson.tokens, None, lesson.start - 1)])
+    finally:
+        cache.free()
+    head = WholeHead(engine.vocab_size) if engine.head_ids is None else PartHead(engine.head_ids)
+    laws = logits[: len(lesson.law_ids)].log_softmax(-1)
+    logs, columns = torch.topk(laws, min(DRAFTED, laws.shape[-1]))
+    ids = head.tokens(columns)
+    return [draft_law(*pair) for pair in zip(ids.tolist(), logs.tolist(), strict=True)]
 
 
 def _file(

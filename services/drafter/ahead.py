@@ -1,0 +1,447 @@
+"""A draft model as one more source of small trees: what it says of places it has been to.
+
+While a verifier works on a tree, the model goes where the text may go next, as far as there
+is time, and remembers its law at each place. When the verdict comes, the next tree is made
+of what is remembered by then; nothing waits for the model.
+
+    committed | a b c      the tree that was sent
+                  b' d     what the model itself says beside it and behind it
+
+Rules:
+
+1.  All places form one tree in front of the committed text. Of those that are not in KV yet,
+    the likeliest to be led through go first: a node of the sent tree by the chance that the
+    builder gave it, any other by the model's law on its way there. (Speculative speculative
+    decoding, Kumar, Dao and May, 2603.03251, prepares whole drafts that way.)
+2.  Text that the model has not seen goes before its places, in the same step.
+3.  A step begins only if it ends, as far as is known, before the next verdict is due. One that
+    comes meanwhile would wait for it.
+4.  K/V of places lies behind the text in the session's own room. When the text goes down
+    places, theirs stay with all below; all others go: a length change.
+5.  What it says enters scores and nothing else, so it is for drafts that are matched exactly.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from services.common.engine import Forwards, KVCache, Segment
+from services.common.engine.sampling import Head, PartHead, RowContext, WholeHead, log_law
+from services.common.ngrams import DRAFTED, DraftLaw, draft_law
+from services.common.types import DraftTree, OpenDraft, VerifyMode
+from services.drafter.counts import TextCounts
+from services.drafter.forms import TextForm
+
+PLACES_IN_KV = 48
+"""Room for places that a session reserves beside its text."""
+MOST_PLACES = 192
+"""Places of a session, those that are not in KV included."""
+LEAST_REACH = 0.01
+"""Where the text gets less often is no place worth a row."""
+ROOT = -1
+
+_log = logging.getLogger(__name__)
+
+
+class Due:
+    """When a session's next verdict is due, by how soon after a draft verdicts came so far.
+
+    It follows their lower fifth, so that four in five come later.
+    """
+
+    __slots__ = ("_after", "_sent")
+
+    def __init__(self) -> None:
+        self._sent = self._after = 0.0
+
+    def came(self, now: float) -> None:
+        """A verdict came; seconds."""
+        if self._sent:
+            gap = now - self._sent
+            if not self._after:
+                self._after = gap
+            else:
+                self._after *= 0.9 if gap < self._after else 1.025
+
+    def sent(self, now: float) -> None:
+        """A draft left."""
+        self._sent = now
+
+    def within(self, now: float) -> float:
+        """Seconds until it is due; infinite where that is not known, or long past."""
+        left = self._sent + self._after - now
+        known = self._sent > 0 and self._after > 0
+        return left if known and left > -2.0 * self._after else math.inf
+
+
+class Places:
+    """The tree of one session's places, with what the model said there, and its K/V."""
+
+    def __init__(
+        self, opening: OpenDraft, cache: KVCache, vocab_size: int, form: TextForm | None = None
+    ) -> None:
+        """`vocab_size`: ids below it are known to the model. `form`: what the output must be."""
+        self.cache = cache
+        self.due = Due()
+        self._vocab_size = vocab_size
+        self._form = form
+        self._opening = opening
+        self._stops = frozenset(opening.last_ids)
+        self._counts = TextCounts(opening)
+        self._text: list[int] = []
+        self.lost = False
+        """The text holds a token that the model does not know, or is too long for it."""
+        self._start()
+
+    def _start(self) -> None:
+        """No places are known."""
+        self._law: DraftLaw | None = None
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+        self._reach: list[float] = []
+        self._laws: list[DraftLaw | None] = []
+        self._below: dict[int, dict[int, int]] = {}
+        self._entries: dict[int, int] = {}
+        """Of each place in KV, which of those it is."""
+        self._feeding: list[int] = []
+
+    # --- the text ---------------------------------------------------------------
+
+    @property
+    def unseen(self) -> int:
+        """Tokens of the text that are not in KV."""
+        return max(0, len(self._text) - self.cache.length)
+
+    def rewind(self, length: int) -> None:
+        """The text is only its first `length` tokens again."""
+        self._counts.rewind(length)
+        if self._form is not None:
+            self._form.rewind(length)
+        if length < len(self._text):
+            seen = min(self.cache.length, len(self._text))
+            self._keep(())
+            del self._text[length:]
+            self.cache.rollback(min(seen, length))
+
+    def follow(self, text: Sequence[int]) -> None:
+        """The text grew: keep what lies below its end."""
+        fresh = text[len(self._text) :]
+        if not fresh or self.lost:
+            return
+        self.lost = max(fresh) >= self._vocab_size or len(text) + PLACES_IN_KV > self.cache.reserve
+        path = self._walk(fresh)
+        seen = [place for place in path if place in self._entries]
+        if len(seen) == len(fresh):
+            self._descend(path)
+        else:
+            self._keep(seen)
+        self._text.extend(fresh)
+
+    def law(self, path: Sequence[int]) -> DraftLaw | None:
+        """What the model says after the text and `path`; None = it has not been there."""
+        if not path:
+            return self._law
+        places = self._walk(path)
+        return self._laws[places[-1]] if len(places) == len(path) else None
+
+    def _walk(self, tokens: Sequence[int]) -> list[int]:
+        """The places that these lead through, as far as there are any."""
+        at, path = ROOT, []
+        for token in tokens:
+            found = self._below.get(at, {}).get(token)
+            if found is None:
+                break
+            at = found
+            path.append(at)
+        return path
+
+    def _keep(self, path: Sequence[int]) -> None:
+        """The places of this path become text; all others go."""
+        if self._entries:
+            self.cache.keep_path(len(self._text), [self._entries[place] for place in path])
+        self._start()
+
+    def _descend(self, path: Sequence[int]) -> None:
+        """The text ends at a place in KV now: those below it stay."""
+        end = path[-1]
+        self.cache.keep_branch(len(self._text), [self._entries[place] for place in path])
+        index = {end: ROOT}
+        for place in range(end + 1, len(self._tokens)):
+            if self._parents[place] in index:
+                index[place] = len(index) - 1
+        kept = list(index)[1:]
+        in_kv = sorted((self._entries[place], place) for place in kept if place in self._entries)
+        tokens, parents, reach, laws = self._tokens, self._parents, self._reach, self._laws
+        share = reach[end] or 1.0
+        self._start()
+        self._law = laws[end]
+        for place in kept:
+            self._add(index[parents[place]], tokens[place], min(1.0, reach[place] / share))
+            self._laws[-1] = laws[place]
+        self._entries = {index[place]: entry for entry, (_, place) in enumerate(in_kv)}
+
+    # --- the places -------------------------------------------------------------
+
+    def expect(self, tree: DraftTree, reach: Sequence[float]) -> None:
+        """A tree was sent: the text may lead through its nodes, by these chances."""
+        if self.lost:
+            return
+        where = {-1: ROOT}
+        parents = range(-1, len(tree) - 1) if tree.parents is None else tree.parents
+        for node, (token, parent) in enumerate(zip(tree.token_ids, parents, strict=True)):
+            above = where.get(parent)
+            if above is None or token >= self._vocab_size:
+                continue
+            known = self._below.get(above, {}).get(token)
+            if known is None:
+                known = self._add(above, token, reach[node])
+            else:
+                self._reach[known] = reach[node]
+            where[node] = known
+
+    def _add(self, above: int, token: int, reach: float) -> int:
+        place = len(self._tokens)
+        self._tokens.append(token)
+        self._parents.append(above)
+        self._reach.append(reach)
+        self._laws.append(None)
+        self._below.setdefault(above, {})[token] = place
+        return place
+
+    def _wanted(self, most: int) -> list[int]:
+        """The likeliest places to go to next, whose ways are in KV or among them; in order."""
+        room = self.cache.reserve - self.cache.length - self.unseen
+        most = min(most, room, PLACES_IN_KV - len(self._entries))
+        if most < 1:
+            return []
+        open_ = [
+            place
+            for place, chance in enumerate(self._reach)
+            if chance >= LEAST_REACH
+            and place not in self._entries
+            and self._tokens[place] not in self._stops
+        ]
+        best = nlargest(most, open_, key=lambda place: (self._reach[place], -place))
+        chosen: set[int] = set()
+        for place in sorted(best):
+            above = self._parents[place]
+            if above == ROOT or above in self._entries or above in chosen:
+                chosen.add(place)
+        return sorted(chosen)
+
+    def feed(self, most: int) -> Segment | None:
+        """What enters KV next, at most so many tokens; None = nothing is wanted."""
+        unseen = self.unseen
+        if self.lost or most < 1:
+            return None
+        start = len(self._text) - unseen
+        if unseen > most:
+            self._feeding = []
+            tokens = self._text[start : start + most]
+            return Segment(self.cache, tokens, None, len(tokens))
+        self._feeding = self._wanted(most - unseen)
+        if not unseen and not self._feeding:
+            return None
+        where = dict(self._entries) | {ROOT: -1}
+        where |= {p: unseen + len(self._entries) + i for i, p in enumerate(self._feeding)}
+        if unseen:
+            where[ROOT] = unseen - 1
+        parents = [*range(-1, unseen - 1), *(where[self._parents[p]] for p in self._feeding)]
+        tokens = [*self._text[start:], *(self._tokens[p] for p in self._feeding)]
+        return Segment(self.cache, tokens, parents, max(0, unseen - 1), start)
+
+    def entered(self, segment: Segment) -> None:
+        """It is in KV; what was text there is text."""
+        first = len(segment.token_ids) - len(self._feeding)
+        known = len(self._entries)
+        self._entries |= {place: known + i for i, place in enumerate(self._feeding)}
+        if first and segment.base is not None:
+            self.cache.keep_branch(segment.base, range(first))
+
+    def rows(self, segment: Segment) -> list[RowContext]:
+        """One for each row with logits."""
+        if segment.logits_from == len(segment.token_ids):
+            return []
+        paths: list[tuple[int, ...]] = []
+        if len(segment.token_ids) > len(self._feeding):
+            paths.append(())
+        paths += [self._path(place) for place in self._feeding]
+        text, opening = self._text, self._opening
+        counted = self._counts.of(text)
+        matcher = self._form.of(text) if self._form is not None else None
+        start = len(text) - len(opening.prompt)
+        # Scores at temperature 1, whatever the session's own.
+        greedy = VerifyMode.GREEDY
+        return [
+            RowContext(greedy, opening.sampling, 0, start + len(path), counted, path, matcher)
+            for path in paths
+        ]
+
+    def _path(self, place: int) -> tuple[int, ...]:
+        tokens = []
+        while place != ROOT:
+            tokens.append(self._tokens[place])
+            place = self._parents[place]
+        return tuple(reversed(tokens))
+
+    def absorb(self, laws: Sequence[DraftLaw]) -> None:
+        """The laws of the rows: what may follow there is a place, too."""
+        own = self._feeding
+        if len(laws) > len(own):
+            self._law = laws[0]
+            self._grow(ROOT, 1.0, laws[0])
+        for place, law in zip(own, laws[len(laws) - len(own) :], strict=True):
+            self._laws[place] = law
+            self._grow(place, self._reach[place], law)
+        self._feeding = []
+
+    def _grow(self, above: int, reach: float, law: DraftLaw) -> None:
+        known = self._below.get(above, {})
+        for token, log in zip(law.ids, law.logs, strict=True):
+            chance = reach * math.exp(log)
+            if chance < LEAST_REACH or len(self._tokens) >= MOST_PLACES:
+                return
+            if token not in known:
+                self._add(above, token, chance)
+
+
+class StepTimes:
+    """What a step of so many rows takes: a line, the latest steps counting most."""
+
+    __slots__ = ("_count", "_products", "_rows", "_squares", "_times")
+
+    KEEP = 0.95
+
+    def __init__(self) -> None:
+        self._count = self._rows = self._times = self._squares = self._products = 0.0
+
+    def add(self, rows: int, seconds: float) -> None:
+        """One more step."""
+        keep = self.KEEP
+        self._count = keep * self._count + 1.0
+        self._rows = keep * self._rows + rows
+        self._times = keep * self._times + seconds
+        self._squares = keep * self._squares + rows * rows
+        self._products = keep * self._products + rows * seconds
+
+    def fit_into(self, seconds: float, most: int) -> int:
+        """How many rows, at most `most`, a step may have that takes no longer; 0 = none."""
+        if seconds == math.inf or not self._times:
+            return most
+        rows, mean = self._rows / self._count, self._times / self._count
+        spread = self._squares / self._count - rows * rows
+        shared = self._products / self._count - rows * mean
+        # A row costs something, and a step without any not less than nothing.
+        slope = min(max(shared / spread if spread > 0.25 else 0.0, mean / 256.0), mean / rows)
+        return max(0, min(most, int(rows + (seconds - mean) / slope)))
+
+
+@dataclass(frozen=True, slots=True)
+class AheadRules:
+    """At most `rows` places in a step, `step_tokens` tokens of text beside nothing else.
+
+    `margin`: a step begins where so many times what it takes is left.
+    """
+
+    rows: int = 12
+    step_tokens: int = 512
+    margin: float = 1.15
+
+
+@dataclass(slots=True)
+class AheadFigures:
+    """Of all sessions: steps, places that were gone to, trees, and those whose root was known."""
+
+    steps: int = 0
+    places: int = 0
+    trees: int = 0
+    known: int = 0
+
+
+class Ahead:
+    """Takes a draft model to the places of all sessions."""
+
+    def __init__(
+        self,
+        engine: Forwards,
+        rules: AheadRules = AheadRules(),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`clock`: seconds."""
+        self._engine, self._rules, self._clock = engine, rules, clock
+        ids = engine.head_ids
+        self._head: Head = WholeHead(engine.vocab_size) if ids is None else PartHead(ids)
+        self._times = StepTimes()
+        self.figures = AheadFigures()
+
+    @property
+    def now(self) -> float:
+        """Seconds."""
+        return self._clock()
+
+    def note(self, places: Places) -> None:
+        """Count a tree that is made of what is known now."""
+        self.figures.trees += 1
+        self.figures.known += places.law(()) is not None
+
+    def step(self, sessions: Iterable[Places]) -> bool:
+        """One forward for all sessions, if there is time; False = not now. Raises nothing."""
+        known = [places for places in sessions if not places.lost]
+        try:
+            return self._step(known)
+        except Exception:
+            _log.exception("a draft model failed; these sessions go on without it")
+            for places in known:
+                places.lost = True
+            return False
+
+    def _step(self, sessions: Sequence[Places]) -> bool:
+        started = self._clock()
+        left = min((places.due.within(started) for places in sessions), default=0.0)
+        rules = self._rules
+        filling = any(places.unseen > rules.rows for places in sessions)
+        most = rules.step_tokens if filling else rules.rows * max(1, len(sessions))
+        fed = self._fed(sessions, self._times.fit_into(left / rules.margin, most))
+        if not fed:
+            return False
+        rows = self._engine.forward([segment for _, segment in fed])
+        for places, segment in fed:
+            places.entered(segment)
+        wanted = [places.rows(segment) for places, segment in fed]
+        laws = iter(self._laws(rows, [row for own in wanted for row in own]))
+        for (places, _), own in zip(fed, wanted, strict=True):
+            places.absorb(list(islice(laws, len(own))))
+        self._times.add(sum(len(s.token_ids) for _, s in fed), self._clock() - started)
+        self.figures.steps += 1
+        self.figures.places += sum(map(len, wanted))
+        return True
+
+    @staticmethod
+    def _fed(sessions: Sequence[Places], room: int) -> list[tuple[Places, Segment]]:
+        """What each session feeds: those that have least to feed first, so that all get a part."""
+        fed = []
+        waiting = sorted(sessions, key=lambda places: places.unseen)
+        for place, session in enumerate(waiting):
+            share = max(1, room // (len(waiting) - place)) if room > 0 else 0
+            segment = session.feed(share)
+            if segment is not None:
+                fed.append((session, segment))
+                room -= len(segment.token_ids)
+        return fed
+
+    def _laws(self, logits: Sequence[Tensor], rows: Sequence[RowContext]) -> list[DraftLaw]:
+        if not rows:
+            return []
+        laws = log_law(torch.cat(list(logits)), rows, self._head)
+        logs, columns = torch.topk(laws, min(DRAFTED, laws.shape[-1]))
+        ids = self._head.tokens(columns)
+        return [draft_law(*pair) for pair in zip(ids.tolist(), logs.tolist(), strict=True)]

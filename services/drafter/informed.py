@@ -1,0 +1,119 @@
+"""N-grams and a draft model together: small trees in which the model has a word.
+
+Where trees are asked for and drafts are matched exactly, the trees are those of `ngram`, with
+what the model says of places that it has been to as one more source; see `ahead`. Everywhere
+else the two draft chains in turn, as any methods together; see `combined`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from services.common.errors import BusyError, CallerError
+from services.common.types import (
+    OpenDraft,
+    VerifyMode,
+    WorkerDescription,
+    estimate_capability,
+)
+from services.drafter.ahead import Ahead, Places
+from services.drafter.combined import CombinedDrafter
+from services.drafter.model import ModelDrafter
+from services.drafter.ngram import NgramDrafter
+from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
+
+NAME = "ngram,model"
+
+
+class InformedDrafter:
+    """`chains` drafts with the same two; `ahead` runs the draft model of `model`."""
+
+    samples = False
+    trees = True
+
+    def __init__(
+        self, ngram: NgramDrafter, model: ModelDrafter, chains: CombinedDrafter, ahead: Ahead
+    ) -> None:
+        self._ngram, self._model, self._chains, self._ahead = ngram, model, chains, ahead
+        self._places: dict[SessionKey, Places | None] = {}
+        """Of sessions with small trees; None where the model cannot follow."""
+
+    @property
+    def modes(self) -> frozenset[VerifyMode]:
+        """Those that both serve."""
+        return self._chains.modes
+
+    def describe(self, worker: WorkerDescription) -> WorkerDescription:
+        """Trees with chances, beside what the two say of themselves."""
+        return replace(worker, capabilities=(*worker.capabilities, estimate_capability(NAME)))
+
+    def usage(self) -> KVUsage:
+        """No KV but the draft model's own."""
+        return KVUsage()
+
+    def open(self, key: SessionKey, opening: OpenDraft) -> None:
+        """Open the session; without the model where that has no room for it, or cannot take it."""
+        if opening.num_candidates == 1 or not opening.mode.exact_match:
+            self._chains.open(key, opening)
+            return
+        places = None
+        with suppress(BusyError, CallerError):
+            places = self._model.places(key, opening)
+        try:
+            self._ngram.open(key, opening, places)
+        except BaseException:
+            if places is not None:
+                places.cache.free()
+            raise
+        self._places[key] = places
+
+    def rewind(self, key: SessionKey, length: int) -> None:
+        """The text is shorter for all."""
+        if key not in self._places:
+            self._chains.rewind(key, length)
+            return
+        self._ngram.rewind(key, length)
+        if (places := self._places[key]) is not None:
+            places.rewind(length)
+
+    def close(self, key: SessionKey) -> None:
+        """Close the session with both."""
+        if key not in self._places:
+            self._chains.close(key)
+            return
+        if (places := self._places.pop(key)) is not None:
+            places.cache.free()
+        self._ngram.close(key)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
+        """The trees that can be made at once; chains, where those were asked for."""
+        chained = [ask for ask in asks if ask.key not in self._places]
+        answers = dict(
+            zip([ask.key for ask in chained], self._chains.propose(chained), strict=True)
+            if chained
+            else ()
+        )
+        return [answers[ask.key] if ask.key in answers else self._tree(ask) for ask in asks]
+
+    def _tree(self, ask: Ask) -> Proposed:
+        places, ahead = self._places[ask.key], self._ahead
+        if places is None:
+            return self._ngram.propose([ask])[0]
+        places.due.came(ahead.now)
+        places.follow(ask.text)
+        [proposed] = self._ngram.propose([ask])
+        if proposed.final:
+            ahead.note(places)
+            places.expect(proposed.tree, proposed.reach)
+            places.due.sent(ahead.now)
+        return proposed
+
+    def idle(self, asks: Iterable[Ask]) -> bool:
+        """The model goes on to places of sessions that draft; or prepares what chains want."""
+        known = list(asks)
+        places = [self._places.get(ask.key) for ask in known if ask.room > 0]
+        if self._ahead.step([one for one in places if one is not None]):
+            return True
+        return self._chains.idle([ask for ask in known if ask.key not in self._places])

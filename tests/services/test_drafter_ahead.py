@@ -1,0 +1,421 @@
+"""A draft model as a source of small trees: where it goes, what it says there, and when."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.engine import Engine, ModelSpec, Segment
+from services.common.ngrams import FIRSTS, NgramFile
+from services.common.types import (
+    CloseDraft,
+    CommitDraft,
+    Draft,
+    DrafterEvent,
+    DraftSource,
+    DraftTree,
+    OpenDraft,
+    Proposal,
+    ResolvedSampling,
+    SessionFailed,
+    VerifyMode,
+)
+from services.drafter.ahead import PLACES_IN_KV, Ahead, AheadRules, Due, Places, StepTimes
+from services.drafter.combined import combined
+from services.drafter.core import DrafterCore
+from services.drafter.informed import NAME, InformedDrafter
+from services.drafter.model import ModelDrafter
+from services.drafter.ngram import NgramDrafter
+from services.drafter.small_tree import SmallTrees
+from tests.models import tiny_model
+from tests.services.drafter_kit import VOCAB, FakeEngine
+
+WEIGHTS = {
+    "greedy.own1": 1.0,
+    "greedy.other": 1.0,
+    "greedy.draft.own1": 1.0,
+    "greedy.draft.draft": 4.0,
+    "greedy.draft.draft_log": 1.0,
+    "greedy.draft.other": 1.0,
+    "coupled.draft.draft": 4.0,
+    "coupled.draft.draft_log": 1.0,
+    "coupled.draft.noise": 1.0,
+    "coupled.draft.other": 1.0,
+}
+
+
+class Clear(FakeEngine):
+    """The same model with clear laws: each choice is e times as likely as the next."""
+
+    @staticmethod
+    def logits(text: Sequence[int]) -> torch.Tensor:
+        return -FakeEngine.logits(text).argsort(descending=True).argsort().float()
+
+
+def opening(prompt: Sequence[int], name: str = "s", **changes: Any) -> OpenDraft:
+    values: dict[str, Any] = {
+        "mode": VerifyMode.GREEDY,
+        "sampling": ResolvedSampling(temperature=0.0, max_tokens=60),
+        "num_candidates": 8,
+        "method": NAME,
+    }
+    values |= changes
+    return OpenDraft(name, 1, tuple(prompt), (), seed=7, window=6, vocab_size=VOCAB, **values)
+
+
+class Bench:
+    """A core with both methods, on a clock that stands still, and what it sends."""
+
+    def __init__(self, engine: Any = None, rules: AheadRules | None = None) -> None:
+        self.engine = engine or Clear()
+        self.now = 0.0
+        self.events: list[DrafterEvent] = []
+        file = NgramFile(
+            "t", "w", "fp", VOCAB, [0] * VOCAB * FIRSTS, bytes(VOCAB * FIRSTS), (), WEIGHTS
+        )
+        ngram, model = NgramDrafter(small=SmallTrees(file)), ModelDrafter(self.engine)
+        alone = {"ngram": ngram, "model": model}
+        self.ahead = Ahead(self.engine, rules or AheadRules(), lambda: self.now)
+        self.drafter = InformedDrafter(
+            ngram, model, combined(("ngram", "model"), alone, 0), self.ahead
+        )
+        self.core = DrafterCore(
+            {**alone, NAME: self.drafter},
+            emit=lambda _, event: self.events.append(event),
+            worker_id="d",
+        )
+
+    def tell(self, command: Any, steps: int = 50) -> list[Draft]:
+        """What a command brings, with as much time as so many steps take."""
+        self.events.clear()
+        self.core.handle(0, command)
+        for _ in range(steps):
+            if not self.core.step():
+                break
+        return [event for event in self.events if isinstance(event, Draft)]
+
+    def open(self, prompt: Sequence[int], **changes: Any) -> list[Draft]:
+        return self.tell(opening(prompt, **changes))
+
+    def commit(self, base: int, tokens: Sequence[int], steps: int = 50) -> list[Draft]:
+        return self.tell(CommitDraft("s", 1, base, tuple(tokens)), steps)
+
+    @property
+    def places(self) -> Places:
+        found = self.drafter._places[0, "s"]
+        assert found is not None
+        return found
+
+
+# --- what it says --------------------------------------------------------------
+
+
+def test_what_the_model_says_where_it_has_been_is_in_the_tree() -> None:
+    bench = Bench()
+    bench.open([1, 2, 3])
+    text = [1, 2, 3]
+    # The target says what the model would, so that it has been there.
+    for base in range(0, 12, 2):
+        said = bench.engine.continuation(text, 2)
+        (draft,) = bench.commit(base, said)
+        text += said
+        assert draft.tree.token_ids[0] == bench.engine.greedy(text)
+        assert draft.sources[0] == DraftSource.MODEL
+        assert draft.final
+        assert draft.tree.proposal is Proposal.ONE_HOT
+    assert bench.ahead.figures.known == 6
+
+
+def test_a_tree_waits_for_no_step_of_the_model() -> None:
+    bench = Bench()
+    (draft,) = bench.tell(opening([1, 2, 1]), steps=1)
+    assert bench.engine.batches == []
+    assert set(draft.sources) <= {DraftSource.THIS_TEXT}
+
+
+def test_without_time_the_model_says_nothing_and_the_text_is_read_later() -> None:
+    bench = Bench()
+    bench.open([1, 2, 3])
+    surprise = bench.engine.logits([1, 2, 3]).argmin()
+    (draft,) = bench.commit(0, [int(surprise)], steps=1)
+    assert DraftSource.MODEL not in draft.sources
+    assert bench.places.unseen == 1
+    bench.commit(1, [4])
+    assert bench.places.unseen == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_its_word_is_that_of_a_model_that_reads_exactly_that_text(seed: int) -> None:
+    source, bench = random.Random(seed), Bench(rules=AheadRules(1 + seed % 12, 5))
+    text = [source.randrange(VOCAB) for _ in range(source.randrange(1, 9))]
+    bench.open(text)
+    done = 0
+    for _ in range(8):
+        said = bench.engine.continuation(text, source.randrange(1, 4))
+        if source.random() < 0.4:
+            said[-1] = source.randrange(VOCAB)
+        bench.commit(done, said, steps=source.randrange(0, 5))
+        while bench.core.step() and source.random() < 0.7:
+            pass
+        text, done = text + said, done + len(said)
+        bench.core.step()
+        holds(bench, text)
+        if done > 50:
+            break
+    bench.tell(CloseDraft("s"))
+    assert bench.engine.kv_tokens_used == 0
+
+
+def holds(bench: Bench, text: Sequence[int]) -> None:
+    """Every law is that of the text and the way to its place, and so is all K/V."""
+    places = bench.places
+    paths = [()] + [places._path(place) for place in range(len(places._tokens))]
+    for path in paths:
+        law = places.law(path)
+        if law is None:
+            continue
+        logs = bench.engine.logits([*text, *path]).log_softmax(-1)
+        assert law.ids == tuple(logs.topk(8).indices.tolist())
+        assert law.logs == pytest.approx(logs.topk(8).values.tolist(), abs=1e-4)
+        assert math.exp(law.rest) == pytest.approx(
+            1 - float(logs.topk(8).values.exp().sum()), abs=2e-3
+        )
+    seen = len(text) - places.unseen
+    assert places.cache.tokens[:seen] == list(text[:seen])  # type: ignore[attr-defined]
+    for place, entry in places._entries.items():
+        assert places.cache.text_at(entry) == [*text, *places._path(place)]  # type: ignore[attr-defined]
+
+
+def test_with_a_real_model_its_word_is_that_of_a_prefill() -> None:
+    engine = Engine.from_model(tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=2000))
+    vocab = engine.vocab_size
+    cache = engine.new_cache(100)
+    made = OpenDraft(
+        "s",
+        1,
+        (5, 6, 7),
+        (),
+        VerifyMode.GREEDY,
+        ResolvedSampling(max_tokens=40),
+        0,
+        6,
+        num_candidates=8,
+        vocab_size=vocab,
+    )
+    places, ahead, text = Places(made, cache, vocab), Ahead(engine), [5, 6, 7]
+    source = random.Random(3)
+    for _ in range(8):
+        places.follow(text)
+        tree = DraftTree((9, 10, 11, 12), (-1, 0, 0, -1))
+        places.expect(tree, (0.5, 0.3, 0.1, 0.1))
+        for _ in range(3):
+            ahead.step([places])
+        known = [path for path in ((), (9,), (9, 10), (12,)) if places.law(path) is not None]
+        assert len(known) == 4
+        for path in known:
+            fresh = engine.new_cache(len(text) + 4)
+            (rows,) = engine.forward([Segment(fresh, [*text, *path])])
+            fresh.free()
+            logs = rows[-1].log_softmax(-1).topk(8)
+            law = places.law(path)
+            assert law is not None
+            assert law.logs == pytest.approx(logs.values.tolist(), abs=1e-3)
+        text = [*text, *source.choice([(9, 10, 3), (9, 11), (12,), (4, 4)])]
+
+
+# --- when it goes --------------------------------------------------------------
+
+
+def test_no_step_begins_that_may_make_a_verdict_wait() -> None:
+    bench = Bench()
+    bench.open([1, 2, 3])
+    text, done = [1, 2, 3], 0
+    for _ in range(4):
+        bench.now += 0.020
+        said = bench.engine.continuation(text, 1)
+        bench.commit(done, said)
+        text, done = text + said, done + 1
+    # Verdicts take 20 ms, and a step 10 ms.
+    bench.ahead._times = StepTimes()
+    bench.ahead._times.add(8, 0.010)
+    steps = len(bench.engine.batches)
+    bench.now += 0.020
+    bench.commit(done, [4], steps=1)
+    bench.now += 0.002
+    assert bench.core.step()
+    bench.now += 0.013
+    assert not bench.core.step()
+    assert len(bench.engine.batches) == steps + 1
+
+
+def test_a_verdict_is_due_when_the_quick_ones_came() -> None:
+    due, now = Due(), 0.0
+    assert due.within(0.0) == math.inf
+    for gap in [0.03, 0.02, 0.04, 0.02, 0.02, 0.05] * 20:
+        due.sent(now)
+        now += gap
+        due.came(now)
+    due.sent(now)
+    assert 0.017 < due.within(now) < 0.024
+    assert due.within(now + 0.02) < 0.004
+    # One that is long past comes whenever it likes, and holds up nobody.
+    assert due.within(now + 1.0) == math.inf
+
+
+def test_as_many_rows_as_fit_into_the_time() -> None:
+    times = StepTimes()
+    assert times.fit_into(0.001, 12) == 12
+    for rows in (1, 4, 8, 12, 2, 6) * 5:
+        times.add(rows, 0.005 + 0.0005 * rows)
+    assert times.fit_into(0.0085, 12) in (6, 7)
+    assert times.fit_into(0.002, 12) == 0
+    assert times.fit_into(math.inf, 12) == 12
+
+
+def test_sessions_share_a_step_and_none_is_left_out() -> None:
+    bench = Bench()
+    for name in "abc":
+        bench.tell(opening([1, 2, ord(name) % VOCAB], name), steps=1)
+    bench.core.step()
+    assert len(bench.engine.batches[0]) == 3
+    for name in "abc":
+        (draft,) = bench.tell(CommitDraft(name, 1, 0, (4,)))
+        assert draft.session == name
+
+
+def test_a_session_that_rests_is_not_gone_ahead_of() -> None:
+    bench = Bench()
+    bench.open([1, 2, 3], name="r")
+    before = len(bench.engine.batches)
+    bench.tell(opening([1, 2, 3], "r2"), steps=0)
+    bench.core._entries[0, "r2"].session.credit(0)
+    while bench.core.step():
+        pass
+    assert len(bench.engine.batches) == before
+
+
+# --- where it cannot go ----------------------------------------------------------
+
+
+def test_without_room_for_the_model_the_trees_go_on_without_it() -> None:
+    bench = Bench()
+    bench.engine.kv_tokens_capacity = 20
+    bench.open([1, 2, 1])
+    (draft,) = bench.commit(0, [2])
+    assert draft.tree.token_ids == (1,) or 1 in draft.tree.token_ids
+    assert bench.drafter._places[0, "s"] is None
+    bench.tell(CloseDraft("s"))
+    assert bench.drafter._places == {}
+    assert bench.engine.kv_tokens_used == 0
+
+
+def test_a_text_that_the_model_cannot_read_is_drafted_by_the_others() -> None:
+    class Small(Clear):
+        vocab_size = 6
+
+    bench = Bench(Small())
+    bench.open([1, 2, 1])
+    (draft,) = bench.commit(0, [9])
+    assert bench.places.lost
+    (draft,) = bench.commit(1, [1])
+    assert 2 in draft.tree.token_ids
+
+
+def test_a_text_longer_than_the_model_reads_is_drafted_by_the_others() -> None:
+    bench = Bench(Clear(max_context_length=10))
+    bench.open([1, 2, 3])
+    text = [1, 2, 3]
+    for base in range(0, 12, 2):
+        (draft,) = bench.commit(base, [1, 2])
+        text += [1, 2]
+    assert bench.places.lost
+    assert 1 in draft.tree.token_ids
+
+
+def test_a_model_that_fails_costs_its_word_and_no_session() -> None:
+    bench = Bench()
+    bench.open([1, 2, 3])
+    bench.engine.bad_token = 4
+    bench.commit(0, [4, 1])
+    (draft,) = bench.commit(2, [2])
+    assert bench.places.lost
+    assert 3 in draft.tree.token_ids
+    assert not any(isinstance(event, SessionFailed) for event in bench.events)
+
+
+def test_a_link_that_breaks_frees_what_its_sessions_held() -> None:
+    bench = Bench()
+    bench.open([1, 2, 3])
+    assert bench.engine.kv_tokens_used == 63 + PLACES_IN_KV
+    bench.core.drop_link(0)
+    assert bench.engine.kv_tokens_used == 0
+
+
+def test_a_text_that_goes_back_is_followed() -> None:
+    bench = Bench()
+    bench.open([1, 2, 3])
+    bench.commit(0, [4, 5])
+    places = bench.places
+    places.rewind(4)
+    places.follow([1, 2, 3, 4])
+    assert places.law(()) is None
+    places.follow([1, 2, 3, 4, 6])
+    bench.ahead.step([places])
+    holds(bench, [1, 2, 3, 4, 6])
+
+
+# --- chains, and who says so ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_candidates": 1},
+        {"num_candidates": 1, "mode": VerifyMode.STANDARD},
+        {"num_candidates": 1, "mode": VerifyMode.BLOCK},
+    ],
+)
+def test_chains_are_those_of_the_two_in_turn(changes: dict[str, Any]) -> None:
+    bench = Bench()
+    drafts = bench.open([1, 2, 3], sampling=ResolvedSampling(max_tokens=60), **changes)
+    assert all(draft.tree.is_chain and not draft.reach for draft in drafts)
+    assert sum(len(draft.tree) for draft in drafts) == 6
+    assert bench.drafter._places == {}
+    bench.commit(0, [drafts[0].tree.token_ids[0]])
+    bench.tell(CloseDraft("s"))
+    assert bench.engine.kv_tokens_used == 0
+
+
+def test_both_are_served_alone_and_together() -> None:
+    worker = Bench().core.describe()
+    assert worker.methods == ("ngram", "model")
+    assert {f"{NAME}:estimates", "ngram:estimates"} <= set(worker.capabilities)
+    assert not any(name.startswith(f"{NAME}:t") for name in worker.capabilities)
+
+
+def test_coupled_trees_know_the_noise_of_the_models_candidates() -> None:
+    found = set()
+    for seed in range(6):
+        bench = Bench()
+        made = opening(
+            [1, 2, 3],
+            mode=VerifyMode.COUPLED,
+            sampling=ResolvedSampling(temperature=1.0, max_tokens=60),
+        )
+        bench.tell(OpenDraft(**{**vars_of(made), "seed": seed}))
+        (draft,) = bench.commit(0, bench.engine.continuation([1, 2, 3], 1))
+        assert draft.sources[0] == DraftSource.MODEL
+        found.add(draft.tree.token_ids[0])
+    assert len(found) > 1
+
+
+def vars_of(made: OpenDraft) -> dict[str, Any]:
+    return {name: getattr(made, name) for name in made.__dataclass_fields__}
