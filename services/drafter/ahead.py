@@ -15,7 +15,9 @@ Rules:
     decoding, Kumar, Dao and May, 2603.03251, prepares whole drafts that way.)
 2.  Text that the model has not seen goes before its places, in the same step.
 3.  A step begins only if it ends, as far as is known, before the next verdict is due. One that
-    comes meanwhile would wait for it.
+    comes meanwhile would wait for it. And there are two for a verdict, reading long texts apart:
+    one for what is new and what was sent, one for what may come in its place. More bring next to
+    nothing, and cores share memory, and some of them more, with the verifier's.
 4.  K/V of places lies behind the text in the session's own room. When the text goes down
     places, theirs stay with all below; all others go: a length change.
 5.  What it says enters scores and nothing else, so it is for drafts that are matched exactly.
@@ -45,6 +47,10 @@ PLACES_IN_KV = 48
 """Room for places that a session reserves beside its text."""
 MOST_PLACES = 192
 """Places of a session, those that are not in KV included."""
+STEPS = 2
+"""Steps of a session from one verdict to the next."""
+DEEPEST = 16
+"""Most tokens between the text and a place."""
 LEAST_REACH = 0.01
 """Where the text gets less often is no place worth a row."""
 ROOT = -1
@@ -71,6 +77,7 @@ class Due:
                 self._after = gap
             else:
                 self._after *= 0.9 if gap < self._after else 1.025
+        self._sent = 0.0
 
     def sent(self, now: float) -> None:
         """A draft left."""
@@ -87,17 +94,26 @@ class Places:
     """The tree of one session's places, with what the model said there, and its K/V."""
 
     def __init__(
-        self, opening: OpenDraft, cache: KVCache, vocab_size: int, form: TextForm | None = None
+        self,
+        opening: OpenDraft,
+        cache: KVCache,
+        vocab_size: int,
+        longest: int,
+        form: TextForm | None = None,
     ) -> None:
-        """`vocab_size`: ids below it are known to the model. `form`: what the output must be."""
+        """`vocab_size`: ids below it are known to the model, which reads `longest` tokens.
+
+        `form`: what the output must be.
+        """
         self.cache = cache
         self.due = Due()
-        self._vocab_size = vocab_size
+        self._vocab_size, self._longest = vocab_size, longest
         self._form = form
         self._opening = opening
         self._stops = frozenset(opening.last_ids)
         self._counts = TextCounts(opening)
         self._text: list[int] = []
+        self._steps = STEPS
         self.lost = False
         """The text holds a token that the model does not know, or is too long for it."""
         self._start()
@@ -107,6 +123,7 @@ class Places:
         self._law: DraftLaw | None = None
         self._tokens: list[int] = []
         self._parents: list[int] = []
+        self._depths: list[int] = []
         self._reach: list[float] = []
         self._laws: list[DraftLaw | None] = []
         self._below: dict[int, dict[int, int]] = {}
@@ -137,7 +154,7 @@ class Places:
         fresh = text[len(self._text) :]
         if not fresh or self.lost:
             return
-        self.lost = max(fresh) >= self._vocab_size or len(text) + PLACES_IN_KV > self.cache.reserve
+        self.lost = max(fresh) >= self._vocab_size or len(text) + DEEPEST > self._longest
         path = self._walk(fresh)
         seen = [place for place in path if place in self._entries]
         if len(seen) == len(fresh):
@@ -193,6 +210,7 @@ class Places:
 
     def expect(self, tree: DraftTree, reach: Sequence[float]) -> None:
         """A tree was sent: the text may lead through its nodes, by these chances."""
+        self._steps = STEPS
         if self.lost:
             return
         where = {-1: ROOT}
@@ -212,6 +230,7 @@ class Places:
         place = len(self._tokens)
         self._tokens.append(token)
         self._parents.append(above)
+        self._depths.append(1 if above == ROOT else self._depths[above] + 1)
         self._reach.append(reach)
         self._laws.append(None)
         self._below.setdefault(above, {})[token] = place
@@ -228,6 +247,7 @@ class Places:
             for place, chance in enumerate(self._reach)
             if chance >= LEAST_REACH
             and place not in self._entries
+            and self._depths[place] <= DEEPEST
             and self._tokens[place] not in self._stops
         ]
         best = nlargest(most, open_, key=lambda place: (self._reach[place], -place))
@@ -241,7 +261,7 @@ class Places:
     def feed(self, most: int) -> Segment | None:
         """What enters KV next, at most so many tokens; None = nothing is wanted."""
         unseen = self.unseen
-        if self.lost or most < 1:
+        if self.lost or most < 1 or not self._steps:
             return None
         start = len(self._text) - unseen
         if unseen > most:
@@ -261,6 +281,8 @@ class Places:
 
     def entered(self, segment: Segment) -> None:
         """It is in KV; what was text there is text."""
+        if segment.base is not None:
+            self._steps -= 1
         first = len(segment.token_ids) - len(self._feeding)
         known = len(self._entries)
         self._entries |= {place: known + i for i, place in enumerate(self._feeding)}
@@ -357,16 +379,6 @@ class AheadRules:
     margin: float = 1.15
 
 
-@dataclass(slots=True)
-class AheadFigures:
-    """Of all sessions: steps, places that were gone to, trees, and those whose root was known."""
-
-    steps: int = 0
-    places: int = 0
-    trees: int = 0
-    known: int = 0
-
-
 class Ahead:
     """Takes a draft model to the places of all sessions."""
 
@@ -381,17 +393,11 @@ class Ahead:
         ids = engine.head_ids
         self._head: Head = WholeHead(engine.vocab_size) if ids is None else PartHead(ids)
         self._times = StepTimes()
-        self.figures = AheadFigures()
 
     @property
     def now(self) -> float:
         """Seconds."""
         return self._clock()
-
-    def note(self, places: Places) -> None:
-        """Count a tree that is made of what is known now."""
-        self.figures.trees += 1
-        self.figures.known += places.law(()) is not None
 
     def step(self, sessions: Iterable[Places]) -> bool:
         """One forward for all sessions, if there is time; False = not now. Raises nothing."""
@@ -399,10 +405,12 @@ class Ahead:
         try:
             return self._step(known)
         except Exception:
-            _log.exception("a draft model failed; these sessions go on without it")
-            for places in known:
-                places.lost = True
-            return False
+            if len(known) == 1:
+                _log.exception("a draft model failed; the session goes on without it")
+                known[0].lost = True
+                return False
+        # Whose fault it was is found out by going with each alone.
+        return max([self.step([places]) for places in known])
 
     def _step(self, sessions: Sequence[Places]) -> bool:
         started = self._clock()
@@ -421,8 +429,6 @@ class Ahead:
         for (places, _), own in zip(fed, wanted, strict=True):
             places.absorb(list(islice(laws, len(own))))
         self._times.add(sum(len(s.token_ids) for _, s in fed), self._clock() - started)
-        self.figures.steps += 1
-        self.figures.places += sum(map(len, wanted))
         return True
 
     @staticmethod

@@ -105,7 +105,6 @@ class InformedDrafter:
         places.follow(ask.text)
         [proposed] = self._ngram.propose([ask])
         if proposed.final:
-            ahead.note(places)
             places.expect(proposed.tree, proposed.reach)
             places.due.sent(ahead.now)
         return proposed

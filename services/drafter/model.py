@@ -162,7 +162,7 @@ class ModelDrafter:
             wanted, form = opening.sampling.response_format, None
             if wanted is not None:
                 form = form_of(wanted, len(opening.prompt), self.structures, str(key[0]))
-            return Places(opening, cache, vocab_size, form)
+            return Places(opening, cache, vocab_size, self._engine.max_context_length, form)
 
     def rewind(self, key: SessionKey, length: int) -> None:
         """KV of what was replaced is dropped: a length change."""

@@ -27,7 +27,7 @@ from services.common.types import (
     SessionFailed,
     VerifyMode,
 )
-from services.drafter.ahead import PLACES_IN_KV, Ahead, AheadRules, Due, Places, StepTimes
+from services.drafter.ahead import DEEPEST, PLACES_IN_KV, Ahead, AheadRules, Due, Places, StepTimes
 from services.drafter.combined import combined
 from services.drafter.core import DrafterCore
 from services.drafter.informed import NAME, InformedDrafter
@@ -122,15 +122,14 @@ def test_what_the_model_says_where_it_has_been_is_in_the_tree() -> None:
     bench.open([1, 2, 3])
     text = [1, 2, 3]
     # The target says what the model would, so that it has been there.
-    for base in range(0, 12, 2):
-        said = bench.engine.continuation(text, 2)
+    for base in range(6):
+        said = bench.engine.continuation(text, 1)
         (draft,) = bench.commit(base, said)
         text += said
         assert draft.tree.token_ids[0] == bench.engine.greedy(text)
         assert draft.sources[0] == DraftSource.MODEL
         assert draft.final
         assert draft.tree.proposal is Proposal.ONE_HOT
-    assert bench.ahead.figures.known == 6
 
 
 def test_a_tree_waits_for_no_step_of_the_model() -> None:
@@ -210,7 +209,7 @@ def test_with_a_real_model_its_word_is_that_of_a_prefill() -> None:
         num_candidates=8,
         vocab_size=vocab,
     )
-    places, ahead, text = Places(made, cache, vocab), Ahead(engine), [5, 6, 7]
+    places, ahead, text = Places(made, cache, vocab, 100), Ahead(engine), [5, 6, 7]
     source = random.Random(3)
     for _ in range(8):
         places.follow(text)
@@ -254,6 +253,17 @@ def test_no_step_begins_that_may_make_a_verdict_wait() -> None:
     bench.now += 0.013
     assert not bench.core.step()
     assert len(bench.engine.batches) == steps + 1
+
+
+def test_there_are_two_steps_for_a_verdict_and_more_for_a_long_text_alone() -> None:
+    bench = Bench(rules=AheadRules(rows=4, step_tokens=4))
+    bench.open([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2])
+    assert [sum(batch) for batch in bench.engine.batches[:2]] == [4, 4]
+    assert len(bench.engine.batches) == 4
+    for base in range(4):
+        before = len(bench.engine.batches)
+        bench.commit(base, [base])
+        assert len(bench.engine.batches) == before + 2
 
 
 def test_a_verdict_is_due_when_the_quick_ones_came() -> None:
@@ -330,7 +340,7 @@ def test_a_text_that_the_model_cannot_read_is_drafted_by_the_others() -> None:
 
 
 def test_a_text_longer_than_the_model_reads_is_drafted_by_the_others() -> None:
-    bench = Bench(Clear(max_context_length=10))
+    bench = Bench(Clear(max_context_length=25))
     bench.open([1, 2, 3])
     text = [1, 2, 3]
     for base in range(0, 12, 2):
@@ -349,6 +359,36 @@ def test_a_model_that_fails_costs_its_word_and_no_session() -> None:
     assert bench.places.lost
     assert 3 in draft.tree.token_ids
     assert not any(isinstance(event, SessionFailed) for event in bench.events)
+
+
+def test_a_session_that_the_model_fails_for_costs_no_other_its_word() -> None:
+    class Picky(Clear):
+        def forward(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
+            if any(list(segment.token_ids[:3]) == [1, 9, 3] for segment in segments):
+                raise RuntimeError("the device is on fire")
+            return super().forward(segments)
+
+    bench = Bench(Picky())
+    bench.tell(opening([1, 2, 3], "well"), steps=0)
+    bench.tell(opening([1, 9, 3], "ill"))
+    well, ill = (bench.drafter._places[0, name] for name in ("well", "ill"))
+    assert well is not None
+    assert ill is not None
+    assert (well.lost, ill.lost) == (False, True)
+    assert well.unseen == 0
+    assert well.law(()) is not None
+
+
+def test_no_place_lies_beyond_what_the_model_reads() -> None:
+    class Sure(Clear):
+        @staticmethod
+        def logits(text: Sequence[int]) -> torch.Tensor:
+            return 30.0 * (torch.arange(VOCAB) == (text[-1] + 1) % 8).float()
+
+    bench = Bench(Sure(max_context_length=40))
+    bench.open([1, 2, 3])
+    assert max(bench.places._depths) <= DEEPEST + 1
+    assert bench.places.cache.length <= 3 + DEEPEST
 
 
 def test_a_link_that_breaks_frees_what_its_sessions_held() -> None:
