@@ -39,8 +39,7 @@ class Line(NamedTuple):
         old = KEEP * self.weight / weight
         spread = KEEP * self.spread + old * off_n * off_n
         product = KEEP * self.product + old * off_n * off_time
-        # Among many rows the chance differences of a few say little.
-        stiffness = STIFFNESS * max(1.0, self.mean_n / FEW_ROWS) ** 2
+        stiffness = self._stiffness
         slope = (product + stiffness * self.slope) / (spread + stiffness)
         return Line(
             weight,
@@ -50,6 +49,16 @@ class Line(NamedTuple):
             product,
             max(0.0, slope),
         )
+
+    @property
+    def _stiffness(self) -> float:
+        """Among many rows the chance differences of a few say little."""
+        return STIFFNESS * max(1.0, self.mean_n / FEW_ROWS) ** 2
+
+    @property
+    def sure(self) -> bool:
+        """Whether the slope is more what was seen than what it was drawn towards."""
+        return self.spread > self._stiffness
 
     def at(self, n: float) -> float:
         """The time of a step of n rows; never less than a tenth of the mean."""

@@ -369,14 +369,21 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class AheadRules:
-    """At most `rows` places in a step, `step_tokens` tokens of text beside nothing else.
+    """At most `rows` places in a step, of `sessions` sessions; `step_tokens` of text at a time.
 
-    `margin`: a step begins where so many times what it takes is left.
+    Sessions beyond these wait until one of them ends: in a crowd a row costs more than what the
+    model knows, and a step of many rows holds up trees. `margin`: a step begins where so
+    many times what it takes is left.
     """
 
     rows: int = 12
     step_tokens: int = 512
     margin: float = 1.15
+
+    @property
+    def sessions(self) -> int:
+        """Most sessions at a time."""
+        return max(1, self.rows // 4)
 
 
 class Ahead:
@@ -400,8 +407,9 @@ class Ahead:
         return self._clock()
 
     def step(self, sessions: Iterable[Places]) -> bool:
-        """One forward for all sessions, if there is time; False = not now. Raises nothing."""
-        known = [places for places in sessions if not places.lost]
+        """One forward for the first of them, if there is time; False = not now. Raises nothing."""
+        going = (places for places in sessions if not places.lost)
+        known = list(islice(going, self._rules.sessions))
         try:
             return self._step(known)
         except Exception:
@@ -417,7 +425,7 @@ class Ahead:
         left = min((places.due.within(started) for places in sessions), default=0.0)
         rules = self._rules
         filling = any(places.unseen > rules.rows for places in sessions)
-        most = rules.step_tokens if filling else rules.rows * max(1, len(sessions))
+        most = rules.step_tokens if filling else rules.rows
         fed = self._fed(sessions, self._times.fit_into(left / rules.margin, most))
         if not fed:
             return False

@@ -121,9 +121,9 @@ class DrafterSettings(WorkerSettings):
     ahead_rows: int = Field(
         12,
         ge=1,
-        le=64,
-        description="most places of a session that one step of the draft model goes to where "
-        "`ngram,model` draft small trees together",
+        le=1024,
+        description="most places that one step of the draft model goes to where `ngram,model` "
+        "draft small trees together, of a quarter as many sessions",
     )
     ngram_min: int = Field(
         1, ge=1, description="shortest n-gram that `ngram` looks up in the session's own text"

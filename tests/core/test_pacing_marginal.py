@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.pacing import Estimates, Experience, Marginal, Outcome, Send, View, Wait
-from orchestrator.core.pacing.marginal import FIRST_REST, TRIAL
+from orchestrator.core.pacing.marginal import CROWDED_REST, FIRST_REST, TRIAL
 from orchestrator.core.pacing.steps import MOST_ROWS, Steps
 
 STAIRS = {1: 36.3, 2: 39.7, 3: 41.0, 4: 42.6, 5: 44.6, 6: 46.7, 7: 53.0, 8: 60.7, 9: 63.4}
@@ -115,9 +115,9 @@ def test_drafts_that_pay_do_not_rest(hits: float):
 
 
 def crowded(queue: float) -> Marginal:
-    """Among 24 sessions: who waits for a tree lies `queue` ms, until the step before is over."""
+    """Among four sessions: who waits for a tree lies `queue` ms, until the step before is over."""
     policy = Marginal(12, 8)
-    step = {"verify_ms": 70.0, "batch_size": 24, "batch_rows": 24}
+    step = {"verify_ms": 70.0, "batch_size": 4, "batch_rows": 4}
     for number in range(40):
         late = {"waited": 2.0, "queue_ms": queue} if policy.window else {"queue_ms": 1.0}
         reach = (0.6,) if policy.window else ()
@@ -129,7 +129,7 @@ def crowded(queue: float) -> Marginal:
 def test_trees_that_make_a_session_late_for_the_step_of_others_are_not_waited_for():
     assert crowded(queue=60.0).resting
     assert crowded(queue=60.0).learned.late_ms > 20.0
-    assert crowded(queue=1.0).learned.late_ms == pytest.approx(0.0, abs=0.5)
+    assert crowded(queue=1.0).learned.late_ms < 2.0
 
 
 def test_a_session_that_would_be_late_as_others_are_begins_with_a_rest():
@@ -138,6 +138,30 @@ def test_a_session_that_would_be_late_as_others_are_begins_with_a_rest():
     fresh = Experience().joined(crowded(queue=1.0)).seeded(Marginal(12, 8))
     assert isinstance(fresh, Marginal)
     assert fresh.window == 8
+
+
+def full(rises: float) -> Marginal:
+    """Among 24 sessions, each with one row or two, where a row more takes `rises` ms."""
+    policy = Marginal(12, 8)
+    for number in range(24):
+        rows = 24 + 24 * (number % 2)
+        step = {"verify_ms": 40.0 + rises * rows, "batch_size": 24, "batch_rows": rows}
+        taken = (0,) if number % 2 else ()
+        policy = policy.observe(outcome((0.6,), taken, waited=1.0, **step))
+    return policy
+
+
+def test_in_a_step_so_full_that_a_good_tree_would_not_pay_none_is_waited_for():
+    rests = full(rises=1.1)
+    assert rests.resting
+    assert rests.rounds - (CROWDED_REST - rests.resting) <= TRIAL
+    # Where rows cost nothing a crowd drafts as a single session does, and nobody gives up
+    # before it is known what they cost.
+    assert not full(rises=0.0).resting
+    step = {"verify_ms": 70.0, "batch_size": 24, "batch_rows": 24}
+    unknown = Marginal(12, 8).observe(outcome(**step)).observe(outcome(**step))
+    assert unknown.times
+    assert not unknown.resting
 
 
 def test_among_many_sessions_a_row_is_reckoned_dearer_than_it_is():

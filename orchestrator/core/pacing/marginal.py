@@ -38,6 +38,10 @@ CROWDING = 1.0
 A token more saves one of them a step, and a step saves the others nothing unless somebody
 takes the place that is free sooner: for a crowd that came at once only the slowest counts.
 """
+USUAL = (0.5, 0.7, 0.82, 0.9, 0.97, 1.03, 1.08, 1.12)
+"""Tokens beyond one that the first nodes of a good tree bring, on the whole."""
+CROWDED_REST = 64
+"""Rounds of rest where not even these would pay."""
 DOUBT = 1.0
 """Standard errors by which drafts must seem to lose before they rest."""
 
@@ -219,7 +223,8 @@ class Marginal:
     The drafter rests while what it brings is worth less than what it takes, waits and what
     comes of being late included, by more than chance. Each rest ends in a trial, and is twice
     as long as the one before if that fails. A session among others that are late by more than
-    a tree may bring begins with a rest.
+    a tree may bring begins with a rest, and so does one in a step so full that a good tree would
+    not pay for its rows.
     """
 
     most: int
@@ -285,7 +290,18 @@ class Marginal:
             return replace(after, resting=self.resting - 1)
         if not times:
             return after
+        if due and self.trial and self.rests and not after._may_pay():
+            return replace(after, resting=CROWDED_REST, trial=TRIAL)
         return after._counted(outcome)._judged()
+
+    def _may_pay(self) -> bool:
+        """Whether a good tree of some size is worth its rows, if it is known what they take."""
+        if not self.learned.steps.line.sure:
+            return True
+        plain = self.times[0]
+        dear = self.learned.dearness / plain
+        nodes = range(1, min(self.most, len(USUAL)) + 1)
+        return any(USUAL[n - 1] > dear * (self.times[n] - plain) for n in nodes)
 
     def _counted(self, outcome: Outcome) -> Marginal:
         plain = self.times[0]
