@@ -110,9 +110,14 @@ class InformedDrafter:
         return proposed
 
     def idle(self, asks: Iterable[Ask]) -> bool:
-        """The model goes on to places of sessions that draft; or prepares what chains want."""
+        """The model goes on to places of sessions that draft; or prepares what chains want.
+
+        It begins when the first verdict is there: a verifier that reads the prompt is not to
+        share its memory meanwhile.
+        """
         known = list(asks)
-        places = [self._places.get(ask.key) for ask in known if ask.room > 0]
+        begun = [ask for ask in known if ask.room > 0 and ask.position > 0]
+        places = [self._places.get(ask.key) for ask in begun]
         if self._ahead.step([one for one in places if one is not None]):
             return True
         return self._chains.idle([ask for ask in known if ask.key not in self._places])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,7 @@ class Clear(FakeEngine):
 
 
 def opening(prompt: Sequence[int], name: str = "s", **changes: Any) -> OpenDraft:
+    """A session whose first verdict is there: it brought the last of these tokens."""
     values: dict[str, Any] = {
         "mode": VerifyMode.GREEDY,
         "sampling": ResolvedSampling(temperature=0.0, max_tokens=60),
@@ -67,7 +69,8 @@ def opening(prompt: Sequence[int], name: str = "s", **changes: Any) -> OpenDraft
         "method": NAME,
     }
     values |= changes
-    return OpenDraft(name, 1, tuple(prompt), (), seed=7, window=6, vocab_size=VOCAB, **values)
+    text = tuple(prompt)
+    return OpenDraft(name, 1, text[:-1], text[-1:], seed=7, window=6, vocab_size=VOCAB, **values)
 
 
 class Bench:
@@ -105,7 +108,7 @@ class Bench:
         return self.tell(opening(prompt, **changes))
 
     def commit(self, base: int, tokens: Sequence[int], steps: int = 50) -> list[Draft]:
-        return self.tell(CommitDraft("s", 1, base, tuple(tokens)), steps)
+        return self.tell(CommitDraft("s", 1, 1 + base, tuple(tokens)), steps)
 
     @property
     def places(self) -> Places:
@@ -154,7 +157,7 @@ def test_without_time_the_model_says_nothing_and_the_text_is_read_later() -> Non
 @given(st.integers(0, 2**32 - 1))
 def test_its_word_is_that_of_a_model_that_reads_exactly_that_text(seed: int) -> None:
     source, bench = random.Random(seed), Bench(rules=AheadRules(1 + seed % 12, 5))
-    text = [source.randrange(VOCAB) for _ in range(source.randrange(1, 9))]
+    text = [source.randrange(VOCAB) for _ in range(source.randrange(2, 9))]
     bench.open(text)
     done = 0
     for _ in range(8):
@@ -297,7 +300,7 @@ def test_sessions_share_a_step_and_none_is_left_out() -> None:
     bench.core.step()
     assert len(bench.engine.batches[0]) == 3
     for name in "abc":
-        (draft,) = bench.tell(CommitDraft(name, 1, 0, (4,)))
+        (draft,) = bench.tell(CommitDraft(name, 1, 1, (4,)))
         assert draft.session == name
 
 
@@ -313,6 +316,14 @@ def test_a_session_that_rests_is_not_gone_ahead_of() -> None:
 
 
 # --- where it cannot go ----------------------------------------------------------
+
+
+def test_the_model_reads_nothing_before_the_first_verdict() -> None:
+    bench = Bench()
+    bench.tell(replace(opening([1, 2, 3]), prompt=(1, 2, 3), committed=()))
+    assert bench.engine.batches == []
+    bench.tell(CommitDraft("s", 1, 0, (4,)))
+    assert bench.places.unseen == 0
 
 
 def test_without_room_for_the_model_the_trees_go_on_without_it() -> None:
@@ -394,7 +405,7 @@ def test_no_place_lies_beyond_what_the_model_reads() -> None:
 def test_a_link_that_breaks_frees_what_its_sessions_held() -> None:
     bench = Bench()
     bench.open([1, 2, 3])
-    assert bench.engine.kv_tokens_used == 63 + PLACES_IN_KV
+    assert bench.engine.kv_tokens_used == 62 + PLACES_IN_KV
     bench.core.drop_link(0)
     assert bench.engine.kv_tokens_used == 0
 
