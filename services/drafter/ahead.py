@@ -54,6 +54,8 @@ DEEPEST = 16
 LEAST_REACH = 0.01
 """Where the text gets less often is no place worth a row."""
 ROOT = -1
+_LONG = 0.5
+"""Seconds that a verdict may be late."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +63,8 @@ _log = logging.getLogger(__name__)
 class Due:
     """When a session's next verdict is due, by how soon after a draft verdicts came so far.
 
-    It follows their lower fifth, so that four in five come later.
+    It follows their lower fifth, so that four in five come later. One that comes much sooner
+    than any is believed: others were waited for before.
     """
 
     __slots__ = ("_after", "_sent")
@@ -73,7 +76,7 @@ class Due:
         """A verdict came; seconds."""
         if self._sent:
             gap = now - self._sent
-            if not self._after:
+            if gap < 0.5 * self._after or not self._after:
                 self._after = gap
             else:
                 self._after *= 0.9 if gap < self._after else 1.025
@@ -85,9 +88,13 @@ class Due:
 
     def within(self, now: float) -> float:
         """Seconds until it is due; infinite where that is not known, or long past."""
-        left = self._sent + self._after - now
-        known = self._sent > 0 and self._after > 0
-        return left if known and left > -2.0 * self._after else math.inf
+        if not self._sent or not self._after or self.stalled(now):
+            return math.inf
+        return self._sent + self._after - now
+
+    def stalled(self, now: float) -> bool:
+        """Whether it is long past: whoever is to read the text, or to verify it, is away."""
+        return self._sent > 0 and now - self._sent > _LONG + 2.0 * self._after
 
 
 class Places:
@@ -318,6 +325,7 @@ class Places:
     def absorb(self, laws: Sequence[DraftLaw]) -> None:
         """The laws of the rows: what may follow there is a place, too."""
         own = self._feeding
+        laws = [_below(law, self._vocab_size) for law in laws]
         if len(laws) > len(own):
             self._law = laws[0]
             self._grow(ROOT, 1.0, laws[0])
@@ -334,6 +342,14 @@ class Places:
                 return
             if token not in known:
                 self._add(above, token, chance)
+
+
+def _below(law: DraftLaw, vocab_size: int) -> DraftLaw:
+    """The law without tokens that the target has not."""
+    if max(law.ids, default=0) < vocab_size:
+        return law
+    known = [pair for pair in zip(law.ids, law.logs, strict=True) if pair[0] < vocab_size]
+    return draft_law([token for token, _ in known], [log for _, log in known])
 
 
 class StepTimes:
@@ -371,13 +387,13 @@ class StepTimes:
 class AheadRules:
     """At most `rows` places in a step, of `sessions` sessions; `step_tokens` of text at a time.
 
-    Sessions beyond these wait until one of them ends: in a crowd a row costs more than what the
-    model knows, and a step of many rows holds up trees. `margin`: a step begins where so
-    many times what it takes is left.
+    Sessions beyond these wait until one of them ends or stalls: in a crowd a row costs more than
+    what the model knows, and a step of many rows holds up trees. `margin`: a step begins
+    where so many times what it takes is left.
     """
 
     rows: int = 12
-    step_tokens: int = 512
+    step_tokens: int = 128
     margin: float = 1.15
 
     @property
@@ -408,7 +424,8 @@ class Ahead:
 
     def step(self, sessions: Iterable[Places]) -> bool:
         """One forward for the first of them, if there is time; False = not now. Raises nothing."""
-        going = (places for places in sessions if not places.lost)
+        now = self._clock()
+        going = (one for one in sessions if not (one.lost or one.due.stalled(now)))
         known = list(islice(going, self._rules.sessions))
         try:
             return self._step(known)

@@ -106,7 +106,9 @@ class InformedDrafter:
         [proposed] = self._ngram.propose([ask])
         if proposed.final:
             places.expect(proposed.tree, proposed.reach)
-            places.due.sent(ahead.now)
+            if ask.position:
+                # The first verdict waits for the prompt to be read.
+                places.due.sent(ahead.now)
         return proposed
 
     def idle(self, asks: Iterable[Ask]) -> bool:

@@ -299,5 +299,5 @@ def _informed(
     model = drafters["model"]
     assert isinstance(model, ModelDrafter)
     chains = combined(("ngram", "model"), drafters, settings.lengthen)
-    ahead = Ahead(engines.draft, AheadRules(settings.ahead_rows, settings.step_tokens))
+    ahead = Ahead(engines.draft, AheadRules(settings.ahead_rows))
     return {NAME: InformedDrafter(ngram, model, chains, ahead)}

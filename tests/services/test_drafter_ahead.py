@@ -78,7 +78,7 @@ class Bench:
 
     def __init__(self, engine: Any = None, rules: AheadRules | None = None) -> None:
         self.engine = engine or Clear()
-        self.now = 0.0
+        self.now = 1.0
         self.events: list[DrafterEvent] = []
         file = NgramFile(
             "t", "w", "fp", VOCAB, [0] * VOCAB * FIRSTS, bytes(VOCAB * FIRSTS), (), WEIGHTS
@@ -280,7 +280,13 @@ def test_a_verdict_is_due_when_the_quick_ones_came() -> None:
     assert 0.017 < due.within(now) < 0.024
     assert due.within(now + 0.02) < 0.004
     # One that is long past comes whenever it likes, and holds up nobody.
+    assert not due.stalled(now + 0.1)
+    assert due.stalled(now + 1.0)
     assert due.within(now + 1.0) == math.inf
+    # One that is much sooner is the new measure.
+    due.came(now + 0.004)
+    due.sent(now)
+    assert due.within(now) == pytest.approx(0.004)
 
 
 def test_as_many_rows_as_fit_into_the_time() -> None:
@@ -302,6 +308,39 @@ def test_sessions_share_a_step_and_none_is_left_out() -> None:
     for name in "abc":
         (draft,) = bench.tell(CommitDraft(name, 1, 1, (4,)))
         assert draft.session == name
+
+
+def test_a_crowd_is_not_gone_ahead_of_and_who_stalls_gives_way() -> None:
+    bench = Bench(rules=AheadRules(rows=8))
+    for name in "abcd":
+        bench.tell(opening([1, 2, ord(name) % VOCAB], name), steps=0)
+    for _ in range(20):
+        bench.core.step()
+    read = [name for name in "abcd" if not unread(bench, name)]
+    assert read == ["a", "b"]
+    bench.now += 9.0
+    bench.tell(CommitDraft("c", 1, 1, (4,)))
+    assert not unread(bench, "c")
+
+
+def unread(bench: Bench, name: str) -> int:
+    places = bench.drafter._places[0, name]
+    assert places is not None
+    return places.unseen
+
+
+def test_no_token_that_the_target_has_not_is_said() -> None:
+    bench = Bench()
+    text = [1, 2, 3]
+    bench.tell(replace(opening(text), vocab_size=5))
+    for base in range(6):
+        said = [bench.engine.greedy(text) % 5]
+        (draft,) = bench.commit(base, said)
+        text += said
+        assert max(draft.tree.token_ids, default=0) < 5
+        law = bench.places.law(())
+        assert law is not None
+        assert max(law.ids, default=0) < 5
 
 
 def test_a_session_that_rests_is_not_gone_ahead_of() -> None:
