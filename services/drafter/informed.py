@@ -18,10 +18,11 @@ from services.common.types import (
     WorkerDescription,
     estimate_capability,
 )
-from services.drafter.ahead import Ahead, Places
+from services.drafter.ahead import Ahead
 from services.drafter.combined import CombinedDrafter
 from services.drafter.model import ModelDrafter
 from services.drafter.ngram import NgramDrafter
+from services.drafter.places import Places
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 
 NAME = "ngram,model"

@@ -27,7 +27,6 @@ from services.common.engine.sampling import PartHead
 from services.common.engine.structure import Structures, structures_of
 from services.common.errors import InvalidRequest
 from services.common.types import OpenDraft, VerifyMode, WorkerDescription
-from services.drafter.ahead import PLACES_IN_KV, Places
 from services.drafter.borrowing import Borrowing
 from services.drafter.branches import PrepareFigures, PrepareRules
 from services.drafter.candidates import PROPOSALS, Place, candidates_at
@@ -36,6 +35,7 @@ from services.drafter.draft_graph import GraphRules
 from services.drafter.forms import form_of
 from services.drafter.graph_state import NODES_IN_KV, GraphFigures, GraphSession
 from services.drafter.model_state import ModelSession
+from services.drafter.places import PLACES_IN_KV, Places
 from services.drafter.preparing import Preparing
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 from services.drafter.stepping import Feed, Stepping

@@ -28,12 +28,13 @@ from services.common.types import (
     SessionFailed,
     VerifyMode,
 )
-from services.drafter.ahead import DEEPEST, PLACES_IN_KV, Ahead, AheadRules, Due, Places, StepTimes
+from services.drafter.ahead import Ahead, AheadRules, StepTimes
 from services.drafter.combined import combined
 from services.drafter.core import DrafterCore
 from services.drafter.informed import NAME, InformedDrafter
 from services.drafter.model import ModelDrafter
 from services.drafter.ngram import NgramDrafter
+from services.drafter.places import DEEPEST, PLACES_IN_KV, Due, Places
 from services.drafter.small_tree import SmallTrees
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, FakeEngine
