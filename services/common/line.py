@@ -64,6 +64,14 @@ class Line(NamedTuple):
         """The time of a step of n rows; never less than a tenth of the mean."""
         return max(self.mean_time + self.slope * (n - self.mean_n), 0.1 * self.mean_time)
 
+    def most_within(self, time: float, most: int) -> int:
+        """The widest step, `most` at most, that takes no longer; 0 = none. Unknown: `most`."""
+        if not self.weight or self.at(most) <= time:
+            return most
+        if not self.slope:
+            return 0
+        return max(0, min(most, int(self.mean_n + (time - self.mean_time) / self.slope)))
+
     def capped(self, weight: float) -> Line:
         """The same line with at most this weight."""
         kept = min(1.0, weight / self.weight) if self.weight else 1.0

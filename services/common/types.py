@@ -266,6 +266,11 @@ class DraftTree:
         """Whether each token follows the one before it."""
         return self.parents is None or is_chain(self.parents)
 
+    @property
+    def every_parent(self) -> Sequence[int]:
+        """The parent of each token, spelt out for a chain, too."""
+        return range(-1, len(self) - 1) if self.parents is None else self.parents
+
     def normal(self) -> DraftTree:
         """The same draft; a chain that spells out its parents, without them."""
         return replace(self, parents=None) if self.parents is not None and self.is_chain else self

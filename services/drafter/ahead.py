@@ -26,7 +26,6 @@ Rules:
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -36,42 +35,12 @@ import torch
 from torch import Tensor
 
 from services.common.engine import Forwards, Segment
-from services.common.engine.sampling import Head, PartHead, RowContext, WholeHead, log_law
-from services.common.ngrams import DRAFTED, DraftLaw, draft_law
+from services.common.engine.sampling import RowContext, head_of, kept_laws, log_law
+from services.common.line import Line
+from services.common.ngrams import DraftLaw
 from services.drafter.places import Places
 
 _log = logging.getLogger(__name__)
-
-
-class StepTimes:
-    """What a step of so many rows takes: a line, the latest steps counting most."""
-
-    __slots__ = ("_count", "_products", "_rows", "_squares", "_times")
-
-    KEEP = 0.95
-
-    def __init__(self) -> None:
-        self._count = self._rows = self._times = self._squares = self._products = 0.0
-
-    def add(self, rows: int, seconds: float) -> None:
-        """One more step."""
-        keep = self.KEEP
-        self._count = keep * self._count + 1.0
-        self._rows = keep * self._rows + rows
-        self._times = keep * self._times + seconds
-        self._squares = keep * self._squares + rows * rows
-        self._products = keep * self._products + rows * seconds
-
-    def fit_into(self, seconds: float, most: int) -> int:
-        """How many rows, at most `most`, a step may have that takes no longer; 0 = none."""
-        if seconds == math.inf or not self._times:
-            return most
-        rows, mean = self._rows / self._count, self._times / self._count
-        spread = self._squares / self._count - rows * rows
-        shared = self._products / self._count - rows * mean
-        # A row costs something, and a step without any not less than nothing.
-        slope = min(max(shared / spread if spread > 0.25 else 0.0, mean / 256.0), mean / rows)
-        return max(0, min(most, int(rows + (seconds - mean) / slope)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +73,8 @@ class Ahead:
     ) -> None:
         """`clock`: seconds."""
         self._engine, self._rules, self._clock = engine, rules, clock
-        ids = engine.head_ids
-        self._head: Head = WholeHead(engine.vocab_size) if ids is None else PartHead(ids)
-        self._times = StepTimes()
+        self._head = head_of(engine)
+        self._times = Line()
 
     @property
     def now(self) -> float:
@@ -134,7 +102,7 @@ class Ahead:
         rules = self._rules
         filling = any(places.unseen > rules.rows for places in sessions)
         most = rules.step_tokens if filling else rules.rows
-        fed = self._fed(sessions, self._times.fit_into(left / rules.margin, most))
+        fed = self._fed(sessions, self._times.most_within(left / rules.margin, most))
         if not fed:
             return False
         rows = self._engine.forward([segment for _, segment in fed])
@@ -144,7 +112,8 @@ class Ahead:
         laws = iter(self._laws(rows, [row for own in wanted for row in own]))
         for (places, _), own in zip(fed, wanted, strict=True):
             places.absorb(list(islice(laws, len(own))))
-        self._times.add(sum(len(s.token_ids) for _, s in fed), self._clock() - started)
+        taken = self._clock() - started
+        self._times = self._times.add(sum(len(s.token_ids) for _, s in fed), taken)
         return True
 
     @staticmethod
@@ -164,6 +133,4 @@ class Ahead:
         if not rows:
             return []
         laws = log_law(torch.cat(list(logits)), rows, self._head)
-        logs, columns = torch.topk(laws, min(DRAFTED, laws.shape[-1]))
-        ids = self._head.tokens(columns)
-        return [draft_law(*pair) for pair in zip(ids.tolist(), logs.tolist(), strict=True)]
+        return kept_laws(laws, self._head)

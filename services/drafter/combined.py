@@ -271,8 +271,7 @@ def merge(
 
 def _edges(draft: DraftTree) -> Iterator[tuple[int, int]]:
     """Parent and token of every node, parents first."""
-    parents = range(-1, len(draft) - 1) if draft.parents is None else draft.parents
-    return zip(parents, draft.token_ids, strict=True)
+    return zip(draft.every_parent, draft.token_ids, strict=True)
 
 
 def _nothing(given: Iterable[Proposed]) -> Proposed:

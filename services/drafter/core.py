@@ -288,8 +288,9 @@ class DrafterCore:
         Capabilities: `<method>:sampled` draws its drafts and sends their law,
         `<method>:tree` drafts several candidates per node.
         """
-        able = tuple(capabilities(self._drafters))
-        worker = replace(self._worker, methods=self._methods.names, capabilities=able)
+        names = self._methods.names
+        able = tuple(capabilities({name: self._drafters[name] for name in names}))
+        worker = replace(self._worker, methods=names, capabilities=able)
         for drafter in self._drafters.values():
             worker = drafter.describe(worker)
         return worker

@@ -12,7 +12,6 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -45,8 +44,8 @@ def fit(lessons: Sequence[Lesson], file: NgramFile, seed: int = 0) -> dict[str, 
     ways = [(False, GREEDY, False), (False, COUPLED, True)]
     if any(lesson.draft for lesson in lessons):
         ways += [(True, GREEDY, False), (True, COUPLED, True)]
+    greedy = [lesson for lesson in lessons if lesson.greedy]
     for informed, prefix, noisy in ways:
-        greedy = [lesson for lesson in lessons if lesson.greedy]
         chosen = lessons if noisy else greedy or lessons
         examples = [
             example
@@ -71,8 +70,8 @@ def _examples(
     own, units = TextIndex(), _units(file)
     own.extend(lesson.tokens[: lesson.start])
     pool = _pool(lesson, lessons, source)
-    drafts = lesson.draft if informed else repeat(None)
-    for ids, logs, draft in zip(lesson.law_ids, lesson.law_logs, drafts, strict=False):
+    drafts = lesson.draft if informed else [None] * len(lesson.law_ids)
+    for ids, logs, draft in zip(lesson.law_ids, lesson.law_logs, drafts, strict=True):
         rows, other = _features(units, own, pool, draft)
         right = ids[0]
         if noisy:

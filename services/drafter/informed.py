@@ -91,12 +91,8 @@ class InformedDrafter:
     def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
         """The trees that can be made at once; chains, where those were asked for."""
         chained = [ask for ask in asks if ask.key not in self._places]
-        answers = dict(
-            zip([ask.key for ask in chained], self._chains.propose(chained), strict=True)
-            if chained
-            else ()
-        )
-        return [answers[ask.key] if ask.key in answers else self._tree(ask) for ask in asks]
+        chains = iter(self._chains.propose(chained) if chained else ())
+        return [self._tree(ask) if ask.key in self._places else next(chains) for ask in asks]
 
     def _tree(self, ask: Ask) -> Proposed:
         places, ahead = self._places[ask.key], self._ahead

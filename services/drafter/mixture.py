@@ -29,7 +29,6 @@ MOST_CANDIDATES = 8
 """Candidates of one place that are worth a look."""
 
 Scores = dict[int, float]
-
 Tables = tuple[tuple[float, ...], ...]
 
 
@@ -119,7 +118,7 @@ class Scorer:
             other += _add(
                 votes, self._own, self._own_others, weights.own_latest, weights.own_long, scores
             )
-        text = scores.copy() if pool or draft is not None else scores
+        text = scores.copy() if pool else scores
         if pool:
             heard = Votes()
             for index in pool:
@@ -130,6 +129,7 @@ class Scorer:
         told = scores
         if draft is not None:
             told = scores.copy()
+            text = text if pool else told
             other += self._from_model(draft, scores)
         return scores, other, Shares((firsts, laws, text, told, scores), heard)
 

@@ -32,7 +32,7 @@ from services.drafter.branches import PrepareFigures, PrepareRules
 from services.drafter.candidates import PROPOSALS, Place, candidates_at
 from services.drafter.comb import MAX_TREE_NODES, Level
 from services.drafter.draft_graph import GraphRules
-from services.drafter.forms import form_of
+from services.drafter.forms import TextForm, form_of
 from services.drafter.graph_state import NODES_IN_KV, GraphFigures, GraphSession
 from services.drafter.model_state import ModelSession
 from services.drafter.places import PLACES_IN_KV, Places
@@ -136,15 +136,11 @@ class ModelDrafter:
         Raises `Overloaded` without room, `InvalidRequest` for a prompt that the
         draft model cannot take.
         """
-        vocab_size = min(opening.vocab_size or self._engine.vocab_size, self._engine.vocab_size)
-        self._check(opening.prompt, vocab_size)
-        longest = len(opening.prompt) + opening.sampling.max_tokens
-        reserve = min(longest, self._engine.max_context_length)
+        vocab_size, reserve = self._bounds(opening)
         try:
             session = self._session(key, opening, reserve, vocab_size)
             self._sessions[key] = session
-            if (wanted := opening.sampling.response_format) is not None:
-                session.form = form_of(wanted, len(opening.prompt), self.structures, str(key[0]))
+            session.form = self._form(key, opening)
         except BaseException:
             self.close(key)
             raise
@@ -154,15 +150,10 @@ class ModelDrafter:
 
         The K/V is the caller's to free. Raises as `open` does.
         """
-        vocab_size = min(opening.vocab_size or self._engine.vocab_size, self._engine.vocab_size)
-        self._check(opening.prompt, vocab_size)
-        longest = len(opening.prompt) + opening.sampling.max_tokens
-        reserve = min(longest, self._engine.max_context_length) + PLACES_IN_KV
-        with freed_on_error(self._engine.new_cache(reserve)) as cache:
-            wanted, form = opening.sampling.response_format, None
-            if wanted is not None:
-                form = form_of(wanted, len(opening.prompt), self.structures, str(key[0]))
-            return Places(opening, cache, vocab_size, self._engine.max_context_length, form)
+        vocab_size, reserve = self._bounds(opening)
+        with freed_on_error(self._engine.new_cache(reserve + PLACES_IN_KV)) as cache:
+            form, longest = self._form(key, opening), self._engine.max_context_length
+            return Places(opening, cache, vocab_size, longest, form)
 
     def rewind(self, key: SessionKey, length: int) -> None:
         """KV of what was replaced is dropped: a length change."""
@@ -231,6 +222,24 @@ class ModelDrafter:
     def _ready(self, asks: Sequence[Ask]) -> dict[SessionKey, Proposed]:
         """The drafts that need no step."""
         return _given({ask.key: self._sessions[ask.key].drafted(ask) for ask in asks})
+
+    def _bounds(self, opening: OpenDraft) -> tuple[int, int]:
+        """How many token ids both models know, and the tokens of text to reserve K/V for.
+
+        Raises InvalidRequest for a prompt that the draft model cannot take.
+        """
+        engine = self._engine
+        vocab_size = min(opening.vocab_size or engine.vocab_size, engine.vocab_size)
+        self._check(opening.prompt, vocab_size)
+        longest = len(opening.prompt) + opening.sampling.max_tokens
+        return vocab_size, min(longest, engine.max_context_length)
+
+    def _form(self, key: SessionKey, opening: OpenDraft) -> TextForm | None:
+        """What the output must be, where that is to be followed."""
+        wanted = opening.sampling.response_format
+        if wanted is None:
+            return None
+        return form_of(wanted, len(opening.prompt), self.structures, str(key[0]))
 
     def _check(self, prompt: Sequence[int], vocab_size: int) -> None:
         limit = self._engine.max_context_length

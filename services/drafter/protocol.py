@@ -152,8 +152,6 @@ class Drafter(Protocol):
 def capabilities(drafters: Mapping[str, Drafter]) -> Iterator[str]:
     """What these methods, by name, are able to beside drafting greedy chains."""
     for name, drafter in drafters.items():
-        if "," in name:
-            continue
         if drafter.samples:
             yield sampled_capability(name)
         if drafter.trees:

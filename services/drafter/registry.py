@@ -286,17 +286,16 @@ def _informed(
     settings: DrafterSettings, engines: Engines, drafters: Mapping[str, Drafter]
 ) -> dict[str, Drafter]:
     """N-grams with a draft model as one of their sources, where there are both."""
-    from services.drafter.ngram import NgramDrafter
-
-    ngram = drafters.get("ngram")
-    if "model" not in drafters or not isinstance(ngram, NgramDrafter):
+    if not {"ngram", "model"} <= drafters.keys():
         return {}
     from services.drafter.ahead import Ahead, AheadRules
     from services.drafter.combined import combined
     from services.drafter.informed import NAME, InformedDrafter
     from services.drafter.model import ModelDrafter
+    from services.drafter.ngram import NgramDrafter
 
-    model = drafters["model"]
+    ngram, model = drafters["ngram"], drafters["model"]
+    assert isinstance(ngram, NgramDrafter)
     assert isinstance(model, ModelDrafter)
     chains = combined(("ngram", "model"), drafters, settings.lengthen)
     ahead = Ahead(engines.draft, AheadRules(settings.ahead_rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from services.common.types import DraftTree, SparseRow, node_depths
@@ -18,7 +18,7 @@ def depths(tree: DraftTree) -> list[int]:
 def paths(tree: DraftTree) -> list[tuple[int, ...]]:
     """Per row (1 + n), the draft tokens from the committed text to it: () for the root."""
     found: list[tuple[int, ...]] = [()]
-    for token, parent in zip(tree.token_ids, _parents(tree), strict=True):
+    for token, parent in zip(tree.token_ids, tree.every_parent, strict=True):
         found.append((*found[parent + 1], token))
     return found
 
@@ -39,7 +39,7 @@ def cut(tree: DraftTree, room: int) -> tuple[DraftTree, tuple[int, ...]]:
     if len(kept) == len(tree):
         return tree, kept
     index = {-1: -1} | {node: new for new, node in enumerate(kept)}
-    parents = tuple(index[_parents(tree)[node]] for node in kept)
+    parents = tuple(index[tree.every_parent[node]] for node in kept)
     tokens = tuple(tree.token_ids[node] for node in kept)
     smaller = replace(
         tree, token_ids=tokens, parents=None if tree.parents is None else parents, q=None
@@ -49,12 +49,8 @@ def cut(tree: DraftTree, room: int) -> tuple[DraftTree, tuple[int, ...]]:
 
 def _rows_kept(tree: DraftTree, kept: Iterable[int]) -> tuple[SparseRow, ...] | None:
     """The rows of q whose parents still have children; None where rows and parents disagree."""
-    givers = sorted(set(_parents(tree)))
+    givers = sorted(set(tree.every_parent))
     if tree.q is None or len(tree.q) != len(givers):
         return None
-    still = {_parents(tree)[node] for node in kept}
+    still = {tree.every_parent[node] for node in kept}
     return tuple(row for giver, row in zip(givers, tree.q, strict=True) if giver in still)
-
-
-def _parents(tree: DraftTree) -> Sequence[int]:
-    return range(-1, len(tree) - 1) if tree.parents is None else tree.parents

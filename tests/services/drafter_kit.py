@@ -172,6 +172,14 @@ class FakeEngine:
         return text[-count:]
 
 
+class Clear(FakeEngine):
+    """The same model with clear laws: each choice is e times as likely as the next."""
+
+    @staticmethod
+    def logits(text: Sequence[int]) -> Tensor:
+        return -FakeEngine.logits(text).argsort(descending=True).argsort().float()
+
+
 class SoftEngine(FakeEngine):
     """The same with three look-ahead embeddings, whose ids its logits depend on like any."""
 

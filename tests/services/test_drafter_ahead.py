@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.common.engine import Engine, ModelSpec, Segment
+from services.common.line import Line
 from services.common.ngrams import FIRSTS, NgramFile
 from services.common.types import (
     CloseDraft,
@@ -28,7 +29,7 @@ from services.common.types import (
     SessionFailed,
     VerifyMode,
 )
-from services.drafter.ahead import Ahead, AheadRules, StepTimes
+from services.drafter.ahead import Ahead, AheadRules
 from services.drafter.combined import combined
 from services.drafter.core import DrafterCore
 from services.drafter.informed import NAME, InformedDrafter
@@ -37,7 +38,7 @@ from services.drafter.ngram import NgramDrafter
 from services.drafter.places import DEEPEST, PLACES_IN_KV, Due, Places
 from services.drafter.small_tree import SmallTrees
 from tests.models import tiny_model
-from tests.services.drafter_kit import VOCAB, FakeEngine
+from tests.services.drafter_kit import VOCAB, Clear
 
 WEIGHTS = {
     "greedy.own1": 1.0,
@@ -51,14 +52,6 @@ WEIGHTS = {
     "coupled.draft.noise": 1.0,
     "coupled.draft.other": 1.0,
 }
-
-
-class Clear(FakeEngine):
-    """The same model with clear laws: each choice is e times as likely as the next."""
-
-    @staticmethod
-    def logits(text: Sequence[int]) -> torch.Tensor:
-        return -FakeEngine.logits(text).argsort(descending=True).argsort().float()
 
 
 def opening(prompt: Sequence[int], name: str = "s", **changes: Any) -> OpenDraft:
@@ -247,8 +240,7 @@ def test_no_step_begins_that_may_make_a_verdict_wait() -> None:
         bench.commit(done, said)
         text, done = text + said, done + 1
     # Verdicts take 20 ms, and a step 10 ms.
-    bench.ahead._times = StepTimes()
-    bench.ahead._times.add(8, 0.010)
+    bench.ahead._times = Line().add(8, 0.010)
     steps = len(bench.engine.batches)
     bench.now += 0.020
     bench.commit(done, [4], steps=1)
@@ -291,13 +283,13 @@ def test_a_verdict_is_due_when_the_quick_ones_came() -> None:
 
 
 def test_as_many_rows_as_fit_into_the_time() -> None:
-    times = StepTimes()
-    assert times.fit_into(0.001, 12) == 12
+    times = Line()
+    assert times.most_within(0.001, 12) == 12
     for rows in (1, 4, 8, 12, 2, 6) * 5:
-        times.add(rows, 0.005 + 0.0005 * rows)
-    assert times.fit_into(0.0085, 12) in (6, 7)
-    assert times.fit_into(0.002, 12) == 0
-    assert times.fit_into(math.inf, 12) == 12
+        times = times.add(rows, 0.005 + 0.0005 * rows)
+    assert times.most_within(0.0085, 12) in (6, 7)
+    assert times.most_within(0.002, 12) == 0
+    assert times.most_within(math.inf, 12) == 12
 
 
 def test_sessions_share_a_step_and_none_is_left_out() -> None:
@@ -501,12 +493,8 @@ def test_coupled_trees_know_the_noise_of_the_models_candidates() -> None:
             mode=VerifyMode.COUPLED,
             sampling=ResolvedSampling(temperature=1.0, max_tokens=60),
         )
-        bench.tell(OpenDraft(**{**vars_of(made), "seed": seed}))
+        bench.tell(replace(made, seed=seed))
         (draft,) = bench.commit(0, bench.engine.continuation([1, 2, 3], 1))
         assert draft.sources[0] == DraftSource.MODEL
         found.add(draft.tree.token_ids[0])
     assert len(found) > 1
-
-
-def vars_of(made: OpenDraft) -> dict[str, Any]:
-    return {name: getattr(made, name) for name in made.__dataclass_fields__}

@@ -23,21 +23,13 @@ from services.drafter.model import ModelDrafter
 from services.drafter.model_state import ModelSession
 from services.drafter.ngram import NgramDrafter
 from tests.models import tiny_model
-from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
+from tests.services.drafter_kit import VOCAB, Clear, FakeEngine, Harness, tokens_of
 
 SOME = PrepareRules(tokens=12, rows=4)
 WIDE = PrepareRules(tokens=40, rows=40, least=0.0)
 PENALISED = ResolvedSampling(
     max_tokens=60, temperature=0.8, frequency_penalty=0.7, repetition_penalty=1.3
 )
-
-
-class Clear(FakeEngine):
-    """The same model with clear laws: each choice is e times as likely as the next."""
-
-    @staticmethod
-    def logits(text: Sequence[int]) -> Tensor:
-        return -FakeEngine.logits(text).argsort(descending=True).argsort().float()
 
 
 def harness(engine: Any = None, rules: PrepareRules | None = SOME, **more: Any) -> Harness:

@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -49,7 +49,6 @@ _VNNI = ("avx512_vnni", "avx_vnni")
 _FBGEMM = "fbgemm"
 _SMALLEST = 1e-12
 _LARGEST = 65504.0
-_TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-2}
 LEAST_BYTES = 8 << 20
 """Fewer weights stay in a core's caches, where a plain product is as fast."""
 FEW = 2
@@ -72,7 +71,9 @@ class PackedLinear(nn.Module):
     """`nn.Linear` with weights in an order of the kernel's own; nothing can change them."""
 
     widens = False
-    """Whether all between the products is to be float32, whatever the model's dtype."""
+    """Whether weights, and all between the products, are float32 first, whatever the dtype."""
+    tolerances: ClassVar = {torch.float32: 1e-3, torch.bfloat16: 1e-2}
+    """How far products may be from the plain ones, by what is packed."""
 
     def __init__(self, linear: nn.Linear) -> None:
         """Pack the weights of `linear`; StartError when the products do not agree."""
@@ -91,11 +92,14 @@ class PackedLinear(nn.Module):
         """The weights [out_features, in_features] in plain order."""
         raise NotImplementedError
 
-    @staticmethod
-    def _values(linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    @classmethod
+    def _values(cls, linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
         """Weights and bias as they are packed."""
-        bias = linear.bias
-        return linear.weight.detach(), None if bias is None else bias.detach()
+        parts = (linear.weight, linear.bias)
+        weight, bias = (None if part is None else part.detach() for part in parts)
+        if cls.widens:
+            return weight.float(), None if bias is None else bias.float()
+        return weight, bias
 
     def _pack(self, weight: Tensor) -> Any:
         raise NotImplementedError
@@ -113,16 +117,11 @@ class PackedLinear(nn.Module):
         if self._bias is not None:
             destination[prefix + "bias"] = self._bias
 
-    @staticmethod
-    def _tolerance(dtype: torch.dtype) -> float:
-        """How far a product may be from the plain one."""
-        return _TOLERANCES[dtype]
-
     def _check(self, weight: Tensor) -> None:
         row = torch.linspace(-1.0, 1.0, self.in_features, dtype=weight.dtype)[None]
         expected = F.linear(row, weight, self._bias).float()
         error = (self(row).float() - expected).norm() / expected.norm().clamp_min(1e-9)
-        if not error <= self._tolerance(weight.dtype):
+        if not error <= self.tolerances[weight.dtype]:
             raise StartError(f"packed weights: products differ by {error:.1e}")
 
 
@@ -161,11 +160,6 @@ class HalfLinear(PackedLinear):
         every = torch.eye(self.in_features)
         return _MULTIPLY(every, self._packed, None).T  # type: ignore[misc,no-any-return]
 
-    @staticmethod
-    def _values(linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
-        weight, bias = PackedLinear._values(linear)
-        return weight.float(), None if bias is None else bias.float()
-
     def _pack(self, weight: Tensor) -> Any:
         return _PACK(weight)  # type: ignore[misc]
 
@@ -184,6 +178,7 @@ class ByteLinear(PackedLinear):
     """
 
     widens = True
+    tolerances: ClassVar = {torch.float32: 5e-2}
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
@@ -199,14 +194,6 @@ class ByteLinear(PackedLinear):
     def whole(self) -> Tensor:
         """The weights [out_features, in_features] in plain order, as they were rounded."""
         return torch.ops.quantized.linear_unpack(self._packed)[0].dequantize()  # type: ignore[no-any-return]
-
-    @staticmethod
-    def _values(linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
-        return HalfLinear._values(linear)
-
-    @staticmethod
-    def _tolerance(dtype: torch.dtype) -> float:  # noqa: ARG004
-        return 5e-2
 
     def _pack(self, weight: Tensor) -> Any:
         scales = (weight.abs().amax(1) / 127.0).clamp_min(_SMALLEST)
@@ -308,14 +295,15 @@ def packing_of(model: Any) -> type[PackedLinear] | None:
 
 def require_rounding(model: Any, name: str) -> None:
     """Raise StartError where weights cannot be int8: on a device, or a CPU without FBGEMM."""
-    if model.device.type != "cpu" or not rounds():
-        where = model.device.type if model.device.type != "cpu" else "this CPU"
+    device = model.device.type
+    if device != "cpu" or not rounds():
+        where = "this CPU" if device == "cpu" else device
         raise StartError(f"{name}: dtype int8 needs FBGEMM, which {where} has not; use bfloat16")
 
 
 def rounds() -> bool:
     """Whether this CPU multiplies int8 weights."""
-    return _on_x86() and _FBGEMM in torch.backends.quantized.supported_engines
+    return _on_x86() and _supports_fbgemm()
 
 
 @cache
@@ -331,9 +319,12 @@ def _has_onednn() -> bool:
     return None not in (_BLOCK, _MULTIPLY_BLOCKED) and bool(torch._C._has_mkldnn)
 
 
+def _supports_fbgemm() -> bool:
+    return _FBGEMM in torch.backends.quantized.supported_engines
+
+
 def _has_fbgemm() -> bool:
-    supported = _FBGEMM in torch.backends.quantized.supported_engines
-    return supported and _PACK is not None and _MULTIPLY is not None
+    return _supports_fbgemm() and _PACK is not None and _MULTIPLY is not None
 
 
 def _size(model: Any) -> int:

@@ -9,20 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from services.common.engine import Engine, ModelSpec, Segment, pin
-from services.common.engine.sampling import PartHead, WholeHead
+from services.common.engine.sampling import head_of, kept_laws
 from services.common.errors import StartError
-from services.common.ngrams import (
-    DRAFTED,
-    DraftLaw,
-    Laws,
-    Lesson,
-    NgramFile,
-    code_of,
-    draft_law,
-    save_ngrams,
-)
+from services.common.ngrams import Laws, Lesson, NgramFile, code_of, save_ngrams
 from services.common.reporting import Reporter
 from services.distill.checks import Commission
 from services.distill.material import Material, written
@@ -52,6 +44,7 @@ def learn_ngrams(options: NgramOptions, reporter: Reporter, fit: Fit) -> Path:
     reporter.say(f"checking {options.target} and the options")
     pin(options.threads, options.cpus)
     job, given = check(options)
+    draft = _draft(job, options)
     job.work.make(job.plan)
     firsts = _firsts(job, options, reporter)
     texts = written(job, reporter) + _read(job, options, given, reporter)
@@ -60,7 +53,9 @@ def learn_ngrams(options: NgramOptions, reporter: Reporter, fit: Fit) -> Path:
     room = options.most_bytes - first_bytes(job.target.vocab_size) - _HEADER_BYTES
     vocab_size = job.target.vocab_size
     trial = _file(job, firsts, learn_laws(material.train, vocab_size, room))
-    lessons = _with_draft(job, options, _lessons(job, material.held), reporter)
+    lessons = _lessons(job, material.held)
+    if draft is not None:
+        lessons = _told(draft, lessons, reporter)
     weights = fit(lessons, trial)
     file = _file(job, firsts, learn_laws(texts, vocab_size, room), weights)
     card = card_of(job, options, file, material)
@@ -132,12 +127,7 @@ def _read(
 
 
 def _laws_of(engine: Engine, header: Sequence[int], part: Sequence[int], number: int) -> Text:
-    cache = engine.new_cache(len(header) + len(part))
-    try:
-        segment = Segment(cache, [*header, *part], logits_from=len(header) - 1)
-        (logits,) = engine.forward([segment])
-    finally:
-        cache.free()
+    logits = _logits(engine, [*header, *part], len(header))
     best = torch.topk(logits.log_softmax(-1), min(LAW_TOKENS, logits.shape[-1]))
     places = np.arange(len(header), len(header) + len(logits), dtype=np.int32)
     return Text(
@@ -167,37 +157,36 @@ def _lesson(job: Commission, text: Text) -> Lesson | None:
     return Lesson(tokens, start, ids.tolist(), logs.astype(float).tolist(), greedy)
 
 
-def _with_draft(
-    job: Commission, options: NgramOptions, lessons: list[Lesson], reporter: Reporter
-) -> list[Lesson]:
-    """The lessons with what the draft model says at each place, where one is given."""
+def _draft(job: Commission, options: NgramOptions) -> Engine | None:
+    """The draft model that is to draft beside the file, if there is to be one."""
     if options.draft is None:
-        return lessons
-    longest = max((len(lesson.tokens) for lesson in lessons), default=1)
-    engine = _engine(job, options, longest, options.draft, options.draft_base)
+        return None
+    engine = _engine(job, options, job.target.context, options.draft, options.draft_base)
     known = job.target.bundle.fingerprint
     if engine.bundle is None or engine.bundle.fingerprint != known:
         raise StartError(f"--draft: {options.draft} has another tokenizer than {options.target}")
+    return engine
+
+
+def _told(draft: Engine, lessons: Sequence[Lesson], reporter: Reporter) -> list[Lesson]:
+    """The lessons with what the draft model says at each place."""
     reporter.stage("asking the draft model", len(lessons), 0)
-    told: list[Lesson] = []
+    head, told = head_of(draft), list[Lesson]()
     for lesson in lessons:
-        told.append(replace(lesson, draft=_said(engine, lesson)))
+        logits = _logits(draft, lesson.tokens, lesson.start)[: len(lesson.law_ids)]
+        told.append(replace(lesson, draft=kept_laws(logits.log_softmax(-1), head)))
         reporter.advance(len(told))
     return told
 
 
-def _said(engine: Engine, lesson: Lesson) -> list[DraftLaw]:
-    """A draft model's law at each place of a lesson."""
-    cache = engine.new_cache(len(lesson.tokens))
+def _logits(engine: Engine, tokens: Sequence[int], start: int) -> Tensor:
+    """Logits [R, V] after the first `start` tokens of a text, and after every token from there."""
+    cache = engine.new_cache(len(tokens))
     try:
-        (logits,) = engine.forward([Segment(cache, lesson.tokens, None, lesson.start - 1)])
+        (logits,) = engine.forward([Segment(cache, tokens, logits_from=start - 1)])
     finally:
         cache.free()
-    head = WholeHead(engine.vocab_size) if engine.head_ids is None else PartHead(engine.head_ids)
-    laws = logits[: len(lesson.law_ids)].log_softmax(-1)
-    logs, columns = torch.topk(laws, min(DRAFTED, laws.shape[-1]))
-    ids = head.tokens(columns)
-    return [draft_law(*pair) for pair in zip(ids.tolist(), logs.tolist(), strict=True)]
+    return logits
 
 
 def _file(

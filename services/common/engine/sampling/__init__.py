@@ -17,9 +17,9 @@ heeds all up to the mask.
 """
 
 from services.common.engine.sampling.choices import best, choose, coupled_best
-from services.common.engine.sampling.head import Head, PartHead, WholeHead
+from services.common.engine.sampling.head import Head, PartHead, WholeHead, head_of
 from services.common.engine.sampling.history import History, wants_history
-from services.common.engine.sampling.laws import draw, forbids_all, log_law, top_law
+from services.common.engine.sampling.laws import draw, forbids_all, kept_laws, log_law, top_law
 from services.common.engine.sampling.rows import NO_CHOICE, RowContext
 
 __all__ = [
@@ -34,6 +34,8 @@ __all__ = [
     "coupled_best",
     "draw",
     "forbids_all",
+    "head_of",
+    "kept_laws",
     "log_law",
     "top_law",
     "wants_history",

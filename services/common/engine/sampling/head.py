@@ -47,6 +47,13 @@ class Head(Protocol):
         """The leading columns, of token ids below `vocab_size`."""
 
 
+class HasHead(Protocol):
+    """The part of an engine that says which tokens it has logits of."""
+
+    vocab_size: int
+    head_ids: Tensor | None
+
+
 class WholeHead:
     """Column i is token i."""
 
@@ -120,6 +127,12 @@ class PartHead:
         if width not in self._below:
             self._below[width] = PartHead(torch.from_numpy(self._ids[:width]))
         return self._below[width]
+
+
+def head_of(engine: HasHead) -> Head:
+    """What the columns of an engine's logits stand for."""
+    ids = engine.head_ids
+    return whole_head(engine.vocab_size) if ids is None else PartHead(ids)
 
 
 @lru_cache(maxsize=64)

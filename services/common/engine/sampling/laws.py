@@ -13,6 +13,7 @@ from services.common.engine.sampling.adjust import adjusted
 from services.common.engine.sampling.head import Head, whole_head
 from services.common.engine.sampling.paths import parts
 from services.common.engine.sampling.rows import NO_CHOICE, RowContext
+from services.common.ngrams import DRAFTED, DraftLaw, draft_law
 
 
 def log_law(logits: Tensor, rows: Sequence[RowContext], head: Head | None = None) -> Tensor:
@@ -46,6 +47,13 @@ def top_law(
         ids.append(head.tokens(own_ids))
         mass.append(own_mass)
     return torch.cat(ids), torch.cat(mass)
+
+
+def kept_laws(laws: Tensor, head: Head) -> list[DraftLaw]:
+    """What is kept of a draft model's laws [R, V], log-probabilities in the head's columns."""
+    logs, columns = torch.topk(laws, min(DRAFTED, laws.shape[-1]))
+    ids = head.tokens(columns)
+    return [draft_law(*pair) for pair in zip(ids.tolist(), logs.tolist(), strict=True)]
 
 
 def forbids_all(logits: Tensor, row: RowContext) -> bool:
