@@ -32,13 +32,12 @@ from dataclasses import dataclass
 
 from services.common.engine import KVCache
 from services.drafter.comb import Level
-from services.drafter.draft_graph import ROOT, DraftGraph, GraphRules
+from services.drafter.draft_graph import PLAIN_TREE, ROOT, DraftGraph
 from services.drafter.protocol import Ask
 from services.drafter.stepping import Feed
 
 CHOICES = 3
 """Candidates at a place that are remembered, the drafted one among them."""
-_TREE = GraphRules(max_nodes=4096, sibling_share=0.0, leaf_weight=0.0, repeat=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +214,7 @@ class Branches:
         """A tree of the tail and the candidates beside it."""
         self._root = ask.committed_length
         self._levels = {p: level for p, level in self._levels.items() if p >= self._root}
-        graph, node = DraftGraph((), _TREE, self._stops), ROOT
+        graph, node = DraftGraph((), PLAIN_TREE, self._stops), ROOT
         path = []
         for place, token in enumerate(ask.text[self._root :], self._root):
             graph.expand(node, _with(token, self._levels.get(place)))

@@ -69,6 +69,10 @@ class Node:
         return not (self.leaf or self.expanded) and self.depth + 2 <= depth
 
 
+PLAIN_TREE = GraphRules(max_nodes=4096, sibling_share=0.0, leaf_weight=0.0, repeat=None)
+"""A tree of which nothing is merged and nothing left out."""
+
+
 class DraftGraph:
     """What is drafted in front of `text`; nodes by number, in order of making."""
 
@@ -179,12 +183,16 @@ class DraftGraph:
         """The nodes that `tokens` lead through, from the text down, as far as there are any."""
         at, path = ROOT, []
         for token in tokens:
-            found = (below for below, _ in self[at].below if self.nodes[below].token == token)
-            at = next(found, ROOT)
+            at = self.child(at, token)
             if at == ROOT:
                 break
             path.append(at)
         return path
+
+    def child(self, above: int, token: int) -> int:
+        """The candidate of a node that is this token; `ROOT` = there is none."""
+        found = (below for below, _ in self[above].below if self.nodes[below].token == token)
+        return next(found, ROOT)
 
     def real(self, path: Sequence[int]) -> int:
         """How many leading nodes of a walk were drafted after exactly what is in front of them."""

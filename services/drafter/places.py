@@ -15,7 +15,9 @@ from services.common.engine import KVCache, Segment
 from services.common.engine.sampling import RowContext
 from services.common.ngrams import DraftLaw, draft_law
 from services.common.types import DraftTree, OpenDraft, VerifyMode
+from services.drafter.comb import Level
 from services.drafter.counts import TextCounts
+from services.drafter.draft_graph import PLAIN_TREE, ROOT, DraftGraph
 from services.drafter.forms import TextForm
 
 PLACES_IN_KV = 48
@@ -28,7 +30,6 @@ DEEPEST = 16
 """Most tokens between the text and a place."""
 LEAST_REACH = 0.01
 """Where the text gets less often is no place worth a row."""
-ROOT = -1
 _LONG = 0.5
 """Seconds that a verdict may be late."""
 
@@ -101,12 +102,9 @@ class Places:
     def _start(self) -> None:
         """No places are known."""
         self._law: DraftLaw | None = None
-        self._tokens: list[int] = []
-        self._parents: list[int] = []
-        self._depths: list[int] = []
-        self._reach: list[float] = []
-        self._laws: list[DraftLaw | None] = []
-        self._below: dict[int, dict[int, int]] = {}
+        self._graph = DraftGraph((), PLAIN_TREE)
+        self._laws: dict[int, DraftLaw] = {}
+        """What the model said at each place in KV."""
         self._entries: dict[int, int] = {}
         """Of each place in KV, which of those it is."""
         self._feeding: list[int] = []
@@ -135,7 +133,7 @@ class Places:
         if not fresh or self.lost:
             return
         self.lost = max(fresh) >= self._vocab_size or len(text) + DEEPEST > self._longest
-        path = self._walk(fresh)
+        path = self._graph.walk(fresh)
         seen = [place for place in path if place in self._entries]
         if len(seen) == len(fresh):
             self._descend(path)
@@ -147,19 +145,8 @@ class Places:
         """What the model says after the text and `path`; None = it has not been there."""
         if not path:
             return self._law
-        places = self._walk(path)
-        return self._laws[places[-1]] if len(places) == len(path) else None
-
-    def _walk(self, tokens: Sequence[int]) -> list[int]:
-        """The places that these lead through, as far as there are any."""
-        at, path = ROOT, []
-        for token in tokens:
-            found = self._below.get(at, {}).get(token)
-            if found is None:
-                break
-            at = found
-            path.append(at)
-        return path
+        places = self._graph.walk(path)
+        return self._laws.get(places[-1]) if len(places) == len(path) else None
 
     def _keep(self, path: Sequence[int]) -> None:
         """The places of this path become text; all others go."""
@@ -169,22 +156,14 @@ class Places:
 
     def _descend(self, path: Sequence[int]) -> None:
         """The text ends at a place in KV now: those below it stay."""
-        end = path[-1]
         self.cache.keep_branch(len(self._text), [self._entries[place] for place in path])
-        index = {end: ROOT}
-        for place in range(end + 1, len(self._tokens)):
-            if self._parents[place] in index:
-                index[place] = len(index) - 1
-        kept = list(index)[1:]
-        in_kv = sorted((self._entries[place], place) for place in kept if place in self._entries)
-        tokens, parents, reach, laws = self._tokens, self._parents, self._reach, self._laws
-        share = reach[end] or 1.0
+        end, laws, entries = path[-1], self._laws, self._entries
+        graph, index = self._graph.branch(end, ())
         self._start()
-        self._law = laws[end]
-        for place in kept:
-            self._add(index[parents[place]], tokens[place], min(1.0, reach[place] / share))
-            self._laws[-1] = laws[place]
-        self._entries = {index[place]: entry for entry, (_, place) in enumerate(in_kv)}
+        self._graph, self._law = graph, laws.pop(end)
+        left = [at for at in sorted(entries, key=entries.__getitem__) if at in index and at != end]
+        self._entries = {index[at]: entry for entry, at in enumerate(left)}
+        self._laws = {index[at]: law for at, law in laws.items() if at in index}
 
     # --- the places -------------------------------------------------------------
 
@@ -193,28 +172,16 @@ class Places:
         self._steps = STEPS
         if self.lost:
             return
-        where = {-1: ROOT}
-        parents = range(-1, len(tree) - 1) if tree.parents is None else tree.parents
-        for node, (token, parent) in enumerate(zip(tree.token_ids, parents, strict=True)):
+        graph, where = self._graph, {-1: ROOT}
+        edges = zip(tree.token_ids, tree.every_parent, reach, strict=True)
+        for node, (token, parent, chance) in enumerate(edges):
             above = where.get(parent)
-            if above is None or token >= self._vocab_size:
+            if above is None or token >= self._vocab_size or graph.full:
                 continue
-            known = self._below.get(above, {}).get(token)
-            if known is None:
-                known = self._add(above, token, reach[node])
-            else:
-                self._reach[known] = reach[node]
-            where[node] = known
-
-    def _add(self, above: int, token: int, reach: float) -> int:
-        place = len(self._tokens)
-        self._tokens.append(token)
-        self._parents.append(above)
-        self._depths.append(1 if above == ROOT else self._depths[above] + 1)
-        self._reach.append(reach)
-        self._laws.append(None)
-        self._below.setdefault(above, {})[token] = place
-        return place
+            if graph.child(above, token) == ROOT:
+                graph.expand(above, Level((token,), weights=(chance,)))
+            where[node] = graph.child(above, token)
+            graph[where[node]].reach = chance
 
     def _wanted(self, most: int) -> list[int]:
         """The likeliest places to go to next, whose ways are in KV or among them; in order."""
@@ -222,21 +189,20 @@ class Places:
         most = min(most, room, PLACES_IN_KV - len(self._entries))
         if most < 1:
             return []
-        open_ = [
-            place
-            for place, chance in enumerate(self._reach)
-            if chance >= LEAST_REACH
+        likely = [
+            (node.reach, -place)
+            for place, node in enumerate(self._graph.nodes)
+            if node.reach >= LEAST_REACH
             and place not in self._entries
-            and self._depths[place] <= DEEPEST
-            and self._tokens[place] not in self._stops
+            and node.depth < DEEPEST
+            and node.token not in self._stops
         ]
-        best = nlargest(most, open_, key=lambda place: (self._reach[place], -place))
-        chosen: set[int] = set()
-        for place in sorted(best):
-            above = self._parents[place]
+        chosen: list[int] = []
+        for place in sorted(-number for _, number in nlargest(most, likely)):
+            above = self._graph[place].parent
             if above == ROOT or above in self._entries or above in chosen:
-                chosen.add(place)
-        return sorted(chosen)
+                chosen.append(place)
+        return chosen
 
     def feed(self, most: int) -> Segment | None:
         """What enters KV next, at most so many tokens; None = nothing is wanted."""
@@ -255,8 +221,8 @@ class Places:
         where |= {p: unseen + len(self._entries) + i for i, p in enumerate(self._feeding)}
         if unseen:
             where[ROOT] = unseen - 1
-        parents = [*range(-1, unseen - 1), *(where[self._parents[p]] for p in self._feeding)]
-        tokens = [*self._text[start:], *(self._tokens[p] for p in self._feeding)]
+        parents = [*range(-1, unseen - 1), *(where[self._graph[p].parent] for p in self._feeding)]
+        tokens = [*self._text[start:], *self._graph.tokens(self._feeding)]
         return Segment(self.cache, tokens, parents, max(0, unseen - 1), start)
 
     def entered(self, segment: Segment) -> None:
@@ -276,7 +242,7 @@ class Places:
         paths: list[tuple[int, ...]] = []
         if len(segment.token_ids) > len(self._feeding):
             paths.append(())
-        paths += [self._path(place) for place in self._feeding]
+        paths += [self._graph.tokens(self._graph.path(place)) for place in self._feeding]
         text, opening = self._text, self._opening
         counted = self._counts.of(text)
         matcher = self._form.of(text) if self._form is not None else None
@@ -288,33 +254,29 @@ class Places:
             for path in paths
         ]
 
-    def _path(self, place: int) -> tuple[int, ...]:
-        tokens = []
-        while place != ROOT:
-            tokens.append(self._tokens[place])
-            place = self._parents[place]
-        return tuple(reversed(tokens))
-
     def absorb(self, laws: Sequence[DraftLaw]) -> None:
         """The laws of the rows: what may follow there is a place, too."""
         own = self._feeding
         laws = [_below(law, self._vocab_size) for law in laws]
         if len(laws) > len(own):
             self._law = laws[0]
-            self._grow(ROOT, 1.0, laws[0])
+            self._grow(ROOT, laws[0])
         for place, law in zip(own, laws[len(laws) - len(own) :], strict=True):
             self._laws[place] = law
-            self._grow(place, self._reach[place], law)
+            self._grow(place, law)
         self._feeding = []
 
-    def _grow(self, above: int, reach: float, law: DraftLaw) -> None:
-        known = self._below.get(above, {})
-        for token, log in zip(law.ids, law.logs, strict=True):
-            chance = reach * math.exp(log)
-            if chance < LEAST_REACH or len(self._tokens) >= MOST_PLACES:
-                return
-            if token not in known:
-                self._add(above, token, chance)
+    def _grow(self, above: int, law: DraftLaw) -> None:
+        """What the model says at a place are places, where the text may get to them."""
+        graph = self._graph
+        known = {graph[below].token for below, _ in graph[above].below}
+        likely = [
+            (token, math.exp(log))
+            for token, log in zip(law.ids, law.logs, strict=True)
+            if token not in known and graph[above].reach * math.exp(log) >= LEAST_REACH
+        ][: max(0, MOST_PLACES - len(graph.nodes))]
+        tokens, weights = zip(*likely, strict=True) if likely else ((), ())
+        graph.expand(above, Level(tokens, weights=weights))
 
 
 def _below(law: DraftLaw, vocab_size: int) -> DraftLaw:

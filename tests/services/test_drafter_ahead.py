@@ -173,7 +173,8 @@ def test_its_word_is_that_of_a_model_that_reads_exactly_that_text(seed: int) -> 
 def holds(bench: Bench, text: Sequence[int]) -> None:
     """Every law is that of the text and the way to its place, and so is all K/V."""
     places = bench.places
-    paths = [()] + [places._path(place) for place in range(len(places._tokens))]
+    graph = places._graph
+    paths = [()] + [graph.tokens(graph.path(place)) for place in range(len(graph.nodes))]
     for path in paths:
         law = places.law(path)
         if law is None:
@@ -187,7 +188,7 @@ def holds(bench: Bench, text: Sequence[int]) -> None:
     seen = len(text) - places.unseen
     assert places.cache.tokens[:seen] == list(text[:seen])  # type: ignore[attr-defined]
     for place, entry in places._entries.items():
-        assert places.cache.text_at(entry) == [*text, *places._path(place)]  # type: ignore[attr-defined]
+        assert places.cache.text_at(entry) == [*text, *graph.tokens(graph.path(place))]  # type: ignore[attr-defined]
 
 
 def test_with_a_real_model_its_word_is_that_of_a_prefill() -> None:
@@ -430,7 +431,7 @@ def test_no_place_lies_beyond_what_the_model_reads() -> None:
 
     bench = Bench(Sure(max_context_length=40))
     bench.open([1, 2, 3])
-    assert max(bench.places._depths) <= DEEPEST + 1
+    assert max(node.depth + 1 for node in bench.places._graph.nodes) <= DEEPEST + 1
     assert bench.places.cache.length <= 3 + DEEPEST
 
 
