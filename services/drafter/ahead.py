@@ -68,7 +68,7 @@ class Ahead:
     def __init__(
         self,
         engine: Forwards,
-        rules: AheadRules = AheadRules(),
+        rules: AheadRules,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`clock`: seconds."""

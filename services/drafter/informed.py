@@ -7,7 +7,8 @@ else the two draft chains in turn, as any methods together; see `combined`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,8 +19,8 @@ from services.common.types import (
     WorkerDescription,
     estimate_capability,
 )
-from services.drafter.ahead import Ahead
-from services.drafter.combined import CombinedDrafter
+from services.drafter.ahead import Ahead, AheadRules
+from services.drafter.combined import combined
 from services.drafter.model import ModelDrafter
 from services.drafter.ngram import NgramDrafter
 from services.drafter.places import Places
@@ -29,15 +30,23 @@ NAME = "ngram,model"
 
 
 class InformedDrafter:
-    """`chains` drafts with the same two; `ahead` runs the draft model of `model`."""
+    """Drafts with both; a draft model goes where `rules` let it. `lengthen`: see `combined`."""
 
     samples = False
     trees = True
 
     def __init__(
-        self, ngram: NgramDrafter, model: ModelDrafter, chains: CombinedDrafter, ahead: Ahead
+        self,
+        ngram: NgramDrafter,
+        model: ModelDrafter,
+        rules: AheadRules,
+        lengthen: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._ngram, self._model, self._chains, self._ahead = ngram, model, chains, ahead
+        """`clock`: seconds."""
+        self._ngram, self._model = ngram, model
+        self._chains = combined(("ngram", "model"), {"ngram": ngram, "model": model}, lengthen)
+        self._ahead = Ahead(model.engine, rules, clock)
         self._places: dict[SessionKey, Places | None] = {}
         """Of sessions with small trees; None where the model cannot follow."""
 

@@ -104,6 +104,11 @@ class ModelDrafter:
         """
         return structures_of(self._engine)
 
+    @property
+    def engine(self) -> Forwards:
+        """What runs the draft model."""
+        return self._engine
+
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         """Bound to the draft model and its tokenizer."""
         engine = self._engine

@@ -279,17 +279,14 @@ def build(settings: DrafterSettings, beside: Beside | None = None) -> dict[str, 
             raise StartError(f"method: {name!r} is unknown; there is {', '.join(METHODS)}")
     engines = Engines(settings, beside)
     drafters = {name: METHODS[name](settings, engines) for name in names}
-    return drafters | _informed(settings, engines, drafters)
+    return drafters | _informed(settings, drafters)
 
 
-def _informed(
-    settings: DrafterSettings, engines: Engines, drafters: Mapping[str, Drafter]
-) -> dict[str, Drafter]:
+def _informed(settings: DrafterSettings, drafters: Mapping[str, Drafter]) -> dict[str, Drafter]:
     """N-grams with a draft model as one of their sources, where there are both."""
     if not {"ngram", "model"} <= drafters.keys():
         return {}
-    from services.drafter.ahead import Ahead, AheadRules
-    from services.drafter.combined import combined
+    from services.drafter.ahead import AheadRules
     from services.drafter.informed import NAME, InformedDrafter
     from services.drafter.model import ModelDrafter
     from services.drafter.ngram import NgramDrafter
@@ -297,6 +294,5 @@ def _informed(
     ngram, model = drafters["ngram"], drafters["model"]
     assert isinstance(ngram, NgramDrafter)
     assert isinstance(model, ModelDrafter)
-    chains = combined(("ngram", "model"), drafters, settings.lengthen)
-    ahead = Ahead(engines.draft, AheadRules(settings.ahead_rows))
-    return {NAME: InformedDrafter(ngram, model, chains, ahead)}
+    rules = AheadRules(settings.ahead_rows)
+    return {NAME: InformedDrafter(ngram, model, rules, settings.lengthen)}

@@ -42,12 +42,14 @@ from services.common.serving import (
 )
 from services.common.telemetry import Telemetry
 from services.common.types import Role
+from services.drafter.ahead import AheadRules
 from services.drafter.borrowing import Borrowing
 from services.drafter.branches import PrepareRules
 from services.drafter.core import DrafterCore
 from services.drafter.draft_graph import GraphRules
 from services.drafter.exits import Exit
 from services.drafter.graph import GraphDrafter
+from services.drafter.informed import NAME, InformedDrafter
 from services.drafter.lookahead import LookaheadDrafter
 from services.drafter.model import ModelDrafter
 from services.drafter.ngram import NgramDrafter
@@ -185,6 +187,10 @@ async def start_drafter(
     drafters: dict[str, Any] = {}
     for method in methods:
         drafters[method] = DRAFTERS[method](arch, seed)
+    if {"ngram", "model"} <= drafters.keys():
+        drafters[NAME] = InformedDrafter(
+            drafters["ngram"], drafters["model"], AheadRules(), lengthen
+        )
     return await start_worker(
         lambda emit: DrafterCore(drafters, emit=emit, worker_id=name, lengthen=lengthen),
         serving=serving,

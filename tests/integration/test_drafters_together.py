@@ -94,6 +94,23 @@ async def test_of_small_trees_what_was_sent_is_told_by_source():
     assert DraftSource.OTHER_TEXTS in {one.source for one in then.speculation.sources}
 
 
+async def test_a_draft_model_has_a_word_in_small_trees_and_changes_no_text():
+    drafters = [await start_drafter("both", methods=("ngram", "model"))]
+    async with cluster([await start_verifier()], drafters) as running:
+        assert (await running.client.server_info()).default_method == "ngram,model"
+        run = await greedy(running, SHORT)
+        noisy = await greedy(running, SHORT, temperature=1.0, seed=7)
+        alone = await greedy(
+            running, SHORT, temperature=1.0, seed=7, disable_speculative_decoding=True
+        )
+    assert list(run.token_ids) == plain(SHORT, TOKENS)
+    assert noisy.token_ids == alone.token_ids
+    told = {one.source: one for one in run.speculation.sources}
+    # It is the target itself: what it says is right.
+    assert told[DraftSource.MODEL].num_accepted_draft_tokens > 0
+    assert DraftSource.MODEL in {one.source for one in noisy.speculation.sources}
+
+
 async def test_lengthened_drafts_give_the_same_text_greedy_and_coupled():
     texts = []
     for lengthen in (0, 4):

@@ -30,7 +30,6 @@ from services.common.types import (
     VerifyMode,
 )
 from services.drafter.ahead import Ahead, AheadRules
-from services.drafter.combined import combined
 from services.drafter.core import DrafterCore
 from services.drafter.informed import NAME, InformedDrafter
 from services.drafter.model import ModelDrafter
@@ -78,13 +77,11 @@ class Bench:
             "t", "w", "fp", VOCAB, [0] * VOCAB * FIRSTS, bytes(VOCAB * FIRSTS), (), WEIGHTS
         )
         ngram, model = NgramDrafter(small=SmallTrees(file)), ModelDrafter(self.engine)
-        alone = {"ngram": ngram, "model": model}
-        self.ahead = Ahead(self.engine, rules or AheadRules(), lambda: self.now)
-        self.drafter = InformedDrafter(
-            ngram, model, combined(("ngram", "model"), alone, 0), self.ahead
-        )
+        rules = rules or AheadRules()
+        self.drafter = InformedDrafter(ngram, model, rules, clock=lambda: self.now)
+        self.ahead = self.drafter._ahead
         self.core = DrafterCore(
-            {**alone, NAME: self.drafter},
+            {"ngram": ngram, "model": model, NAME: self.drafter},
             emit=lambda _, event: self.events.append(event),
             worker_id="d",
         )
@@ -207,7 +204,7 @@ def test_with_a_real_model_its_word_is_that_of_a_prefill() -> None:
         num_candidates=8,
         vocab_size=vocab,
     )
-    places, ahead, text = Places(made, cache, vocab, 100), Ahead(engine), [5, 6, 7]
+    places, ahead, text = Places(made, cache, vocab, 100), Ahead(engine, AheadRules()), [5, 6, 7]
     source = random.Random(3)
     for _ in range(8):
         places.follow(text)
