@@ -20,6 +20,7 @@ RULES = ("standard", "block", "coupled")
 METHODS = ("ngram", "model", "skip", "lookahead", "graph")
 PLAIN = "plain"
 PLAIN_ALL = "plain, all cores"
+PLACES = {"verifier": False, "pool": True}
 NO_DRAFTS: Mapping[str, Any] = {"disable_speculative_decoding": True}
 FIXED = "fixed"
 FIXED_TOKENS = 5
@@ -31,8 +32,9 @@ class BenchOptions:
     """What to measure.
 
     `prompt_set`: all, stratified, or a number of prompts. `drafters`: one cluster each, of
-    methods joined by +; empty: one cluster, drafting as `method` says. Methods need what
-    they need of `draft`, `lookahead` and `skip_mask`. `rejection_sample_methods` None: the
+    methods joined by +, behind which @verifier says that they draft in the verifiers'
+    processes, @pool in their own; empty: one cluster, drafting as `method` says. Methods need
+    what they need of `draft`, `lookahead` and `skip_mask`. `rejection_sample_methods` None: the
     server's own choice, at every pacing of `pacings` (None: all). Several are told apart
     at the asynchronous pacing, unless `pacings` says otherwise. `fixed_tokens`: drafts of
     `fixed`, one configuration each; empty: `num_speculative_tokens`, else 5. `concurrency`:
@@ -48,7 +50,7 @@ class BenchOptions:
     skip_mask: Path | None = None
     method: str = ""
     drafters: tuple[str, ...] = ()
-    pool: bool = False
+    pool: bool | None = None
     dtype: str = "float32"
     draft_dtype: str | None = None
     prompts: Path = SPEC_BENCH
@@ -88,9 +90,13 @@ class BenchOptions:
         self.peers.check(self.draft)
 
     def _check_drafter(self, drafter: str) -> None:
-        methods = drafter.split("+")
+        methods, place = _split_drafter(drafter)
         _check("--drafters", methods, METHODS)
-        if not {"model", "graph"}.isdisjoint(methods) and self.draft is None:
+        _check("--drafters", place, PLACES)
+        runs_a_draft = not {"model", "graph"}.isdisjoint(methods)
+        if runs_a_draft and place == ["verifier"]:
+            raise StartError(f"--drafters: {drafter}: a draft model runs in a process of its own")
+        if runs_a_draft and self.draft is None:
             raise StartError(f"--drafters: {drafter} needs --draft")
         if "lookahead" in methods and self.lookahead is None:
             raise StartError(f"--drafters: {drafter} needs --lookahead")
@@ -112,7 +118,7 @@ class BenchOptions:
         return {name: replace(one, spare_core=apart) for name, one in made.items()}
 
     def _cluster(self, drafter: str) -> ClusterOptions:
-        methods = drafter.split("+")
+        methods, place = _split_drafter(drafter)
         drafts = not drafter or not {"model", "graph"}.isdisjoint(methods)
         return ClusterOptions(
             target=self.target,
@@ -120,7 +126,7 @@ class BenchOptions:
             lookahead=self.lookahead if not drafter or "lookahead" in methods else None,
             skip_mask=self.skip_mask,
             method=",".join(methods) if drafter else self.method,
-            pool=self.pool,
+            pool=PLACES[place[0]] if place else self.pool,
             dtype=self.dtype,
             draft_dtype=self.draft_dtype,
             pacings=self.served_pacings,
@@ -161,6 +167,12 @@ class BenchOptions:
         With a seed, as here, the server's own choice is coupled.
         """
         return self.dtype == "float32" and (self.temperature == 0 or rule in ("", "coupled"))
+
+
+def _split_drafter(drafter: str) -> tuple[list[str], list[str]]:
+    """Its methods, and the place where they draft, if it says one."""
+    methods, *place = drafter.split("@", 1)
+    return methods.split("+"), place
 
 
 def _check(flag: str, given: Sequence[str] | None, allowed: Collection[str]) -> None:

@@ -104,7 +104,7 @@ class Beginnings:
             phrase_scope=phrases,
             cache_scope=prefixes,
             synchronous=synchronous,
-            opening_block=not synchronous,
+            plain_ahead=not synchronous,
             limits=options.limits,
         )
 

@@ -54,6 +54,7 @@ def on_attached(turn: Turn, event: WorkerAttached) -> None:
         wait *= 2 ** min(state.verifier_overdue, MOST_DOUBLINGS)
     turn.set(**{event.role.value: Attached(event.worker, state.epoch, due=turn.now + wait)})
     if event.role is Role.VERIFIER:
+        turn.set(refuses_behind=False)
         turn.do(OpenOnWorker(event.worker, _open_verify(turn.state)))
         send_at_opening(turn)
     else:

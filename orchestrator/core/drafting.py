@@ -1,7 +1,8 @@
 """A draft arrives.
 
-1. A draft of an earlier epoch or another drafter is dropped. One of a later epoch,
-   or that knows more than is committed, ends that drafter's part in the session.
+1. A draft of an earlier epoch or another drafter is dropped. One that knows more than is
+   committed waits for the verdict that may say it: a drafter beside the verifier hears of
+   verdicts sooner. What no verdict on its way can say ends that drafter's part in the session.
 2. It is fresh if and only if the hash of the text before its first token is
    the hash of our own text there. What is not fresh is dropped.
 3. Tokens we already have must be equal; only the new ones are appended.
@@ -35,6 +36,9 @@ def on_draft(turn: Turn, event: DraftArrived) -> None:
     state, draft = turn.state, event.draft
     if state.phase is not Phase.RUNNING or not _current(state, event):
         return
+    if _may_come_true(state, draft):
+        turn.set(foreknown=event)
+        return
     if not (_possible(state, draft) and _well_formed(state, draft)):
         turn.lose_drafter()
         return
@@ -43,6 +47,13 @@ def on_draft(turn: Turn, event: DraftArrived) -> None:
         turn.set(drafter_final=True)
     if draft.tree.token_ids:
         _absorb(turn, draft, known_all)
+
+
+def on_foreknown(turn: Turn) -> None:
+    """Take in the draft that knew of a verdict, once that is there."""
+    if (draft := turn.state.foreknown) is not None:
+        turn.set(foreknown=None)
+        on_draft(turn, draft)
 
 
 def _current(state: State, event: DraftArrived) -> bool:
@@ -55,6 +66,17 @@ def _current(state: State, event: DraftArrived) -> bool:
 def _possible(state: State, draft: Draft) -> bool:
     """Whether the drafter says no more than we can have told it."""
     return draft.epoch == state.epoch and draft.base_committed_len <= len(state.committed)
+
+
+def _may_come_true(state: State, draft: Draft) -> bool:
+    """Whether verdicts on their way may say what the drafter knows; a rejection takes an epoch."""
+    most = sum([1 + depth(block.piece.tree) for block in state.live])
+    known, said = len(state.committed), draft.base_committed_len
+    return (
+        state.config.mode.exact_match
+        and 0 <= draft.epoch - state.epoch <= len(state.live)
+        and known < said <= known + most
+    )
 
 
 def _absorb(turn: Turn, draft: Draft, known_all: bool) -> None:

@@ -27,7 +27,7 @@ from orchestrator.core.attachment import (
     refuse_verifier,
     suspend,
 )
-from orchestrator.core.drafting import on_draft
+from orchestrator.core.drafting import on_draft, on_foreknown
 from orchestrator.core.events import (
     AbortRequested,
     Action,
@@ -94,6 +94,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
         case VerdictArrived():
             if not on_verdict(turn, event):
                 refuse_verifier(turn, "the verdict does not fit the session")
+            on_foreknown(turn)
         case Persisted():
             _on_persisted(turn, event)
         case Tick():

@@ -7,7 +7,9 @@
 2. With an opening goes a plain block, if the session is to have one. The verifier takes it
    in the step that ends the prefill, so that the first token costs no way there and back,
    and no step of its own. What it takes tells nothing of other rounds.
-3. Whether a block asks for a bonus is fixed when it leaves, by counts and flags
+3. Behind a plain block goes the next, where that is plain whatever the verdict: where no drafter
+   is wanted, or it rests. So the verifier never waits for it. One is ahead at a time.
+4. Whether a block asks for a bonus is fixed when it leaves, by counts and flags
    alone: `_wants_bonus`.
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 from orchestrator.core.drafts import Piece, Tail, take
 from orchestrator.core.events import SendVerify
-from orchestrator.core.pacing import Flight, View, Wait
+from orchestrator.core.pacing import Flight, View, Wait, resting
 from orchestrator.core.state import Block, State
 from orchestrator.core.turn import Turn
 from services.common.types import Verify
@@ -24,7 +26,7 @@ from services.common.types import Verify
 def send_at_opening(turn: Turn) -> None:
     """Send the first block to the verifier that is being told to open the session."""
     config = turn.state.config
-    if config.opening_block and len(turn.state.unpersisted) < config.limits.max_unpersisted:
+    if config.plain_ahead and len(turn.state.unpersisted) < config.limits.max_unpersisted:
         _send(turn, 0, 0.0, opening=True)
 
 
@@ -33,6 +35,8 @@ def send_what_pays(turn: Turn) -> None:
     until = _send_until_it_waits(turn)
     if until != turn.state.wait_until:
         turn.set(wait_until=until)
+    if _may_send_behind(turn.state):
+        _send(turn, 0, 0.0, behind=True)
 
 
 def _send_until_it_waits(turn: Turn) -> float | None:
@@ -51,11 +55,41 @@ def _send_until_it_waits(turn: Turn) -> float | None:
 
 
 def _may_send(state: State) -> bool:
-    if state.verifier is None or not state.verifier.opened:
+    if not _opened(state):
         return False
     if len(state.unpersisted) >= state.config.limits.max_unpersisted:
         return False
     return not state.live or _may_chain(state)
+
+
+def _opened(state: State) -> bool:
+    return state.verifier is not None and state.verifier.opened
+
+
+def _may_send_behind(state: State) -> bool:
+    """Whether a plain block under way is followed by another one, whatever it brings."""
+    config, live = state.config, state.live
+    if not config.plain_ahead or state.refuses_behind or not _opened(state):
+        return False
+    if len(live) != 1 or len(state.in_flight) != 1 or state.tail:
+        return False
+    first = live[0]
+    if len(first.piece.tree) or first.epoch != state.epoch:
+        return False
+    if len(state.unpersisted) + 1 >= config.limits.max_unpersisted:
+        return False
+    return first.base_len + 1 < config.sampling.max_tokens and _stays_plain(state)
+
+
+def _stays_plain(state: State) -> bool:
+    """Whether the round after the one under way will have no draft.
+
+    With a drafter only where tokens follow from the text and the noise alone: elsewhere its
+    epoch counts the places that were drawn.
+    """
+    if not state.wants_drafter and state.drafter is None:
+        return True
+    return state.config.mode.exact_match and (state.cap == 0 or resting(state.policy) > 1)
 
 
 def _may_chain(state: State) -> bool:
@@ -66,7 +100,7 @@ def _may_chain(state: State) -> bool:
 
 def _chainable(state: State, block: Block) -> bool:
     open_end = state.config.mode.exact_match or not block.want_bonus
-    return open_end and block.piece.is_chain and block.epoch == state.epoch
+    return open_end and not block.behind and block.piece.is_chain and block.epoch == state.epoch
 
 
 def _room(state: State) -> int:
@@ -119,7 +153,9 @@ def _drafter_rests(state: State, sent: int) -> bool:
     return state.drafter is None or state.drafter_final or sent >= state.credit
 
 
-def _send(turn: Turn, count: int, waited_ms: float, *, opening: bool = False) -> None:
+def _send(
+    turn: Turn, count: int, waited_ms: float, *, opening: bool = False, behind: bool = False
+) -> None:
     state = turn.state
     assert state.verifier is not None
     piece, rest = take(state.tail, count)
@@ -128,7 +164,7 @@ def _send(turn: Turn, count: int, waited_ms: float, *, opening: bool = False) ->
         state.config.session,
         state.epoch,
         state.next_round,
-        len(state.committed) + len(state.flying),
+        len(state.committed) + len(state.flying) + behind,
         piece.tree,
         extends_round=live[-1].round if live else 0,
         want_bonus=_wants_bonus(state, piece, rest),
@@ -145,6 +181,7 @@ def _send(turn: Turn, count: int, waited_ms: float, *, opening: bool = False) ->
         chained=bool(live),
         waited_ms=waited_ms,
         opening=opening,
+        behind=behind,
     )
     turn.set(tail=rest, in_flight=(*state.in_flight, block), next_round=state.next_round + 1)
     turn.do(SendVerify(state.verifier.worker, verify, piece.draft_ms))

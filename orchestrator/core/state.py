@@ -13,7 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from orchestrator.core.drafts import Piece, Tail, chain_tokens, ends_in_tree
-from orchestrator.core.events import Commit
+from orchestrator.core.events import Commit, DraftArrived
 from orchestrator.core.pacing import Policy
 from services.common.reserves import reserve_of
 from services.common.types import (
@@ -102,8 +102,9 @@ class SessionConfig:
     cache_scope: str = ""
     # The drafter is to rest while the verifier works.
     synchronous: bool = False
-    # A plain block goes with the opening: the first token waits for no draft.
-    opening_block: bool = False
+    # Plain blocks leave before they are due: with the opening, since the first token waits for
+    # no draft, and behind another one where the next is plain whatever the verdict.
+    plain_ahead: bool = False
     find_stop: FindStop = no_text_stop
     limits: Limits = field(default_factory=Limits)
 
@@ -185,6 +186,8 @@ class Block(NamedTuple):
     waited_ms: float = 0.0
     # It was sent with the opening, to be verified in the step that ends the prefill.
     opening: bool = False
+    # Plain behind a plain one, it stands behind the token that this one brings.
+    behind: bool = False
 
 
 def of_flight(in_flight: tuple[Block, ...]) -> dict[str, tuple[Block, ...] | tuple[int, ...]]:
@@ -218,6 +221,8 @@ class State:
     next_round: int = 1
     verifier: Attached | None = None
     drafter: Attached | None = None
+    # A draft from beside the verifier, which knows of the verdict that is on its way.
+    foreknown: DraftArrived | None = None
     # The drafter said that it will not extend what it sent.
     drafter_final: bool = False
     # Most tokens ahead that the load allows; None = any.
@@ -235,6 +240,8 @@ class State:
     # Verifiers that were lost, and the openings in a row that were overdue.
     verifier_losses: int = 0
     verifier_overdue: int = 0
+    # The one of now, of an older version, took no block behind a plain one.
+    refuses_behind: bool = False
     # Why the last one has the session no more.
     verifier_left: str = ""
     drafter_failures: int = 0

@@ -62,8 +62,9 @@ class Turn:
         self.set(epoch=self.state.epoch + 1, tail=(), resync=False)
 
     def doom(self) -> None:
-        """The blocks in flight will come back discarded."""
-        self.set(in_flight=tuple([b._replace(doomed=True) for b in self.state.in_flight]))
+        """The blocks in flight will come back discarded, but for plain ones, which fit any text."""
+        blocks = [b if b.behind else b._replace(doomed=True) for b in self.state.in_flight]
+        self.set(in_flight=tuple(blocks))
 
     def tell_drafter(self, base_len: int, tokens: tuple[int, ...]) -> None:
         """Send the drafter what is committed now, and the epoch."""
@@ -100,7 +101,7 @@ class Turn:
         attached = self.state.verifier if role is Role.VERIFIER else self.state.drafter
         if attached is not None:
             self.do(Release(role, attached.worker))
-        self.set(**{role.value: None})
+        self.set(**{role.value: None}, foreknown=None)
 
     def release_all(self) -> None:
         """Close the session on both workers; nothing is in flight any more."""

@@ -62,16 +62,18 @@ def on_verdict(turn: Turn, event: VerdictArrived) -> bool:
 
 
 def _begun(block: Block, verdict: Verdict, now: float) -> Block:
-    """The block, of which one that went with the opening began with the verifier's step."""
-    if not block.opening:
-        return block
-    return block._replace(sent_at=min(block.sent_at, now - 1e-3 * verdict.verify_ms))
+    """The block; one that left before it was due began with the verifier's step."""
+    began = now - 1e-3 * verdict.verify_ms
+    if block.opening:
+        return block._replace(sent_at=min(block.sent_at, began))
+    return block._replace(sent_at=max(block.sent_at, began)) if block.behind else block
 
 
 def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
     if verdict.discarded:
         turn.do(Discarded(_record(turn, block, verdict, 0, len(block.piece.tree))))
-        return block.doomed
+        turn.set(refuses_behind=turn.state.refuses_behind or block.behind)
+        return block.doomed or block.behind
     if block.doomed or not _consistent(turn, block, verdict):
         return False
     tokens, ending = _cut(turn, verdict.token_ids)
@@ -265,7 +267,7 @@ def _tail_ms(state: State) -> float:
 def _guessed(turn: Turn, verdict: Verdict) -> bool | None:
     """Whether the target's own token, no longer a secret, is what was drafted next."""
     live, own = turn.state.live, verdict.token_ids[verdict.accepted :]
-    tail = (live[0].piece,) if live else turn.state.tail
+    tail = (live[0].piece,) if live and not live[0].behind else turn.state.tail
     if not verdict.all_accepted or not own:
         return None
     if not tail or not tail[0].is_chain:
@@ -307,7 +309,7 @@ def _drafter_may_differ(state: State, block: Block) -> bool:
 def _confirmed(turn: Turn, bonus: int) -> bool:
     """Whether what was drafted after the block starts with the bonus, which it then loses."""
     state = turn.state
-    if state.live:
+    if state.live and not state.live[0].behind:
         block = state.live[0]
         tokens = block.piece.tree.token_ids
         if not block.piece.is_chain or not tokens or tokens[0] != bonus:

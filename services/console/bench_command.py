@@ -34,7 +34,7 @@ def bench(
             "or several joined by +.",
         ),
     ] = "",
-    pool: Pool = False,
+    pool: Pool = None,
     dtype: Annotated[Dtype, typer.Option(help="Number format of the models.")] = "float32",
     draft_dtype: DraftDtype = None,
     prompts: Annotated[

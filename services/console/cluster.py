@@ -21,8 +21,9 @@ class ClusterOptions:
 
     `draft` and `lookahead` None and `method` empty: n-gram drafters. `ngrams`: their file; None:
     the one that comes with Paceline for this target, "none": no file. `synthetic`: no
-    model runs, and `target` is empty; the workers are as that file says. `pool`: methods that
-    draft with the target do so in processes of their own, not beside the verifiers.
+    model runs, and `target` is empty; the workers are as that file says. `pool`: drafters
+    are processes of their own; False: verifiers draft beside verifying, which nobody can with a
+    draft model; None: as is faster, see `beside`.
     `tensor_parallel`: over how many processes each verifier's model is split.
     `redis` None: a server of its own. `draft_dtype` None: the fastest. Threads None: as
     many as the process has cores; else the process is not pinned. `spare_core`: verifiers
@@ -37,7 +38,7 @@ class ClusterOptions:
     ngrams: str | None = None
     skip_mask: Path | None = None
     method: str = ""
-    pool: bool = False
+    pool: bool | None = None
     host: str = "127.0.0.1"
     port: int = 0
     redis: str | None = None
@@ -91,8 +92,17 @@ class ClusterOptions:
 
     @property
     def beside(self) -> bool:
-        """Whether verifiers draft, too, and nobody else."""
-        return self.drafts_with_the_target and self.draft is None and not self.pool
+        """Whether verifiers draft, too, and nobody else.
+
+        What drafts with the target has its weights and K/V there. N-grams are drafted on the
+        verdict itself, with no way to another process, and leave the verifier its cores
+        meanwhile: measured, docs/drafters.md. Several drafters are processes of their own.
+        """
+        if self.draft is not None or self.pool or self.synthetic is not None:
+            return False
+        ngrams = set(split_methods(self.method)) <= {"ngram"}
+        alone = ngrams and self.drafters == 1 and self.tensor_parallel == 1
+        return self.drafts_with_the_target or self.pool is False or alone
 
     def core_plan(self, cores: Sequence[int]) -> CorePlan:
         """Who runs on which of these cores."""
@@ -158,7 +168,8 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
         return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
     arguments += ["--target", options.target, "--dtype", options.dtype]
     if options.beside:
-        arguments += ["--drafting", options.method or "lookahead", *_target_flags(options)]
+        method = options.method or ("lookahead" if options.lookahead is not None else "ngram")
+        arguments += ["--drafting", method, *_target_flags(options)]
         arguments += options.ngram_flags
     split = options.tensor_parallel
     if split > 1:

@@ -88,7 +88,7 @@ def up(
     ngrams: Ngrams = None,
     skip_mask: SkipMask = None,
     method: Method = "",
-    pool: Pool = False,
+    pool: Pool = None,
     host: Annotated[str, typer.Option(envvar="PACELINE_HOST", help="Where to listen.")] = (
         "127.0.0.1"
     ),

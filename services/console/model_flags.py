@@ -49,12 +49,13 @@ Method = Annotated[
     ),
 ]
 Pool = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--pool",
+        "--pool/--beside",
         envvar="PACELINE_POOL",
-        help="Let skip and lookahead draft in processes of their own, with a copy of the target; "
-        "left out: beside the verifiers, with their weights and K/V.",
+        help="Let drafters be processes of their own (skip and lookahead with a copy of the "
+        "target), or draft in the verifiers' (with no draft model). Left out: a draft model and "
+        "several drafters apart, everything else beside the verifiers.",
     ),
 ]
 DraftDtype = Annotated[

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
@@ -27,6 +28,7 @@ from services.common.types import (
     Progress,
     Role,
     SessionFailed,
+    Verdict,
     WorkerDescription,
 )
 from services.drafter.admission import check_open
@@ -57,8 +59,9 @@ class DrafterCore:
 
     `drafters`: methods by name; a session that names none gets the first, one that names
     several gets them together. `max_window` caps every session's window, `lengthen` is for
-    several methods (see `combined`). `clock` is in nanoseconds. `on_step` is told of every
-    call of a method. Nothing raises: what goes wrong becomes its session's `SessionFailed`.
+    several methods (see `combined`). `verdicts`: where a verifier in this process leaves what
+    it decided, for the sessions of that name. `clock` is in nanoseconds. `on_step` is told of
+    every call of a method. Nothing raises: what goes wrong becomes its session's `SessionFailed`.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class DrafterCore:
         version: str = "",
         max_window: int = 64,
         lengthen: int = 0,
+        verdicts: deque[Verdict] | None = None,
         on_step: OnStep | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
@@ -78,6 +82,7 @@ class DrafterCore:
         self._emit = emit
         self._worker = WorkerDescription(worker_id, Role.DRAFTER, version=version)
         self._max_window = max_window
+        self._verdicts: deque[Verdict] = deque() if verdicts is None else verdicts
         self._on_step = on_step
         self._clock = clock
         self._entries: dict[SessionKey, _Entry] = {}
@@ -166,6 +171,7 @@ class DrafterCore:
 
     def step(self) -> bool:
         """One drafting step for every session that owes drafts; False = nothing to do."""
+        self._hear()
         due = [entry for entry in self._entries.values() if entry.session.drafting]
         if not due:
             held = _by_drafter(list(self._entries.values()))
@@ -176,6 +182,20 @@ class DrafterCore:
         self._steps += 1
         self._step_ms = (self._clock() - started) / 1e6
         return True
+
+    def _hear(self) -> None:
+        """Take in what the verifier beside decided since the last step.
+
+        Of a session that two orchestrators have, the epoch tells whose it is.
+        """
+        heard: dict[str, list[Verdict]] = {}
+        while self._verdicts:
+            verdict = self._verdicts.popleft()
+            heard.setdefault(verdict.session, []).append(verdict)
+        if heard:
+            for (_, name), entry in self._entries.items():
+                for verdict in heard.get(name, ()):
+                    entry.session.hear(verdict)
 
     @staticmethod
     def _idle(drafter: Drafter, entries: Sequence[_Entry]) -> bool:

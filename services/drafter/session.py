@@ -16,8 +16,11 @@ Rules:
 6.  The tail is at most `window` long, the output at most `max_tokens`, and, where
     drafts are matched exactly, nothing follows a token that ends the text. In
     `STANDARD` and `BLOCK` drafting goes on behind it; see `VerifyMode.exact_match`.
-7.  Turns: an open, a commit that changes something and a credit each start a
-    turn (unless the window is 0), and each turn ends with one final draft.
+7.  What a verifier in the same process decided is taken in before the commit that tells it,
+    where drafts are matched exactly and nothing is drafted beyond the committed text. A commit
+    of a later epoch, or one that says otherwise, takes it back.
+8.  Turns: an open, a commit that changes something, a verdict that was heard and a credit each
+    start a turn (unless the window is 0), and each turn ends with one final draft.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from services.common.types import (
     Draft,
     DraftTree,
     OpenDraft,
+    Verdict,
     extend_hash,
 )
 
@@ -42,6 +46,7 @@ class DraftSession:
     """The bookkeeping of one session; see the rules above."""
 
     __slots__ = (
+        "_exact",
         "_hashes",
         "_held",
         "_last_ids",
@@ -49,6 +54,7 @@ class DraftSession:
         "_min_tokens",
         "_name",
         "_spent_ms",
+        "_told",
         "committed_length",
         "drafting",
         "epoch",
@@ -62,6 +68,7 @@ class DraftSession:
         self._max_tokens = opened.sampling.max_tokens
         self._min_tokens = opened.sampling.min_tokens
         self._last_ids = frozenset(opened.last_ids)
+        self._exact = opened.mode.exact_match
         self._held: list[CommitDraft] = []
         self._hashes = [EMPTY_HASH]
         self._spent_ms = 0.0
@@ -71,12 +78,14 @@ class DraftSession:
         """Prompt + output."""
         self.committed_length = 0
         """Committed tokens of the output."""
+        self._told = 0
+        """Of these, what the orchestrator told; the others were heard of the verifier."""
         self.window = 0
         self.drafting = False
         """A turn is open: drafts are owed until a final one."""
         self._check_length(len(opened.committed))
         self._append(opened.committed)
-        self.committed_length = len(opened.committed)
+        self.committed_length = self._told = len(opened.committed)
         self.credit(opened.window)
 
     @property
@@ -120,6 +129,21 @@ class DraftSession:
             self.drafting = self.window > 0
         return kept
 
+    def hear(self, verdict: Verdict) -> None:
+        """Take in what the verifier in this process decided, if that is what comes next.
+
+        A rejection voids what was drafted: the commit that tells it has the next epoch.
+        """
+        follows = verdict.epoch == self.epoch and verdict.base_len == self.committed_length
+        if not self._exact or self.tail_length or not follows or not verdict.token_ids:
+            return
+        if self.committed_length + len(verdict.token_ids) > self._max_tokens:
+            return
+        self._append(verdict.token_ids)
+        self.committed_length += len(verdict.token_ids)
+        self.epoch += not verdict.all_accepted
+        self.drafting = self.window > 0
+
     def absorb(
         self,
         tree: DraftTree,
@@ -160,15 +184,32 @@ class DraftSession:
     # --- inside ---------------------------------------------------------------
 
     def _apply(self, command: CommitDraft) -> int | None:
+        taken_back = self._take_back(command)
         known = self.committed_length - command.base_len
         if not self._agrees(command, known):
             return None
+        self._told = max(self._told, command.base_len + len(command.token_ids))
         fresh = command.token_ids[known:]
         newer = command.epoch > self.epoch
         if not fresh and not newer:
-            return None
+            return taken_back
         self._check_length(self.committed_length + len(fresh))
-        return self._adopt(fresh, newer, max(self.epoch, command.epoch))
+        kept = self._adopt(fresh, newer, max(self.epoch, command.epoch))
+        return kept if taken_back is None else min(kept, taken_back)
+
+    def _take_back(self, command: CommitDraft) -> int | None:
+        """Give up what was only heard, where a commit does not bear it out; see `commit`."""
+        if self._told == self.committed_length or command.epoch < self.epoch:
+            return None
+        start, tokens = self.prompt_length + command.base_len, command.token_ids
+        same = command.base_len + common_prefix(self.text, start, tokens)
+        borne_out = same == command.base_len + len(tokens) and command.epoch == self.epoch
+        keeps = max(self._told, same)
+        if borne_out or keeps >= self.committed_length:
+            return None
+        self.committed_length = keeps
+        self._truncate(self.prompt_length + keeps)
+        return len(self.text)
 
     def _adopt(self, fresh: Sequence[int], newer: bool, epoch: int) -> int:
         start = self.prompt_length + self.committed_length

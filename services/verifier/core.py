@@ -374,6 +374,8 @@ class VerifierCore:
         )
         session.store(verdict)
         self._emit(session.key[0], verdict)
+        if self._options.lending is not None:
+            self._options.lending.verdicts.append(verdict)
 
     def _note_prefilled(self, session: VerifySession) -> None:
         if session.prefill_left > 0 or session.awaited is not None:
@@ -392,7 +394,7 @@ class VerifierCore:
         took = (ended - started) * 1e3
         for part in parts:
             if part.session.opened:
-                part.session.habit.answered(ended)
+                part.session.answered(ended)
         rows = sum(part.rows for part in parts)
         prompts = sum(part.prompt for part in parts)
         if prompts:

@@ -15,8 +15,10 @@ Verify of a known session gets one verdict, however late or often it comes.
 A chained block (extends_round) is verified only if the block it extends was
 the last one decided, was a chain, and was accepted whole:
     no bonus was emitted            it follows as it is
+    it starts behind the bonus      it follows as it is, whatever the bonus is
     the bonus is its first token    that token is committed: it starts one further
     any other bonus                 discarded
+Nothing follows a token that ends the text.
 """
 
 from __future__ import annotations
@@ -104,6 +106,8 @@ class VerifySession:
         """Whether the text is in K/V, so that blocks can be verified."""
         self.filled_at = math.inf
         """When it was first; in seconds."""
+        self.answered_at = 0.0
+        """When its last verdict left; in seconds."""
         self.known: Known | None = None
         """What others may copy; None = it has no K/V."""
         self.awaited: Match | None = None
@@ -148,7 +152,12 @@ class VerifySession:
 
     def queued_ms(self, block: Block, started: float) -> float:
         """How long a block lay, ready to be verified, until a step started."""
-        return 1e3 * max(0.0, started - max(block.arrived, self.filled_at))
+        return 1e3 * max(0.0, started - max(block.arrived, self.filled_at, self.answered_at))
+
+    def answered(self, now: float) -> None:
+        """A step that it was in is over."""
+        self.answered_at = now
+        self.habit.answered(now)
 
     def fill(self, now: float) -> None:
         """Its text is in K/V."""
@@ -236,12 +245,19 @@ class VerifySession:
         earlier = self._last_verdict()
         if earlier is None or earlier.round != command.extends_round or earlier.accepted_nodes:
             return None
-        if not earlier.all_accepted or command.base_len != earlier.base_len + earlier.accepted:
+        if not earlier.all_accepted or self._ended:
             return None
         if command.base_len == self.output_len:
             return 0
+        if command.base_len != earlier.base_len + earlier.accepted:
+            return None
         first = command.tree.token_ids[:1] if command.tree.is_chain else ()
         return 1 if first == (self.text[-1],) else None
+
+    @property
+    def _ended(self) -> bool:
+        """Whether the last token ends the text."""
+        return self.output_len > 0 and self.text[-1] in self.opening.sampling.stop_token_ids
 
     def _last_verdict(self) -> Verdict | None:
         return self._verdicts[max(self._verdicts)] if self._verdicts else None

@@ -82,6 +82,13 @@ def test_every_drafter_has_a_cluster_and_all_verifiers_the_same_cores():
     assert {plan.verifiers for plan in plans} == {((0, 1),)}
 
 
+def test_a_drafter_says_where_it_drafts():
+    options = BenchOptions(target="m", drafters=("ngram@verifier", "ngram@pool"))
+    beside, apart = options.clusters.values()
+    assert (beside.method, beside.beside) == ("ngram", True)
+    assert (apart.method, apart.beside) == ("ngram", False)
+
+
 def test_a_drafter_that_runs_no_model_leaves_all_cores_to_its_verifier_when_it_is_alone():
     [cluster] = BenchOptions(target="m", drafters=("ngram",)).clusters.values()
     assert cluster.core_plan([0, 1]).verifiers == ((0, 1),)
@@ -142,6 +149,8 @@ def test_equal_text_is_claimed_only_where_it_is_promised(dtype, temperature, rul
         ({"drafters": ("oracle",)}, "--drafters: 'oracle' is not one of ngram, model"),
         ({"drafters": ("model",)}, "--drafters: model needs --draft"),
         ({"drafters": ("ngram+lookahead",)}, "--drafters: ngram+lookahead needs --lookahead"),
+        ({"drafters": ("ngram@home",)}, "--drafters: 'home' is not one of verifier, pool"),
+        ({"drafters": ("model@verifier",), "draft": "d"}, "a draft model runs in a process of its"),
         ({"drafters": ("ngram", "ngram")}, "--drafters: one of them is named twice"),
         ({"drafters": ("ngram",), "method": "ngram"}, "--drafters: not beside --method"),
         ({"concurrency": (1, 65)}, "--concurrency: levels are from 1 to 64"),

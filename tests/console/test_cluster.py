@@ -43,11 +43,36 @@ def flags_of(spec):
 
 
 def test_without_a_draft_model_the_verifier_has_every_core(site):
-    verifier, drafter = map(settings_of, worker_specs(ClusterOptions(target="big"), site))
-    assert (verifier.target, verifier.dtype) == ("big", "float32")
-    assert (verifier.threads, verifier.cpus) == (2, (0, 1))
-    assert drafter.method_names == ("ngram",)
-    assert drafter.cpus == ()
+    for options in (ClusterOptions("big"), ClusterOptions("big", drafters=0)):
+        verifier = settings_of(worker_specs(options, site)[0])
+        assert (verifier.target, verifier.dtype) == ("big", "float32")
+        assert (verifier.threads, verifier.cpus) == (2, (0, 1))
+
+
+def test_n_grams_are_drafted_beside_the_verifier(site):
+    for method in ("", "ngram"):
+        [spec] = worker_specs(ClusterOptions("big", method=method, ngrams="f.bin"), site)
+        drafter = drafter_settings(flags_of(spec), settings_of(spec))
+        assert (drafter.method_names, drafter.ngrams) == (("ngram",), "f.bin")
+        assert drafter.worker_id == "verifier-1-drafter"
+
+
+@pytest.mark.parametrize("apart", [{"pool": True}, {"drafters": 2}, {"tensor_parallel": 2}])
+def test_n_grams_are_drafted_apart_where_that_is_asked_for_or_must_be(site, apart):
+    options = ClusterOptions("big", **apart)
+    verifier, *drafters = worker_specs(options, site)
+    assert drafter_settings(flags_of(verifier), settings_of(verifier)) is None
+    assert len(drafters) == options.drafters
+    for drafter in map(settings_of, drafters):
+        assert (drafter.method_names, drafter.cpus) == (("ngram",), ())
+
+
+def test_several_verifiers_draft_beside_where_they_are_told_to(site):
+    options = ClusterOptions("big", verifiers=2, drafters=2, pool=False)
+    specs = worker_specs(options, site)
+    assert [spec.name for spec in specs] == ["verifier-1", "verifier-2"]
+    for spec in specs:
+        assert drafter_settings(flags_of(spec), settings_of(spec)).method_names == ("ngram",)
 
 
 def test_a_draft_model_has_a_core_of_its_own(site):
@@ -75,7 +100,7 @@ def test_a_split_verifier_drafts_for_nobody(site):
 
 
 def test_a_verifier_may_leave_a_core_alone_that_no_drafter_needs(site):
-    verifier, drafter = worker_specs(ClusterOptions("m", spare_core=True), site)
+    verifier, drafter = worker_specs(ClusterOptions("m", spare_core=True, pool=True), site)
     assert settings_of(verifier).cpus == (0,)
     assert "--cpus" not in drafter.argv
 
@@ -114,7 +139,7 @@ def test_look_ahead_embeddings_alone_are_used_beside_the_target(site):
 def test_a_verifier_drafts_only_if_it_is_told_to(site, monkeypatch):
     monkeypatch.setenv("PACELINE_METHOD", "model")
     monkeypatch.setenv("PACELINE_DRAFT", "small")
-    spec, *_ = worker_specs(ClusterOptions(target="big"), site)
+    spec, *_ = worker_specs(ClusterOptions(target="big", pool=True), site)
     assert drafter_settings(flags_of(spec), settings_of(spec)) is None
     monkeypatch.setenv("PACELINE_DRAFTING", "skip")
     drafter = drafter_settings(flags_of(spec), settings_of(spec))
@@ -180,7 +205,7 @@ def test_one_orchestrator_for_each_pacing_and_only_the_first_on_the_port(site):
 
 
 def test_ps_shows_each_process_by_its_command(site):
-    options = ClusterOptions(target="big")
+    options = ClusterOptions(target="big", pool=True)
     commands = [" ".join(spec.argv) for spec in worker_specs(options, site)]
     commands += [" ".join(spec.argv) for spec in orchestrator_specs(options, site)]
     for role, command in zip(("verifier", "drafter", "orchestrator"), commands, strict=True):

@@ -81,10 +81,11 @@ class Ledger:
 
 @dataclass
 class SimVerifier:
-    """The verifier's side of the protocol."""
+    """The verifier's side of the protocol; an `older` one takes no block behind a bonus."""
 
     mode: VerifyMode
     text: list[int] = field(default_factory=list)
+    older: bool = False
     opened: bool = False
     last: Verdict | None = None
     outcomes: dict[int, Verdict] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class SimVerifier:
         if block.extends_round:
             if last is None or last.round != block.extends_round or not last.all_accepted:
                 return refused
-            if len(last.token_ids) > last.accepted:
+            if len(last.token_ids) > last.accepted and (self.older or base != len(self.text)):
                 if not tree.is_chain or tree.token_ids[:1] != last.token_ids[-1:]:
                     return refused
                 tree, base = DraftTree(tree.token_ids[1:]), base + 1

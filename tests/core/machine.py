@@ -57,7 +57,7 @@ class Machine:
     num_candidates: int = 1
     estimated: bool = False
     method: str = "model"
-    opening_block: bool = False
+    plain_ahead: bool = False
     actions: list = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -72,12 +72,13 @@ class Machine:
             num_candidates=self.num_candidates,
             estimated=self.estimated,
             vocab_size=100,
-            opening_block=self.opening_block,
+            plain_ahead=self.plain_ahead,
             limits=Limits(max_in_flight=self.max_in_flight, drafter_backoff=0.0),
         )
         self.state = rounds.new_session(config, Count(self.count, self.window))
         self.feed(Begin(0.0))
-        self.attach(Role.DRAFTER, "d")
+        if self.method:
+            self.attach(Role.DRAFTER, "d")
 
     def feed(self, event: Event) -> None:
         self.state, actions = rounds.step(self.state, event)

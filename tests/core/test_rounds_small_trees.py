@@ -1,7 +1,8 @@
 """The n-gram drafter's trees through the round machine: the text is the target's, in fewer rounds.
 
 The drafter is the real one, with its core; the target is a function of the last tokens, so that
-what it says repeats. Every answer comes at once.
+what it says repeats. Every answer comes at once. Beside its verifier a drafter hears of verdicts
+itself, be it before the orchestrator or after it, and of those that the orchestrator never gets.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +33,7 @@ from orchestrator.core.events import (
 from orchestrator.core.pacing import make_policy
 from orchestrator.core.state import Phase, SessionConfig, State
 from services.common.types import (
+    CommitDraft,
     Draft,
     DraftOpened,
     OpenDraft,
@@ -69,9 +72,23 @@ def verdict_of(target: Target, text: Sequence[int], block: Verify) -> Verdict:
 
 
 class World:
-    """One session with a real drafter core, until it ends."""
+    """One session with a real drafter core, until it ends.
 
-    def __init__(self, target: Target, prompt: tuple[int, ...], losses: Sequence[int]) -> None:
+    `losses`: the blocks with which the drafter is lost. `hears`: whether the drafter hears of the
+    verdict of each block (from the last on: of all others, too), and if its draft overtakes it;
+    None: it hears of none. `unsaid`: the blocks of which it alone hears: the verifier is lost.
+    `told`: whether the commits that tell of verdicts come to it.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        prompt: tuple[int, ...],
+        losses: Sequence[int] = (),
+        hears: Sequence[bool | None] = (None,),
+        unsaid: Sequence[int] = (),
+        told: bool = True,
+    ) -> None:
         config = SessionConfig(
             "s", prompt, VerifyMode.GREEDY, ResolvedSampling(temperature=0.0, max_tokens=MOST),
             seed=1, method="ngram", window=8, num_candidates=8, estimated=True, vocab_size=50,
@@ -80,15 +97,19 @@ class World:
             config, make_policy("thompson", 8, trees=True, most_nodes=12)
         )
         self.target, self.prompt, self.now = target, prompt, 0.0
-        self.losses = frozenset(losses)
+        self.losses, self.unsaid, self.hears = frozenset(losses), frozenset(unsaid), hears
+        self.verdicts: deque[Verdict] = deque()
+        self.told = told
         self.waiting: deque[Event] = deque([Begin(0.0)])
-        self.links, self.sent, self.failures = 0, 0, 0
+        self.sent = self.drafts = self.failures = 0
         self.core = self._core()
 
     def _core(self) -> DrafterCore:
-        return DrafterCore({"ngram": NgramDrafter()}, emit=self._heard, worker_id="d")
+        drafters = {"ngram": NgramDrafter()}
+        return DrafterCore(drafters, emit=self._heard, worker_id="d", verdicts=self.verdicts)
 
     def _heard(self, link: int, event: object) -> None:
+        self.drafts += isinstance(event, Draft)
         if isinstance(event, Draft):
             self.waiting.append(DraftArrived(self.now, "d", event))
         elif isinstance(event, DraftOpened):
@@ -121,7 +142,8 @@ class World:
                 opened = WorkerOpened(self.now, Role.VERIFIER, worker, message.epoch)
                 self.waiting.append(opened)
             case SendToDrafter(_, message):
-                self.core.handle(0, message)
+                if self.told or not isinstance(message, CommitDraft):
+                    self.core.handle(0, message)
             case SendVerify(_, block, _):
                 self._verify(block)
             case Persist(commit):
@@ -130,7 +152,18 @@ class World:
     def _verify(self, block: Verify) -> None:
         self.sent += 1
         text = [*self.prompt, *self.state.committed]
-        self.waiting.append(VerdictArrived(self.now, "v", verdict_of(self.target, text, block)))
+        verdict = verdict_of(self.target, text, block)
+        overtakes = self.hears[min(self.sent, len(self.hears)) - 1]
+        if overtakes is not None:
+            self.verdicts.append(verdict)
+        if overtakes:
+            while self.core.step():
+                pass
+        if self.sent in self.unsaid:
+            self.waiting.append(WorkerLost(self.now, Role.VERIFIER, "v", "gone"))
+            self.waiting.append(WorkerAttached(self.now + 10, Role.VERIFIER, "v"))
+        else:
+            self.waiting.append(VerdictArrived(self.now, "v", verdict))
         if self.sent in self.losses:
             self.core = self._core()
             self.waiting.append(WorkerLost(self.now, Role.DRAFTER, "d", "gone"))
@@ -146,11 +179,17 @@ def follows(table: Sequence[int]) -> Target:
     st.lists(st.integers(0, 9), min_size=1, max_size=12),
     st.lists(st.integers(0, 9), min_size=2, max_size=12).map(tuple),
     st.lists(st.integers(1, 20), max_size=3),
+    st.lists(st.sampled_from((None, False, True)), min_size=1, max_size=8),
+    st.lists(st.integers(1, 20), max_size=2),
 )
-def test_the_text_is_the_targets_whatever_is_drafted_and_lost(
-    table: list[int], prompt: tuple[int, ...], losses: list[int]
+def test_the_text_is_the_targets_whatever_is_drafted_heard_and_lost(
+    table: list[int],
+    prompt: tuple[int, ...],
+    losses: list[int],
+    hears: list[bool | None],
+    unsaid: list[int],
 ) -> None:
-    world, target = World(follows(table), prompt, losses), follows(table)
+    world, target = World(follows(table), prompt, losses, hears, unsaid), follows(table)
     expected: list[int] = []
     while len(expected) < MOST:
         expected.append(target([*prompt, *expected]))
@@ -159,7 +198,7 @@ def test_the_text_is_the_targets_whatever_is_drafted_and_lost(
 
 
 def test_a_text_that_repeats_takes_few_rounds() -> None:
-    world = World(follows([1, 2, 3, 4, 5]), (1, 2), ())
+    world = World(follows([1, 2, 3, 4, 5]), (1, 2))
     world.run()
     assert world.sent < MOST / 2
     assert world.state.epoch <= 2 * world.sent
@@ -167,7 +206,24 @@ def test_a_text_that_repeats_takes_few_rounds() -> None:
 
 
 def test_drafts_are_never_taken_twice() -> None:
-    world = World(follows([7, 1, 4, 2, 9, 3]), (3, 1, 4, 1, 5), ())
+    world = World(follows([7, 1, 4, 2, 9, 3]), (3, 1, 4, 1, 5))
     world.run()
     assert world.state.drafter_failures == 0
     assert world.state.verifier_failures == 0
+
+
+@pytest.mark.parametrize("overtakes", [False, True], ids=["after the verdict", "before it"])
+def test_a_drafter_that_hears_the_verdicts_drafts_the_same_and_once(overtakes: bool) -> None:
+    told = World(follows([7, 1, 4, 2, 9, 3]), (3, 1, 4, 1, 5))
+    hears = World(follows([7, 1, 4, 2, 9, 3]), (3, 1, 4, 1, 5), hears=(overtakes,))
+    assert hears.run() == told.run()
+    assert (hears.sent, hears.drafts) == (told.sent, told.drafts)
+    assert (hears.state.resyncs, hears.failures, hears.state.drafter_failures) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("overtakes", [False, True], ids=["after the verdict", "before it"])
+def test_what_was_heard_needs_no_commit(overtakes: bool) -> None:
+    hears = World(follows([1, 2, 3, 4, 5]), (1, 2), hears=(overtakes,), told=False)
+    deaf = World(follows([1, 2, 3, 4, 5]), (1, 2), told=False)
+    assert hears.run() == deaf.run()
+    assert hears.sent < MOST / 2 < deaf.sent

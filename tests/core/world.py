@@ -111,7 +111,7 @@ class World:
             window=window,
             num_candidates=num_candidates,
             vocab_size=VOCABULARY,
-            opening_block=bool(seed % 2),
+            plain_ahead=bool(seed % 2),
             limits=Limits(
                 max_in_flight=max_in_flight,
                 worker_attempts=1000,
@@ -249,7 +249,7 @@ class World:
         if taken is not None:
             return
         if role is Role.VERIFIER:
-            self.verifiers[name] = SimVerifier(self.ledger.mode)
+            self.verifiers[name] = SimVerifier(self.ledger.mode, older=not self.seed % 5)
         else:
             self.drafters[name] = SimDrafter(self.faults.accuracy, self.seed, self.ledger)
         self.feed(WorkerAttached(self.now, role, name))

@@ -97,7 +97,7 @@ class Joined:
             method="model",
             window=WINDOW,
             num_candidates=num_candidates,
-            opening_block=seed % 3 > 0,
+            plain_ahead=seed % 3 > 0,
             limits=Limits(
                 max_in_flight=1 + seed % 2,
                 worker_attempts=10_000,

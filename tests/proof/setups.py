@@ -79,7 +79,7 @@ def session(
     stops: Text = (),
     seed: int = 1,
     max_in_flight: int = 1,
-    opening_block: bool = False,
+    plain_ahead: bool = False,
 ) -> SessionConfig:
     """A session on the small laws; its workers may fail as often as a test wants."""
     limits = Limits(max_in_flight=max_in_flight, worker_attempts=1000, drafter_backoff=0.0)
@@ -92,6 +92,6 @@ def session(
         seed,
         method="model",
         window=window,
-        opening_block=opening_block,
+        plain_ahead=plain_ahead,
         limits=limits,
     )

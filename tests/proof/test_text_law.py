@@ -69,7 +69,7 @@ def test_the_text_has_the_targets_law(mode, schedule, policy, max_in_flight):
 @MODES
 @pytest.mark.parametrize("schedule", ["ahead", "slow verifier", "chained", "late drafts"])
 def test_a_block_that_goes_with_the_opening_leaves_the_law_as_it_is(mode, schedule):
-    more = {"max_tokens": 4, "window": 3, "opening_block": True}
+    more = {"max_tokens": 4, "window": 3, "plain_ahead": True}
     worlds = cluster(mode, REAL, schedule, Restless(3), 2, **more)
     assert error(worlds) < EXACT
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from services.common.types import FailureReason, VerifyOpened
-from tests.services.fake_engine import VOCAB
+from tests.services.fake_engine import VOCAB, FakeEngine
 from tests.services.verifier_bench import (
     COUPLED,
     GREEDY,
@@ -112,6 +112,50 @@ def test_an_empty_block_chained_without_bonus_emits_the_next_token(table, text):
 def test_an_empty_block_behind_a_bonus_has_nothing_to_add(table, text):
     _, second = table.run(block(1, 0, text[:2]), block(2, 2, extends_round=1))
     assert second.discarded
+
+
+def test_a_block_may_stand_behind_the_bonus_whatever_that_is(table, text):
+    first, second, third = table.run(
+        block(1, 0), block(2, 1, extends_round=1), block(3, 2, text[2:4], extends_round=2)
+    )
+    assert (first.token_ids, second.token_ids) == ((text[0],), (text[1],))
+    assert (second.base_len, third.base_len) == (1, 2)
+    assert third.token_ids == tuple(text[2:5])
+
+
+def test_two_plain_blocks_of_a_session_take_a_step_each(table, text):
+    table.give(block(1, 0), block(2, 1, extends_round=1))
+    before = table.core.progress().steps
+    assert table.core.step()
+    assert table.core.progress().steps == before + 1
+    assert [event.token_ids for _, event in table.events[-1:]] == [(text[0],)]
+    assert table.core.step()
+    assert [event.token_ids for _, event in table.events[-1:]] == [(text[1],)]
+
+
+def test_nothing_stands_behind_a_token_that_ends_the_text(table):
+    text = target_text(opening(), 2)
+    table.opened(replace(opening(stop_token_ids=(text[0],)), epoch=2))
+    first, second = table.run(block(1, 0, epoch=2), block(2, 1, extends_round=1, epoch=2))
+    assert first.token_ids == (text[0],)
+    assert second.discarded
+
+
+def test_a_block_that_waited_for_its_own_session_lay_in_no_queue():
+    now = [0.0]
+    engine = FakeEngine()
+    table = Table(engine, clock=lambda: now[0])
+    table.opened()
+    forward = engine.forward
+
+    def slow(segments):
+        now[0] += 1.0
+        return forward(segments)
+
+    engine.forward = slow
+    first, second = table.run(block(1, 0), block(2, 1, extends_round=1))
+    assert first.verify_ms == second.verify_ms == 1e3
+    assert first.queue_ms == second.queue_ms == 0.0
 
 
 def test_a_chain_never_extends_a_tree(table, text):
@@ -258,6 +302,8 @@ class Sender:
             return None
         last = self.flight[-1] if chained else None
         base = last.base_len + len(last.tree) if last else len(self.output)
+        # Behind the bonus, if that comes and none came before it.
+        base += bool(last and last.want_bonus and self.rng.random() < 0.5)
         size = self.rng.randrange(1 if chained else 0, 5)
         tokens = [
             token if self.rng.random() < 0.9 else other(token)

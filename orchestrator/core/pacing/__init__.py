@@ -62,6 +62,11 @@ POLICIES = ("thompson", "matched", "eager", "fixed")
 DEFAULT_POLICY = "thompson"
 
 
+def resting(policy: Policy) -> int:
+    """Rounds from now on in which the drafter rests, whatever their verdicts."""
+    return policy.resting if isinstance(policy, Fallback | Marginal) else 0
+
+
 def make_policy(
     name: str,
     window: int,

@@ -218,7 +218,8 @@ class Marginal:
     Asked when the verifier is free, it waits the few milliseconds that a tree takes to come,
     and sends the n nodes of the greatest (chances of the first n) - pace * (time of a round
     of n), over all n: the cost of rows has stairs, so the best n may lie beyond one that
-    loses. `pace` is what a plain round's time brings in this session.
+    loses. `pace` is what a plain round's time brings in this session. A plain round is one at
+    rest, which waits for no way there and back.
 
     The drafter rests while what it brings is worth less than what it takes, waits and what
     comes of being late included, by more than chance. Each rest ends in a trial, and is twice
@@ -271,7 +272,7 @@ class Marginal:
         if not self.times:
             return sum([chance > 0.2 for chance in chances])
         plain = self.times[0]
-        pace = self.learned.dearness * self.gain.pace / plain
+        pace = self.learned.dearness * self.gain.pace / self._plain_ms
         best, greatest, brought = 0, 0.0, 0.0
         for nodes, chance in enumerate(chances, 1):
             brought += chance
@@ -299,16 +300,21 @@ class Marginal:
         if not self.learned.steps.line.sure:
             return True
         plain = self.times[0]
-        dear = self.learned.dearness / plain
+        dear = self.learned.dearness / self._plain_ms
         nodes = range(1, min(self.most, len(USUAL)) + 1)
         return any(USUAL[n - 1] > dear * (self.times[n] - plain) for n in nodes)
 
     def _counted(self, outcome: Outcome) -> Marginal:
-        plain = self.times[0]
-        rows = self.times[min(outcome.draft_tokens, self.most)] - plain
-        extra = self.learned.dearness * rows + outcome.waited_ms + self.learned.late(outcome)
-        gain = self.gain.add(outcome.emitted_tokens - 1, extra / plain)
+        rows = self.times[min(outcome.draft_tokens, self.most)] - self.times[0]
+        way = outcome.waited_ms + self.learned.late(outcome) + self.learned.costs.transit_ms
+        extra = self.learned.dearness * rows + way
+        gain = self.gain.add(outcome.emitted_tokens - 1, extra / self._plain_ms)
         return replace(self, gain=gain, trial=max(0, self.trial - 1))
+
+    @property
+    def _plain_ms(self) -> float:
+        """A plain round where the drafter rests: the verifier has the next one by then."""
+        return max(1e-3, self.times[0] - self.learned.costs.transit_ms)
 
     def _judged(self) -> Marginal:
         if self.trial or not self.rests:
