@@ -6,7 +6,14 @@ from dataclasses import replace
 
 from orchestrator.core.pacing import DEFAULT_POLICY, Policy, make_policy
 from orchestrator.core.rounds import new_session
-from orchestrator.core.state import SMALL_TREE, SessionConfig, State, largest_block
+from orchestrator.core.state import (
+    SMALL_TREE,
+    SMALL_TREE_DEPTH,
+    SMALL_TREE_WIDTH,
+    SessionConfig,
+    State,
+    largest_block,
+)
 from orchestrator.experiences import Experiences
 from orchestrator.offer import Offer
 from orchestrator.options import Options
@@ -18,9 +25,6 @@ from orchestrator.text import TextStream
 # Most levels of a drafted tree where the request names no window: each costs a step of the
 # drafter that nothing overlaps with.
 DEFAULT_TREE_DEPTH = 4
-# The same for trees that cost no step of a model, and how many candidates a place has.
-SMALL_TREE_DEPTH = 8
-SMALL_TREE_WIDTH = 8
 
 
 class Beginnings:

@@ -2,8 +2,9 @@
 
 Prints for every cell of acceptance x ratio (verify over draft) x hop x load what the best
 constant number of draft tokens would have been, and how the pacings do beside it: 1 is
-as fast. With --traces it replays those instead. Simulated time: the round machine and the
-policies are the served ones, everything else is given latencies.
+as fast. With --traces it replays those instead; with --recorded it drafts texts that a target
+wrote with the trees that are served by default, and says where their gain goes. Simulated time:
+the round machine and the policies are the served ones, everything else is given latencies.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from bench.simulation.flags import add_number, add_numbers, bare_table, numbers
 from bench.simulation.grid import Cell, Grid, Place, every_pacing, run_grid, standings
+from bench.simulation.recorded_command import add_flags, show_recorded
 from bench.simulation.traces import replays
 from bench.synthetic.traces import TRACES, load_traces
 from services.common.errors import StartError
-from services.console.arguments import fractions_of, within
+from services.console.arguments import within
 from services.console.process import complain
 
 WIDTH = 160
@@ -33,7 +36,10 @@ def main() -> int:
     given = _parser().parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     try:
-        report = _traces(given, console) if given.traces else _grid(given, console)
+        if given.recorded:
+            report = show_recorded(given, console)
+        else:
+            report = _traces(given, console) if given.traces else _grid(given, console)
         if given.json:
             _write(given.json, report)
     except StartError as error:
@@ -61,7 +67,7 @@ def _grid(given: argparse.Namespace, console: Console) -> object:
 
 def _cells(places: Sequence[Place]) -> Table:
     names = places[0].pacings
-    table = _table(
+    table = bare_table(
         ["acceptance", "ratio", "hop ms", "load", "plain ms", "best k", "its ms", *names, "best"]
     )
     for place in places:
@@ -78,7 +84,7 @@ def _cells(places: Sequence[Place]) -> Table:
 
 
 def _standings(places: Sequence[Place]) -> Table:
-    table = _table(["pacing", "best in", "x plain", "x best k", "worst", "there"])
+    table = bare_table(["pacing", "best in", "x plain", "x best k", "worst", "there"])
     for one in standings(places):
         table.add_row(
             one.pacing,
@@ -96,10 +102,10 @@ def _words(cell: Cell) -> list[str]:
 
 
 def _traces(given: argparse.Namespace, console: Console) -> object:
-    networks = _numbers("--network-ms", given.network_ms, 0, 10_000)
-    rates = _numbers("--branches", given.branches, 0, 1)
+    networks = numbers("--network-ms", given.network_ms, 0, 10_000)
+    rates = numbers("--branches", given.branches, 0, 1)
     found = list(replays(load_traces(given.traces, "--traces"), networks, rates))
-    table = _table(["trace", "network ms", "", "ms/token", "x synchronous"])
+    table = bare_table(["trace", "network ms", "", "ms/token", "x synchronous"])
     for one in found:
         table.add_row(
             one.trace,
@@ -112,13 +118,6 @@ def _traces(given: argparse.Namespace, console: Console) -> object:
     return [asdict(one) for one in found]
 
 
-def _table(columns: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
 # --- the command line ---------------------------------------------------------------
 
 
@@ -127,13 +126,13 @@ def _grid_of(given: argparse.Namespace) -> Grid:
     for name in pacings:
         if name not in every_pacing():
             raise StartError(f"--pacings: {name!r} is not one of {'; '.join(every_pacing())}")
-    loads = [int(load) for load in _numbers("--loads", given.loads, 1, 1024)]
+    loads = [int(load) for load in numbers("--loads", given.loads, 1, 1024)]
     if given.run_length and given.run_length < 1:
         raise StartError(f"--run-length: {given.run_length:g} is not 0, or between 1 and 1e+06")
     return Grid(
-        acceptances=_numbers("--acceptances", given.acceptances, 0, 1),
-        ratios=_numbers("--ratios", given.ratios, 0.01, 10_000),
-        hops_ms=_numbers("--hops-ms", given.hops_ms, 0, 10_000),
+        acceptances=numbers("--acceptances", given.acceptances, 0, 1),
+        ratios=numbers("--ratios", given.ratios, 0.01, 10_000),
+        hops_ms=numbers("--hops-ms", given.hops_ms, 0, 10_000),
         loads=tuple(loads),
         pacings=pacings,
         row=within("--row", given.row, 0, 1),
@@ -147,13 +146,6 @@ def _grid_of(given: argparse.Namespace) -> Grid:
     )
 
 
-def _numbers(flag: str, text: str, low: float, high: float) -> tuple[float, ...]:
-    numbers = fractions_of(flag, text)
-    if not numbers:
-        raise StartError(f"{flag}: no number given, between {low:g} and {high:g}")
-    return tuple(within(flag, one, low, high) for one in numbers)
-
-
 def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m bench.simulation",
@@ -161,39 +153,33 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     default = Grid()
-    _add(made, "--acceptances", default.acceptances, "how often the drafter is right")
-    _add(made, "--ratios", default.ratios, "a verify over a drafted token, in time")
-    _add(made, "--hops-ms", default.hops_ms, "one way between orchestrator and worker")
-    _add(made, "--loads", default.loads, "sessions at a time on one verifier and one drafter")
+    add_numbers(made, "--acceptances", default.acceptances, "how often the drafter is right")
+    add_numbers(made, "--ratios", default.ratios, "a verify over a drafted token, in time")
+    add_numbers(made, "--hops-ms", default.hops_ms, "one way between orchestrator and worker")
+    add_numbers(
+        made, "--loads", default.loads, "sessions at a time on one verifier and one drafter"
+    )
     made.add_argument("--pacings", default="", help="A; B: left out, all; `, bare`: no fallback")
-    _option(made, "--row", float, default.row, "what a further row adds to a forward, as a share")
-    _option(made, "--session", float, default.session, "what a further session adds")
-    _option(made, "--run-length", float, 0.0, "right in runs this long; 0: independently")
-    _option(made, "--texts", int, default.texts, "texts for every pacing and cell")
-    _option(made, "--tokens", int, default.tokens, "tokens of each")
-    _option(made, "--window", int, default.window, "most tokens a drafter is ahead")
-    _option(made, "--in-flight", int, default.max_in_flight, "blocks under way at a time")
-    _option(made, "--seed", int, default.seed, "the same one draws the same texts")
-    _option(made, "--processes", int, 2, "how many to use")
+    add_number(
+        made, "--row", float, default.row, "what a further row adds to a forward, as a share"
+    )
+    add_number(made, "--session", float, default.session, "what a further session adds")
+    add_number(made, "--run-length", float, 0.0, "right in runs this long; 0: independently")
+    add_number(made, "--texts", int, default.texts, "texts for every pacing and cell")
+    add_number(made, "--tokens", int, default.tokens, "tokens of each")
+    add_number(made, "--window", int, default.window, "most tokens a drafter is ahead")
+    add_number(made, "--in-flight", int, default.max_in_flight, "blocks under way at a time")
+    add_number(made, "--seed", int, default.seed, "the same one draws the same texts")
+    add_number(made, "--processes", int, 2, "how many to use")
     traces = "JSON of published traces to replay; without FILE those that AMUSD published"
     made.add_argument(
         "--traces", type=Path, nargs="?", const=TRACES, default=None, metavar="FILE", help=traces
     )
-    _add(made, "--network-ms", (0.5, 5.5), "there and back, with --traces")
-    _add(made, "--branches", (0.25, 0.5), "branch hit rates, with --traces")
+    add_numbers(made, "--network-ms", (0.5, 5.5), "there and back, with --traces")
+    add_numbers(made, "--branches", (0.25, 0.5), "branch hit rates, with --traces")
+    add_flags(made)
     made.add_argument("--json", type=Path, default=None, help="also write everything there")
     return made
-
-
-def _add(made: argparse.ArgumentParser, flag: str, values: Sequence[float], told: str) -> None:
-    text = ",".join(f"{value:g}" for value in values)
-    made.add_argument(flag, default=text, metavar="A,B", help=f"{told}; left out: {text}")
-
-
-def _option(
-    made: argparse.ArgumentParser, flag: str, kind: Callable[[str], float], value: float, told: str
-) -> None:
-    made.add_argument(flag, type=kind, default=value, help=f"{told}; left out: {value:g}")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from bench.simulation.drafter import Guesses, SimulatedDrafter
 from bench.simulation.report import Report
 from bench.simulation.scenario import Scenario
 from bench.simulation.session import FOREVER, SimulatedSession
+from bench.simulation.tree_drafter import METHOD, TreeDrafter, TreeDrafts
 from bench.simulation.verifier import SimulatedVerifier
 from orchestrator.core.events import Event, Persisted
-from orchestrator.core.pacing import Experience
 from orchestrator.core.rounds import new_session
-from orchestrator.core.state import Limits, SessionConfig, State
+from orchestrator.core.state import SMALL_TREE_WIDTH, Limits, SessionConfig, State
+from orchestrator.experiences import Experiences
 from services.common.types import (
     CloseDraft,
     CloseVerify,
@@ -29,6 +30,8 @@ from services.common.types import (
 
 PROMPT = (0,)
 LARGEST_TOKEN = 1 << 16
+SCOPE = "simulated"
+"""Whose texts all sessions are: what one learned of drafts that hit is there for the next."""
 
 
 class Simulation:
@@ -46,13 +49,13 @@ class Simulation:
         self._truths: dict[str, Sequence[int]] = {}
         self._guesses: dict[str, Guesses] = {}
         self._sessions: dict[str, SimulatedSession] = {}
-        self._experience = Experience()
+        self._experiences = Experiences()
         self._begun = 0
         self._computing_until = 0.0
         self._placed = {Role.VERIFIER: 0, Role.DRAFTER: 0}
         self.verifiers = [self._verifier(f"verifier-{n}") for n in range(scenario.verifiers)]
         self.drafters = [self._drafter(f"drafter-{n}") for n in range(scenario.drafters)]
-        workers: list[SimulatedVerifier | SimulatedDrafter] = [*self.verifiers, *self.drafters]
+        workers = [*self.verifiers, *self.drafters]
         self._workers = {worker.name: worker for worker in workers}
         self._links = {one.name: self._link(self._hop_ms(one.name)) for one in workers}
 
@@ -68,29 +71,35 @@ class Simulation:
     # --- sessions -------------------------------------------------------------
 
     def _begin_another(self) -> None:
-        scenario, name = self.scenario, str(self._begun)
+        name = str(self._begun)
         self._begun += 1
-        random = Random(f"{scenario.seed}/{name}")
-        # One more than is asked for: the target's own token after the last one.
-        places = scenario.tokens + 1
-        self._truths[name] = [2 * random.randrange(1, LARGEST_TOKEN) for _ in range(places)]
-        right = scenario.text.places(places, random)
-        self._guesses[name] = Guesses(self._truths[name], right, f"{scenario.seed}/{name}")
+        trees = self.scenario.trees
+        self._truths[name] = trees.text(name).answer if trees else self._drawn(name)
         state = self._new_state(name)
         session = SimulatedSession(state, self._truths[name], self, record=self._record)
         self._sessions[name] = session
         session.begin()
 
+    def _drawn(self, name: str) -> Sequence[int]:
+        """A text, and where the drafter is right in it."""
+        scenario, seed = self.scenario, f"{self.scenario.seed}/{name}"
+        random = Random(seed)
+        # One more than is asked for: the target's own token after the last one.
+        places = scenario.tokens + 1
+        truth = [2 * random.randrange(1, LARGEST_TOKEN) for _ in range(places)]
+        self._guesses[name] = Guesses(truth, scenario.text.places(places, random), seed)
+        return truth
+
     def _new_state(self, name: str) -> State:
-        policy = self.scenario.new_policy()
+        config, policy = config_of(self.scenario, name), self.scenario.new_policy()
         if self.scenario.learning:
-            policy = self._experience.seeded(policy)
-        return new_session(config_of(self.scenario, name), policy)
+            policy = self._experiences.seeded(config, policy)
+        return new_session(config, policy)
 
     def ended(self, session: SimulatedSession) -> None:
         """The next one begins."""
         self.ended_sessions.append(session)
-        self._experience = self._experience.joined(session.state.policy)
+        self._experiences.remember(session.state)
         del self._sessions[session.name]
         if self._begun < self.scenario.sessions:
             self._begin_another()
@@ -161,15 +170,18 @@ class Simulation:
         times = self.scenario.verify
         return SimulatedVerifier(name, self.agenda, times, self._truths, self._answers(name))
 
-    def _drafter(self, name: str) -> SimulatedDrafter:
-        times, kept, answers = self.scenario.draft, self.scenario.kept, self._answers(name)
+    def _drafter(self, name: str) -> SimulatedDrafter | TreeDrafter:
+        answers, trees = self._answers(name), self.scenario.trees
+        if trees is not None:
+            return TreeDrafter(name, self.agenda, trees, answers)
+        times, kept = self.scenario.draft, self.scenario.kept
         return SimulatedDrafter(name, self.agenda, times, self._guesses, kept, answers)
 
 
 def config_of(scenario: Scenario, name: str) -> SessionConfig:
     """What a simulated session was opened with: greedy, and without a deadline."""
     limits = replace(Limits(), deadline=FOREVER, max_in_flight=scenario.max_in_flight)
-    return SessionConfig(
+    config = SessionConfig(
         session=name,
         prompt=PROMPT,
         mode=VerifyMode.GREEDY,
@@ -177,7 +189,26 @@ def config_of(scenario: Scenario, name: str) -> SessionConfig:
         seed=scenario.seed,
         method="simulated" if scenario.speculates else "",
         window=scenario.longest_window,
+        phrase_scope=SCOPE,
         limits=limits,
+    )
+    return config if scenario.trees is None else _with_trees(config, scenario.trees)
+
+
+def _with_trees(config: SessionConfig, trees: TreeDrafts) -> SessionConfig:
+    """An ephemeral session with all else as served by default."""
+    text = trees.text(config.session)
+    return replace(
+        config,
+        prompt=text.prompt,
+        sampling=replace(config.sampling, max_tokens=len(text.answer)),
+        method=METHOD if config.method else "",
+        window=trees.depth,
+        num_candidates=SMALL_TREE_WIDTH,
+        estimated=True,
+        vocab_size=trees.file.vocab_size if trees.file else 0,
+        phrase_scope="",
+        opening_block=True,
     )
 
 

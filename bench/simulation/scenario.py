@@ -6,6 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from bench.simulation.texts import Agreement, Independent
+from bench.simulation.tree_drafter import TreeDrafts
 from orchestrator.core.pacing import POLICIES, Policy, make_policy
 
 PLAIN = "plain"
@@ -77,7 +78,9 @@ class Scenario:
     another), `jitter_ms` the most that is added at random. `cpu_ms` is what the one
     orchestrator computes for an event of any session, `persist_ms` what the store takes.
     `policy` stands in for that of `pacing`. `learning`: a session starts from what those
-    before it learned, as served.
+    before it learned, as served. `trees`: texts that were written before, drafted by the
+    default trees; they stand in for `text`, `draft`, `tokens` and `window`, and what a session
+    learned of their hits is for no other.
     """
 
     pacing: str = "eager"
@@ -100,6 +103,7 @@ class Scenario:
     drafters: int = 1
     kept: KeptBranches = field(default_factory=KeptBranches)
     policy: Policy | None = None
+    trees: TreeDrafts | None = None
     seed: int = 1
 
     @property
@@ -116,6 +120,8 @@ class Scenario:
         """The policy that a session begins with. Raises ValueError for an unknown pacing."""
         if self.policy is not None:
             return self.policy
+        if self.trees is not None:
+            return self.trees.policy(rests=self.fallback)
         pacing = POLICIES[0] if self.pacing == PLAIN else self.pacing
         chained = {"chained": True} if self.max_in_flight > 1 else {}
         return make_policy(pacing, self.window, fallback=self.fallback, **chained)

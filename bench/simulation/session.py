@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bench.simulation.sent import Sent, sent_as
 from orchestrator.core import rounds
 from orchestrator.core.events import (
     Action,
@@ -76,11 +77,27 @@ class Account:
     turns: list[Turn] | None = None
     blocks: list[tuple[int, int]] = field(default_factory=list)
     """Of every round: draft tokens sent, and accepted."""
+    sent_as: Counter[Sent] = field(default_factory=Counter)
+    """Rounds but those that went with the opening."""
+    waited_ms: float = 0.0
+    """The free verifier stood idle for drafts."""
+    first_verify_ms: float = 0.0
+    """The verifier's, for the round that brought the first token."""
 
     @property
     def seconds(self) -> float:
         """From the verifier being ready to the last token."""
         return self.finished - self.opened
+
+    @property
+    def decode_ms(self) -> float:
+        """From the first token to the last."""
+        return 1e3 * (self.finished - self.first)
+
+    @property
+    def outside_ms(self) -> float:
+        """Of these, those in which the verifier computed nothing for the session."""
+        return self.decode_ms - (self.verify_ms - self.first_verify_ms)
 
 
 class SimulatedSession:
@@ -115,14 +132,25 @@ class SimulatedSession:
         self._set_tick()
 
     def _turn(self, event: Event) -> None:
-        waited = self.state.verifier is None or not self.state.verifier.opened
-        self.state, actions = rounds.step(self.state, event)
+        before = self.state
+        waited = before.verifier is None or not before.verifier.opened
+        self.state, actions = rounds.step(before, event)
         if self.account.turns is not None:
             self.account.turns.append((event, actions))
         if waited and self.state.verifier is not None and self.state.verifier.opened:
             self.account.opened = self._world.now
         for action in actions:
+            if isinstance(action, SendVerify):
+                self._count(action, event, before)
             self._perform(action)
+
+    def _count(self, sent: SendVerify, event: Event, before: State) -> None:
+        """Note why a block left as it did."""
+        blocks = self.state.in_flight
+        block = next(one for one in blocks if one.round == sent.message.round)
+        if not block.opening:
+            self.account.sent_as[sent_as(block, event, before, self.state)] += 1
+            self.account.waited_ms += block.waited_ms
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -154,7 +182,8 @@ class SimulatedSession:
             raise AssertionError(f"session {self.name}: tokens do not follow one another")
         if commit.token_ids != tuple(self._truth[commit.base_len : end]):
             raise AssertionError(f"session {self.name}: a token is not the target's own")
-        account.first = account.first if account.tokens else self._world.now
+        if not account.tokens:
+            account.first, account.first_verify_ms = self._world.now, record.verify_ms
         account.tokens = end
         account.rounds += 1
         account.sent += record.draft_tokens

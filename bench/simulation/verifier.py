@@ -1,10 +1,10 @@
 """A verifier in simulated time: one forward at a time over all blocks that are ready.
 
-The rules are those of `services.verifier` for chains in mode `GREEDY`: at most one
-block a session and step, oldest first; a block that does not fit the text is answered as
-discarded, without a forward; a chained block fits if the one it extends was accepted
-whole, and the bonus, if it is its first token, is taken off it. Reading a prompt takes as
-long as a plain forward, and holds up nobody.
+The rules are those of `services.verifier` in mode `GREEDY`: at most one block a session and
+step, oldest first; a block that does not fit the text is answered as discarded, without a
+forward; a chained block fits if the one it extends was accepted whole, and the bonus, if it
+is its first token, is taken off it; a tree is accepted down to the first token that is not
+the target's own. Reading a prompt takes as long as a plain forward, and holds up nobody.
 """
 
 from __future__ import annotations

@@ -65,6 +65,10 @@ class Limits:
 
 SMALL_TREE = 16
 """Most nodes of a tree whose nodes come with their chances: room for it is kept at all times."""
+SMALL_TREE_DEPTH = 8
+"""Most levels of such a tree, which cost no step of a model, where a request names no window."""
+SMALL_TREE_WIDTH = 8
+"""Candidates of each place in it, where a request names no number."""
 
 
 def largest_block(

@@ -1,0 +1,46 @@
+"""What the simulator's commands share: numbers from flags, and tables."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from rich.table import Table
+
+from services.common.errors import StartError
+from services.console.arguments import fractions_of, within
+
+
+def numbers(flag: str, text: str, low: float, high: float) -> tuple[float, ...]:
+    """At least one number within the bounds, from `A,B`. Raises StartError for anything else."""
+    found = fractions_of(flag, text)
+    if not found:
+        raise StartError(f"{flag}: no number given, between {low:g} and {high:g}")
+    return tuple(within(flag, one, low, high) for one in found)
+
+
+def add_numbers(
+    made: argparse._ActionsContainer, flag: str, values: Sequence[float], told: str
+) -> None:
+    """A flag that `numbers` reads."""
+    text = ",".join(f"{value:g}" for value in values)
+    made.add_argument(flag, default=text, metavar="A,B", help=f"{told}; left out: {text}")
+
+
+def add_number(
+    made: argparse._ActionsContainer,
+    flag: str,
+    kind: Callable[[str], float],
+    value: float,
+    told: str,
+) -> None:
+    """A flag of one number."""
+    made.add_argument(flag, type=kind, default=value, help=f"{told}; left out: {value:g}")
+
+
+def bare_table(columns: Sequence[str]) -> Table:
+    """A table of numbers without lines."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table

@@ -1,0 +1,128 @@
+"""`python -m bench.simulation --recorded FILE`: the default trees on texts that a target wrote."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.planning.options import table_of
+from bench.simulation.flags import add_number, bare_table
+from bench.simulation.recorded import FLAG, read_texts
+from bench.simulation.scenario import StepTime
+from bench.simulation.sent import Sent
+from bench.simulation.served import (
+    BUILD_MS,
+    CPU_MS,
+    HOP_MS,
+    PERSIST_MS,
+    SOURCES,
+    VERIFY,
+    Row,
+    served,
+    sources_of,
+)
+from bench.simulation.tree_drafter import TreeDrafts
+from orchestrator.core.state import SMALL_TREE_DEPTH
+from services.common.errors import StartError
+from services.common.ngrams import NO_FILE, SHIPPED, NgramFile, load_ngrams, ngrams_path
+from services.console.arguments import within
+from services.drafter.small_tree import MOST_NODES
+
+LONGEST_MS = 10_000.0
+COLUMNS = ("sources", "category", "tokens", "x plain")
+HEADS = {
+    Sent.DRAFT: "drafts",
+    Sent.UNPAID: "unpaid",
+    Sent.NOTHING: "nothing",
+    Sent.LATE: "late",
+    Sent.RESTED: "rested",
+    Sent.LAST: "last",
+}
+BESIDE = ("nodes", "wait ms", "outside ms", "ideal tokens", "ideal x", "ideal nodes")
+LEGEND = (
+    "tokens: a verification. Of the rounds after the first: with drafts; where nothing of a draft "
+    "paid; where the drafter had nothing, was late, rested; at the last token.\n"
+    "nodes, wait for a tree, and ms outside the verifier: means of these rounds. ideal: the same "
+    "trees with no way to go, no wait, no rest, and sizes by their own chances."
+)
+
+
+def add_flags(made: argparse.ArgumentParser) -> None:
+    """Those that belong to `--recorded`."""
+    group = made.add_argument_group("texts that a target wrote")
+    told = "JSON lines of category, prompt and answer (token ids; `python -m bench.answered`)"
+    group.add_argument(FLAG, type=Path, default=None, metavar="FILE", help=told)
+    shipped = next(iter(SHIPPED))
+    told = f"the n-gram file, a name or a path; {NO_FILE}: none; left out: {shipped}"
+    group.add_argument("--ngrams", default=shipped, help=told)
+    told = f"of {','.join(SOURCES)}: this text; what a file says after one token; all of it"
+    group.add_argument("--sources", default="", metavar="A,B", help=f"{told}; left out: all three")
+    table = ",".join(f"{rows}:{ms:g}" for rows, ms in VERIFY.table)
+    told = f"ms of a verification by rows, straight lines between; left out: {table}"
+    group.add_argument("--verify-table", default=table, metavar="ROWS:MS,…", help=told)
+    add_number(group, "--hop-ms", float, HOP_MS, "one way between orchestrator and worker")
+    add_number(group, "--build-ms", float, BUILD_MS, "a tree")
+    add_number(group, "--cpu-ms", float, CPU_MS, "what the orchestrator computes for an event")
+    add_number(group, "--store-ms", float, PERSIST_MS, "what the store takes")
+    add_number(group, "--depth", int, SMALL_TREE_DEPTH, "most levels of a tree")
+    add_number(group, "--nodes", int, MOST_NODES, "most nodes of a tree")
+    group.add_argument("--no-rests", action="store_true", help="the drafter never rests")
+
+
+def show_recorded(given: argparse.Namespace, console: Console) -> object:
+    """Simulate and print; what `--json` writes."""
+    file = None if given.ngrams == NO_FILE else load_ngrams(ngrams_path(given.ngrams))
+    names = _sources(given.sources, file)
+    found = {name: _rows(given, sources_of(file, name)) for name in names}
+    console.print(_table(found))
+    console.print(LEGEND)
+    return {name: [asdict(row) for row in rows] for name, rows in found.items()}
+
+
+def _rows(given: argparse.Namespace, file: NgramFile | None) -> list[Row]:
+    depth = int(within("--depth", given.depth, 1, 64))
+    nodes = int(within("--nodes", given.nodes, 1, 64))
+    build_ms = within("--build-ms", given.build_ms, 0, LONGEST_MS)
+    texts = read_texts(given.recorded, file.vocab_size if file else 0)
+    table = table_of("--verify-table", given.verify_table)
+    return served(
+        TreeDrafts(texts, file, build_ms, depth, nodes),
+        StepTime(table[0][1], table=table),
+        hop_ms=within("--hop-ms", given.hop_ms, 0, LONGEST_MS),
+        cpu_ms=within("--cpu-ms", given.cpu_ms, 0, LONGEST_MS),
+        persist_ms=within("--store-ms", given.store_ms, 0, LONGEST_MS),
+        rests=not given.no_rests,
+    )
+
+
+def _sources(text: str, file: NgramFile | None) -> Sequence[str]:
+    """Those asked for; those that differ where none are named."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in SOURCES:
+            raise StartError(f"--sources: {name!r} is not one of {', '.join(SOURCES)}")
+        if name != SOURCES[0] and file is None:
+            raise StartError(f"--sources: {name} needs --ngrams")
+    return names or (SOURCES if file else SOURCES[:1])
+
+
+def _table(found: dict[str, list[Row]]) -> Table:
+    table = bare_table([*COLUMNS, *HEADS.values(), *BESIDE])
+    for name, rows in found.items():
+        for row in rows:
+            table.add_row(name, *_cells(row))
+        table.add_section()
+    return table
+
+
+def _cells(row: Row) -> Iterable[str]:
+    yield from (row.category, f"{row.tokens_a_round:.2f}", f"{row.speed_up:.2f}")
+    yield from (f"{row.shares[kind.value]:.1%}" for kind in HEADS)
+    yield from (f"{row.nodes:.1f}", f"{row.wait_ms:.2f}", f"{row.outside_ms:.2f}")
+    yield from (f"{row.ideal_tokens_a_round:.2f}", f"{row.ideal_speed_up:.2f}")
+    yield f"{row.ideal_nodes:.1f}"

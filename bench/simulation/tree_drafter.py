@@ -1,0 +1,116 @@
+"""A drafter of the default trees in simulated time: the served core and method, on real texts.
+
+Whatever it drafts comes from `services.drafter` itself: the core with its bookkeeping, the
+method `ngram`, the sources with their weights. Only a step's time is given. A draft model
+running ahead (`services.drafter.ahead`) is left out: what it knows depends on how far real
+forwards got by a real time, so it would need the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.simulation.agenda import Agenda
+from bench.simulation.ports import Deliver
+from bench.simulation.recorded import RecordedText
+from orchestrator.core.events import DraftArrived, WorkerOpened
+from orchestrator.core.pacing import DEFAULT_POLICY, Policy, make_policy
+from orchestrator.core.state import SMALL_TREE, SMALL_TREE_DEPTH
+from services.common.ngrams import NgramFile
+from services.common.types import Draft, DrafterCommand, DrafterEvent, DraftOpened, Role
+from services.drafter.core import DrafterCore
+from services.drafter.ngram import NgramDrafter
+from services.drafter.small_tree import MOST_NODES, SmallTrees
+
+METHOD = "ngram"
+LINK = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TreeDrafts:
+    """Sessions that answer `texts` in turn, drafted by the default trees.
+
+    `file`: the n-gram file of the drafter, None = this text alone is a source. `build_ms`: one
+    step of the drafter. `depth`, `nodes`: most levels and nodes of a tree.
+    """
+
+    texts: tuple[RecordedText, ...]
+    file: NgramFile | None = None
+    build_ms: float = 0.3
+    depth: int = SMALL_TREE_DEPTH
+    nodes: int = MOST_NODES
+
+    def text(self, session: str) -> RecordedText:
+        """What a session, whose name is its number, is about."""
+        return self.texts[int(session) % len(self.texts)]
+
+    def policy(self, *, rests: bool) -> Policy:
+        """How such sessions are paced by default."""
+        return make_policy(
+            DEFAULT_POLICY, self.depth, fallback=rests, trees=True, most_nodes=SMALL_TREE
+        )
+
+    def trees(self) -> SmallTrees:
+        """What makes the trees."""
+        return SmallTrees(self.file, nodes=self.nodes)
+
+
+class TreeDrafter:
+    """One worker; `deliver` brings drafts away. What arrives during a step waits for its end."""
+
+    def __init__(self, name: str, agenda: Agenda, drafts: TreeDrafts, deliver: Deliver) -> None:
+        self.name = name
+        self.forwards = 0
+        self.drafted = 0
+        self.busy_s = 0.0
+        self._agenda, self._build_ms, self._deliver = agenda, drafts.build_ms, deliver
+        method = NgramDrafter(small=drafts.trees())
+        self._core = DrafterCore({METHOD: method}, emit=self._hear, worker_id=name)
+        self._said: list[DrafterEvent] = []
+        self._inbox: list[DrafterCommand] = []
+        self._working = False
+        self._planned = False
+
+    def handle(self, command: DrafterCommand) -> None:
+        """A command arrives; during a step it waits."""
+        if self._working:
+            self._inbox.append(command)
+            return
+        self._core.handle(LINK, command)
+        self._say()
+        if not self._planned:
+            self._planned = True
+            self._agenda.after(0.0, self._step)
+
+    def _step(self) -> None:
+        """Draft now; the drafts leave when the step's time is over."""
+        self._planned = False
+        self._working = self._core.step()
+        if self._working:
+            self.forwards += 1
+            self.busy_s += 1e-3 * self._build_ms
+            self._agenda.after(self._build_ms, self._conclude)
+
+    def _conclude(self) -> None:
+        self._say()
+        waiting, self._inbox = self._inbox, []
+        for command in waiting:
+            self._core.handle(LINK, command)
+        self._say()
+        self._step()
+
+    def _hear(self, _link: int, event: DrafterEvent) -> None:
+        self._said.append(event)
+
+    def _say(self) -> None:
+        said, self._said = self._said, []
+        for event in said:
+            match event:
+                case DraftOpened(session, epoch):
+                    self._deliver(session, WorkerOpened, Role.DRAFTER, self.name, epoch)
+                case Draft():
+                    self.drafted += len(event.tree)
+                    draft = event._replace(draft_ms=self._build_ms)
+                    self._deliver(event.session, DraftArrived, self.name, draft)
+                case _:
+                    raise AssertionError(f"the drafter: {event}")
