@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -15,23 +15,11 @@ from bench.simulation.flags import add_number, bare_table
 from bench.simulation.recorded import FLAG, read_texts
 from bench.simulation.scenario import StepTime
 from bench.simulation.sent import Sent
-from bench.simulation.served import (
-    BUILD_MS,
-    CPU_MS,
-    HOP_MS,
-    PERSIST_MS,
-    SOURCES,
-    VERIFY,
-    Row,
-    served,
-    sources_of,
-)
+from bench.simulation.served import COSTS, SOURCES, VERIFY, Row, scenario_of, served, sources_of
 from bench.simulation.tree_drafter import TreeDrafts
-from orchestrator.core.state import SMALL_TREE_DEPTH
 from services.common.errors import StartError
 from services.common.ngrams import NO_FILE, SHIPPED, NgramFile, load_ngrams, ngrams_path
 from services.console.arguments import within
-from services.drafter.small_tree import MOST_NODES
 
 LONGEST_MS = 10_000.0
 COLUMNS = ("sources", "category", "tokens", "x plain")
@@ -44,12 +32,13 @@ HEADS = {
     Sent.LAST: "last",
 }
 BESIDE = ("nodes", "wait ms", "outside ms", "ideal tokens", "ideal x", "ideal nodes")
-LEGEND = (
-    "tokens: a verification. Of the rounds after the first: with drafts; where nothing of a draft "
-    "paid; where the drafter had nothing, was late, rested; at the last token.\n"
-    "nodes, wait for a tree, and ms outside the verifier: means of these rounds. ideal: the same "
-    "trees with no way to go, no wait, no rest, and sizes by their own chances."
-)
+LEGEND = """
+tokens: a verification. Of the rounds after the first, in which no draft can be:
+drafts, unpaid: sent with a draft; nothing of the draft paid
+nothing, late, rested, last: the drafter had nothing, was late, rested; it was the last token
+nodes, wait ms, outside ms: of the mean round; waiting for a tree; all but the verifier's step
+ideal: the same trees, no way to go, no wait, no rest, sizes by their own chances
+"""
 
 
 def add_flags(made: argparse.ArgumentParser) -> None:
@@ -65,12 +54,16 @@ def add_flags(made: argparse.ArgumentParser) -> None:
     table = ",".join(f"{rows}:{ms:g}" for rows, ms in VERIFY.table)
     told = f"ms of a verification by rows, straight lines between; left out: {table}"
     group.add_argument("--verify-table", default=table, metavar="ROWS:MS,…", help=told)
-    add_number(group, "--hop-ms", float, HOP_MS, "one way between orchestrator and worker")
-    add_number(group, "--build-ms", float, BUILD_MS, "a tree")
-    add_number(group, "--cpu-ms", float, CPU_MS, "what the orchestrator computes for an event")
-    add_number(group, "--store-ms", float, PERSIST_MS, "what the store takes")
-    add_number(group, "--depth", int, SMALL_TREE_DEPTH, "most levels of a tree")
-    add_number(group, "--nodes", int, MOST_NODES, "most nodes of a tree")
+    default = TreeDrafts(())
+    add_number(group, "--hop-ms", float, COSTS.hop_ms, "one way between orchestrator and worker")
+    add_number(group, "--jitter-ms", float, COSTS.jitter_ms, "the most that is added to a way")
+    add_number(group, "--build-ms", float, default.build_ms, "a tree")
+    add_number(
+        group, "--cpu-ms", float, COSTS.cpu_ms, "what the orchestrator computes for an event"
+    )
+    add_number(group, "--store-ms", float, COSTS.persist_ms, "what the store takes")
+    add_number(group, "--depth", int, default.depth, "most levels of a tree")
+    add_number(group, "--nodes", int, default.nodes, "most nodes of a tree")
     group.add_argument("--no-rests", action="store_true", help="the drafter never rests")
 
 
@@ -80,7 +73,7 @@ def show_recorded(given: argparse.Namespace, console: Console) -> object:
     names = _sources(given.sources, file)
     found = {name: _rows(given, sources_of(file, name)) for name in names}
     console.print(_table(found))
-    console.print(LEGEND)
+    console.print(LEGEND.strip())
     return {name: [asdict(row) for row in rows] for name, rows in found.items()}
 
 
@@ -90,14 +83,16 @@ def _rows(given: argparse.Namespace, file: NgramFile | None) -> list[Row]:
     build_ms = within("--build-ms", given.build_ms, 0, LONGEST_MS)
     texts = read_texts(given.recorded, file.vocab_size if file else 0)
     table = table_of("--verify-table", given.verify_table)
-    return served(
-        TreeDrafts(texts, file, build_ms, depth, nodes),
-        StepTime(table[0][1], table=table),
+    scenario = replace(
+        scenario_of(TreeDrafts(texts, file, build_ms, depth, nodes)),
+        verify=StepTime(table[0][1], table=table),
         hop_ms=within("--hop-ms", given.hop_ms, 0, LONGEST_MS),
+        jitter_ms=within("--jitter-ms", given.jitter_ms, 0, LONGEST_MS),
         cpu_ms=within("--cpu-ms", given.cpu_ms, 0, LONGEST_MS),
         persist_ms=within("--store-ms", given.store_ms, 0, LONGEST_MS),
-        rests=not given.no_rests,
+        fallback=not given.no_rests,
     )
+    return served(scenario)
 
 
 def _sources(text: str, file: NgramFile | None) -> Sequence[str]:

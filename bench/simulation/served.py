@@ -18,8 +18,9 @@ ALL = "all"
 SOURCES = ("text", "firsts", "file")
 VERIFY = StepTime(16.3, table=((1, 16.3), (2, 17.44), (5, 19.23), (8, 21.03), (12, 24.45)))
 """The demo model in bfloat16 on one core with AVX-512 (docs/benchmarks.md, one step)."""
-HOP_MS, BUILD_MS, CPU_MS, PERSIST_MS = 0.15, 0.3, 0.1, 0.5
-"""Four hops, one tree and two events, the store's beside them, are 1.2 ms of a round."""
+COSTS = Scenario(verify=VERIFY, hop_ms=0.15, cpu_ms=0.1, persist_ms=0.5)
+"""With four hops, a tree of 0.3 ms and two events, a round with a draft takes 1.1 to 1.2 ms
+outside the verifier, as measured over gRPC in a good hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +54,18 @@ def sources_of(file: NgramFile | None, name: str) -> NgramFile | None:
     return replace(file, laws=()) if name == "firsts" else file
 
 
-def served(
-    trees: TreeDrafts,
-    verify: StepTime = VERIFY,
-    *,
-    hop_ms: float = HOP_MS,
-    cpu_ms: float = CPU_MS,
-    persist_ms: float = PERSIST_MS,
-    rests: bool = True,
-) -> list[Row]:
+def scenario_of(trees: TreeDrafts) -> Scenario:
+    """Each text once, one after the other, at the costs of this machine's kind."""
+    return replace(COSTS, trees=trees, sessions=len(trees.texts))
+
+
+def served(scenario: Scenario) -> list[Row]:
     """A row for every category in the order they come in, and one for all, the last.
 
-    `rests` False: the drafter is never sent to rest.
+    `scenario`: that of `scenario_of`, or one with other costs.
     """
-    scenario = Scenario(
-        trees=trees,
-        verify=verify,
-        hop_ms=hop_ms,
-        cpu_ms=cpu_ms,
-        persist_ms=persist_ms,
-        sessions=len(trees.texts),
-        fallback=rests,
-    )
+    trees, verify = scenario.trees, scenario.verify
+    assert trees is not None
     made = trees.trees()
     ideals = [ideal(text, trees, made, verify) for text in trees.texts]
     drafted, plain = _accounts(scenario), _accounts(replace(scenario, pacing=PLAIN))

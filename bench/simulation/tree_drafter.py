@@ -30,8 +30,8 @@ LINK = 0
 class TreeDrafts:
     """Sessions that answer `texts` in turn, drafted by the default trees.
 
-    `file`: the n-gram file of the drafter, None = this text alone is a source. `build_ms`: one
-    step of the drafter. `depth`, `nodes`: most levels and nodes of a tree.
+    `file`: the n-gram file of the drafter, None = this text alone is a source. `build_ms`: a
+    tree. `depth`, `nodes`: most levels and nodes of a tree.
     """
 
     texts: tuple[RecordedText, ...]
@@ -87,9 +87,10 @@ class TreeDrafter:
         self._planned = False
         self._working = self._core.step()
         if self._working:
+            took = self._build_ms * max(1, sum(isinstance(one, Draft) for one in self._said))
             self.forwards += 1
-            self.busy_s += 1e-3 * self._build_ms
-            self._agenda.after(self._build_ms, self._conclude)
+            self.busy_s += 1e-3 * took
+            self._agenda.after(took, self._conclude)
 
     def _conclude(self) -> None:
         self._say()

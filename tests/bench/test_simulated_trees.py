@@ -12,13 +12,23 @@ import pytest
 
 from bench.chained import judged, walked
 from bench.simulation import Scenario, Simulation, StepTime, __main__, simulate
+from bench.simulation.agenda import Agenda
 from bench.simulation.ideal import ideal
 from bench.simulation.recorded import RecordedText, read_texts, write_texts
 from bench.simulation.scenario import PLAIN
 from bench.simulation.sent import Sent
-from bench.simulation.served import ALL, SOURCES, VERIFY, Row, served, sources_of
-from bench.simulation.tree_drafter import TreeDrafts
+from bench.simulation.served import (
+    ALL,
+    SOURCES,
+    VERIFY,
+    Row,
+    scenario_of,
+    served,
+    sources_of,
+)
+from bench.simulation.tree_drafter import TreeDrafter, TreeDrafts
 from bench.simulation.verifier import SimulatedVerifier
+from orchestrator.core.events import DraftArrived, WorkerOpened
 from orchestrator.core.pacing import Marginal
 from services.common.errors import StartError
 from services.common.ngrams import FIRSTS, Laws, NgramFile, code_of, extend_key, support_of
@@ -64,12 +74,16 @@ def a_file() -> NgramFile:
     return NgramFile("t", "", "fp", VOCAB, ids, bytes(codes), (laws,), weights)
 
 
+def opening(text: RecordedText, session: str = "s") -> OpenDraft:
+    sampling = ResolvedSampling(temperature=0.0, max_tokens=len(text.answer))
+    return OpenDraft(session, 1, text.prompt, (), VerifyMode.GREEDY, sampling, 0, 8, 8)
+
+
 def told(seed: int, file: NgramFile | None, length: int = 60) -> RecordedText:
     """A text that is drawn by the drafter's own chances: they are true in it."""
     random, trees = Random(seed), TreeDrafts((), file).trees()
-    sampling = ResolvedSampling(temperature=0.0, max_tokens=length)
-    opening = OpenDraft("s", 1, (seed,), (), VerifyMode.GREEDY, sampling, 0, 8, 8)
-    session, answer = trees.open(opening, ""), []
+    answer: list[int] = []
+    session = trees.open(opening(RecordedText("", (seed,), (0,) * length)), "")
     for place in range(length):
         session.follow((seed, *answer))
         proposed = session.draft(place, 1)
@@ -168,16 +182,34 @@ def test_the_first_round_goes_with_the_opening_and_holds_no_draft():
     assert account.first == pytest.approx(account.opened + 1e-3 * Scenario().persist_ms)
 
 
+def test_what_arrives_while_a_tree_is_built_waits_for_its_end():
+    agenda, heard = Agenda(), []
+
+    def deliver(session, kind, *_what):
+        heard.append((round(1e3 * agenda.now, 6), session, kind))
+
+    drafter = TreeDrafter("d", agenda, TreeDrafts((), build_ms=4.0), deliver)
+    agenda.after(0.0, drafter.handle, opening(copied(), "a"))
+    agenda.after(1.0, drafter.handle, opening(copied(), "b"))
+    agenda.run()
+    assert heard == [
+        (0.0, "a", WorkerOpened),
+        (4.0, "a", DraftArrived),
+        (4.0, "b", WorkerOpened),
+        (8.0, "b", DraftArrived),
+    ]
+
+
 # --- where it goes --------------------------------------------------------------------
 
 
 def row_of(*texts: RecordedText, verify=VERIFY, **changes) -> Row:
     trees = TreeDrafts(texts, changes.pop("file", None), changes.pop("build_ms", 0.3))
-    return served(trees, verify, **changes)[-1]
+    return served(replace(scenario_of(trees), verify=verify, **changes))[-1]
 
 
 def test_shares_are_one_in_all_and_categories_come_before_all():
-    rows = served(TreeDrafts(TEXTS, a_file()))
+    rows = served(scenario_of(TreeDrafts(TEXTS, a_file())))
     assert [row.category for row in rows] == ["copy", "chance", ALL]
     assert rows[-1].tokens == sum(row.tokens for row in rows[:-1])
     for row in rows:
@@ -187,7 +219,7 @@ def test_shares_are_one_in_all_and_categories_come_before_all():
 
 
 def test_a_text_that_is_copied_is_written_faster_and_one_of_chance_is_hardly_slower():
-    copy, chance, _ = served(TreeDrafts(TEXTS))
+    copy, chance, _ = served(scenario_of(TreeDrafts(TEXTS)))
     assert copy.tokens_a_round > 3.0
     assert copy.speed_up > 2.0
     assert chance.tokens_a_round < 1.1
@@ -197,9 +229,18 @@ def test_a_text_that_is_copied_is_written_faster_and_one_of_chance_is_hardly_slo
 def test_where_rows_are_dear_the_drafter_rests_unless_it_must_not():
     dear = row_of(shuffled(1), shuffled(2), shuffled(3), verify=DEAR)
     assert dear.shares[Sent.RESTED.value] > 0.5
-    awake = row_of(shuffled(1), shuffled(2), shuffled(3), verify=DEAR, rests=False)
+    awake = row_of(shuffled(1), shuffled(2), shuffled(3), verify=DEAR, fallback=False)
     assert awake.shares[Sent.RESTED.value] == 0.0
     assert row_of(copied(), verify=FREE).shares[Sent.RESTED.value] == 0.0
+
+
+def test_where_nothing_is_known_the_drafter_has_nothing_and_what_is_never_true_does_not_pay():
+    new = RecordedText("new", (63,), tuple(range(40)))
+    awake = row_of(new, verify=FREE, fallback=False)
+    assert awake.shares[Sent.NOTHING.value] == pytest.approx(38 / 39)
+    assert awake.shares[Sent.LAST.value] == pytest.approx(1 / 39)
+    wrong = row_of(shuffled(1), shuffled(2), verify=DEAR, file=a_file(), fallback=False)
+    assert wrong.shares[Sent.UNPAID.value] > 0.5
 
 
 def test_a_tree_that_takes_longer_than_half_a_round_comes_late():
@@ -235,6 +276,34 @@ def test_where_chances_are_true_what_is_served_is_no_faster_than_the_ideal(verif
     assert row.ideal_speed_up >= 1.0
 
 
+def test_no_constant_size_of_the_trees_beats_the_ideal():
+    file = a_file()
+    texts, drafts = [told(seed, file) for seed in range(8)], TreeDrafts((), file)
+    best = sum(ideal(text, drafts, drafts.trees(), VERIFY).ms for text in texts)
+    for nodes in range(1, 13):
+        constant = replace(drafts, nodes=nodes)
+        found = [ideal(text, constant, constant.trees(), FREE) for text in texts]
+        assert best <= sum(one.rounds for one in found) * VERIFY.at(1, 1 + nodes)
+
+
+@pytest.mark.parametrize(("two_rows_ms", "pays"), [(30.0, True), (38.0, False)])
+def test_a_node_of_the_ideal_pays_where_its_chance_is_more_than_its_time_is_worth(
+    two_rows_ms, pays
+):
+    """The chance is .8, and the pace 2 tokens in two rows' time."""
+    drafts = TreeDrafts((), a_file(), nodes=1)
+    verify = StepTime(20.0, table=((1, 20.0), (2, two_rows_ms)))
+    counted = RecordedText("count", (63,), tuple(range(40)))
+    found = ideal(counted, drafts, drafts.trees(), verify)
+    assert found.nodes == (19 if pays else 0)
+    assert found.rounds == (20 if pays else 39)
+
+
+def test_the_last_token_of_the_ideal_is_decoded_plainly():
+    drafts = TreeDrafts((), a_file())
+    assert ideal(copied(length=2), drafts, drafts.trees(), FREE).nodes == 0
+
+
 def test_the_ideal_of_a_perfect_copy_takes_whole_trees_and_one_of_chance_none_that_loses():
     drafts = TreeDrafts(TEXTS)
     copy = ideal(copied(length=100), drafts, drafts.trees(), FREE)
@@ -248,7 +317,7 @@ def test_the_ideal_of_a_perfect_copy_takes_whole_trees_and_one_of_chance_none_th
 def test_without_hops_waits_and_rests_the_served_are_near_the_ideal():
     file = a_file()
     texts = [told(seed, file) for seed in range(8)]
-    free = {"hop_ms": 0.0, "cpu_ms": 0.0, "persist_ms": 0.0, "build_ms": 0.0, "rests": False}
+    free = {"hop_ms": 0.0, "cpu_ms": 0.0, "persist_ms": 0.0, "build_ms": 0.0, "fallback": False}
     near, far = row_of(*texts, file=file, **free), row_of(*texts, file=file)
     assert near.outside_ms == pytest.approx(0.0, abs=1e-6)
     assert near.speed_up == pytest.approx(near.ideal_speed_up, rel=0.05)
@@ -342,7 +411,9 @@ def test_the_table_is_printed_and_written(monkeypatch, capsys, tmp_path):
     printed = capsys.readouterr().out
     assert "outside ms" in printed
     assert "chance" in printed
-    assert [Row(**row) for row in json.loads(out.read_text())["text"]] == served(TreeDrafts(TEXTS))
+    assert [Row(**row) for row in json.loads(out.read_text())["text"]] == served(
+        scenario_of(TreeDrafts(TEXTS))
+    )
 
 
 def test_plain_decoding_asks_for_no_drafter():
