@@ -2,8 +2,9 @@
 
 `simulate(Scenario(...))` runs `orchestrator.core.rounds` with the policies of
 `orchestrator.core.pacing` against a verifier and a drafter whose forwards, links and store
-take given times (`scenario`), on texts that say where the drafter is right (`texts`). The
-text of every session is checked against the target's own.
+take given times (`scenario`), on texts that say where the drafter is right (`texts`); or, with
+`trees`, against the served drafter of the default trees (`tree_drafter`), on texts that a target
+wrote (`recorded`). The text of every session is checked against the target's own.
 """
 
 from __future__ import annotations

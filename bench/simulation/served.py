@@ -19,18 +19,19 @@ SOURCES = ("text", "firsts", "file")
 VERIFY = StepTime(16.3, table=((1, 16.3), (2, 17.44), (5, 19.23), (8, 21.03), (12, 24.45)))
 """The demo model in bfloat16 on one core with AVX-512 (docs/benchmarks.md, one step)."""
 COSTS = Scenario(verify=VERIFY, hop_ms=0.15, cpu_ms=0.1, persist_ms=0.5)
-"""With four hops, a tree of 0.3 ms and two events, a round with a draft takes 1.1 to 1.2 ms
-outside the verifier, as measured over gRPC in a good hour."""
+"""With four hops, a tree of 0.3 ms and two events, a round with a draft takes 1.1 ms outside the
+verifier; over gRPC 1.2 ms were measured in a good hour (docs/benchmarks.md, real models)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The texts of one category, or all. Nodes and times are means of a round with a session open.
+    """The texts of one category, or all.
 
     The round that brings the first token, without a draft, counts for `tokens_a_round` alone,
-    here and in the ideal. Speed-ups are of the time after it, over plain decoding in the same
-    world. `shares`: what the rounds left as, 1 in all. `wait_ms`: how long a free verifier
-    stood idle for a tree; `outside_ms`: all of a round but the verifier's step, waits included.
+    here and in the ideal; all else is of those after it. Speed-ups are over plain decoding in
+    the same world. `shares`: what the rounds left as, by `Sent`, 1 in all. Means of a round:
+    its nodes; `wait_ms`, how long the free verifier stood idle for a tree; `outside_ms`, all of
+    its milliseconds but the verifier's step, waits included.
     """
 
     category: str
@@ -55,7 +56,7 @@ def sources_of(file: NgramFile | None, name: str) -> NgramFile | None:
 
 
 def scenario_of(trees: TreeDrafts) -> Scenario:
-    """Each text once, one after the other, at the costs of this machine's kind."""
+    """Each text once, one after the other, at the costs that were measured."""
     return replace(COSTS, trees=trees, sessions=len(trees.texts))
 
 
