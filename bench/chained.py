@@ -11,17 +11,17 @@ def overlap(block: Verify, last: Verdict | None, length: int) -> int | None:
     """Draft tokens at the front of the block that end the text already; None = it does not fit.
 
     `last`: the last verdict of the session, `length`: that of its output. A block that
-    extends another one is a chain; it fits if that was accepted whole, and if its own first
-    token is the bonus that was emitted.
+    extends another one is a chain; it fits if that was accepted whole, and if it stands behind
+    all that was emitted, or its own first token is the bonus.
     """
     if block.extends_round == 0:
         return 0 if block.base_len == length else None
     if last is None or last.round != block.extends_round or not last.all_accepted:
         return None
-    if block.base_len != last.base_len + last.accepted:
-        return None
     if block.base_len == length:
         return 0
+    if block.base_len != last.base_len + last.accepted:
+        return None
     return 1 if block.tree.token_ids[:1] == last.token_ids[-1:] else None
 
 

@@ -208,7 +208,7 @@ def _with_trees(config: SessionConfig, trees: TreeDrafts) -> SessionConfig:
         estimated=True,
         vocab_size=trees.file.vocab_size if trees.file else 0,
         phrase_scope="",
-        opening_block=True,
+        plain_ahead=True,
     )
 
 

@@ -2,8 +2,8 @@
 
 The rules are those of `services.verifier` in mode `GREEDY`: at most one block a session and
 step, oldest first; a block that does not fit the text is answered as discarded, without a
-forward; a chained block fits if the one it extends was accepted whole, and the bonus, if it
-is its first token, is taken off it; a tree is accepted down to the first token that is not
+forward; a chained block fits if the one it extends was accepted whole, and it stands behind
+the bonus, or begins with it, which is then taken off it; a tree is accepted down to the first token that is not
 the target's own. Reading a prompt takes as long as a plain forward, and holds up nobody.
 """
 
@@ -32,6 +32,7 @@ class _Session:
     epoch: int
     queue: deque[tuple[float, Verify]] = field(default_factory=deque)
     last: Verdict | None = None
+    answered_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class _Task:
     block: Verify
     base_len: int
     tokens: tuple[int, ...]
-    arrived: float
+    ready: float
 
 
 class SimulatedVerifier:
@@ -113,7 +114,8 @@ class SimulatedVerifier:
             skip = overlap(block, session.last, session.length)
             if skip is not None and block.epoch >= session.epoch:
                 tokens = block.tree.token_ids[skip:]
-                return _Task(session, block, block.base_len + skip, tokens, arrived)
+                ready = max(arrived, session.answered_at)
+                return _Task(session, block, block.base_len + skip, tokens, ready)
             waited = 1e3 * (self._agenda.now - arrived)
             verdict = Verdict(
                 block.session, block.epoch, block.round, block.base_len,
@@ -125,7 +127,7 @@ class SimulatedVerifier:
     def _conclude(self, tasks: Sequence[_Task], rows: int, started: float) -> None:
         for task in tasks:
             verdict = self._judged(task, started)._replace(batch_size=len(tasks), batch_rows=rows)
-            task.session.last = verdict
+            task.session.last, task.session.answered_at = verdict, self._agenda.now
             task.session.length = verdict.base_len + len(verdict.token_ids)
             self._deliver(task.block.session, VerdictArrived, self.name, verdict)
         self._step()
@@ -134,6 +136,6 @@ class SimulatedVerifier:
         base = task.base_len
         own = task.session.truth[base : base + len(task.tokens) + 1]
         return judged(task.block, base, task.tokens, own)._replace(
-            queue_ms=1e3 * (started - task.arrived),
+            queue_ms=1e3 * (started - task.ready),
             verify_ms=1e3 * (self._agenda.now - started),
         )

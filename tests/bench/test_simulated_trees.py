@@ -168,7 +168,7 @@ def test_sessions_are_served_as_by_default_and_learn_nothing_of_each_other_s_hit
     assert second.beginning.policy.learned.ranges == first.beginning.policy.learned.ranges
     config = first.beginning.config
     assert config.estimated
-    assert config.opening_block
+    assert config.plain_ahead
     assert (config.window, config.num_candidates) == (8, 8)
 
 
