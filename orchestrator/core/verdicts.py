@@ -53,7 +53,7 @@ def on_verdict(turn: Turn, event: VerdictArrived) -> bool:
     waiting = {v.round: v for v in (*state.early, event.verdict)}
     while (flying := turn.state.in_flight) and (verdict := waiting.pop(flying[0].round, None)):
         turn.set(in_flight=flying[1:])
-        if not _absorb(turn, _begun(flying[0], verdict, turn.now), verdict):
+        if not _absorb(turn, _begun(turn, flying[0], verdict), verdict):
             return False
     if waiting or state.early:
         rounds = {block.round for block in turn.state.in_flight}
@@ -61,12 +61,12 @@ def on_verdict(turn: Turn, event: VerdictArrived) -> bool:
     return True
 
 
-def _begun(block: Block, verdict: Verdict, now: float) -> Block:
-    """The block; one that left before it was due began with the verifier's step."""
-    began = now - 1e-3 * verdict.verify_ms
-    if block.opening:
-        return block._replace(sent_at=min(block.sent_at, began))
-    return block._replace(sent_at=max(block.sent_at, began)) if block.behind else block
+def _begun(turn: Turn, block: Block, verdict: Verdict) -> Block:
+    """The block; one that left before it was due began with the round before, or its step."""
+    if not (block.opening or block.behind):
+        return block
+    due = max(block.sent_at, turn.state.idle_since) if block.behind else block.sent_at
+    return block._replace(sent_at=min(due, turn.now - 1e-3 * verdict.verify_ms))
 
 
 def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:

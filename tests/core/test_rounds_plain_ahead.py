@@ -219,14 +219,14 @@ def test_what_a_drafter_still_says_fits_behind_the_blocks_ahead_or_is_void():
     assert not any(block.doomed for block in made.state.in_flight)
 
 
-def test_a_round_that_was_ahead_begins_with_its_step():
+def test_a_round_that_was_ahead_begins_with_the_verdict_before_or_its_step():
     made = plain()
     answer(made, 5, at=1.0, verify_ms=30.0)
     answer(made, 6, at=1.031, verify_ms=30.0)
-    first, second = [persist.commit.record for persist in made.performed(Persist)]
-    assert first.started_at == 0.0
-    assert second.started_at == pytest.approx(1.001)
-    assert second.round_ms == pytest.approx(30.0)
+    answer(made, 7, at=1.060, verify_ms=30.0)
+    records = [persist.commit.record for persist in made.performed(Persist)]
+    assert [record.started_at for record in records] == pytest.approx([0.0, 1.0, 1.030])
+    assert [record.round_ms for record in records[1:]] == pytest.approx([31.0, 30.0])
 
 
 def test_a_verifier_of_before_that_discards_one_gets_none_any_more():

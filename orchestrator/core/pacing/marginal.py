@@ -12,7 +12,7 @@ from orchestrator.core.pacing.steps import Steps
 
 EDGES = (0.06, 0.12, 0.25, 0.45, 0.7)
 """Chances between which drafters are found out apart."""
-TRUST = 3.0
+TRUST = 6.0
 """Nodes that a drafter's own word counts as, in each of these ranges."""
 KEEP = 0.99
 GAIN_KEEP = 0.97
