@@ -93,7 +93,7 @@ class BenchOptions:
         methods, place = _split_drafter(drafter)
         _check("--drafters", methods, METHODS)
         _check("--drafters", place, PLACES)
-        runs_a_draft = not {"model", "graph"}.isdisjoint(methods)
+        runs_a_draft = _run_a_draft(methods)
         if runs_a_draft and place == ["verifier"]:
             raise StartError(f"--drafters: {drafter}: a draft model runs in a process of its own")
         if runs_a_draft and self.draft is None:
@@ -119,7 +119,7 @@ class BenchOptions:
 
     def _cluster(self, drafter: str) -> ClusterOptions:
         methods, place = _split_drafter(drafter)
-        drafts = not drafter or not {"model", "graph"}.isdisjoint(methods)
+        drafts = not drafter or _run_a_draft(methods)
         return ClusterOptions(
             target=self.target,
             draft=self.draft if drafts else None,
@@ -167,6 +167,11 @@ class BenchOptions:
         With a seed, as here, the server's own choice is coupled.
         """
         return self.dtype == "float32" and (self.temperature == 0 or rule in ("", "coupled"))
+
+
+def _run_a_draft(methods: Collection[str]) -> bool:
+    """Whether one of these methods runs the draft model."""
+    return not {"model", "graph"}.isdisjoint(methods)
 
 
 def _split_drafter(drafter: str) -> tuple[list[str], list[str]]:

@@ -14,6 +14,7 @@ from random import Random
 from bench.simulation.agenda import Agenda
 from bench.simulation.ports import Deliver
 from bench.simulation.scenario import KeptBranches, StepTime
+from bench.simulation.stepping import SteppingDrafter
 from orchestrator.core.events import DraftArrived, WorkerOpened
 from services.common.types import (
     CloseDraft,
@@ -53,35 +54,21 @@ class _Entry:
     rests_since: float | None = None
 
 
-class SimulatedDrafter:
-    """One worker. `guesses`: what it drafts, per session; `deliver` brings drafts away."""
+class SimulatedDrafter(SteppingDrafter):
+    """`guesses`: what it drafts, per session."""
 
     def __init__(
         self, name: str, agenda: Agenda, times: StepTime, guesses: dict[str, Guesses],
         kept: KeptBranches, deliver: Deliver,
     ) -> None:  # fmt: skip
-        self.name = name
-        self.forwards = 0
-        self.drafted = 0
-        self.busy_s = 0.0
-        self._agenda, self._times, self._guesses = agenda, times, guesses
-        self._kept, self._deliver = kept, deliver
+        super().__init__(name, agenda, deliver)
+        self._times, self._guesses, self._kept = times, guesses, kept
         self._entries: dict[str, _Entry] = {}
-        self._inbox: list[DrafterCommand] = []
-        self._working = False
-        self._planned = False
+        # Those whose step runs, and its milliseconds for each.
+        self._ready: list[_Entry] = []
+        self._each_ms = 0.0
 
     # --- commands -------------------------------------------------------------
-
-    def handle(self, command: DrafterCommand) -> None:
-        """A command arrives; during a forward it waits."""
-        if self._working:
-            self._inbox.append(command)
-            return
-        self._absorb(command)
-        if not self._planned:
-            self._planned = True
-            self._agenda.after(0.0, self._step)
 
     def _absorb(self, command: DrafterCommand) -> None:
         if isinstance(command, OpenDraft):
@@ -133,30 +120,24 @@ class SimulatedDrafter:
 
     # --- the step -------------------------------------------------------------
 
-    def _step(self) -> None:
-        self._planned = self._working = False
-        ready = []
+    def _begin(self) -> float | None:
+        self._ready = []
         for entry in self._entries.values():
             if not entry.session.drafting:
                 continue
             if entry.session.room > 0:
-                ready.append(entry)
+                self._ready.append(entry)
             else:
                 self._absorb_tokens(entry, (), 0.0)
-        if ready:
-            self._working = True
-            took = self._times.at(len(ready), len(ready))
-            self.forwards += 1
-            self.busy_s += 1e-3 * took
-            self._agenda.after(took, self._conclude, ready, took)
+        if not self._ready:
+            return None
+        took = self._times.at(len(self._ready), len(self._ready))
+        self._each_ms = took / len(self._ready)
+        return took
 
-    def _conclude(self, ready: Sequence[_Entry], took: float) -> None:
-        for entry in ready:
-            self._extend(entry, took / len(ready))
-        waiting, self._inbox = self._inbox, []
-        for command in waiting:
-            self._absorb(command)
-        self._step()
+    def _conclude(self) -> None:
+        for entry in self._ready:
+            self._extend(entry, self._each_ms)
 
     def _extend(self, entry: _Entry, draft_ms: float) -> None:
         self.drafted += 1

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from bench.simulation.agenda import Agenda
 from bench.simulation.ports import Deliver
 from bench.simulation.recorded import RecordedText
+from bench.simulation.stepping import SteppingDrafter
 from orchestrator.core.events import DraftArrived, WorkerOpened
 from orchestrator.core.pacing import DEFAULT_POLICY, Policy, make_policy
 from orchestrator.core.state import SMALL_TREE, SMALL_TREE_DEPTH
@@ -55,55 +56,30 @@ class TreeDrafts:
         return SmallTrees(self.file, nodes=self.nodes)
 
 
-class TreeDrafter:
-    """One worker; `deliver` brings drafts away. What arrives during a step waits for its end."""
+class TreeDrafter(SteppingDrafter):
+    """A tree of `drafts` takes its time; what the core says during a step leaves at its end."""
 
     def __init__(self, name: str, agenda: Agenda, drafts: TreeDrafts, deliver: Deliver) -> None:
-        self.name = name
-        self.forwards = 0
-        self.drafted = 0
-        self.busy_s = 0.0
-        self._agenda, self._build_ms, self._deliver = agenda, drafts.build_ms, deliver
+        super().__init__(name, agenda, deliver)
+        self._build_ms = drafts.build_ms
         method = NgramDrafter(small=drafts.trees())
         self._core = DrafterCore({METHOD: method}, emit=self._hear, worker_id=name)
         self._said: list[DrafterEvent] = []
-        self._inbox: list[DrafterCommand] = []
-        self._working = False
-        self._planned = False
 
-    def handle(self, command: DrafterCommand) -> None:
-        """A command arrives; during a step it waits."""
-        if self._working:
-            self._inbox.append(command)
-            return
+    def _absorb(self, command: DrafterCommand) -> None:
         self._core.handle(LINK, command)
-        self._say()
-        if not self._planned:
-            self._planned = True
-            self._agenda.after(0.0, self._step)
+        self._conclude()
 
-    def _step(self) -> None:
-        """Draft now; the drafts leave when the step's time is over."""
-        self._planned = False
-        self._working = self._core.step()
-        if self._working:
-            took = self._build_ms * max(1, sum(isinstance(one, Draft) for one in self._said))
-            self.forwards += 1
-            self.busy_s += 1e-3 * took
-            self._agenda.after(took, self._conclude)
-
-    def _conclude(self) -> None:
-        self._say()
-        waiting, self._inbox = self._inbox, []
-        for command in waiting:
-            self._core.handle(LINK, command)
-        self._say()
-        self._step()
+    def _begin(self) -> float | None:
+        """Draft now."""
+        if not self._core.step():
+            return None
+        return self._build_ms * max(1, sum(isinstance(one, Draft) for one in self._said))
 
     def _hear(self, _link: int, event: DrafterEvent) -> None:
         self._said.append(event)
 
-    def _say(self) -> None:
+    def _conclude(self) -> None:
         said, self._said = self._said, []
         for event in said:
             match event:

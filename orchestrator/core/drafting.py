@@ -70,13 +70,11 @@ def _possible(state: State, draft: Draft) -> bool:
 
 def _may_come_true(state: State, draft: Draft) -> bool:
     """Whether verdicts on their way may say what the drafter knows; a rejection takes an epoch."""
+    more = draft.base_committed_len - len(state.committed)
+    if more <= 0 or not state.config.mode.exact_match:
+        return False
     most = sum([1 + depth(block.piece.tree) for block in state.live])
-    known, said = len(state.committed), draft.base_committed_len
-    return (
-        state.config.mode.exact_match
-        and 0 <= draft.epoch - state.epoch <= len(state.live)
-        and known < said <= known + most
-    )
+    return more <= most and 0 <= draft.epoch - state.epoch <= len(state.live)
 
 
 def _absorb(turn: Turn, draft: Draft, known_all: bool) -> None:

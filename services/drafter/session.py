@@ -198,7 +198,7 @@ class DraftSession:
         return kept if taken_back is None else min(kept, taken_back)
 
     def _take_back(self, command: CommitDraft) -> int | None:
-        """Give up what was only heard, where a commit does not bear it out; see `commit`."""
+        """Give up what was only heard, where a commit does not bear it out: rule 7."""
         if self._told == self.committed_length or command.epoch < self.epoch:
             return None
         start, tokens = self.prompt_length + command.base_len, command.token_ids
