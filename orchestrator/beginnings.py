@@ -14,7 +14,7 @@ from orchestrator.core.state import (
     State,
     largest_block,
 )
-from orchestrator.experiences import Experiences
+from orchestrator.experiences import Experiences, Paces
 from orchestrator.offer import Offer
 from orchestrator.options import Options
 from orchestrator.ports import SessionKey
@@ -32,7 +32,7 @@ class Beginnings:
 
     def __init__(self, offer: Offer, options: Options) -> None:
         self._offer, self._options = offer, options
-        self._experiences = Experiences()
+        self._experiences, self._paces = Experiences(), Paces()
 
     def state(
         self,
@@ -43,14 +43,16 @@ class Beginnings:
         text: TextStream,
     ) -> State:
         """The first state of an owner's term; `text` stands behind `committed`."""
-        config = self._config(key, spec, term)
+        config = self._with_its_method(key, self._config(key, spec, term), spec)
         if spec.stop:
             config = replace(config, find_stop=text.scan)
         return new_session(config, self.policy(config), committed)
 
-    def learn(self, state: State) -> None:
+    def learn(self, key: SessionKey, state: State) -> None:
         """Take in what a session learned that ends here."""
         self._experiences.remember(state)
+        if state.config.method in self._offer.default_methods():
+            self._paces.remember(key.tenant, state)
 
     def policy(self, config: SessionConfig) -> Policy:
         """How a session is paced at first."""
@@ -111,6 +113,17 @@ class Beginnings:
             plain_ahead=not synchronous,
             limits=options.limits,
         )
+
+    def _with_its_method(
+        self, key: SessionKey, config: SessionConfig, spec: SessionSpec
+    ) -> SessionConfig:
+        """Of what may draft its small trees, where the request leaves that open, what is fast."""
+        methods = self._offer.default_methods()
+        if not (config.estimated and config.method in methods) or spec.method:
+            return config
+        draw = f"{key.name}/{config.term}"
+        method = self._paces.choose(key.tenant, config.mode, methods, draw)
+        return replace(config, method=method)
 
     def _scopes(self, tenant: str, spec: SessionSpec) -> tuple[str, str]:
         """Whose phrases and K/V it shares; nothing of an ephemeral session outlives it."""

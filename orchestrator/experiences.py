@@ -9,9 +9,13 @@ whoever sends texts that defeat drafts slows down nobody else's.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
 
-from orchestrator.core.pacing import Experience, Policy
+from orchestrator.core.pacing import Experience, Marginal, Policy
 from orchestrator.core.state import SessionConfig, State
 from services.common.types import VerifyMode
 
@@ -21,6 +25,16 @@ Kind = tuple[str, VerifyMode, bool]
 
 MOST_KNOWN = 4096
 """Scopes and kinds whose hits are remembered, ~1 KB each; the one used longest ago goes first."""
+SPREAD = 0.25
+"""Standard deviation of a session's pace about that of all with its method, a share of it."""
+LARGEST_STEP = 1.0
+"""A session much further off says that something else was in its way."""
+FEWEST = 16
+"""Tokens after the first of a session that tells how fast one is."""
+KEPT = 0.99
+"""Weight that is left to what is known after one session more, of any method."""
+LEAST = 0.5
+"""Sessions that a method counts for that was not used for long."""
 
 
 class Experiences:
@@ -57,3 +71,61 @@ class Experiences:
 
 def _kind(config: SessionConfig) -> Kind:
     return config.method, config.mode, config.num_candidates > 1
+
+
+class Pace(NamedTuple):
+    """How fast sessions decoded with one method: the mean logarithm of tokens a millisecond.
+
+    `sessions`: how many they were; those of long ago count for less.
+    """
+
+    sessions: float = 0.0
+    log: float = 0.0
+
+    def add(self, log: float) -> Pace:
+        """With one more; none alone tells much."""
+        if self.sessions:
+            log = min(max(log, self.log - LARGEST_STEP), self.log + LARGEST_STEP)
+        sessions = self.sessions + 1.0
+        return Pace(sessions, self.log + (log - self.log) / sessions)
+
+    def drawn(self, source: Random) -> float:
+        """One that is possible by what was seen (Thompson sampling)."""
+        return source.gauss(self.log, SPREAD / math.sqrt(self.sessions))
+
+
+class Paces:
+    """Which of several methods sessions draft by, where nobody says: what is fast for them.
+
+    A method more brings tokens and takes time: a draft model shares memory, and some cores, with
+    the verifier. So it is measured, of whole sessions, each tenant's apart: texts that defeat
+    one method move nobody else's choice. Every session draws its method by how likely that is to
+    be the fastest; one that nobody has tried yet comes first, in the order given.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, VerifyMode], dict[str, Pace]] = OrderedDict()
+
+    def choose(self, tenant: str, mode: VerifyMode, methods: Sequence[str], draw: str) -> str:
+        """One of `methods`; `draw` is what the choice hangs on beside what is known."""
+        known = self._known.get((tenant, mode), {})
+        for method in methods:
+            if method not in known or len(methods) == 1:
+                return method
+        source = Random(f"method/{draw}")
+        drawn = {method: known[method].drawn(source) for method in methods}
+        return max(methods, key=drawn.__getitem__)
+
+    def remember(self, tenant: str, state: State) -> None:
+        """Take in how fast a session was that ends here."""
+        policy, config = state.policy, state.config
+        if not isinstance(policy, Marginal) or policy.tokens < FEWEST or policy.ms <= 0.0:
+            return
+        known = self._known.setdefault((tenant, config.mode), {})
+        self._known.move_to_end((tenant, config.mode))
+        for method, pace in known.items():
+            known[method] = pace._replace(sessions=max(LEAST, KEPT * pace.sessions))
+        pace = known.get(config.method, Pace())
+        known[config.method] = pace.add(math.log(policy.tokens / policy.ms))
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)

@@ -504,7 +504,7 @@ class Inference:
             del self._live[driver.name]
             place.leave()
             self._share_out()
-            self._beginnings.learn(driver.state)
+            self._beginnings.learn(driver.key, driver.state)
             self._ended.join(driver.totals)
             error = driver.output.error
             self._recorder.end_generate(

@@ -73,11 +73,19 @@ class Offer:
 
         The first method served, and with it those that have a word in its trees.
         """
+        return next(iter(self.default_methods()), "")
+
+    def default_methods(self) -> tuple[str, ...]:
+        """The default, and, where nobody set it, what may draft small trees in its place.
+
+        That is the same without those that only have a word in them, as each of these costs.
+        """
         if self._options.method or not (served := self._pool.methods()):
-            return self._options.method
+            return (self._options.method,) if self._options.method else ()
         able = map(estimated_method, self._pool.capabilities())
-        together = [method for method in able if split_methods(method)[:1] == served[:1]]
-        return max(together, key=lambda method: len(split_methods(method)), default=served[0])
+        together = {method for method in able if split_methods(method)[:1] == served[:1]}
+        ordered = sorted(together, key=lambda method: (-len(split_methods(method)), method))
+        return tuple(ordered) or served[:1]
 
     def estimates(self, method: str) -> bool:
         """Whether whoever drafts by a method says of each node of its trees how likely it is."""

@@ -3,7 +3,8 @@
 1. A role is taken by one worker at a time; what a former one still says is dropped.
 2. Losing a worker bumps the epoch: nothing drafted before counts afterwards.
 3. Without a drafter the verifier decodes alone, and another drafter is asked for
-   after a growing pause. Without a verifier the session waits.
+   after a growing pause. Without a verifier the session waits, and asks for no drafter: the one
+   in the verifier's process is the nearest.
 4. A worker that says it opened the session in an epoch it was never told of has lost it.
 5. A worker that is merely full costs no attempt, nor does one that is lost: silent, cut
    off, draining, without a verdict or an opening in time. After each loss the session waits
@@ -57,6 +58,7 @@ def on_attached(turn: Turn, event: WorkerAttached) -> None:
         turn.set(refuses_behind=False)
         turn.do(OpenOnWorker(event.worker, _open_verify(turn.state)))
         send_at_opening(turn)
+        turn.need_workers()
     else:
         turn.set(credit=turn.state.window, drafter_final=False)
         turn.do(OpenOnWorker(event.worker, _open_draft(turn.state)))

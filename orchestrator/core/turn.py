@@ -110,9 +110,9 @@ class Turn:
         self.set(in_flight=(), early=(), tail=(), drafter_final=False, wait_until=None)
 
     def need_workers(self) -> None:
-        """Ask placement for the workers that are missing."""
+        """Ask placement for the worker that is missing: a drafter may be chosen by its verifier."""
         state = self.state
         if state.verifier is None:
             self.do(NeedWorker(Role.VERIFIER))
-        if state.drafter is None and state.wants_drafter and self.now >= state.drafter_not_before:
+        elif state.drafter is None and state.wants_drafter and self.now >= state.drafter_not_before:
             self.do(NeedWorker(Role.DRAFTER))

@@ -22,8 +22,8 @@ class ClusterOptions:
     `draft` and `lookahead` None and `method` empty: n-gram drafters. `ngrams`: their file; None:
     the one that comes with Paceline for this target, "none": no file. `synthetic`: no
     model runs, and `target` is empty; the workers are as that file says. `pool`: drafters
-    are processes of their own; False: verifiers draft beside verifying, which nobody can with a
-    draft model; None: as is faster, see `beside`.
+    are processes of their own; False: verifiers draft beside verifying, all but a draft model;
+    None: as is faster, see `beside`.
     `tensor_parallel`: over how many processes each verifier's model is split.
     `redis` None: a server of its own. `draft_dtype` None: the fastest. Threads None: as
     many as the process has cores; else the process is not pinned. `spare_core`: verifiers
@@ -85,28 +85,40 @@ class ClusterOptions:
     @property
     def ngram_flags(self) -> list[str]:
         """The n-gram file of a drafter, where one of its methods reads it."""
-        default = ("ngram",) if self.draft is not None or self.lookahead is None else ()
         file = ngrams_for(self.target, self.ngrams)
-        reads = "ngram" in (split_methods(self.method) or default)
-        return ["--ngrams", file] if reads and file is not None else []
+        return ["--ngrams", file] if self.drafts_with_ngrams and file is not None else []
+
+    @property
+    def drafts_with_ngrams(self) -> bool:
+        """Whether n-grams are one of the methods."""
+        default = ("ngram",) if self.draft is not None or self.lookahead is None else ()
+        return "ngram" in (split_methods(self.method) or default)
 
     @property
     def beside(self) -> bool:
-        """Whether verifiers draft, too, and nobody else.
+        """Whether verifiers draft, too.
 
         What drafts with the target has its weights and K/V there. N-grams are drafted on the
         verdict itself, with no way to another process, and leave the verifier its cores
-        meanwhile: measured, docs/drafters.md. Several drafters are processes of their own.
+        meanwhile: measured, docs/drafters.md. Several drafters are processes of their own. With a
+        draft model n-grams are drafted in both places: sessions take what is faster for them.
         """
-        if self.draft is not None or self.pool or self.synthetic is not None:
+        if self.pool or self.synthetic is not None:
             return False
-        ngrams = set(split_methods(self.method)) <= {"ngram"}
-        alone = ngrams and self.drafters == 1 and self.tensor_parallel == 1
+        methods, whole = set(split_methods(self.method)), self.tensor_parallel == 1
+        if self.draft is not None:
+            return self.drafts_with_ngrams and methods <= {"ngram", "model"} and whole
+        alone = methods <= {"ngram"} and self.drafters == 1 and whole
         return self.drafts_with_the_target or self.pool is False or alone
+
+    @property
+    def apart(self) -> bool:
+        """Whether drafters are processes of their own."""
+        return self.draft is not None or not self.beside
 
     def core_plan(self, cores: Sequence[int]) -> CorePlan:
         """Who runs on which of these cores."""
-        apart = self.spare_core or (self.drafts_with_a_model and not self.beside)
+        apart = self.spare_core or (self.drafts_with_a_model and self.apart)
         return plan_cores(cores, self.verifiers, self.drafters if apart else 0)
 
 
@@ -131,7 +143,7 @@ def worker_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
     verifiers = [
         _verifier(options, site, index, cores) for index, cores in enumerate(plan.verifiers, 1)
     ]
-    if options.beside:
+    if not options.apart:
         return verifiers
     homes = plan.drafters or ((),) * options.drafters
     drafters = [_drafter(options, site, index, cores) for index, cores in enumerate(homes, 1)]
@@ -168,14 +180,20 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
         return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
     arguments += ["--target", options.target, "--dtype", options.dtype]
     if options.beside:
-        method = options.method or ("lookahead" if options.lookahead is not None else "ngram")
-        arguments += ["--drafting", method, *_target_flags(options)]
+        arguments += ["--drafting", _method_beside(options), *_target_flags(options)]
         arguments += options.ngram_flags
     split = options.tensor_parallel
     if split > 1:
         arguments += ["--tensor-parallel", str(split)]
     arguments += _thread_flags(cores, options.verifier_threads, options.pin, split)
     return _spec(site, "verifier", name, arguments)
+
+
+def _method_beside(options: ClusterOptions) -> str:
+    """What verifiers draft with."""
+    if options.draft is not None:
+        return "ngram"
+    return options.method or ("lookahead" if options.lookahead is not None else "ngram")
 
 
 def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[int]) -> ProcessSpec:

@@ -54,8 +54,9 @@ Pool = Annotated[
         "--pool/--beside",
         envvar="PACELINE_POOL",
         help="Let drafters be processes of their own (skip and lookahead with a copy of the "
-        "target), or draft in the verifiers' (with no draft model). Left out: a draft model and "
-        "several drafters apart, everything else beside the verifiers.",
+        "target), or draft in the verifiers' (all but a draft model). Left out: a draft model and "
+        "several drafters apart, everything else beside the verifiers, n-grams in both places "
+        "where there is a draft model.",
     ),
 ]
 DraftDtype = Annotated[

@@ -61,7 +61,7 @@ def describe(options: ClusterOptions) -> str:
     method = options.method or next((name for name, value in given.items() if value), "ngram")
     draft = f" ({options.draft})" if options.draft else ""
     verifiers = _count(options.verifiers, "verifier")
-    if options.beside:
+    if not options.apart:
         return f"{verifiers} of {options.target} in {options.dtype}, drafting by {method}, too"
     drafters = _count(options.drafters, f"{method} drafter")
     return f"{verifiers} of {options.target} in {options.dtype}, {drafters}{draft}"

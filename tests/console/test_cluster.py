@@ -84,6 +84,20 @@ def test_a_draft_model_has_a_core_of_its_own(site):
     assert drafter.method_names == ("ngram", "model")
 
 
+def beside(site, **options):
+    """What the verifier of a cluster drafts with, of all its workers."""
+    verifier, *_ = worker_specs(ClusterOptions("big", ngrams="f.bin", **options), site)
+    drafter = drafter_settings(flags_of(verifier), settings_of(verifier))
+    return None if drafter is None else (drafter.method_names, drafter.ngrams)
+
+
+def test_with_a_draft_model_n_grams_are_drafted_beside_the_verifier_too(site):
+    for options in ({}, {"method": "ngram,model"}, {"drafters": 2}, {"pool": False}):
+        assert beside(site, draft="small", **options) == (("ngram",), "f.bin")
+    for options in ({"method": "model"}, {"pool": True}, {"tensor_parallel": 2}):
+        assert beside(site, draft="small", **options) is None
+
+
 def test_the_processes_of_a_split_verifier_share_its_cores(site):
     options = ClusterOptions(target="big", tensor_parallel=2)
     verifier = settings_of(worker_specs(options, site)[0])

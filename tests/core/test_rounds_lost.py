@@ -8,6 +8,7 @@ from orchestrator.core import rounds
 from orchestrator.core.events import (
     Event,
     NeedWorker,
+    Persisted,
     Release,
     SendVerify,
     StoodStill,
@@ -102,15 +103,25 @@ def test_losses_between_refusals_are_not_counted_with_them(made: Machine):
 def test_drafters_are_looked_for_however_many_were_lost(made: Machine):
     made.serve()
     now = 0.0
-    for _ in range(20):
+    for _ in range(12):
         made.feed(WorkerLost(now, Role.DRAFTER, "d", SILENT))
         assert made.state.drafter is None
         now += 10.0
+        made.answer(7, accepted=0, whole=True, at=now)
+        made.feed(Persisted(now, made.state.next_round))
         made.feed(Tick(now))
         assert made.performed(NeedWorker)[-1].role is Role.DRAFTER
         made.feed(WorkerAttached(now, Role.DRAFTER, "d"))
         made.feed(WorkerOpened(now, Role.DRAFTER, "d", made.state.epoch))
     assert made.state.wants_drafter
+
+
+def test_a_drafter_is_asked_for_once_there_is_a_verifier_beside_which_it_may_be(made: Machine):
+    made.feed(WorkerLost(0.0, Role.DRAFTER, "d", SILENT))
+    assert [need.role for need in made.performed(NeedWorker)] == [Role.VERIFIER] * 2
+    made.actions.clear()
+    made.feed(WorkerAttached(0.0, Role.VERIFIER, "v"))
+    assert [need.role for need in made.performed(NeedWorker)] == [Role.DRAFTER]
 
 
 # --- openings ------------------------------------------------------------------------

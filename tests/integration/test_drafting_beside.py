@@ -6,7 +6,14 @@ import asyncio
 
 import pytest
 
-from tests.integration.cluster import PROMPT, cluster, plain, start_beside, start_verifier
+from tests.integration.cluster import (
+    PROMPT,
+    cluster,
+    plain,
+    start_beside,
+    start_drafter,
+    start_verifier,
+)
 from tests.integration.test_equal_to_plain_decoding import TOKENS, coupled, greedy
 
 METHODS = ("skip", "lookahead", "lookahead,ngram")
@@ -63,6 +70,17 @@ async def test_without_riding_the_first_token_of_a_draft_is_sure():
     assert list(run.token_ids) == plain(PROMPT, TOKENS)
     drafted = [stats for stats in run.rounds if stats.draft_tokens]
     assert sum(stats.accepted_tokens >= 1 for stats in drafted) > 5
+
+
+async def test_of_several_verifiers_that_draft_each_session_is_drafted_beside_its_own():
+    """Not by whoever has the fewest sessions, nor by a process of its own."""
+    (first, drafts), (second, others) = await start_beside("v1"), await start_beside("v2")
+    apart = await start_drafter("apart", methods=("ngram",))
+    async with cluster([first, second], [apart, drafts, others]) as running:
+        runs = [coupled(running, seed=seed, method="ngram") for seed in range(6)]
+        told = [stats for run in await asyncio.gather(*runs) for stats in run.rounds]
+    drafted = {(stats.verifier, stats.drafter) for stats in told if stats.drafter}
+    assert drafted == {("v1", "v1-drafter"), ("v2", "v2-drafter")}
 
 
 async def test_kv_is_reserved_once_and_given_back():

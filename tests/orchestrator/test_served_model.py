@@ -70,6 +70,15 @@ def test_the_default_is_the_first_method_with_all_that_have_a_word_in_its_trees(
     assert offer(Pool()).default_method() == ""
 
 
+def test_without_those_that_have_a_word_the_default_may_draft_alone() -> None:
+    able = frozenset({"ngram:estimates", "ngram,model:estimates", "model:sampled"})
+    both = Pool(("ngram", "model"), able)
+    assert offer(both).default_methods() == ("ngram,model", "ngram")
+    assert offer(both, method="ngram,model").default_methods() == ("ngram,model",)
+    assert offer(Pool(("model", "ngram"), able)).default_methods() == ("model",)
+    assert offer(Pool()).default_methods() == ()
+
+
 def test_a_default_of_several_methods_serves_each_of_them() -> None:
     model = offer(Pool(), method="ngram,model").served_model()
     assert (model.methods, model.default_method) == (("ngram", "model"), "ngram,model")

@@ -239,6 +239,9 @@ class Marginal:
     rest: int = FIRST_REST
     # Rounds with the drafter at work until there is a judgement.
     trial: int = TRIAL
+    # All of the session's own rounds, rests included.
+    tokens: int = 0
+    ms: float = 0.0
 
     @property
     def window(self) -> int:
@@ -286,7 +289,14 @@ class Marginal:
         learned, rounds = self.learned.add(outcome), self.rounds + 1
         due = not rounds % PLAN_EVERY or rounds in FIRST_PLANS
         times = learned.rounds_ms(self.most) if due else self.times
-        after = replace(self, learned=learned, rounds=rounds, times=times)
+        after = replace(
+            self,
+            learned=learned,
+            rounds=rounds,
+            times=times,
+            tokens=self.tokens + outcome.emitted_tokens,
+            ms=self.ms + outcome.spent_ms,
+        )
         if self.resting:
             return replace(after, resting=self.resting - 1)
         if not times:
