@@ -21,6 +21,7 @@ from orchestrator.ports import SessionKey
 from orchestrator.requests import SessionSpec
 from orchestrator.tenants import cache_scope, phrase_scope
 from orchestrator.text import TextStream
+from services.common.top_rows import WIDTH
 
 # Most levels of a drafted tree where the request names no window: each costs a step of the
 # drafter that nothing overlaps with.
@@ -44,6 +45,8 @@ class Beginnings:
     ) -> State:
         """The first state of an owner's term; `text` stands behind `committed`."""
         config = self._with_its_method(key, self._config(key, spec, term), spec)
+        if config.estimated and self._offer.learns_from_rows(config.method):
+            config = replace(config, top_rows=WIDTH)
         if spec.stop:
             config = replace(config, find_stop=text.scan)
         return new_session(config, self.policy(config), committed)

@@ -16,6 +16,7 @@ from services.common.types import (
     Role,
     estimate_capability,
     estimated_method,
+    rows_capability,
     split_methods,
 )
 
@@ -90,6 +91,10 @@ class Offer:
     def estimates(self, method: str) -> bool:
         """Whether whoever drafts by a method says of each node of its trees how likely it is."""
         return estimate_capability(method) in self._pool.capabilities()
+
+    def learns_from_rows(self, method: str) -> bool:
+        """Whether whoever drafts by a method does it better by what the target says at its rows."""
+        return rows_capability(method) in self._pool.capabilities()
 
     def fingerprint(self) -> str:
         """The target of a session that begins now; workers may bring another over time."""

@@ -77,6 +77,7 @@ def _open_verify(state: State) -> OpenVerify:
         config.seed,
         config.largest_block,
         cache_scope=config.cache_scope,
+        top_rows=config.top_rows,
     )
 
 
@@ -96,6 +97,7 @@ def _open_draft(state: State) -> OpenDraft:
         vocab_size=config.vocab_size,
         phrase_scope=config.phrase_scope,
         synchronous=config.synchronous,
+        top_rows=config.top_rows,
     )
 
 

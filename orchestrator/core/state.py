@@ -109,6 +109,8 @@ class SessionConfig:
     # Plain blocks leave before they are due: with the opening, since the first token waits for
     # no draft, and behind another one where the next is plain whatever the verdict.
     plain_ahead: bool = False
+    # Of how many tokens a row is that verdicts tell the drafter of; 0 = they tell none.
+    top_rows: int = 0
     find_stop: FindStop = no_text_stop
     limits: Limits = field(default_factory=Limits)
 

@@ -66,12 +66,12 @@ class Turn:
         blocks = [b if b.behind else b._replace(doomed=True) for b in self.state.in_flight]
         self.set(in_flight=tuple(blocks))
 
-    def tell_drafter(self, base_len: int, tokens: tuple[int, ...]) -> None:
-        """Send the drafter what is committed now, and the epoch."""
+    def tell_drafter(self, base_len: int, tokens: tuple[int, ...], top_rows: bytes = b"") -> None:
+        """Send the drafter what is committed now, and the epoch; `top_rows`: the target's."""
         state = self.state
         if state.drafter is None:
             return
-        message = CommitDraft(state.config.session, state.epoch, base_len, tokens)
+        message = CommitDraft(state.config.session, state.epoch, base_len, tokens, top_rows)
         self.do(SendToDrafter(state.drafter.worker, message))
         self.set(drafter_final=False)
 

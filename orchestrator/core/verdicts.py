@@ -36,6 +36,7 @@ from orchestrator.core.events import (
 from orchestrator.core.pacing import Outcome
 from orchestrator.core.state import Block, Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
+from services.common.top_rows import fits
 from services.common.types import DraftTree, FinishReason, Origin, Verdict, extend_hash
 
 LARGEST_LOGPROB = 1e-3
@@ -85,8 +86,14 @@ def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
         turn.release_all()
     else:
         _carry_tail_over(turn, block, verdict)
-        turn.tell_drafter(commit.base_len, tokens)
+        turn.tell_drafter(commit.base_len, tokens, _rows_for_the_drafter(turn, verdict))
     return True
+
+
+def _rows_for_the_drafter(turn: Turn, verdict: Verdict) -> bytes:
+    """What it tells of the target's rows; nothing where that is not as it was asked for."""
+    rows, width = verdict.top_rows, turn.state.config.top_rows
+    return rows if rows and fits(rows, width) else b""
 
 
 def _consistent(turn: Turn, block: Block, verdict: Verdict) -> bool:

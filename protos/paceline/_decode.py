@@ -32,6 +32,7 @@ _SOURCE = (
     r.DraftSource.GRAPH,
     r.DraftSource.SKIP,
     r.DraftSource.LOOKAHEAD,
+    r.DraftSource.TARGET_ROWS,
 )
 _METHOD = (
     r.Method.AUTO,

@@ -112,7 +112,8 @@ class DraftSource(StrEnum):
     """Where draft tokens came from.
 
     What n-grams copy: this text, or other texts of the tenant; of an n-gram file, `laws` of
-    texts that the target wrote, and `firsts`, what it says after one token. Else a method.
+    texts that the target wrote, and `firsts`, what it says after one token; `target_rows`, what
+    it said after that token when it verified this text. Else a method.
     """
 
     UNKNOWN = "unknown"
@@ -124,6 +125,7 @@ class DraftSource(StrEnum):
     GRAPH = "graph"
     SKIP = "skip"
     LOOKAHEAD = "lookahead"
+    TARGET_ROWS = "target_rows"
 
 
 @dataclass(frozen=True, slots=True)

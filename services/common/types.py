@@ -66,7 +66,8 @@ class DraftSource(IntEnum):
 
     `THIS_TEXT` to `FIRSTS` are what n-grams come from: prompt and output of the session; other
     texts of its tenant; of an n-gram file, the laws in texts of the target, and what the target
-    says first after one token. The rest are methods.
+    says first after one token. `TARGET_ROWS`: what the target said after that token in blocks of
+    this session. The rest are methods.
     """
 
     UNSPECIFIED = 0
@@ -78,6 +79,7 @@ class DraftSource(IntEnum):
     GRAPH = 6
     SKIP = 7
     LOOKAHEAD = 8
+    TARGET_ROWS = 9
 
 
 def source_of(method: str) -> DraftSource:
@@ -85,7 +87,8 @@ def source_of(method: str) -> DraftSource:
     return _SOURCES.get(method, DraftSource.UNSPECIFIED)
 
 
-_SOURCES = {source.name.lower(): source for source in DraftSource if source >= DraftSource.MODEL}
+_METHODS = range(DraftSource.MODEL, DraftSource.LOOKAHEAD + 1)
+_SOURCES = {source.name.lower(): source for source in DraftSource if source in _METHODS}
 
 
 class Role(Enum):
@@ -235,6 +238,11 @@ def estimate_capability(method: str) -> str:
     return f"{method}{_ESTIMATES}"
 
 
+def rows_capability(method: str) -> str:
+    """How a drafter says that a method's drafts are better for knowing the target's rows."""
+    return f"{method}:rows"
+
+
 def estimated_method(capability: str) -> str:
     """The method that such a capability is of; empty = it is another one."""
     return capability.removesuffix(_ESTIMATES) if capability.endswith(_ESTIMATES) else ""
@@ -377,6 +385,7 @@ class OpenDraft:
     `phrase_scope`: sessions with the same one may share phrases of their outputs;
     an empty one leaves nothing behind and gets nothing of others.
     `synchronous`: drafting and verifying take turns, so nothing is prepared meanwhile.
+    `top_rows`: of how many tokens a row is that commits tell of; see `top_rows`.
     """
 
     session: str
@@ -395,6 +404,7 @@ class OpenDraft:
     vocab_size: int = 0
     phrase_scope: str = ""
     synchronous: bool = False
+    top_rows: int = 0
 
     @property
     def last_ids(self) -> tuple[int, ...]:
@@ -403,12 +413,16 @@ class OpenDraft:
 
 
 class CommitDraft(NamedTuple):
-    """The committed text is now output[:base_len] + token_ids."""
+    """The committed text is now output[:base_len] + token_ids.
+
+    `top_rows`: what the target said in the block that brought it; see `top_rows`.
+    """
 
     session: str
     epoch: int
     base_len: int
     token_ids: tuple[int, ...]
+    top_rows: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +478,8 @@ class OpenVerify:
     """Open a session on a verifier, or anew with a higher epoch.
 
     `cache_scope`: sessions with the same one may share K/V of equal beginnings; an empty
-    one leaves nothing behind and gets nothing of others.
+    one leaves nothing behind and gets nothing of others. `top_rows`: how many likeliest tokens
+    of each row of a draft the verdicts are to tell, 0 = none.
     """
 
     session: str
@@ -478,6 +493,7 @@ class OpenVerify:
     window: int
     traceparent: str = ""
     cache_scope: str = ""
+    top_rows: int = 0
 
 
 class Verify(NamedTuple):
@@ -523,7 +539,8 @@ class Verdict(NamedTuple):
     """The outcome of one block: `token_ids` follow output[:base_len].
 
     The first `accepted` of them were drafted. A token beyond is a bonus when
-    `all_accepted`, else the recovered one.
+    `all_accepted`, else the recovered one. `top_rows`: the likeliest tokens after each of the
+    draft's, accepted or not, packed (`top_rows`); empty where nobody asked.
     """
 
     session: str
@@ -544,6 +561,7 @@ class Verdict(NamedTuple):
     mode: VerifyMode = VerifyMode.GREEDY
     bad_q_rows: int = 0
     draft_tokens: int = 0
+    top_rows: bytes = b""
 
 
 VerifierCommand = OpenVerify | Verify | CloseVerify

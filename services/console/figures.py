@@ -126,6 +126,7 @@ NAMES = {
     DraftSource.GRAPH: "the draft graph",
     DraftSource.SKIP: "skipped layers",
     DraftSource.LOOKAHEAD: "look-ahead",
+    DraftSource.TARGET_ROWS: "the target's rows",
     DraftSource.UNKNOWN: "unnamed sources",
 }
 """Where draft tokens come from, as it is shown."""

@@ -247,6 +247,7 @@ class DrafterCore:
 
     def _absorb(self, entry: _Entry, proposed: Proposed, draft_ms: float) -> None:
         self._recalled += proposed.recalled
+        entry.session.top_rows = b""
         draft = entry.session.absorb(
             proposed.tree, proposed.final, draft_ms, proposed.reach, proposed.sources
         )
@@ -330,6 +331,7 @@ def _ask(entry: _Entry) -> Ask:
         prompt_length=session.prompt_length,
         committed_length=session.prompt_length + session.committed_length,
         room=session.room,
+        top_rows=session.top_rows,
     )
 
 

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
 
 from services.common.ngrams import DraftLaw, Lesson, NgramFile
+from services.common.top_rows import WIDTH as LIKELIEST
+from services.common.top_rows import pack
+from services.common.types import DraftTree, OpenDraft, ResolvedSampling, VerifyMode
 from services.drafter.mixture import COUPLED, GREEDY, INFORMED, Scorer
+from services.drafter.small_tree import SmallTrees, TargetRows
 from services.drafter.text_index import LONGEST_MATCH, TextIndex
 from services.drafter.weights import Weights
 
@@ -25,6 +29,10 @@ NAMES = tuple(field.name for field in fields(Weights))
 _NOISE = NAMES.index("noise")
 MOST_CANDIDATES = 40
 STEPS = 300
+REHEARSED = 60
+"""Texts that are decoded with drafts, about: a verification takes longer than all else here."""
+SENT, DEPTH, WIDTH = 5, 8, 8
+"""Nodes of a tree that pacing sends as a rule, its levels, and candidates of a place."""
 RIDGE = 2.0
 """Draws weights that little speaks for to 0: counts as so many places."""
 
@@ -33,13 +41,75 @@ Example = tuple[list[list[float]], int]
 """Rows of features, that of `other` first, and which of them is right."""
 
 
-def fit(lessons: Sequence[Lesson], file: NgramFile, seed: int = 0) -> dict[str, float]:
+Verify = Callable[[Sequence[int], DraftTree], Sequence[Sequence[int]]]
+"""What the target says is likeliest after a text, and after each node of a draft behind it."""
+Rows = Sequence[bytes]
+"""By place of a lesson: what the verdict tells that brought the token there as its last."""
+
+
+def fit(
+    lessons: Sequence[Lesson], file: NgramFile, verify: Verify | None = None, seed: int = 0
+) -> dict[str, float]:
     """Weights for both ways of decoding, by their names in an n-gram file.
 
     Where lessons have a draft model's laws, so do places with its word, which have weights
-    of their own: it says much of what others would.
+    of their own: it says much of what others would. With `verify`, what the target says of
+    drafts is a source, too: of trees as they are with the weights without it.
     """
+    found = _fitted(lessons, file, [()] * len(lessons), seed)
+    if verify is None:
+        return found
+    trees = SmallTrees(replace(file, weights=found))
+    chosen = lessons[:: max(1, len(lessons) // REHEARSED)]
+    rows = [_rehearsed(lesson, trees, verify) for lesson in chosen]
+    return _fitted(chosen, file, rows, seed)
+
+
+def _rehearsed(lesson: Lesson, trees: SmallTrees, verify: Verify) -> Rows:
+    """What verdicts tell while a lesson's answer is decoded with small trees."""
+    text, start = list(lesson.tokens), lesson.start
+    sampling = ResolvedSampling(max_tokens=len(text))
+    opening = OpenDraft(
+        "", 0, tuple(text[:start]), (), VerifyMode.GREEDY, sampling, 0, DEPTH, num_candidates=WIDTH
+    )
+    session = trees.open(opening, "")
+    told = [b""] * len(lesson.law_ids)
+    place = 0
+    while place < len(told):
+        known = text[: start + place]
+        while not session.follow(known):
+            pass
+        tree = first_nodes(session.draft(place, DEPTH).tree, SENT)
+        place = min(place + 1 + _taken(tree, text[start + place :]), len(told))
+        if len(tree):
+            contexts = (known[-1], *tree.token_ids)
+            told[place - 1] = pack(contexts, verify(known, tree))
+    return told
+
+
+def first_nodes(tree: DraftTree, most: int) -> DraftTree:
+    """The first nodes of a tree, which come before those below them."""
+    if len(tree) <= most or tree.parents is None:
+        return tree
+    return DraftTree(tree.token_ids[:most], tree.parents[:most])
+
+
+def _taken(tree: DraftTree, text: Sequence[int]) -> int:
+    """How many tokens of the text stand in the tree."""
+    node, taken = -1, 0
+    edges = list(zip(tree.every_parent, tree.token_ids, strict=True))
+    for token in text:
+        if (node, token) not in edges:
+            break
+        node, taken = edges.index((node, token)), taken + 1
+    return taken
+
+
+def _fitted(
+    lessons: Sequence[Lesson], file: NgramFile, rows: Sequence[Rows], seed: int
+) -> dict[str, float]:
     source = random.Random(seed)
+    told = {id(lesson): own for lesson, own in zip(lessons, rows, strict=True)}
     found: dict[str, float] = {}
     ways = [(False, GREEDY, False), (False, COUPLED, True)]
     if any(lesson.draft for lesson in lessons):
@@ -51,7 +121,7 @@ def fit(lessons: Sequence[Lesson], file: NgramFile, seed: int = 0) -> dict[str, 
             example
             for lesson in chosen
             if lesson.draft or not informed
-            for example in _examples(lesson, lessons, file, source, noisy, informed)
+            for example in _examples(lesson, lessons, file, source, noisy, informed, told)
         ]
         if examples:
             name = prefix + INFORMED if informed else prefix
@@ -66,13 +136,17 @@ def _examples(
     source: random.Random,
     noisy: bool,
     informed: bool,
+    told: Mapping[int, Rows],
 ) -> Iterator[Example]:
     own, units = TextIndex(), _units(file)
     own.extend(lesson.tokens[: lesson.start])
     pool = _pool(lesson, lessons, source)
     drafts = lesson.draft if informed else [None] * len(lesson.law_ids)
-    for ids, logs, draft in zip(lesson.law_ids, lesson.law_logs, drafts, strict=True):
-        rows, other = _features(units, own, pool, draft)
+    said, blocks = TargetRows(LIKELIEST, 0), told[id(lesson)] or [b""] * len(lesson.law_ids)
+    places = zip(lesson.law_ids, lesson.law_logs, drafts, blocks, strict=True)
+    for ids, logs, draft, block in places:
+        rows, other = _features(units, own, pool, said.after(own.tokens[-1]), draft)
+        said.learn(block)
         right = ids[0]
         if noisy:
             right = _race(rows, ids, logs, source)
@@ -105,13 +179,16 @@ def _features(
     units: Sequence[Scorer],
     own: TextIndex,
     pool: Sequence[TextIndex],
+    said: Sequence[int],
     draft: DraftLaw | None,
 ) -> tuple[dict[int, list[float]], list[float]]:
     context = own.tokens[-LONGEST_MATCH:]
     rows: dict[int, list[float]] = {}
     others = [0.0] * len(units)
     for column, unit in enumerate(units):
-        scores, others[column], _ = unit.score(context, own, pool, filed=True, draft=draft)
+        scores, others[column], _ = unit.score(
+            context, own, pool, filed=True, rows=said, draft=draft
+        )
         for token, value in scores.items():
             rows.setdefault(token, [0.0] * len(units))[column] = value
     return rows, others

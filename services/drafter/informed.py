@@ -18,6 +18,7 @@ from services.common.types import (
     VerifyMode,
     WorkerDescription,
     estimate_capability,
+    rows_capability,
 )
 from services.drafter.ahead import Ahead, AheadRules
 from services.drafter.combined import combined
@@ -57,7 +58,8 @@ class InformedDrafter:
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         """Trees with chances, beside what the two say of themselves."""
-        return replace(worker, capabilities=(*worker.capabilities, estimate_capability(NAME)))
+        able = (*worker.capabilities, estimate_capability(NAME), rows_capability(NAME))
+        return replace(worker, capabilities=able)
 
     def usage(self) -> KVUsage:
         """No KV but the draft model's own."""

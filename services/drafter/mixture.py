@@ -3,9 +3,10 @@
 Sources: this text, after its last 1 to 5 tokens (prompt lookup, Saxena 2023); texts of the
 same tenant, likewise; and of an n-gram file what the target says after one token by itself,
 and its mean laws after one to four tokens of texts that it wrote (N-Grammys, Stewart et al.,
-2411.03786; SuffixDecoding, Oliaro et al., 2411.04975). They know different things, so
-together they are right more often than the best of them. Where a draft model has been to
-the place, its law is one more (`ahead`), and all have weights for that.
+2411.03786; SuffixDecoding, Oliaro et al., 2411.04975); what the target said after that token
+when it verified this session's drafts (Token Recycling, Luo et al., 2408.08696). They know
+different things, so together they are right more often than the best of them. Where a draft
+model has been to the place, its law is one more (`ahead`), and all have weights for that.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cache
 
 from services.common.keys import exponential, gumbel_halves
 from services.common.ngrams import FIRSTS, DraftLaw, Laws, NgramFile, extend_key
+from services.common.top_rows import WIDTH
 from services.common.types import DraftSource
 from services.drafter.text_index import LONGEST_MATCH, LONGEST_WALK, TextIndex, Votes
 from services.drafter.weights import SUPPORT_SHIFT, SUPPORTS, Weights, share
@@ -48,10 +50,11 @@ class Shares:
 
     def greatest(self, token: int) -> DraftSource:
         """The source that gave most of a candidate's score; without any, who brought it."""
-        firsts, laws, text, others, drafted = self._steps
+        firsts, laws, text, others, rows, drafted = self._steps
         first, law = firsts.get(token, 0.0), laws.get(token, 0.0)
         here, told = text.get(token, 0.0), others.get(token, 0.0)
-        gains = (first, law - first, here - law, told - here, drafted[token] - told)
+        row = rows.get(token, 0.0)
+        gains = (first, law - first, here - law, told - here, row - told, drafted[token] - row)
         most = max(gains)
         if most > 0.0:
             return _SPEAKERS[gains.index(most)]
@@ -68,6 +71,7 @@ _SPEAKERS = (
     DraftSource.LAWS,
     DraftSource.THIS_TEXT,
     DraftSource.OTHER_TEXTS,
+    DraftSource.TARGET_ROWS,
     DraftSource.MODEL,
 )
 
@@ -87,6 +91,7 @@ class Scorer:
         self._first = _codes(weights.first, weights.first_code)
         orders = (1, 2, 3, 4)
         self._laws = tuple(_law_table(weights, order) for order in orders)
+        self._row = _row_table(weights)
         self._law_others = (0.0, weights.other_law2, weights.other_law3, weights.other_law4)
 
     def score(
@@ -96,12 +101,13 @@ class Scorer:
         pool: Sequence[TextIndex],
         *,
         filed: bool,
+        rows: Sequence[int] = (),
         draft: DraftLaw | None = None,
     ) -> tuple[Scores, float, Shares]:
         """Scores of all candidates after `context` (its last tokens), and that of `other`.
 
-        `filed`: the file knows this vocabulary. `draft`: a draft model's law there. Last: what
-        each source said.
+        `filed`: the file knows this vocabulary. `rows`: what the target said after the last token
+        before, best first. `draft`: a draft model's law there. Last: what each source said.
         """
         weights = self.weights
         scores: Scores = {}
@@ -126,12 +132,21 @@ class Scorer:
             if heard.totals[0]:
                 latest, long = weights.pool_latest, weights.pool_long
                 other += _add(heard, self._pool, self._pool_others, latest, long, scores)
+        # Each source's scores are kept apart only where others come after it.
         told = scores
-        if draft is not None:
+        if rows:
             told = scores.copy()
             text = text if pool else told
+            other += weights.other_row
+            for token, gained in zip(rows, self._row, strict=False):
+                scores[token] = scores.get(token, 0.0) + gained
+        before = scores
+        if draft is not None:
+            before = scores.copy()
+            told = told if rows else before
+            text = text if pool or rows else before
             other += self._from_model(draft, scores)
-        return scores, other, Shares((firsts, laws, text, told, scores), heard)
+        return scores, other, Shares((firsts, laws, text, told, before, scores), heard)
 
     def _from_model(self, draft: DraftLaw, scores: Scores) -> float:
         """Add what a draft model says; what `other` gains by it."""
@@ -253,6 +268,15 @@ def _law_table(weights: Weights, order: int) -> Tables:
     )
     steps = [step / (SUPPORTS - 1) for step in range(SUPPORTS)]
     return tuple(_codes(constant, slope + sure * step) for step in steps)
+
+
+def _row_table(weights: Weights) -> tuple[float, ...]:
+    """By rank."""
+    ranks = range(WIDTH)
+    return tuple(
+        weights.row + weights.row_rank * (1.0 - rank / WIDTH) + (0.0 if rank else weights.row_first)
+        for rank in ranks
+    )
 
 
 def weights_of(values: Mapping[str, float]) -> Weights:

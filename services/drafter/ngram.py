@@ -25,6 +25,7 @@ from services.common.types import (
     VerifyMode,
     WorkerDescription,
     estimate_capability,
+    rows_capability,
     split_methods,
 )
 from services.drafter.phrases import Archive, Gram, Learner, PhraseLimits, PhrasePool, teach
@@ -136,7 +137,7 @@ class NgramDrafter:
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         """Works with any tokenizer, unless there is an n-gram file, which is of one."""
-        able = (*worker.capabilities, estimate_capability("ngram"))
+        able = (*worker.capabilities, estimate_capability("ngram"), rows_capability("ngram"))
         file = self._small.file
         if file is None or worker.tokenizer_fingerprint:
             return replace(worker, capabilities=able)

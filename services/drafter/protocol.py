@@ -33,7 +33,8 @@ class Ask:
     `text` is prompt + output, the output being committed tokens and the tail.
     It is a live view: read it now, do not keep it. `prompt_length` and
     `committed_length` are lengths of leading parts of `text`, the latter with
-    the prompt. `room` >= 1 is the greatest depth a proposal may have.
+    the prompt. `room` >= 1 is the greatest depth a proposal may have. `top_rows`: what the target
+    said in the blocks since the last proposal; see `services.common.top_rows`.
     """
 
     key: SessionKey
@@ -42,6 +43,7 @@ class Ask:
     prompt_length: int
     committed_length: int
     room: int
+    top_rows: bytes = b""
 
     @property
     def position(self) -> int:

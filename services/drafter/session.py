@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from services.common.errors import InvalidRequest
+from services.common.top_rows import fits
 from services.common.types import (
     EMPTY_HASH,
     CommitDraft,
@@ -55,11 +56,13 @@ class DraftSession:
         "_name",
         "_spent_ms",
         "_told",
+        "_width",
         "committed_length",
         "drafting",
         "epoch",
         "prompt_length",
         "text",
+        "top_rows",
         "window",
     )
 
@@ -72,6 +75,9 @@ class DraftSession:
         self._held: list[CommitDraft] = []
         self._hashes = [EMPTY_HASH]
         self._spent_ms = 0.0
+        self._width = opened.top_rows
+        self.top_rows = b""
+        """What the target said in blocks since the last proposal."""
         self.epoch = opened.epoch
         self.prompt_length = len(opened.prompt)
         self.text = list(opened.prompt)
@@ -117,6 +123,7 @@ class DraftSession:
         Raises `InvalidRequest` for a commit that contradicts the committed text,
         passes max_tokens, or is one too many beyond a gap.
         """
+        self._take_rows(command.top_rows)
         if command.base_len > self.committed_length:
             self._hold(command)
             return None
@@ -143,6 +150,7 @@ class DraftSession:
         self.committed_length += len(verdict.token_ids)
         self.epoch += not verdict.all_accepted
         self.drafting = self.window > 0
+        self._take_rows(verdict.top_rows)
 
     def absorb(
         self,
@@ -182,6 +190,12 @@ class DraftSession:
         )
 
     # --- inside ---------------------------------------------------------------
+
+    def _take_rows(self, rows: bytes) -> None:
+        """Keep the rows of a block for the next proposal, or of the newest two if none is made."""
+        if fits(rows, self._width):
+            both = self.top_rows + rows
+            self.top_rows = both if fits(both, self._width) else rows
 
     def _apply(self, command: CommitDraft) -> int | None:
         taken_back = self._take_back(command)

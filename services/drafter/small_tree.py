@@ -19,6 +19,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from services.common.ngrams import DraftLaw, NgramFile
+from services.common.top_rows import unpack
 from services.common.types import DraftTree, OpenDraft, VerifyMode
 from services.drafter.mixture import (
     COUPLED,
@@ -37,6 +38,8 @@ from services.drafter.weights import DEFAULTS
 MOST_NODES = 12
 LEAST_REACH = 0.02
 """A node that is reached less often is worth no row of any verifier."""
+MOST_CONTEXTS = 1024
+"""Tokens of a session after which it is known what the target said: 0.2 MB."""
 CHUNK = 2048
 """Tokens of a prompt that are taken in at a time: others wait meanwhile."""
 
@@ -128,6 +131,37 @@ def _named(values: Mapping[str, float], prefix: str) -> dict[str, float]:
     return {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
 
 
+class TargetRows:
+    """What the target said after each token when it last verified this session's drafts.
+
+    Of `MOST_CONTEXTS` tokens, those said last. They are nobody else's, and end with the session.
+    """
+
+    __slots__ = ("_known", "_vocab_size", "_width")
+
+    def __init__(self, width: int, vocab_size: int) -> None:
+        """`width`: tokens of a row, 0 = none come. `vocab_size`: ids below it are known, 0: all."""
+        self._width, self._vocab_size = width, vocab_size or 1 << 32
+        self._known: OrderedDict[int, tuple[int, ...]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def learn(self, rows: bytes) -> None:
+        """Take in the rows of a block; the newest of a token stands."""
+        known = self._known
+        for context, likeliest in unpack(rows, self._width) if rows else ():
+            if max(likeliest) < self._vocab_size:
+                known[context] = likeliest
+                known.move_to_end(context)
+        while len(known) > MOST_CONTEXTS:
+            known.popitem(last=False)
+
+    def after(self, token: int) -> tuple[int, ...]:
+        """What is likeliest after a token, best first; empty where that is not known."""
+        return self._known.get(token, ())
+
+
 class Informant(Protocol):
     """A draft model beside the sources that cost no forward."""
 
@@ -148,6 +182,7 @@ class TreeSession:
         "_noise",
         "_pool",
         "_prompt_length",
+        "_rows",
         "_scorer",
         "_width",
         "index",
@@ -172,6 +207,7 @@ class TreeSession:
         (self._scorer, self._informed), self._informant = scorers, informant
         self._pool, self._most = pool, most
         self._prompt_length, self._width = len(opening.prompt), opening.num_candidates
+        self._rows = TargetRows(opening.top_rows, opening.vocab_size)
         self._last_ids = frozenset(opening.last_ids)
         file = self._scorer.file
         self._filed = file is not None and opening.vocab_size in (0, file.vocab_size)
@@ -186,6 +222,7 @@ class TreeSession:
 
     def propose(self, ask: Ask) -> Proposed:
         """The tree, once all of the text is taken in."""
+        self._rows.learn(ask.top_rows)
         known = len(self.index)
         if not self.follow(ask.text):
             return Proposed(fed=len(self.index) - known)
@@ -257,7 +294,12 @@ class TreeSession:
         scorer = self._scorer if law is None else self._informed
         context = path[-LONGEST_MATCH:]
         scores, other, shares = scorer.score(
-            context, self.index, pool, filed=self._filed, draft=law
+            context,
+            self.index,
+            pool,
+            filed=self._filed,
+            rows=self._rows.after(context[-1]) if context else (),
+            draft=law,
         )
         if self._noise is not None and scores:
             temperature, seed = self._noise

@@ -57,7 +57,7 @@ from services.verifier.judging import Decision, Judged, decide
 from services.verifier.options import VerifierOptions
 from services.verifier.scheduling import PrefillPace, share_prefill
 from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession
-from services.verifier.verdicts import decided, discarded, emitted, logprob_rows
+from services.verifier.verdicts import decided, discarded, emitted, logprob_rows, told_rows
 
 PREFIX_SHARE = 0.5
 """Of the K/V budget, unless told otherwise: what texts that ended may hold at most."""
@@ -358,7 +358,7 @@ class VerifierCore:
         session, task = block.session, block.task
         try:
             # What takes memory comes first, so that it can be tried again.
-            leaf, logprobs = self._spared(partial(_kept_rows, block, decision))
+            leaf, logprobs, told = self._spared(partial(_kept_rows, block, decision))
             self._spared(partial(session.keep_path, task, decision.path))
             session.commit(task, decision.path, decision.final_token, leaf)
             session.lend(block.ahead if decision.all_accepted else None)
@@ -367,6 +367,7 @@ class VerifierCore:
             return
         verdict = decided(session, task, decision)._replace(
             logprobs=logprobs,
+            top_rows=told,
             queue_ms=session.queued_ms(task.block, step.started),
             verify_ms=(self._options.clock() - step.started) * 1e3,
             batch_size=step.sessions,
@@ -461,9 +462,12 @@ class VerifierCore:
         return describe(self._engine, self._worker_id, self._options.version, structured)
 
 
-def _kept_rows(block: Judged, decision: Decision) -> tuple[Tensor | None, tuple[LogprobRow, ...]]:
-    """The logits [V] that are retained, where no token follows, and the logprobs asked for."""
+def _kept_rows(
+    block: Judged, decision: Decision
+) -> tuple[Tensor | None, tuple[LogprobRow, ...], bytes]:
+    """The logits [V] that are retained, where no token follows, the logprobs and rows asked for."""
     leaf = block.logits[decision.leaf_row].clone() if decision.final_token is None else None
     top = block.session.opening.sampling.logprobs
     tokens = emitted(block.task, decision)
-    return leaf, logprob_rows(block.logits, decision.path, tokens, top)
+    logprobs = logprob_rows(block.logits, decision.path, tokens, top)
+    return leaf, logprobs, told_rows(block.session, block.task, block.logits)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from services.common.engine.sampling import likeliest
+from services.common.top_rows import MOST_ROWS, WIDTH, pack
 from services.common.types import LogprobRow, Verdict, Verify
 from services.verifier.judging import Decision
 from services.verifier.session import Task, VerifySession
@@ -48,6 +50,20 @@ def discarded(session: VerifySession, command: Verify, queue_ms: float) -> Verdi
         queue_ms=queue_ms,
         mode=session.opening.mode,
     )
+
+
+def told_rows(session: VerifySession, task: Task, logits: Tensor) -> bytes:
+    """What the target says at each row [1 + draft tokens, V] of a draft, where that was asked for.
+
+    Not of a plain block: of its one row the token is told, and more of it brings nothing. Of the
+    model's own logits, whatever the session adds to them. Before the session takes the block in.
+    """
+    width = min(session.opening.top_rows, WIDTH)
+    if not (width and len(task.tree) and session.opening.mode.exact_match):
+        return b""
+    rows = logits[:MOST_ROWS]
+    contexts = (session.text[-1], *task.tree.token_ids)[: len(rows)]
+    return pack(contexts, likeliest(rows, width).tolist())
 
 
 def logprob_rows(

@@ -32,6 +32,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.pacing import make_policy
 from orchestrator.core.state import Phase, SessionConfig, State
+from services.common.top_rows import pack
 from services.common.types import (
     CommitDraft,
     Draft,
@@ -68,7 +69,19 @@ def verdict_of(target: Target, text: Sequence[int], block: Verify) -> Verdict:
         block.session, block.epoch, block.round, block.base_len, tuple(said), len(path),
         not below, accepted_nodes=nodes, mode=VerifyMode.GREEDY, verify_ms=30.0,
         batch_rows=1 + len(block.tree), batch_size=1,
+        top_rows=rows_of(target, text, block, parents),
     )  # fmt: skip
+
+
+def rows_of(target: Target, text: Sequence[int], block: Verify, parents: Sequence[int]) -> bytes:
+    """What a verifier says at each row of a draft: the target's token, and another one."""
+    paths: list[list[int]] = []
+    for token, parent in zip(block.tree.token_ids, parents, strict=True):
+        paths.append([*(paths[parent] if parent >= 0 else text), token])
+    if not paths:
+        return b""
+    rows = [list(text), *paths]
+    return pack([row[-1] for row in rows], [(said := target(row), (said + 1) % 10) for row in rows])
 
 
 class World:
@@ -92,6 +105,7 @@ class World:
         config = SessionConfig(
             "s", prompt, VerifyMode.GREEDY, ResolvedSampling(temperature=0.0, max_tokens=MOST),
             seed=1, method="ngram", window=8, num_candidates=8, estimated=True, vocab_size=50,
+            top_rows=2,
         )  # fmt: skip
         self.state: State = rounds.new_session(
             config, make_policy("thompson", 8, trees=True, most_nodes=12)
@@ -139,6 +153,7 @@ class World:
             case OpenOnWorker(worker, message) if isinstance(message, OpenDraft):
                 self.core.handle(0, message)
             case OpenOnWorker(worker, message):
+                assert message.top_rows == 2
                 opened = WorkerOpened(self.now, Role.VERIFIER, worker, message.epoch)
                 self.waiting.append(opened)
             case SendToDrafter(_, message):
@@ -227,3 +242,28 @@ def test_what_was_heard_needs_no_commit(overtakes: bool) -> None:
     deaf = World(follows([1, 2, 3, 4, 5]), (1, 2), told=False)
     assert hears.run() == deaf.run()
     assert hears.sent < MOST / 2 < deaf.sent
+
+
+@pytest.mark.parametrize("broken", [b"1", b"\0" * 12 * 100])
+def test_rows_that_are_none_are_kept_from_the_drafter_and_do_no_harm(broken: bytes) -> None:
+    target = follows([7, 1, 4, 2, 9, 3])
+    world, sound = World(target, (3, 1, 4, 1, 5)), World(target, (3, 1, 4, 1, 5))
+    sound.run()
+    told: list[bytes] = []
+    verify, handle = world._verify, world.core.handle
+    world.core.handle = lambda link, command, at=0.0: (  # type: ignore[method-assign]
+        told.append(getattr(command, "top_rows", 0) or b""),
+        handle(link, command, at),
+    )[1]
+
+    def breaks(block: Verify) -> None:
+        verify(block)
+        event = world.waiting.pop()
+        assert isinstance(event, VerdictArrived)
+        verdict = event.verdict._replace(top_rows=broken if len(block.tree) else b"")
+        world.waiting.append(VerdictArrived(event.at, event.worker, verdict))
+
+    world._verify = breaks  # type: ignore[method-assign]
+    assert world.run() == sound.state.committed
+    assert broken not in told
+    assert world.state.verifier_failures == 0

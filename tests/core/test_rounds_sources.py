@@ -86,7 +86,7 @@ def test_a_drafter_that_says_no_sources_drafts_from_its_method(method, source):
 
 def test_a_source_that_nobody_knows_is_unspecified():
     machine = Machine(VerifyMode.GREEDY)
-    machine.draft(1, 2, sources=bytes([9, 255]))
+    machine.draft(1, 2, sources=bytes([100, 255]))
     machine.serve()
     machine.answer(1, 9, accepted=1, whole=False)
     assert counted(machine) == [((DraftSource.UNSPECIFIED, 2, 1),)]

@@ -7,7 +7,20 @@ import asyncio
 import pytest
 from paceline import DraftSource, Generation, InvalidArgument
 
-from tests.integration.cluster import PROMPT, Cluster, cluster, plain, start_drafter, start_verifier
+from services.common.ngrams import NgramFile
+from services.drafter.core import DrafterCore
+from services.drafter.ngram import NgramDrafter
+from services.drafter.small_tree import SmallTrees
+from tests.integration.cluster import (
+    PROMPT,
+    Cluster,
+    Worker,
+    cluster,
+    plain,
+    start_drafter,
+    start_verifier,
+    start_worker,
+)
 
 TOKENS = 40
 # Too short for its words to come again in the text.
@@ -81,7 +94,7 @@ async def test_what_each_source_brought_is_told_at_the_end_and_again_later():
 
 async def test_of_small_trees_what_was_sent_is_told_by_source():
     drafters = [await start_drafter("copy", methods=("ngram",))]
-    async with cluster([await start_verifier()], drafters) as running:
+    async with cluster([await start_verifier()], drafters, pacing="thompson") as running:
         first = await greedy(running, method="ngram")
         then = await greedy(running, method="ngram")
     for run in (first, then):
@@ -90,8 +103,36 @@ async def test_of_small_trees_what_was_sent_is_told_by_source():
         assert sum(one.num_draft_tokens for one in told.sources) == told.num_draft_tokens
         accepted = sum(one.num_accepted_draft_tokens for one in told.sources)
         assert accepted == told.num_accepted_draft_tokens
-    assert {one.source for one in first.speculation.sources} <= {DraftSource.THIS_TEXT}
+    mine = {DraftSource.THIS_TEXT, DraftSource.TARGET_ROWS}
+    assert {one.source for one in first.speculation.sources} <= mine
     assert DraftSource.OTHER_TEXTS in {one.source for one in then.speculation.sources}
+
+
+# After a token of this text anything may come; what the target said there is taken for certain.
+BY_ROWS = {
+    f"{mode}.{name}": value
+    for mode in ("greedy", "coupled")
+    for name, value in {"own1": 3.0, "row": 4.0, "row_rank": 1.0, "row_first": 2.0}.items()
+}
+
+
+async def start_drafter_by_rows() -> Worker:
+    trees = SmallTrees(NgramFile("", "", "", 0, [], b"", (), BY_ROWS))
+    drafter = NgramDrafter(small=trees)
+    return await start_worker(
+        lambda emit: DrafterCore({"ngram": drafter}, emit=emit, worker_id="rows")
+    )
+
+
+@pytest.mark.parametrize("sampled", [{}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "drawn"])
+async def test_what_the_target_says_of_drafts_reaches_its_drafter_and_changes_no_text(sampled):
+    drafters = [await start_drafter_by_rows()]
+    async with cluster([await start_verifier()], drafters, pacing="thompson") as running:
+        run = await greedy(running, method="ngram", max_tokens=200, **sampled)
+        alone = await greedy(running, max_tokens=200, disable_speculative_decoding=True, **sampled)
+    assert run.token_ids == alone.token_ids
+    told = {one.source: one for one in run.speculation.sources}
+    assert told[DraftSource.TARGET_ROWS].num_draft_tokens > 0
 
 
 async def test_a_draft_model_has_a_word_in_small_trees_and_changes_no_text():

@@ -286,7 +286,26 @@ class Informed(Pool):
     """Drafters of small trees, some with a draft model beside."""
 
     def capabilities(self) -> frozenset[str]:
-        return frozenset({"ngram:tree", "ngram:estimates", "ngram,model:estimates"})
+        able = {"ngram:tree", "ngram:estimates", "ngram,model:estimates", "ngram:rows"}
+        return frozenset(able)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"method": ("ngram",)}, 8),
+        ({"method": ("ngram", "model")}, 0),
+        ({"method": ("ngram",), "chains": True}, 0),
+        ({"method": ("ngram",), "mode": VerifyMode.STANDARD}, 0),
+    ],
+)
+def test_verdicts_are_to_tell_the_targets_rows_to_small_trees_of_who_learns_from_them(
+    asked, told
+) -> None:
+    beginning = Beginnings(offer(Informed(("ngram", "model"))), options())
+    spec = replace(make(), **{"mode": VerifyMode.COUPLED, **asked})
+    state = beginning.state(SessionKey("t", "s"), spec, 1, (), spec.text_stream(tokenizer()))
+    assert state.config.top_rows == told
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def test_penalties_follow_the_text_back_and_forth(engine: Engine) -> None:
 def test_a_worker_says_which_methods_draw_and_which_make_trees() -> None:
     drafters = {"model": Harness(FakeEngine()).drafter, "ngram": NgramDrafter()}
     core = DrafterCore(drafters, emit=lambda *_: None, worker_id="d")
-    able = ("model:sampled", "model:tree", "ngram:tree", "ngram:estimates")
+    able = ("model:sampled", "model:tree", "ngram:tree", "ngram:estimates", "ngram:rows")
     assert core.describe().capabilities == able
     assert isinstance(core.describe(), WorkerDescription)
 

@@ -201,10 +201,11 @@ def test_a_token_that_several_sources_say_is_of_the_one_that_says_most() -> None
     firsts, laws = {1: 2.0, 2: 1.0, 3: -1.0}, {1: 2.5, 2: 3.0, 3: -1.0}
     text = {**laws, 1: 3.0, 2: 6.0, 4: -0.5}
     others = {**text, 2: 7.0, 4: -0.5}
-    shares = Shares((firsts, laws, text, others, {**others, 1: 4.5, 3: 9.0, 5: -1.0}), None)
-    told = [shares.greatest(token) for token in (1, 2, 3, 4, 5)]
+    rows = {**others, 4: 0.5, 6: 0.25}
+    shares = Shares((firsts, laws, text, others, rows, {**rows, 1: 4.5, 3: 9.0, 5: -1.0}), None)
+    told = [shares.greatest(token) for token in (1, 2, 3, 4, 5, 6)]
     firsts_, own, model = DraftSource.FIRSTS, DraftSource.THIS_TEXT, DraftSource.MODEL
-    assert told == [firsts_, own, model, own, model]
+    assert told == [firsts_, own, model, DraftSource.TARGET_ROWS, model, DraftSource.TARGET_ROWS]
 
 
 def test_what_the_text_says_more_surely_than_the_file_is_of_the_text() -> None:

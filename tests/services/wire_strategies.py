@@ -130,8 +130,16 @@ drafter_commands = st.one_of(
         vocab_size=u32,
         phrase_scope=texts,
         synchronous=st.booleans(),
+        top_rows=u32,
     ),
-    st.builds(t.CommitDraft, session=names, epoch=u32, base_len=u32, token_ids=ids),
+    st.builds(
+        t.CommitDraft,
+        session=names,
+        epoch=u32,
+        base_len=u32,
+        token_ids=ids,
+        top_rows=st.binary(max_size=9),
+    ),
     st.builds(t.CloseDraft, names),
     st.builds(t.Credit, names, u32),
 )
@@ -155,7 +163,7 @@ drafter_events = st.one_of(
     failed,
 )
 verifier_commands = st.one_of(
-    st.builds(t.OpenVerify, **_opening, term=u32, cache_scope=texts),
+    st.builds(t.OpenVerify, **_opening, term=u32, cache_scope=texts, top_rows=u32),
     st.builds(
         t.Verify,
         session=names,
@@ -201,6 +209,7 @@ def verdicts(draw):
         mode=draw(st.sampled_from(t.VerifyMode)),
         bad_q_rows=draw(u32),
         draft_tokens=draw(u32),
+        top_rows=draw(st.binary(max_size=9)),
     )
 
 

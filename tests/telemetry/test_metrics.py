@@ -43,7 +43,7 @@ def run(start):
     telemetry = start(metrics_port=0)
     faults = Faults(accuracy=0.8, lose_verifier=0.02)
     options = {"pacing": "fixed", "max_in_flight": 2, "max_tokens": 128}
-    world = TracedWorld(telemetry, 4, faults, **options)
+    world = TracedWorld(telemetry, 3, faults, **options)
     world.finish()
     # The run is worth counting: something accepted, something rejected, something plain.
     rates = {record.accepted_tokens / (record.draft_tokens or 9) for record in records(world)}
@@ -134,7 +134,7 @@ def test_writes_that_are_fenced_are_counted(start):
 
 def test_bad_rows_of_q_are_counted(start):
     telemetry = start(metrics_port=0)
-    world = TracedWorld(telemetry, mode=VerifyMode.BLOCK, max_tokens=64)
+    world = TracedWorld(telemetry, 2, mode=VerifyMode.BLOCK, max_tokens=64)
     world.finish()
     counted = scrape(telemetry).value("paceline_draft_bad_q_rows_total")
     assert counted == sum(record.bad_q_rows for record in records(world)) > 0

@@ -113,7 +113,7 @@ def test_a_round_and_its_verifying_say_which_rule_was_used(receiver, start):
 
 def test_unusable_rows_of_q_are_on_their_round(receiver, start):
     telemetry = start()
-    world = TracedWorld(telemetry, mode=VerifyMode.BLOCK, max_tokens=48)
+    world = TracedWorld(telemetry, 2, mode=VerifyMode.BLOCK, max_tokens=48)
     world.finish()
     got = received(receiver, telemetry)
 

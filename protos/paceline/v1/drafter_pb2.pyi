@@ -40,7 +40,7 @@ class DrafterCommand(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenDraft, _Mapping]] = ..., commit: _Optional[_Union[CommitDraft, _Mapping]] = ..., close: _Optional[_Union[CloseDraft, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ...) -> None: ...
 
 class OpenDraft(_message.Message):
-    __slots__ = ("session_id", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "num_candidates", "drafter_index", "method", "traceparent", "options", "vocab_size", "phrase_scope", "synchronous")
+    __slots__ = ("session_id", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "num_candidates", "drafter_index", "method", "traceparent", "options", "vocab_size", "phrase_scope", "synchronous", "top_rows")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class OpenDraft(_message.Message):
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     PHRASE_SCOPE_FIELD_NUMBER: _ClassVar[int]
     SYNCHRONOUS_FIELD_NUMBER: _ClassVar[int]
+    TOP_ROWS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     prompt: _containers.RepeatedScalarFieldContainer[int]
@@ -73,19 +74,22 @@ class OpenDraft(_message.Message):
     vocab_size: int
     phrase_scope: str
     synchronous: bool
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., num_candidates: _Optional[int] = ..., drafter_index: _Optional[int] = ..., method: _Optional[str] = ..., traceparent: _Optional[str] = ..., options: _Optional[bytes] = ..., vocab_size: _Optional[int] = ..., phrase_scope: _Optional[str] = ..., synchronous: _Optional[bool] = ...) -> None: ...
+    top_rows: int
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., num_candidates: _Optional[int] = ..., drafter_index: _Optional[int] = ..., method: _Optional[str] = ..., traceparent: _Optional[str] = ..., options: _Optional[bytes] = ..., vocab_size: _Optional[int] = ..., phrase_scope: _Optional[str] = ..., synchronous: _Optional[bool] = ..., top_rows: _Optional[int] = ...) -> None: ...
 
 class CommitDraft(_message.Message):
-    __slots__ = ("session_id", "epoch", "base_len", "token_ids")
+    __slots__ = ("session_id", "epoch", "base_len", "token_ids", "top_rows")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_LEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_ROWS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     base_len: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    top_rows: bytes
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., top_rows: _Optional[bytes] = ...) -> None: ...
 
 class CloseDraft(_message.Message):
     __slots__ = ("session_id",)

@@ -84,6 +84,7 @@ def _encode_open(command: OpenDraft) -> pb.OpenDraft:
         vocab_size=command.vocab_size,
         phrase_scope=command.phrase_scope,
         synchronous=command.synchronous,
+        top_rows=command.top_rows,
     )
 
 
@@ -106,6 +107,7 @@ def _decode_open(message: pb.OpenDraft) -> OpenDraft:
         vocab_size=message.vocab_size,
         phrase_scope=message.phrase_scope,
         synchronous=message.synchronous,
+        top_rows=message.top_rows,
     )
 
 
@@ -115,6 +117,7 @@ def _encode_commit(command: CommitDraft) -> pb.CommitDraft:
         epoch=command.epoch,
         base_len=command.base_len,
         token_ids=command.token_ids,
+        top_rows=command.top_rows,
     )
 
 
@@ -124,6 +127,7 @@ def _decode_commit(message: pb.CommitDraft) -> CommitDraft:
         epoch=message.epoch,
         base_len=message.base_len,
         token_ids=tuple(message.token_ids),
+        top_rows=message.top_rows,
     )
 
 

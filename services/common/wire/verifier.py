@@ -80,6 +80,7 @@ def _encode_open(command: OpenVerify) -> pb.OpenVerify:
         window=command.window,
         traceparent=command.traceparent,
         cache_scope=command.cache_scope,
+        top_rows=command.top_rows,
     )
 
 
@@ -97,6 +98,7 @@ def _decode_open(message: pb.OpenVerify) -> OpenVerify:
         window=message.window,
         traceparent=message.traceparent,
         cache_scope=message.cache_scope,
+        top_rows=message.top_rows,
     )
 
 
@@ -168,6 +170,7 @@ def _encode_verdict(event: Verdict) -> pb.Verdict:
         mode=event.mode.value,  # type: ignore[arg-type]
         bad_q_rows=event.bad_q_rows,
         draft_tokens=event.draft_tokens,
+        top_rows=event.top_rows,
     )
 
 
@@ -191,6 +194,7 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         mode=records.decode_enum(VerifyMode, message.mode, "verdict.mode"),
         bad_q_rows=message.bad_q_rows,
         draft_tokens=message.draft_tokens,
+        top_rows=message.top_rows,
     )
 
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.common.ngrams import Lesson, NgramFile
+from services.common.types import DraftTree
 from services.distill.options import WritingOptions
 
-Fit = Callable[[Sequence[Lesson], NgramFile], dict[str, float]]
+Verify = Callable[[Sequence[int], DraftTree], list[list[int]]]
+"""What the target says is likeliest after a text, and after each node of a draft behind it."""
+Fit = Callable[[Sequence[Lesson], NgramFile, Verify], dict[str, float]]
 """The weights of the sources, from texts and a file without weights."""
 
 

@@ -16,6 +16,7 @@ from services.common.engine.sampling import head_of, kept_laws
 from services.common.errors import StartError
 from services.common.ngrams import Laws, Lesson, NgramFile, code_of, save_ngrams
 from services.common.reporting import Reporter
+from services.common.top_rows import MOST_ROWS
 from services.distill.checks import Commission
 from services.distill.material import Material, written
 from services.distill.ngrams.checks import check, first_bytes
@@ -23,6 +24,7 @@ from services.distill.ngrams.firsts import ROWS, Firsts
 from services.distill.ngrams.laws import learn_laws
 from services.distill.ngrams.options import Fit, NgramOptions
 from services.distill.ngrams.result import card_of, readme
+from services.distill.ngrams.rows import TargetReader
 from services.distill.texts import LAW_TOKENS, Text
 
 LEAST_FIRST = 0.002
@@ -56,7 +58,9 @@ def learn_ngrams(options: NgramOptions, reporter: Reporter, fit: Fit) -> Path:
     lessons = _lessons(job, material.held)
     if draft is not None:
         lessons = _told(draft, lessons, reporter)
-    weights = fit(lessons, trial)
+    reader = TargetReader(*_reading(job, options, lessons))
+    weights = fit(lessons, trial, reader)
+    reader.close()
     file = _file(job, firsts, learn_laws(texts, vocab_size, room), weights)
     card = card_of(job, options, file, material)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -103,6 +107,14 @@ def _engine(
         base=base,
     )
     return Engine.load(spec)
+
+
+def _reading(
+    job: Commission, options: NgramOptions, lessons: Sequence[Lesson]
+) -> tuple[Engine, int]:
+    """The target, and how long a text with a draft behind it gets."""
+    longest = max((len(lesson.tokens) for lesson in lessons), default=0) + MOST_ROWS
+    return _engine(job, options, longest), longest
 
 
 def _read(

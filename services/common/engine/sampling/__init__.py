@@ -16,7 +16,7 @@ heeds all up to the mask.
     choices    tokens; laws    probabilities, and draws from them
 """
 
-from services.common.engine.sampling.choices import best, choose, coupled_best
+from services.common.engine.sampling.choices import best, choose, coupled_best, likeliest
 from services.common.engine.sampling.head import Head, PartHead, WholeHead, head_of
 from services.common.engine.sampling.history import History, wants_history
 from services.common.engine.sampling.laws import draw, forbids_all, kept_laws, log_law, top_law
@@ -36,6 +36,7 @@ __all__ = [
     "forbids_all",
     "head_of",
     "kept_laws",
+    "likeliest",
     "log_law",
     "top_law",
     "wants_history",

@@ -1,0 +1,187 @@
+"""What the target says at the rows of drafts: told, passed on, kept, and drafted from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.engine.sampling import likeliest
+from services.common.ngrams import NgramFile
+from services.common.top_rows import MOST_ROWS, WIDTH, fits, pack, unpack
+from services.common.types import CommitDraft, DraftSource, Verdict, VerifyMode
+from services.drafter import small_tree
+from services.drafter.session import DraftSession
+from services.drafter.small_tree import SmallTrees, TargetRows
+from tests.services.fake_engine import law
+from tests.services.test_drafter_session import chain, opened
+from tests.services.test_small_tree import Bench, opening
+from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text
+from tests.services.verifier_bench import opening as verify_opening
+
+torch.set_num_threads(1)
+u32 = st.integers(0, (1 << 32) - 1)
+
+
+@given(st.lists(st.tuples(u32, u32, u32), max_size=MOST_ROWS))
+def test_rows_come_back_as_they_were_packed(rows: list[tuple[int, int, int]]) -> None:
+    packed = pack([row[0] for row in rows], [row[1:] for row in rows])
+    assert list(unpack(packed, 2)) == [(row[0], row[1:]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "width"),
+    [
+        (b"\0" * 11, 2),
+        (b"\0" * 12, 0),
+        (b"\0" * 12, WIDTH + 1),
+        (b"\0" * 12, 1 << 31),
+        (b"\0" * 12 * (MOST_ROWS + 1), 2),
+    ],
+)
+def test_what_are_no_rows_says_nothing(rows: bytes, width: int) -> None:
+    assert not fits(rows, width)
+    assert list(unpack(rows, width)) == []
+
+
+@pytest.mark.parametrize("width", [5, 8, 128, 1024, 1100, 2047, 2048, 5000])
+def test_the_likeliest_of_a_row_are_those_of_the_whole_row(width: int) -> None:
+    drawn = torch.Generator().manual_seed(width)
+    logits = torch.randn(7, width, generator=drawn)
+    # The best ones stand side by side at the end, where the last chunk is not a whole one.
+    logits[0, -5:] += 100.0
+    for count in (1, 5):
+        assert torch.equal(likeliest(logits, count), logits.topk(count).indices)
+
+
+# --- verifiers tell them ----------------------------------------------------------------
+
+
+def told(text: list[int], width: int = WIDTH) -> tuple[int, tuple[int, ...]]:
+    """What the target says after a text."""
+    return text[-1], tuple(law(text).topk(width).indices.tolist())
+
+
+@pytest.mark.parametrize("mode", [GREEDY, COUPLED], ids=lambda mode: mode.name)
+def test_verdicts_tell_the_rows_of_accepted_and_of_rejected_drafts(mode) -> None:
+    table = Table()
+    text = target_text(table.opened(mode=mode, top_rows=3), 4)
+    wrong = (text[0] + 1) % 7
+    verdict = table.verdict(block(1, 0, (text[0], wrong, text[1], wrong), (-1, -1, 0, 1)))
+    assert verdict.token_ids == tuple(text[:3])
+    prompt = list(PROMPT)
+    assert list(unpack(verdict.top_rows, 3)) == [
+        told(prompt, 3),
+        told([*prompt, text[0]], 3),
+        told([*prompt, wrong], 3),
+        told([*prompt, *text[:2]], 3),
+        told([*prompt, wrong, wrong], 3),
+    ]
+    after = table.verdict(block(2, 3, (wrong,)))
+    assert next(unpack(after.top_rows, 3)) == told([*prompt, *text[:3]], 3)
+
+
+def test_after_a_kept_row_the_rows_are_those_of_their_tokens() -> None:
+    table = Table()
+    text = target_text(table.opened(top_rows=3), 4)
+    table.verdict(block(1, 0, text[:1], want_bonus=False))
+    verdict = table.verdict(block(2, 1, text[1:2]))
+    texts = ([*PROMPT, *text[:1]], [*PROMPT, *text[:2]])
+    assert list(unpack(verdict.top_rows, 3)) == [told(one, 3) for one in texts]
+
+
+def test_nothing_is_told_that_nobody_asked_for_or_that_says_nothing_new() -> None:
+    for asked, mode, tokens in (
+        (0, GREEDY, (1, 2)),
+        (WIDTH, GREEDY, ()),
+        (WIDTH, VerifyMode.STANDARD, (1, 2)),
+    ):
+        table = Table()
+        table.opened(verify_opening(mode=mode, top_rows=asked))
+        assert table.verdict(block(1, 0, tokens)).top_rows == b""
+
+
+def test_who_asks_for_more_than_there_is_gets_what_there_is() -> None:
+    table = Table()
+    table.opened(top_rows=1 << 31)
+    assert fits(table.verdict(block(1, 0, (1,))).top_rows, WIDTH)
+
+
+# --- drafters keep and use them ---------------------------------------------------------
+
+
+def rows(*said: tuple[int, int]) -> bytes:
+    """After each first token the second is likeliest, of rows of two."""
+    return pack([token for token, _ in said], [(best, 9) for _, best in said])
+
+
+def test_a_session_holds_the_rows_of_the_last_block_until_a_proposal() -> None:
+    session = DraftSession(opened(top_rows=2))
+    session.commit(CommitDraft("s", 1, 0, (1,), rows((50, 1))))
+    assert session.top_rows == rows((50, 1))
+    session.commit(CommitDraft("s", 1, 1, (2,), b"broken"))
+    session.commit(CommitDraft("s", 1, 2, (3,), rows((2, 3))))
+    assert session.top_rows == rows((50, 1), (2, 3))
+    for _ in range(100):
+        session.commit(CommitDraft("s", 1, 3, (), rows(*[(7, 8)] * 40)))
+    assert session.top_rows == rows(*[(7, 8)] * 40)
+
+
+def test_the_rows_of_a_verdict_that_is_heard_are_there_at_once_and_others_are_not() -> None:
+    session = DraftSession(opened(top_rows=2))
+    verdict = Verdict("s", 1, 1, 0, (4,), top_rows=rows((51, 4)))
+    session.hear(verdict._replace(base_len=3))
+    assert session.top_rows == b""
+    session.hear(verdict)
+    assert session.top_rows == rows((51, 4))
+    closed = DraftSession(opened())
+    closed.hear(verdict)
+    assert (closed.top_rows, closed.text[-1]) == (b"", 4)
+    session.absorb(chain(), True, 0.0)
+
+
+def test_of_each_token_the_newest_row_is_kept_and_of_many_the_last_ones(monkeypatch) -> None:
+    monkeypatch.setattr(small_tree, "MOST_CONTEXTS", 3)
+    known = TargetRows(2, vocab_size=10)
+    known.learn(rows((1, 2), (1, 3), (2, 4)))
+    assert (known.after(1), known.after(2), known.after(3)) == ((3, 9), (4, 9), ())
+    known.learn(rows((3, 5), (1, 6), (4, 7)))
+    assert (known.after(2), known.after(1), len(known)) == ((), (6, 9), 3)
+
+
+def test_a_row_with_a_token_that_the_target_has_not_is_not_drafted_from() -> None:
+    known = TargetRows(2, vocab_size=9)
+    known.learn(rows((1, 2)))
+    assert known.after(1) == ()
+
+
+ROWS_ALONE = {"greedy.row": 2.0, "greedy.row_rank": 1.0, "greedy.row_first": 1.0}
+
+
+def rows_alone() -> Bench:
+    """A drafter that goes by the target's rows, and by nothing else."""
+    return Bench(SmallTrees(NgramFile("", "", "", 0, [], b"", (), ROWS_ALONE)))
+
+
+def test_what_the_target_said_after_a_token_is_drafted_when_it_comes_again() -> None:
+    bench = rows_alone()
+    assert not bench.drafts(opening([1, 2, 3], top_rows=2))[0].tree
+    [draft] = bench.drafts(CommitDraft("s", 1, 0, (4,), rows((4, 5), (5, 6), (8, 3))))
+    tree = draft.tree
+    assert (tree.token_ids[0], tree.every_parent[0]) == (5, -1)
+    assert (6, 0) in zip(tree.token_ids, tree.every_parent, strict=True)
+    assert set(draft.sources) == {DraftSource.TARGET_ROWS}
+
+
+def test_rows_are_of_their_session_alone_and_end_with_it() -> None:
+    bench = rows_alone()
+    bench.drafts(opening([1, 2], scope="a", top_rows=2))
+    bench.drafts(CommitDraft("s", 1, 0, (4,), rows((4, 5))))
+    bench.drafts(opening([1, 2], scope="a", top_rows=2), link=1)
+    [other] = bench.drafts(CommitDraft("s", 1, 0, (4,)), link=1)
+    assert not other.tree
+    [anew] = bench.drafts(replace(opening([1, 2, 4], scope="a", top_rows=2), epoch=9))
+    assert not anew.tree
