@@ -255,7 +255,9 @@ class SessionDriver:
             self._verifier_fingerprint = placed.model_fingerprint
         tokens = len(config.prompt) + len(self.state.committed)
         ready_s = self._workers.opening_s(placed.worker_id, tokens)
-        self.feed(WorkerAttached(self.now(), role, placed.worker_id, ready_s))
+        hands_over = wanted.beside and self._workers.hands_over(placed.worker_id, wanted.beside)
+        beside = wanted.beside if hands_over else ""
+        self.feed(WorkerAttached(self.now(), role, placed.worker_id, ready_s, beside))
 
     def _persist(self, commit: Commit) -> None:
         pieces = self._text.append(commit.token_ids, finished=commit.ending is not None)

@@ -275,6 +275,10 @@ class Workers(Protocol):
         """Seconds that the worker should need to open a session with so many tokens of text."""
         ...
 
+    def hands_over(self, drafter: str, verifier: str) -> bool:
+        """Whether the verifier, in the same process, can take what the drafter drafts by itself."""
+        ...
+
     def send(self, worker: str, session: str, command: DrafterCommand | VerifierCommand) -> None:
         """Send a command for a session; swallowed by a worker that is gone."""
         ...

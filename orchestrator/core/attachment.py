@@ -53,7 +53,8 @@ def on_attached(turn: Turn, event: WorkerAttached) -> None:
     wait = state.config.limits.opening_wait + OPENING_FACTOR * event.ready_s
     if event.role is Role.VERIFIER:
         wait *= 2 ** min(state.verifier_overdue, MOST_DOUBLINGS)
-    turn.set(**{event.role.value: Attached(event.worker, state.epoch, due=turn.now + wait)})
+    attached = Attached(event.worker, state.epoch, due=turn.now + wait, beside=event.beside)
+    turn.set(**{event.role.value: attached})
     if event.role is Role.VERIFIER:
         turn.set(refuses_behind=False)
         turn.do(OpenOnWorker(event.worker, _open_verify(turn.state)))

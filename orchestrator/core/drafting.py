@@ -3,6 +3,8 @@
 1. A draft of an earlier epoch or another drafter is dropped. One that knows more than is
    committed waits for the verdict that may say it: a drafter beside the verifier hears of
    verdicts sooner. What no verdict on its way can say ends that drafter's part in the session.
+   Where a block at the verifier takes drafts there, one that comes here is for the block after
+   it, and waits; one that does not know more is late.
 2. It is fresh if and only if the hash of the text before its first token is
    the hash of our own text there. What is not fresh is dropped.
 3. Tokens we already have must be equal; only the new ones are appended.
@@ -28,13 +30,17 @@ from orchestrator.core.drafts import Piece, depth, retract_hash, slice_chain, wi
 from orchestrator.core.events import DraftArrived
 from orchestrator.core.state import Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
-from services.common.types import Draft, DraftSource, DraftTree, source_of
+from services.common.types import Draft, DraftSource, DraftTree, TakenDraft, source_of
 
 
 def on_draft(turn: Turn, event: DraftArrived) -> None:
     """Append what is fresh and new to the tail."""
     state, draft = turn.state, event.draft
     if state.phase is not Phase.RUNNING or not _current(state, event):
+        return
+    if any(block.takes for block in state.live):
+        if draft.base_committed_len > len(state.committed):
+            turn.set(foreknown=event)
         return
     if _may_come_true(state, draft):
         turn.set(foreknown=event)
@@ -96,7 +102,7 @@ def _append(turn: Turn, draft: Draft, known: tuple[int, ...]) -> bool:
     """Append what is beyond the known tokens; False if the draft contradicts what we have."""
     reach = draft.reach if turn.state.config.estimated else ()
     tree = with_its_rows(draft.tree if reach else draft.tree.normal())
-    sources = _sources(turn.state.config, draft)
+    sources = known_sources(turn.state.config, draft.sources, len(draft.tree))
     if not known:
         turn.append(Piece(tree, draft.draft_ms, reach, sources))
         return True
@@ -110,13 +116,6 @@ def _append(turn: Turn, draft: Draft, known: tuple[int, ...]) -> bool:
         draft_ms = draft.draft_ms * len(fresh) / len(tree)
         turn.append(Piece(fresh, draft_ms, sources=sources[shared:]))
     return True
-
-
-def _sources(config: SessionConfig, draft: Draft) -> bytes:
-    """What each token comes from."""
-    if draft.sources:
-        return draft.sources.translate(_KNOWN_SOURCES)
-    return bytes((source_of(config.method),)) * len(draft.tree)
 
 
 _KNOWN_SOURCES = bytes(DraftSource) + bytes(256 - len(DraftSource))
@@ -143,6 +142,28 @@ def _well_formed(state: State, draft: Draft) -> bool:
     )
 
 
+def taken_fits(config: SessionConfig, taken: TakenDraft) -> bool:
+    """Whether a verifier may have taken this: a tree, or nothing, with chances and sources."""
+    tree, limit = taken.tree, config.vocab_size
+    known = not limit or not tree.token_ids or max(tree.token_ids) < limit
+    return (
+        known
+        and len(tree) <= config.largest_block
+        and tree.q is None
+        and _parents_fit(tree)
+        and len(taken.sources) in (0, len(tree))
+        and len(taken.reach) == len(tree)
+        and _falling(taken.reach)
+    )
+
+
+def known_sources(config: SessionConfig, sources: bytes, count: int) -> bytes:
+    """What each of `count` tokens comes from, where the drafter says `sources`."""
+    if sources:
+        return sources.translate(_KNOWN_SOURCES)
+    return bytes((source_of(config.method),)) * count
+
+
 def _parents_fit(tree: DraftTree) -> bool:
     """One parent per token, each in front of its child."""
     parents = tree.parents
@@ -165,8 +186,11 @@ def _laws_fit(config: SessionConfig, tree: DraftTree) -> bool:
 def _chances_fit(draft: Draft) -> bool:
     """None, or one per token, from 0 to 1, none above the one before."""
     reach = draft.reach
-    falling = all(1.0 >= left >= right for left, right in pairwise((1.0, *reach, 0.0)))
-    return not reach or (len(reach) == len(draft.tree) and falling)
+    return not reach or (len(reach) == len(draft.tree) and _falling(reach))
+
+
+def _falling(reach: tuple[float, ...]) -> bool:
+    return all(1.0 >= left >= right for left, right in pairwise((1.0, *reach, 0.0)))
 
 
 def _may_branch(config: SessionConfig, tree: DraftTree) -> bool:

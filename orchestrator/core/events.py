@@ -39,12 +39,14 @@ class WorkerAttached:
     """Placement chose a worker for a role.
 
     `ready_s`: seconds that it should need to open the session, by its queue and its pace.
+    `beside`: of a drafter, the verifier in whose process it is and that may take its trees.
     """
 
     at: float
     role: Role
     worker: str
     ready_s: float = 0.0
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True)

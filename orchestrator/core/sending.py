@@ -9,7 +9,11 @@
    and no step of its own. What it takes tells nothing of other rounds.
 3. Behind a plain block goes the next, where that is plain whatever the verdict: where no drafter
    is wanted, or it rests. So the verifier never waits for it. One is ahead at a time.
-4. Whether a block asks for a bonus is fixed when it leaves, by counts and flags
+4. Where the drafter is in the verifier's process, the next block goes behind any other, with an
+   allowance: it takes what is drafted when its turn comes, as much of it as pays. So no round
+   with a draft waits for a way there and back, either. Only where tokens follow from the
+   text and the noise alone.
+5. Whether a block asks for a bonus is fixed when it leaves, by counts and flags
    alone: `_wants_bonus`.
 """
 
@@ -17,10 +21,10 @@ from __future__ import annotations
 
 from orchestrator.core.drafts import Piece, Tail, take
 from orchestrator.core.events import SendVerify
-from orchestrator.core.pacing import Flight, View, Wait, resting
+from orchestrator.core.pacing import Flight, View, Wait, allowance, resting
 from orchestrator.core.state import Block, State
 from orchestrator.core.turn import Turn
-from services.common.types import Verify
+from services.common.types import Allowance, Verify
 
 
 def send_at_opening(turn: Turn) -> None:
@@ -35,8 +39,10 @@ def send_what_pays(turn: Turn) -> None:
     until = _send_until_it_waits(turn)
     if until != turn.state.wait_until:
         turn.set(wait_until=until)
-    if _may_send_behind(turn.state):
-        _send(turn, 0, 0.0, behind=True)
+    if _may_follow(turn.state):
+        allowance = _allowance(turn.state)
+        if allowance is not None or _plain_may_follow(turn.state):
+            _send(turn, 0, 0.0, behind=True, allowance=allowance)
 
 
 def _send_until_it_waits(turn: Turn) -> float | None:
@@ -66,19 +72,35 @@ def _opened(state: State) -> bool:
     return state.verifier is not None and state.verifier.opened
 
 
-def _may_send_behind(state: State) -> bool:
-    """Whether a plain block under way is followed by another one, whatever it brings."""
+def _may_follow(state: State) -> bool:
+    """Whether a block may leave behind the one under way, whatever that brings."""
     config, live = state.config, state.live
-    if not config.plain_ahead or state.refuses_behind or not _opened(state):
+    if not config.plain_ahead or not _opened(state):
         return False
     if len(live) != 1 or len(state.in_flight) != 1 or state.tail:
         return False
-    first = live[0]
-    if len(first.piece.tree) or first.epoch != state.epoch:
-        return False
     if len(state.unpersisted) + 1 >= config.limits.max_unpersisted:
         return False
-    return first.base_len + 1 < config.sampling.max_tokens and _stays_plain(state)
+    # A later epoch would have the verifier discard the first one.
+    first = live[0]
+    may = first.takes or first.epoch == state.epoch
+    return may and len(state.committed) + 1 < config.sampling.max_tokens
+
+
+def _plain_may_follow(state: State) -> bool:
+    """Whether a plain block under way is followed by another one."""
+    first = state.live[0]
+    return not (state.refuses_behind or first.takes or first.piece.tree) and _stays_plain(state)
+
+
+def _allowance(state: State) -> Allowance | None:
+    """What the next block may take of the tree that will be drafted beside the verifier."""
+    drafter, verifier = state.drafter, state.verifier
+    if drafter is None or verifier is None or not drafter.opened or state.resync:
+        return None
+    if drafter.beside != verifier.worker or not state.config.mode.exact_match:
+        return None
+    return allowance(state.policy, state.capped(state.config.largest_block))
 
 
 def _stays_plain(state: State) -> bool:
@@ -154,7 +176,13 @@ def _drafter_rests(state: State, sent: int) -> bool:
 
 
 def _send(
-    turn: Turn, count: int, waited_ms: float, *, opening: bool = False, behind: bool = False
+    turn: Turn,
+    count: int,
+    waited_ms: float,
+    *,
+    opening: bool = False,
+    behind: bool = False,
+    allowance: Allowance | None = None,
 ) -> None:
     state = turn.state
     assert state.verifier is not None
@@ -168,8 +196,11 @@ def _send(
         piece.tree,
         extends_round=live[-1].round if live else 0,
         want_bonus=_wants_bonus(state, piece, rest),
+        allowance=allowance,
     )
-    drafter = state.drafter.worker if state.drafter and piece.tree.token_ids else ""
+    takes = allowance is not None
+    drafts = takes or piece.tree.token_ids
+    drafter = state.drafter.worker if state.drafter and drafts else ""
     block = Block(
         verify.round,
         verify.epoch,
@@ -182,6 +213,7 @@ def _send(
         waited_ms=waited_ms,
         opening=opening,
         behind=behind,
+        takes=takes,
     )
     turn.set(tail=rest, in_flight=(*state.in_flight, block), next_round=state.next_round + 1)
     turn.do(SendVerify(state.verifier.worker, verify, piece.draft_ms))

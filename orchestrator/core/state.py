@@ -163,12 +163,16 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A worker that has, or by `due` is to have, the session, opened in `epoch`."""
+    """A worker that has, or by `due` is to have, the session, opened in `epoch`.
+
+    `beside`: of a drafter, the verifier that may take its trees by itself; empty = none.
+    """
 
     worker: str
     epoch: int
     opened: bool = False
     due: float = math.inf
+    beside: str = ""
 
     def overdue(self, now: float) -> bool:
         """Whether it should have opened the session by now."""
@@ -192,8 +196,10 @@ class Block(NamedTuple):
     waited_ms: float = 0.0
     # It was sent with the opening, to be verified in the step that ends the prefill.
     opening: bool = False
-    # Plain behind a plain one, it stands behind the token that this one brings.
+    # It stands behind whatever the block before it brings.
     behind: bool = False
+    # Without a tree when it left, it takes one in the verifier's process.
+    takes: bool = False
 
 
 def of_flight(in_flight: tuple[Block, ...]) -> dict[str, tuple[Block, ...] | tuple[int, ...]]:

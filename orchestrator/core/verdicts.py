@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from orchestrator.core.drafting import known_sources, taken_fits
 from orchestrator.core.drafts import Piece, after_bonus, depth, drop_front
 from orchestrator.core.events import (
     Commit,
@@ -37,7 +38,14 @@ from orchestrator.core.pacing import Outcome
 from orchestrator.core.state import Block, Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
 from services.common.top_rows import fits
-from services.common.types import DraftTree, FinishReason, Origin, Verdict, extend_hash
+from services.common.types import (
+    DraftTree,
+    FinishReason,
+    Origin,
+    TakenDraft,
+    Verdict,
+    extend_hash,
+)
 
 LARGEST_LOGPROB = 1e-3
 """Above 0 by no more than rounding; NaN is not below it either."""
@@ -73,8 +81,15 @@ def _begun(turn: Turn, block: Block, verdict: Verdict) -> Block:
 def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
     if verdict.discarded:
         turn.do(Discarded(_record(turn, block, verdict, 0, len(block.piece.tree))))
-        turn.set(refuses_behind=turn.state.refuses_behind or block.behind)
+        old = block.behind and not block.takes
+        turn.set(refuses_behind=turn.state.refuses_behind or old)
         return block.doomed or block.behind
+    if block.takes != (verdict.taken is not None):
+        return False
+    if verdict.taken is not None:
+        if not taken_fits(turn.state.config, verdict.taken):
+            return False
+        block = _with_taken(turn.state.config, block, verdict, verdict.taken)
     if block.doomed or not _consistent(turn, block, verdict):
         return False
     tokens, ending = _cut(turn, verdict.token_ids)
@@ -88,6 +103,15 @@ def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
         _carry_tail_over(turn, block, verdict)
         turn.tell_drafter(commit.base_len, tokens, _rows_for_the_drafter(turn, verdict))
     return True
+
+
+def _with_taken(config: SessionConfig, block: Block, verdict: Verdict, taken: TakenDraft) -> Block:
+    """The block as if it had left with what it took, where that stood."""
+    tree = taken.tree.normal()
+    sources = known_sources(config, taken.sources, len(tree)) if len(tree) else b""
+    piece = Piece(tree, taken.draft_ms, taken.reach, sources)
+    drafter = block.drafter if len(tree) else ""
+    return block._replace(base_len=verdict.base_len, piece=piece, drafter=drafter)
 
 
 def _rows_for_the_drafter(turn: Turn, verdict: Verdict) -> bytes:

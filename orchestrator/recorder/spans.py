@@ -15,7 +15,7 @@ Times come from the driver's clock and are shifted to the wall clock by a consta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
@@ -104,7 +104,11 @@ class SessionSpans:
             about[names.FALLBACK] = fallback
         discarded = outcome == names.Outcome.DISCARDED
         links = self._culprit() if discarded else ()
-        self._end_round(under_way, record.started_at, record.ended_at, about, links)
+        if under_way.block.allowance is not None and record.draft_tokens:
+            # What it took in the verifier's process was drafted before it began.
+            under_way = replace(under_way, draft_ms=record.draft_ms)
+        drafted = record.draft_tokens > 0
+        self._end_round(under_way, record.started_at, record.ended_at, about, drafted, links)
         if not discarded:
             self._rejecter = under_way.place
         if stores:
@@ -139,7 +143,7 @@ class SessionSpans:
                 names.ROUND_OUTCOME: names.Outcome.ABANDONED,
                 names.DRAFT_TOKENS: len(block.tree),
             }
-            self._end_round(under_way, under_way.at, at, about)
+            self._end_round(under_way, under_way.at, at, about, len(block.tree) > 0)
 
     def _end_round(
         self,
@@ -147,10 +151,11 @@ class SessionSpans:
         began: float,
         end: float,
         about: Mapping[str, AttributeValue],
+        drafted: bool,
         links: Sequence[SpanContext] = (),
     ) -> None:
         place, start = under_way.place, self._ns(began)
-        if len(under_way.block.tree):
+        if drafted:
             drafting = start - int(under_way.draft_ms * 1e6)
             self._children.emit(names.SPEC_DRAFT, child_of(place), place, drafting, start)
         end_ns = self._ns(end)

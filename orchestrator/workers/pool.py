@@ -23,6 +23,7 @@ from services.common.awake import AwakeClock
 from services.common.errors import StartError
 from services.common.serving import Dialing
 from services.common.types import (
+    HANDS_OVER,
     CloseDraft,
     CloseVerify,
     Draining,
@@ -188,6 +189,13 @@ class WorkerPool:
         """Seconds that the worker should need to open a session with so many tokens of text."""
         link = self._by_worker.get(worker)
         return link.opening_s(tokens) if link is not None else 0.0
+
+    def hands_over(self, drafter: str, verifier: str) -> bool:
+        """Whether the verifier, in the same process, can take what the drafter drafts by itself."""
+        drafts, verifies = self._by_worker.get(drafter), self._by_worker.get(verifier)
+        if drafts is None or verifies is None or drafts.address != verifies.address:
+            return False
+        return HANDS_OVER in _capabilities(drafts)
 
     def send(self, worker: str, session: str, command: Command) -> None:
         """Send a command for a session; the worker counts it as one of its sessions.

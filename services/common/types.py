@@ -223,6 +223,10 @@ RESPONSE_FORMAT = "response_format"
 """Capability of a worker that keeps outputs to a given form."""
 
 
+HANDS_OVER = "hands_over"
+"""Capability of a drafter whose trees the verifier in its process can take by itself."""
+
+
 def sampled_capability(method: str) -> str:
     """How a drafter says that a method draws its drafts and sends their law."""
     return f"{method}:sampled"
@@ -496,8 +500,33 @@ class OpenVerify:
     top_rows: int = 0
 
 
+class Allowance(NamedTuple):
+    """How much a block may take of what a drafter in the verifier's process has drafted.
+
+    `prices`: what 1, 2, ... nodes of a tree cost in all, in tokens; `factors`: what the chances
+    that the drafter says are to be multiplied with, by their range. As many nodes are taken as
+    bring most beyond their price (`handover.worth_most`).
+    """
+
+    prices: tuple[float, ...]
+    factors: tuple[float, ...]
+
+
+class TakenDraft(NamedTuple):
+    """What such a block took: a tree, its nodes' chances and sources, the drafter's time (ms)."""
+
+    tree: DraftTree = DraftTree()
+    reach: tuple[float, ...] = ()
+    sources: bytes = b""
+    draft_ms: float = 0.0
+
+
 class Verify(NamedTuple):
-    """One block to verify; `extends_round` 0 = it follows committed text."""
+    """One block to verify; `extends_round` 0 = it follows committed text.
+
+    With an `allowance` it has no tree of its own: it follows whatever the round that it extends
+    brings, with what has been drafted in the verifier's process by then.
+    """
 
     session: str
     epoch: int
@@ -507,6 +536,7 @@ class Verify(NamedTuple):
     extends_round: int = 0
     want_bonus: bool = True
     traceparent: str = ""
+    allowance: Allowance | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,7 +570,8 @@ class Verdict(NamedTuple):
 
     The first `accepted` of them were drafted. A token beyond is a bonus when
     `all_accepted`, else the recovered one. `top_rows`: the likeliest tokens after each of the
-    draft's, accepted or not, packed (`top_rows`); empty where nobody asked.
+    draft's, accepted or not, packed (`top_rows`); empty where nobody asked. `taken`: what a
+    block with an allowance took; None: it had none.
     """
 
     session: str
@@ -562,6 +593,7 @@ class Verdict(NamedTuple):
     bad_q_rows: int = 0
     draft_tokens: int = 0
     top_rows: bytes = b""
+    taken: TakenDraft | None = None
 
 
 VerifierCommand = OpenVerify | Verify | CloseVerify

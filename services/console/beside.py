@@ -99,7 +99,7 @@ def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
             drafters, engine = build(drafter, beside), beside.engine
             forms = beside.structures
             judge = verifying.make_host(verifier, engine, tracer, thread, lending, forms)
-            drafts = drafting.make_host(drafter, drafters, tracer, thread, lending.verdicts)
+            drafts = drafting.make_host(drafter, drafters, tracer, thread, lending.handover)
             tracer.watch({"verifier": judge.progress, "drafter": drafts.progress})
             return [
                 Served(judge, judge.describe(), engine.bundle),

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from services.common.errors import CallerError, NotFound, Overloaded, out_of_memory
+from services.common.handover import Handover
 from services.common.steps import OnStep, StepEntry, StepRecord
 from services.common.types import (
+    HANDS_OVER,
     CloseDraft,
     CommitDraft,
     Credit,
@@ -59,9 +60,9 @@ class DrafterCore:
 
     `drafters`: methods by name; a session that names none gets the first, one that names
     several gets them together. `max_window` caps every session's window, `lengthen` is for
-    several methods (see `combined`). `verdicts`: where a verifier in this process leaves what
-    it decided, for the sessions of that name. `clock` is in nanoseconds. `on_step` is told of
-    every call of a method. Nothing raises: what goes wrong becomes its session's `SessionFailed`.
+    several methods (see `combined`). `handover`: between it and a verifier in this process.
+    `clock` is in nanoseconds. `on_step` is told of every call of a method. Nothing raises: what
+    goes wrong becomes its session's `SessionFailed`.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class DrafterCore:
         version: str = "",
         max_window: int = 64,
         lengthen: int = 0,
-        verdicts: deque[Verdict] | None = None,
+        handover: Handover | None = None,
         on_step: OnStep | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
@@ -82,7 +83,7 @@ class DrafterCore:
         self._emit = emit
         self._worker = WorkerDescription(worker_id, Role.DRAFTER, version=version)
         self._max_window = max_window
-        self._verdicts: deque[Verdict] = deque() if verdicts is None else verdicts
+        self._handover = handover
         self._on_step = on_step
         self._clock = clock
         self._entries: dict[SessionKey, _Entry] = {}
@@ -158,6 +159,8 @@ class DrafterCore:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._reserved -= entry.reserve
+            if self._handover is not None:
+                self._handover.forget(key[1])
             entry.drafter.close(key)
 
     def _window(self, window: int) -> int:
@@ -189,8 +192,8 @@ class DrafterCore:
         Of a session that two orchestrators have, the epoch tells whose it is.
         """
         heard: dict[str, list[Verdict]] = {}
-        while self._verdicts:
-            verdict = self._verdicts.popleft()
+        while self._handover is not None and self._handover.verdicts:
+            verdict = self._handover.verdicts.popleft()
             heard.setdefault(verdict.session, []).append(verdict)
         if heard:
             for (_, name), entry in self._entries.items():
@@ -251,8 +254,11 @@ class DrafterCore:
         draft = entry.session.absorb(
             proposed.tree, proposed.final, draft_ms, proposed.reach, proposed.sources
         )
-        if draft is not None:
-            self._emit(entry.key[0], draft)
+        if draft is None or (
+            self._handover is not None and self._handover.leave(draft, entry.session.text)
+        ):
+            return
+        self._emit(entry.key[0], draft)
 
     def _trace(self, elapsed_ns: int, served: Sequence[tuple[_Entry, Proposed]]) -> None:
         if self._on_step is not None and served:
@@ -307,10 +313,12 @@ class DrafterCore:
         """What this worker is; bound to a model and tokenizer only where a method is.
 
         Capabilities: `<method>:sampled` draws its drafts and sends their law,
-        `<method>:tree` drafts several candidates per node.
+        `<method>:tree` drafts several candidates per node, `hands_over`: see `Handover`.
         """
         names = self._methods.names
         able = tuple(capabilities({name: self._drafters[name] for name in names}))
+        if self._handover is not None:
+            able = (*able, HANDS_OVER)
         worker = replace(self._worker, methods=names, capabilities=able)
         for drafter in self._drafters.values():
             worker = drafter.describe(worker)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 
 from services.common.core_thread import CoreThread
+from services.common.handover import Handover
 from services.common.host import Emit, WorkerHost
 from services.common.serving import Served
 from services.common.telemetry import StepTracer
-from services.common.types import DrafterCommand, DrafterEvent, Role, Verdict
+from services.common.types import DrafterCommand, DrafterEvent, Role
 from services.common.worker import installed_version, run_worker, tracing
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import Drafter
@@ -37,11 +37,11 @@ def make_host(
     drafters: Mapping[str, Drafter],
     tracer: StepTracer | None = None,
     thread: CoreThread | None = None,
-    verdicts: deque[Verdict] | None = None,
+    handover: Handover | None = None,
 ) -> WorkerHost[DrafterCommand, DrafterEvent]:
     """The host of a core with these methods, not started.
 
-    `thread`: one to share with a verifier, which leaves its `verdicts` there.
+    `thread`: one to share with a verifier, `handover`: what they leave to each other.
     """
 
     def make_core(emit: Emit) -> DrafterCore:
@@ -52,7 +52,7 @@ def make_host(
             version=installed_version(),
             max_window=settings.max_window,
             lengthen=settings.lengthen,
-            verdicts=verdicts,
+            handover=handover,
             on_step=tracer.on_step("drafter") if tracer is not None else None,
         )
 

@@ -41,6 +41,9 @@ from services.common.types import (
 )
 
 MAX_HELD_COMMITS = 64
+MOST_AHEAD = 1
+"""Rejections between the time when a block with an allowance leaves and its verdict: it is sent
+while one other block is under way."""
 
 
 class DraftSession:
@@ -139,9 +142,12 @@ class DraftSession:
     def hear(self, verdict: Verdict) -> None:
         """Take in what the verifier in this process decided, if that is what comes next.
 
-        A rejection voids what was drafted: the commit that tells it has the next epoch.
+        A rejection voids what was drafted: the commit that tells it has the next epoch. A block
+        with an allowance has the epoch of the time when it left.
         """
-        follows = verdict.epoch == self.epoch and verdict.base_len == self.committed_length
+        late = MOST_AHEAD if verdict.taken is not None else 0
+        follows = 0 <= self.epoch - verdict.epoch <= late
+        follows = follows and verdict.base_len == self.committed_length
         if not self._exact or self.tail_length or not follows or not verdict.token_ids:
             return
         if self.committed_length + len(verdict.token_ids) > self._max_tokens:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.common.engine.structure import Compiled, Matcher, StructureError, Structures
 from services.common.errors import BusyError, out_of_memory
+from services.common.handover import EDGES
 from services.common.sampling_checks import complaint
 from services.common.types import (
+    Allowance,
     DraftTree,
     FailureReason,
     OpenVerify,
     Verify,
 )
 from services.verifier.judging import NothingAllowed
+
+MOST_PRICES = 256
+"""Numbers of nodes that an allowance may have prices for."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,11 +76,27 @@ def open_matcher(opening: OpenVerify, compiled: Compiled, structures: Structures
 
 
 def check_block(block: Verify, window: int, limits: Limits) -> None:
-    """Raise Refusal unless the block is a well-formed tree of at most `window` tokens."""
-    size = len(block.tree)
+    """Raise Refusal unless the block has a tree as it should be, or an allowance in its place."""
+    check_tree(block.tree, window, limits)
+    if block.allowance is not None:
+        _check_allowance(block, block.allowance)
+
+
+def check_tree(tree: DraftTree, window: int, limits: Limits) -> None:
+    """Raise Refusal unless it is a well-formed tree of at most `window` tokens."""
+    size = len(tree)
     _require(size <= window, f"tree: {size} tokens, more than the session's window of {window}")
-    _require_vocabulary("tree.token_ids", block.tree.token_ids, limits)
-    _check_parents(block.tree)
+    _require_vocabulary("tree.token_ids", tree.token_ids, limits)
+    _check_parents(tree)
+
+
+def _check_allowance(block: Verify, allowance: Allowance) -> None:
+    _require(block.extends_round > 0 and not len(block.tree), "allowance: beside a tree")
+    most, ranges = len(allowance.prices), len(allowance.factors)
+    _require(most <= MOST_PRICES, f"allowance.prices: {most}, more than {MOST_PRICES}")
+    _require(ranges == len(EDGES) + 1, f"allowance.factors: {ranges}, not {len(EDGES) + 1}")
+    numbers = (*allowance.prices, *allowance.factors)
+    _require(all(map(math.isfinite, numbers)), "allowance: a number that is none")
 
 
 def explain(error: Exception) -> tuple[FailureReason, str]:

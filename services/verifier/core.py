@@ -26,6 +26,7 @@ from services.common.types import (
     OpenVerify,
     Progress,
     SessionFailed,
+    TakenDraft,
     VerifierCommand,
     VerifierEvent,
     Verify,
@@ -38,6 +39,7 @@ from services.verifier.admission import (
     ask_form,
     check_block,
     check_open,
+    check_tree,
     explain,
     open_matcher,
 )
@@ -95,6 +97,8 @@ class VerifierCore:
             self._options.prefill_slowdown,
         )
         self._gathering = Gathering(self._options.gather_ms)
+        lending = self._options.lending
+        self._handover = None if lending is None else lending.handover
         self._steps = 0
         self._turns, self._numbers = count(1), count(1)
         self._caches = Caches(
@@ -162,7 +166,15 @@ class VerifierCore:
         check_block(command, session.opening.window, self._limits)
         if len(session.queue) >= MOST_QUEUED:
             raise Refusal(FailureReason.INVALID, f"more than {MOST_QUEUED} blocks wait")
+        if command.allowance is not None:
+            self._expect_draft(session)
         session.enqueue(Block(command, arrived))
+
+    def _expect_draft(self, session: VerifySession) -> None:
+        """One more block of it takes what is drafted in this process."""
+        if self._handover is None or not session.opening.mode.exact_match:
+            raise Refusal(FailureReason.INVALID, "allowance: nobody here drafts what it may take")
+        self._handover.expect(session.key[1])
 
     def _answer_again(self, session: VerifySession, command: Verify) -> None:
         if session.is_queued(command.round):
@@ -173,6 +185,8 @@ class VerifierCore:
     def _close(self, key: Key, *, sound: bool = True) -> None:
         if (session := self._sessions.pop(key, None)) is not None:
             self._caches.close(session, sound=sound)
+            if self._handover is not None:
+                self._handover.forget(key[1])
 
     def _prefix_tokens(self) -> int:
         wanted = self._options.prefix_cache_tokens
@@ -251,7 +265,7 @@ class VerifierCore:
         """The first queued block that fits; those before it are answered as discarded."""
         skipped = 0
         while session.queue:
-            block = session.queue.popleft()
+            block = self._with_draft(session, session.queue.popleft())
             task = session.resolve(block)
             if task is not None:
                 return task, skipped
@@ -259,6 +273,20 @@ class VerifierCore:
             waited = (self._options.clock() - block.arrived) * 1e3
             self._emit(session.key[0], discarded(session, block.command, waited))
         return None, skipped
+
+    def _with_draft(self, session: VerifySession, block: Block) -> Block:
+        """The block, with what it may take of the draft that is ready in this process."""
+        allowance = block.command.allowance
+        if allowance is None or block.taken is not None or self._handover is None:
+            return block
+        most = session.opening.window
+        taken = self._handover.take(session.key[1], session.text, allowance, most)
+        filled = session.with_draft(block, taken)
+        try:
+            check_tree(filled.command.tree, most, self._limits)
+        except Refusal:
+            return session.with_draft(block, TakenDraft())
+        return filled
 
     def _has_room(self, session: VerifySession, busy: set[VerifySession]) -> bool:
         """Whether a session's next block fits its K/V; others may have to give way for it."""
@@ -375,8 +403,8 @@ class VerifierCore:
         )
         session.store(verdict)
         self._emit(session.key[0], verdict)
-        if self._options.lending is not None:
-            self._options.lending.verdicts.append(verdict)
+        if self._handover is not None:
+            self._handover.verdicts.append(verdict)
 
     def _note_prefilled(self, session: VerifySession) -> None:
         if session.prefill_left > 0 or session.awaited is not None:

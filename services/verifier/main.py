@@ -54,8 +54,8 @@ def make_host(
     """The host of a core on `engine`, not started.
 
     `thread`: one to share with a drafter on the same engine; `lending`: where that
-    drafter finds the K/V of the sessions and what was decided; `structures`: what it
-    compiles with, too.
+    drafter finds the K/V of the sessions and what was decided, and leaves its drafts;
+    `structures`: what it compiles with, too.
 
     Raises `StartError` for a distilled drafter: it knows only a part of the
     vocabulary, so it has no law to judge by.

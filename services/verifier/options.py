@@ -19,9 +19,9 @@ class VerifierOptions:
     more where fewer decode than wait for prompts.
     `gather_ms`: how long it waits at most for sessions that are about to come back.
     `prefix_cache_tokens`: what the K/V of texts that ended may hold; None: half of the budget.
-    `lending`: where a drafter in this process finds the K/V of the sessions, and what was
-    decided. `structures` compiles response formats; without it none is served. `clock`
-    is in seconds and only measures; no decision about a token depends on it.
+    `lending`: where a drafter in this process finds the K/V of the sessions and what was
+    decided, and leaves what it drafts. `structures` compiles response formats; without it none
+    is served. `clock` is in seconds and only measures; no decision about a token depends on it.
     """
 
     max_step_tokens: int = 2048

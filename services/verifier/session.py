@@ -18,6 +18,8 @@ the last one decided, was a chain, and was accepted whole:
     it starts behind the bonus      it follows as it is, whatever the bonus is
     the bonus is its first token    that token is committed: it starts one further
     any other bonus                 discarded
+A block with an allowance follows the last one decided whatever that brought, with the draft
+that is there when its turn comes; its epoch is that of a moment before, and says nothing.
 Nothing follows a token that ends the text.
 """
 
@@ -35,9 +37,9 @@ from services.common.engine.lending import Ahead, Offer
 from services.common.engine.prefix_cache import Known, Match
 from services.common.engine.sampling import History, wants_history
 from services.common.engine.structure import Compiled, Matcher, StructureError
-from services.common.types import DraftTree, OpenVerify, Verdict, Verify
+from services.common.types import DraftTree, OpenVerify, TakenDraft, Verdict, Verify
 from services.verifier.gathering import Habit
-from services.verifier.trees import cut, without_first
+from services.verifier.trees import cut, shortened, without_first
 
 KEPT_VERDICTS = 4
 MOST_QUEUED = 64
@@ -49,10 +51,14 @@ Key = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A Verify command and when it arrived, in seconds of the worker's clock."""
+    """A Verify command and when it arrived, in seconds of the worker's clock.
+
+    `taken`: what a block with an allowance took, once it did; the command's tree is that then.
+    """
 
     command: Verify
     arrived: float
+    taken: TakenDraft | None = None
 
     @property
     def rows(self) -> int:
@@ -224,12 +230,21 @@ class VerifySession:
         self.queue.append(block)
         self.habit.came(block.arrived, block.rows)
 
+    def with_draft(self, block: Block, taken: TakenDraft) -> Block:
+        """A block with an allowance, with what it took behind the text as it is now.
+
+        No more than leaves room for the token after it.
+        """
+        taken = shortened(taken, self.opening.sampling.max_tokens - self.output_len - 1)
+        command = block.command._replace(tree=taken.tree, base_len=self.output_len)
+        return Block(command, block.arrived, taken)
+
     def resolve(self, block: Block) -> Task | None:
         """What is left to verify of a block whose turn has come; None = discard it."""
         command = block.command
         skip = self._overlap(command)
         base_len = command.base_len + (skip or 0)
-        if skip is None or command.epoch < self.epoch:
+        if skip is None or (command.epoch < self.epoch and command.allowance is None):
             return None
         room = self.opening.sampling.max_tokens - base_len
         if room <= 0:
@@ -243,7 +258,11 @@ class VerifySession:
         if command.extends_round == 0:
             return 0 if command.base_len == self.output_len else None
         earlier = self._last_verdict()
-        if earlier is None or earlier.round != command.extends_round or earlier.accepted_nodes:
+        if earlier is None or earlier.round != command.extends_round:
+            return None
+        if command.allowance is not None:
+            return None if self._ended else 0
+        if earlier.accepted_nodes:
             return None
         if not earlier.all_accepted or self._ended:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from services.common.types import DraftTree, SparseRow, node_depths
+from services.common.types import DraftTree, SparseRow, TakenDraft, node_depths
 
 
 def depths(tree: DraftTree) -> list[int]:
@@ -45,6 +45,16 @@ def cut(tree: DraftTree, room: int) -> tuple[DraftTree, tuple[int, ...]]:
         tree, token_ids=tokens, parents=None if tree.parents is None else parents, q=None
     )
     return replace(smaller, q=_rows_kept(tree, kept)), kept
+
+
+def shortened(taken: TakenDraft, room: int) -> TakenDraft:
+    """What was taken, down to depth `room`."""
+    tree, kept = cut(taken.tree, max(0, room))
+    if len(kept) == len(taken.tree):
+        return taken
+    reach = tuple(taken.reach[node] for node in kept)
+    sources = bytes(taken.sources[node] for node in kept) if taken.sources else b""
+    return TakenDraft(tree.normal(), reach, sources, taken.draft_ms)
 
 
 def _rows_kept(tree: DraftTree, kept: Iterable[int]) -> tuple[SparseRow, ...] | None:

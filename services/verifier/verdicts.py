@@ -30,6 +30,7 @@ def decided(session: VerifySession, task: Task, decision: Decision) -> Verdict:
         mode=session.opening.mode,
         bad_q_rows=decision.bad_q_rows,
         draft_tokens=len(task.tree),
+        taken=task.block.taken,
     )
 
 

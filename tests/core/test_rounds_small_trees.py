@@ -32,6 +32,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.pacing import make_policy
 from orchestrator.core.state import Phase, SessionConfig, State
+from services.common.handover import Handover
 from services.common.top_rows import pack
 from services.common.types import (
     CommitDraft,
@@ -112,7 +113,7 @@ class World:
         )
         self.target, self.prompt, self.now = target, prompt, 0.0
         self.losses, self.unsaid, self.hears = frozenset(losses), frozenset(unsaid), hears
-        self.verdicts: deque[Verdict] = deque()
+        self.handover = Handover()
         self.told = told
         self.waiting: deque[Event] = deque([Begin(0.0)])
         self.sent = self.drafts = self.failures = 0
@@ -120,7 +121,7 @@ class World:
 
     def _core(self) -> DrafterCore:
         drafters = {"ngram": NgramDrafter()}
-        return DrafterCore(drafters, emit=self._heard, worker_id="d", verdicts=self.verdicts)
+        return DrafterCore(drafters, emit=self._heard, worker_id="d", handover=self.handover)
 
     def _heard(self, link: int, event: object) -> None:
         self.drafts += isinstance(event, Draft)
@@ -170,7 +171,7 @@ class World:
         verdict = verdict_of(self.target, text, block)
         overtakes = self.hears[min(self.sent, len(self.hears)) - 1]
         if overtakes is not None:
-            self.verdicts.append(verdict)
+            self.handover.verdicts.append(verdict)
         if overtakes:
             while self.core.step():
                 pass

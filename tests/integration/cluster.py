@@ -213,7 +213,9 @@ async def start_beside(
         thread=thread,
     )
     drafts: WorkerHost[Any, Any] = WorkerHost(
-        lambda emit: DrafterCore(drafters, emit=emit, worker_id=f"{name}-drafter"),
+        lambda emit: DrafterCore(
+            drafters, emit=emit, worker_id=f"{name}-drafter", handover=lending.handover
+        ),
         thread=thread,
     )
     worker = await serve(

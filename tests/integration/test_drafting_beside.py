@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from services.common import handover
+from services.common.handover import Handover
 from tests.integration.cluster import (
     PROMPT,
     cluster,
@@ -17,6 +19,15 @@ from tests.integration.cluster import (
 from tests.integration.test_equal_to_plain_decoding import TOKENS, coupled, greedy
 
 METHODS = ("skip", "lookahead", "lookahead,ngram")
+
+REPEATED = {"logit_bias": {7: 100.0}}
+"""Parameters of a text that n-grams foretell."""
+
+
+@pytest.fixture
+def every_node_pays(monkeypatch):
+    """Beside steps of a millisecond few do."""
+    monkeypatch.setattr(handover, "worth_most", lambda chances, prices: len(chances))
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3_text", "gpt2"])
@@ -77,7 +88,7 @@ async def test_of_several_verifiers_that_draft_each_session_is_drafted_beside_it
     (first, drafts), (second, others) = await start_beside("v1"), await start_beside("v2")
     apart = await start_drafter("apart", methods=("ngram",))
     async with cluster([first, second], [apart, drafts, others]) as running:
-        runs = [coupled(running, seed=seed, method="ngram") for seed in range(6)]
+        runs = [coupled(running, seed=seed, method="ngram", **REPEATED) for seed in range(6)]
         told = [stats for run in await asyncio.gather(*runs) for stats in run.rounds]
     drafted = {(stats.verifier, stats.drafter) for stats in told if stats.drafter}
     assert drafted == {("v1", "v1-drafter"), ("v2", "v2-drafter")}
@@ -107,3 +118,27 @@ async def test_a_session_whose_verifier_is_elsewhere_gets_kv_of_its_own():
             assert run.speculation.num_draft_tokens > 0
     judge.stop.set()
     await judge.task
+
+
+async def test_rounds_take_what_is_drafted_beside_them_and_the_text_is_the_same(
+    monkeypatch, every_node_pays
+):
+    """Greedy and coupled, alone and in a crowd; most drafts never came to the orchestrator."""
+    taken = []
+    take = Handover.take
+    monkeypatch.setattr(
+        Handover, "take", lambda *given: (taken.append(one := take(*given)), one)[1]
+    )
+    judge, drafts = await start_beside()
+    async with cluster([judge], [drafts], pacing="thompson") as running:
+        run = await greedy(running, method="ngram")
+        assert list(run.token_ids) == plain(PROMPT, TOKENS)
+        alone = await coupled(running, disable_speculative_decoding=True)
+        runs = [coupled(running, method="ngram") for _ in range(6)]
+        assert {one.token_ids for one in await asyncio.gather(*runs)} == {alone.token_ids}
+        again = await greedy(running, method="ngram", **REPEATED)
+    assert set(again.token_ids) == set(REPEATED["logit_bias"])
+    drafted = sum(stats.draft_tokens for stats in again.rounds)
+    assert sum(len(one.tree) for one in taken) > drafted / 2 > 10
+    assert len(again.rounds) < TOKENS / 2
+    assert all(stats.drafter == "v1-drafter" for stats in again.rounds if stats.draft_tokens)

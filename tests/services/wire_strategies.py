@@ -7,6 +7,7 @@ from services.common import types as t
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 f32 = st.floats(width=32, allow_nan=False)
+floats = st.lists(f32, max_size=8).map(tuple)
 durations = st.floats(0, 1e8, width=32)
 names = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=20)
 texts = st.text(max_size=20)
@@ -155,7 +156,7 @@ drafter_events = st.one_of(
         tree=trees(),
         final=st.booleans(),
         draft_ms=durations,
-        reach=st.lists(f32, max_size=8).map(tuple),
+        reach=floats,
         sources=st.binary(max_size=8),
     ),
     progress,
@@ -174,6 +175,7 @@ verifier_commands = st.one_of(
         extends_round=u32,
         want_bonus=st.booleans(),
         traceparent=texts,
+        allowance=st.none() | st.builds(t.Allowance, floats, floats),
     ),
     st.builds(t.CloseVerify, names),
 )
@@ -210,6 +212,9 @@ def verdicts(draw):
         bad_q_rows=draw(u32),
         draft_tokens=draw(u32),
         top_rows=draw(st.binary(max_size=9)),
+        taken=draw(
+            st.none() | st.builds(t.TakenDraft, trees(), floats, st.binary(max_size=8), durations)
+        ),
     )
 
 

@@ -32,6 +32,7 @@ from orchestrator.core.pacing.matched import Matched
 from orchestrator.core.pacing.policy import Decision, Flight, Outcome, Policy, Send, View, Wait
 from orchestrator.core.pacing.resting import Fallback
 from orchestrator.core.pacing.thompson import Thompson
+from services.common.types import Allowance
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -65,6 +66,11 @@ DEFAULT_POLICY = "thompson"
 def resting(policy: Policy) -> int:
     """Rounds from now on in which the drafter rests, whatever their verdicts."""
     return policy.resting if isinstance(policy, Fallback | Marginal) else 0
+
+
+def allowance(policy: Policy, most: int) -> Allowance | None:
+    """How much of a tree of `most` nodes the verifier may take by itself; None = it may not."""
+    return policy.allowance(most) if isinstance(policy, Marginal) else None
 
 
 def make_policy(

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from orchestrator.core.pacing.costs import RoundCosts, blend
 from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, wait_for
 from orchestrator.core.pacing.steps import Steps
+from services.common.handover import EDGES, believed, range_of, worth_most
+from services.common.types import Allowance
 
-EDGES = (0.06, 0.12, 0.25, 0.45, 0.7)
-"""Chances between which drafters are found out apart."""
 TRUST = 6.0
 """Nodes that a drafter's own word counts as, in each of these ranges."""
 KEEP = 0.99
@@ -134,7 +134,7 @@ class Estimates(NamedTuple):
     def _ranges(self, outcome: Outcome) -> tuple[Range, ...]:
         ranges = list(self.ranges)
         for node, chance in enumerate(outcome.reach):
-            place = _range_of(chance)
+            place = range_of(chance)
             hits, promised = ranges[place]
             hit = node in outcome.taken
             ranges[place] = Range(KEEP * hits + hit, KEEP * promised + chance)
@@ -142,11 +142,12 @@ class Estimates(NamedTuple):
 
     def believed(self, reach: tuple[float, ...]) -> list[float]:
         """The chances as they turn out to be: between 0 and 1, and still falling."""
-        found, last = [], 1.0
-        for chance in reach:
-            last = min(last, chance * self.ranges[_range_of(chance)].factor)
-            found.append(last)
-        return found
+        return believed(reach, self.factors)
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """What a chance is to be multiplied with, by its range."""
+        return tuple([one.factor for one in self.ranges])
 
     def rounds_ms(self, most: int) -> tuple[float, ...]:
         """A round of 0, 1, ... `most` nodes, where every session of a step sends as many."""
@@ -200,10 +201,6 @@ class Estimates(NamedTuple):
         ]
         # A new session starts from these steps already: what it saw has been added to them.
         return newer._replace(ranges=tuple([_capped(one, 10 * SEED_WEIGHT) for one in ranges]))
-
-
-def _range_of(chance: float) -> int:
-    return sum([chance > edge for edge in EDGES])
 
 
 def _capped(one: Range, promised: float) -> Range:
@@ -274,15 +271,20 @@ class Marginal:
         chances = self.learned.believed(view.reach[: self.most])
         if not self.times:
             return sum([chance > 0.2 for chance in chances])
+        return worth_most(chances, self._prices)
+
+    @property
+    def _prices(self) -> tuple[float, ...]:
+        """What 1, 2, ... nodes cost in all, in tokens."""
         plain = self.times[0]
         pace = self.learned.dearness * self.gain.pace / self._plain_ms
-        best, greatest, brought = 0, 0.0, 0.0
-        for nodes, chance in enumerate(chances, 1):
-            brought += chance
-            worth = brought - pace * (self.times[nodes] - plain)
-            if worth > greatest:
-                best, greatest = nodes, worth
-        return best
+        return tuple([pace * (ms - plain) for ms in self.times[1:]])
+
+    def allowance(self, most: int) -> Allowance | None:
+        """How much the verifier may take of a tree of `most` nodes by itself; None = it may not."""
+        if self.resting or not self.times or most <= 0:
+            return None
+        return Allowance(self._prices[:most], self.learned.factors)
 
     def observe(self, outcome: Outcome) -> Marginal:
         """Learn from the round, and judge."""

@@ -74,7 +74,7 @@ class OpenVerify(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., traceparent: _Optional[str] = ..., cache_scope: _Optional[str] = ..., top_rows: _Optional[int] = ...) -> None: ...
 
 class Verify(_message.Message):
-    __slots__ = ("session_id", "epoch", "round", "extends_round", "base_len", "tree", "want_bonus", "traceparent")
+    __slots__ = ("session_id", "epoch", "round", "extends_round", "base_len", "tree", "want_bonus", "traceparent", "allowance")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class Verify(_message.Message):
     TREE_FIELD_NUMBER: _ClassVar[int]
     WANT_BONUS_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    ALLOWANCE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     round: int
@@ -91,7 +92,28 @@ class Verify(_message.Message):
     tree: _types_pb2.DraftTree
     want_bonus: bool
     traceparent: str
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., extends_round: _Optional[int] = ..., base_len: _Optional[int] = ..., tree: _Optional[_Union[_types_pb2.DraftTree, _Mapping]] = ..., want_bonus: _Optional[bool] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    allowance: Allowance
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., extends_round: _Optional[int] = ..., base_len: _Optional[int] = ..., tree: _Optional[_Union[_types_pb2.DraftTree, _Mapping]] = ..., want_bonus: _Optional[bool] = ..., traceparent: _Optional[str] = ..., allowance: _Optional[_Union[Allowance, _Mapping]] = ...) -> None: ...
+
+class Allowance(_message.Message):
+    __slots__ = ("prices", "factors")
+    PRICES_FIELD_NUMBER: _ClassVar[int]
+    FACTORS_FIELD_NUMBER: _ClassVar[int]
+    prices: _containers.RepeatedScalarFieldContainer[float]
+    factors: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, prices: _Optional[_Iterable[float]] = ..., factors: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class TakenDraft(_message.Message):
+    __slots__ = ("tree", "reach", "sources", "draft_ms")
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    REACH_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_MS_FIELD_NUMBER: _ClassVar[int]
+    tree: _types_pb2.DraftTree
+    reach: _containers.RepeatedScalarFieldContainer[float]
+    sources: bytes
+    draft_ms: float
+    def __init__(self, tree: _Optional[_Union[_types_pb2.DraftTree, _Mapping]] = ..., reach: _Optional[_Iterable[float]] = ..., sources: _Optional[bytes] = ..., draft_ms: _Optional[float] = ...) -> None: ...
 
 class CloseVerify(_message.Message):
     __slots__ = ("session_id",)
@@ -132,7 +154,7 @@ class VerifyOpened(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefill_ms: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("session_id", "epoch", "round", "base_len", "token_ids", "accepted", "all_accepted", "discarded", "accepted_nodes", "logprobs", "queue_ms", "verify_ms", "batch_size", "mode", "bad_q_rows", "draft_tokens", "batch_rows", "top_rows")
+    __slots__ = ("session_id", "epoch", "round", "base_len", "token_ids", "accepted", "all_accepted", "discarded", "accepted_nodes", "logprobs", "queue_ms", "verify_ms", "batch_size", "mode", "bad_q_rows", "draft_tokens", "batch_rows", "top_rows", "taken")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +173,7 @@ class Verdict(_message.Message):
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
     TOP_ROWS_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     round: int
@@ -169,7 +192,8 @@ class Verdict(_message.Message):
     draft_tokens: int
     batch_rows: int
     top_rows: bytes
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., all_accepted: _Optional[bool] = ..., discarded: _Optional[bool] = ..., accepted_nodes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[LogprobRow, _Mapping]]] = ..., queue_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ..., batch_size: _Optional[int] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., bad_q_rows: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., batch_rows: _Optional[int] = ..., top_rows: _Optional[bytes] = ...) -> None: ...
+    taken: TakenDraft
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., all_accepted: _Optional[bool] = ..., discarded: _Optional[bool] = ..., accepted_nodes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[LogprobRow, _Mapping]]] = ..., queue_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ..., batch_size: _Optional[int] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., bad_q_rows: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., batch_rows: _Optional[int] = ..., top_rows: _Optional[bytes] = ..., taken: _Optional[_Union[TakenDraft, _Mapping]] = ...) -> None: ...
 
 class LogprobRow(_message.Message):
     __slots__ = ("logprob", "top_token_ids", "top_logprobs")

@@ -18,14 +18,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from services.common.engine.kv import KVCache
-from services.common.types import Verdict
+from services.common.handover import Handover
 
 
 class Loan(KVCache):
@@ -93,15 +92,14 @@ class Offer:
 
 
 class Lending:
-    """What a verifier leaves to a drafter in its process: K/V by session id, and its verdicts.
+    """What a verifier leaves to a drafter in its process: K/V by session id, and what it decides.
 
     Ids of two orchestrators may be the same: who borrows compares the texts.
     """
 
     def __init__(self) -> None:
         self._offers: dict[str, Offer] = {}
-        self.verdicts: deque[Verdict] = deque()
-        """What was decided; the drafter takes it out after each step."""
+        self.handover = Handover()
 
     def offer(self, session: str, cache: KVCache, text: Sequence[int]) -> Offer:
         """Offer a session's K/V from now on, in place of an earlier one of that id."""

@@ -9,6 +9,7 @@ from paceline.v1 import verifier_pb2 as pb
 
 from services.common.errors import ProtocolError
 from services.common.types import (
+    Allowance,
     CloseVerify,
     DraftTree,
     Draining,
@@ -16,6 +17,7 @@ from services.common.types import (
     OpenVerify,
     Progress,
     SessionFailed,
+    TakenDraft,
     Verdict,
     VerifierCommand,
     VerifierEvent,
@@ -112,6 +114,7 @@ def _encode_verify(command: Verify) -> pb.Verify:
         tree=records.encode_tree(command.tree),
         want_bonus=command.want_bonus,
         traceparent=command.traceparent,
+        allowance=_encode_allowance(command.allowance),
     )
 
 
@@ -126,7 +129,17 @@ def _decode_verify(message: pb.Verify) -> Verify:
         extends_round=message.extends_round,
         want_bonus=message.want_bonus,
         traceparent=message.traceparent,
+        allowance=_decode_allowance(message) if message.HasField("allowance") else None,
     )
+
+
+def _encode_allowance(allowance: Allowance | None) -> pb.Allowance | None:
+    return None if allowance is None else pb.Allowance(**allowance._asdict())
+
+
+def _decode_allowance(message: pb.Verify) -> Allowance:
+    allowance = message.allowance
+    return Allowance(tuple(allowance.prices), tuple(allowance.factors))
 
 
 def _decode_close(message: pb.CloseVerify) -> CloseVerify:
@@ -171,6 +184,7 @@ def _encode_verdict(event: Verdict) -> pb.Verdict:
         bad_q_rows=event.bad_q_rows,
         draft_tokens=event.draft_tokens,
         top_rows=event.top_rows,
+        taken=_encode_taken(event.taken),
     )
 
 
@@ -195,6 +209,27 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         bad_q_rows=message.bad_q_rows,
         draft_tokens=message.draft_tokens,
         top_rows=message.top_rows,
+        taken=_decode_taken(message.taken) if message.HasField("taken") else None,
+    )
+
+
+def _encode_taken(taken: TakenDraft | None) -> pb.TakenDraft | None:
+    if taken is None:
+        return None
+    return pb.TakenDraft(
+        tree=records.encode_tree(taken.tree),
+        reach=taken.reach,
+        sources=taken.sources,
+        draft_ms=taken.draft_ms,
+    )
+
+
+def _decode_taken(message: pb.TakenDraft) -> TakenDraft:
+    return TakenDraft(
+        tree=records.decode_tree(message.tree) if message.HasField("tree") else DraftTree(),
+        reach=tuple(message.reach),
+        sources=message.sources,
+        draft_ms=records.require_ms(message.draft_ms, "verdict.taken.draft_ms"),
     )
 
 

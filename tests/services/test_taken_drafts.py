@@ -1,0 +1,219 @@
+"""Blocks that take what a drafter in their process has ready: how much, and the same text."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+
+from services.common.engine.lending import Lending
+from services.common.handover import Handover, believed, worth_most
+from services.common.types import (
+    Allowance,
+    CloseVerify,
+    Draft,
+    DraftTree,
+    FailureReason,
+    TakenDraft,
+    VerifyMode,
+)
+from tests.services.fake_engine import VOCAB
+from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text
+
+torch.set_num_threads(1)
+FREE = Allowance((0.0,) * 16, (1.0,) * 6)
+TEXT = (4, 5, 6)
+
+
+def draft(tokens=(1, 2, 3), parents=None, reach=None, sources=b"", session="s"):
+    reach = tuple(0.9 - 0.01 * node for node in range(len(tokens))) if reach is None else reach
+    tree = DraftTree(tuple(tokens), parents)
+    return Draft(session, 1, 0, 0, 0, tree, True, 6.0, reach, sources)
+
+
+# --- the handover ------------------------------------------------------------------------
+
+
+def test_as_many_nodes_are_worth_their_price_as_bring_most_beyond_it():
+    assert worth_most((0.9, 0.5, 0.1), (0.3, 0.6, 0.9)) == 2
+    assert worth_most((0.2, 0.1), (0.3, 0.6)) == 0
+    # The second one alone would not pay: it has a stair behind it.
+    assert worth_most((0.9, 0.1, 0.8), (0.2, 0.5, 0.6)) == 3
+    assert worth_most((0.9, 0.9), (0.1,)) == 1
+
+
+def test_chances_are_believed_by_their_range_and_fall():
+    factors = (1.0, 1.0, 1.0, 1.0, 0.5, 1.0)
+    assert believed((0.8, 0.6, 0.4), factors) == pytest.approx([0.8, 0.3, 0.3])
+
+
+def test_a_block_takes_the_beginning_of_the_tree_that_pays():
+    handover = Handover()
+    handover.leave(draft((1, 2, 3), (-1, -1, 0), (0.9, 0.5, 0.1), b"\1\2\3"), TEXT)
+    taken = handover.take("s", TEXT, Allowance((0.3, 0.6, 0.9), (1.0,) * 6), 8)
+    assert taken == TakenDraft(DraftTree((1, 2), (-1, -1)), (0.9, 0.5), b"\1\2", 4.0)
+    assert handover.take("s", TEXT, FREE, 8) == TakenDraft()
+
+
+def test_a_chain_is_taken_as_one_and_no_more_nodes_than_may_be():
+    handover = Handover()
+    handover.leave(draft((1, 2, 3), (-1, 0, 1)), TEXT)
+    assert handover.take("s", TEXT, FREE, 2).tree == DraftTree((1, 2))
+
+
+@pytest.mark.parametrize("text", [(*TEXT, 7), (4, 5, 9), TEXT[:2]])
+def test_what_was_drafted_behind_another_text_is_left(text):
+    handover = Handover()
+    handover.leave(draft(), TEXT)
+    assert handover.take("s", text, FREE, 8) == TakenDraft()
+
+
+def test_a_draft_goes_nowhere_else_only_where_a_block_waits_for_it():
+    handover = Handover()
+    assert not handover.leave(draft(), TEXT)
+    handover.expect("s")
+    assert handover.leave(draft(), TEXT)
+    assert not handover.leave(draft(session="t"), TEXT)
+    handover.take("s", TEXT, FREE, 8)
+    assert not handover.leave(draft(), TEXT)
+    handover.expect("s")
+    handover.forget("s")
+    assert not handover.leave(draft(), TEXT)
+
+
+def test_nothing_is_kept_of_sessions_that_ended():
+    handover = Handover()
+    for number in range(100):
+        name = str(number)
+        handover.expect(name)
+        handover.leave(draft(session=name), TEXT)
+        handover.take(name, TEXT, FREE, 8)
+        handover.forget(name)
+    assert not handover._left
+    assert not handover._expected
+
+
+# --- the verifier ----------------------------------------------------------------------
+
+
+def taking(round_, after=None, epoch=1, allowance=FREE):
+    """A block that takes what is there, behind the round before."""
+    extends = round_ - 1 if after is None else after
+    return block(round_, 1, extends_round=extends, epoch=epoch, allowance=allowance)
+
+
+@pytest.fixture
+def lending():
+    return Lending()
+
+
+@pytest.fixture
+def table(lending):
+    return Table(lending=lending)
+
+
+def test_what_is_there_is_verified_as_if_it_had_been_sent(table, lending):
+    text = target_text(table.opened(), 8)
+    table.verdict(block(1, 0))
+    wrong = (text[1] + 1) % VOCAB
+    lending.handover.leave(draft((text[1], wrong, text[2]), (-1, -1, 0)), (*PROMPT, text[0]))
+    verdict = table.verdict(taking(2))
+    assert (verdict.base_len, verdict.accepted, verdict.accepted_nodes) == (1, 2, (0, 2))
+    assert verdict.token_ids == tuple(text[1:4])
+    assert verdict.taken is not None
+    assert verdict.taken.tree.token_ids == (text[1], wrong, text[2])
+    assert verdict.draft_tokens == 3
+
+
+@pytest.mark.parametrize("mode", [GREEDY, COUPLED])
+def test_the_text_is_the_targets_whatever_was_left_there(table, lending, mode):
+    """Behind rejections as behind what was accepted, with trees that are right and wrong."""
+    opened = table.opened(mode=mode)
+    text, source, output = target_text(opened, 40), random.Random(3), []
+    output += table.verdict(block(1, 0)).token_ids
+    round_ = 2
+    while len(output) < 36:
+        tokens = [source.choice((text[len(output) + node // 2], 1)) for node in range(5)]
+        parents = tuple(source.randrange(-1, node) if node else -1 for node in range(5))
+        lending.handover.leave(draft(tokens, parents), (*PROMPT, *output))
+        verdict = table.verdict(taking(round_))
+        assert (verdict.base_len, verdict.discarded) == (len(output), False)
+        output += verdict.token_ids
+        round_ += 1
+    assert output == text[: len(output)]
+    assert round_ < 36
+
+
+def test_its_epoch_says_nothing_of_an_open_end(table):
+    text = target_text(table.opened(), 8)
+    wrong = (text[0] + 1) % VOCAB
+    table.verdict(block(1, 0, [wrong]))
+    second, third = table.run(taking(2), taking(3, epoch=2))
+    assert (second.base_len, third.base_len) == (1, 2)
+    assert (*second.token_ids, *third.token_ids) == tuple(text[1:3])
+
+
+def test_it_follows_the_round_that_it_names_and_no_other(table):
+    table.opened()
+    table.verdict(block(1, 0))
+    assert table.verdict(taking(2, after=7)).discarded
+
+
+def test_nothing_follows_a_token_that_ends_the_text(table):
+    opened = table.opened()
+    first = target_text(opened, 1)[0]
+    table.give(CloseVerify("s"))
+    table.opened(stop_token_ids=(first,), epoch=2)
+    _, second = table.run(block(1, 0, epoch=2), taking(2, epoch=2))
+    assert second.discarded
+
+
+def test_what_is_taken_leaves_room_for_the_token_after_it(table, lending):
+    text = target_text(table.opened(max_tokens=4), 4)
+    table.verdict(block(1, 0))
+    lending.handover.leave(draft([*text[1:], 1, 2]), (*PROMPT, text[0]))
+    verdict = table.verdict(taking(2))
+    assert verdict.token_ids == tuple(text[1:])
+    assert verdict.taken is not None
+    assert verdict.taken.tree.token_ids == tuple(text[1:3])
+
+
+@pytest.mark.parametrize("tokens", [(VOCAB,), (0, -1)])
+def test_a_draft_that_is_none_is_left_and_the_round_is_plain(table, lending, tokens):
+    text = target_text(table.opened(), 4)
+    table.verdict(block(1, 0))
+    lending.handover.leave(draft(tokens), (*PROMPT, text[0]))
+    verdict = table.verdict(taking(2))
+    assert verdict.taken == TakenDraft()
+    assert verdict.token_ids == (text[1],)
+
+
+BAD = {
+    "beside a tree": block(2, 1, [1], extends_round=1, allowance=FREE),
+    "behind nothing": block(2, 1, allowance=FREE),
+    "factors": taking(2, allowance=Allowance((0.1,), (1.0,) * 5)),
+    "prices": taking(2, allowance=Allowance((0.1,) * 257, (1.0,) * 6)),
+    "a price that is none": taking(2, allowance=Allowance((math.nan,), (1.0,) * 6)),
+    "a factor without end": taking(2, allowance=Allowance((0.1,), (math.inf,) * 6)),
+}
+
+
+@pytest.mark.parametrize("command", BAD.values(), ids=BAD)
+def test_an_allowance_that_is_none_is_refused_in_a_sentence(table, command):
+    table.opened()
+    table.verdict(block(1, 0))
+    failed = table.failure(command)
+    assert failed.reason is FailureReason.INVALID
+    assert "allowance" in failed.message
+
+
+def test_nobody_takes_drafts_where_none_are_made_or_where_they_are_drawn(table):
+    alone = Table()
+    alone.opened()
+    alone.verdict(block(1, 0))
+    assert "allowance" in alone.failure(taking(2)).message
+    table.opened(mode=VerifyMode.STANDARD)
+    table.verdict(block(1, 0))
+    assert "allowance" in table.failure(taking(2)).message
