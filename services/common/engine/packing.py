@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import accumulate
@@ -64,6 +64,7 @@ _MULTIPLY = getattr(torch, "fbgemm_linear_fp16_weight_fp32_activation", None)
 # What TorchInductor compiles frozen linear layers to.
 _BLOCK = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 _MULTIPLY_BLOCKED = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_MULTIPLY_AND_ADD = getattr(_MULTIPLY_BLOCKED, "binary", None)
 _MULTIPLY_BYTES: Any = torch.ops.quantized.linear_dynamic
 
 
@@ -132,6 +133,11 @@ class BlockedLinear(PackedLinear):
         """[..., in_features] to [..., out_features], of the weights' dtype."""
         product: Tensor = _MULTIPLY_BLOCKED(rows, self._packed, self._bias, "none", [], "")  # type: ignore[misc]
         return product
+
+    def plus(self, rows: Tensor, added: Tensor) -> Tensor:
+        """The product of rows [..., in_features] and `added` [..., out_features], in one call."""
+        total: Tensor = _MULTIPLY_AND_ADD(rows, added, self._packed, self._bias, "add")  # type: ignore[misc]
+        return total
 
     def whole(self) -> Tensor:
         """The weights [out_features, in_features] in plain order."""
@@ -279,6 +285,23 @@ def _probe() -> tuple[Tensor, Any]:
     drawn = torch.Generator().manual_seed(0)
     row, weight = (torch.randn(size, _PROBE, generator=drawn) for size in (1, _PROBE))
     return row, _PACK(weight)  # type: ignore[misc]
+
+
+def multiplies_and_adds() -> bool:
+    """Whether `BlockedLinear.plus` can be called."""
+    return _MULTIPLY_AND_ADD is not None
+
+
+def whole_product(modules: Sequence[nn.Module]) -> BlockedLinear | None:
+    """The product whose columns are those of these modules, in this order; None: there is none."""
+    parts = [module for module in modules if isinstance(module, PartLinear)]
+    if not parts or len(parts) < len(modules):
+        return None
+    packed = parts[0]._product.packed
+    ends = list(accumulate(part.out_features for part in parts))
+    in_order = [part._columns.stop for part in parts] == ends
+    alike = all(part._product.packed is packed for part in parts)
+    return packed if type(packed) is BlockedLinear and in_order and alike else None
 
 
 def packing_of(model: Any) -> type[PackedLinear] | None:

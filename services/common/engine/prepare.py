@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 
 from services.common.engine import selfcheck
 from services.common.engine.attention import install
+from services.common.engine.fused_layers import fuse, unfuse
 from services.common.engine.packing import ByteLinear, pack, packing_of, require_rounding
 from services.common.errors import PacelineError, StartError
+
+logger = logging.getLogger(__name__)
 
 
 def prepare(
@@ -21,7 +25,7 @@ def prepare(
     differentiable: bool = False,
     rounded: bool = False,
 ) -> None:
-    """Pack the weights where it pays, install the ragged attention, run the self-check.
+    """Pack the weights where it pays, fuse layers, install the ragged attention, self-check.
 
     `forward` runs a packed step of this model. `differentiable`: gradients reach what goes
     in, which no packed weights do. `rounded`: weights become int8, after the check. Raises
@@ -58,8 +62,24 @@ def _prepare(
     if kind is not None and kind.widens:
         tolerance = selfcheck.TOLERANCES[torch.float32]
     if check:
-        texts = selfcheck.random_texts(model.config.get_text_config().vocab_size)
-        stock = selfcheck.stock_logits(model, texts)
+        _check(model, name, forward, tolerance)
+    install(model)
+
+
+def _check(model: Any, name: str, forward: selfcheck.Forward, tolerance: float) -> None:
+    """The self-check. Fused layers that fail it give way to transformers' own, which must pass."""
+    texts = selfcheck.random_texts(model.config.get_text_config().vocab_size)
+    stock = selfcheck.stock_logits(model, texts)
+
+    def require_equal() -> None:
         ours = selfcheck.ragged_logits(model, forward, texts)
         selfcheck.require_equal(ours, stock, tolerance, name)
-    install(model)
+
+    if fuse(model):
+        try:
+            return require_equal()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            logger.warning("%s: layers stay as transformers has them (%s)", name, reason)
+            unfuse(model)
+    return require_equal()
