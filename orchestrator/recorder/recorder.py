@@ -39,9 +39,9 @@ from orchestrator.recorder.reasons import cause, fallback
 from orchestrator.recorder.resuming import Resuming
 from orchestrator.recorder.spans import SessionSpans
 from services.common.telemetry import Telemetry, names
-from services.common.telemetry.names import Cause, Outcome
+from services.common.telemetry.names import Cause, Fallback, Outcome
 from services.common.telemetry.propagation import format_traceparent, parent_context
-from services.common.types import OpenVerify, Origin, Role
+from services.common.types import OpenVerify, Origin, Role, Verify
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class _Session:
     started_at: float
     state: State | None = None
     # Rounds under way, each with the reason why it holds no draft, if there is one.
-    rounds: dict[int, str] = field(default_factory=dict)
+    rounds: dict[int, str | None] = field(default_factory=dict)
     # When rounds went to the store.
     storing: dict[int, float] = field(default_factory=dict)
     opened: set[Role] = field(default_factory=set)
@@ -226,8 +226,7 @@ class Recorder:
     def _sent(self, known: _Session, action: SendVerify) -> None:
         block, state = action.message, known.state
         assert state is not None
-        reason = "" if block.tree.token_ids else fallback(state)
-        known.rounds[block.round] = reason
+        known.rounds[block.round] = reason = _reason(block, state)
         if reason:
             self._meters.fallback(reason)
         for flying in state.in_flight:
@@ -237,6 +236,10 @@ class Recorder:
     def _conclude(self, known: _Session, commit: Commit, at: float) -> None:
         record, outcome = commit.record, _outcome(commit)
         reason = known.rounds.pop(record.round, "")
+        if reason is None:
+            reason = "" if record.draft_tokens else Fallback.NOTHING_READY
+            if reason:
+                self._meters.fallback(reason)
         known.storing[record.round] = at
         known.verdicts += 1
         self._meters.round(record, outcome)
@@ -268,6 +271,13 @@ class Recorder:
     def _sum(self, of: Callable[[State], int]) -> Iterable[tuple[float, tuple[str, ...]]]:
         states = [known.state for known in self._sessions.copy().values()]
         return [(sum(of(state) for state in states if state is not None), ())]
+
+
+def _reason(block: Verify, state: State) -> str | None:
+    """Why a block holds no draft token; None: what it takes at the verifier is to be seen."""
+    if block.allowance is not None:
+        return None
+    return "" if block.tree.token_ids else fallback(state)
 
 
 def _attached(state: State, role: Role) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.core.pacing import Estimates, Experience, Marginal, Outcome, Send, View, Wait
 from orchestrator.core.pacing.marginal import CROWDED_REST, FIRST_REST, TRIAL
 from orchestrator.core.pacing.steps import MOST_ROWS, Steps
+from services.common.handover import believed, worth_most
 
 STAIRS = {1: 36.3, 2: 39.7, 3: 41.0, 4: 42.6, 5: 44.6, 6: 46.7, 7: 53.0, 8: 60.7, 9: 63.4}
 
@@ -205,3 +207,30 @@ def test_one_stall_is_no_stair():
     for _ in range(10):
         known = known.add(2, 40.0)
     assert known.add(2, 4000.0).curve()[1] < 60.0
+
+
+def test_a_round_that_was_ahead_pays_for_its_rows_and_for_no_way():
+    policy = learned()
+    apart = policy.observe(outcome((0.9,), (0,), waited=2.0)).gain.extra
+    ahead = policy.observe(outcome((0.9,), (0,), chained=True)).gain.extra
+    rows = (policy.times[1] - policy.times[0]) / policy._plain_ms
+    assert ahead == pytest.approx(
+        0.97 * policy.gain.extra + policy.learned.dearness * rows, rel=0.05
+    )
+    assert apart - ahead > 2.0 / policy._plain_ms
+
+
+def test_what_may_be_taken_is_what_would_have_been_sent():
+    policy = learned()
+    given = policy.allowance(8)
+    assert given is not None
+    assert len(given.prices) == 8
+    for chances in ((0.9, 0.8, 0.02), (0.01,), (0.95,) * 8, (0.9, 0.85, 0.8, 0.75, 0.7, 0.1, 0.1)):
+        taken = worth_most(believed(chances, given.factors), given.prices)
+        assert taken == count(policy, *chances)
+
+
+def test_nothing_may_be_taken_in_a_rest_or_before_it_is_known_what_a_round_takes():
+    assert Marginal(12, 8).allowance(8) is None
+    assert replace(learned(), resting=3).allowance(8) is None
+    assert learned().allowance(0) is None

@@ -9,7 +9,7 @@ in any order among the ways.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import cycle
 
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core import rounds
 from orchestrator.core.events import (
+    Action,
     Begin,
     DraftArrived,
     Event,
@@ -134,6 +135,7 @@ class World:
         self.stored: deque[Event] = deque()
         self.verdicts: list[Verdict] = []
         self.failures = self.drafts = 0
+        self.on_step: Callable[[Event, Sequence[Action], State], None] = lambda *_: None
 
     def run(self, most: int = LIMIT) -> tuple[int, ...]:
         self.feed(Begin(0.0))
@@ -201,6 +203,7 @@ class World:
 
     def feed(self, event: Event) -> None:
         self.state, actions = rounds.step(self.state, event)
+        self.on_step(event, actions, self.state)
         for action in actions:
             match action:
                 case OpenOnWorker(_, message) if isinstance(message, OpenDraft):

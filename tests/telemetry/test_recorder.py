@@ -15,8 +15,11 @@ from orchestrator.core.events import (
     Tick,
     WorkerLost,
 )
+from orchestrator.recorder import Recorder
 from services.common.telemetry import names, trace_ids
 from services.common.types import Role, VerifyMode
+from tests.core.test_rounds_small_trees import follows
+from tests.core.test_rounds_taken_drafts import World as Together
 from tests.core.world import Faults
 from tests.telemetry.traced_world import TracedWorld
 
@@ -343,3 +346,30 @@ async def test_log_lines_of_a_bound_task_carry_the_trace_ids(receiver, start):
     ids = await asyncio.create_task(serve())
     assert [ids["trace_id"], ids["span_id"]] == world.recorder.traceparent("s").split("-")[1:3]
     assert trace_ids() == {}
+
+
+def test_a_draft_that_was_taken_at_the_verifier_is_part_of_its_round(receiver, start):
+    """What was not known when its block left is told by its verdict; no draft is a fallback then."""
+    telemetry = start()
+    world = Together(follows([1, 2, 3, 4, 5]), (1, 2), [0])
+    recorder = Recorder(telemetry, clock=lambda: world.now)
+    recorder.start_generate("s", world.state.config, model="tiny", traceparent=CLIENT)
+    records = []
+
+    def on_step(event, actions, state):
+        records.extend(one.commit.record for one in actions if isinstance(one, Persist))
+        recorder.on_step("s", event, actions, state)
+
+    world.on_step = on_step
+    world.run()
+    recorder.end_generate("s")
+    got = received(receiver, telemetry)
+
+    rounds = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
+    assert sum(len(taken.tree) > 0 for taken in world.taken) > 3
+    for record in records:
+        span = rounds[record.round]
+        assert span.attributes[names.DRAFT_TOKENS] == record.draft_tokens
+        drafts = [part for part in got.children(span) if part.name == "spec_draft"]
+        assert len(drafts) == (record.draft_tokens > 0)
+        assert (names.FALLBACK in span.attributes) == (not record.draft_tokens)

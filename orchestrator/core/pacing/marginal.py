@@ -318,8 +318,9 @@ class Marginal:
 
     def _counted(self, outcome: Outcome) -> Marginal:
         rows = self.times[min(outcome.draft_tokens, self.most)] - self.times[0]
-        way = outcome.waited_ms + self.learned.late(outcome) + self.learned.costs.transit_ms
-        extra = self.learned.dearness * rows + way
+        # A block that left while the one before was verified waited for nobody.
+        costs = outcome.waited_ms + self.learned.late(outcome) + self.learned.costs.transit_ms
+        extra = self.learned.dearness * rows + (0.0 if outcome.chained else costs)
         gain = self.gain.add(outcome.emitted_tokens - 1, extra / self._plain_ms)
         return replace(self, gain=gain, trial=max(0, self.trial - 1))
 

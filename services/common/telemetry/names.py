@@ -263,7 +263,7 @@ FALLBACKS = {
     Fallback.GIVEN_UP: "Drafters failed too often; the session asks for none any more.",
     Fallback.LOAD: "The load allows no draft tokens for now.",
     Fallback.DOES_NOT_PAY: "Pacing rests: drafts cost more than they bring.",
-    Fallback.NOTHING_READY: "The verifier was free, and waiting for a draft would not have paid.",
+    Fallback.NOTHING_READY: "Nothing that was drafted by then paid, nor waiting for more.",
 }
 
 
