@@ -213,10 +213,8 @@ def test_a_round_that_was_ahead_pays_for_its_rows_and_for_no_way():
     policy = learned()
     apart = policy.observe(outcome((0.9,), (0,), waited=2.0)).gain.extra
     ahead = policy.observe(outcome((0.9,), (0,), chained=True)).gain.extra
-    rows = (policy.times[1] - policy.times[0]) / policy._plain_ms
-    assert ahead == pytest.approx(
-        0.97 * policy.gain.extra + policy.learned.dearness * rows, rel=0.05
-    )
+    rows = policy.learned.dearness * (policy.times[1] - policy.times[0]) / policy._plain_ms
+    assert ahead == pytest.approx(0.97 * policy.gain.extra + rows, rel=0.05)
     assert apart - ahead > 2.0 / policy._plain_ms
 
 

@@ -349,7 +349,7 @@ async def test_log_lines_of_a_bound_task_carry_the_trace_ids(receiver, start):
 
 
 def test_a_draft_that_was_taken_at_the_verifier_is_part_of_its_round(receiver, start):
-    """What was not known when its block left is told by its verdict; no draft is a fallback then."""
+    """Its verdict tells what was not known when its block left: none is a fallback only then."""
     telemetry = start()
     world = Together(follows([1, 2, 3, 4, 5]), (1, 2), [0])
     recorder = Recorder(telemetry, clock=lambda: world.now)
