@@ -209,13 +209,33 @@ def test_one_stall_is_no_stair():
     assert known.add(2, 4000.0).curve()[1] < 60.0
 
 
-def test_a_round_that_was_ahead_pays_for_its_rows_and_for_no_way():
+def test_a_round_that_was_ahead_pays_for_its_rows_and_for_what_it_waited_at_the_verifier():
     policy = learned()
     apart = policy.observe(outcome((0.9,), (0,), waited=2.0)).gain.extra
     ahead = policy.observe(outcome((0.9,), (0,), chained=True)).gain.extra
+    queued = policy.observe(outcome((0.9,), (0,), chained=True, queue_ms=6.0)).gain.extra
     rows = policy.learned.dearness * (policy.times[1] - policy.times[0]) / policy._plain_ms
     assert ahead == pytest.approx(0.97 * policy.gain.extra + rows, rel=0.05)
     assert apart - ahead > 2.0 / policy._plain_ms
+    assert queued - ahead == pytest.approx(6.0 / policy._plain_ms, rel=0.05)
+
+
+def test_where_the_trees_of_all_make_a_step_late_sessions_rest():
+    """Rows alone would pay: in one step of twenty sessions every tree delays all of them."""
+
+    def rounds_awake(queue_ms: float) -> int:
+        policy, awake = Marginal(12, 8), 0
+        for number in range(80):
+            nodes = 1 if policy.window and number % 2 else 0
+            reach, taken = (0.6,) * nodes, (0,) * nodes
+            given = {"batch_size": 20, "batch_rows": 20 * (1 + nodes), "chained": True}
+            given |= {"verify_ms": 80.0 + 14.0 * nodes, "queue_ms": queue_ms}
+            awake += policy.window > 0
+            policy = policy.observe(outcome(reach, taken, **given))
+        return awake
+
+    assert rounds_awake(0.0) > 60
+    assert rounds_awake(30.0) < 30
 
 
 def test_what_may_be_taken_is_what_would_have_been_sent():

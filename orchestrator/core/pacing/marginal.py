@@ -303,26 +303,37 @@ class Marginal:
             return replace(after, resting=self.resting - 1)
         if not times:
             return after
-        if due and self.trial and self.rests and not after._may_pay():
+        if due and self.trial and self.rests and not after._may_pay(outcome):
             return replace(after, resting=CROWDED_REST, trial=TRIAL)
         return after._counted(outcome)._judged()
 
-    def _may_pay(self) -> bool:
-        """Whether a good tree of some size is worth its rows, if it is known what they take."""
+    def _may_pay(self, outcome: Outcome) -> bool:
+        """Whether a good tree of some size is worth its rows, if it is known what they take.
+
+        And, where the round did not wait for it elsewhere, how long its block lay at the verifier.
+        """
         if not self.learned.steps.line.sure:
             return True
-        plain = self.times[0]
+        plain = self.times[0] - (self.learned.queue_ms if outcome.chained else 0.0)
         dear = self.learned.dearness / self._plain_ms
         nodes = range(1, min(self.most, len(USUAL)) + 1)
         return any(USUAL[n - 1] > dear * (self.times[n] - plain) for n in nodes)
 
     def _counted(self, outcome: Outcome) -> Marginal:
         rows = self.times[min(outcome.draft_tokens, self.most)] - self.times[0]
-        # A block that left while the one before was verified waited for nobody.
-        costs = outcome.waited_ms + self.learned.late(outcome) + self.learned.costs.transit_ms
-        extra = self.learned.dearness * rows + (0.0 if outcome.chained else costs)
+        extra = self.learned.dearness * rows + self._way(outcome)
         gain = self.gain.add(outcome.emitted_tokens - 1, extra / self._plain_ms)
         return replace(self, gain=gain, trial=max(0, self.trial - 1))
+
+    def _way(self, outcome: Outcome) -> float:
+        """Milliseconds that the round took beside its step, for its draft.
+
+        A block that left while the one before was verified waits at the verifier alone: for the
+        trees of all the sessions beside it, too.
+        """
+        if outcome.chained:
+            return outcome.queue_ms
+        return outcome.waited_ms + self.learned.late(outcome) + self.learned.costs.transit_ms
 
     @property
     def _plain_ms(self) -> float:
