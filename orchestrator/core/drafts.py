@@ -128,13 +128,10 @@ def take(tail: Tail, count: int) -> tuple[Piece, Tail]:
 
 def beginning(piece: Piece, count: int) -> Piece:
     """The first `count` nodes of a tree whose nodes come best first; time is shared evenly."""
-    tree, size = piece.tree, len(piece.tree)
     if count <= 0:
         return NOTHING
-    parents = None if tree.parents is None else tree.parents[:count]
-    cut = replace(tree, token_ids=tree.token_ids[:count], parents=parents).normal()
-    draft_ms = piece.draft_ms * min(1.0, count / size)
-    return Piece(cut, draft_ms, piece.reach[:count], piece.sources[:count])
+    draft_ms = piece.draft_ms * min(1.0, count / len(piece.tree))
+    return Piece(piece.tree.first(count), draft_ms, piece.reach[:count], piece.sources[:count])
 
 
 def _joins(head: DraftTree, tree: DraftTree) -> bool:

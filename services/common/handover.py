@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from services.common.types import Allowance, Draft, TakenDraft, Verdict
@@ -101,8 +100,5 @@ def _beginning(draft: Draft, count: int) -> TakenDraft:
     """The first `count` nodes, which come best first; time is shared evenly."""
     if not count:
         return TakenDraft()
-    tree = draft.tree
-    parents = None if tree.parents is None else tree.parents[:count]
-    cut = replace(tree, token_ids=tree.token_ids[:count], parents=parents).normal()
-    share = draft.draft_ms * count / len(tree)
-    return TakenDraft(cut, draft.reach[:count], draft.sources[:count], share)
+    share = draft.draft_ms * count / len(draft.tree)
+    return TakenDraft(draft.tree.first(count), draft.reach[:count], draft.sources[:count], share)

@@ -287,6 +287,11 @@ class DraftTree:
         """The same draft; a chain that spells out its parents, without them."""
         return replace(self, parents=None) if self.parents is not None and self.is_chain else self
 
+    def first(self, count: int) -> DraftTree:
+        """The first `count` nodes, of a tree without `q`; a chain without its parents."""
+        parents = None if self.parents is None else self.parents[:count]
+        return replace(self, token_ids=self.token_ids[:count], parents=parents).normal()
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerDescription:

@@ -186,6 +186,14 @@ class World:
             self.waiting.append(WorkerAttached(self.now + 10, Role.DRAFTER, "d"))
 
 
+def text_of(target: Target, prompt: Sequence[int], count: int) -> tuple[int, ...]:
+    """The `count` tokens that the target alone would say."""
+    said: list[int] = []
+    while len(said) < count:
+        said.append(target([*prompt, *said]))
+    return tuple(said)
+
+
 def follows(table: Sequence[int]) -> Target:
     return lambda text: table[(text[-1] + 3 * text[-2]) % len(table)]
 
@@ -206,10 +214,7 @@ def test_the_text_is_the_targets_whatever_is_drafted_heard_and_lost(
     unsaid: list[int],
 ) -> None:
     world, target = World(follows(table), prompt, losses, hears, unsaid), follows(table)
-    expected: list[int] = []
-    while len(expected) < MOST:
-        expected.append(target([*prompt, *expected]))
-    assert world.run() == tuple(expected)
+    assert world.run() == text_of(target, prompt, MOST)
     assert losses or not world.failures
 
 

@@ -56,7 +56,7 @@ from services.common.types import (
 from services.drafter.core import DrafterCore
 from services.drafter.ngram import NgramDrafter
 from services.verifier.trees import shortened
-from tests.core.test_rounds_small_trees import Target, follows, verdict_of
+from tests.core.test_rounds_small_trees import Target, follows, text_of, verdict_of
 
 MOST = 40
 LIMIT = 4000
@@ -225,13 +225,6 @@ class World:
         return [verdict.taken for verdict in self.verdicts if verdict.taken is not None]
 
 
-def text_of(target: Target, prompt: tuple[int, ...]) -> tuple[int, ...]:
-    said: list[int] = []
-    while len(said) < MOST:
-        said.append(target([*prompt, *said]))
-    return tuple(said)
-
-
 TABLES = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 PROMPTS = st.lists(st.integers(0, 9), min_size=2, max_size=12).map(tuple)
 ORDERS = st.lists(st.integers(0, 59), max_size=40)
@@ -243,7 +236,7 @@ def test_the_text_is_the_targets_in_any_order(
     table: list[int], prompt: tuple[int, ...], order: list[int]
 ) -> None:
     world = World(follows(table), prompt, order)
-    assert world.run() == text_of(world.target, prompt)
+    assert world.run() == text_of(world.target, prompt, MOST)
     state = world.state
     assert (world.failures, state.drafter_failures, state.drafter_losses) == (0, 0, 0)
     assert (state.verifier_failures, state.verifier_losses, state.resyncs) == (0, 0, 0)
@@ -280,14 +273,14 @@ def test_workers_that_are_lost_meanwhile_cost_no_token(
         world.attach(role, worker, beside="" if both else "v")
 
     world.turn = with_losses  # type: ignore[method-assign]
-    assert world.run() == text_of(world.target, prompt)
+    assert world.run() == text_of(world.target, prompt, MOST)
     assert world.state.verifier_failures == 0
 
 
 def test_once_rounds_are_known_no_draft_comes_to_the_orchestrator() -> None:
     """In turn: all that is said has arrived before the verifier's next step."""
     world = World(follows([1, 2, 3, 4, 5]), (1, 2), [0])
-    assert world.run() == text_of(world.target, (1, 2))
+    assert world.run() == text_of(world.target, (1, 2), MOST)
     used = [len(taken.tree) for taken in world.taken]
     assert len(used) > 5
     assert sum(used) > 10
@@ -299,7 +292,7 @@ def test_once_rounds_are_known_no_draft_comes_to_the_orchestrator() -> None:
 
 def test_nothing_is_taken_where_the_drafter_is_elsewhere() -> None:
     world = elsewhere()
-    assert world.run() == text_of(world.target, (1, 2))
+    assert world.run() == text_of(world.target, (1, 2), MOST)
     assert not world.taken
 
 
