@@ -89,6 +89,33 @@ def test_trees_longer_than_a_page_stand_beside_chains(llama):
     chain.free()
 
 
+@pytest.mark.parametrize("parents", [(-1, 0, 1), (-1, -1, 0)], ids=["chain", "tree"])
+def test_a_small_draft_among_single_rows_is_read_like_them(llama, monkeypatch, parents):
+    sizes = []
+    grouped = paging.Group
+    monkeypatch.setattr(
+        paging, "Group", lambda runs, *more: sizes.append(len(runs)) or grouped(runs, *more)
+    )
+    texts = [random_text(PAGE + 9 * place, seed=place) for place in range(4)]
+    caches = [llama.new_cache(2 * PAGE) for _ in texts]
+    for cache, text in zip(caches, texts, strict=True):
+        feed(llama, cache, text)
+    alone = llama.new_cache(2 * PAGE)
+    feed(llama, alone, texts[0])
+    (expected,) = llama.forward([Segment(alone, [5, 6, 7], parents)])
+    sizes.clear()
+    found, *_ = llama.forward(
+        [
+            Segment(caches[0], [5, 6, 7], parents),
+            *(Segment(cache, [5]) for cache in caches[1:]),
+        ]
+    )
+    assert sizes == [6]
+    torch.testing.assert_close(found, expected, **CLOSE)
+    for cache in (*caches, alone):
+        cache.free()
+
+
 def test_pages_that_lie_scattered_read_as_one_text(llama):
     """Every second page is another session's, and the table does not ascend."""
     first, second = llama.new_cache(400), llama.new_cache(400)

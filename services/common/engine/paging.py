@@ -8,7 +8,7 @@ its scores stay in the processor's caches and each part reads only what comes be
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
@@ -71,6 +71,13 @@ class _Run:
     def rows(self) -> int:
         """How many."""
         return self.stop - self.start
+
+    def singly(self) -> Iterator[_Run]:
+        """A run for each row, of what it may read."""
+        for row in range(self.start, self.stop):
+            end = self.piece.past + row + 1 if self.piece.chained else self.end
+            pages = self.pages[: pages_of(end) - self.first]
+            yield replace(self, start=row, stop=row + 1, pages=pages, end=end)
 
 
 class Group:
@@ -250,11 +257,10 @@ class Paging:
             for piece, memory in zip(self._pieces, self._memories, strict=True)
             for run in _runs(piece, memory, window, heads * query.element_size(), query.device)
         ]
-        runs.sort(key=_likeness)
         groups = [
             Group(alike, window, query)
-            for _, members in groupby(runs, _likeness)
-            for alike in _partition(list(members))
+            for _, members in groupby(sorted(runs, key=_extent), _extent)
+            for alike in _grouped_alike(list(members))
         ]
         if len(groups) == 1 and groups[0].rows.tolist() == list(range(total)):
             return groups, None
@@ -265,19 +271,42 @@ class Paging:
         return groups, torch.from_numpy(back).to(query.device)
 
 
-def _likeness(run: _Run) -> tuple[int, int]:
-    """Runs that differ in this are not attended to together: their extent, about how many rows."""
+def _extent(run: _Run) -> int:
+    """Runs that differ in this lie in different tensors."""
+    return id(run.extent)
+
+
+def _likeness(run: _Run) -> int:
+    """Runs of one extent that differ in this are not attended to together: about how many rows."""
     rows = run.rows
-    return id(run.extent), 0 if rows == 1 else 1 if rows <= _FEW else 2 if rows <= SHORT else 3
+    return 0 if rows == 1 else 1 if rows <= _FEW else 2 if rows <= SHORT else 3
+
+
+def _grouped_alike(runs: list[_Run]) -> Iterator[list[_Run]]:
+    """The groups of one extent's runs.
+
+    A few drafts among many single rows are cut into rows like them, where what these read
+    again takes less time than a group of its own.
+    """
+    few = [run for run in runs if _likeness(run) == 1]
+    again = sum([(run.rows - 1) * len(run.pages) for run in few])
+    if again <= _alone(runs[0].extent) and any(run.rows == 1 for run in runs):
+        runs = [part for run in runs for part in (run.singly() if _likeness(run) == 1 else (run,))]
+    for _, members in groupby(sorted(runs, key=_likeness), _likeness):
+        yield from _partition(list(members))
+
+
+def _alone(extent: Extent) -> float:
+    """The pages that are read in the time that a group takes however little it reads."""
+    return _GROUP_BYTES / (PAGE * extent.bytes_per_token / len(extent.keys))
 
 
 def _partition(runs: list[_Run]) -> list[list[_Run]]:
     """Groups of runs alike that take the least time, by the pages they read, padding included."""
-    extent = runs[0].extent
     if runs[0].rows > SHORT:
         return [[run] for run in runs]
     runs.sort(key=lambda run: len(run.pages))
-    alone = _GROUP_BYTES / (PAGE * extent.bytes_per_token / len(extent.keys))
+    alone = _alone(runs[0].extent)
     ends = [i for i in range(1, len(runs)) if len(runs[i].pages) > len(runs[i - 1].pages)]
     # The least time for all runs up to each end, and where its last group starts.
     best: dict[int, tuple[float, int]] = {0: (0.0, 0)}
