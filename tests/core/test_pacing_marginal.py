@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.pacing import Estimates, Experience, Marginal, Outcome, Send, View, Wait
-from orchestrator.core.pacing.marginal import CROWDED_REST, FIRST_REST, TRIAL
+from orchestrator.core.pacing.marginal import CROWDED_REST, FIRST_REST, PLAN_EVERY, TRIAL
 from orchestrator.core.pacing.steps import MOST_ROWS, Steps
 from services.common.handover import believed, worth_most
 
@@ -157,13 +157,33 @@ def test_in_a_step_so_full_that_a_good_tree_would_not_pay_none_is_waited_for():
     rests = full(rises=1.1)
     assert rests.resting
     assert rests.rounds - (CROWDED_REST - rests.resting) <= TRIAL
-    # Where rows cost nothing a crowd drafts as a single session does, and nobody gives up
-    # before it is known what they cost.
+    # Where rows cost nothing a crowd drafts as a single session does.
     assert not full(rises=0.0).resting
-    step = {"verify_ms": 70.0, "batch_size": 24, "batch_rows": 24}
-    unknown = Marginal(12, 8).observe(outcome(**step)).observe(outcome(**step))
-    assert unknown.times
-    assert not unknown.resting
+
+
+STEP = {"verify_ms": 70.0, "batch_rows": 24}
+
+
+def test_a_crowd_that_does_not_know_what_rows_take_waits_for_others_to_find_out_and_then_tries():
+    assert not Marginal(12, 8).observe(outcome(**STEP, batch_size=2)).resting
+    policy = Marginal(12, 8).observe(outcome(**STEP, batch_size=24))
+    assert policy.resting
+    rounds = 1
+    while policy.resting:
+        policy, rounds = policy.observe(outcome(**STEP, batch_size=24)), rounds + 1
+    assert FIRST_REST < rounds <= FIRST_REST + PLAN_EVERY
+    assert policy.observe(outcome(**STEP, batch_size=24)).window
+
+
+def test_the_rest_of_a_crowd_ends_when_the_others_have_gone():
+    rests = full(rises=1.1)
+    for _ in range(3 * PLAN_EVERY):
+        alone = {"verify_ms": 41.0, "batch_size": 1, "batch_rows": 1}
+        rests = rests.observe(outcome(**alone))
+    assert not rests.resting
+    # Who comes after a crowd does not rest for it.
+    late = Marginal(12, 8).told(full(rises=1.1).learned).observe(outcome(**alone))
+    assert not late.resting
 
 
 def test_among_many_sessions_a_row_is_reckoned_dearer_than_it_is():
@@ -234,7 +254,7 @@ def test_where_the_trees_of_all_make_a_step_late_sessions_rest():
             policy = policy.observe(outcome(reach, taken, **given))
         return awake
 
-    assert rounds_awake(0.0) > 60
+    assert rounds_awake(0.0) > 50
     assert rounds_awake(30.0) < 30
 
 

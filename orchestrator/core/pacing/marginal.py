@@ -41,7 +41,9 @@ takes the place that is free sooner: for a crowd that came at once only the slow
 USUAL = (0.5, 0.7, 0.82, 0.9, 0.97, 1.03, 1.08, 1.12)
 """Tokens beyond one that the first nodes of a good tree bring, on the whole."""
 CROWDED_REST = 64
-"""Rounds of rest where not even these would pay."""
+"""Rounds of rest where not even these would pay; fewer, if the step empties."""
+CROWD = 8
+"""Sessions of a step in which drafts have to be known to pay before they are tried."""
 DOUBT = 1.0
 """Standard errors by which drafts must seem to lose before they rest."""
 
@@ -124,6 +126,10 @@ class Estimates(NamedTuple):
             queue_ms,
             late_ms,
         )
+
+    def among(self, sessions: int) -> Estimates:
+        """The same, for a session that finds itself among so many."""
+        return self._replace(costs=self.costs._replace(sessions=float(sessions)))
 
     def late(self, outcome: Outcome) -> float:
         """Milliseconds that its wait for a tree cost a round in the queue; a step at most."""
@@ -221,8 +227,8 @@ class Marginal:
     The drafter rests while what it brings is worth less than what it takes, waits and what
     comes of being late included, by more than chance. Each rest ends in a trial, and is twice
     as long as the one before if that fails. A session among others that are late by more than
-    a tree may bring begins with a rest, and so does one in a step so full that a good tree would
-    not pay for its rows.
+    a tree may bring begins with a rest. So does one in a step so full that a good tree would not
+    pay for its rows; that rest ends as soon as it would.
     """
 
     most: int
@@ -234,6 +240,8 @@ class Marginal:
     rounds: int = 0
     resting: int = 0
     rest: int = FIRST_REST
+    # Whether it rests because the step is full.
+    crowded: bool = False
     # Rounds with the drafter at work until there is a judgement.
     trial: int = TRIAL
     # All of the session's own rounds, rests included.
@@ -289,6 +297,8 @@ class Marginal:
     def observe(self, outcome: Outcome) -> Marginal:
         """Learn from the round, and judge."""
         learned, rounds = self.learned.add(outcome), self.rounds + 1
+        if rounds == 1:
+            learned = learned.among(outcome.batch_size)
         due = not rounds % PLAN_EVERY or rounds in FIRST_PLANS
         times = learned.rounds_ms(self.most) if due else self.times
         after = replace(
@@ -300,20 +310,22 @@ class Marginal:
             ms=self.ms + outcome.spent_ms,
         )
         if self.resting:
-            return replace(after, resting=self.resting - 1)
+            emptied = self.crowded and due and after._may_pay(outcome)
+            left = 0 if emptied else self.resting - 1
+            return replace(after, resting=left, crowded=self.crowded and left > 0)
         if not times:
             return after
         if due and self.trial and self.rests and not after._may_pay(outcome):
-            return replace(after, resting=CROWDED_REST, trial=TRIAL)
+            return replace(after, resting=CROWDED_REST, crowded=True, trial=TRIAL)
         return after._counted(outcome)._judged()
 
     def _may_pay(self, outcome: Outcome) -> bool:
-        """Whether a good tree of some size is worth its rows, if it is known what they take.
+        """Whether a good tree of some size is worth its rows; unknown, small steps find out first.
 
         And, where the round did not wait for it elsewhere, how long its block lay at the verifier.
         """
         if not self.learned.steps.line.sure:
-            return True
+            return outcome.batch_size < CROWD or self.rounds > FIRST_REST
         plain = self.times[0] - (self.learned.queue_ms if outcome.chained else 0.0)
         dear = self.learned.dearness / self._plain_ms
         nodes = range(1, min(self.most, len(USUAL)) + 1)
