@@ -61,7 +61,8 @@ def on_attached(turn: Turn, event: WorkerAttached) -> None:
         send_at_opening(turn)
         turn.need_workers()
     else:
-        turn.set(credit=turn.state.window, drafter_final=False)
+        told = len(state.committed)
+        turn.set(credit=state.window, drafter_final=False, told=told, untold_rounds=0)
         turn.do(OpenOnWorker(event.worker, _open_draft(turn.state)))
 
 

@@ -235,6 +235,9 @@ class State:
     drafter: Attached | None = None
     # A draft from beside the verifier, which knows of the verdict that is on its way.
     foreknown: DraftArrived | None = None
+    # Committed tokens that the drafter was told, and rounds since then that it heard beside.
+    told: int = 0
+    untold_rounds: int = 0
     # The drafter said that it will not extend what it sent.
     drafter_final: bool = False
     # Most tokens ahead that the load allows; None = any.

@@ -66,19 +66,23 @@ class Turn:
         blocks = [b if b.behind else b._replace(doomed=True) for b in self.state.in_flight]
         self.set(in_flight=tuple(blocks))
 
-    def tell_drafter(self, base_len: int, tokens: tuple[int, ...], top_rows: bytes = b"") -> None:
-        """Send the drafter what is committed now, and the epoch; `top_rows`: the target's."""
+    def tell_drafter(self, top_rows: bytes = b"") -> None:
+        """Send the drafter what is committed and not told, and the epoch.
+
+        `top_rows`: the target's.
+        """
         state = self.state
         if state.drafter is None:
             return
-        message = CommitDraft(state.config.session, state.epoch, base_len, tokens, top_rows)
+        session, told = state.config.session, state.told
+        message = CommitDraft(session, state.epoch, told, state.committed[told:], top_rows)
         self.do(SendToDrafter(state.drafter.worker, message))
-        self.set(drafter_final=False)
+        self.set(drafter_final=False, told=len(state.committed), untold_rounds=0)
 
     def resync_drafter(self) -> None:
         """Void the tail and start the drafter anew from the committed text."""
         self.bump_epoch()
-        self.tell_drafter(len(self.state.committed), ())
+        self.tell_drafter()
 
     def lose_drafter(self, *, lost: bool = False) -> None:
         """Go on without a drafter, and look for another one later.

@@ -13,7 +13,9 @@
    so the drafter's text never departs from ours within one: where it may have,
    and no tail tells that it has not, the epoch is bumped. Where tokens follow
    from the text and the noise alone, drawing again brings the same ones.
-6. Order of effects: persist, tell the drafter; emission waits for the store.
+6. Order of effects: persist, tell the drafter; emission waits for the store. A drafter that
+   hears of verdicts beside the verifier, whose blocks take its trees there, is told of some
+   rounds at a time: what it heard is borne out, and what it missed it has then.
 7. A verdict that contradicts our text or answers what was never sent means that
    this verifier has lost the session: it is opened again. So does one with a token
    beyond the vocabulary, or with logprobs that nobody asked for or that are none.
@@ -47,6 +49,8 @@ from services.common.types import (
     extend_hash,
 )
 
+TELL_EVERY = 4
+"""Rounds of which a drafter that hears of verdicts beside the verifier is told in one message."""
 LARGEST_LOGPROB = 1e-3
 """Above 0 by no more than rounding; NaN is not below it either."""
 
@@ -101,8 +105,18 @@ def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
         turn.release_all()
     else:
         _carry_tail_over(turn, block, verdict)
-        turn.tell_drafter(commit.base_len, tokens, _rows_for_the_drafter(turn, verdict))
+        _tell_drafter(turn, verdict)
     return True
+
+
+def _tell_drafter(turn: Turn, verdict: Verdict) -> None:
+    """Tell of a verdict; one that hears them beside the verifier, of some at a time."""
+    state = turn.state
+    hears = verdict.taken is not None and state.drafter is not None and state.drafter.beside
+    if hears and state.untold_rounds + 1 < TELL_EVERY:
+        turn.set(untold_rounds=state.untold_rounds + 1, drafter_final=False)
+    else:
+        turn.tell_drafter(_rows_for_the_drafter(turn, verdict))
 
 
 def _with_taken(config: SessionConfig, block: Block, verdict: Verdict, taken: TakenDraft) -> Block:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from math import isfinite
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -13,12 +14,18 @@ _MOST = 1 << 64
 
 def checked(record: type[_R], values: Mapping[str, Any]) -> _R:
     """The record with these values; TypeError, naming the field, for one of another type."""
-    hints = get_type_hints(record)
+    hints = _hints(record)
     for name, value in values.items():
         hint = hints.get(name)
         if hint is None or not fits(hint, value):
             raise TypeError(f"{record.__name__} has no such {name}")
     return record(**values)
+
+
+@cache
+def _hints(record: type[Any]) -> Mapping[str, Any]:
+    """The type of each field, which takes long to find out."""
+    return get_type_hints(record)
 
 
 def fits(hint: Any, value: object) -> bool:

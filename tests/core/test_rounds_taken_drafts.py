@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import cycle
+from itertools import accumulate, cycle
 
 import pytest
 from hypothesis import given, settings
@@ -41,6 +41,7 @@ from orchestrator.core.state import Phase, SessionConfig, State
 from services.common.handover import Handover
 from services.common.types import (
     CloseDraft,
+    CommitDraft,
     Draft,
     DraftOpened,
     DraftTree,
@@ -288,6 +289,41 @@ def test_once_rounds_are_known_no_draft_comes_to_the_orchestrator() -> None:
     apart = elsewhere()
     apart.run()
     assert len(world.verdicts) <= len(apart.verdicts) + 2 < MOST - 5
+
+
+class Missed(deque[Verdict]):
+    """What is left for a drafter that misses the first `count` of it."""
+
+    count = 9
+
+    def append(self, verdict: Verdict) -> None:
+        self.count -= 1
+        if self.count < 0:
+            super().append(verdict)
+
+
+@pytest.mark.parametrize("missed", [False, True])
+def test_a_drafter_beside_is_told_of_some_rounds_at_a_time_and_has_what_it_missed(
+    missed: bool,
+) -> None:
+    world = World(follows([1, 2, 3, 4, 5, 6, 0, 7, 7, 8]), (1, 2), [0])
+    told: list[CommitDraft] = []
+    world.on_step = lambda _, actions, __: told.extend(
+        [
+            action.message
+            for action in actions
+            if isinstance(action, SendToDrafter) and isinstance(action.message, CommitDraft)
+        ]
+    )
+    if missed:
+        world.handover.verdicts = Missed()
+    assert world.run() == text_of(world.target, (1, 2), MOST)
+    assert [one.base_len for one in told[1:]] == list(
+        accumulate([len(one.token_ids) for one in told[:-1]], initial=told[0].base_len)
+    )[1:]
+    assert len(told) < len(world.taken) // 2
+    assert sum(len(taken.tree) for taken in world.taken) > 10
+    assert (world.failures, world.state.resyncs) == (0, 0)
 
 
 def test_nothing_is_taken_where_the_drafter_is_elsewhere() -> None:
