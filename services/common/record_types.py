@@ -14,7 +14,7 @@ _MOST = 1 << 64
 
 def checked(record: type[_R], values: Mapping[str, Any]) -> _R:
     """The record with these values; TypeError, naming the field, for one of another type."""
-    hints = _hints(record)
+    hints = _hints(record)  # type: ignore[arg-type]  # a class is hashable
     for name, value in values.items():
         hint = hints.get(name)
         if hint is None or not fits(hint, value):

@@ -292,13 +292,13 @@ def test_once_rounds_are_known_no_draft_comes_to_the_orchestrator() -> None:
 
 
 class Missed(deque[Verdict]):
-    """What is left for a drafter that misses the first `count` of it."""
+    """What is left for a drafter that misses the first `left_out` of it."""
 
-    count = 9
+    left_out = 9
 
     def append(self, verdict: Verdict) -> None:
-        self.count -= 1
-        if self.count < 0:
+        self.left_out -= 1
+        if self.left_out < 0:
             super().append(verdict)
 
 
