@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import EVERY_PAGE, ROOT
+from tests.docs.pages import DOCS, EVERY_PAGE, ROOT
 from tests.docs.test_tables import tables
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -42,7 +42,7 @@ def named(page: Path) -> set[str]:
 
 
 PROMISES = {page: named(page) for page in EVERY_PAGE if named(page)}
-README = PROMISES[ROOT / "README.md"]
+GUARANTEES = PROMISES[DOCS / "guarantees.md"]
 
 
 def pytest_arguments(target: str, given: str) -> list[str]:
@@ -94,8 +94,8 @@ def test_every_test_that_a_page_names_is_there(page: Path):
     assert [place for place in PROMISES[page] if not (ROOT / place).exists()] == []
 
 
-def test_every_test_that_holds_a_promise_of_the_readme_is_run_by_ci():
-    files = sorted({file for place in README for file in files_of(place)})
+def test_every_test_that_holds_a_guarantee_is_run_by_ci():
+    files = sorted({file for place in GUARANTEES for file in files_of(place)})
     assert "tests/faults/test_workers.py" in files
     of_ci = [
         [*arguments, *([] if any(word.startswith("tests") for word in arguments) else files)]
