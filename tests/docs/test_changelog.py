@@ -1,0 +1,28 @@
+"""The newest version of the changelog is the one that is built, installed and deployed."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from tests.docs.pages import ROOT
+
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text("utf-8")
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+IMAGE_TAG = re.compile(r"(?:newTag: |\bpaceline(?:-models)?:)(\d+\.\d+\.\d+)")
+
+
+def test_the_newest_version_of_the_changelog_is_that_of_the_package():
+    [newest, *_] = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", CHANGELOG, re.MULTILINE)
+    assert newest == VERSION
+
+
+def test_every_version_says_what_a_user_gains_in_the_known_kinds():
+    kinds = set(re.findall(r"^### (.*)$", CHANGELOG, re.MULTILINE))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_manifests_and_pages_name_the_images_of_this_version():
+    pages = [ROOT / "README.md", *ROOT.glob("k8s/**/*.md"), *ROOT.glob("k8s/**/*.yaml")]
+    tags = {tag for page in pages for tag in IMAGE_TAG.findall(page.read_text("utf-8"))}
+    assert tags == {VERSION}
