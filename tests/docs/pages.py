@@ -23,6 +23,9 @@ DOCS = ROOT / "docs"
 PAGES = (*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("examples/*/README.md")))
 EVERY_PAGE = (
     ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *PAGES,
     ROOT / "k8s" / "README.md",
     *sorted((ROOT / "bench").rglob("*.md")),

@@ -13,8 +13,8 @@ IMAGE_TAG = re.compile(r"(?:newTag: |\bpaceline(?:-models)?:)(\d+\.\d+\.\d+)")
 
 
 def test_the_newest_version_of_the_changelog_is_that_of_the_package():
-    [newest, *_] = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", CHANGELOG, re.MULTILINE)
-    assert newest == VERSION
+    released = re.findall(r"^## \[([\d.]+)\] - \d{4}-\d\d-\d\d$", CHANGELOG, re.MULTILINE)
+    assert released[0] == VERSION
 
 
 def test_every_version_says_what_a_user_gains_in_the_known_kinds():
