@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.docs.pages import ROOT
 
-NODE_CLIENT = Path("docs", "examples", "node")
-_OWN = ("docs", "build", ".git", ".venv", ".certs")
+NODE_CLIENT = Path("examples", "node")
+_OWN = ("examples", "build", ".git", ".venv", ".certs")
 """What the copy has for itself."""
 
 
@@ -23,7 +23,7 @@ def check_out(folder: Path) -> Path:
         if entry.name not in _OWN:
             (folder / entry.name).symlink_to(entry)
     shutil.copytree(
-        ROOT / NODE_CLIENT, folder / NODE_CLIENT, ignore=shutil.ignore_patterns("node_modules")
+        ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("node_modules")
     )
     environment = folder / ".venv"
     environment.mkdir()

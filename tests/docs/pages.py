@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = (*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("examples/*/README.md")))
+PAGES = (*sorted(DOCS.glob("*.md")), *sorted((ROOT / "examples").rglob("README.md")))
 EVERY_PAGE = (
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",

@@ -12,7 +12,7 @@ import pytest
 from tests.docs.pages import EVERY_PAGE, ROOT, prose
 
 _LINK = re.compile(r"(?:\]\(|src=\"|srcset=\")([^)\s\"]+)")
-_PATH = re.compile(r"`((?:bench|docs|k8s|orchestrator|protos|services|tests)/[\w./*-]+)`")
+_PATH = re.compile(r"`((?:bench|docs|examples|k8s|orchestrator|protos|services|tests)/[\w./*-]+)`")
 _MADE = ("bench/results/",)
 """Folders that a command makes."""
 

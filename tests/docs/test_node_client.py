@@ -1,4 +1,4 @@
-"""The client in `docs/examples/node`, run by Node.js against real processes."""
+"""The client in `examples/node`, run by Node.js against real processes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.tools import tool
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "openai.md"
-RECIPE = ROOT / "docs" / "examples" / "openai" / "compose.yaml"
+RECIPE = ROOT / "examples" / "openai" / "compose.yaml"
 START_SECONDS = 120.0
 
 

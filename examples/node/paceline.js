@@ -31,7 +31,7 @@ export function extendHash(hash, tokenIds) {
   return hash;
 }
 
-const PROTOS = fileURLToPath(new URL('../../../protos', import.meta.url));
+const PROTOS = fileURLToPath(new URL('../../protos', import.meta.url));
 const QUESTION_MS = 30_000;
 const FIRST_WAIT_MS = 100;
 const LONGEST_WAIT_MS = 2_000;
