@@ -35,7 +35,6 @@ EVERY_PAGE = (
 
 NEEDS = {
     "kubernetes": "a cluster of Kubernetes",
-    "docker": "Docker",
     "hours": "a real model and hours",
     "minutes": "minutes",
     "protoc": "a generator of another language",
