@@ -1,0 +1,268 @@
+"""No command, flag, variable, default, choice or bound is lost or changed by accident."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import services.console.demo
+import services.console.generate
+import services.console.up
+from services.console import process
+from services.console.main import app
+from tests.console.command_line import (
+    FILE,
+    REWRITE,
+    Commands,
+    Flag,
+    as_text,
+    differences,
+    held,
+    read,
+)
+
+HELD = held()
+PROCESSES = tuple(f"paceline {role}" for role in process.ROLES)
+ACCEPT = f"If that is meant, run `{REWRITE}` and commit {FILE.name} with the change."
+NEEDED = {"--target": "m", "--address": "h:1", "PROMPT": "hello"}
+SAMPLES: dict[str, tuple[str, Any]] = {
+    "text": ("other", "other"),
+    "path": ("some/file", Path("some/file")),
+    "integer": ("7", 7),
+    "switch": ("1", True),
+}
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+        monkeypatch.delenv(name)
+
+
+def test_the_command_line_is_the_one_that_the_file_holds():
+    found = differences(HELD, read())
+    assert not found, "\n".join(["The command line has changed.", *found, ACCEPT])
+
+
+def test_the_file_is_as_its_command_writes_it():
+    assert FILE.read_text("utf-8") == as_text(read()), ACCEPT
+
+
+def lose_a_command(commands: Commands) -> None:
+    del commands["paceline token"]
+
+
+def lose_a_flag(commands: Commands) -> None:
+    del commands["paceline up"]["--pin"]
+
+
+def lose_a_process_s_flag(commands: Commands) -> None:
+    del commands["paceline verifier"]["--drafting"]
+
+
+def lose_a_short_flag(commands: Commands) -> None:
+    del commands["paceline drafter"]["--help"]["short"]
+
+
+def lose_a_variable(commands: Commands) -> None:
+    del commands["paceline generate"]["--token"]["env"]
+
+
+def lose_the_flag_that_turns_off(commands: Commands) -> None:
+    del commands["paceline up"]["--pool"]["off"]
+
+
+def change_a_default(commands: Commands) -> None:
+    commands["paceline orchestrator"]["--port"]["default"] = 0
+
+
+def drop_a_choice(commands: Commands) -> None:
+    commands["paceline orchestrator"]["--pacing"]["choices"].remove("matched")
+
+
+def drop_a_bound(commands: Commands) -> None:
+    commands["paceline up"]["--port"]["bounds"].remove("<= 65535")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lose_a_command, "`paceline token` is gone."),
+        (lose_a_flag, "`paceline up` has lost --pin."),
+        (lose_a_process_s_flag, "`paceline verifier` has lost --drafting."),
+        (lose_a_short_flag, '`paceline drafter --help`: `short` was ["-h"] and is absent.'),
+        (
+            lose_a_variable,
+            '`paceline generate --token`: `env` was "PACELINE_TOKEN" and is absent.',
+        ),
+        (
+            lose_the_flag_that_turns_off,
+            '`paceline up --pool`: `off` was "--beside" and is absent.',
+        ),
+        (change_a_default, "`paceline orchestrator --port`: `default` was 50051 and is 0."),
+        (
+            drop_a_choice,
+            '`paceline orchestrator --pacing`: `choices` was ["thompson", "matched", "eager", '
+            '"fixed"] and is ["thompson", "eager", "fixed"].',
+        ),
+        (
+            drop_a_bound,
+            '`paceline up --port`: `bounds` was [">= 0", "<= 65535"] and is [">= 0"].',
+        ),
+    ],
+)
+def test_what_is_lost_or_changed_is_named(change: Callable[[Commands], None], told: str):
+    now = copy.deepcopy(HELD)
+    change(now)
+    assert differences(HELD, now) == [told]
+
+
+def test_what_is_new_is_named():
+    before = copy.deepcopy(HELD)
+    del before["paceline token"]
+    del before["paceline up"]["--pin"]
+    assert differences(before, HELD) == [
+        "`paceline token` is new.",
+        "`paceline up` has --pin, which is new.",
+    ]
+
+
+def with_a_variable(processes: bool) -> list[Any]:
+    return [
+        pytest.param(command, name, flag, id=f"{command} {name}")
+        for command, flags in HELD.items()
+        for name, flag in flags.items()
+        if "env" in flag and (command in PROCESSES) == processes
+    ]
+
+
+def needed_beside(command: str, name: str) -> list[str]:
+    """The words without which a command is not read, but for one flag."""
+    others = [one for one, flag in HELD[command].items() if "required" in flag and one != name]
+    words = [[one, NEEDED[one]] if one.startswith("-") else [NEEDED[one]] for one in others]
+    return [word for each in words for word in each]
+
+
+@pytest.mark.parametrize(("command", "name", "flag"), with_a_variable(processes=False))
+def test_a_variable_sets_the_value_of_its_flag(
+    command: str, name: str, flag: Flag, monkeypatch: pytest.MonkeyPatch
+):
+    different = [word for word in flag.get("choices", ()) if word != flag["default"]]
+    text, value = (different[0],) * 2 if different else SAMPLES[flag["kind"]]
+    monkeypatch.setenv(flag["env"], text)
+    word = command.removeprefix("paceline ")
+    group: Any = typer.main.get_command(app)
+    given = group.commands[word].make_context(word, needed_beside(command, name)).params
+    parameter = name.removeprefix("--").replace("-", "_")
+    assert given[parameter] == ([value] if "many" in flag else value)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The settings that a process would have run with."""
+    settings: list[Any] = []
+
+    def run(role: process.Role, given: Any) -> int:
+        settings.append(given)
+        return 0
+
+    monkeypatch.setattr(process.Role, "run", run)
+    monkeypatch.setattr(process, "setup_logging", lambda **_: None)
+    return settings
+
+
+def unreadable(flag: Flag) -> bool:
+    return flag["kind"] in ("integer", "number", "switch", "choice")
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "flag"),
+    [case for case in with_a_variable(processes=True) if unreadable(case.values[2])],
+)
+def test_a_process_reads_each_variable_and_names_it_where_its_value_is_not_allowed(
+    command: str, name: str, flag: Flag, served: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PACELINE_TARGET", "m")
+    if command == "paceline drafter":
+        monkeypatch.delenv("PACELINE_TARGET")
+    monkeypatch.setenv(flag["env"], "nonsense")
+    done = CliRunner().invoke(app, command.split()[1:])
+    assert done.exit_code == 2
+    assert f"{flag['env']}: 'nonsense' is not allowed" in done.output.replace("['", "'").replace(
+        "']", "'"
+    )
+    assert not served
+
+
+@pytest.mark.parametrize(
+    ("command", "variables", "attribute", "value"),
+    [
+        ("orchestrator", {"PACELINE_PORT": "1234"}, "port", 1234),
+        ("orchestrator", {"PACELINE_DURABILITY": "relaxed"}, "durability", "relaxed"),
+        ("orchestrator", {"PACELINE_FALLBACK": "false"}, "fallback", False),
+        (
+            "orchestrator",
+            {"PACELINE_VERIFIER_ADDRESSES": "a:1,b:2"},
+            "verifier_addresses",
+            ("a:1", "b:2"),
+        ),
+        ("drafter", {"PACELINE_REDIS": "redis://r"}, "redis", "redis://r"),
+        ("drafter", {"PACELINE_GRAPH_LEAF_WEIGHT": "0.25"}, "graph_leaf_weight", 0.25),
+        ("drafter", {"PACELINE_TLS_CA": "ca.pem"}, "tls_ca", Path("ca.pem")),
+        ("verifier", {"PACELINE_TARGET": "m"}, "target", "m"),
+        ("verifier", {"PACELINE_TARGET": "m", "PACELINE_CPUS": "0,2"}, "cpus", (0, 2)),
+    ],
+)
+def test_a_process_runs_with_what_the_environment_says(
+    command: str,
+    variables: dict[str, str],
+    attribute: str,
+    value: object,
+    served: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    done = CliRunner().invoke(app, [command])
+    assert done.exit_code == 0, done.output
+    (settings,) = served
+    assert getattr(settings, attribute) == value
+
+
+def test_a_verifier_that_drafts_is_told_so_by_the_environment(monkeypatch: pytest.MonkeyPatch):
+    beside: list[Any] = []
+    monkeypatch.setattr(process, "setup_logging", lambda **_: None)
+    monkeypatch.setattr(process.beside, "run", lambda _, drafter: beside.append(drafter) or 0)
+    monkeypatch.setenv("PACELINE_TARGET", "m")
+    monkeypatch.setenv("PACELINE_DRAFTING", "ngram")
+    monkeypatch.setenv("PACELINE_NGRAM_MAX", "6")
+    done = CliRunner().invoke(app, ["verifier"])
+    assert done.exit_code == 0, done.output
+    (drafter,) = beside
+    assert (drafter.method, drafter.ngram_max) == ("ngram", 6)
+
+
+def test_up_and_generate_run_with_what_the_environment_says_and_a_flag_wins(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    asked: list[Any] = []
+    for module, run in (
+        (services.console.up, "run_up"),
+        (services.console.demo, "run_demo"),
+        (services.console.generate, "run_generate"),
+    ):
+        monkeypatch.setattr(module, run, lambda options, *_: asked.append(options) or 0)
+    environment = {"PACELINE_PORT": "5", "PACELINE_TARGET": "m", "PACELINE_ADDRESS": "h:1"}
+    for words in (["up"], ["up", "--port", "6"], ["demo"], ["generate", "hello"]):
+        done = CliRunner().invoke(app, words, env=environment)
+        assert done.exit_code == 0, done.output
+    up, flagged, demo, generate = asked
+    assert (up.port, up.target, flagged.port, demo.target) == (5, "m", 6, "m")
+    assert generate.connection.addresses == ["h:1"]
