@@ -110,7 +110,9 @@ def _of_command(
 
 def _of_flag(flag: str, before: Flag, now: Flag) -> Iterator[str]:
     for fact in sorted({*before, *now}):
-        old, new = (json.dumps(facts[fact]) if fact in facts else "absent" for facts in (before, now))
+        old, new = (
+            json.dumps(facts[fact]) if fact in facts else "absent" for facts in (before, now)
+        )
         if old != new:
             yield f"{flag}: `{fact}` was {old} and is {new}."
 
