@@ -69,15 +69,15 @@ fuzz: setup
 
 # 520 faults on 200 sessions, half an hour (CHAOS='--soak 5000', '--help' shows options).
 chaos: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.chaos $(CHAOS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m testkit.chaos $(CHAOS)
 
 # A minute of the worst one tenant can send, beside another's sessions (HOSTILE='--help').
 hostile: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hostile $(HOSTILE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m testkit.hostile $(HOSTILE)
 
 # 500 answers of JSON schemas through faults, half an hour (FORMS='--help' shows options).
 forms: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.forms $(FORMS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m testkit.forms $(FORMS)
 
 check: setup ## lint, format, types, import floors, wire format, stubs, Dockerfile
 	$(BIN)/ruff check
@@ -104,7 +104,7 @@ bench: setup ## measure plain decoding and every pacing side by side (BENCH='--h
 	@$(BIN)/paceline bench $(BENCH)
 
 certs: setup ## a CA and certificates for development in .certs/ (CERTS='--help' shows options)
-	@$(BIN)/python -m services.console.certificates $(CERTS)
+	@$(BIN)/python -m services.cluster.certificates $(CERTS)
 
 image-check: setup ## both images, without Docker: slim installed and run, models imported
 	$(BIN)/python k8s/check_image.py $(IMAGES)

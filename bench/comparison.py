@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 from bench.figures import Spread, decode_rate, ratios
 from bench.runner import Trial
-from services.console.figures import Measured
+from services.cluster.figures import Measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from bench.options import FIXED, NO_DRAFTS, BenchOptions
 from bench.runner import Configuration
-from services.console.cores import CorePlan
+from services.cluster.cores import CorePlan
 
 Recalled = Callable[[], Awaitable[int]]
 

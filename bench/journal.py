@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from bench.runner import Trial
-from services.common.errors import StartError
+from services.contract.errors import StartError
 
 Record = TypeVar("Record")
 

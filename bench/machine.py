@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from services.console.arguments import typed
-from services.console.tether import available_cores
+from services.cluster.arguments import typed
+from services.cluster.tether import available_cores
 
 PACKAGES = ("paceline", "torch", "transformers", "grpcio", "redis")
 

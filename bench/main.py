@@ -21,15 +21,15 @@ from bench.report import print_report, summary_of, write_json
 from bench.runner import Configuration, Schedule, Trial, run_schedule
 from bench.sections import sections_of
 from bench.synthetic.main import run_given as run_synthetic_given
-from services.common.errors import PacelineError as ServerError
-from services.common.errors import StartError
-from services.console.cluster import ClusterOptions
-from services.console.fresh import Recalled
-from services.console.lifetime import unless_stopped
-from services.console.local import Cluster, local_cluster
-from services.console.process import complain
-from services.console.progress import INTERRUPTED
-from services.console.tether import available_cores
+from services.cluster.fresh import Recalled
+from services.cluster.lifetime import unless_stopped
+from services.cluster.local import Cluster, local_cluster
+from services.cluster.process import complain
+from services.cluster.progress import INTERRUPTED
+from services.cluster.specs import ClusterOptions
+from services.cluster.tether import available_cores
+from services.contract.errors import PacelineError as ServerError
+from services.contract.errors import StartError
 
 COLUMN = 26
 

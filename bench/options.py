@@ -10,10 +10,10 @@ from typing import Any
 from bench.peers.options import PeerOptions
 from bench.prompts import SPEC_BENCH
 from orchestrator.core.pacing import DEFAULT_POLICY, POLICIES
-from services.common.errors import StartError
-from services.console.cluster import ClusterOptions
-from services.console.cores import CorePlan
-from services.console.tether import available_cores
+from services.cluster.cores import CorePlan
+from services.cluster.specs import ClusterOptions
+from services.cluster.tether import available_cores
+from services.contract.errors import StartError
 
 PACINGS = POLICIES
 RULES = ("standard", "block", "coupled")

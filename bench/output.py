@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from services.console.figures import Measured
+from services.cluster.figures import Measured
 
 RESULTS = Path(__file__).parent / "results"
 WIDTH = 140

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bench.figures import Figures, Spread
 from bench.sections import Section
-from services.common.svg import drawing
+from services.training.svg import drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

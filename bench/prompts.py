@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from services.common.errors import StartError
+from services.contract.errors import StartError
 
 SPEC_BENCH = Path(__file__).parent / "data" / "spec_bench_dev.jsonl"
 STRATUM = 3

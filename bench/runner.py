@@ -1,7 +1,7 @@
 """Runs every configuration on the same prompts, taking turns.
 
 Every trial has a scope of its own: its sessions find nothing of the texts before them and leave
-nothing behind (`services.console.fresh`). That is checked of each, and a run ends with the first
+nothing behind (`services.cluster.fresh`). That is checked of each, and a run ends with the first
 that found anything. Text seen before is another scenario, `Schedule.seen_before`.
 """
 
@@ -18,8 +18,8 @@ from paceline import Client
 
 from bench.cpu import cpu_seconds
 from bench.prompts import BenchPrompt
-from services.console.figures import Measured
-from services.console.fresh import FRESH, require_fresh
+from services.cluster.figures import Measured
+from services.cluster.fresh import FRESH, require_fresh
 from services.console.generate import follow, question
 
 WARM_UP_TOKENS = 8

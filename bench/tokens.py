@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from bench.prompts import BenchPrompt
-from bench.thinned import asked, source_folder
-from services.common.engine.loading import one_line
-from services.common.errors import StartError
+from research.thinned_draft import asked, source_folder
+from services.contract.errors import StartError
+from services.engine.native.loading import one_line
 
 
 def with_token_ids(target: str, prompts: Sequence[BenchPrompt]) -> list[BenchPrompt]:

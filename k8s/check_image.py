@@ -39,8 +39,15 @@ EXTRAS = {
 }
 # Every module in these is imported; those that only some methods need, by what they serve.
 PACKAGES = {
-    "slim": ("orchestrator", "services.common.serving", "services.common.telemetry"),
-    "models": ("orchestrator", "services.common", "services.drafter", "services.verifier"),
+    "slim": ("orchestrator", "services.runtime.serving", "services.runtime.telemetry"),
+    "models": (
+        "orchestrator",
+        "services.contract",
+        "services.runtime",
+        "services.engine",
+        "services.drafter",
+        "services.verifier",
+    ),
 }
 _IMPORT = """
 import importlib, pkgutil, sys

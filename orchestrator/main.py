@@ -12,20 +12,21 @@ from importlib.metadata import version
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
-from orchestrator import facade
-from orchestrator.admission import Work
-from orchestrator.authentication import TokensFile, anyone
 from orchestrator.core.state import Limits
-from orchestrator.door import Door
-from orchestrator.draining import Grace, drain
-from orchestrator.forms import Forms
-from orchestrator.inference import Inference
+from orchestrator.frontdoor import vllm_gateway as facade
+from orchestrator.frontdoor.admission import Work
+from orchestrator.frontdoor.authentication import TokensFile, anyone
+from orchestrator.frontdoor.draining import Grace, drain
+from orchestrator.frontdoor.grpc.call_limits import Door
+from orchestrator.frontdoor.grpc.servicer import InferenceServicer
+from orchestrator.frontdoor.inference import Inference
+from orchestrator.frontdoor.requests.ranges import MAX_REQUEST_BYTES
+from orchestrator.frontdoor.response_formats import Forms
 from orchestrator.options import Options
-from orchestrator.ports import Durability
 from orchestrator.recorder import Recorder, watch_memory
-from orchestrator.requests.ranges import MAX_REQUEST_BYTES
-from orchestrator.servicer import InferenceServicer
-from orchestrator.sessions import (
+from orchestrator.session.ports import Durability
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.store import (
     Absence,
     EmbeddedRedis,
     RedisSessionStore,
@@ -33,22 +34,21 @@ from orchestrator.sessions import (
     WriterOptions,
     connect,
 )
-from orchestrator.settings import OrchestratorSettings
-from orchestrator.watching import watch
+from orchestrator.store.store_health import watch
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import Target, WorkerPool
-from services.common import serving
-from services.common.errors import StartError, StoreError
-from services.common.memory import keep_little
-from services.common.readyfile import write_line
-from services.common.registry import WorkerRegistry
-from services.common.serving import GrpcServer, Health
-from services.common.serving.options import host_port, is_loopback
-from services.common.tasks import end
-from services.common.telemetry import Telemetry, names
-from services.common.telemetry.loop_lag import LoopLag
-from services.common.types import Role
-from services.common.vetting import Vetting
+from services.contract.errors import StartError, StoreError
+from services.contract.types import Role
+from services.runtime import serving
+from services.runtime.memory import keep_little
+from services.runtime.readyfile import write_line
+from services.runtime.registry import WorkerRegistry
+from services.runtime.serving import GrpcServer, Health
+from services.runtime.serving.options import host_port, is_loopback
+from services.runtime.tasks import end
+from services.runtime.telemetry import Telemetry, names
+from services.runtime.telemetry.loop_lag import LoopLag
+from services.runtime.vetting import Vetting
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ async def _answer(
     pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
     services = [pb.DESCRIPTOR.services_by_name["InferenceService"].full_name]
     if settings.vllm_engine:
-        from orchestrator.facade.servicer import VllmEngineServicer
+        from orchestrator.frontdoor.vllm_gateway.servicer import VllmEngineServicer
 
         gateways = VllmEngineServicer(
             inference,

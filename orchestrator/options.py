@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.pacing import DEFAULT_POLICY
 from orchestrator.core.state import Limits
-from orchestrator.output import LOGPROBS_KEPT
+from orchestrator.session.output import LOGPROBS_KEPT
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
-from services.common.settings import LinkSettings
-from services.common.types import split_methods
-from services.common.vetting import Bounds
+from services.contract.types import split_methods
+from services.runtime.settings import LinkSettings
+from services.runtime.vetting import Bounds
 
 
 class OrchestratorSettings(LinkSettings):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import trustme
 
-from services.common.serving import TlsFiles
-from services.console.certificates import LOOPBACK, write_pair
+from services.cluster.certificates import LOOPBACK, write_pair
+from services.runtime.serving import TlsFiles
 
 AN_HOUR = timedelta(hours=1)
 

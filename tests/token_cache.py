@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.common.engine.kv import KVBudget
+from services.engine.native.kv import KVBudget
 
 
 class TokenCache:

@@ -14,7 +14,7 @@ from paceline import (
     Usage,
 )
 
-from services.console.figures import Measured
+from services.cluster.figures import Measured
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 
-from services.common.errors import StartError
+from services.contract.errors import StartError
 
 TRANSFORMERS = ("transformers", "assisted", "lookup")
 VLLM = ("vllm", "vllm-ngram")

@@ -22,10 +22,10 @@ from typing import Any
 from paceline import Method
 
 from bench.peers.answers import PeerAnswer
-from services.common.errors import StartError
-from services.common.tasks import end
-from services.console.figures import Measured
-from services.console.supervisor import last_line
+from services.cluster.figures import Measured
+from services.cluster.supervisor import last_line
+from services.contract.errors import StartError
+from services.runtime.tasks import end
 
 REPOSITORY = Path(__file__).parents[2]
 _GRACE_S = 15.0

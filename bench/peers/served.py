@@ -16,10 +16,10 @@ from bench.peers.options import AUTO, FORMATS, LLAMA, PEERS, TRANSFORMERS, VLLM
 from bench.peers.process import PeerProcess, PeerSpec, peer_process
 from bench.prompts import BenchPrompt
 from bench.runner import Configuration
-from services.common.engine.loading import locate
-from services.common.errors import StartError
-from services.console.figures import Measured
-from services.console.tether import available_cores
+from services.cluster.figures import Measured
+from services.cluster.tether import available_cores
+from services.contract.errors import StartError
+from services.engine.native.loading import locate
 
 Formats = Mapping[str, str]
 """Number formats of peers, by the names of their configurations."""
@@ -199,7 +199,7 @@ def _float_of(dtype: str | None) -> str | None:
 
 
 def _vllm(options: BenchOptions, way: str, place: str, engine: Mapping[str, Any]) -> Child:
-    from bench.thinned import source_folder
+    from research.thinned_draft import source_folder
 
     assert options.peers.vllm_python is not None
     folder = source_folder(options.target, engine["dtype"])

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from bench.peers.lines import Lines, Request, serve_in_turn
-from services.common.engine import ModelSpec, pin
-from services.common.engine.loading import load_model
-from services.console.models import is_distilled
-from services.console.tether import die_with
+from services.cluster.models import is_distilled
+from services.cluster.tether import die_with
+from services.engine.native import ModelSpec, pin
+from services.engine.native.loading import load_model
 
 LOOKUP_TOKENS = 10
 """The default of transformers' own PromptLookupCandidateGenerator."""

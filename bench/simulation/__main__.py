@@ -24,9 +24,9 @@ from bench.simulation.grid import Cell, Grid, Place, every_pacing, run_grid, sta
 from bench.simulation.recorded_command import add_flags, show_recorded
 from bench.simulation.traces import replays
 from bench.synthetic.traces import TRACES, load_traces
-from services.common.errors import StartError
-from services.console.arguments import within
-from services.console.process import complain
+from services.cluster.arguments import within
+from services.cluster.process import complain
+from services.contract.errors import StartError
 
 WIDTH = 160
 

@@ -16,7 +16,7 @@ from bench.simulation.ports import Deliver
 from bench.simulation.scenario import KeptBranches, StepTime
 from bench.simulation.stepping import SteppingDrafter
 from orchestrator.core.events import DraftArrived, WorkerOpened
-from services.common.types import (
+from services.contract.types import (
     CloseDraft,
     CommitDraft,
     Credit,

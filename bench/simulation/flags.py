@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
-from services.common.errors import StartError
-from services.console.arguments import fractions_of, within
+from services.cluster.arguments import fractions_of, within
+from services.contract.errors import StartError
 
 
 def numbers(flag: str, text: str, low: float, high: float) -> tuple[float, ...]:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from bench.chained import walked
+from bench.simulation.chained import walked
 from bench.simulation.recorded import RecordedText
 from bench.simulation.scenario import StepTime
 from bench.simulation.tree_drafter import TreeDrafts
 from orchestrator.core.state import SMALL_TREE_WIDTH
-from services.common.types import OpenDraft, ResolvedSampling, VerifyMode
+from services.contract.types import OpenDraft, ResolvedSampling, VerifyMode
+from services.drafter.methods.ngram.small_tree import SmallTrees, TreeSession
 from services.drafter.protocol import Proposed
-from services.drafter.small_tree import SmallTrees, TreeSession
 
 SWEEPS = 4
 """Each begins with the pace that the one before it came to; it hardly moves after two."""

@@ -1,7 +1,7 @@
 """Texts that a target wrote, in token ids: what sessions of the default trees are simulated on.
 
 A file of JSON lines, one text each: `{"category": "qa", "prompt": [1, 2], "answer": [3, 4]}`.
-The answer is what the target says greedily after the prompt; `python -m bench.answered` writes
+The answer is what the target says greedily after the prompt; `python -m research.answered` writes
 such a file.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from services.common.errors import StartError
+from services.contract.errors import StartError
 
 FLAG = "--recorded"
 LARGEST_ID = (1 << 31) - 1

@@ -10,16 +10,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.planning.options import table_of
+from bench.plan.options import table_of
 from bench.simulation.flags import add_number, bare_table
 from bench.simulation.recorded import FLAG, read_texts
 from bench.simulation.scenario import StepTime
 from bench.simulation.sent import Sent
 from bench.simulation.served import COSTS, SOURCES, VERIFY, Row, scenario_of, served, sources_of
 from bench.simulation.tree_drafter import TreeDrafts
-from services.common.errors import StartError
-from services.common.ngrams import NO_FILE, SHIPPED, NgramFile, load_ngrams, ngrams_path
-from services.console.arguments import within
+from services.cluster.arguments import within
+from services.contract.errors import StartError
+from services.engine.ngram_file import NO_FILE, SHIPPED, NgramFile, load_ngrams, ngrams_path
 
 LONGEST_MS = 10_000.0
 COLUMNS = ("sources", "category", "tokens", "x plain")
@@ -44,7 +44,7 @@ ideal: the same trees, no way to go, no wait, no rest, sizes by their own chance
 def add_flags(made: argparse.ArgumentParser) -> None:
     """Those that belong to `--recorded`."""
     group = made.add_argument_group("texts that a target wrote")
-    told = "JSON lines of category, prompt and answer (token ids; `python -m bench.answered`)"
+    told = "JSON lines of category, prompt and answer (token ids; `python -m research.answered`)"
     group.add_argument(FLAG, type=Path, default=None, metavar="FILE", help=told)
     shipped = next(iter(SHIPPED))
     told = f"the n-gram file, a name or a path; {NO_FILE}: none; left out: {shipped}"

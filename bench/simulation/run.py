@@ -17,8 +17,8 @@ from bench.simulation.verifier import SimulatedVerifier
 from orchestrator.core.events import Event, Persisted
 from orchestrator.core.rounds import new_session
 from orchestrator.core.state import SMALL_TREE_WIDTH, Limits, SessionConfig, State
-from orchestrator.experiences import Experiences
-from services.common.types import (
+from orchestrator.session.pacing_memory import Experiences
+from services.contract.types import (
     CloseDraft,
     CloseVerify,
     DrafterCommand,

@@ -12,7 +12,7 @@ from bench.simulation.scenario import PLAIN, Scenario, StepTime
 from bench.simulation.sent import Sent
 from bench.simulation.session import Account
 from bench.simulation.tree_drafter import TreeDrafts
-from services.common.ngrams import NgramFile
+from services.engine.ngram_file import NgramFile
 
 ALL = "all"
 SOURCES = ("text", "firsts", "file")

@@ -27,7 +27,7 @@ from orchestrator.core.events import (
     WorkerAttached,
 )
 from orchestrator.core.state import State
-from services.common.types import DrafterCommand, Role, VerifierCommand
+from services.contract.types import DrafterCommand, Role, VerifierCommand
 
 Turn = tuple[Event, tuple[Action, ...]]
 FOREVER = 1e9

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from bench.simulation.agenda import Agenda
 from bench.simulation.ports import Deliver
-from services.common.types import DrafterCommand
+from services.contract.types import DrafterCommand
 
 
 class SteppingDrafter(ABC):

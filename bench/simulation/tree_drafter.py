@@ -2,8 +2,8 @@
 
 Whatever it drafts comes from `services.drafter` itself: the core with its bookkeeping, the
 method `ngram`, the sources with their weights. Only a step's time is given. A draft model
-running ahead (`services.drafter.ahead`) is left out: what it knows depends on how far real
-forwards got by a real time, so it would need the model.
+running ahead (`services.drafter.methods.model.ahead`) is left out: what it knows depends on how
+far real forwards got by a real time, so it would need the model.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from bench.simulation.stepping import SteppingDrafter
 from orchestrator.core.events import DraftArrived, WorkerOpened
 from orchestrator.core.pacing import DEFAULT_POLICY, Policy, make_policy
 from orchestrator.core.state import SMALL_TREE, SMALL_TREE_DEPTH
-from services.common.ngrams import NgramFile
-from services.common.types import Draft, DrafterCommand, DrafterEvent, DraftOpened, Role
+from services.contract.types import Draft, DrafterCommand, DrafterEvent, DraftOpened, Role
 from services.drafter.core import DrafterCore
-from services.drafter.ngram import NgramDrafter
-from services.drafter.small_tree import MOST_NODES, SmallTrees
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.drafter.methods.ngram.small_tree import MOST_NODES, SmallTrees
+from services.engine.ngram_file import NgramFile
 
 METHOD = "ngram"
 LINK = 0

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.chained import judged, overlap
 from bench.simulation.agenda import Agenda
+from bench.simulation.chained import judged, overlap
 from bench.simulation.ports import Deliver
 from bench.simulation.scenario import StepTime
 from orchestrator.core.events import VerdictArrived, WorkerOpened
-from services.common.types import CloseVerify, OpenVerify, Role, Verdict, VerifierCommand, Verify
+from services.contract.types import CloseVerify, OpenVerify, Role, Verdict, VerifierCommand, Verify
 
 MAX_STEP_ROWS = 512
 

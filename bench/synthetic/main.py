@@ -19,11 +19,11 @@ from bench.synthetic.network import parse_delays
 from bench.synthetic.report import LABEL, print_report, summary_of, write_json
 from bench.synthetic.scenario import Scenario, make_scenario
 from bench.synthetic.serving import FIXED, Way, served, ways
-from services.common.errors import PacelineError as ServerError
-from services.common.errors import StartError
-from services.console.lifetime import unless_stopped
-from services.console.process import complain
-from services.console.progress import INTERRUPTED
+from services.cluster.lifetime import unless_stopped
+from services.cluster.process import complain
+from services.cluster.progress import INTERRUPTED
+from services.contract.errors import PacelineError as ServerError
+from services.contract.errors import StartError
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from paceline import Client
 
 from bench.cpu import cpu_seconds
 from bench.synthetic.serving import ServedWay
-from services.console.figures import Measured
-from services.console.fresh import FRESH, require_fresh
+from services.cluster.figures import Measured
+from services.cluster.fresh import FRESH, require_fresh
 from services.console.generate import follow
 
 WARM_UP_TOKENS = 8

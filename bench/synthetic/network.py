@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Self
 
-from services.common.errors import StartError
-from services.console.supervisor import ProcessSpec
+from services.cluster.supervisor import ProcessSpec
+from services.contract.errors import StartError
 
 ROLES = ("verifier", "drafter")
 

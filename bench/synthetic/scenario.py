@@ -9,8 +9,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from bench.synthetic.traces import DRAFTED, Trace, load_trace
-from services.common.errors import StartError
-from services.common.synthetic.spec import SyntheticSpec, complaint, read_spec
+from services.contract.errors import StartError
+from services.engine.synthetic.spec import SyntheticSpec, complaint, read_spec
 
 _VERIFIER = ("plain_ms", "verify_ms", "row_ms", "session_ms", "prompt_ms", "prompt_token_ms")
 _PLACES = {name: ("verifier", name) for name in _VERIFIER} | {

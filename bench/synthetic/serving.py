@@ -14,12 +14,12 @@ from bench.options import NO_DRAFTS, PLAIN
 from bench.synthetic.network import Network
 from bench.synthetic.traces import DRAFTED
 from orchestrator.core.pacing import POLICIES
-from orchestrator.sessions.embedded import EmbeddedRedis
-from services.common.errors import StartError
-from services.common.synthetic.spec import SyntheticSpec
-from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
-from services.console.supervisor import ProcessSpec, Supervisor
-from services.console.tether import available_cores
+from orchestrator.store.embedded import EmbeddedRedis
+from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
+from services.cluster.supervisor import ProcessSpec, Supervisor
+from services.cluster.tether import available_cores
+from services.contract.errors import StartError
+from services.engine.synthetic.spec import SyntheticSpec
 
 FIXED = "fixed"
 STOP_SECONDS = 30.0

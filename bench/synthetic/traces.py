@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from services.common.errors import StartError
-from services.common.synthetic.agreement import agreements
-from services.common.synthetic.spec import complaint
+from services.contract.errors import StartError
+from services.engine.synthetic.agreement import agreements
+from services.engine.synthetic.spec import complaint
 
 TRACES = Path(__file__).parents[1] / "data" / "amusd_traces.json"
 DRAFTED = 5

@@ -30,7 +30,7 @@ from orchestrator.core.events import (
 from orchestrator.core.sending import send_at_opening
 from orchestrator.core.state import Attached, Phase, State
 from orchestrator.core.turn import MOST_DOUBLINGS, Turn
-from services.common.types import OpenDraft, OpenVerify, Role
+from services.contract.types import OpenDraft, OpenVerify, Role
 
 OPENING_FACTOR = 4.0
 """Of the time that a worker's queue and pace explain: neither is known well."""

@@ -30,7 +30,7 @@ from orchestrator.core.drafts import Piece, depth, retract_hash, slice_chain, wi
 from orchestrator.core.events import DraftArrived
 from orchestrator.core.state import Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
-from services.common.types import Draft, DraftSource, DraftTree, TakenDraft, source_of
+from services.contract.types import Draft, DraftSource, DraftTree, TakenDraft, source_of
 
 
 def on_draft(turn: Turn, event: DraftArrived) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from services.common.types import DraftTree, Proposal, SparseRow, node_depths
+from services.contract.types import DraftTree, Proposal, SparseRow, node_depths
 
 # The row of a token that came without one: no verifier can use it.
 NO_ROW = SparseRow((), ())

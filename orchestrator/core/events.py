@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from services.common.types import (
+from services.contract.types import (
     CommitDraft,
     Credit,
     Draft,

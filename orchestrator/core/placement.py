@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from services.common.types import Progress, Role, WorkerDescription
+from services.contract.types import Progress, Role, WorkerDescription
 
 SLACK_SESSIONS = 2
 """So many more a worker may have for knowing the text, however few the others have."""

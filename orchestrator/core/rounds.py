@@ -55,7 +55,7 @@ from orchestrator.core.sending import send_what_pays
 from orchestrator.core.state import Attached, Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
 from orchestrator.core.verdicts import on_verdict
-from services.common.types import (
+from services.contract.types import (
     EMPTY_HASH,
     Credit,
     FinishReason,

@@ -24,7 +24,7 @@ from orchestrator.core.events import SendVerify
 from orchestrator.core.pacing import Flight, View, Wait, allowance, resting
 from orchestrator.core.state import Block, State
 from orchestrator.core.turn import Turn
-from services.common.types import Allowance, Verify
+from services.contract.types import Allowance, Verify
 
 
 def send_at_opening(turn: Turn) -> None:

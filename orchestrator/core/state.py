@@ -15,8 +15,8 @@ from typing import NamedTuple
 from orchestrator.core.drafts import Piece, Tail, chain_tokens, ends_in_tree
 from orchestrator.core.events import Commit, DraftArrived
 from orchestrator.core.pacing import Policy
-from services.common.reserves import reserve_of
-from services.common.types import (
+from services.contract.kv_reserve import reserve_of
+from services.contract.types import (
     EMPTY_HASH,
     RESPONSE_FORMAT,
     ResolvedSampling,

@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.core.drafts import Piece
 from orchestrator.core.events import Action, NeedWorker, Release, SendToDrafter
 from orchestrator.core.state import State, of_flight, tokens_in
-from services.common.types import CommitDraft, Role, extend_hash
+from services.contract.types import CommitDraft, Role, extend_hash
 
 MOST_DOUBLINGS = 3
 """Of the pause before another worker is tried, or of the time that it is given."""

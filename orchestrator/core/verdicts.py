@@ -39,8 +39,8 @@ from orchestrator.core.events import (
 from orchestrator.core.pacing import Outcome
 from orchestrator.core.state import Block, Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
-from services.common.top_rows import fits
-from services.common.types import (
+from services.contract.top_rows import fits
+from services.contract.types import (
     DraftTree,
     FinishReason,
     Origin,

@@ -6,7 +6,7 @@ from opentelemetry.util.types import AttributeValue
 
 from orchestrator.core.events import RoundRecord
 from orchestrator.core.state import SessionConfig
-from services.common.telemetry import names
+from services.runtime.telemetry import names
 
 Attributes = dict[str, AttributeValue]
 

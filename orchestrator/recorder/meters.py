@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.core.events import RoundRecord
-from services.common.telemetry import Telemetry, names
-from services.common.telemetry.names import (
+from services.contract.types import DraftSource
+from services.runtime.telemetry import Telemetry, names
+from services.runtime.telemetry.names import (
     FAILURES,
     FALLBACKS,
     FINISHES,
@@ -14,7 +15,6 @@ from services.common.telemetry.names import (
     Outcome,
     Where,
 )
-from services.common.types import DraftSource
 
 _SOURCES = tuple(source.name.lower() for source in DraftSource)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core.events import WorkerLost
 from orchestrator.core.state import State
-from services.common.telemetry.names import Cause, Fallback
+from services.runtime.telemetry.names import Cause, Fallback
 
 
 def fallback(state: State) -> str:

@@ -38,10 +38,10 @@ from orchestrator.recorder.meters import Meters
 from orchestrator.recorder.reasons import cause, fallback
 from orchestrator.recorder.resuming import Resuming
 from orchestrator.recorder.spans import SessionSpans
-from services.common.telemetry import Telemetry, names
-from services.common.telemetry.names import Cause, Fallback, Outcome
-from services.common.telemetry.propagation import format_traceparent, parent_context
-from services.common.types import OpenVerify, Origin, Role, Verify
+from services.contract.types import OpenVerify, Origin, Role, Verify
+from services.runtime.telemetry import Telemetry, names
+from services.runtime.telemetry.names import Cause, Fallback, Outcome
+from services.runtime.telemetry.propagation import format_traceparent, parent_context
 
 
 @dataclass(slots=True)

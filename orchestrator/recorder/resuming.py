@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from opentelemetry.trace import Span, Status, StatusCode
 
-from services.common.errors import PacelineError
-from services.common.telemetry import names
-from services.common.telemetry.propagation import format_traceparent, parent_context, span_context
+from services.contract.errors import PacelineError
+from services.runtime.telemetry import names
+from services.runtime.telemetry.propagation import format_traceparent, parent_context, span_context
 
 T = TypeVar("T")
 

@@ -23,10 +23,10 @@ from opentelemetry.util.types import AttributeValue
 from orchestrator.core.events import OpenOnWorker, RoundRecord, SendVerify, WorkerOpened
 from orchestrator.core.state import State
 from orchestrator.recorder.attributes import of_round
-from services.common.telemetry import names
-from services.common.telemetry.children import ChildSpans, child_of
-from services.common.telemetry.propagation import format_traceparent
-from services.common.types import Role, Verify
+from services.contract.types import Role, Verify
+from services.runtime.telemetry import names
+from services.runtime.telemetry.children import ChildSpans, child_of
+from services.runtime.telemetry.propagation import format_traceparent
 
 
 @dataclass(frozen=True, slots=True)

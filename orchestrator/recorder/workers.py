@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from services.common.telemetry import Telemetry, names
-from services.common.types import Progress, Role
+from services.contract.types import Progress, Role
+from services.runtime.telemetry import Telemetry, names
 
 _ROLES = (Role.VERIFIER, Role.DRAFTER)
 

@@ -18,7 +18,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from services.common.errors import InvalidRequest
+from services.contract.errors import InvalidRequest
 
 # (role, content)
 Message = tuple[str, str]

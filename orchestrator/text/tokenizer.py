@@ -12,8 +12,8 @@ from jinja2 import TemplateError
 from orchestrator.text.lengths import reach_of, swallows
 from orchestrator.text.template import ChatTemplate, Message, refused
 from orchestrator.text.vocabulary import Vocabulary
-from services.common.errors import StartError
-from services.common.types import TokenizerBundle
+from services.contract.errors import StartError
+from services.contract.types import TokenizerBundle
 
 _FIRST_LOOK, _NEXT_LOOK = 4, 4
 """Characters for each token that is allowed, to begin with; and how many times as many then."""

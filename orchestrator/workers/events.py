@@ -10,7 +10,7 @@ from orchestrator.core.events import (
     WorkerOpened,
 )
 from orchestrator.workers.link import WorkerEvent
-from services.common.types import (
+from services.contract.types import (
     Draft,
     DraftOpened,
     FailureReason,

@@ -19,12 +19,8 @@ from paceline.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb
 
 from orchestrator.workers.detector import Detector
 from orchestrator.workers.openings import Openings
-from services.common.awake import AwakeClock
-from services.common.errors import ProtocolError, StartError
-from services.common.serving import Dialing
-from services.common.serving.dialing import Metadata
-from services.common.tasks import end
-from services.common.types import (
+from services.contract.errors import ProtocolError, StartError
+from services.contract.types import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     CloseDraft,
@@ -45,7 +41,7 @@ from services.common.types import (
     VerifyOpened,
     WorkerDescription,
 )
-from services.common.wire import (
+from services.contract.wire import (
     DRAFTER_LINK,
     VERIFIER_LINK,
     decode_description,
@@ -53,6 +49,10 @@ from services.common.wire import (
     in_messages,
     join_bundle,
 )
+from services.runtime.awake import AwakeClock
+from services.runtime.serving import Dialing
+from services.runtime.serving.dialing import Metadata
+from services.runtime.tasks import end
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,8 @@ from orchestrator.workers.link import (
     WorkerLink,
 )
 from orchestrator.workers.texts import Texts, chunks_of
-from services.common.awake import AwakeClock
-from services.common.errors import StartError
-from services.common.serving import Dialing
-from services.common.types import (
+from services.contract.errors import StartError
+from services.contract.types import (
     HANDS_OVER,
     CloseDraft,
     CloseVerify,
@@ -31,6 +29,8 @@ from services.common.types import (
     Role,
     WorkerDescription,
 )
+from services.runtime.awake import AwakeClock
+from services.runtime.serving import Dialing
 
 log = logging.getLogger(__name__)
 

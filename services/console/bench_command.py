@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from services.cluster.models import DEMO_MODEL
 from services.console.model_flags import (
     DraftDtype,
     Dtype,
@@ -17,7 +18,6 @@ from services.console.model_flags import (
     SkipMask,
     Target,
 )
-from services.console.models import DEMO_MODEL
 
 
 def bench(

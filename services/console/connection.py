@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from services.common.errors import StartError
+from services.contract.errors import StartError
 
 Addresses = Annotated[
     list[str],

@@ -18,8 +18,12 @@ from typing import Any
 from paceline import Client, PacelineError
 from rich.console import Console
 
-from services.common.errors import PacelineError as ServerError
-from services.console.cluster import ClusterOptions
+from services.cluster.figures import Measured, by_source, common_prefix, summary
+from services.cluster.fresh import FRESH, Recalled, require_fresh
+from services.cluster.lifetime import unless_stopped
+from services.cluster.local import Cluster, local_cluster
+from services.cluster.process import complain
+from services.cluster.specs import ClusterOptions
 from services.console.demo_table import (
     LEGEND,
     Answered,
@@ -28,14 +32,10 @@ from services.console.demo_table import (
     times_table,
     verdict,
 )
-from services.console.figures import Measured, by_source, common_prefix, summary
-from services.console.fresh import FRESH, Recalled, require_fresh
 from services.console.generate import follow, question, shown_by
-from services.console.lifetime import unless_stopped
-from services.console.local import Cluster, local_cluster
-from services.console.process import complain
 from services.console.render import Colours, Marks
 from services.console.up import describe
+from services.contract.errors import PacelineError as ServerError
 
 MAX_TOKENS = 72
 

@@ -9,7 +9,7 @@ from paceline import DraftSource
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from services.console.figures import NAMES, Measured
+from services.cluster.figures import NAMES, Measured
 
 
 @dataclass(frozen=True, slots=True)

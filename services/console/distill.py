@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.common.reporting import Reporter
-from services.console.arguments import fractions_of, numbers_of, typed
+from services.cluster.arguments import fractions_of, numbers_of, typed
 from services.console.long_run import carry_out
-from services.distill.options import DistillOptions, WritingOptions
-from services.distill.run import distill
+from services.training.distill.options import DistillOptions, WritingOptions
+from services.training.distill.run import distill
+from services.training.reporting import Reporter
 
 Options = TypeVar("Options", bound=WritingOptions)
 

@@ -12,12 +12,12 @@ from typing import Any
 from paceline import Chunk, Client, Event, PacelineError
 from rich.console import Console
 
-from services.common.errors import StartError
+from services.cluster.figures import Measured, Stopwatch, by_source, summary
+from services.cluster.process import complain
 from services.console.connection import Connection
-from services.console.figures import Measured, Stopwatch, by_source, summary
 from services.console.generate_form import Form
-from services.console.process import complain
 from services.console.render import Colours, PlainText, Renderer
+from services.contract.errors import StartError
 
 INTERRUPTED = 130
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from services.common.errors import PacelineError, StartError
-from services.common.reporting import Reporter, Stopped
-from services.console.process import complain
-from services.console.progress import INTERRUPTED, StopSign, reporting
+from services.cluster.process import complain
+from services.cluster.progress import INTERRUPTED, StopSign, reporting
+from services.contract.errors import PacelineError, StartError
+from services.training.reporting import Reporter, Stopped
 
 Options = TypeVar("Options")
 Result = TypeVar("Result")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.console.arguments import fractions_of, numbers_of, typed
+from services.cluster.arguments import fractions_of, numbers_of, typed
 from services.console.distill import run_training
-from services.distill.lookahead.options import LookaheadOptions
-from services.distill.lookahead.run import train_lookahead
+from services.training.lookahead.options import LookaheadOptions
+from services.training.lookahead.run import train_lookahead
 
 
 def run_train_lookahead(given: dict[str, Any]) -> int:

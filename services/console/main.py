@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from services.common.polling import poll_in_one_thread
+from services.cluster.models import DEMO_MODEL
 from services.console.bench_command import bench
 from services.console.distill_command import distill
 from services.console.generate_command import generate
@@ -22,13 +22,13 @@ from services.console.model_flags import (
     SkipMask,
     Target,
 )
-from services.console.models import DEMO_MODEL
 from services.console.ngrams_command import learn_ngrams
 from services.console.plan_command import plan
 from services.console.token_command import token
 from services.console.top_command import top
 from services.console.trace_command import trace
 from services.console.tune_command import tune_skip
+from services.runtime.polling import poll_in_one_thread
 
 app = typer.Typer(
     name="paceline",
@@ -72,7 +72,7 @@ def verifier(context: typer.Context) -> None:
 
 
 def _run_process(role: str, context: typer.Context) -> None:
-    from services.console.process import run_process
+    from services.cluster.process import run_process
 
     raise typer.Exit(run_process(role, context.args))
 
@@ -149,7 +149,7 @@ def up(
     ] = None,
 ) -> None:
     """Start a whole local cluster as separate processes, and keep it alive until Ctrl-C."""
-    from services.console.cluster import ClusterOptions
+    from services.cluster.specs import ClusterOptions
     from services.console.up import run_up
 
     options = ClusterOptions(

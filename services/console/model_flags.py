@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from services.console.models import DEMO_MODEL
+from services.cluster.models import DEMO_MODEL
 
 Dtype = Literal["float32", "bfloat16"]
 Target = Annotated[

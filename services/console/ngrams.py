@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from services.common.reporting import Reporter
-from services.console.arguments import fractions_of, numbers_of, typed
+from services.cluster.arguments import fractions_of, numbers_of, typed
+from services.cluster.models import is_distilled
 from services.console.distill import run_training
-from services.console.models import is_distilled
-from services.distill.ngrams.options import NgramOptions
-from services.distill.ngrams.run import learn_ngrams
-from services.drafter.fitting import fit
+from services.drafter.methods.ngram.fitting import fit
+from services.training.ngrams.options import NgramOptions
+from services.training.ngrams.run import learn_ngrams
+from services.training.reporting import Reporter
 
 
 def run_learn_ngrams(given: dict[str, Any]) -> int:

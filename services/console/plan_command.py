@@ -53,5 +53,5 @@ def plan(
     """Foretell what speculation brings: milliseconds in, from flags or a bench; simulated."""
     given = dict(locals())
     # The bench stands above the command, so it is found by name.
-    options = importlib.import_module("bench.planning.options").PlanOptions(**given)
-    raise typer.Exit(importlib.import_module("bench.planning.main").run_plan(options))
+    options = importlib.import_module("bench.plan.options").PlanOptions(**given)
+    raise typer.Exit(importlib.import_module("bench.plan.main").run_plan(options))

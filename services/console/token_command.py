@@ -10,7 +10,7 @@ TOKEN_BYTES = 32
 
 def token() -> None:
     """Draw a client token; print it, and its entry for the orchestrator's --tokens-file."""
-    from orchestrator.authentication import token_entry
+    from orchestrator.frontdoor.authentication import token_entry
 
     drawn = secrets.token_urlsafe(TOKEN_BYTES)
     print(f"token  {drawn}")

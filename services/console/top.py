@@ -13,10 +13,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from services.common.errors import StartError
+from services.cluster.process import complain
 from services.console.connection import Connection
 from services.console.generate import INTERRUPTED
-from services.console.process import complain
+from services.contract.errors import StartError
 
 _ANSWER_SECONDS = 5.0
 _NONE = "-"

@@ -9,15 +9,15 @@ from pathlib import Path
 from paceline import Client, NotFound, PacelineError, Session, SessionStatus
 from rich.console import Console
 
-from services.common.errors import StartError
-from services.common.whole_file import write_whole
+from services.cluster.process import complain
 from services.console.connection import Connection
 from services.console.generate import INTERRUPTED
-from services.console.process import complain
 from services.console.timeline.page import page
 from services.console.timeline.records import Record, Trace, load, save
 from services.console.timeline.rounds import Round, Timeline, timeline
 from services.console.timeline.terminal import render, row_of
+from services.contract.errors import StartError
+from services.runtime.atomic_file import write_whole
 
 POLL_SECONDS = 0.5
 _OVER = (SessionStatus.FINISHED, SessionStatus.ABORTED)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.console.arguments import numbers_of, typed
+from services.cluster.arguments import numbers_of, typed
 from services.console.long_run import carry_out
-from services.tuning.options import TuneOptions
-from services.tuning.run import Result, tune
+from services.training.tuning.options import TuneOptions
+from services.training.tuning.run import Result, tune
 
 
 def run_tune_skip(given: dict[str, Any]) -> int:

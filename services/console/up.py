@@ -7,12 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-from services.common.errors import PacelineError
-from services.common.readyfile import write_line
-from services.console.cluster import ClusterOptions
-from services.console.lifetime import unless_stopped
-from services.console.local import local_cluster
-from services.console.process import complain
+from services.cluster.lifetime import unless_stopped
+from services.cluster.local import local_cluster
+from services.cluster.process import complain
+from services.cluster.specs import ClusterOptions
+from services.contract.errors import PacelineError
+from services.runtime.readyfile import write_line
 
 
 def run_up(options: ClusterOptions, ready_file: Path | None = None) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from services.common.errors import CallerError, InvalidRequest
-from services.common.sampling_checks import complaint
-from services.common.types import OpenDraft
+from services.contract.errors import CallerError, InvalidRequest
+from services.contract.sampling_checks import complaint
+from services.contract.types import OpenDraft
 
 MOST_CANDIDATES = 64
 

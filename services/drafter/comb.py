@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.common.types import DraftTree, Proposal, SparseRow
+from services.contract.types import DraftTree, Proposal, SparseRow
 from services.drafter.session import common_prefix
 
 MAX_TREE_NODES = 256

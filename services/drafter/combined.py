@@ -29,8 +29,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.common.errors import InvalidRequest
-from services.common.types import (
+from services.contract.errors import InvalidRequest
+from services.contract.types import (
     DraftSource,
     DraftTree,
     OpenDraft,

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from services.common.errors import CallerError, NotFound, Overloaded, out_of_memory
-from services.common.handover import Handover
-from services.common.steps import OnStep, StepEntry, StepRecord
-from services.common.types import (
+from services.contract.errors import CallerError, NotFound, Overloaded, out_of_memory
+from services.contract.handover import Handover
+from services.contract.step_records import OnStep, StepEntry, StepRecord
+from services.contract.types import (
     HANDS_OVER,
     CloseDraft,
     CommitDraft,

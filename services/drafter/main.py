@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from services.common.core_thread import CoreThread
-from services.common.handover import Handover
-from services.common.host import Emit, WorkerHost
-from services.common.serving import Served
-from services.common.telemetry import StepTracer
-from services.common.types import DrafterCommand, DrafterEvent, Role
-from services.common.worker import installed_version, run_worker, tracing
+from services.contract.handover import Handover
+from services.contract.types import DrafterCommand, DrafterEvent, Role
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import Drafter
 from services.drafter.registry import build
 from services.drafter.settings import DrafterSettings
+from services.runtime.core_thread import CoreThread
+from services.runtime.host import Emit, WorkerHost
+from services.runtime.serving import Served
+from services.runtime.telemetry import StepTracer
+from services.runtime.worker_main import installed_version, run_worker, tracing
 
 
 def run(settings: DrafterSettings) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.common.types import (
+from services.contract.types import (
     DraftTree,
     OpenDraft,
     VerifyMode,
@@ -34,7 +34,7 @@ class Ask:
     It is a live view: read it now, do not keep it. `prompt_length` and
     `committed_length` are lengths of leading parts of `text`, the latter with
     the prompt. `room` >= 1 is the greatest depth a proposal may have. `top_rows`: what the target
-    said in the blocks since the last proposal; see `services.common.top_rows`.
+    said in the blocks since the last proposal; see `services.contract.top_rows`.
     """
 
     key: SessionKey

@@ -11,21 +11,21 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from services.common.errors import StartError
+from services.contract.errors import StartError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from services.common.engine import Engine, Forwards
-    from services.common.engine.lending import Lending
-    from services.common.engine.structure import Structures
-    from services.common.vetting import Vetting
-    from services.drafter.borrowing import Borrowing
-    from services.drafter.model import ModelDrafter
-    from services.drafter.phrases import Archive
+    from services.drafter.methods.graph.tree_growth import GrowthPlan
+    from services.drafter.methods.model.model import ModelDrafter
+    from services.drafter.methods.ngram.phrases import Archive
+    from services.drafter.methods.self_draft.borrowing import Borrowing
     from services.drafter.protocol import Drafter
     from services.drafter.settings import DrafterSettings
-    from services.drafter.tree_growth import GrowthPlan
+    from services.engine.native import Engine, Forwards
+    from services.engine.native.lending import Lending
+    from services.engine.native.structure import Structures
+    from services.runtime.vetting import Vetting
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Beside:
     @cached_property
     def structures(self) -> Structures | None:
         """What compiles response formats for both."""
-        from services.common.engine.structure import structures_of
+        from services.engine.native.structure import structures_of
 
         return structures_of(self.engine, self._vetting)
 
@@ -86,7 +86,7 @@ class Engines:
 
         Made before anything is served: no other thread goes on meanwhile.
         """
-        from services.common.engine.structure import structures_of
+        from services.engine.native.structure import structures_of
 
         if self._beside is not None:
             drafter.structures = self._beside.structures
@@ -100,14 +100,14 @@ class Engines:
         """The loans of one method; None without a verifier in this process."""
         if self._beside is None:
             return None
-        from services.drafter.borrowing import Borrowing
+        from services.drafter.methods.self_draft.borrowing import Borrowing
 
         return Borrowing(self._beside.lending, self._beside.engine)
 
 
 def _growth(settings: DrafterSettings) -> Callable[[], GrowthPlan]:
     """What makes trees as large as pays, for the costs of the settings."""
-    from services.drafter.tree_growth import MeasuredGrowth, TreeCosts
+    from services.drafter.methods.graph.tree_growth import MeasuredGrowth, TreeCosts
 
     costs = TreeCosts(
         settings.tree_node_cost, settings.tree_level_cost, settings.tree_nodes, settings.tree_depth
@@ -116,8 +116,8 @@ def _growth(settings: DrafterSettings) -> Callable[[], GrowthPlan]:
 
 
 def _model(settings: DrafterSettings, engines: Engines) -> Drafter:
-    from services.drafter.branches import PrepareRules
-    from services.drafter.model import ModelDrafter
+    from services.drafter.methods.model.branches import PrepareRules
+    from services.drafter.methods.model.model import ModelDrafter
 
     rules = PrepareRules(settings.prepare_tokens, settings.prepare_rows, settings.prepare_depth)
     drafter = ModelDrafter(
@@ -131,8 +131,8 @@ def _model(settings: DrafterSettings, engines: Engines) -> Drafter:
 
 
 def _graph(settings: DrafterSettings, engines: Engines) -> Drafter:
-    from services.drafter.draft_graph import GraphRules
-    from services.drafter.graph import GraphDrafter
+    from services.drafter.methods.graph.draft_graph import GraphRules
+    from services.drafter.methods.graph.graph import GraphDrafter
 
     rules = GraphRules(
         max_nodes=settings.graph_nodes,
@@ -147,10 +147,10 @@ def _graph(settings: DrafterSettings, engines: Engines) -> Drafter:
 
 
 def _skip(settings: DrafterSettings, engines: Engines) -> Drafter:
-    from services.common.engine.skipping import every_second, mask_for
-    from services.drafter.exits import Exit
-    from services.drafter.mask_search import MaskSearch, SearchRules
-    from services.drafter.skip import SkipDrafter
+    from services.drafter.methods.self_draft.exits import Exit
+    from services.drafter.methods.self_draft.mask_search import MaskSearch, SearchRules
+    from services.drafter.methods.self_draft.skip import SkipDrafter
+    from services.engine.native.skipping import every_second, mask_for
 
     file, target = settings.skip_mask, settings.target or ""
     mask = None if file is None else mask_for(file, target, settings.cache_dir)
@@ -171,8 +171,8 @@ def _skip(settings: DrafterSettings, engines: Engines) -> Drafter:
 
 
 def _lookahead(settings: DrafterSettings, engines: Engines) -> Drafter:
-    from services.common.engine.lookahead import lookahead_for
-    from services.drafter.lookahead import LookaheadDrafter
+    from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
+    from services.engine.native.lookahead import lookahead_for
 
     name = settings.lookahead or ""
     lookahead, target = lookahead_for(name, settings.target, settings.cache_dir)
@@ -189,9 +189,9 @@ def _lookahead(settings: DrafterSettings, engines: Engines) -> Drafter:
 
 
 def _synthetic(settings: DrafterSettings, file: Path) -> Forwards:
-    from services.common.engine import pin
-    from services.common.synthetic.engine import draft_engine
-    from services.common.synthetic.spec import read_spec
+    from services.engine.native import pin
+    from services.engine.synthetic.engine import draft_engine
+    from services.engine.synthetic.spec import read_spec
 
     pin(settings.threads)
     return draft_engine(read_spec(file), settings.kv_capacity_tokens)
@@ -201,7 +201,7 @@ def _load(
     settings: DrafterSettings, model: str, base: str | None = None, *, drafts: bool = False
 ) -> Engine:
     """`drafts`: a draft model; else the target, whose K/V may be its verifier's."""
-    from services.common.engine import Engine, ModelSpec
+    from services.engine.native import Engine, ModelSpec
 
     threads = settings.threads or len(settings.cpus) or None
     spec = ModelSpec(
@@ -223,16 +223,16 @@ def _dtype(settings: DrafterSettings, *, drafts: bool) -> str:
         return settings.dtype
     if settings.device != "cpu":
         return "bfloat16"
-    from services.common.engine.packing import rounds
+    from services.engine.native.packing import rounds
 
     return "int8" if drafts and rounds() else "float32"
 
 
 def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:
-    from services.common.ngrams import NO_FILE, load_ngrams, ngrams_path
-    from services.drafter.ngram import NgramDrafter
-    from services.drafter.phrases import PhraseLimits, PhrasePool
-    from services.drafter.small_tree import PoolLimits, SmallTrees, TextPool
+    from services.drafter.methods.ngram.ngram import NgramDrafter
+    from services.drafter.methods.ngram.phrases import PhraseLimits, PhrasePool
+    from services.drafter.methods.ngram.small_tree import PoolLimits, SmallTrees, TextPool
+    from services.engine.ngram_file import NO_FILE, load_ngrams, ngrams_path
 
     limits = PhraseLimits(
         # What follows a single token in other texts is anything.
@@ -253,7 +253,7 @@ def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:
 def _archive(settings: DrafterSettings) -> Archive | None:
     if settings.phrase_redis is None:
         return None
-    from services.drafter.archive import RedisArchive
+    from services.drafter.methods.ngram.archive import RedisArchive
 
     return RedisArchive(settings.phrase_redis, ttl_s=settings.phrase_ttl)
 
@@ -286,10 +286,10 @@ def _informed(settings: DrafterSettings, drafters: Mapping[str, Drafter]) -> dic
     """N-grams with a draft model as one of their sources, where there are both."""
     if not {"ngram", "model"} <= drafters.keys():
         return {}
-    from services.drafter.ahead import AheadRules
-    from services.drafter.informed import NAME, InformedDrafter
-    from services.drafter.model import ModelDrafter
-    from services.drafter.ngram import NgramDrafter
+    from services.drafter.methods.model.ahead import AheadRules
+    from services.drafter.methods.model.informed import NAME, InformedDrafter
+    from services.drafter.methods.model.model import ModelDrafter
+    from services.drafter.methods.ngram.ngram import NgramDrafter
 
     ngram, model = drafters["ngram"], drafters["model"]
     assert isinstance(ngram, NgramDrafter)

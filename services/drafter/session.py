@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.common.errors import InvalidRequest
-from services.common.top_rows import fits
-from services.common.types import (
+from services.contract.errors import InvalidRequest
+from services.contract.top_rows import fits
+from services.contract.types import (
     EMPTY_HASH,
     CommitDraft,
     Draft,

@@ -8,8 +8,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from services.common.settings import WorkerSettings
-from services.common.types import split_methods
+from services.contract.types import split_methods
+from services.runtime.settings import WorkerSettings
 
 NEED_DRAFT = ("model", "graph")
 """Methods that run a draft model."""

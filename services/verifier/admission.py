@@ -7,17 +7,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.common.engine.structure import Compiled, Matcher, StructureError, Structures
-from services.common.errors import BusyError, out_of_memory
-from services.common.handover import EDGES
-from services.common.sampling_checks import complaint
-from services.common.types import (
+from services.contract.errors import BusyError, out_of_memory
+from services.contract.handover import EDGES
+from services.contract.sampling_checks import complaint
+from services.contract.types import (
     Allowance,
     DraftTree,
     FailureReason,
     OpenVerify,
     Verify,
 )
+from services.engine.native.structure import Compiled, Matcher, StructureError, Structures
 from services.verifier.judging import NothingAllowed
 
 MOST_PRICES = 256

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.common.engine import Segment
-from services.common.steps import StepEntry
+from services.contract.step_records import StepEntry
+from services.engine.native import Segment
 from services.verifier.judging import Judged
 from services.verifier.session import Task, VerifySession
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from services.common.engine import Forwards
-from services.common.engine.kv import freed_on_error
-from services.common.engine.lending import Lending
-from services.common.engine.prefix_cache import PrefixCache
-from services.common.errors import Overloaded
-from services.common.reserves import SPARE_TOKENS, reserve_of
+from services.contract.errors import Overloaded
+from services.contract.kv_reserve import SPARE_TOKENS, reserve_of
+from services.engine.native import Forwards
+from services.engine.native.kv import freed_on_error
+from services.engine.native.lending import Lending
+from services.engine.native.prefix_cache import PrefixCache
 from services.verifier.session import VerifySession
 
 _log = logging.getLogger(__name__)

@@ -16,10 +16,9 @@ from typing import TypeVar, assert_never
 
 from torch import Tensor
 
-from services.common.engine import Forwards
-from services.common.errors import out_of_memory
-from services.common.steps import StepRecord
-from services.common.types import (
+from services.contract.errors import out_of_memory
+from services.contract.step_records import StepRecord
+from services.contract.types import (
     CloseVerify,
     FailureReason,
     LogprobRow,
@@ -33,6 +32,7 @@ from services.common.types import (
     VerifyOpened,
     WorkerDescription,
 )
+from services.engine.native import Forwards
 from services.verifier.admission import (
     Limits,
     Refusal,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from services.common.engine import Forwards
-from services.common.types import RESPONSE_FORMAT, Role, WorkerDescription
+from services.contract.types import RESPONSE_FORMAT, Role, WorkerDescription
+from services.engine.native import Forwards
 
 CAPABILITIES = ("tree", "coupled", "greedy")
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from services.common.line import OUTLIER, Line
+from services.contract.step_time import OUTLIER, Line
 
 MOST_SHARE = 0.25
 """Of a step: more is not waited for it."""

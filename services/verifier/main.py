@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-from services.common.core_thread import CoreThread
-from services.common.engine import Engine, Forwards, ModelSpec, pin
-from services.common.engine.lending import Lending
-from services.common.engine.parallel.leader import Leader
-from services.common.engine.parallel.ranks import Ranks
-from services.common.engine.structure import Structures, structures_of
-from services.common.errors import StartError
-from services.common.host import Emit, WorkerHost
-from services.common.serving import Served
-from services.common.telemetry import StepTracer
-from services.common.types import Role, VerifierCommand, VerifierEvent
-from services.common.worker import installed_version, run_worker, tracing
+from services.contract.errors import StartError
+from services.contract.types import Role, VerifierCommand, VerifierEvent
+from services.engine.native import Engine, Forwards, ModelSpec, pin
+from services.engine.native.lending import Lending
+from services.engine.native.parallel.leader import Leader
+from services.engine.native.parallel.ranks import Ranks
+from services.engine.native.structure import Structures, structures_of
+from services.runtime.core_thread import CoreThread
+from services.runtime.host import Emit, WorkerHost
+from services.runtime.serving import Served
+from services.runtime.telemetry import StepTracer
+from services.runtime.worker_main import installed_version, run_worker, tracing
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from services.verifier.settings import VerifierSettings
@@ -99,8 +99,8 @@ def _engine(settings: VerifierSettings, ranks: Ranks | None) -> Forwards:
 
 
 def _synthetic(settings: VerifierSettings) -> Forwards:
-    from services.common.synthetic.engine import target_engine
-    from services.common.synthetic.spec import read_spec
+    from services.engine.synthetic.engine import target_engine
+    from services.engine.synthetic.spec import read_spec
 
     assert settings.synthetic is not None
     pin(settings.threads)

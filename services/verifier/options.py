@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.common.engine.lending import Lending
-from services.common.engine.structure import Structures
-from services.common.steps import OnStep
+from services.contract.step_records import OnStep
+from services.engine.native.lending import Lending
+from services.engine.native.structure import Structures
 
 
 @dataclass(frozen=True, slots=True)

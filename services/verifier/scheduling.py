@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from services.common.line import Line
+from services.contract.step_time import Line
 
 _FIRST_TOKENS = 64
 _FEWEST_TOKENS = 16

@@ -32,12 +32,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from services.common.engine import KVCache, Segment
-from services.common.engine.lending import Ahead, Offer
-from services.common.engine.prefix_cache import Known, Match
-from services.common.engine.sampling import History, wants_history
-from services.common.engine.structure import Compiled, Matcher, StructureError
-from services.common.types import DraftTree, OpenVerify, TakenDraft, Verdict, Verify
+from services.contract.types import DraftTree, OpenVerify, TakenDraft, Verdict, Verify
+from services.engine.native import KVCache, Segment
+from services.engine.native.lending import Ahead, Offer
+from services.engine.native.prefix_cache import Known, Match
+from services.engine.native.sampling import History, wants_history
+from services.engine.native.structure import Compiled, Matcher, StructureError
 from services.verifier.gathering import Habit
 from services.verifier.trees import cut, shortened, without_first
 

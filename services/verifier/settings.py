@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from services.common.settings import WorkerSettings
+from services.runtime.settings import WorkerSettings
 
 
 class VerifierSettings(WorkerSettings):

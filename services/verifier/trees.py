@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from services.common.types import DraftTree, SparseRow, TakenDraft, node_depths
+from services.contract.types import DraftTree, SparseRow, TakenDraft, node_depths
 
 
 def depths(tree: DraftTree) -> list[int]:

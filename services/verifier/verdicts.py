@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.common.engine.sampling import likeliest
-from services.common.top_rows import MOST_ROWS, WIDTH, pack
-from services.common.types import LogprobRow, Verdict, Verify
+from services.contract.top_rows import MOST_ROWS, WIDTH, pack
+from services.contract.types import LogprobRow, Verdict, Verify
+from services.engine.native.sampling import likeliest
 from services.verifier.judging import Decision
 from services.verifier.session import Task, VerifySession
 

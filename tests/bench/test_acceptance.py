@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 import torch
 
-from bench.acceptance import _of_length, chained, show
-from bench.survival import Pair, Study, answers, block_survival, standard_survival
-from bench.thinned import Text
-from services.common.engine import Engine
+from research.acceptance import _of_length, chained, show
+from research.accepted_lengths import Pair, Study, answers, block_survival, standard_survival
+from research.thinned_draft import Text
+from services.engine.native import Engine
 from tests.models import tiny_model
 
 STUDY = Study(length=4, stride=3, chains=3, support=320)

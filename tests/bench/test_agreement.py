@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.agreement import chosen, measure, parser, show
+from research.agreement import chosen, measure, parser, show
 from tests.models import tiny_model_folder
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bench.answered import answered
 from bench.prompts import BenchPrompt
-from services.common.engine import Engine
+from research.answered import answered
+from services.engine.native import Engine
 from tests.models import tiny_model
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from paceline import Chunk, Unavailable
 
-from bench.chaos.__main__ import WAYS, cases
-from bench.chaos.listener import Listener
-from bench.chaos.run import departures
-from bench.chaos.transcript import Case, Drawn, Transcript
+from testkit.chaos.__main__ import WAYS, cases
+from testkit.chaos.listener import Listener
+from testkit.chaos.run import departures
+from testkit.chaos.transcript import Case, Drawn, Transcript
 from tests.console.events import complete
 
 STORED = (11, 12, 13, 14, 15, 16)

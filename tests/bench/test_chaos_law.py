@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from bench.chaos.law import Models
-from bench.chaos.models import tiny_models
-from bench.chaos.transcript import Drawn
+from testkit.chaos.law import Models
+from testkit.chaos.models import tiny_models
+from testkit.chaos.transcript import Drawn
 from tests.models import tiny_tokenizer
 
 PROMPT = "the small drafter rides ahead"

@@ -7,7 +7,7 @@ import pytest
 from bench.comparison import Paired, Tally, accepted_per_round, block_efficiency, compare
 from bench.prompts import BenchPrompt
 from bench.runner import Trial
-from services.console.figures import Measured
+from services.cluster.figures import Measured
 from tests.console.events import STARTED, complete, stats
 
 

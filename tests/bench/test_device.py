@@ -8,12 +8,12 @@ import sys
 import pytest
 import torch
 
-from bench.device import __main__ as command
-from bench.device import check as module
-from bench.device.check import check
-from bench.device.speed import random_model, speed
-from services.common.engine import ModelSpec
-from services.common.engine.paging import Group
+from research.device import __main__ as command
+from research.device import check as module
+from research.device.check import check
+from research.device.speed import random_model, speed
+from services.engine.native import ModelSpec
+from services.engine.native.paging import Group
 
 
 @pytest.fixture(scope="module", autouse=True)

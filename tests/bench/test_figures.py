@@ -20,7 +20,7 @@ from bench.figures import (
 )
 from bench.prompts import BenchPrompt
 from bench.runner import Trial
-from services.console.figures import Measured
+from services.cluster.figures import Measured
 from tests.console.events import STARTED, complete, stats
 
 PROMPT = BenchPrompt(1, "qa", "?")

@@ -9,16 +9,16 @@ from collections import defaultdict
 import pytest
 from pydantic import TypeAdapter
 
-from bench.chaos.listener import Listener
-from bench.forms.generations import MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted
-from bench.forms.report import Sums, content, verdict
-from bench.forms.run import VERIFIER_KILLED, Ended, Outcome, Struck, _judged
-from bench.forms.schemas import FORMS, Form
 from bench.journal import Records
-from services.common.engine.bundle import make_bundle
-from services.common.engine.structure import Structures
-from services.common.formats import problem
-from services.common.types import FormatKind, ResponseFormat
+from services.contract.formats import problem
+from services.contract.types import FormatKind, ResponseFormat
+from services.engine.native.bundle import make_bundle
+from services.engine.native.structure import Structures
+from testkit.chaos.listener import Listener
+from testkit.forms.generations import MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted
+from testkit.forms.report import Sums, content, verdict
+from testkit.forms.run import VERIFIER_KILLED, Ended, Outcome, Struck, _judged
+from testkit.forms.schemas import FORMS, Form
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
 
 TOWN = FORMS[0]

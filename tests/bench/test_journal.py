@@ -12,7 +12,7 @@ from bench.journal import Journal
 from bench.options import BenchOptions
 from bench.prompts import BenchPrompt
 from bench.runner import Schedule
-from services.common.errors import StartError
+from services.contract.errors import StartError
 from tests.bench.test_figures import trial
 from tests.console.events import stats
 

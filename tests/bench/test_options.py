@@ -12,7 +12,7 @@ from bench.options import PACINGS, BenchOptions, read_options
 from bench.peers.options import PeerOptions
 from bench.peers.served import context
 from orchestrator.core.pacing import POLICIES
-from services.common.errors import StartError
+from services.contract.errors import StartError
 
 RULES = ("standard", "block", "coupled")
 COMPARING = BenchOptions(target="m", temperature=1.0, rejection_sample_methods=RULES)

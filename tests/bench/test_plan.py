@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from bench.planning.capacity import Planner, Ratio
-from bench.planning.main import run_plan
-from bench.planning.measured import read_bench
-from bench.planning.options import PlanOptions, costs_of
+from bench.plan.capacity import Planner, Ratio
+from bench.plan.main import run_plan
+from bench.plan.measured import read_bench
+from bench.plan.options import PlanOptions, costs_of
 from bench.simulation import PLAIN, Independent, Runs, Scenario, Simulation, StepTime, simulate
 from orchestrator.core.events import Persist
 from services.console.main import app

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.preparing import Answer, Pace, Timed, measure, parser, show
-from services.common.types import OpenDraft, ResolvedSampling, VerifyMode
-from services.drafter.branches import PrepareRules
+from research.preparing import Answer, Pace, Timed, measure, parser, show
+from services.contract.types import OpenDraft, ResolvedSampling, VerifyMode
+from services.drafter.methods.model.branches import PrepareRules
 from tests.models import tiny_model_folder
 from tests.services.test_drafter_branches import Clear, choices
 

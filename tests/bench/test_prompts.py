@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from bench.prompts import SPEC_BENCH, BenchPrompt, in_turn, load_prompts, load_set, stratified
-from services.common.errors import StartError
+from services.contract.errors import StartError
 
 
 def test_the_set_that_comes_along_mixes_its_categories():

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.rules import Scene, own_tree, sampled_tree, show, stepper, steppers
-from services.common.types import ResolvedSampling, VerifyMode
+from research.rules import Scene, own_tree, sampled_tree, show, stepper, steppers
+from services.contract.types import ResolvedSampling, VerifyMode
 
 SAMPLING = ResolvedSampling(top_p=0.9, frequency_penalty=0.3)
 CHAIN = Scene(3 * torch.randn(9, 400, generator=torch.Generator().manual_seed(3)), tuple(range(20)))

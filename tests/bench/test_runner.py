@@ -18,8 +18,8 @@ from bench.prompts import BenchPrompt
 from bench.report import print_report, write_json
 from bench.runner import Configuration, Schedule, Trial, closed_loop, rotated, run_schedule
 from bench.sections import Section, sections_of
-from services.common.errors import StartError
-from services.console.fresh import NotFresh
+from services.cluster.fresh import NotFresh
+from services.contract.errors import StartError
 from tests.bench.test_figures import trial
 
 PROMPTS = [BenchPrompt(number, "qa", f"question {number}") for number in range(9)]

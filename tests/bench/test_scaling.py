@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.scaling.__main__ import main
-from bench.scaling.autoscaler import Bounds, Memory, Noted, decide, limited, propose, stabilised
-from bench.scaling.crowd import Phase, parse_phases
-from bench.scaling.manifests import (
+from research.scaling.__main__ import main
+from research.scaling.autoscaler import Bounds, Memory, Noted, decide, limited, propose, stabilised
+from research.scaling.crowd import Phase, parse_phases
+from research.scaling.manifests import (
     Fallback,
     MetricType,
     Policy,
@@ -21,12 +21,12 @@ from bench.scaling.manifests import (
     Trigger,
     read_scalers,
 )
-from bench.scaling.recording import Recording, Signal, read_recording, write_recording
-from bench.scaling.replay import replay, table
-from bench.scaling.scaler import Scaled, tick
-from services.common.errors import StartError
+from research.scaling.recording import Recording, Signal, read_recording, write_recording
+from research.scaling.replay import replay, table
+from research.scaling.scaler import Scaled, tick
+from services.contract.errors import StartError
 
-RECORDED = Path(__file__).parents[2] / "bench" / "data" / "scaling.json"
+RECORDED = Path(__file__).parents[2] / "research" / "data" / "scaling.json"
 VALUE, AVERAGE = MetricType.VALUE, MetricType.AVERAGE_VALUE
 PODS, PERCENT = PolicyType.PODS, PolicyType.PERCENT
 AT_ONCE = Rules(0, (Policy(PERCENT, 900, 15), Policy(PODS, 9, 15)))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.scaling.manifests import KEDA, TIERS, MetricType, read_scalers, rules
-from services.common.telemetry import names
+from research.scaling.manifests import KEDA, TIERS, MetricType, read_scalers, rules
+from services.runtime.telemetry import names
 from tests.tools import tool
 
 HPA = KEDA.with_name("hpa")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.agreement import measure, parser
-from services.common.engine.loading import locate
-from services.console.models import DEMO_DRAFT, DEMO_MODEL
+from research.agreement import measure, parser
+from services.cluster.models import DEMO_DRAFT, DEMO_MODEL
+from services.engine.native.loading import locate
 
 pytestmark = [
     pytest.mark.demo_model,

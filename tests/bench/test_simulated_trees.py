@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from bench.chained import judged, walked
 from bench.simulation import Scenario, Simulation, StepTime, __main__, simulate
 from bench.simulation.agenda import Agenda
+from bench.simulation.chained import judged, walked
 from bench.simulation.ideal import ideal
 from bench.simulation.recorded import RecordedText, read_texts, write_texts
 from bench.simulation.scenario import PLAIN
@@ -30,9 +30,9 @@ from bench.simulation.tree_drafter import TreeDrafter, TreeDrafts
 from bench.simulation.verifier import SimulatedVerifier
 from orchestrator.core.events import DraftArrived, WorkerOpened
 from orchestrator.core.pacing import Marginal
-from services.common.errors import StartError
-from services.common.ngrams import FIRSTS, Laws, NgramFile, code_of, extend_key, support_of
-from services.common.types import DraftTree, OpenDraft, ResolvedSampling, Verify, VerifyMode
+from services.contract.errors import StartError
+from services.contract.types import DraftTree, OpenDraft, ResolvedSampling, Verify, VerifyMode
+from services.engine.ngram_file import FIRSTS, Laws, NgramFile, code_of, extend_key, support_of
 
 VOCAB = 64
 FREE = StepTime(20.0)

@@ -24,7 +24,7 @@ from bench.simulation.session import replayed
 from bench.simulation.verifier import SimulatedVerifier
 from orchestrator.core.events import VerdictArrived
 from orchestrator.core.pacing import POLICIES, Decision, Fixed, Outcome, Policy, Send, View
-from services.common.types import (
+from services.contract.types import (
     DraftTree,
     OpenVerify,
     ResolvedSampling,

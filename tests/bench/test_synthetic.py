@@ -16,8 +16,8 @@ from bench.synthetic.report import rows
 from bench.synthetic.scenario import make_scenario
 from bench.synthetic.serving import ways
 from bench.synthetic.traces import TRACES, load_trace
-from services.common.errors import StartError
-from services.console.figures import Measured
+from services.cluster.figures import Measured
+from services.contract.errors import StartError
 from tests.console.events import STARTED, complete, stats
 
 # --- what is replayed ----------------------------------------------------------------

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.thinned import laws, overlap, save, source_folder, thin, without, written
-from services.common.engine import Engine, ModelSpec, Segment
+from research.thinned_draft import laws, overlap, save, source_folder, thin, without, written
+from services.engine.native import Engine, ModelSpec, Segment
 from tests.models import tiny_model, tiny_model_folder, tiny_tokenizer
 
 PROMPTS = ("the small drafter", "rides ahead of the large verifier")

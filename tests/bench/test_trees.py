@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.survival import answers
-from bench.thinned import Text
-from bench.trees import (
+from research.accepted_lengths import answers
+from research.thinned_draft import Text
+from research.trees import (
     CANDIDATES,
     Costs,
     comb,
@@ -17,9 +17,9 @@ from bench.trees import (
     show,
     tokens_per_round,
 )
-from services.common.engine import Engine
-from services.common.types import VerifyMode
-from services.drafter.tree_shape import TreeShape
+from services.contract.types import VerifyMode
+from services.drafter.methods.graph.tree_shape import TreeShape
+from services.engine.native import Engine
 from tests.models import tiny_model
 
 EXACT = (VerifyMode.GREEDY, VerifyMode.COUPLED)

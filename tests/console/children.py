@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from services.console.supervisor import ProcessSpec
+from services.cluster.supervisor import ProcessSpec
 
 SERVE = """
 import os, pathlib, sys, time

@@ -23,8 +23,8 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode
 from typer.testing import CliRunner
 
-from services.console import process
-from services.console.flags import Flags, variable
+from services.cluster import process
+from services.cluster.flags import Flags, variable
 from services.console.main import app
 
 FILE = Path(__file__).with_name("command_line.json")

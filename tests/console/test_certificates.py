@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from services.common.errors import StartError
-from services.common.serving import TlsFiles
-from services.console.certificates import NAMES, SERVER_NAME, main, make_certificates
+from services.cluster.certificates import NAMES, SERVER_NAME, main, make_certificates
+from services.contract.errors import StartError
+from services.runtime.serving import TlsFiles
 
 
 def certificate(file):

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.settings import OrchestratorSettings
-from services.common.errors import StartError
-from services.console.beside import BesideSettings, drafter_settings
-from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
-from services.console.flags import Flags
-from services.console.models import DEMO_DRAFT
-from services.console.process import ProcessSettings
+from services.cluster.beside import BesideSettings, drafter_settings
+from services.cluster.flags import Flags
+from services.cluster.models import DEMO_DRAFT
+from services.cluster.process import ProcessSettings
+from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
+from services.contract.errors import StartError
 from services.drafter.settings import DrafterSettings
 from services.verifier.settings import VerifierSettings
 

@@ -12,11 +12,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import services.console.beside
+import services.cluster.beside
 import services.console.demo
 import services.console.generate
 import services.console.up
-from services.console import process
+from services.cluster import process
 from services.console.main import app
 from tests.console.command_line import (
     FILE,
@@ -247,7 +247,7 @@ def test_a_verifier_that_drafts_is_told_so_by_the_environment(
 ) -> None:
     noted: list[Any] = []
     monkeypatch.setattr(process, "setup_logging", lambda **_: None)
-    monkeypatch.setattr(services.console.beside, "run", noting(noted))
+    monkeypatch.setattr(services.cluster.beside, "run", noting(noted))
     monkeypatch.setenv("PACELINE_TARGET", "m")
     monkeypatch.setenv("PACELINE_DRAFTING", "ngram")
     monkeypatch.setenv("PACELINE_NGRAM_MAX", "6")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.console.cores import plan_cores
+from services.cluster.cores import plan_cores
 
 
 def test_two_cores_with_a_model_drafter_give_one_to_each():

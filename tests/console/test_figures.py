@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from paceline import DraftSource, DraftSourceMetrics, Origin
 
-from services.console.figures import NAMES, Stopwatch, by_source, common_prefix, summary
+from services.cluster.figures import NAMES, Stopwatch, by_source, common_prefix, summary
 from tests.console.events import STARTED, chunk, complete
 
 

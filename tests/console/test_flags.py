@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import bench.main
 from bench.options import BenchOptions
-from services.common.errors import StartError
-from services.console.flags import Flags
+from services.cluster.flags import Flags
 from services.console.main import app
+from services.contract.errors import StartError
 
 
 class Knobs(BaseSettings):

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from bench.ports import free_port
-from services.common import types as t
-from services.common.errors import StartError
-from services.console.figures import Measured
-from services.console.fresh import NotFresh, Recalled, require_fresh
+from services.cluster.figures import Measured
+from services.cluster.fresh import NotFresh, Recalled, require_fresh
+from services.contract import types as t
+from services.contract.errors import StartError
+from testkit.ports import free_port
 from tests.bench.test_figures import trial
 from tests.services.link_kit import worker
 

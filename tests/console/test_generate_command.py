@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from services.common.errors import StartError
 from services.console import generate as generation
 from services.console.connection import Connection
 from services.console.main import app
+from services.contract.errors import StartError
 
 
 @pytest.fixture

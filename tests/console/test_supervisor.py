@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from services.common.errors import StartError
-from services.console.supervisor import RestartPolicy, Supervisor
+from services.cluster.supervisor import RestartPolicy, Supervisor
+from services.contract.errors import StartError
 from tests.console.children import DEAF, REFUSE, SERVE, child
 
 pytestmark = pytest.mark.processes
@@ -127,7 +127,7 @@ def test_a_tethered_child_ends_with_a_parent_that_was_killed(tmp_path):
     ready = tmp_path / "pid"
     grandchild = f"""
 import os, sys, time
-from services.console.tether import die_with
+from services.cluster.tether import die_with
 die_with(int(sys.argv[1]))
 open({str(ready)!r} + ".part", "w").write(str(os.getpid()))
 os.rename({str(ready)!r} + ".part", {str(ready)!r})
@@ -151,7 +151,7 @@ subprocess.Popen([sys.executable, "-c", {grandchild!r}, str(os.getpid())]).wait(
 
 
 def test_a_process_whose_parent_is_already_gone_does_not_start():
-    program = "from services.console.tether import die_with; die_with(1 << 30)"
+    program = "from services.cluster.tether import die_with; die_with(1 << 30)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode != 0
     assert "gone" in done.stderr

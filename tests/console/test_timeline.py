@@ -10,11 +10,11 @@ import pytest
 from paceline import Method, Origin, RoundStats, SessionRound
 from rich.console import Console
 
-from services.common.errors import StartError
 from services.console.timeline.page import page
 from services.console.timeline.records import Record, Trace, load, save
 from services.console.timeline.rounds import Stretch, timeline
 from services.console.timeline.terminal import render, summary
+from services.contract.errors import StartError
 
 ACCEPTED, RECOVERED, BONUS = Origin.ACCEPTED, Origin.RECOVERED, Origin.BONUS
 START = 1_700_000_000_000.0

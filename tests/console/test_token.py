@@ -6,7 +6,7 @@ import json
 
 from typer.testing import CliRunner
 
-from orchestrator.authentication import TokensFile
+from orchestrator.frontdoor.authentication import TokensFile
 from services.console.main import app
 
 

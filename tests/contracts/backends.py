@@ -8,9 +8,9 @@ from typing import Any
 from fakeredis import FakeAsyncRedis, FakeServer
 from redis.asyncio import Redis
 
-from orchestrator.ports import NewSession, SessionKey
-from orchestrator.sessions import RedisSessionStore, StoreOptions, WriterOptions
-from services.common.redis_client import open_client
+from orchestrator.session.ports import NewSession, SessionKey
+from orchestrator.store import RedisSessionStore, StoreOptions, WriterOptions
+from services.runtime.redis_client import open_client
 
 KEY = SessionKey("acme", "s-1")
 NEW = NewSession(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakeredis import FakeServer
 
-from orchestrator.sessions import EmbeddedRedis, RedisSessionStore
+from orchestrator.store import EmbeddedRedis, RedisSessionStore
 from tests.contracts.backends import Backend
 
 REDIS = shutil.which("redis-server")

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.ports import Memory, NewSession, SessionKey, StoredSession
-from orchestrator.sessions import RedisSessionStore
-from services.common.errors import PacelineError
+from orchestrator.session.ports import Memory, NewSession, SessionKey, StoredSession
+from orchestrator.store import RedisSessionStore
+from services.contract.errors import PacelineError
 from tests.contracts.backends import KEY, NEW
 
 

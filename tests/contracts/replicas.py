@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.sessions import EmbeddedRedis
-from services.common.redis_client import open_client
+from orchestrator.store import EmbeddedRedis
+from services.runtime.redis_client import open_client
 
 
 async def ask(server: EmbeddedRedis, *command: str | bytes) -> Any:

@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.sessions import EmbeddedRedis
-from orchestrator.sessions.embedded import find_server
-from services.common.errors import StartError
+from orchestrator.store import EmbeddedRedis
+from orchestrator.store.embedded import find_server
+from services.contract.errors import StartError
 
 STARTER = """
 import sys, time
-from orchestrator.sessions import EmbeddedRedis
+from orchestrator.store import EmbeddedRedis
 server = EmbeddedRedis()
 server.start()
 print(server.pid, server.url[7:], flush=True)

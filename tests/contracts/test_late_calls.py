@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.ports import Call
-from services.common.errors import Fenced
+from orchestrator.session.ports import Call
+from services.contract.errors import Fenced
 from tests.contracts.backends import KEY, NEW
 
 FIRST, SECOND, THIRD = (Call("reader", number) for number in (1, 2, 3))

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from fakeredis import FakeServer
 
-from orchestrator.ports import SessionKey
-from orchestrator.sessions import StoreOptions
-from services.common.errors import DataLoss, Fenced, SessionAborted
-from services.common.types import SessionStatus
+from orchestrator.session.ports import SessionKey
+from orchestrator.store import StoreOptions
+from services.contract.errors import DataLoss, Fenced, SessionAborted
+from services.contract.types import SessionStatus
 from tests.contracts.backends import KEY, Backend
 from tests.contracts.owners import Owner, until
 

@@ -10,10 +10,10 @@ from fakeredis import FakeServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.ports import SessionKey
-from orchestrator.sessions.origin import Origin
-from services.common.errors import PacelineError
-from services.common.types import SessionStatus
+from orchestrator.session.ports import SessionKey
+from orchestrator.store.server_identity import Origin
+from services.contract.errors import PacelineError
+from services.contract.types import SessionStatus
 from tests.contracts.backends import Backend
 from tests.contracts.owners import Owner
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 from fakeredis import FakeServer
 
-from orchestrator.ports import SessionKey
-from orchestrator.sessions import EmbeddedRedis, RedisSessionStore, StoreOptions, WriterOptions
-from orchestrator.sessions.origin import Identity, parse_identity, shows_loss
-from services.common.errors import DataLoss, Fenced, NotFound, SessionAborted
-from services.common.types import FinishReason, SessionStatus
+from orchestrator.session.ports import SessionKey
+from orchestrator.store import EmbeddedRedis, RedisSessionStore, StoreOptions, WriterOptions
+from orchestrator.store.server_identity import Identity, parse_identity, shows_loss
+from services.contract.errors import DataLoss, Fenced, NotFound, SessionAborted
+from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, NEW, Backend
 from tests.contracts.owners import Owner, text_of, until
 from tests.contracts.replicas import ask, follow, lag, take_its_place

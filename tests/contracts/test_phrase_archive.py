@@ -11,12 +11,12 @@ import pytest
 from fakeredis import FakeAsyncRedis
 from redis.asyncio import Redis
 
-from services.common.errors import StartError
-from services.common.redis_client import open_client
-from services.common.types import OpenDraft, ResolvedSampling, VerifyMode
-from services.drafter.archive import MOST_WAITING, RedisArchive
-from services.drafter.ngram import NgramDrafter
+from services.contract.errors import StartError
+from services.contract.types import OpenDraft, ResolvedSampling, VerifyMode
+from services.drafter.methods.ngram.archive import MOST_WAITING, RedisArchive
+from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.protocol import Ask
+from services.runtime.redis_client import open_client
 from tests.contracts.backends import Backend
 
 SAID = tuple(range(11, 31))

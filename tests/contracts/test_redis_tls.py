@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from orchestrator.sessions import EmbeddedRedis, connect
-from services.common.errors import StartError
-from services.common.redis_client import open_client
+from orchestrator.store import EmbeddedRedis, connect
+from services.contract.errors import StartError
+from services.runtime.redis_client import open_client
 from tests.certificates import Authority
 
 

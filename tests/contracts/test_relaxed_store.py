@@ -7,16 +7,16 @@ import signal
 import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
 
-from orchestrator.ports import Durability
-from orchestrator.sessions import (
+from orchestrator.session.ports import Durability
+from orchestrator.store import (
     EmbeddedRedis,
     RedisSessionStore,
     StoreOptions,
     WriterOptions,
 )
-from orchestrator.sessions.background import MOST_WAITING
-from services.common.errors import Fenced, NotFound, SessionAborted
-from services.common.types import FinishReason, SessionStatus
+from orchestrator.store.background import MOST_WAITING
+from services.contract.errors import Fenced, NotFound, SessionAborted
+from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, Backend
 from tests.contracts.owners import Owner, text_of, until
 

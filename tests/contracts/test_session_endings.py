@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.ports import GivenUp, SessionKey
-from orchestrator.sessions import StoreOptions
-from services.common.errors import DataLoss, NotFound, SessionAborted, StoreError
-from services.common.types import FinishReason, SessionStatus
+from orchestrator.session.ports import GivenUp, SessionKey
+from orchestrator.store import StoreOptions
+from services.contract.errors import DataLoss, NotFound, SessionAborted, StoreError
+from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, NEW
 
 EPHEMERAL = replace(NEW, ephemeral=True)

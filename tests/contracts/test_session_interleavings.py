@@ -8,9 +8,9 @@ from fakeredis import FakeServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.ports import SessionKey, StoredSession
-from services.common.errors import Fenced, PacelineError
-from services.common.types import FinishReason, SessionStatus
+from orchestrator.session.ports import SessionKey, StoredSession
+from services.contract.errors import Fenced, PacelineError
+from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, NEW, Backend
 
 OWNERS = ("o1", "o2")

@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 from redis.crc import key_slot
 
-from orchestrator.ports import Created, SessionKey, StoredRound
-from orchestrator.sessions import StoreOptions
-from orchestrator.sessions.codec import keys_of
-from services.common.errors import (
+from orchestrator.session.ports import Created, SessionKey, StoredRound
+from orchestrator.store import StoreOptions
+from orchestrator.store.codec import keys_of
+from services.contract.errors import (
     AlreadyExists,
     DataLoss,
     Fenced,
     NotFound,
     StoreError,
 )
-from services.common.types import FinishReason, SessionStatus
+from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, NEW
 
 

@@ -6,11 +6,11 @@ import random
 import pytest
 from fakeredis import FakeServer
 
-from orchestrator.ports import SessionKey
-from orchestrator.sessions import WriterOptions
-from orchestrator.sessions.writer import Writer
-from services.common.errors import DataLoss, StoreError
-from services.common.types import FinishReason, SessionStatus
+from orchestrator.session.ports import SessionKey
+from orchestrator.store import WriterOptions
+from orchestrator.store.writer import Writer
+from services.contract.errors import DataLoss, StoreError
+from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, NEW, Backend
 
 

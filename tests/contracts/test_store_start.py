@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from orchestrator.ports import SessionKey
-from orchestrator.sessions import EmbeddedRedis, connect
-from orchestrator.sessions.embedded import find_server
-from services.common.errors import DataLoss, NotFound, StartError
+from orchestrator.session.ports import SessionKey
+from orchestrator.store import EmbeddedRedis, connect
+from orchestrator.store.embedded import find_server
+from services.contract.errors import DataLoss, NotFound, StartError
 from tests.contracts.backends import KEY, NEW
 
 

@@ -6,10 +6,10 @@ import pytest
 from fakeredis import FakeServer
 
 from orchestrator.main import _discover
-from orchestrator.sessions import Absence, EmbeddedRedis, RedisSessionStore, WriterOptions
 from orchestrator.settings import OrchestratorSettings
-from services.common.errors import Fenced, NotFound, SessionAborted, StoreError
-from services.common.tasks import end
+from orchestrator.store import Absence, EmbeddedRedis, RedisSessionStore, WriterOptions
+from services.contract.errors import Fenced, NotFound, SessionAborted, StoreError
+from services.runtime.tasks import end
 from tests.contracts.backends import KEY, NEW, Backend
 from tests.contracts.owners import until
 

@@ -8,8 +8,8 @@ from fakeredis import FakeServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.ports import SessionKey
-from services.common.errors import DataLoss, PacelineError, StoreError
+from orchestrator.session.ports import SessionKey
+from services.contract.errors import DataLoss, PacelineError, StoreError
 from tests.contracts.backends import KEY, NEW, Backend
 
 FIELDS = (

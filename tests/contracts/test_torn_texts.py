@@ -5,12 +5,12 @@ import logging
 
 import pytest
 
-from orchestrator.ports import Durability
-from orchestrator.sessions import EmbeddedRedis, StoreOptions, connect
-from orchestrator.sessions.codec import keys_of
-from orchestrator.sessions.eviction import warn_of_eviction
-from services.common.errors import DataLoss
-from services.common.types import FinishReason, SessionStatus
+from orchestrator.session.ports import Durability
+from orchestrator.store import EmbeddedRedis, StoreOptions, connect
+from orchestrator.store.codec import keys_of
+from orchestrator.store.eviction import warn_of_eviction
+from services.contract.errors import DataLoss
+from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, Backend
 from tests.contracts.owners import Owner, text_of, until
 from tests.contracts.replicas import ask

@@ -7,12 +7,12 @@ import pytest
 import uvloop
 from fakeredis import FakeServer
 
-from bench.chaos.proxy import Network
-from orchestrator.ports import SessionKey
-from orchestrator.sessions import EmbeddedRedis, StoreOptions, connect
-from services.common.errors import StartError, StoreError
-from services.common.registry import RegisteredWorker, Registration, WorkerRegistry
-from services.common.types import Progress, Role, WorkerDescription
+from orchestrator.session.ports import SessionKey
+from orchestrator.store import EmbeddedRedis, StoreOptions, connect
+from services.contract.errors import StartError, StoreError
+from services.contract.types import Progress, Role, WorkerDescription
+from services.runtime.registry import RegisteredWorker, Registration, WorkerRegistry
+from testkit.chaos.proxy import Network
 from tests.contracts.backends import NEW, Backend
 
 VERIFIER = WorkerDescription(

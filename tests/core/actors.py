@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
-from services.common.types import (
+from services.contract.types import (
     EMPTY_HASH,
     CommitDraft,
     Draft,

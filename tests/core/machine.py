@@ -16,7 +16,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.pacing import Decision, Outcome, Send, View, Wait
 from orchestrator.core.state import Limits, SessionConfig
-from services.common.types import (
+from services.contract.types import (
     EMPTY_HASH,
     Draft,
     DraftTree,

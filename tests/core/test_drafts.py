@@ -17,7 +17,7 @@ from orchestrator.core.drafts import (
     take,
     with_its_rows,
 )
-from services.common.types import EMPTY_HASH, DraftTree, Proposal, SparseRow, extend_hash
+from services.contract.types import EMPTY_HASH, DraftTree, Proposal, SparseRow, extend_hash
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=12).map(tuple)
 

@@ -10,7 +10,7 @@ from orchestrator.core.pacing import Experience, Fallback, Fixed, Levels, Outcom
 from orchestrator.core.pacing.learned import SEED_WEIGHT, Learned, Share
 from orchestrator.core.pacing.plan import expected, make_plan
 from orchestrator.core.pacing.thompson import FIRST_PROBE
-from services.common.line import Line
+from services.contract.step_time import Line
 from tests.core.pacing_world import Session
 from tests.core.test_pacing import observe, view
 

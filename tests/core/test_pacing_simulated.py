@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.pacing import Decision, Outcome, Send, Thompson, View, Wait
 from orchestrator.core.pacing import make_policy as make
-from services.common.line import Line
+from services.contract.step_time import Line
 from tests.core.pacing_world import Acceptance, Costs, Session
 
 ROUNDS = 200

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.placement import Candidate, Wanted, choose
-from services.common.types import Progress, Role, WorkerDescription
+from services.contract.types import Progress, Role, WorkerDescription
 
 
 def worker(name: str, role: Role = Role.VERIFIER, *, assigned=0, draining=False, **load):

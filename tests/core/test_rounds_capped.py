@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.events import Capped, OpenOnWorker, SendToDrafter, WorkerLost
-from services.common.types import Credit, OpenDraft, Role, VerifyMode
+from services.contract.types import Credit, OpenDraft, Role, VerifyMode
 from tests.core.machine import Machine
 
 

@@ -12,7 +12,7 @@ from orchestrator.core import attachment, drafting, rounds, sending, verdicts
 from orchestrator.core.drafts import Piece
 from orchestrator.core.events import Emit, NeedWorker, SendVerify
 from orchestrator.core.turn import Turn
-from services.common.types import EMPTY_HASH, DraftTree, Role, VerifyMode, extend_hash
+from services.contract.types import EMPTY_HASH, DraftTree, Role, VerifyMode, extend_hash
 from tests.core.world import Faults, World
 
 Patch = Callable[[pytest.MonkeyPatch], None]

@@ -20,7 +20,7 @@ from orchestrator.core.events import (
     WorkerOpened,
 )
 from orchestrator.core.state import Phase
-from services.common.types import Role, VerifyMode
+from services.contract.types import Role, VerifyMode
 from tests.core.machine import Machine
 
 SILENT = "no message for 2.1 s (usual gap 0.3 s, this process stood still for 0.0 s)"

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core import rounds
 from orchestrator.core.events import DraftArrived, Event, Persisted, Tick
 from orchestrator.core.pacing import Outcome
-from services.common.types import EMPTY_HASH, Draft, DraftTree, VerifyMode, extend_hash
+from services.contract.types import EMPTY_HASH, Draft, DraftTree, VerifyMode, extend_hash
 from tests.core.machine import Count, Machine
 
 

@@ -20,7 +20,7 @@ from orchestrator.core.events import (
     WorkerOpened,
 )
 from orchestrator.core.pacing import Marginal
-from services.common.types import Role, Verdict, VerifyMode
+from services.contract.types import Role, Verdict, VerifyMode
 from tests.core.machine import Machine
 
 GREEDY, STANDARD = VerifyMode.GREEDY, VerifyMode.STANDARD

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.core.events import NeedWorker, Tick
 from orchestrator.core.rounds import new_session
 from orchestrator.core.state import Phase
-from services.common.types import VerifyMode
+from services.contract.types import VerifyMode
 from tests.core.world import Faults, World
 
 FAULTS = st.builds(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.events import Suspend, SuspendReason, WorkerLost
-from services.common.types import Role, VerifyMode
+from services.contract.types import Role, VerifyMode
 from tests.core.machine import Machine
 
 

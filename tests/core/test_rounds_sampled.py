@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.events import DraftArrived, Persist, SendToDrafter, WorkerLost
-from services.common.types import (
+from services.contract.types import (
     EMPTY_HASH,
     Draft,
     DraftTree,

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.core import rounds
 from orchestrator.core.events import NeedWorker, Release, Tick
-from services.common.types import Role, VerifyMode
+from services.contract.types import Role, VerifyMode
 from tests.core.machine import Machine
 
 

@@ -32,9 +32,9 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.pacing import make_policy
 from orchestrator.core.state import Phase, SessionConfig, State
-from services.common.handover import Handover
-from services.common.top_rows import pack
-from services.common.types import (
+from services.contract.handover import Handover
+from services.contract.top_rows import pack
+from services.contract.types import (
     CommitDraft,
     Draft,
     DraftOpened,
@@ -47,7 +47,7 @@ from services.common.types import (
     VerifyMode,
 )
 from services.drafter.core import DrafterCore
-from services.drafter.ngram import NgramDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
 
 Target = Callable[[Sequence[int]], int]
 MOST = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.events import Persist, Release
-from services.common.types import DraftSource, Role, VerifyMode
+from services.contract.types import DraftSource, Role, VerifyMode
 from tests.core.machine import Machine
 
 TEXT, OTHERS, LAWS = DraftSource.THIS_TEXT, DraftSource.OTHER_TEXTS, DraftSource.LAWS

@@ -38,8 +38,8 @@ from orchestrator.core.events import (
 from orchestrator.core.pacing import Estimates, Marginal, RoundCosts
 from orchestrator.core.pacing.steps import Steps
 from orchestrator.core.state import Phase, SessionConfig, State
-from services.common.handover import Handover
-from services.common.types import (
+from services.contract.handover import Handover
+from services.contract.types import (
     CloseDraft,
     CommitDraft,
     Draft,
@@ -55,7 +55,7 @@ from services.common.types import (
     VerifyMode,
 )
 from services.drafter.core import DrafterCore
-from services.drafter.ngram import NgramDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.verifier.trees import shortened
 from tests.core.test_rounds_small_trees import Target, follows, text_of, verdict_of
 

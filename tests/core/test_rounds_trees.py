@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.events import OpenOnWorker, Release
-from services.common.types import OpenDraft, OpenVerify, Role, VerifyMode
+from services.contract.types import OpenDraft, OpenVerify, Role, VerifyMode
 from tests.core.machine import Machine
 
 

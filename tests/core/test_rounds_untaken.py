@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.events import Persist, SendVerify
-from services.common.types import VerifyMode
+from services.contract.types import VerifyMode
 from tests.core.world import Faults, World
 
 PACED = {"pacing": "eager", "max_in_flight": 2}

@@ -48,7 +48,7 @@ from orchestrator.core.pacing import (
     Thompson,
 )
 from orchestrator.core.state import Limits, Phase, SessionConfig, State
-from services.common.types import (
+from services.contract.types import (
     CommitDraft,
     Credit,
     Draft,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.distill.run import distill
+from services.training.distill.run import distill
 from tests.distill.kit import Quiet, engine_of, small
 from tests.models import tiny_model_folder
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from services.common.engine import Engine, ModelSpec
-from services.common.engine.dialogue import dialogue_of, tokenizer_of
-from services.common.errors import StartError
-from services.common.reporting import Stopped
-from services.distill.options import DistillOptions
-from services.distill.texts import Text, load_texts
-from services.distill.writing import Plan, Writer
+from services.contract.errors import StartError
+from services.engine.native import Engine, ModelSpec
+from services.engine.native.dialogue import dialogue_of, tokenizer_of
+from services.training.distill.options import DistillOptions
+from services.training.distill.texts import Text, load_texts
+from services.training.distill.writing import Plan, Writer
+from services.training.reporting import Stopped
 
 
 def small(target: Path, out: Path, **changed: object) -> DistillOptions:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from services.distill import checks
-from services.distill.run import distill
+from services.training.distill import checks
+from services.training.distill.run import distill
 from tests.distill.kit import refused, small
 from tests.models import tiny_model_folder
 

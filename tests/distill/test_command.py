@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from services.common.errors import StartError
-from services.common.reporting import Stopped
-from services.console.arguments import fractions_of, numbers_of
-from services.console.progress import Bars, Lines, StopSign, time_left
+from services.cluster.arguments import fractions_of, numbers_of
+from services.cluster.progress import Bars, Lines, StopSign, time_left
+from services.contract.errors import StartError
+from services.training.reporting import Stopped
 
 _GIVEN = """
 --layers 0 --head-tokens 200 --prompt-tokens 24 --answer-tokens 40 --batch 16
@@ -114,7 +114,7 @@ def test_a_signal_stops_between_two_steps_and_a_second_one_at_once():
 
 def test_without_a_terminal_a_line_is_printed_every_half_minute(capsys, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("services.console.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("services.cluster.progress.time.monotonic", lambda: now[0])
     lines = Lines(StopSign())
     lines.stage("training", 1000, 200)
     for done in (210, 220, 300, 310, 1000, 1000):

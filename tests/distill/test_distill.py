@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.student import load_student
-from services.common.errors import StartError
-from services.common.reporting import Stopped
-from services.distill.learning import evaluate
-from services.distill.run import distill
-from services.distill.target import read_target
+from services.contract.errors import StartError
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.student import load_student
+from services.training.distill.learning import evaluate
+from services.training.distill.run import distill
+from services.training.distill.target import read_target
+from services.training.reporting import Stopped
 from tests.distill.kit import Quiet, StopsAt, small, texts_of
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.distill.lookahead.insertion import look_ahead
+from services.engine.native import Engine, ModelSpec, Segment
+from services.training.lookahead.insertion import look_ahead
 from tests.engine.conftest import CLOSE, model_of, random_text
 from tests.models import SUPPORTED
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.distill.batches import Batch
-from services.distill.learning import loss_of, score_of
+from services.training.distill.batches import Batch
+from services.training.distill.learning import loss_of, score_of
 
 _P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]])
 _Q = torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.2, 0.2]])

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.engine import Engine, ModelSpec
-from services.common.engine.loading import weights_digest
-from services.common.engine.lookahead import read_lookahead
-from services.common.reporting import Stopped
-from services.distill.lookahead.learner import LookaheadLearner, fresh_embeddings, lookout
-from services.distill.lookahead.options import LookaheadOptions
-from services.distill.lookahead.result import right_tokens
-from services.distill.lookahead.run import train_lookahead
-from services.distill.texts import LAW_TOKENS, Text, load_texts
+from services.engine.native import Engine, ModelSpec
+from services.engine.native.loading import weights_digest
+from services.engine.native.lookahead import read_lookahead
+from services.training.distill.texts import LAW_TOKENS, Text, load_texts
+from services.training.lookahead.learner import LookaheadLearner, fresh_embeddings, lookout
+from services.training.lookahead.options import LookaheadOptions
+from services.training.lookahead.result import right_tokens
+from services.training.lookahead.run import train_lookahead
+from services.training.reporting import Stopped
 from tests.distill.kit import Quiet, StopsAt, refused
 from tests.models import tiny_model_folder
 

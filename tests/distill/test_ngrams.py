@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.engine import Segment
-from services.common.errors import StartError
-from services.common.ngrams import FIRSTS, code_of, extend_key, load_ngrams
-from services.common.reporting import Stopped
-from services.distill.ngrams.laws import learn_laws
-from services.distill.ngrams.options import NgramOptions
-from services.distill.ngrams.run import learn_ngrams
-from services.distill.texts import Text
-from services.drafter.fitting import fit
+from services.contract.errors import StartError
+from services.drafter.methods.ngram.fitting import fit
+from services.engine.native import Segment
+from services.engine.ngram_file import FIRSTS, code_of, extend_key, load_ngrams
+from services.training.distill.texts import Text
+from services.training.ngrams.laws import learn_laws
+from services.training.ngrams.options import NgramOptions
+from services.training.ngrams.run import learn_ngrams
+from services.training.reporting import Stopped
 from tests.distill.kit import Quiet, StopsAt, refused
 from tests.models import tiny_model_folder
 
@@ -56,7 +56,7 @@ def test_the_file_says_what_the_target_says_after_one_token(made, engine) -> Non
         engine.vocab_size,
         engine.bundle.fingerprint,
     )
-    from services.distill.target import read_target
+    from services.training.distill.target import read_target
 
     header = read_target(made.target).dialogue.prompt(())
     for token in (3, 77, file.vocab_size - 1):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.prompts import SPEC_BENCH
-from services.common.prompts import read_prompts
-from services.distill.prompts import normalised, overlapping, read_openings
+from services.training.distill.prompts import normalised, overlapping, read_openings
+from services.training.prompts import read_prompts
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [

@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.reporting import Stopped
-from services.distill.frequency import frequent, law_mass
-from services.distill.series import Series
-from services.distill.texts import ShardWriter, Text, load_shard, load_texts, save_shard, shards
-from services.distill.work import WorkFolder
+from services.training.distill.frequency import frequent, law_mass
+from services.training.distill.series import Series
+from services.training.distill.texts import (
+    ShardWriter,
+    Text,
+    load_shard,
+    load_texts,
+    save_shard,
+    shards,
+)
+from services.training.distill.work import WorkFolder
+from services.training.reporting import Stopped
 
 
 def text(number, laws=3, ids=None):
@@ -134,7 +141,7 @@ def test_it_does_not_wait_for_texts_that_are_not_needed(tmp_path):
 
 
 def test_texts_reach_the_disk_before_a_shard_is_full(tmp_path, monkeypatch):
-    monkeypatch.setattr("services.distill.series._FLUSH_S", 0.0)
+    monkeypatch.setattr("services.training.distill.series._FLUSH_S", 0.0)
     work = WorkFolder(tmp_path)
     work.texts.mkdir()
     steps = Series(work, 100, lambda one: True).write(FakeWriter(2))

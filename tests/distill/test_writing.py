@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.engine import Segment
-from services.distill.writing import _draw
+from services.engine.native import Segment
+from services.training.distill.writing import _draw
 from tests.distill.kit import plan_for, write
 
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 import psutil
 import yaml
 
-from bench.ports import free_port
+from testkit.ports import free_port
 from tests.docs import npm
 from tests.docs.pages import ROOT, Block
 

@@ -56,5 +56,5 @@ def test_whatever_mentions_the_example_of_a_list_is_in_it(title: str):
 
 def test_a_file_that_mentions_a_sampling_parameter_is_seen():
     found = list(mentioning(EXAMPLES["Add a sampling parameter"]))
-    assert "orchestrator/requests/ranges.py" in found
+    assert "orchestrator/frontdoor/requests/ranges.py" in found
     assert not [path for path in found if GENERATED.search(Path(path).name)]

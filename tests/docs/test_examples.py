@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from paceline import Client
 
-from orchestrator.sessions import EmbeddedRedis
+from orchestrator.store import EmbeddedRedis
 from tests.docs.checkout import check_out
 from tests.docs.pages import PAGES, ROOT, Block, blocks_in, blocks_of
 from tests.docs.reader import Reader, Site

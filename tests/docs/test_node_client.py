@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from paceline import Client
 
-from bench.chaos.proxy import Network, Proxy
-from orchestrator.authentication import token_entry
-from services.console.certificates import make_certificates
+from orchestrator.frontdoor.authentication import token_entry
+from services.cluster.certificates import make_certificates
+from testkit.chaos.proxy import Network, Proxy
 from tests.docs import npm
 from tests.models import tiny_model_folder
 from tests.processes.conftest import PROMPT, Up, start_up

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.common.engine import Engine, KVCache, ModelSpec, Segment
+from services.engine.native import Engine, KVCache, ModelSpec, Segment
 from tests.models import SUPPORTED, tiny_model
 
 CLOSE = {"atol": 2e-4, "rtol": 1e-4}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.loading import load_model
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.loading import load_model
 
 pytestmark = [
     pytest.mark.demo_model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from services.common.engine import Segment
+from services.engine.native import Segment
 from tests.engine.conftest import (
     CLOSE,
     feed,

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.common.engine import Engine, ModelSpec, Segment, fused_layers, packing
-from services.common.engine.fused_layers import FusedLayer
-from services.common.engine.packing import BlockedLinear, PartLinear, packing_of
-from services.common.engine.skipping import SkipMask
-from services.common.engine.student.shape import cut
-from services.common.errors import StartError
+from services.contract.errors import StartError
+from services.engine.native import Engine, ModelSpec, Segment, fused_layers, packing
+from services.engine.native.fused_layers import FusedLayer
+from services.engine.native.packing import BlockedLinear, PartLinear, packing_of
+from services.engine.native.skipping import SkipMask
+from services.engine.native.student.shape import cut
 from tests.engine.conftest import feed, model_of, random_text
 from tests.models import tiny_model
 
@@ -239,7 +239,7 @@ def test_wrong_layers_are_found_and_give_way_to_transformers_own(
     name: str,
     mutant: Callable[..., Tensor],
 ) -> None:
-    monkeypatch.setattr(f"services.common.engine.fused_layers.{name}", mutant)
+    monkeypatch.setattr(f"services.engine.native.fused_layers.{name}", mutant)
     with caplog.at_level(logging.WARNING):
         engine = engine_on(model_of(arch))
     assert fused_of(engine) == [False, False]
@@ -266,7 +266,7 @@ def test_a_window_that_a_fused_layer_ignores_is_found(
 def test_a_model_that_neither_kind_of_layer_fits_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("services.common.engine.layout.Layout.attend", failing)
+    monkeypatch.setattr("services.engine.native.layout.Layout.attend", failing)
     with pytest.raises(StartError, match="another transformers"):
         engine_on(model_of("llama"))
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from services.common.engine import Engine, ModelSpec, pages
-from services.common.engine.pages import PAGE
-from services.common.errors import Overloaded
+from services.contract.errors import Overloaded
+from services.engine.native import Engine, ModelSpec, pages
+from services.engine.native.pages import PAGE
 from tests.engine.conftest import (
     CLOSE,
     engine_of,

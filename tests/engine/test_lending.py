@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.engine import Engine, KVCache, Segment
-from services.common.engine.lending import Lending, Loan
-from services.common.engine.skipping import SkipMask
+from services.engine.native import Engine, KVCache, Segment
+from services.engine.native.lending import Lending, Loan
+from services.engine.native.skipping import SkipMask
 from tests.engine.conftest import CLOSE, engine_of, feed, random_text, stock_logits
 
 MASK = SkipMask.of(2, attention=[1], mlp=[0])

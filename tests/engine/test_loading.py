@@ -9,10 +9,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine import gguf as gguf_cache
-from services.common.engine.loading import ALIASES, load_model, locate
-from services.common.errors import StartError
+from services.contract.errors import StartError
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native import gguf as gguf_cache
+from services.engine.native.loading import ALIASES, load_model, locate
 from tests.engine.conftest import CLOSE, stock_logits
 from tests.models import EOS, EOS_ID, tiny_model_folder, tiny_tokenizer
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from services.common.engine.loading import SHIPPED_LOOKAHEAD, locate_lookahead, weights_digest
-from services.common.engine.lookahead import (
+from services.contract.errors import StartError
+from services.engine.native.loading import SHIPPED_LOOKAHEAD, locate_lookahead, weights_digest
+from services.engine.native.lookahead import (
     Lookahead,
     lookahead_for,
     read_lookahead,
     save_lookahead,
 )
-from services.common.errors import StartError
 from tests.models import tiny_model_folder
 
 METADATA = {"format": "paceline-lookahead", "version": "1", "base": "b", "base_weights": "w"}

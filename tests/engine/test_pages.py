@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.engine import Engine, ModelSpec, Segment, paging
-from services.common.engine import pages as pages_module
-from services.common.engine.attending import Scoring, additive, attend, fused
-from services.common.engine.kv import KVBudget, KVCache
-from services.common.engine.pages import PAGE, Arena, Memory
+from services.engine.native import Engine, ModelSpec, Segment, paging
+from services.engine.native import pages as pages_module
+from services.engine.native.attending import Scoring, additive, attend, fused
+from services.engine.native.kv import KVBudget, KVCache
+from services.engine.native.pages import PAGE, Arena, Memory
 from tests.engine.conftest import (
     CLOSE,
     engine_of,

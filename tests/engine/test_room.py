@@ -6,9 +6,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from services.common.engine import Engine, ModelSpec, room
-from services.common.engine.room import kv_capacity
-from services.common.errors import StartError
+from services.contract.errors import StartError
+from services.engine.native import Engine, ModelSpec
+from services.engine.native import device_memory as room
+from services.engine.native.device_memory import kv_capacity
 from services.verifier.main import run
 from services.verifier.settings import VerifierSettings
 from tests.models import tiny_model, tiny_model_folder

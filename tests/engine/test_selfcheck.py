@@ -7,9 +7,10 @@ import copy
 import pytest
 import torch
 
-from services.common.engine import Engine, ModelSpec, layout, packing
-from services.common.engine.layout import Layout
-from services.common.engine.packing import (
+from services.contract.errors import StartError
+from services.engine.native import Engine, ModelSpec, layout, packing
+from services.engine.native.layout import Layout
+from services.engine.native.packing import (
     FEW,
     BlockedLinear,
     ByteLinear,
@@ -18,7 +19,6 @@ from services.common.engine.packing import (
     PartLinear,
     packing_of,
 )
-from services.common.errors import StartError
 from tests.engine.conftest import feed, model_of, random_text, stock_logits
 from tests.models import tiny_model
 

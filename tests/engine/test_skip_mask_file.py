@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from services.common.engine.loading import weights_digest
-from services.common.engine.skipping import (
+from services.contract.errors import StartError
+from services.engine.native.loading import weights_digest
+from services.engine.native.skipping import (
     MaskFile,
     SkipMask,
     mask_for,
     read_mask,
     write_mask,
 )
-from services.common.errors import StartError
 from tests.models import tiny_model_folder
 
 MASK = SkipMask.of(4, attention=[2, 1], mlp=[3])

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from services.common.engine import Engine, ModelSpec, Segment, packing
-from services.common.engine.skipping import SkipMask, every_second, middle_half, whole
-from services.common.engine.student.shape import stack_path
-from services.common.errors import StartError
+from services.contract.errors import StartError
+from services.engine.native import Engine, ModelSpec, Segment, packing
+from services.engine.native.skipping import SkipMask, every_second, middle_half, whole
+from services.engine.native.student.shape import stack_path
 from tests.engine.conftest import CLOSE, engine_of, feed, model_of, random_text, stock_logits
 from tests.models import tiny_model
 

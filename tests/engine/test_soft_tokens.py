@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.errors import StartError
+from services.contract.errors import StartError
+from services.engine.native import Engine, ModelSpec, Segment
 from tests.engine.conftest import CLOSE, feed, model_of, random_text
 from tests.models import tiny_model
 
@@ -86,7 +86,7 @@ def test_sessions_with_and_without_soft_tokens_share_a_step(arch, soft):
 
 
 def test_packed_half_precision_weights_take_them_too(monkeypatch):
-    monkeypatch.setattr("services.common.engine.packing._NATIVE", ())
+    monkeypatch.setattr("services.engine.native.packing._NATIVE", ())
     rows = soft_rows("llama")
     whole = Engine.from_model(model_of("llama"))
     model = tiny_model("llama").to(torch.bfloat16)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.loading import load_model, weights_digest
-from services.common.engine.student import Student, cut, save_student
-from services.common.engine.student.shape import shared_names
-from services.common.errors import StartError
+from services.contract.errors import StartError
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.loading import load_model, weights_digest
+from services.engine.native.student import Student, cut, save_student
+from services.engine.native.student.shape import shared_names
 from tests.engine.conftest import CLOSE, model_of, random_text
 from tests.models import tiny_model, tiny_model_folder
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.common.engine import Engine, ModelSpec
-from services.common.engine.loading import SHIPPED_DRAFTS, load_model, locate, weights_digest
-from services.common.engine.student import cut, is_draft, load_student, save_student
-from services.common.engine.student import storage as storage_module
-from services.common.engine.student.quantize import dequantize, quantize, stored_shapes
-from services.common.engine.student.shape import share_embeddings, shared_names
-from services.common.errors import StartError
+from services.contract.errors import StartError
+from services.engine.native import Engine, ModelSpec
+from services.engine.native.loading import SHIPPED_DRAFTS, load_model, locate, weights_digest
+from services.engine.native.student import cut, is_draft, load_student, save_student
+from services.engine.native.student import storage as storage_module
+from services.engine.native.student.quantize import dequantize, quantize, stored_shapes
+from services.engine.native.student.shape import share_embeddings, shared_names
 from tests.models import tiny_model, tiny_model_folder
 
 HEAD = torch.arange(3, 320, 2)

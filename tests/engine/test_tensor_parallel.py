@@ -18,26 +18,26 @@ import psutil
 import pytest
 import torch
 
-from services.common.engine import Engine, KVCache, ModelSpec, Segment
-from services.common.engine import prepare as preparing
-from services.common.engine import room as engine_room
-from services.common.engine.kv import KVBudget
-from services.common.engine.loading import read_folder
-from services.common.engine.packing import PackedLinear
-from services.common.engine.parallel import ranks, shards
-from services.common.engine.parallel.following import follow
-from services.common.engine.parallel.leader import Leader
-from services.common.engine.parallel.messages import LastWords
-from services.common.engine.parallel.mirror import (
+from services.contract.errors import Overloaded, StartError
+from services.engine.native import Engine, KVCache, ModelSpec, Segment
+from services.engine.native import device_memory as engine_room
+from services.engine.native import prepare as preparing
+from services.engine.native.device_memory import free_bytes
+from services.engine.native.kv import KVBudget
+from services.engine.native.loading import read_folder
+from services.engine.native.packing import PackedLinear
+from services.engine.native.parallel import ranks, shards
+from services.engine.native.parallel.following import follow
+from services.engine.native.parallel.leader import Leader
+from services.engine.native.parallel.messages import LastWords
+from services.engine.native.parallel.mirror import (
     Journal,
     Mirror,
     MirroredCache,
     _mirrored,
     new_mirrored,
 )
-from services.common.engine.parallel.ranks import Ranks
-from services.common.engine.room import free_bytes
-from services.common.errors import Overloaded, StartError
+from services.engine.native.parallel.ranks import Ranks
 from tests.engine.conftest import engine_of, random_text
 from tests.models import tiny_model, tiny_model_folder
 

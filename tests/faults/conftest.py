@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.chaos.health import whole
-from bench.chaos.models import tiny_models
-from bench.chaos.run import undisturbed
-from bench.chaos.site import Cluster, Layout
+from testkit.chaos.health import whole
+from testkit.chaos.models import tiny_models
+from testkit.chaos.run import undisturbed
+from testkit.chaos.site import Cluster, Layout
 from tests.faults.kit import CASES, Site
 
 MakeSite = Callable[[Layout], AbstractContextManager[Site]]

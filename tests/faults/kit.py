@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
-from bench.chaos.health import left_behind, whole
-from bench.chaos.listener import Listener, until
-from bench.chaos.member import Member
-from bench.chaos.site import Cluster
-from bench.chaos.transcript import Case, Transcript
+from testkit.chaos.health import left_behind, whole
+from testkit.chaos.listener import Listener, until
+from testkit.chaos.member import Member
+from testkit.chaos.site import Cluster
+from testkit.chaos.transcript import Case, Transcript
 
 TOKENS = 300
 HEARD = 20

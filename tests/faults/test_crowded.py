@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 from paceline import Client, PacelineError
 
-from bench.chaos.site import ORCHESTRATOR, Layout
+from testkit.chaos.site import ORCHESTRATOR, Layout
 from tests.faults.conftest import served
 from tests.faults.kit import Site
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench.chaos.health import whole
-from bench.chaos.site import Cluster, Layout
-from bench.forms.generations import METHODS, wanted
-from bench.forms.run import VERIFIER_KILLED, Disturbed, Outcome
+from testkit.chaos.health import whole
+from testkit.chaos.site import Cluster, Layout
+from testkit.forms.generations import METHODS, wanted
+from testkit.forms.run import VERIFIER_KILLED, Disturbed, Outcome
 from tests.faults.kit import WIRE_SECONDS
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]

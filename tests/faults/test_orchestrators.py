@@ -16,8 +16,8 @@ from paceline import (
     ResourceExhausted,
 )
 
-from bench.chaos.listener import until
-from bench.chaos.site import ALWAYS_DRAFT, Layout
+from testkit.chaos.listener import until
+from testkit.chaos.site import ALWAYS_DRAFT, Layout
 from tests.faults.conftest import served
 from tests.faults.kit import CASES, HEARD, WIRE_SECONDS, Site
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.chaos.proxy import Network, Proxy
+from testkit.chaos.proxy import Network, Proxy
 
 Wire = tuple[Proxy, socket.socket]
 """A proxy, and the listener behind it."""

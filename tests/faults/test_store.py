@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.chaos.site import Layout
+from testkit.chaos.site import Layout
 from tests.faults.conftest import served
 from tests.faults.kit import WIRE_SECONDS, Site
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from paceline import Client
 
-from bench.chaos.faults import KINDS
-from bench.chaos.health import whole
-from bench.chaos.run import Chaos, Plan
-from bench.chaos.site import Layout
+from testkit.chaos.faults import KINDS
+from testkit.chaos.health import whole
+from testkit.chaos.run import Chaos, Plan
+from testkit.chaos.site import Layout
 from tests.faults.conftest import served
 from tests.faults.kit import BY_CHANCE, CASES, HEARD, TOKENS, WIRE_SECONDS, Site
 

@@ -15,9 +15,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline import Client, Unavailable
 
-from bench.chaos.health import infos
-from bench.chaos.listener import until
-from bench.chaos.site import DRAFTER, ORCHESTRATOR, VERIFIER, Layout
+from testkit.chaos.health import infos
+from testkit.chaos.listener import until
+from testkit.chaos.site import DRAFTER, ORCHESTRATOR, VERIFIER, Layout
 from tests.faults.conftest import served
 from tests.faults.kit import WIRE_SECONDS, Site
 

@@ -21,8 +21,8 @@ import grpc
 
 from orchestrator.core.state import Limits
 from services.drafter.core import DrafterCore
-from services.drafter.model import ModelDrafter
-from services.drafter.ngram import NgramDrafter
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.verifier.core import VerifierCore
 from tests.fuzz.engine import table_engine
 from tests.fuzz.targets import CANARY, Target, raw_bytes, some_calls

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.common.engine.bundle import make_bundle
-from services.common.engine.kv import KVBudget
+from services.engine.native.bundle import make_bundle
+from services.engine.native.kv import KVBudget
 from tests.models import CHAT_TEMPLATE
 from tests.proof.table_engine import TableEngine
 from tests.proof.two_token_models import letters, target_model

@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 from paceline.v1 import verifier_pb2
 
-from services.common import types as t
-from services.common import wire
+from services.contract import types as t
+from services.contract import wire
 from services.drafter.core import DrafterCore
-from services.drafter.model import ModelDrafter
-from services.drafter.ngram import NgramDrafter
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.verifier.core import VerifierCore
 from tests.fuzz.engine import table_engine
 from tests.integration.cluster import Worker, start_worker

@@ -11,8 +11,8 @@ from google.protobuf.message import Message
 from paceline.v1 import drafter_pb2, inference_pb2, verifier_pb2
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2
 
-from services.common import types as t
-from services.common import wire
+from services.contract import types as t
+from services.contract import wire
 from tests.fuzz.messages import altered, arbitrary, mutated
 
 CANARY = "canary"

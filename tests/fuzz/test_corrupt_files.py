@@ -20,17 +20,17 @@ import torch
 
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.text import Tokenizer
-from services.common.engine import ModelSpec
-from services.common.engine.bundle import make_bundle
-from services.common.engine.loading import load_model, weights_digest
-from services.common.engine.lookahead import Lookahead, read_lookahead, save_lookahead
-from services.common.engine.skipping import MaskFile, SkipMask, read_mask, write_mask
-from services.common.engine.student import cut, load_student, save_student
-from services.common.errors import StartError
-from services.common.synthetic.spec import read_spec
-from services.common.types import TokenizerBundle
-from services.console.flags import Flags, variable
+from services.cluster.flags import Flags, variable
+from services.contract.errors import StartError
+from services.contract.types import TokenizerBundle
 from services.drafter.settings import DrafterSettings
+from services.engine.native import ModelSpec
+from services.engine.native.bundle import make_bundle
+from services.engine.native.loading import load_model, weights_digest
+from services.engine.native.lookahead import Lookahead, read_lookahead, save_lookahead
+from services.engine.native.skipping import MaskFile, SkipMask, read_mask, write_mask
+from services.engine.native.student import cut, load_student, save_student
+from services.engine.synthetic.spec import read_spec
 from services.verifier.settings import VerifierSettings
 from tests.fuzz.messages import mutated
 from tests.models import tiny_model, tiny_model_folder, tiny_tokenizer

@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
-from services.common import types as t
-from services.common.wire import tokenizer as tokenizer_wire
+from services.contract import types as t
+from services.contract.wire import tokenizer as tokenizer_wire
 from tests.fuzz import liars
 
 

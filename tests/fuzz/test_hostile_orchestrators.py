@@ -7,14 +7,14 @@ import grpc
 import pytest
 from paceline.v1 import drafter_pb2_grpc, verifier_pb2_grpc
 
-from services.common import types as t
-from services.common import wire
-from services.common.serving import open_channel
-from services.common.serving.links import LinkServer
+from services.contract import types as t
+from services.contract import wire
 from services.drafter import core as drafter_core
 from services.drafter.core import DrafterCore
-from services.drafter.model import ModelDrafter
-from services.drafter.ngram import NgramDrafter
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.runtime.serving import open_channel
+from services.runtime.serving.links import LinkServer
 from services.verifier.core import VerifierCore
 from services.verifier.session import MOST_QUEUED
 from tests.fuzz.engine import CAPACITY, table_engine

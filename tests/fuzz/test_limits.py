@@ -9,7 +9,7 @@ from orchestrator.core.events import Begin, Release, Tick, WorkerAttached
 from orchestrator.core.pacing import make_policy
 from orchestrator.core.rounds import EPOCHS_PER_TERM, MOST_RESYNCS, MOST_TERMS, new_session
 from orchestrator.core.state import SessionConfig
-from services.common.types import ResolvedSampling, Role, VerifyMode
+from services.contract.types import ResolvedSampling, Role, VerifyMode
 
 CONFIG = SessionConfig(
     "s", (1, 2), VerifyMode.GREEDY, ResolvedSampling(), 1, method="model", window=4

@@ -8,7 +8,7 @@ from math import inf, nan
 import pytest
 
 from orchestrator.core.state import Limits
-from services.common import types as t
+from services.contract import types as t
 from tests.fuzz import liars
 from tests.fuzz.engine import CONTEXT, table_engine
 from tests.fuzz.liars import drafts, lying_drafter, lying_verifier, of_kind, trees, verdicts

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.ports import StoredRound
-from orchestrator.requests import SessionSpec, dump_spec, load_spec, parse_defaults
-from orchestrator.restored import count_round
-from orchestrator.sessions import codec
-from orchestrator.totals import SpecTotals
-from services.common import registry
-from services.common.errors import DataLoss, PacelineError, StoreError
-from services.common.types import (
+from orchestrator.frontdoor.requests import SessionSpec, dump_spec, load_spec, parse_defaults
+from orchestrator.session.ports import StoredRound
+from orchestrator.session.resume import count_round
+from orchestrator.session.totals import SpecTotals
+from orchestrator.store import codec
+from services.contract.errors import DataLoss, PacelineError, StoreError
+from services.contract.types import (
     Progress,
     ResolvedSampling,
     Role,
     VerifyMode,
     WorkerDescription,
 )
-from services.drafter import archive
+from services.drafter.methods.ngram import archive
+from services.runtime import registry
 
 DEEP = "[" * 100_000
 numbers = st.sampled_from([-1, 0, 1, 2**31, 2**64, 10**30, 1.5, float("nan"), float("inf")])

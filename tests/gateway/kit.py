@@ -11,7 +11,7 @@ import grpc
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 from smg_grpc_proto.generated import vllm_engine_pb2_grpc as engine_grpc
 
-from services.common.types import Role
+from services.contract.types import Role
 from tests.integration.cluster import Cluster
 from tests.integration.front_door import until
 from tests.integration.known import Ended
@@ -98,7 +98,7 @@ async def until_free(running: Cluster) -> None:
 
 async def stored_keys(running: Cluster) -> list[bytes]:
     """Everything that the sessions' store holds."""
-    from services.common.redis_client import open_client
+    from services.runtime.redis_client import open_client
 
     client = open_client(running.redis.url)
     try:

@@ -19,7 +19,7 @@ import openai
 import pytest
 import yaml
 
-from bench.ports import free_port
+from testkit.ports import free_port
 from tests.tools import tool
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ import openai
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
 from orchestrator.core.state import Limits
-from orchestrator.facade import servicer
-from orchestrator.facade.servicer import VllmEngineServicer
-from services.common.engine.structure import structures_of
+from orchestrator.frontdoor.vllm_gateway import servicer
+from orchestrator.frontdoor.vllm_gateway.servicer import VllmEngineServicer
+from services.engine.native.structure import structures_of
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.docs.test_tables import Table, tables

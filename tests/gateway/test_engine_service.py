@@ -16,10 +16,10 @@ from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.core.state import Limits
-from orchestrator.draining import Grace, drain
-from orchestrator.facade.servicer import MOST_ABORTED
+from orchestrator.frontdoor.draining import Grace, drain
+from orchestrator.frontdoor.vllm_gateway.servicer import MOST_ABORTED
 from orchestrator.text import Tokenizer
-from services.common.types import TokenizerBundle
+from services.contract.types import TokenizerBundle
 from tests.gateway.kit import (
     GREEDY,
     PROMPT_IDS,
@@ -533,7 +533,7 @@ def test_every_field_that_a_newer_gateway_brings_is_decided_on():
 
 
 def test_every_method_of_the_service_is_served_or_refused_by_name():
-    from orchestrator.facade.servicer import VllmEngineServicer
+    from orchestrator.frontdoor.vllm_gateway.servicer import VllmEngineServicer
 
     methods = engine.DESCRIPTOR.services_by_name["VllmEngine"].methods
     assert {method.name for method in methods} <= set(vars(VllmEngineServicer))

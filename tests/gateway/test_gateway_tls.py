@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.ports import free_port
-from services.console.certificates import make_certificates
+from services.cluster.certificates import make_certificates
+from testkit.ports import free_port
 from tests.gateway.openai_kit import GUIDE, START_SECONDS, command_of, smg
 
 pytestmark = pytest.mark.processes

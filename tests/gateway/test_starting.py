@@ -11,8 +11,8 @@ import pytest
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.settings import OrchestratorSettings
-from services.console.cluster import ClusterOptions, Site, orchestrator_specs
-from services.console.flags import Flags
+from services.cluster.flags import Flags
+from services.cluster.specs import ClusterOptions, Site, orchestrator_specs
 from tests.gateway.kit import gateway_stub
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import known_verifier, refused

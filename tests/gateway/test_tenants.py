@@ -9,8 +9,8 @@ import pytest
 from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from orchestrator.authentication import TokensFile, token_entry
-from orchestrator.door import Door
+from orchestrator.frontdoor.authentication import TokensFile, token_entry
+from orchestrator.frontdoor.grpc.call_limits import Door
 from tests.gateway.kit import GREEDY, answered, asked, gateway_stub
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.front_door import until

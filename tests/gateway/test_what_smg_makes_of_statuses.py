@@ -11,7 +11,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from services.common.errors import (
+from services.contract.errors import (
     AlreadyExists,
     DeadlinePassed,
     Draining,

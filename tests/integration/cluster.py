@@ -16,23 +16,37 @@ import torch
 from paceline.client import Client
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
-from orchestrator.authentication import TokensFile, anyone
-from orchestrator.door import Door
-from orchestrator.inference import Inference
+from orchestrator.frontdoor.authentication import TokensFile, anyone
+from orchestrator.frontdoor.grpc.call_limits import Door
+from orchestrator.frontdoor.grpc.servicer import InferenceServicer
+from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE
+from orchestrator.frontdoor.inference import Inference
 from orchestrator.options import Options
 from orchestrator.recorder import Recorder
-from orchestrator.servicer import InferenceServicer
-from orchestrator.sessions import EmbeddedRedis, RedisSessionStore, StoreOptions, connect
-from orchestrator.streaming import READ_PATIENCE
+from orchestrator.store import EmbeddedRedis, RedisSessionStore, StoreOptions, connect
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
-from services.common.core_thread import CoreThread
-from services.common.engine import Engine, ModelSpec
-from services.common.engine.lending import Lending
-from services.common.engine.skipping import SkipMask
-from services.common.engine.structure import structures_of
-from services.common.host import Emit, WorkerHost
-from services.common.serving import (
+from services.contract.types import Role
+from services.drafter.core import DrafterCore
+from services.drafter.methods.graph.draft_graph import GraphRules
+from services.drafter.methods.graph.graph import GraphDrafter
+from services.drafter.methods.graph.tree_growth import default_growth
+from services.drafter.methods.model.ahead import AheadRules
+from services.drafter.methods.model.branches import PrepareRules
+from services.drafter.methods.model.informed import NAME, InformedDrafter
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.drafter.methods.self_draft.borrowing import Borrowing
+from services.drafter.methods.self_draft.exits import Exit
+from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
+from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.engine.native import Engine, ModelSpec
+from services.engine.native.lending import Lending
+from services.engine.native.skipping import SkipMask
+from services.engine.native.structure import structures_of
+from services.runtime.core_thread import CoreThread
+from services.runtime.host import Emit, WorkerHost
+from services.runtime.serving import (
     Dialing,
     GrpcServer,
     Health,
@@ -40,21 +54,7 @@ from services.common.serving import (
     ServingOptions,
     serve_worker,
 )
-from services.common.telemetry import Telemetry
-from services.common.types import Role
-from services.drafter.ahead import AheadRules
-from services.drafter.borrowing import Borrowing
-from services.drafter.branches import PrepareRules
-from services.drafter.core import DrafterCore
-from services.drafter.draft_graph import GraphRules
-from services.drafter.exits import Exit
-from services.drafter.graph import GraphDrafter
-from services.drafter.informed import NAME, InformedDrafter
-from services.drafter.lookahead import LookaheadDrafter
-from services.drafter.model import ModelDrafter
-from services.drafter.ngram import NgramDrafter
-from services.drafter.skip import SkipDrafter
-from services.drafter.tree_growth import default_growth
+from services.runtime.telemetry import Telemetry
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.models import tiny_model, tiny_tokenizer
@@ -305,7 +305,7 @@ async def orchestrator(
         )
         pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
         if vllm_engine:
-            from orchestrator.facade.servicer import VllmEngineServicer
+            from orchestrator.frontdoor.vllm_gateway.servicer import VllmEngineServicer
 
             gateways = VllmEngineServicer(
                 inference,

@@ -13,10 +13,10 @@ from grpc_status import rpc_status
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
-from bench.load.workers import KnownDrafter, KnownVerifier, bundle, truth
-from services.common.host import WorkerHost
-from services.common.serving import Served
 from services.drafter.core import DrafterCore
+from services.runtime.host import WorkerHost
+from services.runtime.serving import Served
+from testkit.load_workers import KnownDrafter, KnownVerifier, bundle, truth
 from tests.integration.cluster import Worker, serve
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from paceline import Generation
 
-from services.common.engine import Engine, ModelSpec
-from services.common.engine.bundle import make_bundle
-from services.common.engine.structure import Structures
-from services.common.types import ResolvedSampling, ResponseFormat
+from services.contract.types import ResolvedSampling, ResponseFormat
 from services.drafter.core import DrafterCore
-from services.drafter.model import ModelDrafter
-from services.drafter.ngram import NgramDrafter
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.engine.native import Engine, ModelSpec
+from services.engine.native.bundle import make_bundle
+from services.engine.native.structure import Structures
 from tests.integration.cluster import PROMPT, Cluster, Worker, start_worker, target
 from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.proof.goodness_of_fit import transform

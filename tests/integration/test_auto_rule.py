@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.common.types import Role
+from services.contract.types import Role
 from tests.integration.cluster import PROMPT, cluster, start_drafter, start_verifier
 
 SAMPLED = {"temperature": 1.0, "max_tokens": 12, "include_rounds": True}

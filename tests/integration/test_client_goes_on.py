@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from paceline import Aborted, Chunk, Complete, Started
 
-from orchestrator.ports import SessionKey
-from services.common.errors import Fenced, NoWorker
+from orchestrator.session.ports import SessionKey
+from services.contract.errors import Fenced, NoWorker
 from tests.integration.cluster import PROMPT, cluster, plain, start_drafter, start_verifier
 
 TOKENS = 60

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from paceline import DraftSource, Generation, InvalidArgument
 
-from services.common.ngrams import NgramFile
 from services.drafter.core import DrafterCore
-from services.drafter.ngram import NgramDrafter
-from services.drafter.small_tree import SmallTrees
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.drafter.methods.ngram.small_tree import SmallTrees
+from services.engine.ngram_file import NgramFile
 from tests.integration.cluster import (
     PROMPT,
     Cluster,

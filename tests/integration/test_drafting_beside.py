@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from services.common import handover
-from services.common.handover import Handover
+from services.contract import handover
+from services.contract.handover import Handover
 from tests.integration.cluster import (
     PROMPT,
     cluster,

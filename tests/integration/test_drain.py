@@ -9,9 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits
-from orchestrator.draining import Grace, drain
-from orchestrator.ports import SessionKey
-from services.common.types import SessionStatus
+from orchestrator.frontdoor.draining import Grace, drain
+from orchestrator.session.ports import SessionKey
+from services.contract.types import SessionStatus
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import known_verifier, read, request, stub, text
 from tests.integration.test_overload import until

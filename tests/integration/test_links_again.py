@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from orchestrator.workers.link import LinkLimits, WorkerLink
-from services.common.types import Role
+from services.contract.types import Role
 from tests.integration.cluster import start_drafter
 
 

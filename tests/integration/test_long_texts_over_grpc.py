@@ -10,10 +10,10 @@ import pytest
 from paceline import Chunk, Complete
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.ports import SessionKey
-from orchestrator.tenants import DEFAULT_TENANT
+from orchestrator.frontdoor.tenants import DEFAULT_TENANT
+from orchestrator.session.ports import SessionKey
 from orchestrator.text import TextStream
-from services.common.types import FinishReason
+from services.contract.types import FinishReason
 from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, start_verifier
 from tests.integration.known import known_verifier, read, request, stub, text
 

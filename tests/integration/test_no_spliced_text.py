@@ -12,9 +12,9 @@ import paceline
 import pytest
 from paceline import Chunk, Client, GenerationStream
 
-from orchestrator.ports import SessionKey
-from orchestrator.sessions import EmbeddedRedis
-from services.common.types import FinishReason
+from orchestrator.session.ports import SessionKey
+from orchestrator.store import EmbeddedRedis
+from services.contract.types import FinishReason
 from tests.contracts.replicas import follow, lag, take_its_place
 from tests.integration.cluster import (
     PATIENT,

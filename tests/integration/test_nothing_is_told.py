@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from paceline import InvalidArgument, PacelineError
 
-from services.common.logs import setup_logging
-from services.drafter.ngram import NgramDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.runtime.logs import setup_logging
 from tests.integration.cluster import DRAFTERS, PATIENT, cluster, start_drafter, start_verifier
 from tests.models import tiny_tokenizer
 

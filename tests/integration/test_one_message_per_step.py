@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bench.load.workers import KnownDrafter, KnownVerifier, bundle
-from orchestrator.sessions.writer import Writer
+from orchestrator.store.writer import Writer
 from orchestrator.workers import link
-from services.common.host import WorkerHost
-from services.common.serving import Served
-from services.common.types import Draft, Verdict, Verify
+from services.contract.types import Draft, Verdict, Verify
 from services.drafter.core import DrafterCore
+from services.runtime.host import WorkerHost
+from services.runtime.serving import Served
+from testkit.load_workers import KnownDrafter, KnownVerifier, bundle
 from tests.integration.cluster import PATIENT, cluster, serve
 
 SESSIONS = 64

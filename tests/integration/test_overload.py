@@ -12,12 +12,12 @@ import psutil
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-import orchestrator.aside
-import orchestrator.inference
-import orchestrator.servicer
-from orchestrator.authentication import anyone
+import orchestrator.frontdoor.aside
+import orchestrator.frontdoor.grpc.servicer
+import orchestrator.frontdoor.inference
 from orchestrator.core.state import Limits
-from orchestrator.door import Door
+from orchestrator.frontdoor.authentication import anyone
+from orchestrator.frontdoor.grpc.call_limits import Door
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import (
     known_drafter,
@@ -149,14 +149,14 @@ async def _resume(front, name: str, tokens: list[int]):
 def written(monkeypatch):
     """The size of every message that was handed to gRPC."""
     sizes: list[int] = []
-    respond = orchestrator.servicer.replies.respond
+    respond = orchestrator.frontdoor.grpc.servicer.replies.respond
 
     def counting(kind, event):
         message = respond(kind, event)
         sizes.append(message.ByteSize())
         return message
 
-    monkeypatch.setattr(orchestrator.servicer.replies, "respond", counting)
+    monkeypatch.setattr(orchestrator.frontdoor.grpc.servicer.replies, "respond", counting)
     return sizes
 
 
@@ -219,20 +219,20 @@ async def test_a_stream_that_nobody_reads_ends_at_last_and_can_be_resumed():
 def held_tokenizing(monkeypatch):
     """Long prompts are tokenized once this is set."""
     go_on = threading.Event()
-    build_spec = orchestrator.inference.build_spec
+    build_spec = orchestrator.frontdoor.inference.build_spec
 
     def held(asked, tokenizer, model):
-        if asked.ByteSize() >= orchestrator.aside.LONG:
+        if asked.ByteSize() >= orchestrator.frontdoor.aside.LONG:
             assert go_on.wait(120)
         return build_spec(asked, tokenizer, model)
 
-    monkeypatch.setattr("orchestrator.inference.build_spec", held)
+    monkeypatch.setattr("orchestrator.frontdoor.inference.build_spec", held)
     yield go_on
     go_on.set()
 
 
 async def test_long_prompts_wait_in_a_short_line(monkeypatch, held_tokenizing):
-    monkeypatch.setattr("orchestrator.aside.MOST_WAITING", 2)
+    monkeypatch.setattr("orchestrator.frontdoor.aside.MOST_WAITING", 2)
     async with (
         cluster([await known_verifier()], [], PATIENT) as running,
         stub(running.address) as front,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits
-from services.common.telemetry import names
+from services.runtime.telemetry import names
 from tests.integration.cluster import PATIENT, cluster, orchestrator
 from tests.integration.known import known_verifier, read, request, stub, text
 

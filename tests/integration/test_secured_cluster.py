@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline import Client
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 
-from services.common.serving import ClusterToken, Dialing, ServingOptions, TlsFiles, open_channel
+from services.runtime.serving import ClusterToken, Dialing, ServingOptions, TlsFiles, open_channel
 from tests.certificates import Authority
 from tests.integration.cluster import PATIENT, PROMPT, cluster, plain, start_drafter, start_verifier
 

@@ -9,10 +9,10 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits
-from orchestrator.ports import SessionKey
-from orchestrator.sessions import StoreOptions
-from services.common.redis_client import open_client
-from services.common.types import Role
+from orchestrator.session.ports import SessionKey
+from orchestrator.store import StoreOptions
+from services.contract.types import Role
+from services.runtime.redis_client import open_client
 from tests.integration.cluster import (
     PATIENT,
     PROMPT,

@@ -295,7 +295,7 @@ async def _left_in_the_store(running, count: int):
     """A session that an orchestrator stored `count` tokens of, and then died."""
     from paceline.v1 import inference_pb2 as pb
 
-    from orchestrator.ports import SessionKey
+    from orchestrator.session.ports import SessionKey
 
     sampling = pb.SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
     request = pb.GenerateRequest(request_id="stored", prompt=PROMPT, sampling=sampling)

@@ -9,8 +9,8 @@ import pytest
 from paceline import InvalidArgument
 from paceline.client import Client
 
-from orchestrator.authentication import TokensFile, token_entry
-from orchestrator.door import Door
+from orchestrator.frontdoor.authentication import TokensFile, token_entry
+from orchestrator.frontdoor.grpc.call_limits import Door
 from services.verifier.caches import Caches
 from services.verifier.session import VerifySession
 from tests.integration.cluster import (

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from services.common.engine import Engine, ModelSpec
-from services.common.engine.skipping import SkipMask
-from services.common.host import Emit
 from services.drafter.core import DrafterCore
-from services.drafter.exits import Exit
-from services.drafter.mask_search import MaskSearch, SearchRules
-from services.drafter.skip import SkipDrafter
+from services.drafter.methods.self_draft.exits import Exit
+from services.drafter.methods.self_draft.mask_search import MaskSearch, SearchRules
+from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.engine.native import Engine, ModelSpec
+from services.engine.native.skipping import SkipMask
+from services.runtime.host import Emit
 from services.verifier.core import VerifierCore
 from tests.integration.cluster import PATIENT, PROMPT, cluster, start_worker
 from tests.models import tiny_model, tiny_tokenizer

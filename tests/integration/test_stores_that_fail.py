@@ -14,11 +14,11 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits
-from orchestrator.ports import Durability, SessionKey
-from orchestrator.requests import dump_spec, load_spec
-from orchestrator.sessions import StoreOptions
-from services.common.redis_client import open_client
-from services.common.types import VerifyMode
+from orchestrator.frontdoor.requests import dump_spec, load_spec
+from orchestrator.session.ports import Durability, SessionKey
+from orchestrator.store import StoreOptions
+from services.contract.types import VerifyMode
+from services.runtime.redis_client import open_client
 from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, plain, start_verifier
 from tests.integration.front_door import FrontDoor, Reading, doors, until
 

@@ -11,11 +11,11 @@ import pytest
 from paceline import FailedPrecondition, InvalidArgument, ResourceExhausted
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.forms import Forms
-from orchestrator.tenants import Tenant, TenantLimits
-from services.common.engine.noise import exponentials
-from services.common.errors import InvalidRequest, Overloaded
-from services.common.types import FormatKind, ResolvedSampling, ResponseFormat
+from orchestrator.frontdoor.response_formats import Forms
+from orchestrator.frontdoor.tenants import Tenant, TenantLimits
+from services.contract.errors import InvalidRequest, Overloaded
+from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat
+from services.engine.native.noise import exponentials
 from tests.answers import answer_schema, is_answer
 from tests.integration.cluster import PROMPT, cluster, start_verifier
 from tests.integration.front_door import until

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bench.load.workers import KnownVerifier, bundle
 from orchestrator.core.state import Limits
 from orchestrator.workers.link import LinkLimits
-from services.common.host import WorkerHost
-from services.common.serving import Served
-from services.common.types import OpenVerify, VerifierCommand, VerifyOpened
+from services.contract.types import OpenVerify, VerifierCommand, VerifyOpened
+from services.runtime.host import WorkerHost
+from services.runtime.serving import Served
+from testkit.load_workers import KnownVerifier, bundle
 from tests.integration.cluster import Cluster, Worker, cluster, serve
 from tests.integration.known import read, request, stub, text
 

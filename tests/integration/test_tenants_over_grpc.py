@@ -10,8 +10,8 @@ import grpc
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.authentication import TokensFile, token_entry
-from orchestrator.door import Door
+from orchestrator.frontdoor.authentication import TokensFile, token_entry
+from orchestrator.frontdoor.grpc.call_limits import Door
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import bearer, known_verifier, read, refused, request, stub, text
 

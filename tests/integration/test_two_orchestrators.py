@@ -10,7 +10,7 @@ import grpc
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.sessions import StoreOptions
+from orchestrator.store import StoreOptions
 from orchestrator.workers.link import LinkLimits
 from tests.integration.cluster import (
     PATIENT,

@@ -8,7 +8,7 @@ import pytest
 from paceline import Chunk, Client, Unavailable
 
 from orchestrator.core.state import Limits
-from services.common.types import Role
+from services.contract.types import Role
 from tests.integration.cluster import (
     ARCHITECTURES,
     PROMPT,
@@ -132,7 +132,7 @@ async def test_a_drafter_that_comes_later_is_used_by_new_sessions():
 
 async def test_a_full_drafter_means_no_drafter(caplog):
     from services.drafter.core import DrafterCore
-    from services.drafter.model import ModelDrafter
+    from services.drafter.methods.model.model import ModelDrafter
     from tests.integration.cluster import engine, start_worker
 
     tiny = engine(kv_capacity_tokens=8)
@@ -170,9 +170,9 @@ async def test_a_worker_that_does_not_answer_is_reported_while_the_rest_serves(c
 
 
 async def test_a_drafter_with_another_tokenizer_is_refused_with_both_fingerprints(caplog):
-    from services.common.engine import Engine, ModelSpec
     from services.drafter.core import DrafterCore
-    from services.drafter.model import ModelDrafter
+    from services.drafter.methods.model.model import ModelDrafter
+    from services.engine.native import Engine, ModelSpec
     from tests.integration.cluster import start_worker, target
     from tests.models import tiny_tokenizer
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.common.types import Role
+from services.contract.types import Role
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import known_verifier, read, request, stub
 from tests.integration.test_overload import until

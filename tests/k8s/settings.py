@@ -12,14 +12,14 @@ from unittest.mock import patch
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings
 
-from orchestrator.authentication import token_entry
+from orchestrator.frontdoor.authentication import token_entry
 from orchestrator.main import _door
-from services.common import serving
-from services.common.errors import StartError
-from services.console.beside import BesideSettings
-from services.console.flags import variable
-from services.console.process import ROLES, ProcessSettings
+from services.cluster.beside import BesideSettings
+from services.cluster.flags import variable
+from services.cluster.process import ROLES, ProcessSettings
+from services.contract.errors import StartError
 from services.drafter.registry import METHODS
+from services.runtime import serving
 from tests.certificates import Authority
 from tests.k8s.cluster import Cluster, Workload
 

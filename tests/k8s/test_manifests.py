@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from services.common.telemetry import names
+from services.runtime.telemetry import names
 from tests.k8s import mutants, network, pods, prometheus_rule, settings, wiring
 from tests.k8s.cluster import DOWNLOAD, K8S, OVERLAYS, render
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from services.common.telemetry import names
-from services.common.telemetry.names import MetricKind
+from services.runtime.telemetry import names
+from services.runtime.telemetry.names import MetricKind
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "k8s" / "rules" / "paceline.yaml"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Counter, start_http_server
 
-from bench.ports import free_port
-from bench.prometheus import Prometheus, PrometheusError, Sample, prometheus
+from testkit.ports import free_port
+from testkit.prometheus import Prometheus, PrometheusError, Sample, prometheus
 from tests.tools import tool
 
 INTERVAL_SECONDS = 0.2

@@ -18,12 +18,12 @@ from threading import Event
 
 from paceline import Client
 
-from bench.ports import free_port
-from bench.prometheus import Prometheus, Sample, prometheus
-from orchestrator.sessions import EmbeddedRedis
-from services.console.cluster import ClusterOptions, Site, orchestrator_specs, worker_specs
-from services.console.supervisor import ProcessSpec
-from services.console.tether import available_cores
+from orchestrator.store import EmbeddedRedis
+from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
+from services.cluster.supervisor import ProcessSpec
+from services.cluster.tether import available_cores
+from testkit.ports import free_port
+from testkit.prometheus import Prometheus, Sample, prometheus
 from tests.monitoring.expressions import RULES
 from tests.tools import tool
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.requests import ServedModel, SessionSpec, build_spec
+from orchestrator.frontdoor.requests import ServedModel, SessionSpec, build_spec
 from tests.orchestrator.text_kit import tokenizer
 
 CONTEXT = 64

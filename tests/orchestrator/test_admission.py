@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.admission import WORK_BURST, Admission, Work
-from orchestrator.door import LATE_SECONDS, Refusals
-from orchestrator.tenants import Tenant, TenantLimits
-from services.common.errors import InvalidRequest, Overloaded
+from orchestrator.frontdoor.admission import WORK_BURST, Admission, Work
+from orchestrator.frontdoor.grpc.call_limits import LATE_SECONDS, Refusals
+from orchestrator.frontdoor.tenants import Tenant, TenantLimits
+from services.contract.errors import InvalidRequest, Overloaded
 
 
 class Clock:

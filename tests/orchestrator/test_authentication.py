@@ -8,9 +8,9 @@ import os
 
 import pytest
 
-from orchestrator.authentication import TokensFile, token_entry
-from orchestrator.tenants import Tenant, TenantLimits
-from services.common.errors import StartError, Unauthenticated
+from orchestrator.frontdoor.authentication import TokensFile, token_entry
+from orchestrator.frontdoor.tenants import Tenant, TenantLimits
+from services.contract.errors import StartError, Unauthenticated
 
 TOKEN = "the-token-of-acme-that-nobody-may-read-anywhere"
 OTHER = "another-token-that-nobody-may-read-anywhere-else"
@@ -123,7 +123,7 @@ def test_a_broken_new_version_keeps_the_old_one_and_warns_once(path, caplog):
 
 
 def test_every_entry_is_compared_whichever_fits(path, monkeypatch):
-    import orchestrator.authentication as module
+    import orchestrator.frontdoor.authentication as module
 
     write(path, {"acme": entry(TOKEN, *map(str, range(20)))})
     identify, compared = TokensFile(path), []

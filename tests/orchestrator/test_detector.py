@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.workers.detector import LONGEST, Detector
-from services.common.awake import AwakeClock
+from services.runtime.awake import AwakeClock
 
 SILENCE = 2.0
 REPORT = 0.25

@@ -9,8 +9,6 @@ from random import Random
 
 import pytest
 
-from orchestrator import experiences as experiences_module
-from orchestrator.beginnings import Beginnings
 from orchestrator.core.pacing import (
     Fallback,
     Fixed,
@@ -23,9 +21,11 @@ from orchestrator.core.pacing import (
 )
 from orchestrator.core.rounds import new_session
 from orchestrator.core.state import SessionConfig
-from orchestrator.experiences import Experiences, Paces
-from orchestrator.ports import SessionKey
-from services.common.types import ResolvedSampling, VerifyMode
+from orchestrator.session import pacing_memory as experiences_module
+from orchestrator.session.initial_state import Beginnings
+from orchestrator.session.pacing_memory import Experiences, Paces
+from orchestrator.session.ports import SessionKey
+from services.contract.types import ResolvedSampling, VerifyMode
 from tests.orchestrator.request_kit import make
 from tests.orchestrator.test_served_model import Pool, offer, options
 from tests.orchestrator.text_kit import tokenizer

@@ -12,9 +12,9 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from orchestrator.facade.answering import Answer
-from orchestrator.facade.archive import PART_BYTES, archive, chunks
-from services.common.types import TokenizerBundle
+from orchestrator.frontdoor.vllm_gateway.archive import PART_BYTES, archive, chunks
+from orchestrator.frontdoor.vllm_gateway.response import Answer
+from services.contract.types import TokenizerBundle
 from tests.orchestrator.text_kit import BOS, EOS, bundle, byte_level_backend
 
 STARTED = pb.Started(session_id="gateway/r", prompt_tokens=4, seed=1)

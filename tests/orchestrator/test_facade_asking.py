@@ -11,8 +11,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from orchestrator.facade.asking import in_its_words, session_id, to_request
-from services.common.errors import InvalidRequest
+from orchestrator.frontdoor.vllm_gateway.request import in_its_words, session_id, to_request
+from services.contract.errors import InvalidRequest
 from tests.docs.pages import DOCS
 from tests.orchestrator.request_kit import MODEL, build_spec, tokenizer
 

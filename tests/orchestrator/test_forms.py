@@ -11,10 +11,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from orchestrator.forms import Forms
-from services.common.errors import Draining, InvalidRequest, Overloaded
-from services.common.types import FormatKind, ResponseFormat
-from services.common.vetting import MOST_OF_ONE, MOST_WAITING, Bounds, Vetted, Vetting
+from orchestrator.frontdoor.response_formats import Forms
+from services.contract.errors import Draining, InvalidRequest, Overloaded
+from services.contract.types import FormatKind, ResponseFormat
+from services.runtime.vetting import MOST_OF_ONE, MOST_WAITING, Bounds, Vetted, Vetting
 
 MANY_PATTERNS = json.dumps(
     {

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from orchestrator import intake
-from orchestrator.aside import LARGE
-from orchestrator.intake import AT_ONCE, OF_ALL, Intake, Place, vetted
+from orchestrator.frontdoor import intake
+from orchestrator.frontdoor.aside import LARGE
+from orchestrator.frontdoor.intake import AT_ONCE, OF_ALL, Intake, Place, vetted
 
 SHORT = LARGE - 1
 

@@ -6,12 +6,12 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import Commit, RoundRecord, SourceCount
-from orchestrator.kept_rounds import KeptRound, dump_round, load_round, session_rounds
-from orchestrator.ports import StoredRound, StoredSession
-from orchestrator.requests import dump_spec
-from orchestrator.restored import count_round
-from orchestrator.totals import SpecTotals
-from services.common.types import Origin, SessionStatus, VerifyMode
+from orchestrator.frontdoor.requests import dump_spec
+from orchestrator.session.ports import StoredRound, StoredSession
+from orchestrator.session.resume import count_round
+from orchestrator.session.totals import SpecTotals
+from orchestrator.store.round_records import KeptRound, dump_round, load_round, session_rounds
+from services.contract.types import Origin, SessionStatus, VerifyMode
 from tests.orchestrator.request_kit import sampled
 from tests.orchestrator.text_kit import tokenizer
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.kept_texts import SLICE_S, KeptTexts, Slices
-from orchestrator.tenants import Tenant, TenantLimits
-from services.common.errors import Overloaded
+from orchestrator.frontdoor.stored_texts import SLICE_S, KeptTexts, Slices
+from orchestrator.frontdoor.tenants import Tenant, TenantLimits
+from services.contract.errors import Overloaded
 
 ACME, OTHER = Tenant("acme", TenantLimits(max_sessions=2)), Tenant("other")
 

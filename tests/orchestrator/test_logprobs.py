@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.events import Ending
-from orchestrator.logprobs import memory_of, pack_row, unpack_row
-from orchestrator.output import Delivery, Output, Prefix
-from services.common.types import FinishReason, LogprobRow
+from orchestrator.session.logprobs import memory_of, pack_row, unpack_row
+from orchestrator.session.output import Delivery, Output, Prefix
+from services.contract.types import FinishReason, LogprobRow
 from tests.orchestrator.request_kit import sampled
 
 float32 = st.floats(width=32, allow_nan=False)

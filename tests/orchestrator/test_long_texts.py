@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
-from orchestrator import aside as aside_module
-from orchestrator.aside import LARGE, LARGE_AT_ONCE, LONG, Aside
-from orchestrator.requests import build_spec, check_counts
-from orchestrator.requests import inputs as inputs_module
-from orchestrator.requests.spec import _in_parts
+from orchestrator.frontdoor import aside as aside_module
+from orchestrator.frontdoor.aside import LARGE, LARGE_AT_ONCE, LONG, Aside
+from orchestrator.frontdoor.requests import build_spec, check_counts
+from orchestrator.frontdoor.requests import inputs as inputs_module
+from orchestrator.frontdoor.requests.spec import _in_parts
 from orchestrator.text import Tokenizer, TooLong
 from orchestrator.text import tokenizer as tokenizer_module
 from orchestrator.text.lengths import _COMPOSED, reach_of
-from services.common.errors import InvalidRequest, Overloaded
+from services.contract.errors import InvalidRequest, Overloaded
 from tests.orchestrator.request_kit import CONTEXT, MODEL, make
 from tests.orchestrator.text_kit import BACKENDS, EOS, TEXT, bundle, byte_level_backend
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from orchestrator.authentication import TokensFile, anyone
+from orchestrator.frontdoor.authentication import TokensFile, anyone
 from orchestrator.main import _door
 from orchestrator.settings import OrchestratorSettings
-from services.common.errors import StartError
+from services.contract.errors import StartError
 
 
 def test_loopback_needs_no_tokens():

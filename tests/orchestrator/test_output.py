@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.core.events import Ending
-from orchestrator.output import MOST_TOGETHER, Beyond, Delivery, Output, Prefix
-from services.common.errors import DataLoss, OffsetOutOfRange
-from services.common.types import EMPTY_HASH, FinishReason, LogprobRow, Origin, extend_hash
+from orchestrator.session.output import MOST_TOGETHER, Beyond, Delivery, Output, Prefix
+from services.contract.errors import DataLoss, OffsetOutOfRange
+from services.contract.types import EMPTY_HASH, FinishReason, LogprobRow, Origin, extend_hash
 
 
 def delivery(offset: int, *tokens: int, told: bool = True) -> Delivery:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator import replies
 from orchestrator.core.events import Ending, RoundRecord, SourceCount
-from orchestrator.totals import SpecTotals
-from services.common.types import FinishReason, LogprobRow, Origin, SessionStatus, VerifyMode
+from orchestrator.frontdoor.grpc import replies
+from orchestrator.session.totals import SpecTotals
+from services.contract.types import FinishReason, LogprobRow, Origin, SessionStatus, VerifyMode
 from tests.orchestrator.request_kit import make
 
 

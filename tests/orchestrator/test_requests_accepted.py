@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.requests import SessionSpec, build_spec, dump_spec, load_spec, parse_defaults
-from orchestrator.requests.checks import shown, to_float32
-from services.common.errors import DataLoss
-from services.common.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
+from orchestrator.frontdoor.requests import (
+    SessionSpec,
+    build_spec,
+    dump_spec,
+    load_spec,
+    parse_defaults,
+)
+from orchestrator.frontdoor.requests.checks import shown, to_float32
+from services.contract.errors import DataLoss
+from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
 from tests.orchestrator.request_kit import CONTEXT, MODEL, make, sampled, speculated
 from tests.orchestrator.text_kit import EOS, tokenizer
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.requests import build_spec
+from orchestrator.frontdoor.requests import build_spec
 from orchestrator.text import Tokenizer
-from services.common.errors import InvalidRequest
+from services.contract.errors import InvalidRequest
 from tests.orchestrator.request_kit import (
     CONTEXT,
     MODEL,

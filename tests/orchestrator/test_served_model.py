@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any, cast
 
-from orchestrator.offer import Offer
+from orchestrator.frontdoor.requests.model import parse_defaults
+from orchestrator.frontdoor.served_model import Offer
 from orchestrator.options import Options
-from orchestrator.requests.model import parse_defaults
 from orchestrator.workers.pool import Target
-from services.common.types import Role, WorkerDescription
+from services.contract.types import Role, WorkerDescription
 from tests.orchestrator.text_kit import tokenizer
 
 CONFIG = '{"temperature": 0.5, "repetition_penalty": 1.25, "min_p": 0.125}'

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.requests import dump_spec, load_spec
-from services.common.errors import DataLoss, StoreError
+from orchestrator.frontdoor.requests import dump_spec, load_spec
+from services.contract.errors import DataLoss, StoreError
 from tests.orchestrator.request_kit import MODEL, make, sampled
 
 SPEC = sampled(stop=["secret words"], logit_bias={3: 1.5}, logprobs=2, stop_token_ids=[4])

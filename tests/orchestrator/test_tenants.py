@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 from pydantic import ValidationError
 
+from orchestrator.frontdoor.tenants import phrase_scope
 from orchestrator.settings import OrchestratorSettings
-from orchestrator.tenants import phrase_scope
 
 
 def test_a_scope_is_the_same_every_time_and_no_name_is_in_it() -> None:

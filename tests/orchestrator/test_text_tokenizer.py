@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.text import TextStream, Tokenizer
-from services.common.errors import InvalidRequest, StartError
-from services.common.types import TokenizerBundle
+from services.contract.errors import InvalidRequest, StartError
+from services.contract.types import TokenizerBundle
 from tests.orchestrator.text_kit import BOS, EOS, bundle, byte_level_backend, tokenizer
 
 TEXTS = [
@@ -190,7 +190,8 @@ def test_special_ids_and_sizes_come_from_the_tokenizer() -> None:
 
 def test_text_needs_neither_torch_nor_transformers_nor_numpy() -> None:
     program = (
-        "import sys, json, orchestrator.requests, orchestrator.text, orchestrator.replies;"
+        "import sys, json, orchestrator.frontdoor.requests, orchestrator.text;"
+        "import orchestrator.frontdoor.grpc.replies;"
         "heavy = {'torch', 'transformers', 'numpy'} & set(sys.modules);"
         "print(json.dumps(sorted(heavy)))"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.totals import SpecTotals
+from orchestrator.session.totals import SpecTotals
 
 
 def counted(*rounds: tuple[int, int, int]) -> SpecTotals:

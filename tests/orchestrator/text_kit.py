@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from orchestrator.text import Tokenizer
-from services.common.types import TokenizerBundle
+from services.contract.types import TokenizerBundle
 
 EOS = "<|im_end|>"
 BOS = "<|im_start|>"

@@ -10,9 +10,9 @@ from bench import runner
 from bench.options import NO_DRAFTS
 from bench.prompts import BenchPrompt
 from bench.runner import Configuration, Schedule, Trial, run_schedule
-from services.console.cluster import ClusterOptions
-from services.console.fresh import NotFresh, Recalled
-from services.console.local import local_cluster
+from services.cluster.fresh import NotFresh, Recalled
+from services.cluster.local import local_cluster
+from services.cluster.specs import ClusterOptions
 from tests.processes.conftest import PROMPT, run
 
 pytestmark = pytest.mark.processes

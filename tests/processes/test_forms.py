@@ -14,7 +14,7 @@ import psutil
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.sessions import EmbeddedRedis
+from orchestrator.store import EmbeddedRedis
 from tests.integration.known import Ended, read, stub
 from tests.models import tiny_model_folder
 from tests.processes.conftest import COMMAND
@@ -73,7 +73,7 @@ async def besieged(
 
 
 def children(orchestrator: psutil.Process) -> set[psutil.Process]:
-    return {one for one in orchestrator.children() if "services.common.vet" in one.cmdline()}
+    return {one for one in orchestrator.children() if "services.runtime.vet" in one.cmdline()}
 
 
 def test_sigterm_ends_an_orchestrator_while_formats_without_end_are_compiled(running):

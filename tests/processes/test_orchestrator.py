@@ -17,8 +17,8 @@ import grpc
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.authentication import token_entry
-from orchestrator.sessions import EmbeddedRedis
+from orchestrator.frontdoor.authentication import token_entry
+from orchestrator.store import EmbeddedRedis
 from tests.integration.known import Ended, bearer, read, request, stub, text
 from tests.processes.conftest import COMMAND, START_SECONDS
 
@@ -52,7 +52,7 @@ def start(tmp_path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], str
     with ExitStack() as stack:
         redis = stack.enter_context(EmbeddedRedis())
         file = tmp_path / "workers"
-        workers = [sys.executable, "-m", "bench.load.workers", str(file), str(STEP_MS)]
+        workers = [sys.executable, "-m", "testkit.load_workers", str(file), str(STEP_MS)]
         stack.enter_context(process([*workers, "0", "1", "4"], file))
         address = file.read_text().split()[0]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.ports import free_port
-from orchestrator.sessions import EmbeddedRedis
-from services.common.registry import Registration
+from orchestrator.store import EmbeddedRedis
+from services.runtime.registry import Registration
+from testkit.ports import free_port
 from tests.integration.known import known_verifier, request, stub
 from tests.processes.probed import LOADING, READY, WAITING, Probed, Says, probed
 from tests.processes.test_synthetic import TIMES

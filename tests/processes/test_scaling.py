@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.scaling.crowd import Phase
-from bench.scaling.manifests import read_scalers
-from bench.scaling.record import RecordOptions, record
+from research.scaling.crowd import Phase
+from research.scaling.manifests import read_scalers
+from research.scaling.record import RecordOptions, record
 from tests.tools import tool
 
 pytestmark = pytest.mark.processes
@@ -18,7 +18,7 @@ async def test_a_load_that_comes_and_goes_is_seen_by_every_scaler():
     options = RecordOptions((Phase(4, 6), Phase(0, 1)), tokens=900)
     said = []
     made = await record(options, read_scalers(), ["record"], said.append)
-    assert made.command == "python -m bench.scaling record"
+    assert made.command == "python -m research.scaling record"
     assert made.times == (0.0, 5.0)
     assert made.sessions[1] == 4
     signals = {

@@ -11,8 +11,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline import Client
 
-from services.common.serving import TlsFiles, open_channel
-from services.console.certificates import SERVER_NAME, make_certificates
+from services.cluster.certificates import SERVER_NAME, make_certificates
+from services.runtime.serving import TlsFiles, open_channel
 from tests.processes.conftest import PROMPT, start_up
 
 pytestmark = pytest.mark.processes

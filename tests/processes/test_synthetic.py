@@ -9,9 +9,9 @@ import pytest
 
 from bench.synthetic.measuring import IN_TURN, Trial, measure
 from bench.synthetic.serving import served, ways
-from services.common.synthetic.agreement import agreements
-from services.common.synthetic.spec import SyntheticSpec
-from services.console.figures import Measured
+from services.cluster.figures import Measured
+from services.engine.synthetic.agreement import agreements
+from services.engine.synthetic.spec import SyntheticSpec
 from tests.processes.conftest import run
 
 pytestmark = pytest.mark.processes

@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.chaos.listener import until
-from bench.chaos.member import Member
-from bench.chaos.models import tiny_models
-from bench.chaos.site import START_SECONDS, VERIFIER, Layout
-from services.common.errors import StartError
+from services.contract.errors import StartError
 from services.verifier.main import run as serve
 from services.verifier.settings import VerifierSettings
+from testkit.chaos.listener import until
+from testkit.chaos.member import Member
+from testkit.chaos.models import tiny_models
+from testkit.chaos.site import START_SECONDS, VERIFIER, Layout
 from tests.faults.conftest import served
 from tests.faults.kit import Site
 from tests.processes.conftest import COMMAND
@@ -40,7 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def followers_of(member: Member) -> list[psutil.Process]:
     children = psutil.Process(member.pid).children()
-    return [child for child in children if "services.common.follower" in child.cmdline()]
+    return [child for child in children if "services.engine.follower" in child.cmdline()]
 
 
 async def test_its_text_is_that_of_one_process_and_outlives_a_lost_rank(site: Site):
@@ -115,10 +115,10 @@ def test_a_target_that_cannot_be_divided_stops_the_start(models: Path):
 SCRIPT = """
 import sys
 from pathlib import Path
-from services.common.engine import ModelSpec, Segment
-from services.common.engine.parallel.leader import Leader
-from services.common.engine.parallel.ranks import Ranks
-from services.common.logs import setup_logging
+from services.engine.native import ModelSpec, Segment
+from services.engine.native.parallel.leader import Leader
+from services.engine.native.parallel.ranks import Ranks
+from services.runtime.logs import setup_logging
 
 setup_logging()
 spec = ModelSpec(sys.argv[1], threads=1, kv_capacity_tokens=256, tensor_parallel=2)

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pytest
 
-from services.common.telemetry import names
+from services.runtime.telemetry import names
 from tests.processes.conftest import COMMAND, PROMPT, run, start_up
 
 pytestmark = pytest.mark.processes

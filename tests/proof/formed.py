@@ -21,16 +21,16 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from services.common.engine.sampling import RowContext, by_batch, log_law
-from services.common.engine.structure import Structures
-from services.common.types import (
+from services.contract.types import (
     FormatKind,
     ResolvedSampling,
     ResponseFormat,
     TokenizerBundle,
     VerifyMode,
 )
-from services.drafter.forms import form_of
+from services.drafter.methods.model.forms import form_of
+from services.engine.native.sampling import RowContext, by_batch, log_law
+from services.engine.native.structure import Structures
 from tests.rules.worlds import Drafter, Law, Text, World, sparse
 
 PROMPT = (0, 0)

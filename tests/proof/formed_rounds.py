@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from services.common.engine.kv import KVBudget
-from services.common.types import DraftTree, OpenVerify, Verify, VerifyMode
+from services.contract.types import DraftTree, OpenVerify, Verify, VerifyMode
+from services.engine.native.kv import KVBudget
 from services.verifier import judging
 from services.verifier.admission import open_matcher
 from services.verifier.batch import judged

@@ -37,7 +37,7 @@ from orchestrator.core.events import (
 from orchestrator.core.pacing import Eager, Fixed
 from orchestrator.core.state import Limits, SessionConfig
 from orchestrator.workers.events import to_core
-from services.common.types import (
+from services.contract.types import (
     CloseDraft,
     CloseVerify,
     ResolvedSampling,

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import accumulate, product
 from math import prod
 
-from services.common.types import DraftTree, Proposal, SparseRow, VerifyMode
+from services.contract.types import DraftTree, Proposal, SparseRow, VerifyMode
 
 VOCAB = 3
 Text = tuple[int, ...]

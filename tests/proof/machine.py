@@ -21,7 +21,7 @@ from orchestrator.core.events import Begin, DraftArrived, Persisted, WorkerAttac
 from orchestrator.core.events import WorkerOpened as Opened
 from orchestrator.core.pacing import Policy
 from orchestrator.core.state import SessionConfig
-from services.common.types import (
+from services.contract.types import (
     EMPTY_HASH,
     CommitDraft,
     Credit,

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from services.common.types import Role
+from services.contract.types import Role
 from services.drafter.core import DrafterCore
-from services.drafter.model import ModelDrafter
+from services.drafter.methods.model.model import ModelDrafter
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.services.fake_engine import FakeEngine, law

@@ -14,9 +14,9 @@ from itertools import accumulate
 
 import torch
 
-from services.common.engine.noise import Stream
-from services.common.engine.sampling import draw
-from services.common.types import DraftTree, VerifyMode
+from services.contract.types import DraftTree, VerifyMode
+from services.engine.native.noise import Stream
+from services.engine.native.sampling import draw
 from services.verifier.rules import Outcome, Proposed, judge
 from tests.proof.laws import VOCAB, Fate, LawOf, Text, one_hot, target, thresholds
 

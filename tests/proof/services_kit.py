@@ -18,16 +18,16 @@ from unittest.mock import patch
 import pytest
 from paceline import Generation
 
-from orchestrator import beginnings
 from orchestrator.core.pacing import Decision, Outcome, Send, View, Wait
 from orchestrator.core.state import Limits
+from orchestrator.session import initial_state as beginnings
 from orchestrator.workers.link import LinkLimits
-from services.common.engine import Engine, ModelSpec
-from services.common.engine.bundle import make_bundle
-from services.common.types import ResolvedSampling
+from services.contract.types import ResolvedSampling
 from services.drafter.core import DrafterCore
-from services.drafter.model import ModelDrafter
+from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed
+from services.engine.native import Engine, ModelSpec
+from services.engine.native.bundle import make_bundle
 from services.verifier.core import VerifierCore
 from tests.integration.cluster import Cluster, Worker, cluster, start_worker
 from tests.proof.goodness_of_fit import Fit, Text, fit

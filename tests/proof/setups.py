@@ -9,7 +9,7 @@ from orchestrator.core.events import Event
 from orchestrator.core.pacing import Outcome as Round
 from orchestrator.core.pacing import Send, View
 from orchestrator.core.state import Limits, SessionConfig
-from services.common.types import DraftTree, Proposal, ResolvedSampling, VerifyMode
+from services.contract.types import DraftTree, Proposal, ResolvedSampling, VerifyMode
 from tests.proof.laws import Fate, LawOf, Text, bad_row, drafted, row, target
 from tests.proof.worlds import World
 

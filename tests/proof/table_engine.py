@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.common.engine import Segment
-from services.common.engine.kv import Budgeted, KVBudget
-from services.common.types import TokenizerBundle
+from services.contract.types import TokenizerBundle
+from services.engine.native import Segment
+from services.engine.native.kv import Budgeted, KVBudget
 from tests.token_cache import TokenCache
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.pacing import Fixed
-from services.common.types import DraftTree, Proposal, Role, VerifyMode
+from services.contract.types import DraftTree, Proposal, Role, VerifyMode
 from tests.proof.formed import SHORT, FormedWorld, Laws, exact_laws
 from tests.proof.laws import row
 from tests.proof.machine import cluster, error

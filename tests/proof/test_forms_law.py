@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.common.engine.noise import exponentials
-from services.common.engine.structure import Matcher
-from services.common.types import DraftTree, VerifyMode
+from services.contract.types import DraftTree, VerifyMode
+from services.engine.native.noise import exponentials
+from services.engine.native.structure import Matcher
 from services.verifier import judging
 from services.verifier.judging import decide
 from tests.proof.formed import LANGUAGES, FormedWorld, Laws, drafter, exact_laws

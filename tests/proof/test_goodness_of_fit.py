@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from services.common.types import ResolvedSampling
+from services.contract.types import ResolvedSampling
 from tests.proof.goodness_of_fit import ALARM, Text, chi_square_tail, fit
 from tests.proof.two_token_models import (
     CONTEXT,

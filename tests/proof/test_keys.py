@@ -15,10 +15,10 @@ import pytest
 
 from orchestrator.core import rounds
 from orchestrator.core.turn import Turn
-from services.common.engine import noise
-from services.common.engine.noise import Stream
-from services.common.types import VerifyMode
-from services.drafter.candidates import Place
+from services.contract.types import VerifyMode
+from services.drafter.methods.model.candidates import Place
+from services.engine.native import noise
+from services.engine.native.noise import Stream
 from services.verifier import judging
 from tests.proof.joined import Joined
 

@@ -13,13 +13,13 @@ from dataclasses import replace
 
 import pytest
 
-from services.common.engine import Engine
-from services.common.ngrams import FIRSTS, NgramFile
 from services.drafter.combined import CombinedDrafter
-from services.drafter.lookahead import LookaheadDrafter
-from services.drafter.model import ModelDrafter
-from services.drafter.ngram import NgramDrafter
-from services.drafter.small_tree import SmallTrees
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.drafter.methods.ngram.small_tree import SmallTrees
+from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
+from services.engine.native import Engine
+from services.engine.ngram_file import FIRSTS, NgramFile
 from tests.proof.goodness_of_fit import ALARM
 from tests.proof.services_kit import Case, Sample, Services, sample
 

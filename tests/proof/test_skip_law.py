@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from services.common.engine import Segment
-from services.common.engine.skipping import SkipMask
-from services.common.types import Proposal
-from services.drafter.exits import Exit
-from services.drafter.skip import SkipDrafter
+from services.contract.types import Proposal
+from services.drafter.methods.self_draft.exits import Exit
+from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.engine.native import Segment
+from services.engine.native.skipping import SkipMask
 from tests.proof.services_kit import BOTH_PACES, Case, Services, sample
 from tests.proof.test_services_law import check
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.common.engine import Segment
-from services.common.engine.skipping import SkipMask
-from services.drafter.exits import Exit
-from services.drafter.skip import SkipDrafter
+from services.drafter.methods.self_draft.exits import Exit
+from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.engine.native import Segment
+from services.engine.native.skipping import SkipMask
 from tests.proof.services_kit import BOTH_PACES, Services, sample
 from tests.proof.test_services_law import check
 from tests.proof.test_skip_law import CASES, LENGTH, TOKENS, SkippingTable

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.core.events import VerdictArrived
 from orchestrator.core.pacing import Eager, Fixed
-from services.common.types import DraftTree, Proposal, Verify, VerifyMode
+from services.contract.types import DraftTree, Proposal, Verify, VerifyMode
 from tests.proof.laws import VOCAB, by_hand, drafted
 from tests.proof.machine import cluster, error
 from tests.proof.real_rules import judged

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.core import sending
 from orchestrator.core.events import VerdictArrived
 from orchestrator.core.pacing import Fixed
-from services.common.types import Role, VerifyMode
+from services.contract.types import Role, VerifyMode
 from tests.proof.laws import Fate, downgraded, is_bad
 from tests.proof.machine import cluster, error
 from tests.proof.real_rules import judged

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from services.common.types import ResolvedSampling
+from services.contract.types import ResolvedSampling
 from tests.models import tiny_model
 
 VOCAB = 12

@@ -30,7 +30,7 @@ from orchestrator.core.events import (
     WorkerLost,
 )
 from orchestrator.core.state import State
-from services.common.types import (
+from services.contract.types import (
     CommitDraft,
     Draft,
     DraftTree,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from services.common.engine.noise import Stream
-from services.common.types import DraftTree, Proposal, VerifyMode
+from services.contract.types import DraftTree, Proposal, VerifyMode
+from services.engine.native.noise import Stream
 from services.verifier.rules import Outcome, Proposed, judge
 from tests.rules.worlds import sparse
 

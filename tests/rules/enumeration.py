@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from services.common.engine.noise import Stream
-from services.common.types import DraftTree, VerifyMode
+from services.contract.types import DraftTree, VerifyMode
+from services.engine.native.noise import Stream
 from services.verifier.rules import Outcome, Proposed, judge
 from tests.rules import reference
 from tests.rules.worlds import Draft, Drafter, Law, Text, World, drafts, texts

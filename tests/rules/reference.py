@@ -11,8 +11,8 @@ from itertools import product
 
 import numpy as np
 
-from services.common.engine.noise import Stream
-from services.common.types import DraftTree, Proposal, SparseRow, VerifyMode
+from services.contract.types import DraftTree, Proposal, SparseRow, VerifyMode
+from services.engine.native.noise import Stream
 
 Law = np.ndarray
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.types import DraftTree, Proposal, SparseRow, VerifyMode
+from services.contract.types import DraftTree, Proposal, SparseRow, VerifyMode
 from services.verifier.rules import block, judge
 from tests.rules import reference
 from tests.rules.blocks import Numbers, P, Q, judged_chain, proposed

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.types import DraftTree, Proposal, VerifyMode
+from services.contract.types import DraftTree, Proposal, VerifyMode
 from services.verifier.rules import judge
 from services.verifier.rules.candidates import first_accepted
 from tests.rules import reference

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.engine.noise import fold, word_rows, words_of
-from services.common.engine.sampling import History, RowContext, by_batch, choose, paths
-from services.common.types import DraftTree, ResolvedSampling, VerifyMode
+from services.contract.types import DraftTree, ResolvedSampling, VerifyMode
+from services.engine.native.noise import fold, word_rows, words_of
+from services.engine.native.sampling import History, RowContext, by_batch, choose, paths
 from services.verifier.rules import walk_rows
 from tests.rules.chance import ALARM, p_value
 

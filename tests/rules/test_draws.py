@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.engine.sampling import (
+from services.contract.types import ResolvedSampling, VerifyMode
+from services.engine.native.sampling import (
     NO_CHOICE,
     RowContext,
     best,
@@ -17,8 +18,7 @@ from services.common.engine.sampling import (
     paths,
     top_law,
 )
-from services.common.engine.sampling.laws import draw_in_parallel
-from services.common.types import ResolvedSampling, VerifyMode
+from services.engine.native.sampling.laws import draw_in_parallel
 from tests.rules.chance import ALARM, p_value
 
 torch.set_num_threads(1)

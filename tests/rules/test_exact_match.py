@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from services.common.types import DraftTree
+from services.contract.types import DraftTree
 from services.verifier.rules import Walk, walk_rows
 from services.verifier.trees import depths
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.engine.sampling import History, wants_history
-from services.common.types import ResolvedSampling
+from services.contract.types import ResolvedSampling
+from services.engine.native.sampling import History, wants_history
 
 
 def history_of(prompt, output):

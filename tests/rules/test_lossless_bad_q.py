@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.common.types import SparseRow, VerifyMode
+from services.contract.types import SparseRow, VerifyMode
 from tests.rules.enumeration import Round, round_distance
 from tests.rules.worlds import Drafter, World, chain, sparse
 

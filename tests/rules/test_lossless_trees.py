@@ -1,6 +1,6 @@
 import pytest
 
-from services.common.types import Proposal, VerifyMode
+from services.contract.types import Proposal, VerifyMode
 from tests.rules.enumeration import Round, distance, in_rounds, round_distance
 from tests.rules.worlds import Drafter, World
 

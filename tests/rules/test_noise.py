@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.engine import noise
-from services.common.engine.noise import (
+from services.engine.native import noise
+from services.engine.native.noise import (
     Stream,
     derive_key,
     exponential_of,

@@ -14,7 +14,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from services.common.engine.sampling import (
+from services.contract.types import ResolvedSampling, VerifyMode
+from services.engine.native.sampling import (
     NO_CHOICE,
     History,
     RowContext,
@@ -25,7 +26,6 @@ from services.common.engine.sampling import (
     paths,
     top_law,
 )
-from services.common.types import ResolvedSampling, VerifyMode
 
 torch.set_num_threads(1)
 COUPLED, GREEDY, BLOCK = VerifyMode.COUPLED, VerifyMode.GREEDY, VerifyMode.BLOCK

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from services.common.engine.noise import Stream
-from services.common.types import Proposal, SparseRow, VerifyMode
+from services.contract.types import Proposal, SparseRow, VerifyMode
+from services.engine.native.noise import Stream
 from services.verifier.rules import Outcome, block, chains
 from services.verifier.rules.rows import read_rows
 from tests.rules import reference

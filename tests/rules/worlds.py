@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from services.common.types import DraftTree, Proposal, SparseRow
+from services.contract.types import DraftTree, Proposal, SparseRow
 
 Text = tuple[int, ...]
 Law = np.ndarray

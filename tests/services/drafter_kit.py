@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.common.engine import Segment
-from services.common.errors import Overloaded
-from services.common.types import (
+from services.contract.errors import Overloaded
+from services.contract.types import (
     EMPTY_HASH,
     CommitDraft,
     Credit,
@@ -23,8 +22,9 @@ from services.common.types import (
     extend_hash,
 )
 from services.drafter.core import DrafterCore
-from services.drafter.model import ModelDrafter
-from services.drafter.tree_growth import Growth
+from services.drafter.methods.graph.tree_growth import Growth
+from services.drafter.methods.model.model import ModelDrafter
+from services.engine.native import Segment
 
 VOCAB = 12
 

@@ -8,8 +8,8 @@ from hashlib import blake2b
 
 import torch
 
-from services.common.engine import Segment
-from services.common.engine.kv import Budgeted, KVBudget
+from services.engine.native import Segment
+from services.engine.native.kv import Budgeted, KVBudget
 from tests.token_cache import TokenCache
 
 VOCAB = 12

@@ -2,7 +2,7 @@
 
 import threading
 
-from services.common import types as t
+from services.contract import types as t
 
 
 class FakeCore:

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager, suppress
 import grpc
 from paceline.v1 import verifier_pb2_grpc
 
-from services.common import types as t
-from services.common import wire
-from services.common.host import WorkerHost
-from services.common.serving import Served, ServingOptions, open_channel, serve_worker
+from services.contract import types as t
+from services.contract import wire
+from services.runtime.host import WorkerHost
+from services.runtime.serving import Served, ServingOptions, open_channel, serve_worker
 from tests.services.fakes import FakeCore
 
 HELLO = t.LinkHello("o1")

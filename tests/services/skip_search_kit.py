@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.common.engine import Engine, KVCache, ModelSpec, Segment
-from services.common.engine.skipping import SkipMask
-from services.common.types import ResolvedSampling
-from services.drafter.exits import Exit
-from services.drafter.mask_search import MaskSearch, SearchRules
-from services.drafter.skip import SkipDrafter
+from services.contract.types import ResolvedSampling
+from services.drafter.methods.self_draft.exits import Exit
+from services.drafter.methods.self_draft.mask_search import MaskSearch, SearchRules
+from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.engine.native import Engine, KVCache, ModelSpec, Segment
+from services.engine.native.skipping import SkipMask
 from tests.models import tiny_model
 from tests.services.drafter_kit import Harness, tokens_of
 

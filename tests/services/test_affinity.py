@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from services.common.types import FormatKind, ResponseFormat
-from services.common.vet import NICENESS
-from services.common.vetting import Vetting
+from services.contract.types import FormatKind, ResponseFormat
+from services.runtime.vet import NICENESS
+from services.runtime.vetting import Vetting
 
 LAST = 19
 AUTOGROUP = Path("/proc/self/autogroup")
@@ -19,7 +19,7 @@ AUTOGROUP = Path("/proc/self/autogroup")
 
 def said(program: str) -> list[str]:
     """What a process of its own, in a session of its own, says."""
-    program = "from services.common.affinity import give_way\nimport os\n" + program
+    program = "from services.runtime.affinity import give_way\nimport os\n" + program
     return subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

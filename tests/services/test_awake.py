@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.awake import AwakeClock
+from services.runtime.awake import AwakeClock
 
 EVERY = 0.25
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.common.serving.bearer import bearer_of, with_bearer
+from services.runtime.serving.bearer import bearer_of, with_bearer
 
 NAME = "authorization"
 

@@ -10,7 +10,7 @@ from paceline import Client
 from paceline._addresses import is_loopback, parse_addresses
 from paceline._channel import channel_options
 
-from services.common.serving.options import ServingOptions, server_options
+from services.runtime.serving.options import ServingOptions, server_options
 from tests.services.breaking_inference import BreakingService, Cluster, serving
 
 NAME = "paceline.test"

@@ -9,11 +9,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline.v1 import verifier_pb2
 
 from orchestrator.workers.pool import WorkerPool
-from services.common import types as t
-from services.common.errors import StartError
-from services.common.serving import ClusterToken, Dialing, ServingOptions, TlsFiles
-from services.common.serving.cluster_token import link_guards
-from services.common.types import Role
+from services.contract import types as t
+from services.contract.errors import StartError
+from services.contract.types import Role
+from services.runtime.serving import ClusterToken, Dialing, ServingOptions, TlsFiles
+from services.runtime.serving.cluster_token import link_guards
 from tests.services.link_kit import Link, eventually, worker
 
 SECRET = "correct-horse-battery-staple"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.types import node_depths
+from services.contract.types import node_depths
 from services.drafter.comb import Level
-from services.drafter.draft_graph import ROOT, DraftGraph, GraphRules
+from services.drafter.methods.graph.draft_graph import ROOT, DraftGraph, GraphRules
 
 OPEN = GraphRules(sibling_share=0.0, leaf_weight=0.0)
 

@@ -13,10 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.line import Line
-from services.common.ngrams import FIRSTS, NgramFile
-from services.common.types import (
+from services.contract.step_time import Line
+from services.contract.types import (
     CloseDraft,
     CommitDraft,
     Draft,
@@ -29,13 +27,15 @@ from services.common.types import (
     SessionFailed,
     VerifyMode,
 )
-from services.drafter.ahead import Ahead, AheadRules
 from services.drafter.core import DrafterCore
-from services.drafter.informed import NAME, InformedDrafter
-from services.drafter.model import ModelDrafter
-from services.drafter.ngram import NgramDrafter
-from services.drafter.places import DEEPEST, PLACES_IN_KV, Due, Places
-from services.drafter.small_tree import SmallTrees
+from services.drafter.methods.model.ahead import Ahead, AheadRules
+from services.drafter.methods.model.informed import NAME, InformedDrafter
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.model.places import DEEPEST, PLACES_IN_KV, Due, Places
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.drafter.methods.ngram.small_tree import SmallTrees
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.ngram_file import FIRSTS, NgramFile
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, Clear
 

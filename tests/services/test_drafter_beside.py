@@ -10,10 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.lending import Lending
-from services.common.engine.skipping import SkipMask
-from services.common.types import (
+from services.contract.types import (
     CloseDraft,
     CloseVerify,
     CommitDraft,
@@ -23,11 +20,14 @@ from services.common.types import (
     SessionFailed,
     VerifyMode,
 )
-from services.drafter.borrowing import Borrowing
 from services.drafter.core import DrafterCore
-from services.drafter.exits import Exit
-from services.drafter.lookahead import LookaheadDrafter
-from services.drafter.skip import SkipDrafter
+from services.drafter.methods.self_draft.borrowing import Borrowing
+from services.drafter.methods.self_draft.exits import Exit
+from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
+from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.lending import Lending
+from services.engine.native.skipping import SkipMask
 from tests.models import tiny_model
 from tests.services.verifier_bench import Table, block, opening
 

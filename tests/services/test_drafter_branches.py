@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.sampling import RowContext, best, coupled_best
-from services.common.steps import StepRecord
-from services.common.types import CloseDraft, Draft, ResolvedSampling, VerifyMode
-from services.drafter.branches import PrepareFigures, PrepareRules
+from services.contract.step_records import StepRecord
+from services.contract.types import CloseDraft, Draft, ResolvedSampling, VerifyMode
 from services.drafter.core import DrafterCore
-from services.drafter.draft_graph import ROOT
-from services.drafter.model import ModelDrafter
-from services.drafter.model_state import ModelSession
-from services.drafter.ngram import NgramDrafter
+from services.drafter.methods.graph.draft_graph import ROOT
+from services.drafter.methods.model.branches import PrepareFigures, PrepareRules
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.model.model_state import ModelSession
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.sampling import RowContext, best, coupled_best
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, Clear, FakeEngine, Harness, tokens_of
 

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.errors import Overloaded
-from services.common.types import (
+from services.contract.errors import Overloaded
+from services.contract.types import (
     CommitDraft,
     Draft,
     DrafterEvent,
@@ -30,9 +30,9 @@ from services.common.types import (
 )
 from services.drafter.combined import CombinedDrafter, Methods, merge
 from services.drafter.core import DrafterCore
-from services.drafter.model import ModelDrafter
-from services.drafter.ngram import NgramDrafter
-from services.drafter.phrases import NO_PHRASE, Phrase, PhraseLimits, PhrasePool
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.drafter.methods.ngram.phrases import NO_PHRASE, Phrase, PhraseLimits, PhrasePool
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 from tests.services.drafter_kit import VOCAB, FakeEngine
 

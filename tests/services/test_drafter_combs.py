@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.common.engine.sampling import History, RowContext, best, coupled_best, top_law
-from services.common.types import (
+from services.contract.types import (
     EMPTY_HASH,
     Draft,
     DraftTree,
@@ -23,6 +22,7 @@ from services.common.types import (
     extend_hash,
 )
 from services.drafter.comb import Comb, Level
+from services.engine.native.sampling import History, RowContext, best, coupled_best, top_law
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
 
 SAMPLED = (VerifyMode.STANDARD, VerifyMode.BLOCK)

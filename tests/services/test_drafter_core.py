@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.errors import InvalidRequest, Overloaded
-from services.common.steps import StepEntry, StepRecord
-from services.common.types import (
+from services.contract.errors import InvalidRequest, Overloaded
+from services.contract.step_records import StepEntry, StepRecord
+from services.contract.types import (
     EMPTY_HASH,
     CloseDraft,
     CommitDraft,

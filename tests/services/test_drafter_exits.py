@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.drafter.exits import Exit
+from services.drafter.methods.self_draft.exits import Exit
 
 
 def published(state: tuple[float, float], accepted: int, drafted: int, longest: int) -> tuple:

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from services.common.types import Draft, ResolvedSampling
-from services.drafter.model import ModelDrafter
+from services.contract.types import Draft, ResolvedSampling
+from services.drafter.methods.model.model import ModelDrafter
 from tests.services.drafter_kit import VOCAB, FakeEngine, FixedGrowth, Harness
 
 WINDOW = 30

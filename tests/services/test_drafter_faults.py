@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from services.common.engine import Engine, ModelSpec
-from services.common.types import (
+from services.contract.types import (
     CloseDraft,
     Draft,
     FailureReason,
@@ -18,8 +17,9 @@ from services.common.types import (
     SessionFailed,
     VerifyMode,
 )
-from services.drafter.branches import PrepareRules
-from services.drafter.model import ModelDrafter
+from services.drafter.methods.model.branches import PrepareRules
+from services.drafter.methods.model.model import ModelDrafter
+from services.engine.native import Engine, ModelSpec
 from tests.models import tiny_model
 from tests.services.drafter_kit import FixedGrowth, Harness
 

@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.common.engine import Engine, ModelSpec
-from services.common.engine.sampling import History, RowContext, best, coupled_best
-from services.common.types import (
+from services.contract.types import (
     EMPTY_HASH,
     Draft,
     DraftTree,
@@ -25,9 +23,11 @@ from services.common.types import (
     VerifyMode,
     extend_hash,
 )
-from services.drafter.draft_graph import GraphRules
-from services.drafter.graph import GraphDrafter
-from services.drafter.graph_state import NODES_IN_KV, GraphSession
+from services.drafter.methods.graph.draft_graph import GraphRules
+from services.drafter.methods.graph.graph import GraphDrafter
+from services.drafter.methods.graph.graph_state import NODES_IN_KV, GraphSession
+from services.engine.native import Engine, ModelSpec
+from services.engine.native.sampling import History, RowContext, best, coupled_best
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, FakeEngine, FixedGrowth, Harness, tokens_of
 

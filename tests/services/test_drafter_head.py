@@ -10,8 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.sampling import (
+from services.contract.types import (
+    EMPTY_HASH,
+    Draft,
+    ResolvedSampling,
+    VerifyMode,
+    extend_hash,
+)
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.sampling import (
     NO_CHOICE,
     History,
     PartHead,
@@ -21,13 +28,6 @@ from services.common.engine.sampling import (
     coupled_best,
     log_law,
     top_law,
-)
-from services.common.types import (
-    EMPTY_HASH,
-    Draft,
-    ResolvedSampling,
-    VerifyMode,
-    extend_hash,
 )
 from tests.services.drafter_kit import FakeEngine, Harness, tokens_of
 from tests.services.student_kit import distilled_folder

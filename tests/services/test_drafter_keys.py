@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.engine import noise
-from services.common.engine.noise import Stream
-from services.common.types import (
+from services.contract.types import (
     EMPTY_HASH,
     CloseDraft,
     CommitDraft,
@@ -25,8 +23,10 @@ from services.common.types import (
     VerifyMode,
     extend_hash,
 )
-from services.drafter.lookahead import LookaheadDrafter
-from services.drafter.model import ModelDrafter
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
+from services.engine.native import noise
+from services.engine.native.noise import Stream
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, SoftEngine
 
 LAW = ResolvedSampling(max_tokens=200, presence_penalty=0.3)

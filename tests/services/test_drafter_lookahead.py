@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.noise import Stream, uniform
-from services.common.engine.sampling import History, RowContext, choose, top_law
-from services.common.types import (
+from services.contract.types import (
     FailureReason,
     Proposal,
     ResolvedSampling,
     SessionFailed,
     VerifyMode,
 )
-from services.drafter.lookahead import LookaheadDrafter
+from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.noise import Stream, uniform
+from services.engine.native.sampling import History, RowContext, choose, top_law
 from tests.models import tiny_model
 from tests.services.drafter_kit import (
     VOCAB,

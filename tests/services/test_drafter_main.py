@@ -15,9 +15,8 @@ import pytest
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc
 from pydantic import ValidationError
 
-from services.common.errors import StartError
-from services.common.serving import open_channel
-from services.common.types import (
+from services.contract.errors import StartError
+from services.contract.types import (
     Draft,
     DraftOpened,
     LinkHello,
@@ -27,9 +26,10 @@ from services.common.types import (
     VerifyMode,
     WorkerDescription,
 )
-from services.common.wire import DRAFTER_LINK, decode_description
+from services.contract.wire import DRAFTER_LINK, decode_description
 from services.drafter.registry import METHODS, build
 from services.drafter.settings import DrafterSettings
+from services.runtime.serving import open_channel
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,8 +58,8 @@ def test_with_look_ahead_embeddings_the_method_is_lookahead() -> None:
 def test_a_draft_model_is_rounded_where_the_cpu_can_and_a_target_never(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from services.common.engine import packing
     from services.drafter.registry import _dtype
+    from services.engine.native import packing
 
     auto, asked = DrafterSettings(), DrafterSettings(dtype="bfloat16")
     for able, found in ((True, "int8"), (False, "float32")):
@@ -127,7 +127,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
 
 
 def test_the_pool_of_phrases_has_the_limits_of_the_settings() -> None:
-    from services.drafter.ngram import NgramDrafter
+    from services.drafter.methods.ngram.ngram import NgramDrafter
 
     (drafter,) = build(DrafterSettings(phrases=5, phrases_per_tenant=3)).values()
     assert isinstance(drafter, NgramDrafter)
@@ -146,7 +146,7 @@ def test_every_method_has_a_name_that_can_be_asked_for() -> None:
 def test_a_model_is_loaded_from_a_folder(tmp_path: Path) -> None:
     import torch
 
-    from services.drafter.model import ModelDrafter
+    from services.drafter.methods.model.model import ModelDrafter
     from tests.models import VOCAB_SIZE, tiny_model_folder
 
     torch.set_num_threads(1)
@@ -162,10 +162,10 @@ def test_a_model_is_loaded_from_a_folder(tmp_path: Path) -> None:
 
 
 def test_the_target_is_loaded_with_its_mask_and_thresholds(tmp_path: Path) -> None:
-    from services.common.engine.loading import weights_digest
-    from services.common.engine.skipping import MaskFile, SkipMask, write_mask
-    from services.drafter.exits import Exit
-    from services.drafter.skip import SkipDrafter
+    from services.drafter.methods.self_draft.exits import Exit
+    from services.drafter.methods.self_draft.skip import SkipDrafter
+    from services.engine.native.loading import weights_digest
+    from services.engine.native.skipping import MaskFile, SkipMask, write_mask
     from tests.models import tiny_model_folder
 
     folder = str(tiny_model_folder(tmp_path))
@@ -183,8 +183,8 @@ def test_the_target_is_loaded_with_its_mask_and_thresholds(tmp_path: Path) -> No
 
 
 def test_a_search_starts_from_the_mask_with_the_share_of_the_settings(tmp_path: Path) -> None:
-    from services.common.engine.skipping import every_second
-    from services.drafter.skip import SkipDrafter
+    from services.drafter.methods.self_draft.skip import SkipDrafter
+    from services.engine.native.skipping import every_second
     from tests.models import tiny_model_folder
 
     target = str(tiny_model_folder(tmp_path, num_hidden_layers=6))
@@ -205,8 +205,8 @@ def test_a_search_starts_from_the_mask_with_the_share_of_the_settings(tmp_path: 
 def test_a_mask_for_another_model_stops_the_start_before_weights_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from services.common.engine import Engine
-    from services.common.engine.skipping import MaskFile, SkipMask, write_mask
+    from services.engine.native import Engine
+    from services.engine.native.skipping import MaskFile, SkipMask, write_mask
     from tests.models import tiny_model_folder
 
     monkeypatch.setattr(Engine, "load", lambda spec: pytest.fail("weights were read"))
@@ -221,8 +221,8 @@ def test_a_mask_for_another_model_stops_the_start_before_weights_are_read(
 def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from services.common.engine.skipping import every_second
-    from services.drafter.skip import SkipDrafter
+    from services.drafter.methods.self_draft.skip import SkipDrafter
+    from services.engine.native.skipping import every_second
     from tests.models import tiny_model_folder
 
     target = str(tiny_model_folder(tmp_path, num_hidden_layers=4))
@@ -236,10 +236,10 @@ def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(
 def test_graphs_and_trees_take_their_own_numbers(tmp_path: Path) -> None:
     import torch
 
-    from services.common.types import VerifyMode
-    from services.drafter.draft_graph import GraphRules
-    from services.drafter.graph import GraphDrafter
-    from services.drafter.model import ModelDrafter
+    from services.contract.types import VerifyMode
+    from services.drafter.methods.graph.draft_graph import GraphRules
+    from services.drafter.methods.graph.graph import GraphDrafter
+    from services.drafter.methods.model.model import ModelDrafter
     from tests.models import tiny_model_folder
 
     torch.set_num_threads(1)
@@ -262,7 +262,7 @@ def test_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_a_distilled_drafter_is_loaded_from_its_folder_and_its_moved_base(tmp_path: Path) -> None:
-    from services.drafter.model import ModelDrafter
+    from services.drafter.methods.model.model import ModelDrafter
     from tests.models import VOCAB_SIZE
     from tests.services.student_kit import distilled_folder
 
@@ -285,9 +285,9 @@ def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_
 ) -> None:
     import torch
 
-    from services.common.engine.loading import weights_digest
-    from services.common.engine.lookahead import Lookahead, save_lookahead
-    from services.drafter.lookahead import LookaheadDrafter
+    from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
+    from services.engine.native.loading import weights_digest
+    from services.engine.native.lookahead import Lookahead, save_lookahead
     from tests.models import VOCAB_SIZE, tiny_model_folder
 
     torch.set_num_threads(1)
@@ -311,8 +311,8 @@ def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_
 def test_look_ahead_embeddings_of_another_width_stop_the_start(tmp_path: Path) -> None:
     import torch
 
-    from services.common.engine.loading import weights_digest
-    from services.common.engine.lookahead import Lookahead, save_lookahead
+    from services.engine.native.loading import weights_digest
+    from services.engine.native.lookahead import Lookahead, save_lookahead
     from tests.models import tiny_model_folder
 
     base, file = tiny_model_folder(tmp_path), tmp_path / "x.safetensors"

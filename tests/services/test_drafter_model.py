@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.sampling import RowContext, choose
-from services.common.types import (
+from services.contract.types import (
     CloseDraft,
     Draft,
     FailureReason,
@@ -22,7 +20,9 @@ from services.common.types import (
     VerifyMode,
     WorkerDescription,
 )
-from services.drafter.model import ModelDrafter
+from services.drafter.methods.model.model import ModelDrafter
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.sampling import RowContext, choose
 from tests.models import tiny_model
 from tests.services.drafter_kit import (
     VOCAB,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.types import (
+from services.contract.types import (
     CommitDraft,
     Draft,
     DrafterEvent,
@@ -17,7 +17,7 @@ from services.common.types import (
     VerifyMode,
 )
 from services.drafter.core import DrafterCore
-from services.drafter.ngram import NgramDrafter, NgramIndex, copy_from
+from services.drafter.methods.ngram.ngram import NgramDrafter, NgramIndex, copy_from
 
 
 def start(

@@ -19,10 +19,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.noise import Stream, uniform
-from services.common.engine.sampling import History, RowContext, choose
-from services.common.types import (
+from services.contract.types import (
     EMPTY_HASH,
     Draft,
     OpenDraft,
@@ -33,9 +30,12 @@ from services.common.types import (
     WorkerDescription,
     extend_hash,
 )
-from services.common.wire.drafter import decode_drafter_event, encode_drafter_event
+from services.contract.wire.drafter import decode_drafter_event, encode_drafter_event
 from services.drafter.core import DrafterCore
-from services.drafter.ngram import NgramDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.noise import Stream, uniform
+from services.engine.native.sampling import History, RowContext, choose
 from tests.models import tiny_model
 from tests.services.drafter_kit import FakeEngine, Harness, tokens_of
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.errors import InvalidRequest
-from services.common.types import (
+from services.contract.errors import InvalidRequest
+from services.contract.types import (
     EMPTY_HASH,
     CommitDraft,
     Draft,

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.sampling import RowContext, choose
-from services.common.engine.skipping import SkipMask, whole
-from services.common.errors import StartError
-from services.common.types import EMPTY_HASH, ResolvedSampling, VerifyMode, extend_hash
-from services.drafter.exits import Exit
-from services.drafter.skip import SkipDrafter
+from services.contract.errors import StartError
+from services.contract.types import EMPTY_HASH, ResolvedSampling, VerifyMode, extend_hash
+from services.drafter.methods.self_draft.exits import Exit
+from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.sampling import RowContext, choose
+from services.engine.native.skipping import SkipMask, whole
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
 from tests.services.test_drafter_model import COUPLED, GREEDY, PROMPT, plain_text, trunk_of

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.common.engine import Segment
-from services.common.engine.skipping import SkipMask
-from services.common.types import ResolvedSampling, VerifyMode
-from services.drafter.mask_search import MaskSearch
-from services.drafter.skip import SkipDrafter
+from services.contract.types import ResolvedSampling, VerifyMode
+from services.drafter.methods.self_draft.mask_search import MaskSearch
+from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.engine.native import Segment
+from services.engine.native.skipping import SkipMask
 from tests.services.drafter_kit import Harness
 from tests.services.skip_search_kit import (
     BAD,

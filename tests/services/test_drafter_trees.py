@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from services.common.types import Draft, DraftTree, ResolvedSampling, VerifyMode
-from services.drafter.model import ModelDrafter
-from services.drafter.tree_growth import PRIOR, Growth, MeasuredGrowth, TreeCosts
-from services.drafter.tree_shape import TreeShape, best_shape, most_probable
+from services.contract.types import Draft, DraftTree, ResolvedSampling, VerifyMode
+from services.drafter.methods.graph.tree_growth import PRIOR, Growth, MeasuredGrowth, TreeCosts
+from services.drafter.methods.graph.tree_shape import TreeShape, best_shape, most_probable
+from services.drafter.methods.model.model import ModelDrafter
 from tests.services.drafter_kit import VOCAB, FakeEngine, FixedGrowth, Harness, tokens_of
 
 EXACT = (VerifyMode.GREEDY, VerifyMode.COUPLED)

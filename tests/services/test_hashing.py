@@ -9,7 +9,7 @@ import paceline
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common import types
+from services.contract import types
 
 WIRE = Path(__file__).parents[2] / "docs" / "wire.md"
 VECTOR = re.compile(r"^\| (none|[\d, ]+) \| (\d+) \| `([0-9a-f]{16})` \|$", re.MULTILINE)

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from orchestrator import watching
-from orchestrator.watching import watch
-from services.common import types as t
-from services.common.errors import StartError
-from services.common.host import WorkerHost
-from services.common.serving import (
+from orchestrator.store import store_health as watching
+from orchestrator.store.store_health import watch
+from services.contract import types as t
+from services.contract.errors import StartError
+from services.runtime.host import WorkerHost
+from services.runtime.serving import (
     GrpcServer,
     Health,
     Served,
@@ -21,7 +21,7 @@ from services.common.serving import (
     open_channel,
     serve_worker,
 )
-from services.common.tasks import end
+from services.runtime.tasks import end
 from tests.services.fakes import FakeCore
 
 OPTIONS = ServingOptions(health_address="127.0.0.1:0")

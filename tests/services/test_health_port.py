@@ -7,9 +7,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 
-from services.common import types as t
-from services.common.errors import StartError
-from services.common.serving import GrpcServer, ServingOptions, open_channel
+from services.contract import types as t
+from services.contract.errors import StartError
+from services.runtime.serving import GrpcServer, ServingOptions, open_channel
 from tests.certificates import Authority
 from tests.services.fakes import open_verify
 from tests.services.link_kit import Link, worker

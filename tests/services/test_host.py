@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from services.common import types as t
-from services.common.core_thread import CoreThread
-from services.common.errors import NoWorker
-from services.common.host import WorkerHost
+from services.contract import types as t
+from services.contract.errors import NoWorker
+from services.runtime.core_thread import CoreThread
+from services.runtime.host import WorkerHost
 from tests.services.fakes import FakeCore, block, open_verify
 
 

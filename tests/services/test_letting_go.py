@@ -11,8 +11,8 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
-from services.common.errors import InvalidRequest
-from services.common.serving import GrpcServer, ServingOptions, border
+from services.contract.errors import InvalidRequest
+from services.runtime.serving import GrpcServer, ServingOptions, border
 
 
 class Held:

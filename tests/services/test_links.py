@@ -9,10 +9,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, types_pb2, verifier_pb2
 
-from services.common import types as t
-from services.common import wire
-from services.common.errors import Overloaded
-from services.common.serving.links import Outbox
+from services.contract import types as t
+from services.contract import wire
+from services.contract.errors import Overloaded
+from services.runtime.serving.links import Outbox
 from tests.services.fakes import block, open_verify
 from tests.services.link_kit import BUNDLE, Link, eventually, worker
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from services.common.errors import InvalidRequest, StartError
-from services.common.logs import JsonFormatter, explained, setup_logging
+from services.contract.errors import InvalidRequest, StartError
+from services.runtime.logs import JsonFormatter, explained, setup_logging
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.engine.skipping import SkipMask, every_second, whole
-from services.common.errors import StartError
-from services.drafter.mask_search import MaskSearch, SearchRules
+from services.contract.errors import StartError
+from services.drafter.methods.self_draft.mask_search import MaskSearch, SearchRules
+from services.engine.native.skipping import SkipMask, every_second, whole
 
 LAYERS = 8
 START = every_second(LAYERS)

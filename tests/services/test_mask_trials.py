@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.engine import Engine
-from services.common.engine.skipping import SkipMask, every_second
-from services.drafter.mask_search import SearchRules
-from services.drafter.mask_trials import WINDOW, WINDOWS, window_of
+from services.drafter.methods.self_draft.mask_search import SearchRules
+from services.drafter.methods.self_draft.mask_trials import WINDOW, WINDOWS, window_of
+from services.drafter.methods.self_draft.skip import SkipDrafter
 from services.drafter.protocol import Ask
-from services.drafter.skip import SkipDrafter
+from services.engine.native import Engine
+from services.engine.native.skipping import SkipMask, every_second
 from tests.services.drafter_kit import Harness
 from tests.services.skip_search_kit import (
     BAD,

@@ -10,7 +10,7 @@ import pytest
 PROGRAM = """
 import sys
 from pathlib import Path
-from services.common.memory import keep_little
+from services.runtime.memory import keep_little
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from services.common.errors import StartError
-from services.common.ngrams import (
+from services.contract.errors import StartError
+from services.engine.ngram_file import (
     FIRSTS,
     Laws,
     NgramFile,

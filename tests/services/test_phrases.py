@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.types import (
+from services.contract.types import (
     CloseDraft,
     CommitDraft,
     Draft,
@@ -19,8 +19,8 @@ from services.common.types import (
     VerifyMode,
 )
 from services.drafter.core import DrafterCore
-from services.drafter.ngram import NgramDrafter
-from services.drafter.phrases import Learner, PhraseLimits, PhrasePool, teach
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.drafter.methods.ngram.phrases import Learner, PhraseLimits, PhrasePool, teach
 from services.drafter.protocol import Ask
 
 SMALL = PhraseLimits(shortest=2, longest=3, length=4)

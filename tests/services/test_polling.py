@@ -9,7 +9,7 @@ from importlib import metadata
 
 import pytest
 
-from services.common.polling import poll_in_one_thread
+from services.runtime.polling import poll_in_one_thread
 
 VARIABLE = "GRPC_EXPERIMENTS"
 SETTING = f"import os; print(os.environ.get('{VARIABLE}', 'unset'))"

@@ -8,7 +8,7 @@ import paceline
 import pytest
 from paceline.v1 import inference_pb2
 
-from services.common.types import DraftSource
+from services.contract.types import DraftSource
 
 PROTOS = Path(__file__).resolve().parents[2] / "protos"
 BUF = Path(sys.executable).with_name("buf")

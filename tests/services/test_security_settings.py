@@ -4,10 +4,10 @@ import pytest
 
 from orchestrator.main import run
 from orchestrator.settings import OrchestratorSettings
-from services.common.errors import StartError
-from services.common.settings import ServingSettings, WorkerSettings
-from services.common.types import Role
-from services.common.worker import tracing
+from services.contract.errors import StartError
+from services.contract.types import Role
+from services.runtime.settings import ServingSettings, WorkerSettings
+from services.runtime.worker_main import tracing
 from tests.certificates import Authority
 
 

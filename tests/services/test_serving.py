@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 from paceline.v1 import inference_pb2, inference_pb2_grpc
 
-from services.common import errors
-from services.common.serving import (
+from services.contract import errors
+from services.runtime.serving import (
     GrpcServer,
     ServingOptions,
     TlsFiles,
@@ -24,8 +24,8 @@ from services.common.serving import (
     open_channel,
     status_of,
 )
-from services.common.serving.border import _CODES
-from services.common.serving.options import server_options
+from services.runtime.serving.border import _CODES
+from services.runtime.serving.options import server_options
 
 CODES = {
     errors.InvalidRequest("sampling.top_p", 2.0, "(0, 1]"): grpc.StatusCode.INVALID_ARGUMENT,
@@ -221,7 +221,7 @@ async def test_reflection_is_served_only_when_asked_for(enabled):
 def test_a_signal_ends_a_process_with_status_zero(number):
     code = (
         "import asyncio, os\n"
-        "from services.common.serving import run, stop_on_signals\n"
+        "from services.runtime.serving import run, stop_on_signals\n"
         "async def main():\n"
         "    stop = stop_on_signals()\n"
         f"    os.kill(os.getpid(), {int(number)})\n"

@@ -11,10 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common import keys
-from services.common.engine import noise
-from services.common.ngrams import FIRSTS, Laws, NgramFile, code_of, extend_key, support_of
-from services.common.types import (
+from services.contract import keys
+from services.contract.types import (
     CommitDraft,
     Draft,
     DrafterEvent,
@@ -24,9 +22,11 @@ from services.common.types import (
     VerifyMode,
 )
 from services.drafter.core import DrafterCore
-from services.drafter.mixture import Shares
-from services.drafter.ngram import NgramDrafter
-from services.drafter.small_tree import PoolLimits, SmallTrees, TextPool
+from services.drafter.methods.ngram.mixture import Shares
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.drafter.methods.ngram.small_tree import PoolLimits, SmallTrees, TextPool
+from services.engine.native import noise
+from services.engine.ngram_file import FIRSTS, Laws, NgramFile, code_of, extend_key, support_of
 
 VOCAB = 50
 

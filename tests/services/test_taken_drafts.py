@@ -8,9 +8,8 @@ import random
 import pytest
 import torch
 
-from services.common.engine.lending import Lending
-from services.common.handover import Handover, believed, worth_most
-from services.common.types import (
+from services.contract.handover import Handover, believed, worth_most
+from services.contract.types import (
     Allowance,
     CloseVerify,
     Draft,
@@ -19,6 +18,7 @@ from services.common.types import (
     TakenDraft,
     VerifyMode,
 )
+from services.engine.native.lending import Lending
 from tests.services.fake_engine import VOCAB
 from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from services.common import tasks
-from services.common.tasks import end
+from services.runtime import tasks
+from services.runtime.tasks import end
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,13 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.drafter.text_index import BORDER, LONGEST_MATCH, LONGEST_WALK, TextIndex, Votes
+from services.drafter.methods.ngram.text_index import (
+    BORDER,
+    LONGEST_MATCH,
+    LONGEST_WALK,
+    TextIndex,
+    Votes,
+)
 
 
 def searched(text: list[int], context: list[int]) -> list[Counter[int]]:

@@ -9,9 +9,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.common.errors import StartError
-from services.common.serving import GrpcServer, ServingOptions, TlsFiles, open_channel
-from services.common.serving.reloading import Reloading
+from services.contract.errors import StartError
+from services.runtime.serving import GrpcServer, ServingOptions, TlsFiles, open_channel
+from services.runtime.serving.reloading import Reloading
 from tests.certificates import Authority, trusting
 
 REFUSED = grpc.StatusCode.UNAVAILABLE

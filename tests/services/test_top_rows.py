@@ -9,13 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.engine.sampling import likeliest
-from services.common.ngrams import NgramFile
-from services.common.top_rows import MOST_ROWS, WIDTH, fits, pack, unpack
-from services.common.types import CommitDraft, DraftSource, Verdict, VerifyMode
-from services.drafter import small_tree
+from services.contract.top_rows import MOST_ROWS, WIDTH, fits, pack, unpack
+from services.contract.types import CommitDraft, DraftSource, Verdict, VerifyMode
+from services.drafter.methods.ngram import small_tree
+from services.drafter.methods.ngram.small_tree import SmallTrees, TargetRows
 from services.drafter.session import DraftSession
-from services.drafter.small_tree import SmallTrees, TargetRows
+from services.engine.native.sampling import likeliest
+from services.engine.ngram_file import NgramFile
 from tests.services.fake_engine import law
 from tests.services.test_drafter_session import chain, opened
 from tests.services.test_small_tree import Bench, opening

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.types import node_depths
-from services.drafter.tree_shape import TreeShape, best_shape, most_probable
+from services.contract.types import node_depths
+from services.drafter.methods.graph.tree_shape import TreeShape, best_shape, most_probable
 
 RATES = st.lists(st.floats(0.01, 0.6), min_size=1, max_size=4).map(
     lambda rates: sorted(rates, reverse=True)

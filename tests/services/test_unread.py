@@ -9,7 +9,7 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
-from services.common.serving import GrpcServer, ServingOptions
+from services.runtime.serving import GrpcServer, ServingOptions
 from tests.services.relay import Relay
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from services.common.types import (
+from services.contract.types import (
     CloseVerify,
     FailureReason,
     SessionFailed,

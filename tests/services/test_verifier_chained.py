@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from services.common.types import FailureReason, VerifyOpened
+from services.contract.types import FailureReason, VerifyOpened
 from tests.services.fake_engine import VOCAB, FakeEngine
 from tests.services.verifier_bench import (
     COUPLED,

@@ -3,7 +3,7 @@ import random
 import pytest
 import torch
 
-from services.common.types import CloseVerify, FailureReason, Role, Verdict, VerifyOpened
+from services.contract.types import CloseVerify, FailureReason, Role, Verdict, VerifyOpened
 from tests.services.fake_engine import VOCAB, FakeEngine, law
 from tests.services.verifier_bench import (
     COUPLED,

@@ -7,7 +7,7 @@ from itertools import count
 
 import torch
 
-from services.common.types import Verdict, VerifyOpened
+from services.contract.types import Verdict, VerifyOpened
 from services.verifier.scheduling import share_prefill
 from tests.services.fake_engine import VOCAB
 from tests.services.verifier_bench import Table, block, opening, target_text

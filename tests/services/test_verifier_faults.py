@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from services.common.engine import Engine, KVCache, ModelSpec
-from services.common.types import (
+from services.contract.types import (
     CloseVerify,
     FailureReason,
     SessionFailed,
@@ -21,6 +20,7 @@ from services.common.types import (
     VerifyMode,
     VerifyOpened,
 )
+from services.engine.native import Engine, KVCache, ModelSpec
 from tests.models import tiny_model
 from tests.services.verifier_bench import COUPLED, Table, block, opening, replace
 

@@ -8,11 +8,8 @@ import time
 
 import pytest
 
-from services.common.engine.bundle import make_bundle
-from services.common.engine.structure import Compiled, StructureError, Structures
-from services.common.errors import Overloaded
-from services.common.host import WorkerHost
-from services.common.types import (
+from services.contract.errors import Overloaded
+from services.contract.types import (
     CloseVerify,
     FailureReason,
     FormatKind,
@@ -20,8 +17,11 @@ from services.common.types import (
     Verdict,
     VerifyOpened,
 )
-from services.common.vetting import Bounds, Vetting
-from services.drafter.forms import form_of
+from services.drafter.methods.model.forms import form_of
+from services.engine.native.bundle import make_bundle
+from services.engine.native.structure import Compiled, StructureError, Structures
+from services.runtime.host import WorkerHost
+from services.runtime.vetting import Bounds, Vetting
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.integration.front_door import until
@@ -229,7 +229,7 @@ def test_what_could_not_be_told_is_tried_again(vetting):
 
 def test_large_grammars_are_not_kept_beyond_their_bytes(vetting, monkeypatch):
     structures = structures_with(vetting)
-    monkeypatch.setattr("services.common.engine.structure.KEPT_BYTES", 100)
+    monkeypatch.setattr("services.engine.native.structure.KEPT_BYTES", 100)
     forms = [ResponseFormat(FormatKind.REGEX, (letter,)) for letter in "abc"]
     for form in forms:
         done(structures.compiled(form)).size = 60

@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 import pytest
 import torch
 
-from services.common.line import Line
-from services.common.types import CloseVerify, Verdict
+from services.contract.step_time import Line
+from services.contract.types import CloseVerify, Verdict
 from services.verifier.gathering import Gathering, Habit
 from tests.services.fake_engine import FakeEngine
 from tests.services.verifier_bench import Table, block, opening

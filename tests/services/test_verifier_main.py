@@ -15,10 +15,10 @@ import pytest
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 from pydantic import ValidationError
 
-from services.common.errors import StartError
-from services.common.serving import open_channel
-from services.common.types import LinkHello, Progress, Verdict, VerifyOpened
-from services.common.wire import VERIFIER_LINK, decode_description
+from services.contract.errors import StartError
+from services.contract.types import LinkHello, Progress, Verdict, VerifyOpened
+from services.contract.wire import VERIFIER_LINK, decode_description
+from services.runtime.serving import open_channel
 from services.verifier.main import run
 from services.verifier.settings import VerifierSettings
 from tests.models import VOCAB_SIZE, tiny_model_folder

@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from services.common.engine import Engine
-from services.common.types import CloseVerify
+from services.contract.types import CloseVerify
+from services.engine.native import Engine
 from tests.models import tiny_model
 from tests.services.verifier_bench import COUPLED, GREEDY, Table, block, opening, target_text
 

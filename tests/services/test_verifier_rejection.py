@@ -5,8 +5,7 @@ import random
 import pytest
 import torch
 
-from services.common.engine.sampling import RowContext, log_law
-from services.common.types import (
+from services.contract.types import (
     CloseVerify,
     DraftTree,
     FailureReason,
@@ -15,6 +14,7 @@ from services.common.types import (
     Verify,
     VerifyMode,
 )
+from services.engine.native.sampling import RowContext, log_law
 from tests.services.fake_engine import VOCAB, FakeEngine, law
 from tests.services.verifier_bench import PROMPT, Table, opening
 

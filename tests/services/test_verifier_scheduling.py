@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from services.common.line import Line
-from services.common.types import FailureReason, SessionFailed, Verdict, VerifyMode, VerifyOpened
+from services.contract.step_time import Line
+from services.contract.types import FailureReason, SessionFailed, Verdict, VerifyMode, VerifyOpened
 from services.verifier.scheduling import PrefillPace, share_prefill
 from tests.services.fake_engine import VOCAB, FakeEngine
 from tests.services.verifier_bench import (

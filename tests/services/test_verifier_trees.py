@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from services.common.types import DraftTree, Proposal, SparseRow
+from services.contract.types import DraftTree, Proposal, SparseRow
 from services.verifier.trees import cut, depths, paths, without_first
 
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.v1 import drafter_pb2, types_pb2, verifier_pb2
 
-from services.common import types as t
-from services.common import wire
-from services.common.errors import ProtocolError
-from services.common.wire.floats import decode_floats
-from services.common.wire.tokenizer import PART_BYTES
+from services.contract import types as t
+from services.contract import wire
+from services.contract.errors import ProtocolError
+from services.contract.wire.floats import decode_floats
+from services.contract.wire.tokenizer import PART_BYTES
 from tests.services import wire_strategies as make
 
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from services.common.engine.sampling import RowContext, choose
-from services.common.types import (
+from services.contract.types import (
     CloseVerify,
     DraftTree,
     OpenVerify,
@@ -16,6 +15,7 @@ from services.common.types import (
     VerifyMode,
     VerifyOpened,
 )
+from services.engine.native.sampling import RowContext, choose
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.services.fake_engine import FakeEngine, law

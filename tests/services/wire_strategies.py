@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from services.common import types as t
+from services.contract import types as t
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.common.synthetic.engine import SyntheticEngine, draft_engine, target_engine
-from services.common.synthetic.pacemaker import Pacemaker
-from services.common.synthetic.spec import SyntheticSpec
-from services.common.synthetic.vocabulary import START_ID
+from services.engine.synthetic.engine import SyntheticEngine, draft_engine, target_engine
+from services.engine.synthetic.pacemaker import Pacemaker
+from services.engine.synthetic.spec import SyntheticSpec
+from services.engine.synthetic.vocabulary import START_ID
 
 PROMPT = (7, 8, 9, START_ID)
 

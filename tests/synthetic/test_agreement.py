@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.synthetic.agreement import Agreement, agreements, mixed
+from services.engine.synthetic.agreement import Agreement, agreements, mixed
 
 
 def test_a_round_that_emitted_all_it_could_counts_the_bonus_as_agreement():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.synthetic.costs import Costs
+from services.engine.synthetic.costs import Costs
 from tests.synthetic.kit import spec
 
 COSTS = Costs(20.0, 25.0, row_ms=0.5, session_ms=2.0, prompt_ms=12.0, prompt_token_ms=0.25)

@@ -7,12 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.common.engine import Segment
-from services.common.errors import Overloaded
-from services.common.synthetic.engine import SyntheticEngine, target_engine
-from services.common.synthetic.vocabulary import letters
-from services.common.synthetic.world import World
-from services.common.types import (
+from services.contract.errors import Overloaded
+from services.contract.types import (
     CommitDraft,
     Draft,
     DraftTree,
@@ -24,7 +20,11 @@ from services.common.types import (
     VerifyMode,
 )
 from services.drafter.core import DrafterCore
-from services.drafter.model import ModelDrafter
+from services.drafter.methods.model.model import ModelDrafter
+from services.engine.native import Segment
+from services.engine.synthetic.engine import SyntheticEngine, target_engine
+from services.engine.synthetic.vocabulary import letters
+from services.engine.synthetic.world import World
 from services.verifier.core import VerifierCore
 from tests.synthetic.kit import PROMPT, FakeTime, drafter, spec, target
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from services.common.errors import StartError
-from services.common.synthetic.spec import read_spec
-from services.common.synthetic.vocabulary import START_ID, VOCAB_SIZE, letters, make_tokenizer
+from services.contract.errors import StartError
+from services.engine.synthetic.spec import read_spec
+from services.engine.synthetic.vocabulary import START_ID, VOCAB_SIZE, letters, make_tokenizer
 
 GOOD = {
     "name": "x",

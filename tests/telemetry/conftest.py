@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.telemetry import Telemetry
+from services.runtime.telemetry import Telemetry
 
 
 @pytest.fixture(autouse=True)

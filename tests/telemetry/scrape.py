@@ -8,7 +8,7 @@ from urllib.request import urlopen
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.common.telemetry import Telemetry
+from services.runtime.telemetry import Telemetry
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.core.events import AbortRequested, Capped, WorkerLost
 from orchestrator.recorder import watch_memory
 from orchestrator.recorder.demand import queued_tokens, wants_drafts
-from services.common.types import Progress, Role, VerifyMode
+from services.contract.types import Progress, Role, VerifyMode
 from tests.core.machine import Machine
 from tests.telemetry.scrape import scrape
 from tests.telemetry.traced_world import TracedWorld

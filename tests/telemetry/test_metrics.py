@@ -17,12 +17,12 @@ from orchestrator.core.events import (
     WorkerLost,
 )
 from orchestrator.recorder import watch_memory
-from services.common import errors
-from services.common.steps import StepEntry, StepRecord
-from services.common.telemetry import StepTracer, names
-from services.common.telemetry.loop_lag import MOST_MISSED, lags
-from services.common.telemetry.names import MetricKind
-from services.common.types import OpenDraft, OpenVerify, Progress, Role, VerifyMode
+from services.contract import errors
+from services.contract.step_records import StepEntry, StepRecord
+from services.contract.types import OpenDraft, OpenVerify, Progress, Role, VerifyMode
+from services.runtime.telemetry import StepTracer, names
+from services.runtime.telemetry.loop_lag import MOST_MISSED, lags
+from services.runtime.telemetry.names import MetricKind
 from tests.core.world import Faults
 from tests.telemetry.scrape import scrape
 from tests.telemetry.traced_world import TracedWorld

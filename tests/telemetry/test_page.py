@@ -11,12 +11,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from services.common.errors import StartError
-from services.common.serving import TlsFiles, tls_contexts
-from services.common.settings import WorkerSettings
-from services.common.telemetry import names
-from services.common.types import Role
-from services.common.worker import tracing
+from services.contract.errors import StartError
+from services.contract.types import Role
+from services.runtime.serving import TlsFiles, tls_contexts
+from services.runtime.settings import WorkerSettings
+from services.runtime.telemetry import names
+from services.runtime.worker_main import tracing
 from tests.certificates import Authority, trusting
 
 ATTEMPTS = 100

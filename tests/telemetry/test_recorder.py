@@ -16,8 +16,8 @@ from orchestrator.core.events import (
     WorkerLost,
 )
 from orchestrator.recorder import Recorder
-from services.common.telemetry import names, trace_ids
-from services.common.types import Role, VerifyMode
+from services.contract.types import Role, VerifyMode
+from services.runtime.telemetry import names, trace_ids
 from tests.core.test_rounds_small_trees import follows
 from tests.core.test_rounds_taken_drafts import World as Together
 from tests.core.world import Faults

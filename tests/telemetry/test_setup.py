@@ -8,8 +8,8 @@ from urllib.error import URLError
 
 import pytest
 
-from services.common.errors import StartError
-from services.common.telemetry import Telemetry, document
+from services.contract.errors import StartError
+from services.runtime.telemetry import Telemetry, document
 from tests.otlp_receiver import OtlpReceiver
 from tests.telemetry.scrape import scrape
 from tests.telemetry.traced_world import TracedWorld
@@ -45,7 +45,7 @@ def test_a_silent_collector_delays_neither_the_session_nor_the_exit(start, monke
 
 
 def test_a_refusing_collector_is_mentioned_at_most_once(start, monkeypatch, caplog):
-    from services.common.telemetry import exporting
+    from services.runtime.telemetry import exporting
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.steps import StepEntry, StepRecord
-from services.common.telemetry import StepTracer, names
+from services.contract.step_records import StepEntry, StepRecord
+from services.runtime.telemetry import StepTracer, names
 from tests.telemetry.traced_world import TracedWorld
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -97,7 +97,7 @@ def test_a_malformed_traceparent_costs_nothing_but_the_span(receiver, start):
 
 
 def test_steps_that_come_too_fast_are_counted_and_dropped(start):
-    from services.common.telemetry import steps
+    from services.runtime.telemetry import steps
     from tests.telemetry.scrape import scrape
 
     telemetry = start("drafter", metrics_port=0)

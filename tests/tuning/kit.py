@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from services.common.engine import Engine, Segment
-from services.common.engine.skipping import SkipMask
-from services.common.reporting import Stopped
-from services.tuning.figures import Figures
-from services.tuning.options import TuneOptions
+from services.engine.native import Engine, Segment
+from services.engine.native.skipping import SkipMask
+from services.training.reporting import Stopped
+from services.training.tuning.figures import Figures
+from services.training.tuning.options import TuneOptions
 
 
 def small(target: Path, out: Path, **changed: object) -> TuneOptions:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.skipping import SkipMask, whole
-from services.common.errors import StartError
-from services.tuning.figures import Figures, total
-from services.tuning.speculation import Rules, Speculation
+from services.contract.errors import StartError
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.skipping import SkipMask, whole
+from services.training.tuning.figures import Figures, total
+from services.training.tuning.speculation import Rules, Speculation
 from tests.models import tiny_model
 from tests.tuning.kit import TickingEngine
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from services.common.engine.loading import weights_digest
-from services.common.engine.skipping import mask_for, read_mask
-from services.common.errors import StartError
-from services.common.reporting import Stopped
-from services.tuning.run import tune
+from services.contract.errors import StartError
+from services.engine.native.loading import weights_digest
+from services.engine.native.skipping import mask_for, read_mask
+from services.training.reporting import Stopped
+from services.training.tuning.run import tune
 from tests.models import tiny_model_folder
 from tests.tuning.kit import Quiet, small
 

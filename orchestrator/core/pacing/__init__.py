@@ -32,7 +32,7 @@ from orchestrator.core.pacing.matched import Matched
 from orchestrator.core.pacing.policy import Decision, Flight, Outcome, Policy, Send, View, Wait
 from orchestrator.core.pacing.resting import Fallback
 from orchestrator.core.pacing.thompson import Thompson
-from services.common.types import Allowance
+from services.contract.types import Allowance
 
 __all__ = [
     "DEFAULT_POLICY",

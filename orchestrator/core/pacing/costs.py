@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.core.pacing.policy import Outcome
-from services.common.line import OUTLIER, Line
+from services.contract.step_time import OUTLIER, Line
 
 
 def blend(mean: float, value: float, weight: float = 0.2) -> float:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from orchestrator.core.pacing.costs import RoundCosts, blend
 from orchestrator.core.pacing.policy import Outcome
-from services.common.line import KEEP
+from services.contract.step_time import KEEP
 
 PRIOR_HITS = 0.5
 PRIOR_WEIGHT = 1.0

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from orchestrator.core.pacing.costs import RoundCosts, blend
 from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, wait_for
 from orchestrator.core.pacing.steps import Steps
-from services.common.handover import EDGES, believed, range_of, worth_most
-from services.common.types import Allowance
+from services.contract.handover import EDGES, believed, range_of, worth_most
+from services.contract.types import Allowance
 
 TRUST = 6.0
 """Nodes that a drafter's own word counts as, in each of these ranges."""

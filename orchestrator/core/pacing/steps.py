@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.common.line import OUTLIER, Line
+from services.contract.step_time import OUTLIER, Line
 
 MOST_ROWS = 32
 KEEP = 0.9

@@ -15,8 +15,8 @@ from typing import Any
 from paceline import Session, SessionRound
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from services.common.errors import StartError
-from services.common.whole_file import write_whole
+from services.contract.errors import StartError
+from services.runtime.atomic_file import write_whole
 
 KIND, VERSION = "paceline trace", 1
 

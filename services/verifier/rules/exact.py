@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from services.common.types import DraftTree
+from services.contract.types import DraftTree
 
 Choose = Callable[[Sequence[tuple[int, int]]], Sequence[int]]
 """The target's tokens at some places (block, row), all asked for together."""

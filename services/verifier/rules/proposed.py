@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from services.common.engine.noise import Stream
-from services.common.types import DraftTree, VerifyMode
+from services.contract.types import DraftTree, VerifyMode
+from services.engine.native.noise import Stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.common.types import DraftTree, Proposal, SparseRow
+from services.contract.types import DraftTree, Proposal, SparseRow
 from services.verifier.rules.exact import children
 from services.verifier.rules.proposed import Proposed
 

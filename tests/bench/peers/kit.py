@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers.process import PeerProcess, PeerSpec, peer_process
-from services.console.figures import Measured
+from services.cluster.figures import Measured
 
 GREEDY = {"max_tokens": 8, "temperature": 0.0, "top_p": 1.0, "seed": 1}
 

@@ -10,7 +10,7 @@ import pytest
 
 from bench.peers.lines import Request
 from bench.peers.llama_child import body
-from services.common.errors import StartError
+from services.contract.errors import StartError
 from tests.bench.peers.kit import ask, child
 
 # Answers n tokens counting on from the last of the prompt; the first health check fails.

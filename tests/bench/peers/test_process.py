@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from bench.peers.process import PeerSpec, peer_process
-from services.common.errors import StartError
+from services.contract.errors import StartError
 from tests.bench.peers.kit import ask, child
 from tests.integration.front_door import until
 

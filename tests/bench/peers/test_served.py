@@ -12,7 +12,7 @@ from bench.options import BenchOptions
 from bench.peers import served
 from bench.peers.options import PEERS, PeerOptions
 from bench.prompts import BenchPrompt
-from services.common.errors import StartError
+from services.contract.errors import StartError
 from tests.bench.test_figures import trial
 from tests.models import tiny_model_folder
 

@@ -14,9 +14,9 @@ from bench.peers.options import TRANSFORMERS
 from bench.peers.transformers_child import Generator, WholeHead, assistant
 from bench.prompts import BenchPrompt
 from bench.runner import Configuration, Schedule, Trial, run_schedule
-from services.common.engine import Engine, ModelSpec, Segment
-from services.common.engine.loading import weights_digest
-from services.common.engine.student import cut, save_student
+from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native.loading import weights_digest
+from services.engine.native.student import cut, save_student
 from tests.bench.peers.kit import GREEDY, child
 from tests.models import tiny_model, tiny_model_folder, tiny_tokenizer
 

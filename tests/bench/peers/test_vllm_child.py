@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from services.common.errors import StartError
+from services.contract.errors import StartError
 from tests.bench.peers.kit import ask, child
 
 PACKAGE = """

@@ -1,0 +1,67 @@
+"""`paceline plan`: expected speed, drafters per verifier, and how far a drafter may be away."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.plan.capacity import EVENT_MS, LIMITS, PAYS, Plan, in_words, make_plan
+from bench.plan.options import Costs, PlanOptions, costs_of
+from services.cluster.process import complain
+from services.contract.errors import StartError
+
+ALWAYS = (
+    "simulated: the served round machine and pacing, on texts drawn at random",
+    f"the orchestrator computes {EVENT_MS:g} ms for each event of a session",
+    f"a drafter limits where a token takes {LIMITS - 1:.0%} longer than with one per session",
+    f"speculation pays where it is {PAYS - 1:.0%} faster than plain decoding; the verifier stays "
+    "where it is",
+)
+
+
+def run_plan(options: PlanOptions) -> int:
+    """Print the plan; the exit status."""
+    try:
+        costs = costs_of(options)
+        plan = make_plan(options, costs)
+    except StartError as error:
+        return complain("plan", error, status=1)
+    if options.as_json:
+        print(json.dumps(_as_json(plan, costs), indent=1))
+    else:
+        _show(Console(highlight=False), plan, costs)
+    return 0
+
+
+def assumptions(costs: Costs) -> list[str]:
+    """All that a plan takes for granted."""
+    return [*ALWAYS, *costs.assumptions]
+
+
+def _as_json(plan: Plan, costs: Costs) -> dict[str, object]:
+    return {"costs": asdict(costs), **asdict(plan), "assumptions": assumptions(costs)}
+
+
+def _show(console: Console, plan: Plan, costs: Costs) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("", "ms/token", "speed-up", "tokens/s", "tokens/round", "verifier", "drafter"):
+        table.add_column(column, justify="right")
+    for one in plan.expected:
+        table.add_row(
+            one.pacing,
+            f"{one.ms_per_token:.2f}",
+            f"{one.speed_up:.2f}",
+            f"{one.tokens_per_second:.1f}",
+            f"{one.tokens_per_round:.2f}",
+            f"{one.verifier_use:.0%}",
+            f"{one.drafter_use:.0%}" if one.drafter_use else "–",
+        )
+    console.print(table)
+    console.print(f"with {plan.best}:")
+    for line in in_words(plan, costs):
+        console.print(f"  {line}", soft_wrap=True)
+    for line in assumptions(costs):
+        console.print(f"assumed: {line}", style="dim", soft_wrap=True)

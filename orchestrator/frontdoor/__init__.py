@@ -1,0 +1,1 @@
+"""What clients meet: who may come in, and what is asked and answered."""

@@ -1,0 +1,277 @@
+"""Who may come in: sessions and tokens in flight, counted before any work is done.
+
+A session weighs what a verifier reserves for it: its prompt and its max_tokens. Up to
+the limit everyone is let in; above three quarters of it speculation shrinks, in steps
+and for all sessions, and shortly before the limit none is left: the verifiers' time then
+goes to plain rounds, which serve most sessions, and only then is anyone refused.
+
+A tenant may have limits of its own beside those of all; one that has reached them is
+refused, and nobody else. A session that comes back from the store counts as any other,
+but may pass the common limits by an eighth: finishing what was begun goes before
+beginning more. Where nothing is open it always finds room, or it could never go on.
+
+Beside tokens, which are a verifier's memory, a session counts by the bytes that its logprobs
+may take here while they wait for readers.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Self
+
+from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
+from services.contract.errors import InvalidRequest, Overloaded
+
+# Without a limit of its own: as many tokens as the verifiers hold, and as many to wait.
+MEMORIES = 2
+FULL_UP_TO = 0.75
+STEPS = 4
+RESUMED_BEYOND = 1.125
+SHORTEST_RETRY, USUAL_RETRY, LONGEST_RETRY = 0.25, 1.0, 30.0
+RETRY_WINDOW = 10.0
+WORK_BURST = 2.0
+"""Seconds of CPU that the requests of a tenant may cost at once."""
+BYTE_SECONDS = 5e-9
+"""What a byte of a request takes on its way here: out of TLS and HTTP/2, and parsed."""
+
+
+class Load:
+    """The sessions that are open, what they weigh, and how fast they left lately."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left: deque[tuple[float, int]] = deque()
+        self.sessions = 0
+        self.tokens = 0
+        self.memory = 0
+
+    def take(self, tokens: int, memory: int) -> None:
+        """One session more; `memory` in bytes."""
+        self.sessions += 1
+        self.tokens += tokens
+        self.memory += memory
+
+    def give_back(self, tokens: int, memory: int) -> None:
+        """One session less."""
+        self.sessions -= 1
+        self.tokens -= tokens
+        self.memory -= memory
+
+    def note(self, tokens: int) -> None:
+        """A session of this weight came to its end here."""
+        self._left.append((self._clock(), tokens))
+        self._forget()
+
+    def retry_after(self, missing: float) -> float:
+        """Seconds until about so many tokens will have left, going by the last ones."""
+        self._forget()
+        left = sum(tokens for _, tokens in self._left)
+        if not left:
+            return USUAL_RETRY
+        return min(LONGEST_RETRY, max(SHORTEST_RETRY, RETRY_WINDOW * missing / left))
+
+    def _forget(self) -> None:
+        while self._left and self._left[0][0] < self._clock() - RETRY_WINDOW:
+            self._left.popleft()
+
+
+class Place:
+    """What one session takes of the limits, given back once, however it ends.
+
+    Leaving the `with` block gives it back unless it was kept for a driver.
+    """
+
+    def __init__(self, loads: tuple[Load, ...], tokens: int, memory: int) -> None:
+        self._loads, self._tokens, self._memory = loads, tokens, memory
+        self._kept = False
+        for load in loads:
+            load.take(tokens, memory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._kept:
+            self._give_back()
+
+    def keep(self) -> None:
+        """The session began; `leave` ends it."""
+        self._kept = True
+
+    def leave(self) -> None:
+        """The session is gone. May be repeated."""
+        for load in self._loads:
+            load.note(self._tokens)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        loads, self._loads = self._loads, ()
+        for load in loads:
+            load.give_back(self._tokens, self._memory)
+
+
+class Work:
+    """What the requests of each tenant cost this process before they are sessions.
+
+    Tokenizing, compiling, reading what a message holds: CPU time that nobody else has. A
+    tenant may use `share` of a core over time, and `WORK_BURST` seconds at once; one that
+    used more is refused, before its messages are read, until it has paid off what it owes.
+    What a verifier does for a session is bounded elsewhere, by tokens in flight.
+    """
+
+    def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`share` of one core for each tenant: 0.25 = a quarter."""
+        self._share, self._clock = share, clock
+        # When what a tenant used will be paid off; tenants come from a file.
+        self._paid_at: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def spend(self, tenant: str, seconds: float) -> None:
+        """A request took so much. Safe in any thread."""
+        with self._lock:
+            begins = max(self._clock(), self._paid_at.get(tenant, 0.0))
+            self._paid_at[tenant] = begins + seconds / self._share
+
+    @contextmanager
+    def spent(self, tenant: str, size: int) -> Iterator[None]:
+        """Around reading a request of `size` bytes, whatever comes of it; in any thread."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spend(tenant, time.perf_counter() - began + size * BYTE_SECONDS)
+
+    def owed(self, tenant: str) -> float:
+        """Seconds until the tenant may come in again; 0 = now."""
+        ahead = self._paid_at.get(tenant, 0.0) - self._clock()
+        return max(0.0, ahead - WORK_BURST / self._share)
+
+
+class _Bound(NamedTuple):
+    """A load and its limits; `whose` they are, in words."""
+
+    load: Load
+    sessions: float
+    tokens: float
+    memory: float = math.inf
+    whose: str = ""
+
+
+class Admission:
+    """The sessions of this orchestrator, of all tenants and of each."""
+
+    def __init__(
+        self,
+        max_sessions: int,
+        max_tokens: int | None,
+        memory: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+        max_memory: float = math.inf,
+    ) -> None:
+        """`memory`: tokens that the verifiers hold (0: not known), for `max_tokens` None.
+
+        `max_memory`: bytes that the logprobs of all sessions may take.
+        """
+        self._max_sessions, self._max_tokens = max_sessions, max_tokens
+        self._max_memory = max_memory
+        self._memory, self._clock = memory, clock
+        self._all = Load(clock)
+        # Tenants come from a file: no caller can add one.
+        self._tenants: dict[str, Load] = {}
+
+    @property
+    def sessions(self) -> int:
+        """Open sessions of all tenants."""
+        return self._all.sessions
+
+    @property
+    def tokens(self) -> int:
+        """Their weight."""
+        return self._all.tokens
+
+    @property
+    def limit(self) -> float:
+        """Most tokens in flight."""
+        return self._max_tokens or MEMORIES * self._memory() or math.inf
+
+    @property
+    def speculation(self) -> float:
+        """The share of its window that a session may use now, from 1 down to 0."""
+        free = max(0.0, 1 - self.tokens / self.limit)
+        return min(STEPS, math.floor(STEPS * free / (1 - FULL_UP_TO))) / STEPS
+
+    def sessions_of(self, tenant: str) -> int:
+        """Open sessions of one tenant."""
+        return self._tenants[tenant].sessions if tenant in self._tenants else 0
+
+    def enter(
+        self, prompt: int, max_tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0
+    ) -> Place:
+        """Let a new session in, or raise Overloaded; InvalidRequest if it never fits.
+
+        `memory`: bytes that its logprobs may come to take.
+        """
+        tokens = prompt + max_tokens
+        bounds = self._bounds(tenant, 1)
+        limit = min(bound.tokens for bound in bounds)
+        if tokens > limit:
+            allowed = f"at most {limit:.0f} together with the {prompt} tokens of the prompt"
+            raise InvalidRequest("sampling.max_tokens", max_tokens, allowed)
+        if memory > self._max_memory:
+            allowed = f"what takes at most {self._max_memory:.0f} bytes"
+            raise InvalidRequest("sampling.logprobs", f"{memory} bytes of them", allowed)
+        for bound in bounds:
+            _require_room(bound, tokens, memory)
+        return Place(tuple(bound.load for bound in bounds), tokens, memory)
+
+    def come_back(self, tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0) -> Place:
+        """Let a session in again that was begun before, or raise Overloaded."""
+        bounds = self._bounds(tenant, RESUMED_BEYOND)
+        for bound in bounds:
+            if bound.load.sessions:
+                _require_room(bound, tokens, memory)
+        return Place(tuple(bound.load for bound in bounds), tokens, memory)
+
+    def _bounds(self, tenant: Tenant, beyond: float) -> tuple[_Bound, _Bound]:
+        own = self._tenants.setdefault(tenant.name, Load(self._clock))
+        limits = tenant.limits
+        return (
+            _Bound(
+                own,
+                limits.max_sessions or math.inf,
+                limits.max_tokens_in_flight or math.inf,
+                whose=" of this tenant",
+            ),
+            _Bound(
+                self._all,
+                beyond * self._max_sessions,
+                beyond * self.limit,
+                beyond * self._max_memory,
+            ),
+        )
+
+
+def _require_room(bound: _Bound, tokens: int, memory: int) -> None:
+    load, whose = bound.load, bound.whose
+    if load.sessions + 1 > bound.sessions:
+        raise Overloaded(
+            f"{load.sessions} sessions{whose} are open, which is the limit",
+            load.retry_after(tokens),
+        )
+    if load.tokens + tokens > bound.tokens:
+        raise Overloaded(
+            f"{load.tokens} tokens{whose} are in flight, {tokens} more would pass the limit of "
+            f"{bound.tokens:.0f}",
+            load.retry_after(load.tokens + tokens - bound.tokens),
+        )
+    if memory and load.memory + memory > bound.memory:
+        raise Overloaded(
+            f"the logprobs of {load.sessions} sessions may take {load.memory} bytes, {memory} more "
+            f"would pass the limit of {bound.memory:.0f}",
+            load.retry_after(tokens),
+        )

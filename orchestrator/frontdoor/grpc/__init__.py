@@ -1,0 +1,1 @@
+"""`InferenceService` over gRPC."""

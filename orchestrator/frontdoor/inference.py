@@ -1,0 +1,559 @@
+"""What the service offers, without gRPC: start, attach, abort, look up, hand over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import nullcontext
+from dataclasses import replace
+from weakref import WeakValueDictionary
+
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.core.events import (
+    AbortRequested,
+    Begin,
+    Capped,
+    StoodStill,
+    Tick,
+    WorkerLost,
+)
+from orchestrator.core.rounds import MOST_TERMS
+from orchestrator.frontdoor.admission import Admission, Place, Work
+from orchestrator.frontdoor.aside import Aside
+from orchestrator.frontdoor.grpc import replies
+from orchestrator.frontdoor.grpc.stream_reader import follow, follow_alone
+from orchestrator.frontdoor.intake import vetted
+from orchestrator.frontdoor.requests import (
+    SessionSpec,
+    build_spec,
+    check_counts,
+    dump_spec,
+    load_spec,
+)
+from orchestrator.frontdoor.response_formats import Forms
+from orchestrator.frontdoor.served_model import Offer
+from orchestrator.frontdoor.stored_texts import KeptTexts, Slices
+from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
+from orchestrator.options import Options
+from orchestrator.recorder import Recorder, Resuming
+from orchestrator.session.driver import SessionDriver
+from orchestrator.session.initial_state import Beginnings
+from orchestrator.session.logprobs import memory_of
+from orchestrator.session.output import Beyond, Prefix
+from orchestrator.session.ports import (
+    Call,
+    NewSession,
+    SessionKeeper,
+    SessionKey,
+    SessionStore,
+    StoredSession,
+)
+from orchestrator.session.resume import (
+    as_new,
+    beyond,
+    checked_spec,
+    finished_session,
+    given_up,
+    implied_ending,
+    require_possible,
+    require_prefix,
+)
+from orchestrator.session.totals import SpecTotals
+from orchestrator.store.null_store import Unkept
+from orchestrator.store.round_records import session_rounds
+from orchestrator.text import TextStream
+from orchestrator.workers.events import to_core
+from orchestrator.workers.link import WorkerEvent
+from orchestrator.workers.pool import Target, WorkerPool
+from services.contract.errors import (
+    AlreadyExists,
+    DataLoss,
+    Draining,
+    Fenced,
+    InvalidRequest,
+    NotFound,
+    PacelineError,
+    SessionAborted,
+)
+from services.contract.types import Role, SessionStatus
+
+# Seconds in which a store says whose a session is, or its owner here takes it for its own.
+OWNER_KNOWN_WITHIN = 2.0
+
+
+class Inference:
+    """Every session of this orchestrator. All methods belong to the event loop."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        target: Target,
+        store: SessionStore,
+        recorder: Recorder,
+        options: Options,
+        forms: Forms | None = None,
+        work: Work | None = None,
+    ) -> None:
+        """`forms`: what tells which response formats can be served; see `stop_compiling`.
+
+        `work`: where what a tenant's requests cost is counted.
+        """
+        self._pool, self._target = pool, target
+        self._store, self._recorder, self._options = store, recorder, options
+        self._live: dict[str, SessionDriver] = {}
+        most_tokens = options.max_tokens_in_flight
+        self._admission = Admission(
+            options.max_sessions, most_tokens, pool.memory, max_memory=options.logprobs_memory
+        )
+        self._kept_texts = KeptTexts(options.max_sessions)
+        self._restoring = Slices()
+        self._speculation = 1.0
+        self.aside = Aside()
+        self._draining = False
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._ended = SpecTotals()
+        self._forms, self._work = forms or Forms(), work
+        self.offer = Offer(pool, target, options)
+        self._beginnings = Beginnings(self.offer, options)
+
+    # --- the use cases ----------------------------------------------------------------
+
+    async def generate(
+        self,
+        request: pb.GenerateRequest,
+        tenant: Tenant,
+        parent: str = "",
+        call: Call | None = None,
+    ) -> AsyncIterator[replies.Event]:
+        """Start a session, or attach to the equal one of the same id; its events."""
+        spec = await self._resolve(request, tenant)
+        key = SessionKey(tenant.name, spec.session)
+        if (live := self._live.get(key.name)) is not None:
+            return self._attach(key, live, spec, call)
+        self._require_memory(spec)
+        with self._enter(spec, tenant, self._options.logprobs_kept) as place:
+            await self._forms.require(spec.sampling.response_format, tenant.name)
+            # A resume that came between would start the session, too.
+            async with self._lock(key):
+                record = self._record(request, spec)
+                created = await self._store.create(key, record, call)
+                if created.created:
+                    driver = self._start(key, spec, record, created.term, (), parent, place)
+                    return self._read(driver, Prefix())
+        return await self.resume(key, Prefix(), parent, tenant, call)
+
+    async def generate_once(
+        self, request: pb.GenerateRequest, key: SessionKey, tenant: Tenant, parent: str = ""
+    ) -> AsyncGenerator[replies.Event]:
+        """Start a session for one reader: it is stored nowhere, and ends when that reader leaves.
+
+        No other way may lead to a session of this key. Raises AlreadyExists while it is at
+        work here.
+        """
+        spec = replace(await self._resolve(request, tenant), session=key.session_id)
+        self._require_free(key)
+        self._require_memory(spec)
+        # Who asked may want every token's logprobs at the end.
+        with self._enter(spec, tenant, spec.sampling.max_tokens) as place:
+            await self._forms.require(spec.sampling.response_format, tenant.name)
+            self._require_free(key)
+            record = self._record(request, spec)
+            driver = self._start(key, spec, record, 1, (), parent, place, keeper=Unkept())
+        self._recorder.bind(driver.name)
+        return follow_alone(driver)
+
+    def _require_free(self, key: SessionKey) -> None:
+        if key.name in self._live:
+            raise AlreadyExists(f"session {key.session_id!r} is at work already")
+
+    def _enter(self, spec: SessionSpec, tenant: Tenant, logprobs_kept: int) -> Place:
+        memory = _logprobs_memory(spec, logprobs_kept)
+        return self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant, memory)
+
+    def end_once(self, key: SessionKey) -> None:
+        """End a session that `generate_once` began; nothing happens where there is none."""
+        if (driver := self._live.get(key.name)) is not None:
+            driver.feed(AbortRequested(driver.now()))
+
+    def _lock(self, key: SessionKey) -> asyncio.Lock:
+        return self._locks.setdefault(key.name, asyncio.Lock())
+
+    def _attach(
+        self, key: SessionKey, live: SessionDriver, spec: SessionSpec, call: Call | None
+    ) -> AsyncIterator[replies.Event]:
+        """The same request again, or another one under its id, of a session at work here."""
+        if live.spec.digest != spec.digest:
+            raise AlreadyExists(f"session {spec.session!r} exists with other content")
+        self._attend(key, live, call)
+        return self._read(live, Prefix())
+
+    def _attend(self, key: SessionKey, live: SessionDriver, call: Call | None) -> None:
+        """Let no other orchestrator serve an earlier call of this reader from now on.
+
+        The reader does not wait for that: a store that is away keeps nobody from a live session.
+        """
+        if call is not None:
+            noted = asyncio.ensure_future(self._store.attend(key, live.state.config.term, call))
+            noted.add_done_callback(_forget)
+
+    async def resume(
+        self,
+        key: SessionKey,
+        prefix: Prefix,
+        parent: str = "",
+        tenant: Tenant = DEFAULT_TENANT,
+        call: Call | None = None,
+    ) -> AsyncIterator[replies.Event]:
+        """Attach to a session behind what a reader has: a live one, or one from the store.
+
+        Raises Overloaded before anything is changed when there is no room for one more, and
+        DataLoss where the reader has another text than there is.
+        """
+        resuming = self._recorder.start_resume(key.name, prefix.offset, parent)
+        try:
+            return resuming.through(await self._go_on(key, prefix, resuming, tenant, call))
+        except BaseException as error:
+            resuming.failed(error)
+            raise
+
+    async def _go_on(
+        self,
+        key: SessionKey,
+        prefix: Prefix,
+        resuming: Resuming,
+        tenant: Tenant,
+        call: Call | None,
+    ) -> AsyncIterator[replies.Event]:
+        # One at a time: a second restore would fence the first.
+        async with self._lock(key):
+            driver = self._live.get(key.name)
+            if driver is not None and await self._is_ours(key, driver, prefix):
+                resuming.joins(self._recorder.traceparent(driver.name))
+                self._attend(key, driver, call)
+                return self._read(driver, prefix)
+            stored = await self._store.get(key)
+            with self._come_back(stored, tenant, prefix) as place:
+                stored, text = await self._takeover(key, stored, call)
+                if place is None or stored.status is SessionStatus.FINISHED:
+                    return self._tell_finished(key, stored, prefix, tenant)
+                driver = self._restore(key, stored, text, resuming.traceparent, place)
+            return self._read(driver, prefix)
+
+    async def _is_ours(self, key: SessionKey, driver: SessionDriver, prefix: Prefix) -> bool:
+        """Whether to serve a session from here.
+
+        A reader that has more, or other tokens, may have them from a later owner of which this
+        one has not heard yet.
+        """
+        if driver.output.agrees(prefix):
+            return True
+        try:
+            async with asyncio.timeout(OWNER_KNOWN_WITHIN):
+                stored = await self._store.get(key)
+        except (PacelineError, TimeoutError):
+            return True
+        if stored.term <= driver.state.config.term:
+            return True
+        driver.fail(Fenced(f"session {key.session_id!r} has another owner now"))
+        return False
+
+    async def _tell_finished(
+        self, key: SessionKey, stored: StoredSession, prefix: Prefix, tenant: Tenant
+    ) -> AsyncIterator[replies.Event]:
+        with self._kept_texts.reader(tenant):
+            rounds = await self._store.rounds(key)
+            told = finished_session(stored, rounds, self._target.tokenizer, prefix)
+            events: deque[replies.Event] = deque(await self._kept_texts.work(tenant, told))
+            failure = given_up(stored)
+            del stored, rounds, told
+            while events:
+                yield events.popleft()
+            if failure is not None:
+                raise failure
+
+    def _read(self, driver: SessionDriver, prefix: Prefix) -> AsyncIterator[replies.Event]:
+        # Log lines of this call carry the session's trace from here on.
+        self._recorder.bind(driver.name)
+        require_possible(driver.spec, prefix)
+        return follow(driver, prefix)
+
+    def _come_back(
+        self, stored: StoredSession, tenant: Tenant, prefix: Prefix
+    ) -> Place | nullcontext[None]:
+        """A place for a session that is not over yet.
+
+        Whoever owns it is left in peace where nobody could go on with it here, or not so that
+        the reader's text would be whole.
+        """
+        if stored.status not in (SessionStatus.ACTIVE, SessionStatus.PAUSED):
+            return nullcontext()
+        spec = checked_spec(stored, self._target.worker.vocab_size)
+        require_possible(spec, prefix)
+        require_prefix(stored, prefix, comes_again=spec.mode.exact_match)
+        memory = _logprobs_memory(spec, self._options.logprobs_kept)
+        return self._admission.come_back(_weight(spec), tenant, memory)
+
+    async def _takeover(
+        self, key: SessionKey, stored: StoredSession, call: Call | None
+    ) -> tuple[StoredSession, TextStream | None]:
+        """The stored session, finished or owned by this orchestrator, and then its text."""
+        if stored.status in (SessionStatus.ACTIVE, SessionStatus.PAUSED):
+            stored = await self._store.acquire(key, self._options.owner, call)
+        if stored.status is SessionStatus.ABORTED:
+            raise SessionAborted(f"session {key.session_id!r} was aborted")
+        if stored.status is SessionStatus.FINISHED:
+            return stored, None
+        spec = load_spec(stored.resolved, stored.prompt)
+        text = spec.text_stream(self._target.tokenizer)
+        await self._restoring.run(text.steps(stored.committed))
+        ending = implied_ending(stored, spec, text)
+        if ending is None:
+            return stored, text
+        matched = ending.matched_text or ending.matched_token
+        await self._store.finish(key, stored.term, len(stored.committed), ending.reason, matched)
+        return await self._store.get(key), None
+
+    async def abort(self, key: SessionKey) -> None:
+        """End a session at once.
+
+        What it holds here is freed whatever the store says; a store that is away raises
+        StoreError, and another that lost the session knows of none to end.
+        """
+        ended = asyncio.ensure_future(self._store.abort(key))
+        driver = self._live.get(key.name)
+        if driver is not None:
+            driver.feed(AbortRequested(driver.now()))
+        try:
+            await ended
+        except NotFound:
+            if driver is None:
+                raise
+        # Whoever resumed it meanwhile.
+        if (late := self._live.get(key.name)) is not None:
+            late.feed(AbortRequested(late.now()))
+
+    async def stored(self, key: SessionKey) -> StoredSession:
+        """What is known of a session. Raises NotFound."""
+        return await self._store.get(key)
+
+    async def stored_rounds(
+        self, key: SessionKey, offset: int, tenant: Tenant = DEFAULT_TENANT
+    ) -> tuple[StoredSession, list[pb.SessionRound]]:
+        """What is known of a session, and its rounds from an output offset on.
+
+        Raises NotFound, and Overloaded.
+        """
+        with self._kept_texts.reader(tenant):
+            # In this order the text holds the tokens of every round.
+            rounds = await self._store.rounds(key)
+            stored = await self._store.get(key)
+            told = session_rounds(stored, rounds, self._target.tokenizer, offset)
+            return stored, await self._kept_texts.work(tenant, told)
+
+    @property
+    def active_sessions(self) -> int:
+        """Sessions at work here."""
+        return len(self._live)
+
+    @property
+    def waiting_sessions(self) -> int:
+        """Those of them that no verifier has taken yet."""
+        return sum(driver.state.verifier is None for driver in self._live.values())
+
+    def sessions_of(self, tenant: str) -> int:
+        """Sessions of one tenant at work here."""
+        return self._admission.sessions_of(tenant)
+
+    def totals(self) -> SpecTotals:
+        """Sums over every session since the start, those at work included."""
+        sums = SpecTotals()
+        for totals in (self._ended, *(driver.totals for driver in self._live.values())):
+            sums.join(totals)
+        return sums
+
+    def stop_compiling(self) -> None:
+        """Requests that wait for their response formats are for another orchestrator now."""
+        self._forms.close()
+
+    async def drain(self, timeout: float) -> None:
+        """Hand every session over, and those that still begin; at most `timeout` until stored."""
+        self._draining = True
+        handed = [driver.hand_over(_leaving()) for driver in list(self._live.values())]
+        if handed:
+            await asyncio.wait(handed, timeout=timeout)
+
+    # --- making sessions --------------------------------------------------------------
+
+    def _require_memory(self, spec: SessionSpec) -> None:
+        """Raise InvalidRequest for a session that no connected verifier could ever hold."""
+        largest = self._pool.largest_memory()
+        most = largest - self._beginnings.block_tokens(spec)
+        prompt, wanted = len(spec.prompt), spec.sampling.max_tokens
+        if not largest or prompt + wanted <= most:
+            return
+        if prompt >= most:
+            allowed = f"at most {most - 1} tokens: a verifier's K/V holds {largest}"
+            raise InvalidRequest("prompt", f"{prompt} tokens", allowed)
+        allowed = (
+            f"at most {most - prompt} behind the {prompt} tokens of the prompt: "
+            f"a verifier's K/V holds {largest}"
+        )
+        raise InvalidRequest("sampling.max_tokens", wanted, allowed)
+
+    async def _resolve(
+        self, request: pb.GenerateRequest, tenant: Tenant = DEFAULT_TENANT
+    ) -> SessionSpec:
+        model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
+        check_counts(request, model)
+        size = request.ByteSize()
+
+        def read() -> SessionSpec:
+            if self._work is None:
+                return build_spec(request, tokenizer, model)
+            with self._work.spent(tenant.name, size):
+                return build_spec(request, tokenizer, model)
+
+        spec = await self.aside.read(size, read)
+        vetted()
+        return spec
+
+    def _record(self, request: pb.GenerateRequest, spec: SessionSpec) -> NewSession:
+        return NewSession(
+            request=request.SerializeToString(deterministic=True),
+            digest=spec.digest,
+            prompt=spec.prompt,
+            seed=spec.seed,
+            owner=self._options.owner,
+            resolved=dump_spec(spec),
+            target_fingerprint=self.offer.fingerprint(),
+            ephemeral=spec.ephemeral,
+        )
+
+    def _restore(
+        self,
+        key: SessionKey,
+        stored: StoredSession,
+        text: TextStream | None,
+        parent: str,
+        place: Place,
+    ) -> SessionDriver:
+        if stored.term > MOST_TERMS:
+            raise DataLoss("the session was resumed too often")
+        spec = checked_spec(stored, self._target.worker.vocab_size)
+        record, ahead = as_new(stored, self._options.owner), beyond(stored, spec)
+        args = (stored.term, stored.committed, parent, place, text, ahead)
+        return self._start(key, spec, record, *args)
+
+    def _start(
+        self,
+        key: SessionKey,
+        spec: SessionSpec,
+        record: NewSession,
+        term: int,
+        committed: tuple[int, ...],
+        parent: str,
+        place: Place,
+        text: TextStream | None = None,
+        ahead: Beyond = Beyond.NOT_YET,
+        keeper: SessionKeeper | None = None,
+    ) -> SessionDriver:
+        """`text` has taken what was committed, if anything was."""
+        text = text or spec.text_stream(self._target.tokenizer)
+        state = self._beginnings.state(key, spec, term, committed, text)
+        driver = SessionDriver(
+            key,
+            spec,
+            state,
+            text,
+            record,
+            workers=self._pool,
+            store=keeper or self._store,
+            recorder=self._recorder,
+            on_end=lambda ended: self._forget(ended, place),
+            beyond=ahead,
+            logprobs_kept=self._options.logprobs_kept,
+        )
+        self._live[driver.name] = driver
+        self._recorder.start_generate(
+            driver.name, state.config, model=spec.model, traceparent=parent
+        )
+        self._cap(driver)
+        driver.feed(Begin(driver.now()))
+        self._share_out()
+        place.keep()
+        if self._draining:
+            driver.hand_over(_leaving())
+        return driver
+
+    def _share_out(self) -> None:
+        """Tell every session when the load allows less speculation, or more again."""
+        if (share := self._admission.speculation) != self._speculation:
+            self._speculation = share
+            for driver in list(self._live.values()):
+                self._cap(driver)
+
+    def _cap(self, driver: SessionDriver) -> None:
+        window = int(self._speculation * driver.state.config.window)
+        if driver.state.cap is not None or self._speculation < 1:
+            driver.feed(Capped(driver.now(), window))
+
+    def _forget(self, driver: SessionDriver, place: Place) -> None:
+        if self._live.get(driver.name) is driver:
+            del self._live[driver.name]
+            place.leave()
+            self._share_out()
+            self._beginnings.learn(driver.key, driver.state)
+            self._ended.join(driver.totals)
+            error = driver.output.error
+            self._recorder.end_generate(
+                driver.name, error=type(error).__name__ if error is not None else ""
+            )
+
+    # --- what the workers say ---------------------------------------------------------
+
+    def on_event(self, worker: str, role: Role, event: WorkerEvent) -> None:
+        """Hand a worker's event to its session."""
+        driver = self._live.get(event.session) if hasattr(event, "session") else None
+        if driver is not None:
+            absorbed = to_core(worker, role, event, driver.now())
+            if absorbed is not None:
+                driver.feed(absorbed)
+
+    def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
+        """A worker is gone, and these sessions with it."""
+        for name in sessions:
+            if driver := self._live.get(name):
+                driver.feed(WorkerLost(driver.now(), role, worker, reason))
+
+    def on_standstill(self, seconds: float) -> None:
+        """This process stood still: no session counts that time, or is sure to be ours."""
+        self._store.stood_still()
+        for driver in list(self._live.values()):
+            driver.feed(StoodStill(driver.now(), seconds))
+
+    def on_worker_up(self) -> None:
+        """Somebody may be waiting for this worker."""
+        for driver in list(self._live.values()):
+            driver.feed(Tick(driver.now()))
+
+
+def _weight(spec: SessionSpec) -> int:
+    """Tokens that a verifier reserves for the session, but for its window."""
+    return len(spec.prompt) + spec.sampling.max_tokens
+
+
+def _logprobs_memory(spec: SessionSpec, kept: int) -> int:
+    """Bytes that the logprobs of so many of its tokens take here."""
+    return memory_of(spec.sampling, min(kept, spec.sampling.max_tokens))
+
+
+def _leaving() -> Draining:
+    return Draining("this orchestrator stops; the session can be resumed at another one")
+
+
+def _forget(done: asyncio.Future[None]) -> None:
+    """What became of it is nobody's concern."""
+    if not done.cancelled():
+        done.exception()

@@ -1,0 +1,136 @@
+"""A decoded GenerateRequest becomes a SessionSpec. Nothing is created when it is refused.
+
+Cheap checks come first: sizes and ranges before any text is tokenized. A prompt
+may be megabytes long; whoever serves others meanwhile calls this in a thread.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.frontdoor.requests.checks import require
+from orchestrator.frontdoor.requests.inputs import content, prompt_ids
+from orchestrator.frontdoor.requests.model import ServedModel
+from orchestrator.frontdoor.requests.modes import resolve_mode
+from orchestrator.frontdoor.requests.sampling import check_sampling, resolve_sampling, stop_strings
+from orchestrator.frontdoor.requests.spec import SessionSpec, content_digest
+from orchestrator.frontdoor.requests.speculation import (
+    asked_rule,
+    asks_for_chains,
+    check_speculation,
+    check_together,
+    drafting_method,
+    methods,
+    num_candidates,
+    window_cap,
+)
+from orchestrator.text import Tokenizer
+from services.contract.types import VerifyMode
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9\-_.:]{1,128}")
+_SHOWN = 160
+
+
+def draw_seed() -> int:
+    """64 random bits that nobody can guess."""
+    return secrets.randbits(64)
+
+
+def draw_session_id() -> str:
+    """An id that nobody can guess."""
+    return secrets.token_hex(16)
+
+
+def build_spec(
+    request: pb.GenerateRequest,
+    tokenizer: Tokenizer,
+    model: ServedModel,
+    new_seed: Callable[[], int] = draw_seed,
+    new_session_id: Callable[[], str] = draw_session_id,
+) -> SessionSpec:
+    """The session that a request asks for.
+
+    Raises InvalidRequest naming the field, its value and what is allowed.
+    """
+    _check_names(request, model)
+    check_sampling(request.sampling, model)
+    check_speculation(request.speculation, model)
+    prompt = prompt_ids(request, tokenizer, model)
+    given_seed = request.sampling.seed if request.sampling.HasField("seed") else None
+    spec = _assemble(request, tokenizer, model, prompt)
+    spec = replace(
+        spec,
+        session=request.request_id or new_session_id(),
+        seed=new_seed() if given_seed is None else given_seed,
+    )
+    rule = _asked(spec, request)
+    return replace(spec, digest=content_digest(spec, content(request), given_seed, rule))
+
+
+def _asked(spec: SessionSpec, request: pb.GenerateRequest) -> str:
+    """The rule as the request settles it, whoever drafts at the moment.
+
+    A retry must find its session though AUTO would choose otherwise by now.
+    """
+    asked = asked_rule(request.speculation)
+    settled = asked is None and request.sampling.HasField("seed")
+    if settled or spec.mode is VerifyMode.GREEDY:
+        return spec.mode.name
+    return asked.name if asked else "AUTO"
+
+
+def _check_names(request: pb.GenerateRequest, model: ServedModel) -> None:
+    if request.HasField("request_id"):
+        name = request.request_id
+        allowed = "1 to 128 letters, digits and -_.:"
+        require(bool(_REQUEST_ID.fullmatch(name)), "request_id", name[:_SHOWN], allowed)
+    if request.HasField("model"):
+        require(request.model == model.name, "model", request.model[:_SHOWN], repr(model.name))
+
+
+def _assemble(
+    request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel, prompt: tuple[int, ...]
+) -> SessionSpec:
+    params, speculation = request.sampling, request.speculation
+    room = model.max_context_length - len(prompt)
+    sampling = resolve_sampling(params, model, tokenizer.eos_token_ids, room)
+    return SessionSpec(
+        session="",
+        model=model.name,
+        prompt=prompt,
+        sampling=sampling,
+        seed=0,
+        mode=_mode(request, model, sampling.temperature),
+        digest="",
+        stop=stop_strings(params),
+        include_stop_str=params.include_stop_str_in_output,
+        skip_special_tokens=not params.HasField("skip_special_tokens")
+        or params.skip_special_tokens,
+        include_rounds=request.include_rounds,
+        ephemeral=request.ephemeral,
+        method=methods(speculation),
+        window_cap=window_cap(speculation),
+        disable_speculation=speculation.disable_speculative_decoding,
+        num_candidates=num_candidates(speculation),
+        chains=asks_for_chains(speculation),
+    )
+
+
+def _mode(request: pb.GenerateRequest, model: ServedModel, temperature: float) -> VerifyMode:
+    speculation = request.speculation
+    method = drafting_method(speculation, model)
+    mode = resolve_mode(
+        asked_rule(speculation),
+        temperature=temperature,
+        seeded=request.sampling.HasField("seed"),
+        sampled=model.samples(method),
+        num_candidates=num_candidates(speculation),
+        short_blocks=method in model.slow_methods,
+    )
+    check_together(method, mode, num_candidates(speculation), model)
+    return mode

@@ -1,0 +1,152 @@
+"""The input of a request: a prompt, token ids or a conversation, as prompt ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.frontdoor.requests.checks import require
+from orchestrator.frontdoor.requests.model import ServedModel
+from orchestrator.frontdoor.requests.ranges import (
+    MAX_BIASES,
+    MAX_MESSAGES,
+    MAX_PROMPT_BYTES,
+    MAX_RENDERED_CHARACTERS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+    ROLES,
+)
+from orchestrator.text import Tokenizer, TooLong
+from orchestrator.text.template import Message
+from services.contract.errors import InvalidRequest
+
+
+def prompt_ids(
+    request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel
+) -> tuple[int, ...]:
+    """The prompt's token ids: at least one, and room for one token more.
+
+    Raises InvalidRequest; values name sizes, not content.
+    """
+    kind = _kind(request)
+    try:
+        ids = _READERS[kind](request, tokenizer, model)
+    except TooLong as error:
+        raise InvalidRequest(kind, error.size, _allowed(model)) from None
+    require(1 <= len(ids) <= _longest(model), kind, f"{len(ids)} tokens", _allowed(model))
+    return ids
+
+
+def _longest(model: ServedModel) -> int:
+    """Tokens of a prompt at most: one more has to fit."""
+    return model.max_context_length - 1
+
+
+def _allowed(model: ServedModel) -> str:
+    return f"1 to {_longest(model)} tokens (the model's context is {model.max_context_length})"
+
+
+def check_counts(request: pb.GenerateRequest, model: ServedModel) -> None:
+    """Raise InvalidRequest for lists of more than a request may have; looks at no item.
+
+    Of a few bytes each, millions of items would fit, and take memory while the request waits.
+    """
+    params = request.sampling
+    for field, count, most, unit, allowed in (
+        ("tokens", len(request.tokens.ids), _longest(model), "tokens", _allowed(model)),
+        (
+            "conversation.messages",
+            len(request.conversation.messages),
+            MAX_MESSAGES,
+            "messages",
+            f"1 to {MAX_MESSAGES}",
+        ),
+        ("sampling.stop", len(params.stop), MAX_STOPS, "strings", ""),
+        ("sampling.stop_token_ids", len(params.stop_token_ids), MAX_STOP_TOKEN_IDS, "ids", ""),
+        ("sampling.logit_bias", len(params.logit_bias), MAX_BIASES, "entries", ""),
+    ):
+        require(count <= most, field, f"{count} {unit}", allowed or f"at most {most} {unit}")
+
+
+def content(request: pb.GenerateRequest) -> list[Any]:
+    """The input as given, as a JSON value: what makes two inputs equal."""
+    kind = _kind(request)
+    if kind == "prompt":
+        return [kind, request.prompt]
+    if kind == "tokens":
+        return [kind, list(request.tokens.ids)]
+    return [kind, _messages(request)]
+
+
+def _kind(request: pb.GenerateRequest) -> str:
+    kind: str | None = request.WhichOneof("input")
+    if kind is None:
+        raise InvalidRequest("input", None, "one of prompt, tokens, conversation")
+    return kind
+
+
+def _read_prompt(
+    request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel
+) -> tuple[int, ...]:
+    prompt = request.prompt
+    _require_size("prompt", _size(prompt), 1)
+    return tokenizer.encode(prompt, most=_longest(model))
+
+
+def _read_tokens(
+    request: pb.GenerateRequest, _tokenizer: Tokenizer, model: ServedModel
+) -> tuple[int, ...]:
+    count = len(request.tokens.ids)
+    # Length first: an over-long list is not looked through.
+    if count > _longest(model):
+        raise TooLong(f"{count} tokens")
+    ids = tuple(request.tokens.ids)
+    require_in_vocabulary("tokens.ids", ids, model)
+    return ids
+
+
+def _read_conversation(
+    request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel
+) -> tuple[int, ...]:
+    field, count = "conversation.messages", len(request.conversation.messages)
+    require(1 <= count <= MAX_MESSAGES, field, f"{count} messages", f"1 to {MAX_MESSAGES}")
+    messages = _messages(request)
+    for index, (role, _) in enumerate(messages):
+        require(role in ROLES, f"{field}[{index}].role", role[:64], f"one of {', '.join(ROLES)}")
+    _require_size("conversation", sum(_size(text) for _, text in messages), 0)
+    if not tokenizer.has_chat_template:
+        allowed = f"a prompt or tokens: {model.name} has no chat template"
+        raise InvalidRequest("conversation", f"{count} messages", allowed)
+    return tokenizer.encode_conversation(messages, _longest(model), MAX_RENDERED_CHARACTERS)
+
+
+_Reader = Callable[[pb.GenerateRequest, Tokenizer, ServedModel], tuple[int, ...]]
+_READERS: dict[str, _Reader] = {
+    "prompt": _read_prompt,
+    "tokens": _read_tokens,
+    "conversation": _read_conversation,
+}
+
+
+def require_in_vocabulary(field: str, ids: tuple[int, ...], model: ServedModel) -> None:
+    """Raise InvalidRequest naming the first id that the model does not have."""
+    if not ids or max(ids) < model.vocab_size:
+        return
+    index = next(i for i, token in enumerate(ids) if token >= model.vocab_size)
+    raise InvalidRequest(f"{field}[{index}]", ids[index], f"0 to {model.vocab_size - 1}")
+
+
+def _messages(request: pb.GenerateRequest) -> list[Message]:
+    return [(message.role, message.content) for message in request.conversation.messages]
+
+
+def _size(text: str) -> int:
+    # Counting characters first keeps a huge text from being copied.
+    return len(text) if len(text) > MAX_PROMPT_BYTES else len(text.encode())
+
+
+def _require_size(field: str, size: int, least: int) -> None:
+    allowed = f"{least} to {MAX_PROMPT_BYTES} bytes"
+    require(least <= size <= MAX_PROMPT_BYTES, field, f"{size} bytes", allowed)

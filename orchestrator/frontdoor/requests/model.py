@@ -1,0 +1,157 @@
+"""What a request is checked against: the model that is served, and its own defaults."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.frontdoor.requests.checks import to_float32
+from orchestrator.frontdoor.requests.ranges import NUMBERS, Range
+from services.contract.types import (
+    estimate_capability,
+    sampled_capability,
+    split_methods,
+    tree_capability,
+)
+
+# Generation config entries that would change the model's law and that nothing
+# here applies yet, with the value at which they do nothing.
+UNSUPPORTED_DEFAULTS: dict[str, object] = {
+    "encoder_repetition_penalty": 1.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "guidance_scale": 1.0,
+    "bad_words_ids": None,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None,
+    "watermarking_config": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDefaults:
+    """The sampling a model asks for where a request says nothing.
+
+    `warnings` names what the model asks for and does not get; each is for the
+    log, once, at start. Those parameters are neutral: refusing them would make
+    the model unusable for everyone.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The target model. `methods` are the drafting methods that a request may name.
+
+    `default_method` drafts where a request names none; empty = nobody does.
+    `capabilities` are what drafters say of their methods: `<method>:sampled`, it
+    draws chains and sends their law; `<method>:tree`, it offers several
+    candidates at a node. `slow_methods` draft few tokens while a block is verified.
+    `teams` are the sets of methods that one drafter runs: only methods of one team
+    can draft for one session.
+    `most_tokens`: what one request of this tenant may generate; None = what the context holds.
+    `structured`: outputs can be kept to a response format.
+    """
+
+    name: str
+    vocab_size: int
+    max_context_length: int
+    methods: tuple[str, ...] = ()
+    defaults: ModelDefaults = field(default_factory=ModelDefaults)
+    default_method: str = ""
+    capabilities: frozenset[str] = frozenset()
+    slow_methods: frozenset[str] = frozenset()
+    teams: frozenset[frozenset[str]] = frozenset()
+    most_tokens: int | None = None
+    structured: bool = False
+
+    def samples(self, method: str) -> bool:
+        """Whether the drafts of a method are drawn from a law that comes with them."""
+        return sampled_capability(method) in self.capabilities
+
+    def drafts_trees(self, method: str) -> bool:
+        """Whether a method, or several together, can offer more than one candidate at a node."""
+        return len(split_methods(method)) > 1 or tree_capability(method) in self.capabilities
+
+    def estimates(self, method: str) -> bool:
+        """Whether a method's trees come with each node's chance: no law, so no rejection."""
+        return estimate_capability(method) in self.capabilities
+
+    def runs_together(self, methods: Collection[str]) -> bool:
+        """Whether some drafter runs all of these methods."""
+        return any(team.issuperset(methods) for team in self.teams)
+
+
+def parse_defaults(generation_config_json: str) -> ModelDefaults:
+    """A model's defaults from its generation_config.json.
+
+    `do_sample: false` does not force greedy. Entries that cannot be used are
+    neutral and named in `warnings`; nothing raises.
+    """
+    try:
+        config = json.loads(generation_config_json or "{}")
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        return ModelDefaults(warnings=("the model's generation config is not a JSON object",))
+    warnings = _unsupported(config)
+    numbers = {
+        name: _number(config, name, allowed, neutral, warnings)
+        for name, (allowed, neutral) in NUMBERS.items()
+    }
+    top_k = _count(config, "top_k", warnings)
+    return ModelDefaults(**numbers, top_k=top_k, warnings=tuple(warnings))
+
+
+def _unsupported(config: dict[str, Any]) -> list[str]:
+    return [
+        f"{name} {config[name]!r} of the model's generation config is not supported yet"
+        for name, neutral in UNSUPPORTED_DEFAULTS.items()
+        if config.get(name) not in (None, neutral, [])
+    ]
+
+
+def _number(
+    config: dict[str, Any], name: str, allowed: Range, neutral: float, warnings: list[str]
+) -> float:
+    value = config.get(name)
+    if value is None:
+        return neutral
+    if _is_number(value) and math.isfinite(value) and allowed.holds(value):
+        # Plus zero: -0.0 is 0.0.
+        return to_float32(value) + 0.0
+    warnings.append(f"{name} {value!r} of the model's generation config is not {allowed.text}")
+    return neutral
+
+
+def _count(config: dict[str, Any], name: str, warnings: list[str]) -> int:
+    value = config.get(name)
+    if value is None:
+        return 0
+    if _is_number(value) and isinstance(value, int) and 0 <= value < 2**32:
+        return value
+    warnings.append(f"{name} {value!r} of the model's generation config is not a count")
+    return 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

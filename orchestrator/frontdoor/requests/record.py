@@ -1,0 +1,127 @@
+"""A SessionSpec as stored bytes, so that another orchestrator goes on with the same values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+from orchestrator.frontdoor.requests.ranges import (
+    BIAS,
+    MAX_CANDIDATES,
+    MAX_LOGPROBS,
+    MAX_SPECULATIVE_TOKENS,
+    MAX_STOP_LENGTH,
+    NUMBERS,
+    Range,
+)
+from orchestrator.frontdoor.requests.spec import SessionSpec
+from services.contract.errors import DataLoss, StoreError
+from services.contract.formats import size_problem
+from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
+
+VERSION = 1
+WITH_FORMAT = 2
+"""A record with a response format, which the first version cannot keep to."""
+
+
+def dump_spec(spec: SessionSpec) -> bytes:
+    """A spec without its prompt, which is stored beside it."""
+    # asdict would copy the prompt id by id.
+    values = asdict(replace(spec, prompt=()))
+    version = VERSION
+    if spec.sampling.response_format is None:
+        del values["sampling"]["response_format"]
+    else:
+        version = WITH_FORMAT
+    values |= {"mode": spec.mode.name, "version": version}
+    del values["prompt"]
+    if not spec.chains:
+        # As before there were any: an orchestrator of the last version reads it, too.
+        del values["chains"]
+    return json.dumps(values, separators=(",", ":")).encode()
+
+
+def load_spec(record: bytes, prompt: tuple[int, ...]) -> SessionSpec:
+    """The spec that `dump_spec` wrote.
+
+    Raises DataLoss for a record that it cannot have written, StoreError for one that a
+    newer version wrote. Neither quotes it: it may hold a client's words.
+    """
+    try:
+        values = json.loads(record)
+        version = values.pop("version")
+        if version in (VERSION, WITH_FORMAT):
+            values["sampling"] = _load_sampling(values["sampling"])
+            values["mode"] = VerifyMode[values["mode"]]
+            values |= {"stop": tuple(values["stop"]), "method": tuple(values["method"])}
+            spec = SessionSpec(prompt=prompt, **values)
+            if _sound(spec) and _sound_sampling(spec.sampling):
+                return spec
+        newer = isinstance(version, int) and version > WITH_FORMAT
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        kind = type(error).__name__
+        raise DataLoss(f"the stored session cannot be read ({kind})") from error
+    if newer:
+        raise StoreError("the session was stored by a newer version")
+    raise DataLoss("the stored session holds what no request can ask for")
+
+
+def _load_sampling(values: dict[str, Any]) -> ResolvedSampling:
+    biases = tuple((token, bias) for token, bias in values["logit_bias"])
+    ids = tuple(values["stop_token_ids"])
+    form = values.get("response_format")
+    if form is not None:
+        form = ResponseFormat(FormatKind(form["kind"]), tuple(form["source"]))
+    fields = {"logit_bias": biases, "stop_token_ids": ids, "response_format": form}
+    return ResolvedSampling(**values | fields)
+
+
+def _sound(spec: SessionSpec) -> bool:
+    """Whether every value is of its type and within what a request may ask for."""
+    flags = (
+        spec.include_stop_str,
+        spec.skip_special_tokens,
+        spec.include_rounds,
+        spec.ephemeral,
+        spec.disable_speculation,
+        spec.chains,
+    )
+    texts = (spec.session, spec.model, spec.digest, *spec.stop, *spec.method)
+    return (
+        all(isinstance(flag, bool) for flag in flags)
+        and all(isinstance(text, str) for text in texts)
+        and all(0 < len(stop) <= MAX_STOP_LENGTH for stop in spec.stop)
+        and _count(spec.seed, 2**64)
+        and (spec.window_cap is None or _count(spec.window_cap, MAX_SPECULATIVE_TOKENS + 1))
+        and _count(spec.num_candidates, MAX_CANDIDATES + 1, least=1)
+    )
+
+
+def _sound_sampling(sampling: ResolvedSampling) -> bool:
+    numbers = {name: getattr(sampling, name) for name in NUMBERS}
+    return (
+        all(_number(value, NUMBERS[name][0]) for name, value in numbers.items())
+        and all(_count(token, 2**32) for token in sampling.stop_token_ids)
+        and all(_count(token, 2**32) and _number(bias, BIAS) for token, bias in sampling.logit_bias)
+        and _count(sampling.top_k, 2**32)
+        and _count(sampling.max_tokens, 2**31, least=1)
+        and _count(sampling.min_tokens, sampling.max_tokens + 1)
+        and (sampling.logprobs is None or _count(sampling.logprobs, MAX_LOGPROBS + 1))
+        and (sampling.response_format is None or _sound_format(sampling.response_format))
+    )
+
+
+def _sound_format(wanted: ResponseFormat) -> bool:
+    """Texts of the sizes that a request may have; the verifier compiles them anyway."""
+    texts = all(isinstance(text, str) for text in wanted.source)
+    single = wanted.kind is FormatKind.CHOICE or len(wanted.source) == 1
+    return texts and single and not size_problem(wanted)
+
+
+def _count(value: object, limit: int, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < limit
+
+
+def _number(value: object, allowed: Range) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and allowed.holds(value)

@@ -1,0 +1,151 @@
+"""Sampling parameters: ranges and defaults."""
+
+from __future__ import annotations
+
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.frontdoor.requests.checks import require, shown
+from orchestrator.frontdoor.requests.inputs import require_in_vocabulary
+from orchestrator.frontdoor.requests.model import ServedModel
+from orchestrator.frontdoor.requests.ranges import (
+    ALLOWED_FORMATS,
+    BIAS,
+    DEFAULT_MAX_TOKENS,
+    MAX_BIASES,
+    MAX_LOGPROBS,
+    MAX_STOP_LENGTH,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+    NUMBERS,
+)
+from services.contract.errors import InvalidRequest
+from services.contract.formats import size_problem
+from services.contract.types import ResolvedSampling
+from services.contract.wire.records import read_format
+
+
+def check_sampling(params: pb.SamplingParams, model: ServedModel) -> None:
+    """Everything that can be refused before the prompt is looked at.
+
+    But for compiling a format, which takes a process of its own:
+    `orchestrator.frontdoor.response_formats`.
+    """
+    for name, (allowed, _) in NUMBERS.items():
+        if params.HasField(name):
+            value = getattr(params, name)
+            require(allowed.holds(value), f"sampling.{name}", shown(value), allowed.text)
+    _check_format(params, model)
+    _check_length(params, model)
+    _check_biases(params, model)
+    _check_stops(params, model)
+    _check_logprobs(params)
+
+
+def resolve_sampling(
+    params: pb.SamplingParams, model: ServedModel, eos_token_ids: tuple[int, ...], room: int
+) -> ResolvedSampling:
+    """Checked parameters with every default filled in.
+
+    `room` is how many tokens the context has left after the prompt. Raises
+    InvalidRequest when the lengths asked for do not fit.
+    """
+    defaults = model.defaults
+    max_tokens = _max_tokens(params, room, model.most_tokens or room)
+    numbers = {name: _or_default(params, name, getattr(defaults, name)) for name in NUMBERS}
+    top_k = params.top_k if params.HasField("top_k") else defaults.top_k
+    return ResolvedSampling(
+        **numbers,
+        top_k=0 if top_k >= model.vocab_size else top_k,
+        max_tokens=max_tokens,
+        min_tokens=_min_tokens(params, max_tokens),
+        stop_token_ids=_stop_token_ids(params, eos_token_ids),
+        logit_bias=_biases(params),
+        logprobs=params.logprobs if params.HasField("logprobs") else None,
+        response_format=read_format(params, "response_format"),
+    )
+
+
+def stop_strings(params: pb.SamplingParams) -> tuple[str, ...]:
+    """The stop strings, each once, in the order given."""
+    return tuple(dict.fromkeys(params.stop))
+
+
+def _or_default(params: pb.SamplingParams, name: str, default: float) -> float:
+    value: float = getattr(params, name)
+    # Plus zero: -0.0 is 0.0, in the digest, too.
+    return value + 0.0 if params.HasField(name) else default
+
+
+def _check_format(params: pb.SamplingParams, model: ServedModel) -> None:
+    wanted = read_format(params, "response_format")
+    if wanted is None:
+        return
+    field = f"sampling.{wanted.kind}"
+    if not model.structured:
+        allowed = "left out (no verifier here keeps outputs to a format)"
+        raise InvalidRequest(field, "set", allowed)
+    if complaint := size_problem(wanted):
+        raise InvalidRequest(field, complaint, ALLOWED_FORMATS[wanted.kind])
+    if params.ignore_eos:
+        allowed = f"left out (nothing may follow the end of a {wanted.kind})"
+        raise InvalidRequest("sampling.ignore_eos", "true", allowed)
+
+
+def _check_biases(params: pb.SamplingParams, model: ServedModel) -> None:
+    field, count = "sampling.logit_bias", len(params.logit_bias)
+    require(count <= MAX_BIASES, field, f"{count} entries", f"at most {MAX_BIASES} entries")
+    for token, bias in sorted(params.logit_bias.items()):
+        known, last = token < model.vocab_size, model.vocab_size - 1
+        require(known, f"{field}[{token}]", token, f"token ids 0 to {last}")
+        require(BIAS.holds(bias), f"{field}[{token}]", shown(bias), BIAS.text)
+
+
+def _biases(params: pb.SamplingParams) -> tuple[tuple[int, float], ...]:
+    """By token id, because a map has no order; a bias of zero is none."""
+    return tuple(sorted((token, bias) for token, bias in params.logit_bias.items() if bias))
+
+
+def _check_stops(params: pb.SamplingParams, model: ServedModel) -> None:
+    count = len(params.stop)
+    require(count <= MAX_STOPS, "sampling.stop", f"{count} strings", f"at most {MAX_STOPS} strings")
+    for index, stop in enumerate(params.stop):
+        fits = 1 <= len(stop) <= MAX_STOP_LENGTH
+        size, allowed = f"{len(stop)} characters", f"1 to {MAX_STOP_LENGTH} characters"
+        require(fits, f"sampling.stop[{index}]", size, allowed)
+    field, ids = "sampling.stop_token_ids", tuple(params.stop_token_ids)
+    allowed = f"at most {MAX_STOP_TOKEN_IDS} ids"
+    require(len(ids) <= MAX_STOP_TOKEN_IDS, field, f"{len(ids)} ids", allowed)
+    require_in_vocabulary(field, ids, model)
+
+
+def _check_logprobs(params: pb.SamplingParams) -> None:
+    wanted = params.logprobs
+    require(wanted <= MAX_LOGPROBS, "sampling.logprobs", wanted, f"0 to {MAX_LOGPROBS}")
+
+
+def _check_length(params: pb.SamplingParams, model: ServedModel) -> None:
+    most = model.most_tokens
+    if most is not None and params.HasField("max_tokens"):
+        value, allowed = params.max_tokens, f"1 to {most} (the limit of this tenant)"
+        require(1 <= value <= most, "sampling.max_tokens", value, allowed)
+
+
+def _max_tokens(params: pb.SamplingParams, room: int, most: int) -> int:
+    if not params.HasField("max_tokens"):
+        return min(DEFAULT_MAX_TOKENS, room, most)
+    value: int = params.max_tokens
+    allowed = f"1 to {room} (what the context has left after the prompt)"
+    require(1 <= value <= room, "sampling.max_tokens", value, allowed)
+    return value
+
+
+def _min_tokens(params: pb.SamplingParams, max_tokens: int) -> int:
+    value: int = params.min_tokens
+    allowed = f"0 to {max_tokens} (max_tokens)"
+    require(value <= max_tokens, "sampling.min_tokens", value, allowed)
+    return value
+
+
+def _stop_token_ids(params: pb.SamplingParams, eos_token_ids: tuple[int, ...]) -> tuple[int, ...]:
+    eos = () if params.ignore_eos else eos_token_ids
+    return tuple(sorted({*eos, *params.stop_token_ids}))

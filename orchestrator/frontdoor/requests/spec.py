@@ -1,0 +1,103 @@
+"""What a session was asked to be: a checked request with every default filled in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from orchestrator.text import TextStream, Tokenizer
+from services.contract.types import ResolvedSampling, VerifyMode
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """One session's fixed values.
+
+    `method` empty and `window_cap` None mean the server's default. `chains`: one candidate
+    was asked for by number, so drafts are no trees even where those are the default. `digest`
+    identifies the content: equal for requests that ask for the same, whatever
+    their id; a seed drawn by the server is no part of it.
+    """
+
+    session: str
+    model: str
+    prompt: tuple[int, ...]
+    sampling: ResolvedSampling
+    seed: int
+    mode: VerifyMode
+    digest: str
+    stop: tuple[str, ...] = ()
+    include_stop_str: bool = False
+    skip_special_tokens: bool = True
+    include_rounds: bool = False
+    ephemeral: bool = False
+    method: tuple[str, ...] = ()
+    window_cap: int | None = None
+    disable_speculation: bool = False
+    num_candidates: int = 1
+    chains: bool = False
+
+    def text_stream(self, tokenizer: Tokenizer) -> TextStream:
+        """An empty stream that turns this session's output into text."""
+        return TextStream(
+            tokenizer,
+            self.stop,
+            self.include_stop_str,
+            self.skip_special_tokens,
+            self.sampling.stop_token_ids,
+            self.sampling.min_tokens,
+        )
+
+
+_PART = 1 << 16
+"""Characters that are written as JSON at a time: the interpreter is locked meanwhile."""
+
+# No part of a request's content: the id, what the input and the rule became,
+# and the digest itself.
+_NO_CONTENT = ("session", "prompt", "mode", "digest")
+
+
+def content_digest(
+    spec: SessionSpec, input_content: Any, given_seed: int | None, asked_rule: str
+) -> str:
+    """SHA-256 over the normalised values, as hex. `input_content` is a JSON value."""
+    # asdict would copy the prompt id by id.
+    fields = asdict(replace(spec, prompt=()))
+    values = {key: value for key, value in fields.items() if key not in _NO_CONTENT}
+    if not spec.chains:
+        del values["chains"]
+    if spec.sampling.response_format is None:
+        # As before there were any: a retry across an upgrade finds its session.
+        del values["sampling"]["response_format"]
+    values |= {"rule": asked_rule, "seed": given_seed, "input": None}
+    # No text holds this: in one, a quote has a backslash before it.
+    before, mark, after = _json(values).partition('"input":null')
+    digest = hashlib.sha256(f"{before}{mark.removesuffix('null')}".encode())
+    for part in _in_parts(input_content):
+        digest.update(part.encode())
+    digest.update(after.encode())
+    return digest.hexdigest()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def _in_parts(value: Any) -> Iterator[str]:
+    """The JSON of a text or a list, however long, in parts: other threads have turns between."""
+    match value:
+        case str():
+            yield '"'
+            for start in range(0, len(value), _PART):
+                yield _json(value[start : start + _PART])[1:-1]
+            yield '"'
+        case [str(), *_] | [[*_], *_]:
+            for place, item in enumerate(value):
+                yield "," if place else "["
+                yield from _in_parts(item)
+            yield "]"
+        case _:
+            yield _json(value)

@@ -1,0 +1,103 @@
+"""Which response formats can be served: found out in child processes, and remembered.
+
+The event loop compiles nothing, however small it is. Callers who ask for equal formats
+wait for one answer; once nobody waits, it is not worked out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import OrderedDict
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from orchestrator.frontdoor.admission import Work
+from orchestrator.frontdoor.requests.ranges import ALLOWED_FORMATS
+from services.contract.errors import InvalidRequest
+from services.contract.types import ResponseFormat
+from services.runtime.vetting import Vetted, Vetting
+
+KEPT = 4_096
+"""Answers that stay; each is one short line."""
+
+_Key = tuple[str, bytes]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A job, its answer on its way here, and how many wait for it."""
+
+    job: Future[Vetted]
+    answer: asyncio.Future[Vetted]
+    waiting: int = 0
+
+
+class Forms:
+    """What is known of response formats. All methods belong to the event loop."""
+
+    def __init__(self, vetting: Vetting | None = None, work: Work | None = None) -> None:
+        """`work`: where what a tenant's formats cost is counted."""
+        self._vetting, self._work = vetting or Vetting(), work
+        self._known: OrderedDict[bytes, str] = OrderedDict()
+        self._asked: dict[_Key, _Asked] = {}
+
+    async def require(self, wanted: ResponseFormat | None, tenant: str) -> None:
+        """Return where outputs can be kept to the format; None: to nothing.
+
+        Raises InvalidRequest where they cannot, or compiling it would take too much, and
+        Overloaded where the formats of this tenant, or of all, wait already.
+        """
+        if wanted is None:
+            return
+        if complaint := await self._complaint(wanted, tenant):
+            field = f"sampling.{wanted.kind}"
+            raise InvalidRequest(field, complaint, ALLOWED_FORMATS[wanted.kind])
+
+    def close(self) -> None:
+        """End the processes; who waits is told that this process stops."""
+        self._vetting.close()
+
+    async def _complaint(self, wanted: ResponseFormat, tenant: str) -> str:
+        digest = _digest(wanted)
+        if (known := self._known.get(digest)) is not None:
+            self._known.move_to_end(digest)
+            return known
+        key = (tenant, digest)
+        if (asked := self._asked.get(key)) is None:
+            asked = self._asked[key] = self._ask(key, wanted)
+        asked.waiting += 1
+        try:
+            return (await asyncio.shield(asked.answer)).complaint
+        finally:
+            asked.waiting -= 1
+            # One that is under way is finished, so that it need not begin again.
+            if not asked.waiting and asked.job.cancel():
+                self._forget(key, asked)
+
+    def _ask(self, key: _Key, wanted: ResponseFormat) -> _Asked:
+        tenant, digest = key
+        job = self._vetting.submit(wanted, tenant)
+        asked = _Asked(job, asyncio.wrap_future(job))
+
+        def note(done: asyncio.Future[Vetted]) -> None:
+            self._forget(key, asked)
+            if not done.cancelled() and done.exception() is None:
+                vetted = done.result()
+                self._known[digest] = vetted.complaint
+                if self._work is not None:
+                    self._work.spend(tenant, vetted.seconds)
+                if len(self._known) > KEPT:
+                    self._known.popitem(last=False)
+
+        asked.answer.add_done_callback(note)
+        return asked
+
+    def _forget(self, key: _Key, asked: _Asked) -> None:
+        if self._asked.get(key) is asked:
+            del self._asked[key]
+
+
+def _digest(wanted: ResponseFormat) -> bytes:
+    return hashlib.sha256(json.dumps([wanted.kind, *wanted.source]).encode()).digest()

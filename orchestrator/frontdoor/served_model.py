@@ -1,0 +1,102 @@
+"""What an orchestrator offers its clients: its target's model, and its drafters' methods."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from orchestrator.core.placement import Wanted
+from orchestrator.frontdoor.requests import ServedModel, parse_defaults
+from orchestrator.frontdoor.requests.modes import SHORT_BLOCK
+from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
+from orchestrator.options import Options
+from orchestrator.workers.pool import Target, WorkerPool
+from services.contract.types import (
+    RESPONSE_FORMAT,
+    Role,
+    estimate_capability,
+    estimated_method,
+    rows_capability,
+    split_methods,
+)
+
+
+class Offer:
+    """What the workers have told so far.
+
+    A method stays served when its drafters are away: plain decoding steps in.
+    """
+
+    def __init__(self, pool: WorkerPool, target: Target, options: Options) -> None:
+        self.target = target
+        self._pool, self._options = pool, options
+        self._methods = dict.fromkeys(split_methods(options.method))
+        self._teams: frozenset[frozenset[str]] = frozenset()
+        self._capabilities: frozenset[str] = frozenset()
+        self.defaults = parse_defaults(target.generation_config_json)
+
+    def served_model(self, tenant: Tenant = DEFAULT_TENANT) -> ServedModel:
+        """What requests of a tenant are checked against."""
+        worker = self.target.worker
+        self._methods |= dict.fromkeys(self._pool.methods())
+        self._capabilities |= self._pool.capabilities()
+        self._teams |= self._pool.teams()
+        return ServedModel(
+            worker.model,
+            worker.vocab_size,
+            worker.max_context_length,
+            tuple(self._methods),
+            self.defaults,
+            self.default_method(),
+            self._capabilities,
+            self._slow_methods(),
+            self._teams,
+            tenant.limits.max_tokens,
+            RESPONSE_FORMAT in worker.capabilities,
+        )
+
+    def _slow_methods(self) -> frozenset[str]:
+        """Methods that, drafting ahead, gather few tokens while a block is verified."""
+        if self._options.pacing == "fixed":
+            return frozenset()
+        limit = self._pool.step_ms(Role.VERIFIER) / SHORT_BLOCK
+        times = {method: self._pool.step_ms(Role.DRAFTER, method) for method in self._methods}
+        return frozenset(method for method, taken in times.items() if 0 < limit < taken)
+
+    def defaults_json(self) -> str:
+        """The model's own sampling defaults."""
+        values = asdict(self.defaults)
+        del values["warnings"]
+        return json.dumps(values)
+
+    def default_method(self) -> str:
+        """What drafts for a request that names no method; empty while nobody does.
+
+        The first method served, and with it those that have a word in its trees.
+        """
+        return next(iter(self.default_methods()), "")
+
+    def default_methods(self) -> tuple[str, ...]:
+        """The default, and, where nobody set it, what may draft small trees in its place.
+
+        That is the same without those that only have a word in them, as each of these costs.
+        """
+        if self._options.method or not (served := self._pool.methods()):
+            return (self._options.method,) if self._options.method else ()
+        able = map(estimated_method, self._pool.capabilities())
+        together = {method for method in able if split_methods(method)[:1] == served[:1]}
+        ordered = sorted(together, key=lambda method: (-len(split_methods(method)), method))
+        return tuple(ordered) or served[:1]
+
+    def estimates(self, method: str) -> bool:
+        """Whether whoever drafts by a method says of each node of its trees how likely it is."""
+        return estimate_capability(method) in self._pool.capabilities()
+
+    def learns_from_rows(self, method: str) -> bool:
+        """Whether whoever drafts by a method does it better by what the target says at its rows."""
+        return rows_capability(method) in self._pool.capabilities()
+
+    def fingerprint(self) -> str:
+        """The target of a session that begins now; workers may bring another over time."""
+        placed = self._pool.place(Wanted(Role.VERIFIER, 0))
+        return (placed or self.target.worker).model_fingerprint

@@ -1,0 +1,26 @@
+"""The service `vllm.grpc.engine.VllmEngine` in front of the same sessions, for gateways.
+
+A gateway (smg) turns the OpenAI API into calls of this service: it tokenizes, applies the
+chat template and makes text of the tokens again. Here:
+
+request   its request as one of ours, or the field that cannot be served
+response  our events as its responses
+archive   the served tokenizer as the archive that it fetches
+servicer  the service
+
+The stubs are those of the package smg-grpc-proto, the extra `gateway`.
+"""
+
+from __future__ import annotations
+
+from services.contract.errors import StartError
+
+
+def require() -> None:
+    """Raises StartError where the extra is not installed."""
+    try:
+        import smg_grpc_proto.generated.vllm_engine_pb2_grpc  # noqa: F401
+    except ImportError as error:
+        raise StartError(
+            f"vllm_engine: needs the extra gateway, pip install 'paceline[gateway]' ({error})"
+        ) from error

@@ -1,0 +1,85 @@
+"""Our events as a gateway's responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.v1 import inference_pb2 as pb
+from smg_grpc_proto.generated import vllm_engine_pb2 as engine
+
+from orchestrator.frontdoor.grpc import replies
+
+_FINISH = {
+    pb.FINISH_REASON_STOP: "stop",
+    pb.FINISH_REASON_LENGTH: "length",
+    pb.FINISH_REASON_ABORT: "abort",
+}
+
+
+class Answer:
+    """One request's responses: chunks as tokens come, or all of them at the end.
+
+    Tokens go out as they are, the stop token or the tokens of a stop string included: the
+    gateway makes text of them, and cuts it.
+    """
+
+    def __init__(self, asked: engine.GenerateRequest) -> None:
+        self._stream = asked.stream
+        self._stop_token_ids = frozenset(asked.sampling_params.stop_token_ids)
+        self._prompt_tokens = 0
+        self._token_ids: list[int] = []
+        self._logprobs = engine.OutputLogProbs()
+
+    def add(self, event: replies.Event) -> engine.GenerateResponse | None:
+        """What is to be told of one event, if anything."""
+        match event:
+            case pb.Started():
+                self._prompt_tokens = event.prompt_tokens
+                return None
+            case pb.Chunk():
+                return self._add_chunk(event)
+            case _:
+                return engine.GenerateResponse(complete=self._complete(event))
+
+    def _add_chunk(self, chunk: pb.Chunk) -> engine.GenerateResponse | None:
+        self._token_ids += chunk.token_ids
+        if not self._stream:
+            _add(self._logprobs, chunk.logprobs)
+            return None
+        told = engine.GenerateStreamChunk(
+            token_ids=chunk.token_ids,
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=len(self._token_ids),
+        )
+        if chunk.logprobs:
+            _add(told.output_logprobs, chunk.logprobs)
+        return engine.GenerateResponse(chunk=told)
+
+    def _complete(self, ended: pb.Complete) -> engine.GenerateComplete:
+        complete = engine.GenerateComplete(
+            output_ids=self._token_ids,
+            finish_reason=_FINISH[ended.finish_reason],
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=len(self._token_ids),
+            cached_tokens=ended.usage.cached_tokens,
+            spec_accepted_tokens=ended.speculation.num_accepted_draft_tokens,
+            spec_draft_tokens=ended.speculation.num_draft_tokens,
+        )
+        if self._logprobs.token_ids:
+            complete.output_logprobs.CopyFrom(self._logprobs)
+        stop = ended.matched_stop
+        if stop.text:
+            complete.matched_stop_str = stop.text
+        # As in vLLM, an end of text is no stop that was matched.
+        elif stop.HasField("token_id") and stop.token_id in self._stop_token_ids:
+            complete.matched_token_id = stop.token_id
+        return complete
+
+
+def _add(told: engine.OutputLogProbs, rows: Iterable[pb.TokenLogprobs]) -> None:
+    """One entry a token; alternatives only where some were asked for."""
+    for row in rows:
+        told.token_ids.append(row.token_id)
+        told.token_logprobs.append(row.logprob)
+        if row.top_token_ids:
+            told.top_logprobs.add(token_ids=row.top_token_ids, values=row.top_logprobs)

@@ -1,0 +1,1 @@
+"""One session: from its first state to its last token."""

@@ -1,0 +1,306 @@
+"""Drives one session: feeds events to the round machine and performs its actions.
+
+    feed(event) → step → what goes to workers → what is recorded, stored, emitted
+
+Nothing here awaits between reading and replacing the state. What must be waited
+for (the store, a worker, a timer) comes back as an event.
+
+Workers come first: after a turn that sent them something, the rest waits for the
+next turn of the loop, behind the links, and never longer than until the session's next
+event. Among themselves both halves keep the machine's order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import assert_never
+
+from orchestrator.core import rounds
+from orchestrator.core.events import (
+    AbortRequested,
+    Action,
+    Commit,
+    Discarded,
+    Emit,
+    Ending,
+    Event,
+    Finish,
+    NeedWorker,
+    OpenOnWorker,
+    Persist,
+    Persisted,
+    Release,
+    SendToDrafter,
+    SendVerify,
+    Suspend,
+    SuspendReason,
+    Tick,
+    WorkerAttached,
+)
+from orchestrator.core.placement import Wanted
+from orchestrator.core.state import State
+from orchestrator.frontdoor.requests import SessionSpec
+from orchestrator.session.logprobs import pack_row
+from orchestrator.session.output import LOGPROBS_KEPT, Beyond, Delivery, Output
+from orchestrator.session.ports import NewSession, Recorder, SessionKeeper, SessionKey, Workers
+from orchestrator.session.session_writer import Keeping
+from orchestrator.session.totals import SpecTotals
+from orchestrator.text import TextStream
+from services.contract.errors import (
+    DeadlinePassed,
+    Impossible,
+    NoWorker,
+    PacelineError,
+    SessionAborted,
+)
+from services.contract.types import FinishReason, Role
+
+
+class SessionDriver:
+    """One live session. All methods belong to the event loop."""
+
+    def __init__(
+        self,
+        key: SessionKey,
+        spec: SessionSpec,
+        state: State,
+        text: TextStream,
+        stored: NewSession,
+        *,
+        workers: Workers,
+        store: SessionKeeper,
+        recorder: Recorder,
+        on_end: Callable[[SessionDriver], None],
+        beyond: Beyond = Beyond.NOT_YET,
+        logprobs_kept: int = LOGPROBS_KEPT,
+    ) -> None:
+        """`text` has taken what `state.committed` holds already, and the store has it.
+
+        `beyond`: what a reader means that is ahead of it and does not say what it has.
+        """
+        self.key = key
+        self.name = state.config.session
+        self.spec = spec
+        self.state = state
+        proven = Beyond.AGAIN if spec.mode.exact_match else Beyond.LOST
+        self.output = Output(beyond, proven, logprobs_kept)
+        self.totals = SpecTotals()
+        self._text = text
+        self._workers, self._recorder = workers, recorder
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[Event] = deque()
+        self._unsettled: deque[tuple[Event, tuple[Action, ...], State]] = deque()
+        self._draining = self._sent = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._pieces: dict[int, tuple[str, ...]] = {}
+        # Pinned: another target's continuation would be another law.
+        self._verifier_fingerprint = stored.target_fingerprint
+        self._failed_on: dict[Role, str] = {}
+        self._keeping = Keeping(
+            key,
+            state.config.term,
+            stored,
+            state.committed,
+            store,
+            on_persisted=lambda index: self.feed(Persisted(self.now(), index)),
+            on_refused=self._on_refused,
+        )
+        self.output.put_all(state.committed, text.pieces())
+
+    def now(self) -> float:
+        """The clock of every event."""
+        return time.monotonic()
+
+    # --- events in --------------------------------------------------------------------
+
+    def feed(self, event: Event) -> None:
+        """Absorb an event, and whatever performing its actions brings up."""
+        self._inbox.append(event)
+        if self._draining:
+            return
+        self._draining, self._sent = True, False
+        try:
+            while self._inbox:
+                self._settle()
+                self._turn(self._inbox.popleft())
+        finally:
+            self._draining = False
+        if self._sent:
+            self._loop.call_soon(self._settle)
+        else:
+            self._settle()
+        self._set_timer()
+
+    def _turn(self, event: Event) -> None:
+        self.state, actions = rounds.step(self.state, event)
+        self._unsettled.append((event, actions, self.state))
+        for action in actions:
+            self._send(action)
+
+    def _settle(self) -> None:
+        """Record, store and emit what the turns so far have left."""
+        while self._unsettled:
+            event, actions, state = self._unsettled.popleft()
+            self._recorder.on_step(self.name, event, actions, state)
+            for action in actions:
+                self._perform(action)
+
+    def fail(self, error: PacelineError) -> None:
+        """End the stream with an error; the stored session stays what it is."""
+        self._stop(error=error)
+
+    def hand_over(self, error: PacelineError) -> asyncio.Future[object]:
+        """Give the session up to whoever resumes it; done when that is stored.
+
+        The write goes behind every commit: what was committed here is stored before.
+        """
+        paused = self._keeping.pause()
+        self.fail(error)
+        return paused
+
+    def _stop(self, ending: Ending | None = None, error: PacelineError | None = None) -> None:
+        """Leave the session as it is stored, and free what it holds here."""
+        if not self.output.ended:
+            self.output.end(ending, error)
+            self.feed(AbortRequested(self.now()))
+            self._settle()
+            self._keeping.let_go()
+            self._close()
+
+    def _set_timer(self) -> None:
+        now = self.now()
+        wake = rounds.next_wake(self.state, now)
+        if self._timer is not None:
+            if wake is not None and self._timer_at <= wake:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if wake is not None:
+            self._timer_at = wake
+            self._timer = self._loop.call_later(max(0.0, wake - now), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.feed(Tick(self.now()))
+
+    # --- actions out ------------------------------------------------------------------
+
+    def _send(self, action: Action) -> None:
+        """What concerns workers; the rest is performed when the turn settles."""
+        match action:
+            case SendVerify(worker, message):
+                parent = self._recorder.round_traceparent(self.name, message.round)
+                if parent:
+                    message = message._replace(traceparent=parent)
+                self._workers.send(worker, self.name, message)
+            case SendToDrafter(worker, message):
+                self._workers.send(worker, self.name, message)
+            case OpenOnWorker(worker, message):
+                parent = self._recorder.traceparent(self.name)
+                self._workers.send(worker, self.name, replace(message, traceparent=parent))
+            case Release(role, worker):
+                self._failed_on[role] = worker
+                self._workers.release(worker, self.name)
+            case NeedWorker(role):
+                self._place(role)
+            case _:
+                return
+        self._sent = True
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Persist(commit):
+                self._persist(commit)
+            case Emit(commit):
+                self._emit(commit)
+            case Finish(ending):
+                self.output.end(ending)
+                self._keeping.let_go()
+                self._close()
+            case Suspend(reason, detail):
+                self._suspend(reason, detail)
+            case SendVerify() | SendToDrafter() | OpenOnWorker() | Release() | NeedWorker():
+                pass
+            case Discarded():
+                pass
+            case _:
+                assert_never(action)
+
+    def _place(self, role: Role) -> None:
+        config = self.state.config
+        drafts = role is Role.DRAFTER
+        verifier = self.state.verifier
+        wanted = Wanted(
+            role,
+            config.most_tokens if drafts else self.state.next_tokens,
+            most_tokens=config.most_tokens,
+            methods=config.methods if drafts else (),
+            capabilities=config.drafter_capabilities if drafts else config.verifier_capabilities,
+            model_fingerprint=self._verifier_fingerprint,
+            avoid=(self._failed_on[role],) if role in self._failed_on else (),
+            beside=verifier.worker if drafts and verifier else "",
+            text=() if drafts else (config.prompt, self.state.committed),
+            cache_scope="" if drafts else config.cache_scope,
+        )
+        placed = self._workers.place(wanted)
+        if placed is None:
+            return
+        if role is Role.VERIFIER:
+            self._verifier_fingerprint = placed.model_fingerprint
+        tokens = len(config.prompt) + len(self.state.committed)
+        ready_s = self._workers.opening_s(placed.worker_id, tokens)
+        hands_over = wanted.beside and self._workers.hands_over(placed.worker_id, wanted.beside)
+        beside = wanted.beside if hands_over else ""
+        self.feed(WorkerAttached(self.now(), role, placed.worker_id, ready_s, beside))
+
+    def _persist(self, commit: Commit) -> None:
+        pieces = self._text.append(commit.token_ids, finished=commit.ending is not None)
+        self._pieces[commit.record.round] = tuple(pieces)
+        self._keeping.persist(commit)
+
+    def _on_refused(self, error: PacelineError) -> None:
+        if isinstance(error, SessionAborted):
+            self._stop(Ending(FinishReason.ABORT))
+        else:
+            self.fail(error)
+
+    def _emit(self, commit: Commit) -> None:
+        self.totals.add(commit.record)
+        told = self.spec.include_rounds
+        delivery = Delivery(
+            commit.base_len,
+            commit.token_ids,
+            self._pieces.pop(commit.record.round),
+            tuple(map(pack_row, commit.logprobs)),
+            commit.origins if told else (),
+            (commit.record,) if told else (),
+        )
+        self.output.put(delivery)
+
+    def _suspend(self, reason: SuspendReason, detail: str) -> None:
+        if reason is SuspendReason.IMPOSSIBLE:
+            self._keeping.give_up(detail)
+            self.output.end(error=Impossible(f"{reason.value}: {detail}"))
+            self._close()
+            return
+        self._keeping.pause()
+        message = f"{reason.value}: {detail}" if detail else reason.value
+        error: PacelineError
+        if reason is SuspendReason.DEADLINE:
+            error = DeadlinePassed(f"{message}; the session can be resumed")
+        else:
+            error = NoWorker(f"{message}; the session can be resumed")
+        self.output.end(error=error)
+        self._close()
+
+    def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._on_end(self)

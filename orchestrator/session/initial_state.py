@@ -1,0 +1,142 @@
+"""What a session begins with: from a checked request to the round machine's first state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core.pacing import DEFAULT_POLICY, Policy, make_policy
+from orchestrator.core.rounds import new_session
+from orchestrator.core.state import (
+    SMALL_TREE,
+    SMALL_TREE_DEPTH,
+    SMALL_TREE_WIDTH,
+    SessionConfig,
+    State,
+    largest_block,
+)
+from orchestrator.frontdoor.requests import SessionSpec
+from orchestrator.frontdoor.served_model import Offer
+from orchestrator.frontdoor.tenants import cache_scope, phrase_scope
+from orchestrator.options import Options
+from orchestrator.session.pacing_memory import Experiences, Paces
+from orchestrator.session.ports import SessionKey
+from orchestrator.text import TextStream
+from services.contract.top_rows import WIDTH
+
+# Most levels of a drafted tree where the request names no window: each costs a step of the
+# drafter that nothing overlaps with.
+DEFAULT_TREE_DEPTH = 4
+
+
+class Beginnings:
+    """First states of sessions, each with what those before it learned."""
+
+    def __init__(self, offer: Offer, options: Options) -> None:
+        self._offer, self._options = offer, options
+        self._experiences, self._paces = Experiences(), Paces()
+
+    def state(
+        self,
+        key: SessionKey,
+        spec: SessionSpec,
+        term: int,
+        committed: tuple[int, ...],
+        text: TextStream,
+    ) -> State:
+        """The first state of an owner's term; `text` stands behind `committed`."""
+        config = self._with_its_method(key, self._config(key, spec, term), spec)
+        if config.estimated and self._offer.learns_from_rows(config.method):
+            config = replace(config, top_rows=WIDTH)
+        if spec.stop:
+            config = replace(config, find_stop=text.scan)
+        return new_session(config, self.policy(config), committed)
+
+    def learn(self, key: SessionKey, state: State) -> None:
+        """Take in what a session learned that ends here."""
+        self._experiences.remember(state)
+        if state.config.method in self._offer.default_methods():
+            self._paces.remember(key.tenant, state)
+
+    def policy(self, config: SessionConfig) -> Policy:
+        """How a session is paced at first."""
+        policy = make_policy(
+            self._options.pacing,
+            config.window,
+            fallback=self._options.fallback,
+            exact=config.mode.exact_match,
+            trees=config.num_candidates > 1,
+            most_nodes=SMALL_TREE if config.estimated else 0,
+            chained=config.limits.max_in_flight > 1,
+            seed=config.seed,
+        )
+        return self._experiences.seeded(config, policy)
+
+    def block_tokens(self, spec: SessionSpec) -> int:
+        """Most draft tokens in one block of a session."""
+        estimated, limits = self._estimated(spec), self._options.limits
+        return largest_block(self._window(spec), spec.num_candidates, limits, estimated=estimated)
+
+    def _estimated(self, spec: SessionSpec) -> bool:
+        """Whether its drafts are trees that come at once, each node with its chance.
+
+        They are the default where one method drafts them and drafts are matched exactly:
+        what they cost is known, so that they are cut where they stop to pay.
+        """
+        default = self._options.pacing == DEFAULT_POLICY and not spec.chains
+        return default and spec.mode.exact_match and self._offer.estimates(self._method(spec))
+
+    def _window(self, spec: SessionSpec) -> int:
+        depth = self._options.num_speculative_tokens
+        if self._estimated(spec):
+            depth = min(depth, SMALL_TREE_DEPTH)
+        elif spec.num_candidates > 1:
+            depth = min(depth, DEFAULT_TREE_DEPTH)
+        return spec.window_cap or depth
+
+    def _config(self, key: SessionKey, spec: SessionSpec, term: int) -> SessionConfig:
+        options = self._options
+        phrases, prefixes = self._scopes(key.tenant, spec)
+        estimated, width = self._estimated(spec), spec.num_candidates
+        synchronous = options.pacing == "fixed"
+        return SessionConfig(
+            session=key.name,
+            prompt=spec.prompt,
+            mode=spec.mode,
+            sampling=spec.sampling,
+            seed=spec.seed,
+            term=term,
+            method=self._method(spec),
+            window=self._window(spec),
+            num_candidates=SMALL_TREE_WIDTH if estimated and width == 1 else width,
+            estimated=estimated,
+            vocab_size=self._offer.target.worker.vocab_size,
+            phrase_scope=phrases,
+            cache_scope=prefixes,
+            synchronous=synchronous,
+            plain_ahead=not synchronous,
+            limits=options.limits,
+        )
+
+    def _with_its_method(
+        self, key: SessionKey, config: SessionConfig, spec: SessionSpec
+    ) -> SessionConfig:
+        """Of what may draft its small trees, where the request leaves that open, what is fast."""
+        methods = self._offer.default_methods()
+        if not (config.estimated and config.method in methods) or spec.method:
+            return config
+        draw = f"{key.name}/{config.term}"
+        method = self._paces.choose(key.tenant, config.mode, methods, draw)
+        return replace(config, method=method)
+
+    def _scopes(self, tenant: str, spec: SessionSpec) -> tuple[str, str]:
+        """Whose phrases and K/V it shares; nothing of an ephemeral session outlives it."""
+        if spec.ephemeral:
+            return "", ""
+        worker, key = self._offer.target.worker, self._options.tenant_key
+        phrases = phrase_scope(tenant, worker.tokenizer_fingerprint, key)
+        return phrases, cache_scope(tenant, worker.model_fingerprint, key)
+
+    def _method(self, spec: SessionSpec) -> str:
+        if spec.disable_speculation:
+            return ""
+        return ",".join(spec.method) or self._offer.default_method()

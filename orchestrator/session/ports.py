@@ -1,0 +1,304 @@
+"""What the driver needs from the outside, as protocols. Tests pass fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from orchestrator.core.events import Action, Event
+from orchestrator.core.placement import Wanted
+from orchestrator.core.state import State
+from services.contract.errors import PacelineError
+from services.contract.types import (
+    DrafterCommand,
+    FinishReason,
+    SessionStatus,
+    VerifierCommand,
+    WorkerDescription,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """Every lookup names the tenant, so a foreign session id is simply not found."""
+
+    tenant: str
+    session_id: str
+
+    @property
+    def name(self) -> str:
+        """What the session is called within the cluster."""
+        return f"{self.tenant}/{self.session_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What is stored before any work is done on a session.
+
+    `request` and `resolved` are opaque bytes: the request as it came, and what
+    it was resolved to (mode, sampling), so that another orchestrator goes on
+    with the same values. `digest` identifies the request's content.
+    `ephemeral` sessions keep no text, tokens or prompt after their end.
+    """
+
+    request: bytes
+    digest: str
+    prompt: tuple[int, ...]
+    seed: int
+    owner: str
+    resolved: bytes = b""
+    target_fingerprint: str = ""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """In place of a stop: nobody could go on with the session, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Which call of which reader asks for a session; `number` grows with each of them.
+
+    A reader calls again when a server does not answer. That server may carry the first
+    call out when it goes on; it must not take the session from the later one.
+    """
+
+    reader: str
+    number: int
+
+
+class Durability(Enum):
+    """Whether emission waits for the store.
+
+    `REQUIRED`: nothing is emitted that the store has not acknowledged. `RELAXED`: the
+    text may be ahead of what is stored; what is lost of it is generated again where the
+    mode brings the same tokens, and missing otherwise.
+    """
+
+    REQUIRED = "required"
+    RELAXED = "relaxed"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A session as its owner remembers it: all that was handed to the store so far.
+
+    `round` is the last one among `committed`, which began at `round_base`.
+    """
+
+    session: NewSession
+    committed: tuple[int, ...]
+    round: int = 0
+    round_base: int = 0
+
+
+class Holder(Protocol):
+    """Who works on a session here, as the store sees it."""
+
+    def memory(self) -> Memory:
+        """What a store that lost the session is given."""
+        ...
+
+    def on_refused(self, error: PacelineError) -> None:
+        """The session is not this owner's any more: Fenced, SessionAborted or DataLoss."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """`created` is False when an equal session was there before; attach to it then."""
+
+    created: bool
+    status: SessionStatus
+    term: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session as the store keeps it.
+
+    The lengths stay true when an ephemeral session has dropped its tokens.
+    `matched_stop` is the stop string or the stop token's id, or why there is no end. Times are the
+    store's, in milliseconds; `lease_until_ms` is 0 when nobody works on it.
+    `relaxed`: more may have been emitted than is stored.
+    """
+
+    status: SessionStatus
+    term: int
+    owner: str
+    request: bytes
+    resolved: bytes
+    digest: str
+    target_fingerprint: str
+    prompt: tuple[int, ...]
+    committed: tuple[int, ...]
+    prompt_len: int
+    committed_len: int
+    seed: int
+    ephemeral: bool
+    finish_reason: FinishReason | None
+    matched_stop: str | int | GivenUp | None
+    created_ms: int
+    lease_until_ms: int
+    relaxed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRound:
+    """One committed round: `tokens` tokens after output[:base_len]; opaque `record`."""
+
+    term: int
+    round: int
+    base_len: int
+    tokens: int
+    record: bytes
+
+
+class SessionKeeper(Protocol):
+    """What a session at work is written to: a store, or nothing at all (`Unkept`)."""
+
+    def hold(self, key: SessionKey, term: int, holder: Holder) -> None:
+        """Let `holder` work on the session.
+
+        Its lease is kept fresh, a store that shows that it lost writes is given the
+        session again, and the holder hears within about the lease time when the session
+        is no longer its own.
+        """
+        ...
+
+    def release(self, key: SessionKey, term: int) -> None:
+        """Nobody works on the session here any more."""
+        ...
+
+    def commit(
+        self,
+        key: SessionKey,
+        term: int,
+        round: int,
+        base_len: int,
+        token_ids: Sequence[int],
+        record: bytes = b"",
+    ) -> Awaitable[int]:
+        """Append one round's tokens after output[:base_len]; the length right after it.
+
+        `round` grows within a term. A repeated round with equal content changes
+        nothing; with other content it raises StoreError.
+        """
+        ...
+
+    def finish(
+        self,
+        key: SessionKey,
+        term: int,
+        committed_len: int,
+        reason: FinishReason,
+        matched_stop: str | int | GivenUp | None = None,
+    ) -> Awaitable[None]:
+        """End a session whose output has `committed_len` tokens; ABORT for one given up."""
+        ...
+
+    def pause(self, key: SessionKey, term: int) -> Awaitable[None]:
+        """Nobody works on the session for now; a finished one stays finished."""
+        ...
+
+
+class SessionStore(SessionKeeper, Protocol):
+    """Sessions that outlive an orchestrator.
+
+    A call takes its place in the order of writes when it is made, not when it
+    is awaited; replies resolve in that order. Cancelling an awaitable does not
+    withdraw its write. Every transition may be repeated without harm.
+
+    All raise StoreError when the store refuses, or stays away longer than its
+    patience, and DataLoss for a record that nobody can read. Those that take a `term`
+    also raise Fenced (a later term exists), SessionAborted, and DataLoss (the store has
+    less than it acknowledged).
+
+    With durability `RELAXED`, `commit` and `finish` of a session that is held return
+    at once; what they would raise goes to the holder.
+    """
+
+    def create(
+        self, key: SessionKey, session: NewSession, call: Call | None = None
+    ) -> Awaitable[Created]:
+        """Store a new session with term 1, or find the equal one; `call`: who asked for it.
+
+        Raises AlreadyExists when the id is taken by other content.
+        """
+        ...
+
+    def acquire(
+        self, key: SessionKey, owner: str, call: Call | None = None
+    ) -> Awaitable[StoredSession]:
+        """Own a session with the next term, even over a live lease.
+
+        A finished or aborted session is returned as it is. Raises NotFound, and Fenced
+        where a later call of the same reader was served.
+        """
+        ...
+
+    def stood_still(self) -> None:
+        """This process did: whoever is fenced meanwhile must hear it before anything is emitted."""
+        ...
+
+    def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[None]:
+        """Note that the owner in this term serves a call; nothing happens where it lost it."""
+        ...
+
+    def abort(self, key: SessionKey) -> Awaitable[SessionStatus]:
+        """End a session whoever owns it; FINISHED if it already was. Raises NotFound."""
+        ...
+
+    def get(self, key: SessionKey) -> Awaitable[StoredSession]:
+        """Read a session without touching it. Raises NotFound."""
+        ...
+
+    def rounds(self, key: SessionKey) -> Awaitable[tuple[StoredRound, ...]]:
+        """The newest committed rounds, oldest first; empty when nothing is kept."""
+        ...
+
+
+class Workers(Protocol):
+    """The workers, as a session sees them. Nothing here waits."""
+
+    def place(self, wanted: Wanted) -> WorkerDescription | None:
+        """The worker that suits best, or None."""
+        ...
+
+    def opening_s(self, worker: str, tokens: int) -> float:
+        """Seconds that the worker should need to open a session with so many tokens of text."""
+        ...
+
+    def hands_over(self, drafter: str, verifier: str) -> bool:
+        """Whether the verifier, in the same process, can take what the drafter drafts by itself."""
+        ...
+
+    def send(self, worker: str, session: str, command: DrafterCommand | VerifierCommand) -> None:
+        """Send a command for a session; swallowed by a worker that is gone."""
+        ...
+
+    def release(self, worker: str, session: str) -> None:
+        """Close the session on the worker."""
+        ...
+
+
+class Recorder(Protocol):
+    """Telemetry's one seam: it sees every event with the actions it led to."""
+
+    def on_step(self, session: str, event: Event, actions: Sequence[Action], state: State) -> None:
+        """Called after each step, once workers were told, before anything is stored."""
+        ...
+
+    def traceparent(self, session: str) -> str:
+        """W3C trace context of the session's span; empty when nothing is traced."""
+        ...
+
+    def round_traceparent(self, session: str, round: int) -> str:
+        """W3C trace context for a round that is about to leave; empty: nothing is traced."""
+        ...

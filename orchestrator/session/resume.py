@@ -1,0 +1,152 @@
+"""Sessions read back from the store: one that has ended, or one to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from orchestrator.core.events import Ending, SuspendReason
+from orchestrator.frontdoor.grpc import replies
+from orchestrator.frontdoor.requests import SessionSpec, load_spec
+from orchestrator.session.output import MOST_TOGETHER, Beyond, Prefix, ahead, another_text
+from orchestrator.session.ports import GivenUp, NewSession, StoredRound, StoredSession
+from orchestrator.session.totals import SpecTotals
+from orchestrator.store.round_records import load_round
+from orchestrator.text import TextStream, Tokenizer
+from services.contract.errors import DataLoss, Impossible, OffsetOutOfRange
+from services.contract.types import EMPTY_HASH, FinishReason, SessionStatus, extend_hash
+
+
+def finished_session(
+    stored: StoredSession,
+    rounds: Sequence[StoredRound],
+    tokenizer: Tokenizer,
+    prefix: Prefix,
+) -> Iterator[replies.Event | None]:
+    """The events of a session that has ended, for a reader that has a part of its output.
+
+    None = a step on the way to them, so that others may have their turn. Raises DataLoss for
+    an ephemeral session, of which no text was kept, and for a reader of another text;
+    OffsetOutOfRange. Of a session that was given up there is no end: see `given_up`.
+    """
+    if len(stored.committed) != stored.committed_len or stored.finish_reason is None:
+        raise DataLoss("the session has ended and was ephemeral: its text was not kept")
+    require_prefix(stored, prefix, comes_again=False)
+    if prefix.offset > stored.committed_len:
+        raise ahead(prefix, stored.committed_len, lost=False)
+    spec = load_spec(stored.resolved, stored.prompt)
+    text = spec.text_stream(tokenizer)
+    yield from text.steps(stored.committed, finished=True)
+    yield replies.started(spec)
+    for first in range(prefix.offset, stored.committed_len, MOST_TOGETHER):
+        told = slice(first, first + MOST_TOGETHER)
+        pieces = text.pieces(first)[:MOST_TOGETHER]
+        yield replies.chunk(
+            first, stored.committed[told], pieces, include_rounds=spec.include_rounds
+        )
+    if given_up(stored) is not None:
+        return
+    totals = SpecTotals()
+    for one in rounds:
+        count_round(totals, one)
+        yield None
+    yield replies.complete(
+        _ending(stored), stored.prompt_len, stored.committed_len, text.text, totals
+    )
+
+
+def require_possible(spec: SessionSpec, prefix: Prefix) -> None:
+    """Raise OffsetOutOfRange for more than the session can ever have."""
+    if prefix.offset > spec.sampling.max_tokens:
+        raise OffsetOutOfRange(
+            f"offset: {prefix.offset} lies beyond the {spec.sampling.max_tokens} tokens that the "
+            "session may have"
+        )
+
+
+def given_up(stored: StoredSession) -> Impossible | None:
+    """What its readers are told in place of an end, where nobody could ever go on with it."""
+    if not isinstance(stored.matched_stop, GivenUp):
+        return None
+    return Impossible(f"{SuspendReason.IMPOSSIBLE.value}: {stored.matched_stop.reason}")
+
+
+def require_prefix(stored: StoredSession, prefix: Prefix, *, comes_again: bool) -> None:
+    """Raise DataLoss for a reader that says what it has where the store has another text.
+
+    `comes_again`: what the store has not is made again, the same. A text that was not kept
+    is compared with nothing.
+    """
+    kept = len(stored.committed)
+    if prefix.hash is None or kept != stored.committed_len:
+        return
+    if prefix.offset > kept:
+        if not comes_again:
+            raise ahead(prefix, kept, lost=True)
+    elif extend_hash(EMPTY_HASH, stored.committed[: prefix.offset]) != prefix.hash:
+        raise another_text(prefix)
+
+
+def implied_ending(stored: StoredSession, spec: SessionSpec, text: TextStream) -> Ending | None:
+    """How the committed text ends the output, where the owner died before it said so.
+
+    `text` has taken what was committed.
+    """
+    if stored.status is SessionStatus.FINISHED or not stored.committed:
+        return None
+    if text.state.stop:
+        return Ending(FinishReason.STOP, matched_text=text.state.stop)
+    last = stored.committed[-1]
+    if last in spec.sampling.stop_token_ids:
+        return Ending(FinishReason.STOP, matched_token=last)
+    if len(stored.committed) >= spec.sampling.max_tokens:
+        return Ending(FinishReason.LENGTH)
+    return None
+
+
+def checked_spec(stored: StoredSession, vocab_size: int) -> SessionSpec:
+    """What a stored session was asked to be. Raises DataLoss for what nobody can go on with."""
+    spec = load_spec(stored.resolved, stored.prompt)
+    if not stored.prompt or max(chain(stored.prompt, stored.committed)) >= vocab_size:
+        raise DataLoss("the stored session has tokens that are not in the vocabulary")
+    if len(stored.committed) > spec.sampling.max_tokens:
+        raise DataLoss("the stored session has more tokens than it was to have")
+    return spec
+
+
+def as_new(stored: StoredSession, owner: str) -> NewSession:
+    """The record that the session began with, under its owner of now."""
+    return NewSession(
+        request=stored.request,
+        digest=stored.digest,
+        prompt=stored.prompt,
+        seed=stored.seed,
+        owner=owner,
+        resolved=stored.resolved,
+        target_fingerprint=stored.target_fingerprint,
+        ephemeral=stored.ephemeral,
+    )
+
+
+def beyond(stored: StoredSession, spec: SessionSpec) -> Beyond:
+    """What it means that a reader of a stored session is ahead of what was stored."""
+    if not stored.relaxed:
+        return Beyond.NOT_YET
+    return Beyond.AGAIN if spec.mode.exact_match else Beyond.LOST
+
+
+def _ending(stored: StoredSession) -> Ending:
+    assert stored.finish_reason is not None
+    match stored.matched_stop:
+        case int(token):
+            return Ending(stored.finish_reason, matched_token=token)
+        case str(text):
+            return Ending(stored.finish_reason, matched_text=text)
+    return Ending(stored.finish_reason)
+
+
+def count_round(totals: SpecTotals, stored: StoredRound) -> None:
+    """One of the rounds that are still kept."""
+    kept = load_round(stored.record)
+    totals.count(stored.tokens, kept.draft_tokens, kept.accepted_tokens)
+    totals.count_sources(kept.sources)

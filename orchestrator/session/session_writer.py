@@ -1,0 +1,120 @@
+"""One session's side of the store: what was handed to it, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from orchestrator.core.events import Commit
+from orchestrator.session.ports import GivenUp, Memory, NewSession, SessionKeeper, SessionKey
+from orchestrator.store.round_records import dump_round
+from services.contract.errors import PacelineError
+from services.contract.types import FinishReason
+
+
+class Keeping:
+    """Writes a session to its store, and gives it back to one that lost it.
+
+    Belongs to the event loop, from its making to `let_go`.
+    """
+
+    def __init__(
+        self,
+        key: SessionKey,
+        term: int,
+        session: NewSession,
+        committed: tuple[int, ...],
+        store: SessionKeeper,
+        *,
+        on_persisted: Callable[[int], None],
+        on_refused: Callable[[PacelineError], None],
+    ) -> None:
+        """`committed` is stored already. `on_persisted` hears of rounds."""
+        self._key, self._term, self._store = key, term, store
+        self._session, self._committed = session, list(committed)
+        self._round = self._round_base = 0
+        self._on_persisted, self._refused = on_persisted, on_refused
+        # From the driver's clock to Unix time, in seconds.
+        self._wall = time.time() - time.monotonic()
+        store.hold(key, term, self)
+
+    def memory(self) -> Memory:
+        """All that was handed to the store so far."""
+        return Memory(self._session, tuple(self._committed), self._round, self._round_base)
+
+    def on_refused(self, error: PacelineError) -> None:
+        """The session is another's now, or no more."""
+        self._refused(error)
+
+    def persist(self, commit: Commit) -> None:
+        """Hand a commit over, and the end with it; `on_persisted` or `on_refused` follows."""
+        record, ending = commit.record, commit.ending
+        self._committed += commit.token_ids
+        self._round, self._round_base = record.round, commit.base_len
+        stored: Awaitable[object] = self._store.commit(
+            self._key,
+            self._term,
+            record.round,
+            commit.base_len,
+            commit.token_ids,
+            dump_round(commit, self._wall, ephemeral=self._session.ephemeral),
+        )
+        if ending is not None:
+            matched = ending.matched_text or ending.matched_token
+            length = commit.base_len + len(commit.token_ids)
+            # The one writer keeps the order: this resolves after the commit.
+            asyncio.ensure_future(stored).add_done_callback(_look)
+            stored = self._store.finish(self._key, self._term, length, ending.reason, matched)
+        future = asyncio.ensure_future(stored)
+        future.add_done_callback(lambda done: self._on_stored(record.round, done))
+
+    def _on_stored(self, index: int, done: asyncio.Future[object]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._on_persisted(index)
+        elif isinstance(error, PacelineError):
+            self._refused(error)
+        else:
+            self._refused(PacelineError("the session store failed unexpectedly"))
+            context = {"message": "session store", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    def pause(self) -> asyncio.Future[object]:
+        """Nobody works on the session for now; done when that is stored, behind every commit."""
+
+        def paused(done: asyncio.Future[object]) -> None:
+            _look(done)
+            self.let_go()
+
+        stored: Awaitable[object] = self._store.pause(self._key, self._term)
+        self._refused = _ignore
+        future = asyncio.ensure_future(stored)
+        future.add_done_callback(paused)
+        return future
+
+    def give_up(self, reason: str) -> None:
+        """Nobody could ever go on with the session: it has ended, and whoever asks is told why."""
+        length, why = len(self._committed), GivenUp(reason)
+        ended: Awaitable[object] = self._store.finish(
+            self._key, self._term, length, FinishReason.ABORT, why
+        )
+        asyncio.ensure_future(ended).add_done_callback(_look)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """The session is over here; may be repeated."""
+        self._refused = _ignore
+        self._store.release(self._key, self._term)
+
+
+def _ignore(_error: PacelineError) -> None:
+    """Nobody listens any more."""
+
+
+def _look(done: asyncio.Future[object]) -> None:
+    """Let a write run whose outcome a later write will tell."""
+    if not done.cancelled():
+        done.exception()

@@ -1,0 +1,172 @@
+"""Between our records and what Redis holds and answers."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+from urllib.parse import quote
+
+from orchestrator.session.ports import (
+    Created,
+    GivenUp,
+    NewSession,
+    SessionKey,
+    StoredRound,
+    StoredSession,
+)
+from services.contract.errors import StoreError
+from services.contract.types import FinishReason, SessionStatus
+
+RECORD_VERSION = 1
+# Far above what a session can come to, far below what a message can carry.
+_MOST_TERMS = 2**31
+_MOST_SEEDS = 2**64
+_MOST_TOKENS = 2**31
+
+
+@lru_cache(maxsize=2_048)
+def keys_of(prefix: str, key: SessionKey) -> tuple[str, str, str]:
+    """The session's meta hash, its tokens and its rounds; one hash tag, so one slot.
+
+    Both names are escaped: no two sessions of two tenants can meet in one key.
+    """
+    tag = f"{quote(key.tenant, safe=':')}/{quote(key.session_id, safe=':')}"
+    family = f"{prefix}{{{tag}}}:"
+    return f"{family}meta", f"{family}tokens", f"{family}rounds"
+
+
+def pack(token_ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian uint32."""
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+
+
+def unpack(packed: bytes) -> tuple[int, ...]:
+    """Inverse of `pack`. Raises ValueError for bytes that were cut."""
+    if len(packed) % 4:
+        raise ValueError("not a whole number of tokens")
+    return struct.unpack(f"<{len(packed) // 4}I", packed)
+
+
+def encode_stop(matched_stop: str | int | GivenUp | None) -> str:
+    """A stop string, a stop token's id or why there is no end, as text that says which it is."""
+    match matched_stop:
+        case None:
+            return ""
+        case GivenUp(reason):
+            return f"given up:{reason}"
+        case int():
+            return f"token:{matched_stop}"
+        case str():
+            return f"text:{matched_stop}"
+
+
+def decode_stop(encoded: bytes) -> str | int | GivenUp | None:
+    """Inverse of `encode_stop`."""
+    kind, _, value = encoded.decode().partition(":")
+    if kind == "token":
+        return int(value)
+    if kind == "given up":
+        return GivenUp(value)
+    return value if kind == "text" else None
+
+
+def encode_session(
+    session: NewSession, lease_ms: int, *, relaxed: bool = False
+) -> list[bytes | str | int]:
+    """Name, value, … of the meta hash, but for what the script itself sets."""
+    fields: dict[str, bytes | str | int] = {
+        "version": RECORD_VERSION,
+        "request": session.request,
+        "resolved": session.resolved,
+        "target_fingerprint": session.target_fingerprint,
+        "prompt": pack(session.prompt),
+        "prompt_len": len(session.prompt),
+        "seed": str(session.seed),
+        "owner": session.owner,
+        "ephemeral": int(session.ephemeral),
+        "lease_ms": lease_ms,
+        "relaxed": int(relaxed),
+    }
+    return list(chain.from_iterable(fields.items()))
+
+
+def decode_created(reply: list[Any]) -> Created:
+    """The answer of create.lua."""
+    _, created, status, term, owner = reply
+    return Created(bool(created), decode_status(status), int(term), owner.decode())
+
+
+def decode_status(name: bytes) -> SessionStatus:
+    """A status as the scripts write it."""
+    return SessionStatus[name.decode().upper()]
+
+
+def decode_session(reply: list[Any]) -> StoredSession:
+    """The answer of get.lua and acquire.lua.
+
+    Raises ValueError, LookupError or TypeError for a malformed record, StoreError for
+    one that a newer version wrote.
+    """
+    _, flat, tokens = reply
+    meta: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+    if (version := int(meta[b"version"])) > RECORD_VERSION:
+        raise StoreError(f"the session was stored by a newer version ({version})")
+    reason = meta.get(b"finish_reason")
+    session = StoredSession(
+        status=decode_status(meta[b"status"]),
+        term=_count(meta[b"term"], _MOST_TERMS),
+        owner=meta[b"owner"].decode(),
+        request=meta.get(b"request", b""),
+        resolved=meta.get(b"resolved", b""),
+        digest=meta[b"digest"].decode(),
+        target_fingerprint=meta[b"target_fingerprint"].decode(),
+        prompt=unpack(meta.get(b"prompt", b"")),
+        committed=unpack(tokens),
+        prompt_len=_count(meta[b"prompt_len"], _MOST_TOKENS),
+        committed_len=_count(meta[b"committed_len"], _MOST_TOKENS),
+        seed=_count(meta[b"seed"], _MOST_SEEDS),
+        ephemeral=meta[b"ephemeral"] == b"1",
+        finish_reason=FinishReason[reason.decode().upper()] if reason else None,
+        matched_stop=decode_stop(meta.get(b"matched_stop", b"")),
+        created_ms=int(meta[b"created_ms"]),
+        lease_until_ms=int(meta[b"lease_until_ms"]),
+        relaxed=meta.get(b"relaxed") == b"1",
+    )
+    _check_lengths(session)
+    return session
+
+
+def _count(text: bytes, limit: int) -> int:
+    value = int(text)
+    if not 0 <= value < limit:
+        raise ValueError("a number is out of its range")
+    return value
+
+
+def _check_lengths(session: StoredSession) -> None:
+    """The text and the prompt are whole, unless they were dropped on purpose."""
+    lengths = (len(session.prompt), len(session.committed))
+    dropped = session.ephemeral and lengths == (0, 0)
+    if lengths != (session.prompt_len, session.committed_len) and not (
+        dropped and session.finish_reason is not None
+    ):
+        raise ValueError("the record and its text do not fit")
+
+
+def decode_rounds(reply: list[Any]) -> tuple[StoredRound, ...]:
+    """The answer of rounds.lua, oldest first."""
+    return tuple(_decode_round(flat) for _, flat in reply[1])
+
+
+def _decode_round(flat: list[bytes]) -> StoredRound:
+    fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+    return StoredRound(
+        term=int(fields[b"term"]),
+        round=int(fields[b"round"]),
+        base_len=int(fields[b"base_len"]),
+        tokens=int(fields[b"tokens"]),
+        record=fields[b"record"],
+    )

@@ -1,0 +1,91 @@
+"""One script call: as the server reads it, and what becomes of its reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.store.scripts import script
+from services.contract.errors import DataLoss, PacelineError, StoreError
+from services.runtime.redis_client import is_away
+
+Arg = bytes | str | int
+Reply = list[Any]
+_TORN = b"torn"
+_LOSSES = (b"missing", b"lost", _TORN)
+
+
+def tells_loss(reply: Any) -> bool:
+    """Whether the reply says that the server has less than it should."""
+    return type(reply) is list and reply[0] in _LOSSES
+
+
+def tells_torn(reply: Reply) -> bool:
+    """Whether the record itself shows the loss: the server has it without its text."""
+    return bool(reply[0] == _TORN)
+
+
+def no_mending(_torn: bool) -> Call | None:
+    """For calls whose refusal is final."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One script call.
+
+    `mend` is asked, once the server said that something is missing, for a call to be
+    made before this one is repeated; it hears whether the record itself shows that.
+    """
+
+    script: str
+    keys: Sequence[str]
+    args: Sequence[Arg]
+    decode: Callable[[Reply], Any]
+    deadline: float
+    answer: asyncio.Future[Any]
+    mend: Callable[[bool], Call | None] = no_mending
+
+    def packed(self) -> bytes:
+        """The call as the server reads it."""
+        keys = [key.encode() for key in self.keys]
+        return pack((b"EVALSHA", script(self.script).sha, len(keys), *keys, *self.args))
+
+    def settle(self, reply: Any) -> None:
+        """Answer the caller with what the server replied, or with an error."""
+        # The caller may have been cancelled meanwhile; the write stands.
+        if self.answer.done():
+            return
+        try:
+            self.answer.set_result(self._decoded(reply))
+        except PacelineError as error:
+            self.answer.set_exception(error)
+
+    def _decoded(self, reply: Any) -> Any:
+        if isinstance(reply, Exception):
+            raise _store_error(reply) from reply
+        try:
+            return self.decode(reply)
+        except PacelineError:
+            raise
+        except Exception as error:
+            # Stored bytes may be anything; what reading them raises may be, too.
+            raise DataLoss("the session store holds a malformed record") from error
+
+
+def pack(parts: Sequence[Arg]) -> bytes:
+    """One command in the Redis protocol."""
+    encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+    strings = [b"$%d\r\n%b\r\n" % (len(part), part) for part in encoded]
+    return b"*%d\r\n%b" % (len(strings), b"".join(strings))
+
+
+def _store_error(error: Exception) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    if is_away(error):
+        return StoreError(f"the session store does not answer: {type(error).__name__}")
+    # A refusal may quote the command, so only its first word goes further.
+    return StoreError(f"the session store refused: {type(error).__name__}")

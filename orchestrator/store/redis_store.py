@@ -1,0 +1,278 @@
+"""The session store on Redis or Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Self, TypeVar
+
+from redis import exceptions
+from redis.asyncio import Redis
+
+from orchestrator.session.ports import (
+    Call,
+    Created,
+    GivenUp,
+    Holder,
+    NewSession,
+    SessionKey,
+    StoredRound,
+    StoredSession,
+)
+from orchestrator.store import codec
+from orchestrator.store.background import Background
+from orchestrator.store.calls import nothing, prepare
+from orchestrator.store.command import Arg, Reply
+from orchestrator.store.eviction import warn_of_eviction
+from orchestrator.store.leases import Held, Holdings
+from orchestrator.store.options import StoreOptions
+from orchestrator.store.scripts import script
+from orchestrator.store.writer import Writer, WriterOptions, load_scripts
+from services.contract.types import FinishReason, SessionStatus
+from services.runtime.redis_client import FAULTS, open_client, start_error
+
+T = TypeVar("T")
+
+
+class RedisSessionStore:
+    """A `SessionStore` over one Redis client, which it closes.
+
+    With durability `required` nothing is acknowledged before the server has it; while
+    the server is away calls wait, at most the writer's patience. With `relaxed` the
+    commits and the finish of a session that is held never wait.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        options: StoreOptions | None = None,
+        writer_options: WriterOptions | None = None,
+        on_dropped: Callable[[int], None] = lambda _: None,
+        on_fenced: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Who counts what goes wrong.
+
+        `on_dropped`: commits that a `relaxed` store did not take in time; `on_fenced`: writes
+        refused because the session has another owner.
+        """
+        self._client = client
+        self._options = options or StoreOptions()
+        self._writer = Writer(client, writer_options, on_fenced)
+        self._holdings = Holdings(self._writer, self._options)
+        self._background = Background(self._holdings, on_dropped)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Check that the server takes every kind of write, and load the scripts.
+
+        Raises what redis-py raises; `connect` makes one line of it.
+        """
+        await load_scripts(self._client)
+        await self._probe()
+        self._writer.start()
+        self._holdings.start(self._renew)
+
+    async def answers(self) -> bool:
+        """Whether the server takes every kind of write now; waits a few seconds at most."""
+        try:
+            await self._probe()
+        except exceptions.NoScriptError:
+            # It began anew; once taught it is asked again.
+            with suppress(*FAULTS):
+                await load_scripts(self._client)
+            return False
+        except FAULTS:
+            return False
+        return True
+
+    async def _probe(self) -> None:
+        keys = codec.keys_of(self._options.prefix, SessionKey("", secrets.token_hex(8)))
+        await self._client.evalsha(script("probe").sha, len(keys), *keys)
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Send what is queued, for at most `timeout` seconds, and close the client."""
+        await self._holdings.close()
+        await self._writer.close(timeout)
+        await self._client.aclose()
+
+    def create(
+        self, key: SessionKey, session: NewSession, call: Call | None = None
+    ) -> Awaitable[Created]:
+        """See `SessionStore.create`."""
+        options = self._options
+        fields = codec.encode_session(session, options.lease_ms, relaxed=options.relaxed)
+        if call is not None:
+            fields += ["reader_calls", f"{call.reader}/{call.number}"]
+        args = [session.digest, secrets.token_hex(8), options.ttl_ms, *fields]
+        return self._call("create", key, args, codec.decode_created)
+
+    def acquire(
+        self, key: SessionKey, owner: str, call: Call | None = None
+    ) -> Awaitable[StoredSession]:
+        """See `SessionStore.acquire`."""
+        nonce, relaxed = secrets.token_hex(8), int(self._options.relaxed)
+        reader = (call.reader, call.number) if call is not None else ("", 0)
+        args = (owner, self._options.lease_ms, nonce, codec.RECORD_VERSION, relaxed, *reader)
+        return self._call("acquire", key, args, codec.decode_session)
+
+    def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[None]:
+        """See `SessionStore.attend`."""
+        return self._call("attend", key, (term, call.reader, call.number), nothing)
+
+    def hold(self, key: SessionKey, term: int, holder: Holder) -> None:
+        """See `SessionStore.hold`."""
+        self._holdings.hold(key, term, holder)
+
+    def release(self, key: SessionKey, term: int) -> None:
+        """See `SessionStore.release`."""
+        self._holdings.release(key, term)
+
+    def stood_still(self) -> None:
+        """See `SessionStore.stood_still`."""
+        if self._options.relaxed:
+            self._holdings.doubt(self._background.renewed)
+        else:
+            self._holdings.ask_all(self._renew)
+
+    @property
+    def held(self) -> int:
+        """Sessions that somebody here works on."""
+        return len(self._holdings)
+
+    @property
+    def away_s(self) -> float:
+        """For how long the server has not taken what waits for it, in seconds; 0 = nothing waits.
+
+        Safe in any thread.
+        """
+        return self._writer.absence.seconds
+
+    @property
+    def dropped_writes(self) -> int:
+        """Commits that the store did not take in time; always 0 with `required`."""
+        return self._background.dropped
+
+    def commit(
+        self,
+        key: SessionKey,
+        term: int,
+        round: int,
+        base_len: int,
+        token_ids: Sequence[int],
+        record: bytes = b"",
+    ) -> Awaitable[int]:
+        """See `SessionStore.commit`."""
+        held = self._holdings.get(key, term)
+        if held is not None and self._options.relaxed:
+            args = (term, round, base_len, token_ids, record)
+            self._background.write(held, lambda: self._commit(key, held, *args))
+            return held.written(base_len + len(token_ids))
+        return self._commit(key, held, term, round, base_len, token_ids, record)
+
+    def _commit(
+        self,
+        key: SessionKey,
+        held: Held | None,
+        term: int,
+        round: int,
+        base_len: int,
+        token_ids: Sequence[int],
+        record: bytes,
+    ) -> asyncio.Future[int]:
+        packed, kept = codec.pack(token_ids), self._options.rounds_kept
+        args = (term, round, base_len, packed, record, kept, held.owner if held else "")
+        return self._call("commit", key, args, _length, held)
+
+    def finish(
+        self,
+        key: SessionKey,
+        term: int,
+        committed_len: int,
+        reason: FinishReason,
+        matched_stop: str | int | GivenUp | None = None,
+    ) -> Awaitable[None]:
+        """See `SessionStore.finish`."""
+        held, ttl_ms = self._holdings.get(key, term), self._options.finished_ttl_ms
+        stop, owner = codec.encode_stop(matched_stop), held.owner if held else ""
+        args = (term, committed_len, reason.name.lower(), stop, ttl_ms, owner)
+        if held is None or not self._options.relaxed:
+            return self._call("finish", key, args, nothing, held)
+        self._background.end(held, lambda: self._call("finish", key, args, nothing, held))
+        return held.written(None)
+
+    def pause(self, key: SessionKey, term: int) -> Awaitable[None]:
+        """See `SessionStore.pause`."""
+        held = self._holdings.get(key, term)
+        if held is not None:
+            # Before anybody else goes on from here: is all there that was acknowledged?
+            self._renew(held)
+        return self._call("pause", key, (term, held.owner if held else ""), nothing, held)
+
+    def abort(self, key: SessionKey) -> Awaitable[SessionStatus]:
+        """See `SessionStore.abort`."""
+        args = (self._options.finished_ttl_ms,)
+        return self._call("abort", key, args, lambda reply: codec.decode_status(reply[1]))
+
+    def get(self, key: SessionKey) -> Awaitable[StoredSession]:
+        """See `SessionStore.get`."""
+        return self._call("get", key, (), codec.decode_session)
+
+    def rounds(self, key: SessionKey) -> Awaitable[tuple[StoredRound, ...]]:
+        """See `SessionStore.rounds`."""
+        return self._call("rounds", key, (), codec.decode_rounds)
+
+    def _call(
+        self,
+        name: str,
+        key: SessionKey,
+        args: Iterable[Arg],
+        decode: Callable[[Reply], T],
+        held: Held | None = None,
+    ) -> asyncio.Future[T]:
+        if held is not None:
+            return self._holdings.call(held, name, args, decode)
+        keys = codec.keys_of(self._options.prefix, key)
+        call = prepare(self._writer, name, key, keys, args, decode)
+        return self._writer.send(call)
+
+    def _renew(self, held: Held) -> None:
+        if not self._options.relaxed:
+            self._holdings.renew(held, Held.refuse)
+        elif held.behind:
+            self._background.catch_up(held)
+        elif not held.gone:
+            self._holdings.renew(held, self._background.renewed)
+
+
+async def connect(
+    url: str,
+    options: StoreOptions | None = None,
+    writer_options: WriterOptions | None = None,
+    on_dropped: Callable[[int], None] = lambda _: None,
+    on_fenced: Callable[[], None] = lambda: None,
+) -> RedisSessionStore:
+    """A started store at `redis://`, `rediss://` or `unix://`.
+
+    Raises StartError, one line, when the server cannot be used.
+    """
+    client = open_client(url)
+    store = RedisSessionStore(client, options, writer_options, on_dropped, on_fenced)
+    try:
+        await store.start()
+    except FAULTS as error:
+        await client.aclose()
+        raise start_error(url, error) from error
+    await warn_of_eviction(client)
+    return store
+
+
+def _length(reply: Reply) -> int:
+    return int(reply[1])

@@ -1,0 +1,1 @@
+"""Studies: what was measured once, and can be measured again."""

@@ -1,0 +1,130 @@
+"""How often a draft model agrees with its target, on real prompts: no services, no clock.
+
+    python -m research.agreement --draft DIR
+
+The target answers prompts of Spec-Bench (Xia et al., 2401.07851). Beside its laws p
+stand the draft's laws q after the same texts:
+
+- acceptance: mean of sum(min(p, q)) at temperature 1, over answers drawn at 1: the
+  chance that a drafted token is accepted (Leviathan et al., 2211.17192). Of p the 64
+  most likely tokens count, so it is a lower bound, by a little;
+- greedy agreement: how often both have the same most likely token, over answers that
+  were decoded greedily.
+
+Both models run as they do when they serve.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+
+from bench.prompts import SPEC_BENCH, BenchPrompt, load_prompts
+from research.command import measuring_parser, run
+from services.engine.native import Engine, ModelSpec, Segment, pin
+from services.engine.native.dialogue import dialogue_of, tokenizer_of
+from services.training.distill.batches import Collator
+from services.training.distill.learning import Score, score_of
+from services.training.distill.texts import Text
+from services.training.distill.writing import Plan, Writer
+
+_BATCH = 16
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Acceptance and greedy agreement over all prompts, and by category."""
+    pin(arguments.threads)
+    prompts = chosen(arguments.prompts)
+    target = Engine.load(ModelSpec(arguments.model, arguments.dtype))
+    drawn = answers(target, prompts, temperature=1.0, tokens=arguments.tokens)
+    best = answers(target, prompts, temperature=0.0, tokens=arguments.tokens)
+    draft = Engine.load(ModelSpec(arguments.draft, arguments.dtype))
+    return {
+        "model": arguments.model,
+        "draft": str(arguments.draft),
+        "prompts": len(prompts),
+        "positions": sum(len(text.prefixes) for text in drawn),
+        "acceptance": by_category(prompts, scores(draft, drawn), "acceptance"),
+        "greedy": by_category(prompts, scores(draft, best), "greedy"),
+    }
+
+
+def chosen(count: int) -> list[BenchPrompt]:
+    """Prompts from all over the set, so that each category has its share."""
+    every = load_prompts(SPEC_BENCH, len(SPEC_BENCH.read_text().splitlines()))
+    every.sort(key=lambda prompt: prompt.question_id)
+    return every[:: max(1, len(every) // count)][:count]
+
+
+def answers(
+    target: Engine, prompts: Sequence[BenchPrompt], *, temperature: float, tokens: int
+) -> list[Text]:
+    """What the target answers to each, with its laws."""
+    assert target.bundle is not None
+    tokenizer = tokenizer_of(target.bundle)
+    words = [tokenizer.encode(prompt.text, add_special_tokens=False) for prompt in prompts]
+    plan = Plan(dialogue_of(tokenizer), 0, words, temperatures=(temperature,), answer_tokens=tokens)
+    written = Writer(target, plan, _BATCH).write(iter(range(len(words))))
+    texts = chain.from_iterable(done for done, _ in written)
+    return sorted(texts, key=lambda text: text.number)
+
+
+def scores(draft: Engine, texts: Sequence[Text]) -> list[Score]:
+    """The draft's score on each text."""
+    ids = torch.arange(draft.vocab_size) if draft.head_ids is None else draft.head_ids
+    collate = Collator(ids, draft.vocab_size)
+    return [_score(draft, text, collate) for text in texts]
+
+
+def _score(draft: Engine, text: Text, collate: Collator) -> Score:
+    start = int(text.prefixes[0]) - 1
+    tokens = text.token_ids[: text.prefixes[-1]].tolist()
+    cache = draft.new_cache(len(tokens))
+    [logits] = draft.forward([Segment(cache, tokens, logits_from=start)])
+    cache.free()
+    rows = torch.from_numpy(text.prefixes).long() - 1 - start
+    return score_of(logits[rows], collate([text]))
+
+
+def by_category(
+    prompts: Sequence[BenchPrompt], each: Sequence[Score], figure: str
+) -> dict[str, float]:
+    """One figure of the scores, of every category and of all together."""
+    sums: dict[str, Score] = defaultdict(Score)
+    for prompt, score in zip(prompts, each, strict=True):
+        sums[prompt.category] += score
+        sums["all"] += score
+    return {name: getattr(score, figure) for name, score in sorted(sums.items())}
+
+
+def show(report: dict[str, Any]) -> str:
+    """The report as a table."""
+    lines = [f"{'':<16}{'acceptance':>12}{'greedy':>12}"]
+    for name, acceptance in report["acceptance"].items():
+        lines.append(f"{name:<16}{acceptance:>12.3f}{report['greedy'][name]:>12.3f}")
+    return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = measuring_parser(__doc__)
+    made.add_argument("--draft", required=True, help="the draft model")
+    made.add_argument("--model", default="smollm2-135m-instruct", help="the target")
+    made.add_argument("--dtype", default="bfloat16")
+    made.add_argument("--prompts", type=int, default=60)
+    made.add_argument("--tokens", type=int, default=96, help="tokens of each answer")
+    return made
+
+
+def main() -> None:
+    """Measure and print."""
+    run(parser().parse_args(), measure, show)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""What choosing and verifying cost, beside the target's forward.
+
+    python -m research.rules                     the demo model in bfloat16, one thread
+    python -m research.rules --random            random logits: no model, no shares
+
+A block of draft tokens at temperature 1, every row with the demo model's logits on
+a real prompt. Times are CPU time, the least of some steps; every repeat runs the
+forward and all rules in turn, so that a busy machine slows them alike; shares are
+medians over repeats, with their least and greatest value. Drafts of the exact rules
+are accepted whole: the dearest case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.prompts import SPEC_BENCH, load_prompts
+from research.command import measuring_parser, run
+from research.engine_steps import Ratio
+from services.contract.types import (
+    DraftTree,
+    OpenVerify,
+    Proposal,
+    ResolvedSampling,
+    SparseRow,
+    Verify,
+    VerifyMode,
+)
+from services.engine.native import Engine, ModelSpec, Segment, pin
+from services.engine.native.kv import KVBudget, KVCache
+from services.engine.native.sampling import RowContext, choose, top_law
+from services.verifier.judging import Judged, decide, row_contexts
+from services.verifier.session import Block, Task, VerifySession
+
+Stepper = Callable[[], object]
+
+YARDSTICK_MS = 60.0
+SUPPORT = 64
+DRAFT_NOISE = 0.8
+"""Standard deviation of what is added to the target's logits to get a draft's: the laws
+then overlap by about 0.7 on the demo model."""
+
+_PLAIN = ResolvedSampling(temperature=1.0)
+_CUTS = {
+    "": _PLAIN,
+    ", top_p 0.9": replace(_PLAIN, top_p=0.9),
+    ", top_k 50": replace(_PLAIN, top_k=50),
+    ", min_p 0.05": replace(_PLAIN, min_p=0.05),
+    ", penalties": replace(_PLAIN, frequency_penalty=0.5, repetition_penalty=1.1),
+}
+_SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The rows [1 + n, V] float32 of a block of n tokens after `prompt`; `parents` of a tree."""
+
+    logits: Tensor
+    prompt: tuple[int, ...]
+    parents: tuple[int, ...] | None = None
+
+    @property
+    def above(self) -> tuple[int, ...]:
+        """The parent of every draft token."""
+        return self.parents or tuple(range(-1, len(self.logits) - 2))
+
+    def block(self, mode: VerifyMode, sampling: ResolvedSampling, tree: DraftTree) -> Judged:
+        """`tree` as the verifier has it after the forward."""
+        opening = OpenVerify("s", 1, 1, self.prompt, (), mode, sampling, _SEED, len(tree))
+        session = VerifySession(1, opening, 0.0)
+        session.cache = KVCache(KVBudget(1), 1)
+        command = Verify("s", epoch=1, round=1, base_len=0, tree=tree)
+        task = Task(Block(command, 0.0), 0, tree, tuple(range(len(tree))))
+        return Judged(session, task, self.logits[: len(tree) + 1])
+
+
+def stepper(scene: Scene, mode: VerifyMode, sampling: ResolvedSampling) -> Stepper:
+    """One verdict under a rule: everything between the forward and the commit."""
+    make = own_tree if mode.exact_match else sampled_tree
+    return partial(decide, [scene.block(mode, sampling, make(scene, mode, sampling))])
+
+
+def own_tree(scene: Scene, mode: VerifyMode, sampling: ResolvedSampling) -> DraftTree:
+    """A draft of the target's own choices: all of it, down to a leaf, is accepted."""
+    tree = DraftTree((), scene.parents and ())
+    for parent in scene.above:
+        row = parent + 1
+        block = scene.block(mode, sampling, tree)
+        own = choose(scene.logits[[row]], [row_contexts(block.session, block.task)[row]])
+        parents = scene.parents and scene.parents[: len(tree) + 1]
+        tree = DraftTree((*tree.token_ids, *own), parents)
+    return tree
+
+
+def sampled_tree(scene: Scene, mode: VerifyMode, sampling: ResolvedSampling) -> DraftTree:
+    """A draft drawn from a perturbed target, cut to its likeliest tokens."""
+    random = torch.Generator().manual_seed(_SEED)
+    noise = DRAFT_NOISE * torch.randn(scene.logits.shape, generator=random)
+    shape = DraftTree(scene.prompt[: len(scene.above)], scene.parents)
+    block = scene.block(mode, sampling, shape)
+    ids, q = top_law(scene.logits + noise, row_contexts(block.session, block.task), SUPPORT)
+    slots = torch.multinomial(q, len(shape), generator=random, replacement=True)
+    drawn = [int(ids[up + 1, slots[up + 1, node]]) for node, up in enumerate(scene.above)]
+    laws = [_sparse(ids[row], q[row]) for row in sorted({up + 1 for up in scene.above})]
+    return DraftTree(tuple(drawn), scene.parents, tuple(laws), Proposal.SAMPLED)
+
+
+def _sparse(ids: Tensor, q: Tensor) -> SparseRow:
+    return SparseRow(tuple(ids[q > 0].tolist()), tuple(q[q > 0].tolist()))
+
+
+def forward_stepper(
+    engine: Engine, prompt: Sequence[int], block: Sequence[int]
+) -> Callable[[], list[Tensor]]:
+    """The forward of a block after a prompt that is in the cache."""
+    cache = engine.new_cache(len(prompt) + len(block))
+    engine.forward([Segment(cache, prompt, logits_from=len(prompt))])
+
+    def step() -> list[Tensor]:
+        logits = engine.forward([Segment(cache, block)])
+        cache.rollback(len(prompt))
+        return logits
+
+    return step
+
+
+def steppers(scene: Scene, tree: Scene) -> dict[str, Stepper]:
+    """Every rule on a chain; coupled and recursive rejection on a tree."""
+    made = {"greedy": stepper(scene, VerifyMode.GREEDY, _PLAIN)}
+    for mode in (VerifyMode.COUPLED, VerifyMode.STANDARD, VerifyMode.BLOCK):
+        for cut, sampling in _CUTS.items():
+            made[f"{mode.name.lower()}{cut}"] = stepper(scene, mode, sampling)
+    for mode in (VerifyMode.COUPLED, VerifyMode.STANDARD):
+        for cut in ("", ", top_p 0.9"):
+            made[f"{mode.name.lower()} tree{cut}"] = stepper(tree, mode, _CUTS[cut])
+    return made
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Times (ms) and shares of the forward of one run."""
+    pin(arguments.threads)
+    made: dict[str, Stepper] = {}
+    if arguments.random:
+        prompt, logits = tuple(range(64)), zipf_logits(arguments.block + 1, 49_152)
+    else:
+        engine = Engine.load(ModelSpec(arguments.model, arguments.dtype))
+        prompt, block = _text(engine, arguments.block)
+        forward = forward_stepper(engine, prompt, block)
+        made["forward"] = forward
+        [logits] = forward()
+    chain = Scene(logits, prompt)
+    made |= steppers(chain, replace(chain, parents=_parents(arguments.block)))
+    return _report(arguments, _times(made, arguments))
+
+
+def zipf_logits(rows: int, vocab_size: int) -> Tensor:
+    """Logits [rows, V] of laws with about half their mass on one token, 0.9 on eighty."""
+    torch.manual_seed(_SEED)
+    ranks = torch.stack([torch.randperm(vocab_size) for _ in range(rows)])
+    return -1.6 * torch.log(ranks + 1.0)
+
+
+def _times(made: dict[str, Stepper], arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """The first repeat warms up and does not count."""
+    times: dict[str, list[float]] = {name: [] for name in made}
+    for repeat in range(arguments.repeats + 1):
+        for name, step in made.items():
+            figure = timed(step, arguments.steps)
+            if repeat:
+                times[name].append(figure)
+    return times
+
+
+def timed(step: Stepper, steps: int) -> float:
+    """Milliseconds of this process's CPU time per step: the least of `steps`."""
+    times = []
+    for _ in range(steps):
+        start = time.process_time()
+        step()
+        times.append((time.process_time() - start) * 1e3)
+    return min(times)
+
+
+def _text(engine: Engine, length: int) -> tuple[tuple[int, ...], list[int]]:
+    """A real prompt, and the row of tokens that the target writes after it: 1 + length."""
+    from tokenizers import Tokenizer
+
+    assert engine.bundle is not None
+    tokenizer = Tokenizer.from_str(engine.bundle.tokenizer_json)
+    prompt = tuple(tokenizer.encode(load_prompts(SPEC_BENCH, 1)[0].text).ids)
+    cache = engine.new_cache(len(prompt) + length + 1)
+    block: list[int] = []
+    fed: Sequence[int] = prompt
+    for position in range(length + 1):
+        [logits] = engine.forward([Segment(cache, fed, logits_from=len(fed) - 1)])
+        block += choose(logits, [RowContext(VerifyMode.COUPLED, _PLAIN, _SEED, position)])
+        fed = block[-1:]
+    cache.free()
+    return prompt, block
+
+
+def _parents(nodes: int) -> tuple[int, ...]:
+    """Three candidates at each place along the first one's path."""
+    return tuple(node - node % 3 - 3 if node >= 3 else -1 for node in range(nodes))
+
+
+def _report(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dict[str, Any]:
+    least = {name: min(own) for name, own in times.items()}
+    forward = times.pop("forward", None)
+    shares = [Ratio.of(name, own, forward) for name, own in times.items()] if forward else []
+    return {
+        "hardware": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "logits": "random" if arguments.random else f"{arguments.model}, {arguments.dtype}",
+        "block": arguments.block,
+        "forward_ms": statistics.median(forward) if forward else None,
+        "ms": {name: statistics.median(own) for name, own in times.items()},
+        "least_ms": least,
+        "shares": {r.name: {"median": r.median, "min": r.least, "max": r.most} for r in shares},
+    }
+
+
+def show(report: dict[str, Any]) -> str:
+    """The report as a table."""
+    forward = report["forward_ms"]
+    of_forward = "no forward"
+    if forward:
+        of_forward = f"forward {forward:.1f} ms, least {report['least_ms']['forward']:.1f} ms"
+    lines = [
+        f"{report['logits']}; a block of {report['block']}; {report['threads']} thread(s); "
+        f"{of_forward}",
+        f"  {'':<26}{'ms':>8}{'least':>8}{'of 60 ms':>10}   of the forward",
+    ]
+    for name, ms in report["ms"].items():
+        share = report["shares"].get(name)
+        spread = "{median:.1%}  ({min:.1%} to {max:.1%})".format(**share) if share else "–"
+        least = report["least_ms"][name]
+        lines.append(f"  {name:<26}{ms:8.2f}{least:8.2f}{ms / YARDSTICK_MS:>10.1%}   {spread}")
+    return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = measuring_parser(__doc__)
+    made.add_argument("--model", default="smollm2-135m-instruct")
+    made.add_argument("--dtype", default="bfloat16")
+    made.add_argument("--random", action="store_true", help="random logits, no model")
+    made.add_argument("--block", type=int, default=8, help="draft tokens")
+    made.add_argument("--steps", type=int, default=5, help="steps per turn")
+    made.add_argument("--repeats", type=int, default=15)
+    return made
+
+
+def main() -> None:
+    """Measure and print."""
+    run(parser().parse_args(), measure, show)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Autoscaling on recorded metrics: `record` them, then `replay` the scalers on them.
+
+    python -m research.scaling record --out scaling.json     needs Prometheus; some nine minutes
+    python -m research.scaling replay scaling.json
+
+What is recorded are the expressions of the ScaledObjects in k8s/components/keda. A replay
+applies to them what Kubernetes and KEDA document of their algorithms, with the windows and
+policies of the same manifests. docs/scaling.md tells how to read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.output import result_file, say
+from research.scaling.crowd import parse_phases
+from research.scaling.manifests import KEDA, read_scalers
+from research.scaling.record import PHASES, TIMES, RecordOptions, record
+from research.scaling.recording import read_recording, write_recording
+from research.scaling.replay import replay, table
+from services.cluster.lifetime import unless_stopped
+from services.cluster.process import complain
+from services.cluster.progress import INTERRUPTED
+from services.contract.errors import PacelineError, StartError
+from testkit.prometheus import PrometheusError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status."""
+    asked = _parser().parse_args(arguments)
+    try:
+        status: int = asked.run(asked, arguments)
+    except (PacelineError, PrometheusError, OSError) as error:
+        return complain("bench scaling", StartError(str(error)), status=1)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m research.scaling",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    commands = made.add_subparsers(dest="command", required=True)
+    recording = commands.add_parser("record", help="load on a real cluster, its metrics to a file")
+    recording.set_defaults(run=_record)
+    recording.add_argument("--phases", default=PHASES, help=f"SESSIONS:SECONDS,… ({PHASES})")
+    recording.add_argument("--times", default=TIMES, help=f"of synthetic workers ({TIMES})")
+    recording.add_argument("--tokens", type=int, default=192, help="length of a session (192)")
+    recording.add_argument(
+        "--kv-tokens", type=int, default=36_000, help="tokens a verifier holds (36000)"
+    )
+    recording.add_argument("--out", type=Path, help="left out: a new file in bench/results")
+    replaying = commands.add_parser("replay", help="what the scalers would have done")
+    replaying.set_defaults(run=_replay)
+    replaying.add_argument("file", type=Path)
+    replaying.add_argument("--every", type=float, default=60.0, help="seconds from line to line")
+    replaying.add_argument(
+        "--after", type=float, default=1200.0, help="seconds to hold the last values for (1200)"
+    )
+    replaying.add_argument("--manifests", type=Path, default=KEDA, help="folder of ScaledObjects")
+    return made
+
+
+def _record(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
+    options = RecordOptions(parse_phases(asked.phases), asked.times, asked.tokens, asked.kv_tokens)
+    path = asked.out or result_file("scaling")
+    done = asyncio.run(unless_stopped(record(options, read_scalers(), arguments, say)))
+    if done is None:
+        return INTERRUPTED
+    write_recording(path, done)
+    print(f"written to {path}")
+    return 0
+
+
+def _replay(asked: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    recording = read_recording(asked.file)
+    scalers = read_scalers(asked.manifests)
+    tables = [table(one, replay(recording, one, asked.after), asked.every) for one in scalers]
+    print("\n\n".join(tables))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

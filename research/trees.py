@@ -1,0 +1,192 @@
+"""Tokens per verification by the shape of the draft: no services, no clock.
+
+    python -m research.trees --draft DIR
+
+The target answers real prompts. At every place of its answers the draft model says its
+best candidates; which of them is the target's own token is all that decides how far a
+verification gets down a chain, a comb or a tree of any shape. So one pass over each
+answer measures all shapes exactly. What a shape brings against plain decoding follows
+from what a node adds to a verification and from what a level costs: `waits`, where the
+verifier waits for the draft; `hidden`, where drafting costs no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.prompts import SPEC_BENCH, load_prompts
+from research.accepted_lengths import answers
+from research.command import measuring_parser, run
+from research.thinned_draft import Text, asked, source_folder
+from services.contract.types import ResolvedSampling, VerifyMode
+from services.drafter.methods.graph.tree_shape import TreeShape, best_shape, most_probable
+from services.engine.native import Engine, ModelSpec, Segment, pin
+from services.engine.native.sampling import PartHead, RowContext, best, coupled_best
+
+CANDIDATES = 8
+Ranks = Sequence[int | None]
+"""Per place of an answer which candidate is the target's own token, 0 for the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What each node, and each level, adds to a verification that takes 1 without them."""
+
+    node: float
+    level: float
+
+    def verify(self, nodes: int) -> float:
+        """One verification."""
+        return 1.0 + self.node * nodes
+
+    def speed(self, tokens: float, shape: TreeShape, *, waits: bool) -> float:
+        """Against plain decoding."""
+        return tokens / (self.verify(len(shape)) + waits * self.level * shape.depth)
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Coverage, and what each shape brings."""
+    pin(arguments.threads)
+    mode = VerifyMode[arguments.mode.upper()]
+    texts = answers(
+        Engine.load(ModelSpec(arguments.model, arguments.dtype)),
+        _prompts(arguments),
+        arguments.tokens,
+        mode,
+    )
+    draft = Engine.load(ModelSpec(arguments.draft, arguments.dtype))
+    ranks = [ranks_of(draft, text, mode, seed) for seed, text in enumerate(texts)]
+    rates, costs = hit_rates(ranks), Costs(arguments.node_cost, arguments.level_cost)
+    rows = [_row(name, shape, ranks, costs) for name, shape in shapes(rates, costs)]
+    return {
+        "model": arguments.model,
+        "draft": str(arguments.draft),
+        "mode": arguments.mode,
+        "prompts": len(texts),
+        "places": sum(map(len, ranks)),
+        "coverage": [sum(rates[: k + 1]) for k in range(CANDIDATES)],
+        "node_cost": costs.node,
+        "level_cost": costs.level,
+        "shapes": rows,
+    }
+
+
+def _prompts(arguments: argparse.Namespace) -> list[list[int]]:
+    from transformers import AutoTokenizer
+
+    source = source_folder(arguments.model)
+    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
+    return [asked(tokenizer, one.text) for one in load_prompts(SPEC_BENCH, arguments.prompts)]
+
+
+def ranks_of(draft: Engine, text: Text, mode: VerifyMode, seed: int) -> list[int | None]:
+    """Where the target's tokens stand among the candidates at each place of an answer."""
+    ids: list[int] = text.token_ids[0].tolist()
+    cache = draft.new_cache(len(ids))
+    [logits] = draft.forward([Segment(cache, ids[:-1], logits_from=text.start - 1)])
+    cache.free()
+    head = None if draft.head_ids is None else PartHead(draft.head_ids)
+    rows = [RowContext(mode, ResolvedSampling(), seed, place) for place in range(len(logits))]
+    choose = best if mode is VerifyMode.GREEDY else coupled_best
+    chosen = choose(logits, rows, CANDIDATES, head).tolist()
+    return [
+        found.index(token) if token in found else None
+        for found, token in zip(chosen, ids[text.start :], strict=True)
+    ]
+
+
+def hit_rates(ranks: Sequence[Ranks]) -> tuple[float, ...]:
+    """a_k: how often the k-th candidate is the target's own token."""
+    flat = [rank for answer in ranks for rank in answer]
+    return tuple(flat.count(rank) / len(flat) for rank in range(CANDIDATES))
+
+
+def tokens_per_round(shape: TreeShape, ranks: Sequence[Ranks]) -> float:
+    """Tokens of all answers over the verifications that they take."""
+    edges = zip(shape.parents, shape.ranks, strict=True)
+    child: dict[tuple[int, int | None], int] = {edge: node for node, edge in enumerate(edges)}
+    rounds = 0
+    for answer in ranks:
+        place = 0
+        while place < len(answer):
+            node = -1
+            # The last token of an answer needs no draft: it comes with the verification.
+            while place < len(answer) - 1 and (node, answer[place]) in child:
+                node = child[node, answer[place]]
+                place += 1
+            place += 1
+            rounds += 1
+    return sum(map(len, ranks)) / rounds
+
+
+def comb(width: int, depth: int) -> TreeShape:
+    """A chain with the next candidates beside each of its tokens."""
+    trunk = [-1, *(width * level for level in range(depth - 1))]
+    parents = tuple(above for above in trunk for _ in range(width))
+    return TreeShape(parents, tuple(range(width)) * depth)
+
+
+def shapes(rates: Sequence[float], costs: Costs) -> Iterator[tuple[str, TreeShape]]:
+    """What is compared."""
+    yield "plain decoding", TreeShape()
+    for depth in (1, 2, 3, 4, 6):
+        yield f"chain of {depth}", comb(1, depth)
+    for width, depth in ((4, 2), (4, 3), (4, 4)):
+        yield f"comb of {width} x {depth}", comb(width, depth)
+    for nodes, depth in ((8, 2), (16, 2), (16, 4), (32, 4)):
+        shape = most_probable(rates, nodes, depth)
+        yield f"best {nodes} nodes, {shape.depth} levels", shape
+    for name, level in (("pays most", costs.level), ("pays most, hidden", 0.0)):
+        yield name, best_shape(rates, nodes=64, depth=8, verify=costs.verify, draft=level)
+
+
+def _row(name: str, shape: TreeShape, ranks: Sequence[Ranks], costs: Costs) -> dict[str, Any]:
+    tokens = tokens_per_round(shape, ranks)
+    return {
+        "shape": name,
+        "nodes": len(shape),
+        "levels": shape.depth,
+        "tokens_per_round": tokens,
+        "levels_per_node": shape.depth / max(1, len(shape)),
+        "waits": costs.speed(tokens, shape, waits=True),
+        "hidden": costs.speed(tokens, shape, waits=False),
+    }
+
+
+def show(report: dict[str, Any]) -> str:
+    """The report as a table."""
+    covered = ", ".join(f"{share:.3f}" for share in report["coverage"])
+    lines = [f"the target's token is among the first 1, 2, ... candidates: {covered}", ""]
+    lines.append(f"{'':28}{'nodes':>6}{'levels':>8}{'tokens':>9}{'waits':>8}{'hidden':>8}")
+    lines += [
+        f"{row['shape']:28}{row['nodes']:6}{row['levels']:8}{row['tokens_per_round']:9.3f}"
+        f"{row['waits']:8.2f}{row['hidden']:8.2f}"
+        for row in report["shapes"]
+    ]
+    return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = measuring_parser(__doc__)
+    made.add_argument("--draft", required=True, help="the draft model")
+    made.add_argument("--model", default="smollm2-135m-instruct", help="the target")
+    made.add_argument("--dtype", default="float32")
+    made.add_argument("--mode", choices=("greedy", "coupled"), default="greedy")
+    made.add_argument("--prompts", type=int, default=24)
+    made.add_argument("--tokens", type=int, default=64, help="tokens of each answer")
+    made.add_argument("--node-cost", type=float, default=0.02, help="share of a verification")
+    made.add_argument("--level-cost", type=float, default=0.2, help="share of a verification")
+    return made
+
+
+def main() -> None:
+    """Measure and print."""
+    run(parser().parse_args(), measure, show)
+
+
+if __name__ == "__main__":
+    main()

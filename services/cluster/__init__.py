@@ -1,0 +1,1 @@
+"""What starts and supervises the processes of a cluster on one machine."""

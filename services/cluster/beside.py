@@ -1,0 +1,109 @@
+"""A verifier process that drafts, too: one copy of the weights, one cache of each text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, create_model
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.contract.errors import StartError
+from services.contract.types import split_methods
+from services.drafter.settings import NEED_DRAFT, DrafterSettings
+
+if TYPE_CHECKING:
+    from services.cluster.flags import Flags
+    from services.verifier.settings import VerifierSettings
+
+_SETTINGS = (
+    "skip_mask",
+    "skip_threshold",
+    "skip_adaptive",
+    "lookahead",
+    "lookahead_riding",
+    "step_tokens",
+    "q_top",
+    "max_window",
+    "lengthen",
+    "ngram_min",
+    "ngram_max",
+    "ngrams",
+    "ngram_nodes",
+)
+
+
+class _Drafting(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="PACELINE_", extra="ignore")
+
+    drafting: str = Field(
+        "",
+        description="drafting methods that this process serves, too, with its target and from its "
+        "K/V, joined by commas (skip, lookahead, ngram); left out: none",
+    )
+
+
+_FIELDS: dict[str, Any] = {
+    name: (field.annotation, field)
+    for name, field in DrafterSettings.model_fields.items()
+    if name in _SETTINGS
+}
+BesideSettings = create_model("BesideSettings", __base__=_Drafting, **_FIELDS)
+"""What a verifier process has besides its own settings; see those of drafters."""
+
+
+def drafter_settings(flags: Flags, verifier: VerifierSettings) -> DrafterSettings | None:
+    """The drafter that a verifier process is to serve; None = it serves none.
+
+    Raises StartError for a value that is not allowed.
+    """
+    drafting = flags.read(BesideSettings).model_dump()["drafting"]
+    if not drafting:
+        return None
+    if verifier.synthetic is not None:
+        raise StartError("drafting: a synthetic verifier has no model to draft with")
+    if verifier.tensor_parallel > 1:
+        raise StartError("drafting: a target that is split over processes drafts for nobody")
+    for name in split_methods(drafting):
+        if name in NEED_DRAFT:
+            raise StartError(f"drafting: {name} runs a draft model, so in a process of its own")
+    return flags.read(
+        DrafterSettings,
+        method=drafting,
+        target=verifier.target,
+        draft=None,
+        draft_base=None,
+        worker_id=f"{verifier.worker_id}-drafter",
+    )
+
+
+def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
+    """Serve both until SIGTERM or SIGINT; the exit status (1 = the engine failed).
+
+    Raises `StartError` when it cannot start.
+    """
+    from services.contract.types import Role
+    from services.drafter import main as drafting
+    from services.drafter.registry import Beside, build
+    from services.engine.native.lending import Lending
+    from services.runtime.core_thread import CoreThread
+    from services.runtime.serving import Served
+    from services.runtime.worker_main import run_worker, tracing
+    from services.verifier import main as verifying
+
+    with tracing(verifier, Role.VERIFIER) as tracer:
+
+        def load() -> list[Served]:
+            thread, lending = CoreThread(), Lending()
+            beside = Beside(lambda: verifying.load_engine(verifier), lending, verifier.vetting())
+            # First what the drafter needs: what is wrong with that shows before weights are read.
+            drafters, engine = build(drafter, beside), beside.engine
+            forms = beside.structures
+            judge = verifying.make_host(verifier, engine, tracer, thread, lending, forms)
+            drafts = drafting.make_host(drafter, drafters, tracer, thread, lending.handover)
+            tracer.watch({"verifier": judge.progress, "drafter": drafts.progress})
+            return [
+                Served(judge, judge.describe(), engine.bundle),
+                Served(drafts, drafts.describe()),
+            ]
+
+        return run_worker(verifier, tracer, load)

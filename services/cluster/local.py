@@ -1,0 +1,90 @@
+"""A local cluster that runs: its store, its workers, its orchestrator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.store.embedded import EmbeddedRedis
+from services.cluster.specs import ClusterOptions, Site, drafts, orchestrator_specs, worker_specs
+from services.cluster.supervisor import Supervisor
+from services.cluster.tether import available_cores
+from services.contract.errors import StartError
+from services.runtime.tasks import end
+
+Report = Callable[[str], None]
+
+_STORE_CHECK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running cluster: addresses of orchestrators and drafters, and the folder with the logs."""
+
+    addresses: tuple[str, ...]
+    logs: Path
+    supervisor: Supervisor
+    drafters: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Where clients connect: the first orchestrator."""
+        return self.addresses[0]
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process id of every process that runs, by name; the store is not among them."""
+        return self.supervisor.pids
+
+
+@contextlib.asynccontextmanager
+async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterator[Cluster]:
+    """Start every process, wait until they serve, and end them all on the way out.
+
+    `report` gets one line for everything a person should know. Raises StartError
+    with the one line of the process that could not start.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(_folder()))
+        redis = options.redis
+        if redis is None:
+            redis = await stack.enter_async_context(_store(report))
+        site = Site(os.getpid(), folder, redis, available_cores())
+        supervisor = Supervisor(report)
+        stack.push_async_callback(supervisor.stop)
+        # An orchestrator with nobody to speak for has nothing to serve: workers first.
+        workers = worker_specs(options, site)
+        served = zip(workers, await supervisor.start(workers), strict=True)
+        drafters = tuple(address for worker, address in served if drafts(options, worker))
+        addresses = await supervisor.start(orchestrator_specs(options, site))
+        yield Cluster(tuple(addresses), folder, supervisor, drafters)
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="paceline-up-", ignore_cleanup_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def _store(report: Report) -> AsyncIterator[str]:
+    """A Redis-compatible server of our own, started again if it dies; its URL."""
+    async with EmbeddedRedis(append_only=True) as server:
+        keeper = asyncio.create_task(_keep(server, report), name="keep store")
+        try:
+            yield server.url
+        finally:
+            await end(keeper)
+
+
+async def _keep(server: EmbeddedRedis, report: Report) -> None:
+    while True:
+        await asyncio.sleep(_STORE_CHECK_S)
+        if server.pid is None:
+            report("the store died; starting it again")
+            with contextlib.suppress(StartError):
+                # On this thread: the kernel ties the server to the thread that starts it.
+                server.restart()

@@ -1,0 +1,23 @@
+"""Names of the models that come with Paceline, and what a name says of a draft model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from services.engine.ngram_file import NO_FILE
+
+DEMO_MODEL = "smollm2-135m-instruct"
+DEMO_NGRAMS = "smollm2-135m-instruct-ngrams"
+DEMO_DRAFT = "smollm2-135m-instruct-draft"
+
+
+def ngrams_for(target: str, asked: str | None) -> str | None:
+    """The n-gram file for a target: what was asked for, or the one that comes with Paceline."""
+    if asked == NO_FILE:
+        return None
+    return asked or (DEMO_NGRAMS if target.lower() == DEMO_MODEL else None)
+
+
+def is_distilled(draft: str) -> bool:
+    """Whether a draft model was distilled from a target, and so fits no other."""
+    return draft == DEMO_DRAFT or (Path(draft).expanduser() / "draft.json").is_file()

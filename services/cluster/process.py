@@ -1,0 +1,114 @@
+"""One process of Paceline: `paceline orchestrator`, `drafter` or `verifier`."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.cluster import beside
+from services.cluster.flags import Flags
+from services.cluster.tether import die_with
+from services.contract.errors import PacelineError, StartError
+from services.runtime.logs import setup_logging
+from services.runtime.telemetry import trace_ids
+
+
+class ProcessSettings(BaseSettings):
+    """What every process has besides its own settings."""
+
+    model_config = SettingsConfigDict(env_prefix="PACELINE_", extra="ignore")
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least serious log lines to write"
+    )
+    log_json: bool = Field(False, description="write log lines as JSON objects")
+    tether: int | None = Field(None, description="end when this parent process is gone")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Where a role's settings and its `run` are; imported only when it runs."""
+
+    package: str
+    settings: str
+    summary: str
+
+    def settings_class(self) -> type[BaseSettings]:
+        """The settings class of this role."""
+        kind: type[BaseSettings] = getattr(
+            importlib.import_module(f"{self.package}.settings"), self.settings
+        )
+        return kind
+
+    def run(self, settings: Any) -> int:
+        """Serve until told to stop; the exit status."""
+        status: int = importlib.import_module(f"{self.package}.main").run(settings)
+        return status
+
+
+ROLES = {
+    "orchestrator": Role(
+        "orchestrator",
+        "OrchestratorSettings",
+        "Serve clients: sessions, rounds and streams. Needs no torch and no weights.",
+    ),
+    "drafter": Role("services.drafter", "DrafterSettings", "Run one drafter: it proposes tokens."),
+    "verifier": Role(
+        "services.verifier", "VerifierSettings", "Run one verifier: the target model."
+    ),
+}
+
+
+def run_process(name: str, arguments: Sequence[str]) -> int:
+    """Run one role until it is told to stop; the exit status.
+
+    1 = it could not start or failed, 2 = a setting is not allowed; one line says why.
+    """
+    role = ROLES[name]
+    kinds: list[type[BaseSettings]] = [role.settings_class(), ProcessSettings]
+    if name == "verifier":
+        kinds.append(beside.BesideSettings)
+    flags = Flags(f"paceline {name}", role.summary, *kinds)
+    flags.parse(arguments)
+    try:
+        process = flags.read(ProcessSettings)
+    except StartError as error:
+        return complain(name, error, status=2)
+    setup_logging(json=process.log_json, level=process.log_level, context=trace_ids)
+    say = _log if process.log_json else complain
+    try:
+        settings: Any = flags.read(role.settings_class())
+        drafter = beside.drafter_settings(flags, settings) if name == "verifier" else None
+    except StartError as error:
+        return say(name, error, status=2)
+    try:
+        if process.tether is not None:
+            die_with(process.tether)
+        return role.run(settings) if drafter is None else beside.run(settings, drafter)
+    except PacelineError as error:
+        return say(name, error, status=1)
+    except KeyboardInterrupt:
+        return 130
+
+
+def complain(name: str, error: Exception, status: int) -> int:
+    """One line on stderr; the status."""
+    print(f"paceline {name}: {_one_line(error)}", file=sys.stderr, flush=True)
+    return status
+
+
+def _log(name: str, error: Exception, status: int) -> int:
+    """The same as a log line."""
+    logging.getLogger(f"paceline.{name}").error("%s", _one_line(error))
+    return status
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

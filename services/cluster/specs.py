@@ -1,0 +1,253 @@
+"""What processes make a local cluster, and how each is started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.cluster.cores import CorePlan, plan_cores
+from services.cluster.models import is_distilled, ngrams_for
+from services.cluster.supervisor import ProcessSpec
+from services.contract.errors import StartError
+from services.contract.types import split_methods
+from services.engine.synthetic.spec import read_spec
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """A whole cluster on one machine.
+
+    `draft` and `lookahead` None and `method` empty: n-gram drafters. `ngrams`: their file; None:
+    the one that comes with Paceline for this target, "none": no file. `synthetic`: no
+    model runs, and `target` is empty; the workers are as that file says. `pool`: drafters
+    are processes of their own; False: verifiers draft beside verifying, all but a draft model;
+    None: as is faster, see `beside`.
+    `tensor_parallel`: over how many processes each verifier's model is split.
+    `redis` None: a server of its own. `draft_dtype` None: the fastest. Threads None: as
+    many as the process has cores; else the process is not pinned. `spare_core`: verifiers
+    leave the drafters' cores alone, even where no drafter runs a model. One orchestrator
+    for each of `pacings` (empty: its default); the first listens on `port`, the others on
+    free ones. `vllm_engine`: they serve gateways, too.
+    """
+
+    target: str
+    draft: str | None = None
+    lookahead: str | None = None
+    ngrams: str | None = None
+    skip_mask: Path | None = None
+    method: str = ""
+    pool: bool | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    redis: str | None = None
+    verifiers: int = 1
+    tensor_parallel: int = 1
+    drafters: int = 1
+    dtype: str = "float32"
+    draft_dtype: str | None = None
+    verifier_threads: int | None = None
+    drafter_threads: int | None = None
+    pin: bool = True
+    spare_core: bool = False
+    pacings: tuple[str, ...] = ("",)
+    synthetic: Path | None = None
+    vllm_engine: bool = False
+
+    def check(self) -> None:
+        """Raises StartError where it is not told what runs, or told twice."""
+        if self.synthetic is None:
+            if not self.target:
+                raise StartError("--target is needed (or PACELINE_TARGET), or --synthetic")
+            return
+        given = {"--target": self.target, "--draft": self.draft, "--lookahead": self.lookahead}
+        for flag, value in given.items():
+            if value:
+                raise StartError(f"{flag}: {value} is given, and --synthetic runs no model")
+        read_spec(self.synthetic)
+
+    @property
+    def drafts_with_a_model(self) -> bool:
+        """Whether drafters run a model, and so need a core of their own."""
+        return self.draft is not None or self.drafts_with_the_target
+
+    @property
+    def dtype_of_drafters(self) -> str:
+        """Their number format: what was asked for, of a target as the verifiers have it."""
+        return self.draft_dtype or (self.dtype if self.drafts_with_the_target else "auto")
+
+    @property
+    def drafts_with_the_target(self) -> bool:
+        """Whether the target drafts."""
+        return self.lookahead is not None or runs_the_target(self.method)
+
+    @property
+    def ngram_flags(self) -> list[str]:
+        """The n-gram file of a drafter, where one of its methods reads it."""
+        file = ngrams_for(self.target, self.ngrams)
+        return ["--ngrams", file] if self.drafts_with_ngrams and file is not None else []
+
+    @property
+    def drafts_with_ngrams(self) -> bool:
+        """Whether n-grams are one of the methods."""
+        default = ("ngram",) if self.draft is not None or self.lookahead is None else ()
+        return "ngram" in (split_methods(self.method) or default)
+
+    @property
+    def beside(self) -> bool:
+        """Whether verifiers draft, too.
+
+        What drafts with the target has its weights and K/V there. N-grams are drafted on the
+        verdict itself, with no way to another process, and leave the verifier its cores
+        meanwhile: measured, docs/drafters.md. Several drafters are processes of their own. With a
+        draft model n-grams are drafted in both places: sessions take what is faster for them.
+        """
+        if self.pool or self.synthetic is not None:
+            return False
+        methods, whole = set(split_methods(self.method)), self.tensor_parallel == 1
+        if self.draft is not None:
+            return self.drafts_with_ngrams and methods <= {"ngram", "model"} and whole
+        alone = methods <= {"ngram"} and self.drafters == 1 and whole
+        return self.drafts_with_the_target or self.pool is False or alone
+
+    @property
+    def apart(self) -> bool:
+        """Whether drafters are processes of their own."""
+        return self.draft is not None or not self.beside
+
+    def core_plan(self, cores: Sequence[int]) -> CorePlan:
+        """Who runs on which of these cores."""
+        apart = self.spare_core or (self.drafts_with_a_model and self.apart)
+        return plan_cores(cores, self.verifiers, self.drafters if apart else 0)
+
+
+def runs_the_target(method: str) -> bool:
+    """Whether one of these drafting methods, joined by commas, drafts with the target."""
+    return not {"skip", "lookahead"}.isdisjoint(split_methods(method))
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the processes of a cluster run: who owns them, their folder, store and cores."""
+
+    owner: int
+    folder: Path
+    redis: str
+    cores: tuple[int, ...]
+
+
+def worker_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
+    """The verifiers and drafters."""
+    plan = options.core_plan(site.cores)
+    verifiers = [
+        _verifier(options, site, index, cores) for index, cores in enumerate(plan.verifiers, 1)
+    ]
+    if not options.apart:
+        return verifiers
+    homes = plan.drafters or ((),) * options.drafters
+    drafters = [_drafter(options, site, index, cores) for index, cores in enumerate(homes, 1)]
+    return verifiers + drafters
+
+
+def drafts(options: ClusterOptions, worker: ProcessSpec) -> bool:
+    """Whether a worker of such a cluster serves as a drafter, be it beside verifying."""
+    return options.beside or worker.name.startswith("drafter")
+
+
+def orchestrator_specs(options: ClusterOptions, site: Site) -> list[ProcessSpec]:
+    """The orchestrators; they find the workers in the store's registry."""
+    ports = (options.port,) + (0,) * (len(options.pacings) - 1)
+    return [
+        _orchestrator(options, site, pacing, port)
+        for pacing, port in zip(options.pacings, ports, strict=True)
+    ]
+
+
+def _orchestrator(options: ClusterOptions, site: Site, pacing: str, port: int) -> ProcessSpec:
+    name = "orchestrator" if len(options.pacings) == 1 else f"orchestrator-{pacing}"
+    arguments = ["--host", options.host, "--port", str(port)]
+    if pacing:
+        arguments += ["--pacing", pacing]
+    arguments.append("--vllm-engine" if options.vllm_engine else "--no-vllm-engine")
+    return _spec(site, "orchestrator", name, arguments)
+
+
+def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[int]) -> ProcessSpec:
+    name = f"verifier-{index}"
+    arguments = ["--worker-id", name, "--port", "0"]
+    if options.synthetic is not None:
+        return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
+    arguments += ["--target", options.target, "--dtype", options.dtype]
+    if options.beside:
+        arguments += ["--drafting", _method_beside(options), *_target_flags(options)]
+        arguments += options.ngram_flags
+    split = options.tensor_parallel
+    if split > 1:
+        arguments += ["--tensor-parallel", str(split)]
+    arguments += _thread_flags(cores, options.verifier_threads, options.pin, split)
+    return _spec(site, "verifier", name, arguments)
+
+
+def _method_beside(options: ClusterOptions) -> str:
+    """What verifiers draft with."""
+    if options.draft is not None:
+        return "ngram"
+    return options.method or ("lookahead" if options.lookahead is not None else "ngram")
+
+
+def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[int]) -> ProcessSpec:
+    name = f"drafter-{index}"
+    arguments = ["--worker-id", name, "--port", "0"]
+    if options.method:
+        arguments += ["--method", options.method]
+    if options.synthetic is not None:
+        return _spec(site, "drafter", name, [*arguments, *_synthetic_flags(options.synthetic)])
+    # The target's name is given, so that what is for another target is refused at the start.
+    if options.draft is not None:
+        arguments += ["--draft", options.draft]
+        if is_distilled(options.draft):
+            arguments += ["--draft-base", options.target]
+    arguments += options.ngram_flags
+    if options.drafts_with_the_target:
+        arguments += ["--target", options.target, *_target_flags(options)]
+    if options.drafts_with_a_model:
+        arguments += ["--dtype", options.dtype_of_drafters]
+        arguments += _thread_flags(cores, options.drafter_threads, options.pin)
+    return _spec(site, "drafter", name, arguments)
+
+
+def _synthetic_flags(file: Path) -> list[str]:
+    """A worker that sleeps needs no core of its own, and one thread for what it does beside."""
+    return ["--synthetic", str(file.absolute()), "--threads", "1"]
+
+
+def _target_flags(options: ClusterOptions) -> list[str]:
+    """What a target needs to draft."""
+    mask = ["--skip-mask", str(options.skip_mask)] if options.skip_mask is not None else []
+    return [*mask, *(["--lookahead", options.lookahead] if options.lookahead is not None else [])]
+
+
+def _thread_flags(
+    cores: Sequence[int], threads: int | None, pin: bool, split: int = 1
+) -> list[str]:
+    """One thread per core, on those cores; a number of threads asked for goes unpinned.
+
+    `split`: processes that share the cores, each with so many threads.
+    """
+    if threads is not None:
+        return ["--threads", str(threads)]
+    pinned = ["--cpus", ",".join(str(core) for core in cores)] if pin else []
+    return ["--threads", str(max(1, len(cores) // split)), *pinned]
+
+
+def _spec(site: Site, role: str, name: str, arguments: Sequence[str]) -> ProcessSpec:
+    ready = site.folder / f"{name}.ready"
+    common = ["--redis", site.redis, "--ready-file", str(ready), "--tether", str(site.owner)]
+    return ProcessSpec(
+        name=name,
+        # -P: a folder named like one of our packages must not be imported from here.
+        argv=(sys.executable, "-P", "-m", "paceline", role, *arguments, *common),
+        ready_file=ready,
+        log_file=site.folder / f"{name}.log",
+    )

@@ -1,0 +1,16 @@
+"""Ties a process to the one that started it, and tells which cores there are."""
+
+from __future__ import annotations
+
+import os
+
+from services.runtime.tether import die_with
+
+__all__ = ["available_cores", "die_with"]
+
+
+def available_cores() -> tuple[int, ...]:
+    """The cores this process may use, in order."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))

@@ -1,1 +1,0 @@
-"""What the workers, the orchestrator and the console share."""

@@ -1,0 +1,1 @@
+"""What every process agrees on: types, errors, and the wire."""

@@ -1,0 +1,104 @@
+"""What a verifier and a drafter in one process hand to each other, between two steps.
+
+The verifier leaves each verdict as it is decided; the drafter drafts on it, and leaves its tree
+where the session's next block at the verifier may take it. That block was sent with an
+`Allowance` while the step before ran, so that a round with a draft costs no way there and back.
+
+Session ids of two orchestrators may be the same, and a tree may be of a text that was taken
+back. Where drafts are matched exactly, which is where there are allowances, that costs speed
+alone; a tree that is not behind a text of that length and last token is left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from services.contract.types import Allowance, Draft, TakenDraft, Verdict
+
+EDGES = (0.06, 0.12, 0.25, 0.45, 0.7)
+"""Chances between which drafters are found out apart."""
+
+
+def range_of(chance: float) -> int:
+    """The range that a chance is in, counted from 0."""
+    return sum([chance > edge for edge in EDGES])
+
+
+def believed(reach: Sequence[float], factors: Sequence[float]) -> list[float]:
+    """The chances of a tree's nodes as they turn out to be: between 0 and 1, and still falling.
+
+    `factors`: what a chance is to be multiplied with, by its range.
+    """
+    found, last = [], 1.0
+    for chance in reach:
+        last = min(last, chance * factors[range_of(chance)])
+        found.append(last)
+    return found
+
+
+def worth_most(chances: Sequence[float], prices: Sequence[float]) -> int:
+    """How many of the first nodes bring most tokens beyond what so many cost; 0 = none pays.
+
+    `prices`: what 1, 2, ... nodes cost in all, in tokens.
+    """
+    best, greatest, brought = 0, 0.0, 0.0
+    for nodes, (chance, price) in enumerate(zip(chances, prices, strict=False), 1):
+        brought += chance
+        if brought - price > greatest:
+            best, greatest = nodes, brought - price
+    return best
+
+
+class _Left(NamedTuple):
+    """A draft behind a text (prompt and output) of so many tokens, the last of which is `last`."""
+
+    draft: Draft
+    length: int
+    last: int
+
+
+class Handover:
+    """Between a verifier and a drafter whose steps take turns in one thread."""
+
+    def __init__(self) -> None:
+        self.verdicts: deque[Verdict] = deque()
+        """What was decided; the drafter takes it out after each step."""
+        self._expected: Counter[str] = Counter()
+        self._left: dict[str, _Left] = {}
+
+    def expect(self, session: str) -> None:
+        """One more block of this session waits for a draft."""
+        self._expected[session] += 1
+
+    def leave(self, draft: Draft, text: Sequence[int]) -> bool:
+        """Leave what was drafted behind a text; True: a block waits for it, and nobody else."""
+        if draft.reach:
+            self._left[draft.session] = _Left(draft, len(text), text[-1])
+        return self._expected[draft.session] > 0
+
+    def take(
+        self, session: str, text: Sequence[int], allowance: Allowance, most: int
+    ) -> TakenDraft:
+        """What a block that waited may have of the draft behind this text: `most` nodes at most."""
+        self._expected[session] = max(0, self._expected[session] - 1)
+        left = self._left.pop(session, None)
+        if left is None or left.length != len(text) or left.last != text[-1]:
+            return TakenDraft()
+        draft = left.draft
+        chances = believed(draft.reach[:most], allowance.factors)
+        return _beginning(draft, worth_most(chances, allowance.prices))
+
+    def forget(self, session: str) -> None:
+        """The session ends here."""
+        self._left.pop(session, None)
+        del self._expected[session]
+
+
+def _beginning(draft: Draft, count: int) -> TakenDraft:
+    """The first `count` nodes, which come best first; time is shared evenly."""
+    if not count:
+        return TakenDraft()
+    share = draft.draft_ms * count / len(draft.tree)
+    return TakenDraft(draft.tree.first(count), draft.reach[:count], draft.sources[:count], share)

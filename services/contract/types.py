@@ -1,0 +1,605 @@
+"""The values that travel between the parts of Paceline.
+
+Frozen records with the field's own names; standard library only. What every round makes
+anew is a named tuple: it is filled at once, where a frozen dataclass sets field after field.
+One file, longer than the others, because it is the vocabulary and is read whole. Generated
+protobuf classes never leave `services.contract.wire`, which translates both ways.
+
+Positions: `output[i]` is the i-th generated token of a session (the prompt is
+not counted), so "position p" always means an index in the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum, StrEnum
+from typing import NamedTuple
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+
+_HASH_MASK = (1 << 64) - 1
+_HASH_PRIME = 0x100000001B3
+EMPTY_HASH = 0xCBF29CE484222325
+
+
+def extend_hash(prefix_hash: int, tokens: Sequence[int]) -> int:
+    """Rolling 64-bit hash (FNV-1a over token ids) of an output text.
+
+    `prefix_hash` is the hash of the text before `tokens`; `EMPTY_HASH` for none.
+    """
+    for token in tokens:
+        prefix_hash = ((prefix_hash ^ (token + 1)) * _HASH_PRIME) & _HASH_MASK
+    return prefix_hash
+
+
+class VerifyMode(Enum):
+    """How draft tokens are verified; fixed when a session opens, until a re-open."""
+
+    GREEDY = 1
+    COUPLED = 2
+    STANDARD = 3
+    BLOCK = 4
+
+    @property
+    def exact_match(self) -> bool:
+        """The emitted token is the target's own choice, whatever the draft was.
+
+        Where it is not, a drawn token may become the emitted one, and when it is judged must
+        not depend on what it is: should a process die, tokens that are not judged by then are
+        drawn again, so that those which are judged early would come too often.
+        """
+        return self in (VerifyMode.GREEDY, VerifyMode.COUPLED)
+
+
+class Proposal(Enum):
+    """How a draft was made, which decides how it may be verified."""
+
+    ONE_HOT = 1
+    SAMPLED = 2
+    COUPLED = 3
+
+
+class DraftSource(IntEnum):
+    """Where a draft token came from. Values as on the wire, where each is a byte.
+
+    `THIS_TEXT` to `FIRSTS` are what n-grams come from: prompt and output of the session; other
+    texts of its tenant; of an n-gram file, the laws in texts of the target, and what the target
+    says first after one token. `TARGET_ROWS`: what the target said after that token in blocks of
+    this session. The rest are methods.
+    """
+
+    UNSPECIFIED = 0
+    THIS_TEXT = 1
+    OTHER_TEXTS = 2
+    LAWS = 3
+    FIRSTS = 4
+    MODEL = 5
+    GRAPH = 6
+    SKIP = 7
+    LOOKAHEAD = 8
+    TARGET_ROWS = 9
+
+
+def source_of(method: str) -> DraftSource:
+    """The source that a method is, by itself; several together, or n-grams, are none."""
+    return _SOURCES.get(method, DraftSource.UNSPECIFIED)
+
+
+_METHODS = range(DraftSource.MODEL, DraftSource.LOOKAHEAD + 1)
+_SOURCES = {source.name.lower(): source for source in DraftSource if source in _METHODS}
+
+
+class Role(Enum):
+    """What a worker does."""
+
+    DRAFTER = "drafter"
+    VERIFIER = "verifier"
+
+
+class Origin(Enum):
+    """Where an emitted token came from."""
+
+    ACCEPTED = 1
+    RECOVERED = 2
+    BONUS = 3
+
+
+class FinishReason(Enum):
+    """Why a session ended."""
+
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+
+
+class SessionStatus(Enum):
+    """What a stored session is doing."""
+
+    ACTIVE = 1
+    PAUSED = 2
+    FINISHED = 3
+    ABORTED = 4
+
+
+class FailureReason(Enum):
+    """Why a worker gave up one session.
+
+        reason            another worker, or a later time         so the session
+        CAPACITY          has room                                 waits, or goes elsewhere
+        UNKNOWN_SESSION   opens it anew                            is opened again
+        INTERNAL          may not fail                             goes elsewhere, a few times
+        INVALID           may have other limits, or another peer   stops, and can be resumed
+        UNSUPPORTED       may be of another kind                   stops, and can be resumed
+        FORMAT            compiles, or follows, it no better       has ended
+        NOTHING_ALLOWED   finds no token either                    has ended
+
+    FORMAT: the response format cannot be compiled, or not be followed any further.
+    NOTHING_ALLOWED: the session's parameters together leave no token to choose.
+    """
+
+    CAPACITY = 1
+    UNKNOWN_SESSION = 2
+    INVALID = 3
+    UNSUPPORTED = 4
+    INTERNAL = 5
+    FORMAT = 6
+    NOTHING_ALLOWED = 7
+
+    @property
+    def for_good(self) -> bool:
+        """Whether the session fails everywhere, now and later."""
+        return self in (FailureReason.FORMAT, FailureReason.NOTHING_ALLOWED)
+
+
+class FormatKind(StrEnum):
+    """What a response format is written in."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """What an output must be. `source`: the schema or the expression; of a choice, its options."""
+
+    kind: FormatKind
+    source: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSampling:
+    """Sampling parameters with every default filled in.
+
+    `stop_token_ids` holds the EOS ids too, unless EOS is ignored; all of them
+    are masked until `min_tokens`. `top_k` 0 and `logprobs` None mean off.
+    `response_format` None: any output.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int = 256
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SparseRow:
+    """One draft law: ids and the probabilities (they sum to 1) they were drawn with."""
+
+    token_ids: tuple[int, ...]
+    probabilities: tuple[float, ...]
+
+
+def is_chain(parents: Sequence[int]) -> bool:
+    """Whether each node of a tree follows the one before it."""
+    return all(parent == node - 1 for node, parent in enumerate(parents))
+
+
+def node_depths(parents: Sequence[int]) -> list[int]:
+    """Per node of a tree how many nodes stand above it: 0 for a child of the committed text."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+    return depths
+
+
+def split_methods(method: str) -> tuple[str, ...]:
+    """The drafting methods that a name stands for, in verification order."""
+    return tuple(name.strip() for name in method.split(",")) if method.strip() else ()
+
+
+RESPONSE_FORMAT = "response_format"
+"""Capability of a worker that keeps outputs to a given form."""
+
+
+HANDS_OVER = "hands_over"
+"""Capability of a drafter whose trees the verifier in its process can take by itself."""
+
+
+def sampled_capability(method: str) -> str:
+    """How a drafter says that a method draws its drafts and sends their law."""
+    return f"{method}:sampled"
+
+
+def tree_capability(method: str) -> str:
+    """How a drafter says that a method drafts several candidates per node."""
+    return f"{method}:tree"
+
+
+def estimate_capability(method: str) -> str:
+    """How a drafter says that a method's trees come at once, and with each node's chance."""
+    return f"{method}{_ESTIMATES}"
+
+
+def rows_capability(method: str) -> str:
+    """How a drafter says that a method's drafts are better for knowing the target's rows."""
+    return f"{method}:rows"
+
+
+def estimated_method(capability: str) -> str:
+    """The method that such a capability is of; empty = it is another one."""
+    return capability.removesuffix(_ESTIMATES) if capability.endswith(_ESTIMATES) else ""
+
+
+_ESTIMATES = ":estimates"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """Draft tokens in topological order.
+
+    `parents[i]` is the index of token i's parent, -1 for a child of the
+    committed text; None means a chain. `q` has one row per parent that has
+    children, in order of parent index, when `proposal` is SAMPLED.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    parents: tuple[int, ...] | None = None
+    q: tuple[SparseRow, ...] | None = None
+    proposal: Proposal = Proposal.ONE_HOT
+    without_replacement: bool = False
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether each token follows the one before it."""
+        return self.parents is None or is_chain(self.parents)
+
+    @property
+    def every_parent(self) -> Sequence[int]:
+        """The parent of each token, spelt out for a chain, too."""
+        return range(-1, len(self) - 1) if self.parents is None else self.parents
+
+    def normal(self) -> DraftTree:
+        """The same draft; a chain that spells out its parents, without them."""
+        return replace(self, parents=None) if self.parents is not None and self.is_chain else self
+
+    def first(self, count: int) -> DraftTree:
+        """The first `count` nodes, of a tree without `q`; a chain without its parents."""
+        parents = None if self.parents is None else self.parents[:count]
+        return replace(self, token_ids=self.token_ids[:count], parents=parents).normal()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDescription:
+    """What a worker is. Empty fingerprints mean "works with any"."""
+
+    worker_id: str
+    role: Role
+    model: str = ""
+    model_fingerprint: str = ""
+    tokenizer_fingerprint: str = ""
+    vocab_size: int = 0
+    max_context_length: int = 0
+    methods: tuple[str, ...] = ()
+    kv_capacity_tokens: int = 0
+    protocol_min: int = PROTOCOL_MIN
+    protocol_max: int = PROTOCOL_MAX
+    version: str = ""
+    capabilities: tuple[str, ...] = ()
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerBundle:
+    """Everything needed to turn text into ids and back, without weights."""
+
+    fingerprint: str
+    tokenizer_json: str
+    chat_template: str = ""
+    generation_config_json: str = "{}"
+    eos_token_ids: tuple[int, ...] = ()
+    bos_token: str = ""
+    eos_token: str = ""
+
+
+# --- Link messages: both roles -------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinkHello:
+    """First message of a link."""
+
+    orchestrator_id: str
+    protocol: int = PROTOCOL_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How busy a worker is; `steps` grows while its engine moves.
+
+    `kv_tokens_spare`: held for texts that begin as ended ones did, and free all the same.
+    `oldest_command_ms`: the age of the oldest command that its core has not absorbed.
+    `turn_ms`: what the core's turn that runs now has lasted; 0 = it rests. Both count only
+    time in which the worker's process could run; one that does not tell leaves them 0.
+    `recalled_tokens`: drafted so far from what other sessions said.
+    """
+
+    steps: int = 0
+    sessions: int = 0
+    queued_tokens: int = 0
+    kv_tokens_used: int = 0
+    kv_tokens_capacity: int = 0
+    step_ms: float = 0.0
+    kv_tokens_spare: int = 0
+    oldest_command_ms: float = 0.0
+    turn_ms: float = 0.0
+    recalled_tokens: int = 0
+
+    @property
+    def stuck_ms(self) -> float:
+        """For how long the core has let a command wait, or has not come out of its turn."""
+        return max(self.oldest_command_ms, self.turn_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """The worker stops taking sessions; open ones should move within the deadline."""
+
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFailed:
+    """One session is closed on the worker, and only this one."""
+
+    session: str
+    reason: FailureReason
+    message: str = ""
+    epoch: int = 0
+
+
+# --- Drafter link --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDraft:
+    """Open a session on a drafter, or anew with a higher epoch.
+
+    `vocab_size`: token ids of the target, 0 = unknown; none beyond is proposed.
+    `method`: one drafting method, or several joined by commas, in verification order.
+    `phrase_scope`: sessions with the same one may share phrases of their outputs;
+    an empty one leaves nothing behind and gets nothing of others.
+    `synchronous`: drafting and verifying take turns, so nothing is prepared meanwhile.
+    `top_rows`: of how many tokens a row is that commits tell of; see `top_rows`.
+    """
+
+    session: str
+    epoch: int
+    prompt: tuple[int, ...]
+    committed: tuple[int, ...]
+    mode: VerifyMode
+    sampling: ResolvedSampling
+    seed: int
+    window: int
+    num_candidates: int = 1
+    drafter_index: int = 0
+    method: str = ""
+    traceparent: str = ""
+    options: bytes = b""
+    vocab_size: int = 0
+    phrase_scope: str = ""
+    synchronous: bool = False
+    top_rows: int = 0
+
+    @property
+    def last_ids(self) -> tuple[int, ...]:
+        """Token ids behind which nothing is drafted; see `VerifyMode.exact_match`."""
+        return self.sampling.stop_token_ids if self.mode.exact_match else ()
+
+
+class CommitDraft(NamedTuple):
+    """The committed text is now output[:base_len] + token_ids.
+
+    `top_rows`: what the target said in the block that brought it; see `top_rows`.
+    """
+
+    session: str
+    epoch: int
+    base_len: int
+    token_ids: tuple[int, ...]
+    top_rows: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseDraft:
+    """Forget a session."""
+
+    session: str
+
+
+class Credit(NamedTuple):
+    """A new draft window; 0 = draft nothing until told."""
+
+    session: str
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOpened:
+    """The drafter has the session and starts drafting."""
+
+    session: str
+    epoch: int
+
+
+class Draft(NamedTuple):
+    """New tail tokens, drafted from the text whose rolling hash is `prefix_hash`.
+
+    `reach`: for each token, the chance that the target reaches it, falling; none = not known.
+    `sources`: for each token its `DraftSource`, a byte each; none = that of the method.
+    """
+
+    session: str
+    epoch: int
+    base_committed_len: int
+    first_position: int
+    prefix_hash: int
+    tree: DraftTree
+    final: bool = False
+    draft_ms: float = 0.0
+    reach: tuple[float, ...] = ()
+    sources: bytes = b""
+
+
+DrafterCommand = OpenDraft | CommitDraft | CloseDraft | Credit
+DrafterEvent = DraftOpened | Draft | Progress | Draining | SessionFailed
+
+
+# --- Verifier link -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVerify:
+    """Open a session on a verifier, or anew with a higher epoch.
+
+    `cache_scope`: sessions with the same one may share K/V of equal beginnings; an empty
+    one leaves nothing behind and gets nothing of others. `top_rows`: how many likeliest tokens
+    of each row of a draft the verdicts are to tell, 0 = none.
+    """
+
+    session: str
+    term: int
+    epoch: int
+    prompt: tuple[int, ...]
+    committed: tuple[int, ...]
+    mode: VerifyMode
+    sampling: ResolvedSampling
+    seed: int
+    window: int
+    traceparent: str = ""
+    cache_scope: str = ""
+    top_rows: int = 0
+
+
+class Allowance(NamedTuple):
+    """How much a block may take of what a drafter in the verifier's process has drafted.
+
+    `prices`: what 1, 2, ... nodes of a tree cost in all, in tokens; `factors`: what the chances
+    that the drafter says are to be multiplied with, by their range. As many nodes are taken as
+    bring most beyond their price (`handover.worth_most`).
+    """
+
+    prices: tuple[float, ...]
+    factors: tuple[float, ...]
+
+
+class TakenDraft(NamedTuple):
+    """What such a block took: a tree, its nodes' chances and sources, the drafter's time (ms)."""
+
+    tree: DraftTree = DraftTree()
+    reach: tuple[float, ...] = ()
+    sources: bytes = b""
+    draft_ms: float = 0.0
+
+
+class Verify(NamedTuple):
+    """One block to verify; `extends_round` 0 = it follows committed text.
+
+    With an `allowance` it has no tree of its own: it follows whatever the round that it extends
+    brings, with what has been drafted in the verifier's process by then.
+    """
+
+    session: str
+    epoch: int
+    round: int
+    base_len: int
+    tree: DraftTree = DraftTree()
+    extends_round: int = 0
+    want_bonus: bool = True
+    traceparent: str = ""
+    allowance: Allowance | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseVerify:
+    """Forget a session."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOpened:
+    """The verifier has prefilled the session."""
+
+    session: str
+    epoch: int
+    cached_tokens: int = 0
+    prefill_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobRow:
+    """Natural logarithms of the target's raw law at one emitted token."""
+
+    logprob: float
+    top_token_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+class Verdict(NamedTuple):
+    """The outcome of one block: `token_ids` follow output[:base_len].
+
+    The first `accepted` of them were drafted. A token beyond is a bonus when
+    `all_accepted`, else the recovered one. `top_rows`: the likeliest tokens after each of the
+    draft's, accepted or not, packed (`top_rows`); empty where nobody asked. `taken`: what a
+    block with an allowance took; None: it had none.
+    """
+
+    session: str
+    epoch: int
+    round: int
+    base_len: int
+    token_ids: tuple[int, ...] = ()
+    accepted: int = 0
+    all_accepted: bool = False
+    discarded: bool = False
+    accepted_nodes: tuple[int, ...] = ()
+    logprobs: tuple[LogprobRow, ...] = ()
+    queue_ms: float = 0.0
+    verify_ms: float = 0.0
+    batch_size: int = 1
+    # Tokens of all sessions in the step; 0 = not told.
+    batch_rows: int = 0
+    mode: VerifyMode = VerifyMode.GREEDY
+    bad_q_rows: int = 0
+    draft_tokens: int = 0
+    top_rows: bytes = b""
+    taken: TakenDraft | None = None
+
+
+VerifierCommand = OpenVerify | Verify | CloseVerify
+VerifierEvent = VerifyOpened | Verdict | Progress | Draining | SessionFailed

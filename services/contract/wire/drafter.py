@@ -1,0 +1,193 @@
+"""Commands and events of the drafter link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, assert_never
+
+from paceline.v1 import drafter_pb2 as pb
+
+from services.contract.types import (
+    CloseDraft,
+    CommitDraft,
+    Credit,
+    Draft,
+    DrafterCommand,
+    DrafterEvent,
+    DraftOpened,
+    Draining,
+    OpenDraft,
+    Progress,
+    SessionFailed,
+    VerifyMode,
+)
+from services.contract.wire import records
+
+
+def encode_drafter_command(command: DrafterCommand) -> pb.DrafterCommand:
+    """One command of the batch."""
+    match command:
+        case OpenDraft():
+            return pb.DrafterCommand(open=_encode_open(command))
+        case CommitDraft():
+            return pb.DrafterCommand(commit=_encode_commit(command))
+        case CloseDraft(session):
+            return pb.DrafterCommand(close=pb.CloseDraft(session_id=session))
+        case Credit(session, window):
+            return pb.DrafterCommand(credit=pb.Credit(session_id=session, window=window))
+        case _:
+            assert_never(command)
+
+
+def decode_drafter_command(message: pb.DrafterCommand) -> DrafterCommand:
+    """The command that `message` holds."""
+    return records.decode_oneof(message, "command", _COMMANDS, "a drafter command")
+
+
+def encode_drafter_event(event: DrafterEvent) -> pb.DrafterEvent:
+    """One event of the batch."""
+    match event:
+        case DraftOpened(session, epoch):
+            return pb.DrafterEvent(opened=pb.DraftOpened(session_id=session, epoch=epoch))
+        case Draft():
+            return pb.DrafterEvent(draft=_encode_draft(event))
+        case Progress():
+            return pb.DrafterEvent(progress=records.encode_progress(event))
+        case Draining():
+            return pb.DrafterEvent(draining=records.encode_draining(event))
+        case SessionFailed():
+            return pb.DrafterEvent(failed=records.encode_failed(event))
+        case _:
+            assert_never(event)
+
+
+def decode_drafter_event(message: pb.DrafterEvent) -> DrafterEvent:
+    """The event that `message` holds."""
+    return records.decode_oneof(message, "event", _EVENTS, "a drafter event")
+
+
+def _encode_open(command: OpenDraft) -> pb.OpenDraft:
+    return pb.OpenDraft(
+        session_id=command.session,
+        epoch=command.epoch,
+        prompt=command.prompt,
+        committed=command.committed,
+        mode=command.mode.value,  # type: ignore[arg-type]
+        sampling=records.encode_sampling(command.sampling),
+        seed=command.seed,
+        window=command.window,
+        num_candidates=command.num_candidates,
+        drafter_index=command.drafter_index,
+        method=command.method,
+        traceparent=command.traceparent,
+        options=command.options,
+        vocab_size=command.vocab_size,
+        phrase_scope=command.phrase_scope,
+        synchronous=command.synchronous,
+        top_rows=command.top_rows,
+    )
+
+
+def _decode_open(message: pb.OpenDraft) -> OpenDraft:
+    records.require_message(message, "sampling")
+    return OpenDraft(
+        session=_session(message.session_id),
+        epoch=message.epoch,
+        prompt=tuple(message.prompt),
+        committed=tuple(message.committed),
+        mode=records.decode_enum(VerifyMode, message.mode, "open.mode"),
+        sampling=records.decode_sampling(message.sampling),
+        seed=message.seed,
+        window=message.window,
+        num_candidates=message.num_candidates,
+        drafter_index=message.drafter_index,
+        method=message.method,
+        traceparent=message.traceparent,
+        options=message.options,
+        vocab_size=message.vocab_size,
+        phrase_scope=message.phrase_scope,
+        synchronous=message.synchronous,
+        top_rows=message.top_rows,
+    )
+
+
+def _encode_commit(command: CommitDraft) -> pb.CommitDraft:
+    return pb.CommitDraft(
+        session_id=command.session,
+        epoch=command.epoch,
+        base_len=command.base_len,
+        token_ids=command.token_ids,
+        top_rows=command.top_rows,
+    )
+
+
+def _decode_commit(message: pb.CommitDraft) -> CommitDraft:
+    return CommitDraft(
+        session=_session(message.session_id),
+        epoch=message.epoch,
+        base_len=message.base_len,
+        token_ids=tuple(message.token_ids),
+        top_rows=message.top_rows,
+    )
+
+
+def _decode_close(message: pb.CloseDraft) -> CloseDraft:
+    return CloseDraft(_session(message.session_id))
+
+
+def _decode_credit(message: pb.Credit) -> Credit:
+    return Credit(_session(message.session_id), message.window)
+
+
+def _decode_opened(message: pb.DraftOpened) -> DraftOpened:
+    return DraftOpened(_session(message.session_id), message.epoch)
+
+
+def _encode_draft(event: Draft) -> pb.Draft:
+    return pb.Draft(
+        session_id=event.session,
+        epoch=event.epoch,
+        base_committed_len=event.base_committed_len,
+        first_position=event.first_position,
+        prefix_hash=event.prefix_hash,
+        tree=records.encode_tree(event.tree),
+        final=event.final,
+        draft_ms=event.draft_ms,
+        reach=event.reach,
+        sources=event.sources,
+    )
+
+
+def _decode_draft(message: pb.Draft) -> Draft:
+    records.require_message(message, "tree")
+    return Draft(
+        session=_session(message.session_id),
+        epoch=message.epoch,
+        base_committed_len=message.base_committed_len,
+        first_position=message.first_position,
+        prefix_hash=message.prefix_hash,
+        tree=records.decode_tree(message.tree),
+        final=message.final,
+        draft_ms=records.require_ms(message.draft_ms, "draft.draft_ms"),
+        reach=tuple(message.reach),
+        sources=message.sources,
+    )
+
+
+def _session(session_id: str) -> str:
+    return records.require_name(session_id, "session_id")
+
+
+_COMMANDS: dict[str, Callable[[Any], DrafterCommand]] = {
+    "open": _decode_open,
+    "commit": _decode_commit,
+    "close": _decode_close,
+    "credit": _decode_credit,
+}
+_EVENTS: dict[str, Callable[[Any], DrafterEvent]] = {
+    "opened": _decode_opened,
+    "draft": _decode_draft,
+    "progress": records.decode_progress,
+    "draining": records.decode_draining,
+    "failed": records.decode_failed,
+}

@@ -1,0 +1,312 @@
+"""What both links share: enums, sampling, draft trees, descriptions, progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from typing import Any, TypeVar, assert_never
+
+from google.protobuf.message import Message
+from paceline.v1 import types_pb2 as pb
+
+from services.contract.errors import ProtocolError
+from services.contract.types import (
+    DraftTree,
+    Draining,
+    FailureReason,
+    FormatKind,
+    LinkHello,
+    Progress,
+    Proposal,
+    ResolvedSampling,
+    ResponseFormat,
+    Role,
+    SessionFailed,
+    SparseRow,
+    WorkerDescription,
+)
+from services.contract.wire.floats import decode_floats, encode_floats
+
+LONGEST_NAME = 1024
+"""Characters of a name: more than a tenant's and a session's together."""
+LONGEST_REASON = 300
+"""Characters of a failure's reason that are kept."""
+LONGEST_MS = 1e9
+"""Eleven days."""
+
+_E = TypeVar("_E", bound=Enum)
+_T = TypeVar("_T")
+
+
+def decode_enum(kind: type[_E], value: object, field: str) -> _E:
+    """The member of `kind` with `value`; the numbers of both sides are the same."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise ProtocolError(f"{field}: unknown {kind.__name__} {value!r}") from None
+
+
+def decode_oneof(
+    message: Message, group: str, decoders: dict[str, Callable[[Any], _T]], what: str
+) -> _T:
+    """The member of `message`'s oneof `group`, through its decoder."""
+    name = message.WhichOneof(group)
+    if name is None:
+        raise ProtocolError(f"{what} holds none of {', '.join(decoders)}")
+    return decoders[name](getattr(message, name))
+
+
+def require_name(value: str, field: str) -> str:
+    """`value`, which enters logs, unless it is empty, too long or not printable."""
+    if not value:
+        raise ProtocolError(f"{field} is empty")
+    if len(value) > LONGEST_NAME or not value.isprintable():
+        raise ProtocolError(f"{field} is no printable name of at most {LONGEST_NAME} characters")
+    return value
+
+
+def require_ms(value: float, field: str) -> float:
+    """A duration: not negative and not endless. What is learned from it lasts."""
+    if not 0 <= value < LONGEST_MS:
+        raise ProtocolError(f"{field}: {value} is no duration")
+    return value
+
+
+def require_message(message: Message, field: str) -> None:
+    """Refuse a message that lacks its sub-message `field`."""
+    if not message.HasField(field):
+        raise ProtocolError(f"{type(message).__name__}.{field} is missing")
+
+
+# --- Sampling and drafts -------------------------------------------------------
+
+
+def encode_sampling(sampling: ResolvedSampling) -> pb.ResolvedSampling:
+    """Values leave as float32, which is what every worker computes with."""
+    return pb.ResolvedSampling(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        max_tokens=sampling.max_tokens,
+        min_tokens=sampling.min_tokens,
+        stop_token_ids=sampling.stop_token_ids,
+        logit_bias=dict(sampling.logit_bias),
+        logprobs=sampling.logprobs,
+        response_format=_encode_format(sampling.response_format),
+    )
+
+
+def decode_sampling(message: pb.ResolvedSampling) -> ResolvedSampling:
+    """`logit_bias` comes out sorted by token id: maps have no order on the wire."""
+    return ResolvedSampling(
+        temperature=message.temperature,
+        top_p=message.top_p,
+        top_k=message.top_k,
+        min_p=message.min_p,
+        frequency_penalty=message.frequency_penalty,
+        presence_penalty=message.presence_penalty,
+        repetition_penalty=message.repetition_penalty,
+        max_tokens=message.max_tokens,
+        min_tokens=message.min_tokens,
+        stop_token_ids=tuple(message.stop_token_ids),
+        logit_bias=tuple(sorted(message.logit_bias.items())),
+        logprobs=message.logprobs if message.HasField("logprobs") else None,
+        response_format=_decode_format(message),
+    )
+
+
+def _encode_format(wanted: ResponseFormat | None) -> pb.ResponseFormat | None:
+    if wanted is None:
+        return None
+    match wanted.kind:
+        case FormatKind.JSON_SCHEMA:
+            return pb.ResponseFormat(json_schema=wanted.source[0])
+        case FormatKind.REGEX:
+            return pb.ResponseFormat(regex=wanted.source[0])
+        case FormatKind.CHOICE:
+            return pb.ResponseFormat(choice=pb.ResponseFormat.Options(options=wanted.source))
+        case _:
+            assert_never(wanted.kind)
+
+
+def _decode_format(message: pb.ResolvedSampling) -> ResponseFormat | None:
+    if not message.HasField("response_format"):
+        return None
+    wanted = read_format(message.response_format, "format")
+    if wanted is None:
+        raise ProtocolError("sampling.response_format: of no kind that is known here")
+    return wanted
+
+
+def read_format(message: Any, oneof: str) -> ResponseFormat | None:
+    """The format in a message's `oneof`, whose fields are named after the kinds; None: none."""
+    kind = message.WhichOneof(oneof)
+    if kind is None:
+        return None
+    source = message.choice.options if kind == "choice" else [getattr(message, kind)]
+    return ResponseFormat(FormatKind(kind), tuple(source))
+
+
+def encode_row(row: SparseRow) -> pb.SparseRow:
+    """Probabilities leave as float32."""
+    return pb.SparseRow(
+        token_ids=row.token_ids,
+        probabilities=encode_floats(row.probabilities),
+        dtype=pb.D_TYPE_FLOAT32,
+    )
+
+
+def decode_row(message: pb.SparseRow) -> SparseRow:
+    """One value per id. Whether they are a law is for the verifier to judge."""
+    ids = tuple(message.token_ids)
+    values = decode_floats(message.probabilities, len(ids), "q.probabilities", message.dtype)
+    return SparseRow(ids, values)
+
+
+def encode_tree(tree: DraftTree) -> pb.DraftTree:
+    """`None` for parents or q leaves the field out."""
+    return pb.DraftTree(
+        token_ids=tree.token_ids,
+        parents=tree.parents,
+        q=None if tree.q is None else [encode_row(row) for row in tree.q],
+        proposal=tree.proposal.value,  # type: ignore[arg-type]
+        without_replacement=tree.without_replacement,
+    )
+
+
+def decode_tree(message: pb.DraftTree) -> DraftTree:
+    """Whether the parents make a tree is the receiver's to say: it concerns one session alone."""
+    return DraftTree(
+        token_ids=tuple(message.token_ids),
+        parents=tuple(message.parents) or None,
+        q=tuple(decode_row(row) for row in message.q) or None,
+        proposal=decode_enum(Proposal, message.proposal, "tree.proposal"),
+        without_replacement=message.without_replacement,
+    )
+
+
+# --- Workers -------------------------------------------------------------------
+
+
+def encode_description(worker: WorkerDescription) -> pb.WorkerDescription:
+    """The answer to Describe."""
+    return pb.WorkerDescription(
+        worker_id=worker.worker_id,
+        role=worker.role.value,
+        model=worker.model,
+        model_fingerprint=worker.model_fingerprint,
+        tokenizer_fingerprint=worker.tokenizer_fingerprint,
+        vocab_size=worker.vocab_size,
+        max_context_length=worker.max_context_length,
+        methods=worker.methods,
+        kv_capacity_tokens=worker.kv_capacity_tokens,
+        protocol_min=worker.protocol_min,
+        protocol_max=worker.protocol_max,
+        version=worker.version,
+        capabilities=worker.capabilities,
+        dtype=worker.dtype,
+    )
+
+
+def decode_description(message: pb.WorkerDescription) -> WorkerDescription:
+    """The worker needs an id, a known role and an ordered range of protocols."""
+    if message.protocol_min > message.protocol_max:
+        raise ProtocolError("worker.protocol_min is above protocol_max")
+    return WorkerDescription(
+        worker_id=require_name(message.worker_id, "worker.worker_id"),
+        role=decode_enum(Role, message.role, "worker.role"),
+        model=message.model,
+        model_fingerprint=message.model_fingerprint,
+        tokenizer_fingerprint=message.tokenizer_fingerprint,
+        vocab_size=message.vocab_size,
+        max_context_length=message.max_context_length,
+        methods=tuple(message.methods),
+        kv_capacity_tokens=message.kv_capacity_tokens,
+        protocol_min=message.protocol_min,
+        protocol_max=message.protocol_max,
+        version=message.version,
+        capabilities=tuple(message.capabilities),
+        dtype=message.dtype,
+    )
+
+
+def encode_hello(hello: LinkHello) -> pb.LinkHello:
+    """First message of a link."""
+    return pb.LinkHello(orchestrator_id=hello.orchestrator_id, protocol=hello.protocol)
+
+
+def decode_hello(message: pb.LinkHello) -> LinkHello:
+    """The orchestrator needs an id."""
+    return LinkHello(require_name(message.orchestrator_id, "hello.id"), message.protocol)
+
+
+def encode_progress(progress: Progress) -> pb.Progress:
+    """How busy a worker is."""
+    return pb.Progress(
+        steps=progress.steps,
+        sessions=progress.sessions,
+        queued_tokens=progress.queued_tokens,
+        kv_tokens_used=progress.kv_tokens_used,
+        kv_tokens_capacity=progress.kv_tokens_capacity,
+        kv_tokens_spare=progress.kv_tokens_spare,
+        recalled_tokens=progress.recalled_tokens,
+        step_ms=progress.step_ms,
+        oldest_command_ms=progress.oldest_command_ms,
+        turn_ms=progress.turn_ms,
+    )
+
+
+def decode_progress(message: pb.Progress) -> Progress:
+    """Any counts will do."""
+    return Progress(
+        steps=message.steps,
+        sessions=message.sessions,
+        queued_tokens=message.queued_tokens,
+        kv_tokens_used=message.kv_tokens_used,
+        kv_tokens_capacity=message.kv_tokens_capacity,
+        kv_tokens_spare=message.kv_tokens_spare,
+        recalled_tokens=message.recalled_tokens,
+        step_ms=require_ms(message.step_ms, "progress.step_ms"),
+        oldest_command_ms=require_ms(message.oldest_command_ms, "progress.oldest_command_ms"),
+        turn_ms=require_ms(message.turn_ms, "progress.turn_ms"),
+    )
+
+
+def encode_draining(draining: Draining) -> pb.Draining:
+    """The worker stops taking sessions."""
+    return pb.Draining(deadline_ms=draining.deadline_ms)
+
+
+def decode_draining(message: pb.Draining) -> Draining:
+    """Any deadline will do."""
+    return Draining(message.deadline_ms)
+
+
+def encode_failed(failed: SessionFailed) -> pb.SessionFailed:
+    """One session is closed on the worker; a peer of an older version knows five reasons."""
+    precise = failed.reason if failed.reason.for_good else None
+    return pb.SessionFailed(
+        session_id=failed.session,
+        reason=(FailureReason.INVALID if precise else failed.reason).value,  # type: ignore[arg-type]
+        message=failed.message,
+        epoch=failed.epoch,
+        precise_reason=precise.value if precise else 0,  # type: ignore[arg-type]
+    )
+
+
+def decode_failed(message: pb.SessionFailed) -> SessionFailed:
+    """The session and the reason must be known; a long message is cut."""
+    reason = decode_enum(FailureReason, message.reason, "failed.reason")
+    with suppress(ValueError):  # One that is newer than this is not.
+        reason = FailureReason(message.precise_reason)
+    return SessionFailed(
+        session=require_name(message.session_id, "failed.session_id"),
+        reason=reason,
+        message=message.message[:LONGEST_REASON],
+        epoch=message.epoch,
+    )

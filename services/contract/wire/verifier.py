@@ -1,0 +1,277 @@
+"""Commands and events of the verifier link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, assert_never
+
+from paceline.v1 import verifier_pb2 as pb
+
+from services.contract.errors import ProtocolError
+from services.contract.types import (
+    Allowance,
+    CloseVerify,
+    DraftTree,
+    Draining,
+    LogprobRow,
+    OpenVerify,
+    Progress,
+    SessionFailed,
+    TakenDraft,
+    Verdict,
+    VerifierCommand,
+    VerifierEvent,
+    Verify,
+    VerifyMode,
+    VerifyOpened,
+)
+from services.contract.wire import records
+from services.contract.wire.floats import decode_floats, encode_floats
+
+
+def encode_verifier_command(command: VerifierCommand) -> pb.VerifierCommand:
+    """One command of the batch."""
+    match command:
+        case OpenVerify():
+            return pb.VerifierCommand(open=_encode_open(command))
+        case Verify():
+            return pb.VerifierCommand(verify=_encode_verify(command))
+        case CloseVerify(session):
+            return pb.VerifierCommand(close=pb.CloseVerify(session_id=session))
+        case _:
+            assert_never(command)
+
+
+def decode_verifier_command(message: pb.VerifierCommand) -> VerifierCommand:
+    """The command that `message` holds."""
+    return records.decode_oneof(message, "command", _COMMANDS, "a verifier command")
+
+
+def encode_verifier_event(event: VerifierEvent) -> pb.VerifierEvent:
+    """One event of the batch."""
+    match event:
+        case VerifyOpened():
+            return pb.VerifierEvent(opened=_encode_opened(event))
+        case Verdict():
+            return pb.VerifierEvent(verdict=_encode_verdict(event))
+        case Progress():
+            return pb.VerifierEvent(progress=records.encode_progress(event))
+        case Draining():
+            return pb.VerifierEvent(draining=records.encode_draining(event))
+        case SessionFailed():
+            return pb.VerifierEvent(failed=records.encode_failed(event))
+        case _:
+            assert_never(event)
+
+
+def decode_verifier_event(message: pb.VerifierEvent) -> VerifierEvent:
+    """The event that `message` holds."""
+    return records.decode_oneof(message, "event", _EVENTS, "a verifier event")
+
+
+def _encode_open(command: OpenVerify) -> pb.OpenVerify:
+    return pb.OpenVerify(
+        session_id=command.session,
+        term=command.term,
+        epoch=command.epoch,
+        prompt=command.prompt,
+        committed=command.committed,
+        mode=command.mode.value,  # type: ignore[arg-type]
+        sampling=records.encode_sampling(command.sampling),
+        seed=command.seed,
+        window=command.window,
+        traceparent=command.traceparent,
+        cache_scope=command.cache_scope,
+        top_rows=command.top_rows,
+    )
+
+
+def _decode_open(message: pb.OpenVerify) -> OpenVerify:
+    records.require_message(message, "sampling")
+    return OpenVerify(
+        session=_session(message.session_id),
+        term=message.term,
+        epoch=message.epoch,
+        prompt=tuple(message.prompt),
+        committed=tuple(message.committed),
+        mode=records.decode_enum(VerifyMode, message.mode, "open.mode"),
+        sampling=records.decode_sampling(message.sampling),
+        seed=message.seed,
+        window=message.window,
+        traceparent=message.traceparent,
+        cache_scope=message.cache_scope,
+        top_rows=message.top_rows,
+    )
+
+
+def _encode_verify(command: Verify) -> pb.Verify:
+    return pb.Verify(
+        session_id=command.session,
+        epoch=command.epoch,
+        round=command.round,
+        extends_round=command.extends_round,
+        base_len=command.base_len,
+        tree=records.encode_tree(command.tree),
+        want_bonus=command.want_bonus,
+        traceparent=command.traceparent,
+        allowance=_encode_allowance(command.allowance),
+    )
+
+
+def _decode_verify(message: pb.Verify) -> Verify:
+    """Without a tree it is the empty block, which asks for one token."""
+    return Verify(
+        session=_session(message.session_id),
+        epoch=message.epoch,
+        round=message.round,
+        base_len=message.base_len,
+        tree=records.decode_tree(message.tree) if message.HasField("tree") else DraftTree(),
+        extends_round=message.extends_round,
+        want_bonus=message.want_bonus,
+        traceparent=message.traceparent,
+        allowance=_decode_allowance(message) if message.HasField("allowance") else None,
+    )
+
+
+def _encode_allowance(allowance: Allowance | None) -> pb.Allowance | None:
+    return None if allowance is None else pb.Allowance(**allowance._asdict())
+
+
+def _decode_allowance(message: pb.Verify) -> Allowance:
+    allowance = message.allowance
+    return Allowance(tuple(allowance.prices), tuple(allowance.factors))
+
+
+def _decode_close(message: pb.CloseVerify) -> CloseVerify:
+    return CloseVerify(_session(message.session_id))
+
+
+def _encode_opened(event: VerifyOpened) -> pb.VerifyOpened:
+    return pb.VerifyOpened(
+        session_id=event.session,
+        epoch=event.epoch,
+        cached_tokens=event.cached_tokens,
+        prefill_ms=event.prefill_ms,
+    )
+
+
+def _decode_opened(message: pb.VerifyOpened) -> VerifyOpened:
+    return VerifyOpened(
+        session=_session(message.session_id),
+        epoch=message.epoch,
+        cached_tokens=message.cached_tokens,
+        prefill_ms=records.require_ms(message.prefill_ms, "opened.prefill_ms"),
+    )
+
+
+def _encode_verdict(event: Verdict) -> pb.Verdict:
+    return pb.Verdict(
+        session_id=event.session,
+        epoch=event.epoch,
+        round=event.round,
+        base_len=event.base_len,
+        token_ids=event.token_ids,
+        accepted=event.accepted,
+        all_accepted=event.all_accepted,
+        discarded=event.discarded,
+        accepted_nodes=event.accepted_nodes,
+        logprobs=[_encode_logprobs(row) for row in event.logprobs],
+        queue_ms=event.queue_ms,
+        verify_ms=event.verify_ms,
+        batch_size=event.batch_size,
+        batch_rows=event.batch_rows,
+        mode=event.mode.value,  # type: ignore[arg-type]
+        bad_q_rows=event.bad_q_rows,
+        draft_tokens=event.draft_tokens,
+        top_rows=event.top_rows,
+        taken=_encode_taken(event.taken),
+    )
+
+
+def _decode_verdict(message: pb.Verdict) -> Verdict:
+    _check_verdict(message)
+    return Verdict(
+        session=_session(message.session_id),
+        epoch=message.epoch,
+        round=message.round,
+        base_len=message.base_len,
+        token_ids=tuple(message.token_ids),
+        accepted=message.accepted,
+        all_accepted=message.all_accepted,
+        discarded=message.discarded,
+        accepted_nodes=tuple(message.accepted_nodes),
+        logprobs=tuple(_decode_logprobs(row) for row in message.logprobs),
+        queue_ms=records.require_ms(message.queue_ms, "verdict.queue_ms"),
+        verify_ms=records.require_ms(message.verify_ms, "verdict.verify_ms"),
+        batch_size=message.batch_size,
+        batch_rows=message.batch_rows,
+        mode=records.decode_enum(VerifyMode, message.mode, "verdict.mode"),
+        bad_q_rows=message.bad_q_rows,
+        draft_tokens=message.draft_tokens,
+        top_rows=message.top_rows,
+        taken=_decode_taken(message.taken) if message.HasField("taken") else None,
+    )
+
+
+def _encode_taken(taken: TakenDraft | None) -> pb.TakenDraft | None:
+    if taken is None:
+        return None
+    return pb.TakenDraft(
+        tree=records.encode_tree(taken.tree),
+        reach=taken.reach,
+        sources=taken.sources,
+        draft_ms=taken.draft_ms,
+    )
+
+
+def _decode_taken(message: pb.TakenDraft) -> TakenDraft:
+    return TakenDraft(
+        tree=records.decode_tree(message.tree) if message.HasField("tree") else DraftTree(),
+        reach=tuple(message.reach),
+        sources=message.sources,
+        draft_ms=records.require_ms(message.draft_ms, "verdict.taken.draft_ms"),
+    )
+
+
+def _check_verdict(message: pb.Verdict) -> None:
+    tokens, accepted = len(message.token_ids), message.accepted
+    if not accepted <= tokens <= accepted + 1:
+        raise ProtocolError(f"verdict: {accepted} accepted among {tokens} tokens")
+    if len(message.logprobs) not in (0, tokens):
+        raise ProtocolError(f"verdict: {len(message.logprobs)} logprobs for {tokens} tokens")
+    if len(message.accepted_nodes) not in (0, accepted):
+        raise ProtocolError(
+            f"verdict: {len(message.accepted_nodes)} nodes for {accepted} accepted tokens"
+        )
+
+
+def _encode_logprobs(row: LogprobRow) -> pb.LogprobRow:
+    return pb.LogprobRow(
+        logprob=row.logprob,
+        top_token_ids=row.top_token_ids,
+        top_logprobs=encode_floats(row.top_logprobs),
+    )
+
+
+def _decode_logprobs(message: pb.LogprobRow) -> LogprobRow:
+    ids = tuple(message.top_token_ids)
+    values = decode_floats(message.top_logprobs, len(ids), "verdict.top_logprobs")
+    return LogprobRow(message.logprob, ids, values)
+
+
+def _session(session_id: str) -> str:
+    return records.require_name(session_id, "session_id")
+
+
+_COMMANDS: dict[str, Callable[[Any], VerifierCommand]] = {
+    "open": _decode_open,
+    "verify": _decode_verify,
+    "close": _decode_close,
+}
+_EVENTS: dict[str, Callable[[Any], VerifierEvent]] = {
+    "opened": _decode_opened,
+    "verdict": _decode_verdict,
+    "progress": records.decode_progress,
+    "draining": records.decode_draining,
+    "failed": records.decode_failed,
+}

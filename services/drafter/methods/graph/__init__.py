@@ -1,0 +1,1 @@
+"""Drafts that are trees and graphs: what grows them, and how far."""

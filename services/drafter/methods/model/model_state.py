@@ -1,0 +1,187 @@
+"""What the model drafter keeps of one session: KV, the draft being built, penalty counts.
+
+KV rule: entries cover a prefix of the text and of the trunk in front of it. Each
+step feeds every token that has no entry, and at least the last one; never one
+that has. (AMUSD's published loop feeds one token twice after a rollback, which
+shifts all that follow.)
+
+Key rule: within an epoch, drafts that are drawn start at ever later positions, so
+that no random number decides twice. The orchestrator moves the epoch whenever
+what it commits departs from anything that may have been drawn, so this holds by
+itself. Where a text went back without that, or a turn was given twice in front of
+a tree, nothing is drafted until the text has passed the last start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.contract.types import DraftTree, OpenDraft
+from services.drafter.comb import MAX_TREE_NODES, Comb, Level
+from services.drafter.methods.model.branches import CHOICES, Branches
+from services.drafter.methods.model.candidates import PROPOSALS, Place
+from services.drafter.methods.model.counts import TextCounts
+from services.drafter.methods.model.forms import TextForm
+from services.drafter.methods.model.stepping import Feed
+from services.drafter.protocol import Ask, Proposed
+from services.engine.native import KVCache
+from services.engine.native.sampling import RowContext
+
+
+class ModelSession:
+    """One session of the model drafter; proposes ids below `vocab_size` only."""
+
+    def __init__(
+        self,
+        opening: OpenDraft,
+        cache: KVCache,
+        vocab_size: int,
+        longest: int,
+        branches: Branches | None = None,
+    ) -> None:
+        """`longest`: most tokens that the draft model takes.
+
+        `branches`: what is prepared for the session; of chains that are matched exactly only.
+        """
+        self.cache = cache
+        self.branches = branches
+        self.vocab_size = vocab_size
+        self.caught_up = False
+        """Its prompt is in KV."""
+        self._mode = opening.mode
+        self._seed = opening.seed
+        self._drafter_index = opening.drafter_index
+        self._longest = longest
+        self._sampling = opening.sampling
+        self._last_ids = opening.last_ids
+        self._count = max(1, min(opening.num_candidates, vocab_size, MAX_TREE_NODES))
+        self._counts = TextCounts(opening)
+        self.form: TextForm | None = None
+        """What the output must be, where that is to be followed."""
+        self._comb = Comb(advances=opening.mode.exact_match)
+        self._drawn = (-1, -1)
+        """Epoch and position where the last draft that was drawn starts."""
+
+    # --- the text ---------------------------------------------------------------
+
+    def rewind(self, length: int) -> None:
+        """The first `length` tokens of the text stay."""
+        if self.branches is not None:
+            self.branches.rewind(length)
+        if not self._branching:
+            self.cache.rollback(min(self.cache.length, length))
+        self._comb.rewind(length)
+        self._rewind_readers(length)
+
+    def _rewind_readers(self, length: int) -> None:
+        self._counts.rewind(length)
+        if self.form is not None:
+            self.form.rewind(length)
+
+    def follow(self, ask: Ask) -> None:
+        """Keep of the draft and of KV what is right for the text as it is now."""
+        right = self._comb.follow(ask.text, ask.epoch)
+        if self._branching:
+            assert self.branches is not None
+            self.branches.follow(ask)
+        else:
+            self.cache.rollback(min(self.cache.length, right))
+
+    @property
+    def _branching(self) -> bool:
+        return self.branches is not None and self.branches.standing
+
+    @property
+    def unsent(self) -> list[int]:
+        """First candidates of a draft in the making."""
+        return self._comb.trunk if self._comb.levels else []
+
+    def may_draft(self, ask: Ask) -> bool:
+        """Whether a draft may start here, or one has: the key rule."""
+        if self._mode.exact_match or self._comb.levels:
+            return True
+        return (ask.epoch, ask.position) > self._drawn
+
+    def drafted(self, ask: Ask) -> Proposed | None:
+        """What was prepared for this text; every other level takes a step."""
+        tokens = self.branches.drafted(ask) if self.branches is not None else ()
+        if not tokens:
+            return None
+        return Proposed(DraftTree(tokens, proposal=PROPOSALS[self._mode]), prepared=True)
+
+    def feed(self, ask: Ask, most: int) -> Feed:
+        """At most `most` tokens for KV, and whether nothing is left after them."""
+        if self.branches is not None:
+            self.branches.settle(ask.text)
+        trunk, size = self._comb.trunk, len(ask.text)
+        start = min(self.cache.length, size + len(trunk) - 1)
+        tokens = (*ask.text[start : start + most], *trunk[max(0, start - size) :])[:most]
+        self.cache.rollback(start)
+        return Feed(tokens, start + len(tokens) == size + len(trunk))
+
+    def entered(self, feed: Feed) -> None:
+        """It is in KV."""
+        self.caught_up = feed.complete
+
+    def give_up_branches(self, ask: Ask) -> None:
+        """Prepare nothing any more."""
+        if self.branches is not None:
+            self.branches.settle(ask.text)
+            self.branches = None
+
+    # --- the draft --------------------------------------------------------------
+
+    def places(self, ask: Ask) -> list[Place]:
+        """Where the next level stands: after the text and the trunk."""
+        comb = self._comb
+        if not comb.levels:
+            self._drawn = (ask.epoch, ask.position)
+        row = self._row(ask.position, tuple(comb.trunk), ask.text)
+        if self.branches is not None:
+            return [self._weighed(row)]
+        key = (ask.epoch, self._drafter_index, ask.position, comb.node)
+        return [Place(row, self._count, self.vocab_size, key)]
+
+    def branch_places(self, ask: Ask) -> list[Place]:
+        """The tokens of branches that are being fed."""
+        assert self.branches is not None
+        root = ask.committed_length
+        self._rewind_readers(root)
+        text, start = ask.text[:root], root - ask.prompt_length
+        return [self._weighed(self._row(start, path, text)) for path in self.branches.paths()]
+
+    def _row(self, start: int, path: tuple[int, ...], text: Sequence[int]) -> RowContext:
+        """The row after `text` and `path`, which begins at the output's place `start`."""
+        place, counted = start + len(path), self._counts.of(text)
+        matcher = self.form.of(text) if self.form is not None else None
+        return RowContext(self._mode, self._sampling, self._seed, place, counted, path, matcher)
+
+    def _weighed(self, row: RowContext) -> Place:
+        return Place(row, min(CHOICES, self.vocab_size), self.vocab_size, weighed=True)
+
+    def absorb(self, levels: Sequence[Level], ask: Ask) -> Proposed:
+        """Take a level in; the draft if it was the last one, nothing yet if there is more to come.
+
+        A level that `ends` the draft is its last one, and so is, where drafts are matched
+        exactly, one whose trunk token ends the text.
+        """
+        [level] = levels
+        if self.branches is not None and level.token_ids:
+            level = self.branches.note(ask, level)
+        if level.token_ids:
+            self._comb.add(level)
+        depth = self._depth(ask)
+        ended = self.ends(level) or level.token_ids[0] in self._last_ids
+        if not ended and len(self._comb.levels) < depth:
+            return Proposed()
+        tree = self._comb.take(depth, PROPOSALS[self._mode])
+        return Proposed(tree, final=self.ends(level))
+
+    def ends(self, level: Level) -> bool:
+        """Whether nothing is drafted after this level until more is committed."""
+        return not level.token_ids
+
+    def _depth(self, ask: Ask) -> int:
+        if self._count == 1:
+            return 1
+        return min(ask.room, MAX_TREE_NODES // self._count, self._longest - len(ask.text) + 1)

@@ -1,0 +1,1 @@
+"""What computes: the native engine, and one that sleeps instead."""

@@ -1,0 +1,59 @@
+"""What is needed to turn text into ids and back, taken from a transformers tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from services.contract.types import TokenizerBundle
+
+
+def make_bundle(tokenizer: Any, model: Any) -> TokenizerBundle:
+    """The tokenizer, chat template and generation config of a model.
+
+    Raises ValueError for a tokenizer without a `tokenizers` backend.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(f"{type(tokenizer).__name__} has no fast tokenizer")
+    text = _canonical(backend.to_str())
+    return TokenizerBundle(
+        fingerprint=hashlib.sha256(text.encode()).hexdigest(),
+        tokenizer_json=text,
+        chat_template=_template(tokenizer.chat_template),
+        generation_config_json=_generation_config(model.generation_config),
+        eos_token_ids=_eos_ids(
+            model.generation_config.eos_token_id,
+            model.config.get_text_config().eos_token_id,
+            tokenizer.eos_token_id,
+        ),
+        bos_token=tokenizer.bos_token or "",
+        eos_token=tokenizer.eos_token or "",
+    )
+
+
+def _canonical(tokenizer_json: str) -> str:
+    """The tokenizer without the padding and truncation of its last use."""
+    return json.dumps({**json.loads(tokenizer_json), "padding": None, "truncation": None})
+
+
+def _template(template: Any) -> str:
+    """One template; of several, the default one."""
+    if isinstance(template, dict):
+        template = template.get("default")
+    return template or ""
+
+
+def _generation_config(config: Any) -> str:
+    settings = json.loads(config.to_json_string(use_diff=False))
+    return json.dumps({name: value for name, value in settings.items() if value is not None})
+
+
+def _eos_ids(*sources: int | Iterable[int] | None) -> tuple[int, ...]:
+    ids: dict[int, None] = {}
+    for source in sources:
+        if source is not None:
+            ids.update(dict.fromkeys([source] if isinstance(source, int) else source))
+    return tuple(ids)

@@ -1,0 +1,225 @@
+"""One causal language model, many sessions, one forward at a time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from services.contract.errors import StartError
+from services.engine.native.bundle import make_bundle
+from services.engine.native.context import max_context
+from services.engine.native.device_memory import free_bytes, kv_capacity, room_to_run
+from services.engine.native.fingerprint import model_fingerprint
+from services.engine.native.kv import Budgeted, KVBudget, KVCache
+from services.engine.native.layout import Layout, Segment
+from services.engine.native.loading import Read, load_model
+from services.engine.native.prepare import prepare
+from services.engine.native.skipping.mask import SkipMask
+from services.engine.native.skipping.skipper import Skipper
+from services.engine.native.soft_tokens import SoftTokens
+from services.engine.native.spec import INT8, ModelSpec
+from services.engine.native.threads import pin
+
+if TYPE_CHECKING:
+    from services.contract.types import TokenizerBundle
+
+
+class Engine(Budgeted):
+    """A loaded model that runs packed, ragged steps. Single-threaded: one caller at a time."""
+
+    def __init__(
+        self,
+        model: Any,
+        spec: ModelSpec,
+        *,
+        fingerprint: str = "",
+        bundle: TokenizerBundle | None = None,
+        head_ids: Tensor | None = None,
+    ) -> None:
+        """Wrap a prepared model; use `load` or `from_model` instead."""
+        config = model.config.get_text_config()
+        self._model = model
+        self.model_id = spec.model
+        self.dtype = spec.dtype
+        self.fingerprint = fingerprint
+        self.bundle = bundle
+        self.vocab_size: int = config.vocab_size
+        self.head_ids = head_ids
+        """Token ids that the logits' columns stand for, int64 [m], ascending; None: all ids."""
+        self.max_context_length = max_context(config, spec.max_context)
+        self.eos_token_ids: tuple[int, ...] = bundle.eos_token_ids if bundle else ()
+        self.num_layers: int = config.num_hidden_layers
+        self.budget = KVBudget(spec.kv_capacity_tokens or 0, self.num_layers)
+        self._skipper: Skipper | None = None
+        self._soft: SoftTokens | None = None
+
+    @classmethod
+    def from_model(
+        cls,
+        model: Any,
+        tokenizer: Any = None,
+        spec: ModelSpec | None = None,
+        *,
+        head_ids: Tensor | None = None,
+        check: bool = True,
+    ) -> Engine:
+        """An engine on a copy of a transformers model in memory.
+
+        `head_ids`: those of a student. Raises StartError when the self-check fails.
+        """
+        dtype = str(model.dtype).removeprefix("torch.")
+        spec = spec or ModelSpec(model=model.config.model_type, dtype=dtype)
+        bundle = make_bundle(tokenizer, model) if tokenizer is not None else None
+        fingerprint = model_fingerprint(model, spec.dtype)
+        engine = cls(
+            copy.deepcopy(model), spec, fingerprint=fingerprint, bundle=bundle, head_ids=head_ids
+        )
+        engine._start(spec, check=check)
+        return engine
+
+    @classmethod
+    def load(cls, spec: ModelSpec, read: Read | None = None) -> Engine:
+        """Load the weights of `spec.model`, prepare and check them.
+
+        `read`: how a folder with a whole model is read, if not as usual. Raises
+        StartError, one line, for a missing or broken file, an architecture that is
+        not supported, or a failed self-check.
+        """
+        pin(spec.threads)
+        loaded = load_model(spec, read)
+        engine = cls(
+            loaded.model,
+            spec,
+            fingerprint=loaded.fingerprint,
+            bundle=loaded.bundle,
+            head_ids=loaded.head_ids,
+        )
+        engine._start(spec)
+        return engine
+
+    @classmethod
+    def taking(cls, model: Any, spec: ModelSpec) -> Engine:
+        """An engine on this very model, which it prepares and checks: no copy of it."""
+        pin(spec.threads)
+        engine = cls(model, spec)
+        engine._start(spec)
+        return engine
+
+    def _start(self, spec: ModelSpec, *, check: bool = True) -> None:
+        with room_to_run(self._model, self.model_id):
+            prepare(
+                self._model,
+                self.model_id,
+                self.forward,
+                check=check,
+                differentiable=spec.differentiable,
+                rounded=spec.dtype == INT8,
+            )
+            per_token = self._bytes_per_token()
+        self.budget.capacity = kv_capacity(
+            self.model_id,
+            spec.kv_capacity_tokens,
+            per_token,
+            self.max_context_length,
+            free_bytes(self._model.device, spec.tensor_parallel),
+        )
+
+    def _bytes_per_token(self) -> int:
+        probe = KVCache(KVBudget(1, self.budget.layers), 1)
+        self.forward([Segment(probe, [0], logits_from=1)])
+        return probe.bytes_per_token
+
+    def give_soft_tokens(self, embeddings: Tensor) -> None:
+        """Let the ids in `soft_ids` stand for `embeddings` [n, width] in a segment.
+
+        They have the scale of what the model's embedding module puts out. Their K/V is
+        for the caller to roll back. Raises StartError for embeddings of another width,
+        and for a distilled drafter.
+        """
+        if self.head_ids is not None:
+            raise StartError(f"{self.model_id}: look-ahead embeddings need a whole model")
+        self._soft = SoftTokens(self._model, embeddings, self.vocab_size)
+
+    @property
+    def model(self) -> Any:
+        """The transformers model, frozen and on the ragged attention; for training beside it."""
+        return self._model
+
+    @property
+    def soft_ids(self) -> range:
+        """Token ids that stand for soft tokens, right after the vocabulary."""
+        return range(self.vocab_size, self.vocab_size + len(self._soft or ()))
+
+    def new_cache(self, reserve: int) -> KVCache:
+        """An empty cache for at most `reserve` tokens; raises Overloaded without room."""
+        return KVCache(self.budget, reserve)
+
+    @torch.inference_mode()
+    def forward(self, segments: Sequence[Segment], skip: SkipMask | None = None) -> list[Tensor]:
+        """Append the segments' tokens to their caches in one pass of the model.
+
+        Returns per segment the logits [rows, V] in float32, with one column per
+        token, or per entry of `head_ids`. `skip`: sub-layers to leave out. Raises
+        ValueError, with nothing changed, for a segment that does not fit, or whose
+        cache lacks K/V of a layer that is not skipped; StartError, at the first
+        mask, for an architecture that cannot skip.
+        """
+        if not segments:
+            return []
+        if skip is None or skip.empty:
+            return self.compute(self.lay_out(segments))
+        layout = self.lay_out(segments, skip.attention)
+        with self.skipper().without(skip):
+            return self.compute(layout)
+
+    def lay_out(self, segments: Sequence[Segment], skipped: frozenset[int] = frozenset()) -> Layout:
+        """The first half of `forward`: what it raises ValueError for, with nothing changed."""
+        layout = Layout(segments, skipped)
+        self._check_ranges(layout)
+        return layout
+
+    @torch.inference_mode()
+    def compute(self, layout: Layout) -> list[Tensor]:
+        """The second half: run the model, and make the new K/V valid."""
+        logits = self._run(layout).float()
+        rows = list(logits.split_with_sizes(layout.logit_counts))
+        # Last of all: a step that failed is run again, and its tokens must not stand there twice.
+        layout.commit(self.num_layers)
+        return rows
+
+    def skipper(self) -> Skipper:
+        """What leaves sub-layers out; StartError for an architecture that cannot skip."""
+        if self._skipper is None:
+            self._skipper = Skipper(self._model, self.model_id, self._run)
+        return self._skipper
+
+    def _run(self, layout: Layout) -> Tensor:
+        """Logits [wanted rows, V] of one packed pass."""
+        device = self._model.device
+        output = self._model(
+            **self._inputs(torch.tensor([layout.token_ids], device=device)),
+            position_ids=torch.tensor([layout.positions], device=device),
+            use_cache=False,
+            logits_to_keep=torch.tensor(layout.logit_rows, dtype=torch.long, device=device),
+            paceline_layout=layout,
+        )
+        return output.logits[0]  # type: ignore[no-any-return]
+
+    def _inputs(self, token_ids: Tensor) -> dict[str, Tensor]:
+        """Ids as they are; embeddings only for a step that has soft tokens."""
+        if self._soft is None or int(token_ids.max()) < self.vocab_size:
+            return {"input_ids": token_ids}
+        return {"inputs_embeds": self._soft.embed(token_ids)}
+
+    def _check_ranges(self, layout: Layout) -> None:
+        if min(layout.token_ids) < 0 or max(layout.token_ids) >= self.soft_ids.stop:
+            raise ValueError(f"token ids must be within 0..{self.vocab_size - 1}")
+        if max(layout.positions) >= self.max_context_length:
+            raise ValueError(
+                f"position {max(layout.positions)} is beyond the context of "
+                f"{self.max_context_length} tokens"
+            )

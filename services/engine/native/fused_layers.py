@@ -1,0 +1,188 @@
+"""Decoder layers like Llama's in fewer operations, for the CPU.
+
+At a few rows most operations cost more to call than to compute. Besides products and attention
+a layer of transformers makes thirty of them, with dozens of views and calls of modules around
+them. Here seventeen do the same arithmetic: queries and keys are rotated as one, and a product
+adds to the residual stream itself. What a step needs is found once, at load.
+
+A layer changes its class and nothing else: modules, weights, hooks and copies of it work as
+before, except that modules inside of it are not called, nor their hooks. With a sub-layer left
+out, or without a packed step (as in the self-check's own pass), it runs what it inherits, which
+is transformers' forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from services.engine.native.attending import Scoring
+from services.engine.native.packing import BlockedLinear, multiplies_and_adds, whole_product
+
+_Window = Callable[[Any], int | None]
+
+
+def _no_window(attention: Any) -> None:  # noqa: ARG001
+    return None
+
+
+def _window_of_config(attention: Any) -> int | None:
+    return getattr(attention.config, "sliding_window", None)
+
+
+def _window_of_module(attention: Any) -> int | None:
+    return attention.sliding_window  # type: ignore[no-any-return]
+
+
+_WINDOWS: dict[str, _Window] = {
+    "transformers.models.llama.modeling_llama.LlamaDecoderLayer": _no_window,
+    "transformers.models.mistral.modeling_mistral.MistralDecoderLayer": _window_of_config,
+    "transformers.models.qwen2.modeling_qwen2.Qwen2DecoderLayer": _window_of_module,
+    "transformers.models.qwen3.modeling_qwen3.Qwen3DecoderLayer": _window_of_module,
+}
+"""The layers that can be computed so, and where each has its sliding window."""
+_SILU = ("silu", "swish")
+
+
+class _Norm(NamedTuple):
+    """RMS norm (Zhang and Sennrich, 1910.07467)."""
+
+    weight: Tensor
+    epsilon: Tensor
+    share: float
+    """Of one column in the mean."""
+
+    @classmethod
+    def of(cls, norm: Any) -> _Norm:
+        """What transformers' module has."""
+        return cls(norm.weight, torch.tensor([norm.variance_epsilon]), 1 / len(norm.weight))
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Rows [..., d], rounded as transformers does."""
+        length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = torch.addcmul(self.epsilon, length, length, value=self.share).rsqrt_()
+        return (rows * scale).to(rows.dtype) * self.weight
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a layer computes with, found once: each look into a module costs time as well."""
+
+    attention: Any
+    mlp: Any
+    qkv: BlockedLinear
+    out: BlockedLinear
+    gate_up: BlockedLinear
+    down: BlockedLinear
+    norms: tuple[_Norm, _Norm]
+    """Before attention and before the MLP."""
+    head_norms: tuple[_Norm, _Norm] | None
+    """Of queries and of keys."""
+    kv_heads: int
+
+    @classmethod
+    def of(cls, layer: Any) -> _Parts | None:
+        """Those of a known layer; None unless oneDNN has its weights, siblings as one."""
+        attention, mlp = layer.self_attn, layer.mlp
+        qkv = whole_product((attention.q_proj, attention.k_proj, attention.v_proj))
+        gate_up = whole_product((mlp.gate_proj, mlp.up_proj))
+        ends = (attention.o_proj, mlp.down_proj)
+        if qkv is None or gate_up is None or not all(type(one) is BlockedLinear for one in ends):
+            return None
+        norms = (_Norm.of(layer.input_layernorm), _Norm.of(layer.post_attention_layernorm))
+        by_head = hasattr(attention, "q_norm")
+        head_norms = (_Norm.of(attention.q_norm), _Norm.of(attention.k_norm)) if by_head else None
+        kv_heads = attention.v_proj.out_features // attention.head_dim
+        return cls(attention, mlp, qkv, ends[0], gate_up, ends[1], norms, head_norms, kv_heads)
+
+    def heads(self, rows: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys of rows [1, n, d], rotated, and values: [1, heads, n, head_dim]."""
+        count = self.kv_heads
+        every = self.qkv.forward(rows).view(1, rows.shape[1], -1, cos.shape[-1])
+        asking, values = every[:, :, :-count], every[:, :, -count:].transpose(1, 2)
+        if self.head_norms is not None:
+            of_queries, of_keys = self.head_norms
+            parts = (of_queries(asking[:, :, :-count]), of_keys(asking[:, :, -count:]))
+            asking = torch.cat(parts, dim=2)
+        rotated = _rotated(asking, cos, sin).transpose(1, 2)
+        return rotated[:, :-count], rotated[:, -count:], values
+
+    def fed_forward(self, stream: Tensor) -> Tensor:
+        """The residual stream [1, n, d] after the MLP."""
+        gate, up = self.gate_up.forward(self.norms[1](stream)).chunk(2, -1)
+        return self.down.plus(F.silu(gate).mul_(up), stream)
+
+
+class FusedLayer(nn.Module):
+    """What goes before transformers' layer among the bases of a fused one."""
+
+    stock: type[nn.Module]
+    """The layer's class in transformers."""
+    window: _Window
+    """Of an attention module, asked in each step: the self-check shortens it for a while."""
+    parts: _Parts
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The residual stream [1, n, d] after this layer."""
+        layout, parts = kwargs.get("paceline_layout"), self.parts
+        if layout is None or not self._is_whole():
+            return super().forward(hidden_states, *args, **kwargs)  # type: ignore[no-any-return]
+        attention = parts.attention
+        heads = parts.heads(parts.norms[0](hidden_states), *kwargs["position_embeddings"])
+        scoring = Scoring(attention.scaling, self.window(attention))
+        attended = layout.attend(attention.layer_idx, *heads, scoring)
+        joined = attended.reshape(1, hidden_states.shape[1], -1)
+        return parts.fed_forward(parts.out.plus(joined, hidden_states))
+
+    def _is_whole(self) -> bool:
+        """Whether no stand-in is in the place of a sub-layer."""
+        there, parts = self._modules, self.parts
+        return there["self_attn"] is parts.attention and there["mlp"] is parts.mlp
+
+
+def fuse(model: Any) -> bool:
+    """Let every layer that can be computed so be; whether there is one, now or before."""
+    for layer in model.modules():
+        parts = _Parts.of(layer) if _is_known(layer) and multiplies_and_adds() else None
+        if parts is not None:
+            layer.parts, layer.__class__ = parts, _fused(layer.__class__)
+    return any(isinstance(module, FusedLayer) for module in model.modules())
+
+
+def unfuse(model: Any) -> None:
+    """Let every layer run as transformers has it."""
+    fused = [module for module in model.modules() if isinstance(module, FusedLayer)]
+    for layer in fused:
+        layer.__class__ = layer.stock  # type: ignore[assignment]
+        del layer.parts
+
+
+def _is_known(module: Any) -> bool:
+    return _name(type(module)) in _WINDOWS and module.mlp.config.hidden_act in _SILU
+
+
+@cache
+def _fused(stock: type[nn.Module]) -> type[nn.Module]:
+    """The class of such layers."""
+    own = {"stock": stock, "window": staticmethod(_WINDOWS[_name(stock)])}
+    return type(f"Fused{stock.__name__}", (FusedLayer, stock), own)
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads [1, n, heads, d] by the angles [1, n, d] of their positions (Su et al., 2104.09864)."""
+    rotated = heads * cos[:, :, None]
+    (low, high), (sine_low, sine_high) = heads.chunk(2, -1), sin[:, :, None].chunk(2, -1)
+    rotated_low, rotated_high = rotated.chunk(2, -1)
+    rotated_low.addcmul_(high, sine_low, value=-1)
+    rotated_high.addcmul_(low, sine_high)
+    return rotated

@@ -1,0 +1,119 @@
+"""K/V that one session's verifier lends to a drafter with the same weights, in one process.
+
+Self-speculative decoding drafts from the whole model's K/V of the verified text
+(Draft & Verify, Zhang et al., 2309.08168). A loan goes on from there without a copy:
+
+    tokens   0 ........ verified ........ drafted ........ reserved
+             | the lender's              | the loan's
+
+Rules:
+
+1.  One memory, two lengths. The loan writes behind the lender's text only; a loan
+    that is shorter than its lender is refused a write.
+2.  The lender writes wherever it verifies, over the loan's tokens, too. Mostly these
+    are the same tokens, and now the whole model's K/V of them. Where they are not, the
+    loan's text was given up, or soon is: a guess from wrong K/V is still only a guess.
+3.  The lender's end is the loan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from services.contract.handover import Handover
+from services.engine.native.kv import KVCache
+
+
+class Loan(KVCache):
+    """The lender's K/V and, behind it, some more. It reserves nothing of its own."""
+
+    def __init__(self, lender: KVCache) -> None:
+        """Nothing is taken over yet: see `adopt`."""
+        self._start(lender._budget, lender.reserve, lender._memory)
+        self._lender = lender
+
+    @property
+    def ended(self) -> bool:
+        """Whether the lender gave its memory back."""
+        return self.freed or self._lender.freed
+
+    def adopt(self, length: int) -> None:
+        """The first `length` tokens of both texts are the same: the lender's K/V holds for them.
+
+        Raises ValueError for more than the lender has.
+        """
+        if not 0 <= length <= self._lender.length:
+            raise ValueError(f"{length} tokens of a lender that has {self._lender.length}")
+        kept = {max(start, length): layers for start, layers in self._lacking}
+        self._length = max(self._length, length)
+        self._lacking = [(start, kept[start]) for start in sorted(kept) if start < self._length]
+
+    def check_append(
+        self, count: int, base: int | None = None, skipped: frozenset[int] = frozenset()
+    ) -> None:
+        """Also raise ValueError where the lender's text would be written over."""
+        if self.ended:
+            raise ValueError("the lender's cache was freed")
+        if self._length < self._lender.length:
+            raise ValueError(f"the lender holds {self._lender.length} tokens, not {self._length}")
+        super().check_append(count, base, skipped)
+
+    def free(self) -> None:
+        """Let go of the memory, which stays the lender's."""
+        self._end()
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Logits [L, V] of look-ahead rows behind a block that was accepted whole.
+
+    Row i answers for the token i + 1 after a text of `length` tokens.
+    """
+
+    length: int
+    logits: Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Offer:
+    """A verifier's session: its K/V and its text, prompt and output, as it grows.
+
+    `look_ahead`: ids that whoever borrows wants fed behind each block, so that the
+    verifier's own forward drafts, too; `ahead`: what the last one gave.
+    """
+
+    cache: KVCache
+    text: Sequence[int]
+    look_ahead: Sequence[int] = ()
+    ahead: Ahead | None = None
+
+
+class Lending:
+    """What a verifier leaves to a drafter in its process: K/V by session id, and what it decides.
+
+    Ids of two orchestrators may be the same: who borrows compares the texts.
+    """
+
+    def __init__(self) -> None:
+        self._offers: dict[str, Offer] = {}
+        self.handover = Handover()
+
+    def offer(self, session: str, cache: KVCache, text: Sequence[int]) -> Offer:
+        """Offer a session's K/V from now on, in place of an earlier one of that id."""
+        self._offers[session] = offer = Offer(cache, text)
+        return offer
+
+    def withdraw(self, session: str, offer: Offer) -> None:
+        """Offer this one no more; another of the same id stays."""
+        if self._offers.get(session) is offer:
+            del self._offers[session]
+
+    def find(self, session: str, prompt: Sequence[int]) -> Offer | None:
+        """The offer of a session whose text begins with this prompt."""
+        offer = self._offers.get(session)
+        if offer is None or tuple(offer.text[: len(prompt)]) != tuple(prompt):
+            return None
+        return offer

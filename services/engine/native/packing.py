@@ -1,0 +1,453 @@
+"""Weights in the order in which a CPU multiplies a few rows with them fastest.
+
+Decoding multiplies one row with every weight, and checking a draft a few: all of it waits for
+the weights to come from memory. `nn.Linear` has them in plain order. oneDNN and MKL then sort
+or copy them in every product, or multiply row by row, and four rows cost half as much again as
+one. Packed once, one row takes about half the time, and each row more a few per cent.
+
+Modules that take the same rows (queries, keys and values; gate and up of an MLP) are packed as one,
+whose product is made once: a call less is 10 µs saved, and a core more is at work on what is small.
+Its columns are the same to the bit.
+
+* float32, and bfloat16 on a CPU that multiplies it (AVX512-BF16, AMX): oneDNN's blocked order.
+  Each value stays as it is.
+* bfloat16 on any other x86 CPU, and float16: FBGEMM's packed fp16 weights, with float32
+  activations. bfloat16 values are exact in float16 except below 6e-5 in size, where they move
+  by at most 3e-8.
+
+* a model that drafts may be rounded to int8: what it says is judged, so that its own law may
+  move.
+
+Of FBGEMM's fp16 products, each row of three and more is the same to the bit whatever rows run
+beside it. FBGEMM cuts a product into tiles of a few rows; without AVX-512 its kernel for a tile of
+one or two rows adds up in another order. So a product that would end in such a tile gets rows of
+zeros behind its own (7 rows become 8, 31 become 33): which numbers of rows these are is measured
+where it runs. One or two rows alone stay as they are: three would cost a step of plain decoding a
+fifth more. They may differ in the last bits from the same rows in a larger product.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from itertools import accumulate
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from services.contract.errors import StartError
+
+SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of modules that take the same rows, as nearly all architectures have them."""
+_NATIVE = ("amx_bf16", "avx512_bf16")
+_VNNI = ("avx512_vnni", "avx_vnni")
+_FBGEMM = "fbgemm"
+_SMALLEST = 1e-12
+_LARGEST = 65504.0
+LEAST_BYTES = 8 << 20
+"""Fewer weights stay in a core's caches, where a plain product is as fast."""
+FEW = 2
+"""Rows that FBGEMM multiplies as they are, alone: padding them is what would cost time."""
+_PROBE = 64
+_MOST_PADDING = 8
+_BATCH = 8
+"""Rows that oneDNN is told to expect; the order it chooses is the same from 4 to 16."""
+# `quantized.linear_dynamic_fp16` runs the same kernel and is not deprecated, but
+# costs 40 µs more a call: a tenth of a decoding step of a small model.
+_PACK = getattr(torch, "fbgemm_pack_gemm_matrix_fp16", None)
+_MULTIPLY = getattr(torch, "fbgemm_linear_fp16_weight_fp32_activation", None)
+# What TorchInductor compiles frozen linear layers to.
+_BLOCK = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+_MULTIPLY_BLOCKED = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_MULTIPLY_AND_ADD = getattr(_MULTIPLY_BLOCKED, "binary", None)
+_MULTIPLY_BYTES: Any = torch.ops.quantized.linear_dynamic
+
+
+class PackedLinear(nn.Module):
+    """`nn.Linear` with weights in an order of the kernel's own; nothing can change them."""
+
+    widens = False
+    """Whether weights, and all between the products, are float32 first, whatever the dtype."""
+    tolerances: ClassVar = {torch.float32: 1e-3, torch.bfloat16: 1e-2}
+    """How far products may be from the plain ones, by what is packed."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        """Pack the weights of `linear`; StartError when the products do not agree."""
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight, bias = self._values(linear)
+        self._bias = bias
+        self._packed = self._pack(weight)
+        self._check(weight)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        raise NotImplementedError
+
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features] in plain order."""
+        raise NotImplementedError
+
+    @classmethod
+    def _values(cls, linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
+        """Weights and bias as they are packed."""
+        parts = (linear.weight, linear.bias)
+        weight, bias = (None if part is None else part.detach() for part in parts)
+        if cls.widens:
+            return weight.float(), None if bias is None else bias.float()
+        return weight, bias
+
+    def _pack(self, weight: Tensor) -> Any:
+        raise NotImplementedError
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedLinear:
+        """One with the same packed weights, which nothing changes and nothing can copy."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: ARG002
+        """The weights as they are packed: a digest of a model is one of these, too."""
+        destination[prefix + "weight"] = self.whole()
+        if self._bias is not None:
+            destination[prefix + "bias"] = self._bias
+
+    def _check(self, weight: Tensor) -> None:
+        row = torch.linspace(-1.0, 1.0, self.in_features, dtype=weight.dtype)[None]
+        expected = F.linear(row, weight, self._bias).float()
+        error = (self(row).float() - expected).norm() / expected.norm().clamp_min(1e-9)
+        if not error <= self.tolerances[weight.dtype]:
+            raise StartError(f"packed weights: products differ by {error:.1e}")
+
+
+class BlockedLinear(PackedLinear):
+    """oneDNN's: rows and weights of one dtype, float32 or bfloat16."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features], of the weights' dtype."""
+        product: Tensor = _MULTIPLY_BLOCKED(rows, self._packed, self._bias, "none", [], "")  # type: ignore[misc]
+        return product
+
+    def plus(self, rows: Tensor, added: Tensor) -> Tensor:
+        """The product of rows [..., in_features] and `added` [..., out_features], in one call."""
+        total: Tensor = _MULTIPLY_AND_ADD(rows, added, self._packed, self._bias, "add")  # type: ignore[misc]
+        return total
+
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features] in plain order."""
+        return self._packed.to_dense()  # type: ignore[no-any-return]
+
+    def _pack(self, weight: Tensor) -> Any:
+        return _BLOCK(weight.contiguous(), _BATCH)  # type: ignore[misc]
+
+
+class HalfLinear(PackedLinear):
+    """FBGEMM's: fp16 weights; float32 in, float32 out."""
+
+    widens = True
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        count = rows.numel() // self.in_features
+        lacking = padding(count) if count > FEW else 0
+        if not lacking:
+            return self._product(rows)
+        padded = F.pad(rows.reshape(count, self.in_features), (0, 0, 0, lacking))
+        return self._product(padded)[:count].view(*rows.shape[:-1], self.out_features)
+
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features] in plain order, float32."""
+        every = torch.eye(self.in_features)
+        return _MULTIPLY(every, self._packed, None).T  # type: ignore[misc,no-any-return]
+
+    def _pack(self, weight: Tensor) -> Any:
+        return _PACK(weight)  # type: ignore[misc]
+
+    def _product(self, rows: Tensor) -> Tensor:
+        product: Tensor = _MULTIPLY(rows, self._packed, self._bias)  # type: ignore[misc]
+        return product
+
+
+class ByteLinear(PackedLinear):
+    """FBGEMM's int8 weights with a scale for each column; float32 in, float32 out.
+
+    Rows are rounded to 8 bits as well, each with a scale of its own: in a text some tokens have
+    values a hundred times as large as all others. (LLM.int8, Dettmers et al., 2208.07339,
+    section 2.) A CPU without VNNI adds pairs of products up in 16 bits, so there rows get 7.
+    A product is read from a half of the memory that bfloat16 takes, in a quarter of the time.
+    """
+
+    widens = True
+    tolerances: ClassVar = {torch.float32: 5e-2}
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        flat = rows.reshape(-1, self.in_features)
+        if not len(flat):
+            return rows.new_empty(*rows.shape[:-1], self.out_features)
+        scale = flat.abs().amax(-1, keepdim=True).clamp_min_(_SMALLEST)
+        product = _MULTIPLY_BYTES(flat / scale, self._packed, not _has_vnni()).mul_(scale)
+        if self._bias is not None:
+            product += self._bias
+        return product.view(*rows.shape[:-1], self.out_features)  # type: ignore[no-any-return]
+
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features] in plain order, as they were rounded."""
+        return torch.ops.quantized.linear_unpack(self._packed)[0].dequantize()  # type: ignore[no-any-return]
+
+    def _pack(self, weight: Tensor) -> Any:
+        scales = (weight.abs().amax(1) / 127.0).clamp_min(_SMALLEST)
+        zeros = torch.zeros(len(weight), dtype=torch.int64)
+        rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        return torch.ops.quantized.linear_prepack(rounded, None)
+
+
+class Product:
+    """One product for several modules that are given the very same rows, one after the other."""
+
+    def __init__(self, packed: PackedLinear, users: int) -> None:
+        self.packed, self._users = packed, users
+        self._rows: Tensor | None = None
+        self._product: Tensor | None = None
+        self._left = 0
+
+    def of(self, rows: Tensor) -> Tensor:
+        """[..., out_features of all]; kept until each module has had it, or other rows come."""
+        product = self._product
+        if product is None or rows is not self._rows:
+            product = self.packed(rows)
+            self._rows, self._product, self._left = rows, product, self._users
+        self._left -= 1
+        if not self._left:
+            self._rows = self._product = None
+        return product
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Product:
+        """One with the same weights that is given rows of its own."""
+        twin = Product(self.packed, self._users)
+        memo[id(self)] = twin
+        return twin
+
+
+class PartLinear(PackedLinear):
+    """Some columns of a product that is made once for several modules."""
+
+    def __init__(self, linear: nn.Linear, product: Product, start: int) -> None:
+        """In place of `linear`, whose columns begin at `start`."""
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._product, self._columns = product, slice(start, start + linear.out_features)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]: a view of the whole product."""
+        return self._product.of(rows)[..., self._columns]
+
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features] in plain order."""
+        return self._product.packed.whole()[self._columns]
+
+    @property
+    def _bias(self) -> Tensor | None:  # type: ignore[override]
+        bias = self._product.packed._bias
+        return None if bias is None else bias[self._columns]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PartLinear:
+        """One of the twin of its product."""
+        twin = super().__deepcopy__(memo)
+        assert isinstance(twin, PartLinear)
+        twin._product = copy.deepcopy(self._product, memo)
+        return twin
+
+
+@lru_cache(maxsize=1 << 13)
+def padding(count: int) -> int:
+    """Rows to put behind `count` rows, so that all have the bits they have in tiles of many."""
+    padded = range(_MOST_PADDING)
+    return next((more for more in padded if _one_kernel(count + more)), 0)
+
+
+def _one_kernel(count: int) -> bool:
+    """Whether a product of `count` equal rows has equal rows: those of a product of six."""
+    row, packed = _probe()
+    expected = _MULTIPLY(row.expand(6, -1), packed, None)[0]  # type: ignore[misc]
+    return bool((_MULTIPLY(row.expand(count, -1), packed, None) == expected).all())  # type: ignore[misc]
+
+
+@cache
+def _probe() -> tuple[Tensor, Any]:
+    """A row [1, 64] and packed weights [64, 64] that show in which order products are added up."""
+    drawn = torch.Generator().manual_seed(0)
+    row, weight = (torch.randn(size, _PROBE, generator=drawn) for size in (1, _PROBE))
+    return row, _PACK(weight)  # type: ignore[misc]
+
+
+def multiplies_and_adds() -> bool:
+    """Whether `BlockedLinear.plus` can be called."""
+    return _MULTIPLY_AND_ADD is not None
+
+
+def whole_product(modules: Sequence[nn.Module]) -> BlockedLinear | None:
+    """The product whose columns are those of these modules, in this order; None: there is none."""
+    parts = [module for module in modules if isinstance(module, PartLinear)]
+    if not parts or len(parts) < len(modules):
+        return None
+    packed = parts[0]._product.packed
+    ends = list(accumulate(part.out_features for part in parts))
+    in_order = [part._columns.stop for part in parts] == ends
+    alike = all(part._product.packed is packed for part in parts)
+    return packed if type(packed) is BlockedLinear and in_order and alike else None
+
+
+def packing_of(model: Any) -> type[PackedLinear] | None:
+    """How this model's weights are to be packed, if at all."""
+    if model.device.type != "cpu" or not _on_x86():
+        return None
+    native = any(torch.cpu.get_capabilities().get(name) for name in _NATIVE)
+    if model.dtype is torch.float32 or (model.dtype is torch.bfloat16 and native):
+        return BlockedLinear if _has_onednn() and _size(model) >= LEAST_BYTES else None
+    if model.dtype is torch.bfloat16 or model.dtype is torch.float16:
+        return HalfLinear if _has_fbgemm() and _fits_fp16(model) else None
+    return None
+
+
+def require_rounding(model: Any, name: str) -> None:
+    """Raise StartError where weights cannot be int8: on a device, or a CPU without FBGEMM."""
+    device = model.device.type
+    if device != "cpu" or not rounds():
+        where = "this CPU" if device == "cpu" else device
+        raise StartError(f"{name}: dtype int8 needs FBGEMM, which {where} has not; use bfloat16")
+
+
+def rounds() -> bool:
+    """Whether this CPU multiplies int8 weights."""
+    return _on_x86() and _supports_fbgemm()
+
+
+@cache
+def _has_vnni() -> bool:
+    return any(torch.cpu.get_capabilities().get(name) for name in _VNNI)
+
+
+def _on_x86() -> bool:
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX")
+
+
+def _has_onednn() -> bool:
+    return None not in (_BLOCK, _MULTIPLY_BLOCKED) and bool(torch._C._has_mkldnn)
+
+
+def _supports_fbgemm() -> bool:
+    return _FBGEMM in torch.backends.quantized.supported_engines
+
+
+def _has_fbgemm() -> bool:
+    return _supports_fbgemm() and _PACK is not None and _MULTIPLY is not None
+
+
+def _size(model: Any) -> int:
+    """Bytes of all weights that would be packed."""
+    return sum(child.weight.nbytes for _, _, child in _linears(model))
+
+
+def _fits_fp16(model: Any) -> bool:
+    """Whether all weights are in linear and embedding modules, and none is too large.
+
+    Activations are float32 then, which a layer of another kind would not take.
+    """
+    return all(
+        parameter.dim() < 2 or isinstance(module, nn.Embedding) or _packable(module)
+        for module in model.modules()
+        for parameter in module.parameters(recurse=False)
+    )
+
+
+def _packable(module: nn.Module) -> bool:
+    return type(module) is nn.Linear and float(module.weight.detach().abs().max()) <= _LARGEST
+
+
+_Place = tuple[nn.Module, str, nn.Linear]
+"""A plain linear module, behind the module above it and its name there."""
+
+
+def _linears(model: Any) -> Iterator[_Place]:
+    """Every plain linear module."""
+    for module in model.modules():
+        for name, child in module.named_children():
+            if type(child) is nn.Linear:
+                yield module, name, child
+
+
+def pack(model: Any, kind: type[PackedLinear]) -> None:
+    """Replace every linear module; compute in float32 from the embedding on if `kind` does."""
+    together = list(_together(model))
+    if kind is ByteLinear:
+        # Whose packing it is to be: of all that rounds, nothing else runs here.
+        torch.backends.quantized.engine = _FBGEMM
+    with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        warnings.simplefilter("ignore")
+        for places, packed in zip(
+            together,
+            pool.map(lambda places: _packed(kind, [linear for _, _, linear in places]), together),
+            strict=True,
+        ):
+            for (module, name, _), replacement in zip(places, packed, strict=True):
+                setattr(module, name, replacement)
+    if not kind.widens:
+        return
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            module.register_forward_hook(_to_float)
+        else:
+            _upcast(module)
+
+
+def _together(model: Any) -> Iterator[list[_Place]]:
+    """Every linear module, siblings in one list."""
+    found: dict[tuple[int, str], list[_Place]] = {}
+    for place in _linears(model):
+        module, name, _ = place
+        names = next((names for names in SIBLINGS if name in names), (name,))
+        found.setdefault((id(module), names[0]), []).append(place)
+    for places in found.values():
+        alike = {_likeness(linear) for _, _, linear in places}
+        yield from [places] if len(alike) == 1 else [[place] for place in places]
+
+
+def _likeness(linear: nn.Linear) -> tuple[Any, ...]:
+    """What modules have in common whose weights can be packed as one."""
+    return linear.in_features, linear.weight.dtype, linear.bias is None
+
+
+def _packed(kind: type[PackedLinear], linears: list[nn.Linear]) -> list[PackedLinear]:
+    """These modules packed, as one where they are several."""
+    if len(linears) == 1:
+        return [kind(linears[0])]
+    width = sum(linear.out_features for linear in linears)
+    joined = nn.Linear(linears[0].in_features, width, bias=False, device="meta")
+    for name in ("weight", "bias"):
+        parts = [getattr(linear, name) for linear in linears]
+        setattr(joined, name, None if parts[0] is None else _joined(parts))
+    product = Product(kind(joined), len(linears))
+    starts = accumulate((linear.out_features for linear in linears), initial=0)
+    pairs = zip(linears, starts, strict=False)
+    return [PartLinear(linear, product, start) for linear, start in pairs]
+
+
+def _joined(parts: list[Tensor]) -> nn.Parameter:
+    """Parameters of several modules, one below the other."""
+    return nn.Parameter(torch.cat([part.detach() for part in parts]), requires_grad=False)
+
+
+def _upcast(module: nn.Module) -> None:
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        setattr(module, name, nn.Parameter(parameter.float(), requires_grad=False))
+
+
+def _to_float(module: nn.Module, args: Any, output: Tensor) -> Tensor:  # noqa: ARG001
+    return output.float()

@@ -1,0 +1,201 @@
+"""K/V of texts that were computed, for sessions whose text begins in the same way.
+
+    a chat's next turn     begins with all of a text that ended: takes its cache over
+    a shared beginning     is copied, from a text that ended or from one that goes on
+
+A text is known by its blocks of `BLOCK` tokens, each hashed together with all before it
+and with its scope: sessions of another scope are never found. What was found by its hash
+is compared token by token. Texts that ended are parked on what sessions leave of the K/V
+budget, at most `most_tokens` of it; the one used longest ago goes first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from services.engine.native.forwards import Forwards
+from services.engine.native.kv import KVCache, freed_on_error
+
+BLOCK = 16
+"""Tokens of a hashed block. A shorter common beginning is not worth a copy."""
+_MOST_COMPARED = 4
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """A text with K/V: parked, or a session's that may go on growing."""
+
+    scope: str
+    text: Sequence[int]
+    cache: KVCache
+    parked: bool = False
+    hashes: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A known text that begins with the same `length` tokens."""
+
+    known: Known
+    length: int
+
+    @property
+    def ready(self) -> bool:
+        """Whether nearly all of them are in K/V, or never will be."""
+        return self.known.cache.freed or self.length - self.known.cache.length < BLOCK
+
+    @property
+    def usable(self) -> int:
+        """How many of them are in K/V now."""
+        return min(self.length, self.known.cache.length)
+
+
+class PrefixCache:
+    """The texts of one engine. One caller at a time."""
+
+    def __init__(self, engine: Forwards, most_tokens: int) -> None:
+        """`most_tokens`: how many the parked texts may hold together; 0 = nothing is shared."""
+        self._engine = engine
+        self._most_tokens = most_tokens
+        self._by_block: dict[int, dict[Known, None]] = {}
+        self._parked: OrderedDict[Known, None] = OrderedDict()
+        if most_tokens:
+            engine.budget.reclaim = self.evict
+
+    @property
+    def parked_tokens(self) -> int:
+        """Tokens that parked texts hold."""
+        return self._engine.budget.spare
+
+    def find(self, scope: str, text: Sequence[int]) -> Match | None:
+        """The known text that has most in common with all of `text` but its last token."""
+        if not scope or not self._most_tokens:
+            return None
+        found: dict[Known, None] = {}
+        for hashed in _hashes(scope, text[:-1]):
+            if hashed not in self._by_block:
+                break
+            found = self._by_block[hashed]
+        newest = islice(reversed(found), _MOST_COMPARED)
+        matches = [Match(known, _common(known, text)) for known in newest]
+        best = max(matches, key=lambda match: (match.usable, match.length), default=None)
+        # Two texts may share a hash.
+        return best if best is not None and best.length >= BLOCK else None
+
+    def open(self, match: Match | None, reserve: int) -> KVCache:
+        """A cache for at least `reserve` tokens that begins with what is ready of a match.
+
+        Raises Overloaded without room.
+        """
+        if match is None:
+            return self._engine.new_cache(reserve)
+        if match.known.parked and match.length + BLOCK > match.known.cache.length:
+            return self._take_over(match, reserve)
+        with freed_on_error(self._engine.new_cache(reserve)) as cache:
+            self.copy(match, cache)
+        return cache
+
+    def copy(self, match: Match, cache: KVCache) -> None:
+        """Fill an empty cache with what a match has in K/V; its text may be gone by now."""
+        # Room made for the cache may have cost the match its own.
+        if not match.known.cache.freed:
+            cache.copy_prefix(match.known.cache, match.usable)
+            if match.known.parked:
+                self._parked.move_to_end(match.known)
+
+    def share(self, scope: str, text: Sequence[int], cache: KVCache) -> Known:
+        """Let others copy from a session's text while it goes on."""
+        known = Known(scope, text, cache)
+        if scope and self._most_tokens:
+            self._index(known, text)
+        return known
+
+    def end(self, known: Known) -> None:
+        """A session's text ended: park it, or free its cache."""
+        self._forget(known)
+        length = known.cache.length
+        if not known.scope or not BLOCK <= length <= self._most_tokens:
+            known.cache.free()
+            return
+        text = tuple(known.text[:length])
+        for other in self._beginnings(known.scope, text):
+            self._drop(other)
+        parked = Known(known.scope, text, known.cache.park(), parked=True)
+        self._parked[parked] = None
+        self._index(parked, text)
+        self.evict(self.parked_tokens - self._most_tokens)
+
+    def discard(self, known: Known) -> None:
+        """A session's text ended in a way that leaves nothing to others."""
+        self._forget(known)
+        known.cache.free()
+
+    def evict(self, tokens: int) -> None:
+        """Free parked texts of at least so many tokens in all, those used longest ago first."""
+        while tokens > 0 and self._parked:
+            known = next(iter(self._parked))
+            tokens -= known.cache.reserve
+            self._drop(known)
+
+    def _take_over(self, match: Match, reserve: int) -> KVCache:
+        known = match.known
+        # Room made for it must not cost it its own.
+        del self._parked[known]
+        try:
+            known.cache.claim(reserve)
+        except BaseException:
+            self._parked[known] = None
+            raise
+        with freed_on_error(known.cache) as cache:
+            self._forget(known)
+            cache.rollback(match.length)
+        return cache
+
+    def _beginnings(self, scope: str, text: tuple[int, ...]) -> list[Known]:
+        """Parked texts that this one begins with."""
+        first = next(_hashes(scope, text))
+        return [
+            known
+            for known in self._by_block.get(first, ())
+            if known.parked and tuple(known.text) == text[: len(known.text)]
+        ]
+
+    def _drop(self, known: Known) -> None:
+        del self._parked[known]
+        self._forget(known)
+        known.cache.free()
+
+    def _index(self, known: Known, text: Sequence[int]) -> None:
+        known.hashes.extend(_hashes(known.scope, text))
+        for hashed in known.hashes:
+            self._by_block.setdefault(hashed, {})[known] = None
+
+    def _forget(self, known: Known) -> None:
+        for hashed in known.hashes:
+            # One that failed while it was indexed is there in part.
+            holders = self._by_block.get(hashed, {})
+            holders.pop(known, None)
+            if not holders:
+                self._by_block.pop(hashed, None)
+        known.hashes.clear()
+
+
+def _hashes(scope: str, text: Sequence[int]) -> Iterator[int]:
+    """One per whole block of the text."""
+    hashed = hash(scope)
+    for start in range(0, len(text) - BLOCK + 1, BLOCK):
+        hashed = hash((hashed, tuple(text[start : start + BLOCK])))
+        yield hashed
+
+
+def _common(known: Known, text: Sequence[int]) -> int:
+    """Tokens that both begin with.
+
+    The last one of a session's text never counts: its K/V comes with the next block.
+    """
+    other = known.text
+    most = min(len(other) - (not known.parked), len(text) - 1)
+    return next((i for i in range(most) if other[i] != text[i]), most)

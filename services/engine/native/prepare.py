@@ -1,0 +1,85 @@
+"""From a transformers model to one that runs ragged steps, checked."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+
+from services.contract.errors import PacelineError, StartError
+from services.engine.native import selfcheck
+from services.engine.native.attention import install
+from services.engine.native.fused_layers import fuse, unfuse
+from services.engine.native.packing import ByteLinear, pack, packing_of, require_rounding
+
+logger = logging.getLogger(__name__)
+
+
+def prepare(
+    model: Any,
+    name: str,
+    forward: selfcheck.Forward,
+    *,
+    check: bool = True,
+    differentiable: bool = False,
+    rounded: bool = False,
+) -> None:
+    """Pack the weights where it pays, fuse layers, install the ragged attention, self-check.
+
+    `forward` runs a packed step of this model. `differentiable`: gradients reach what goes
+    in, which no packed weights do. `rounded`: weights become int8, after the check. Raises
+    StartError, with the figure, for a model whose ragged logits differ from its own, and where
+    weights cannot be rounded.
+    """
+    model.eval().requires_grad_(False)
+    try:
+        if rounded:
+            require_rounding(model, name)
+        packed = not (differentiable or rounded or is_part(model))
+        _prepare(model, name, forward, check=check, packed=packed)
+        if rounded:
+            pack(model, ByteLinear)
+    except (PacelineError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise StartError(f"{name}: this architecture is not supported ({reason})") from error
+
+
+def is_part(model: Any) -> bool:
+    """Whether it is one rank's part of a model, whose linear layers are not plain ones."""
+    return getattr(model, "tp_size", None) is not None
+
+
+def _prepare(
+    model: Any, name: str, forward: selfcheck.Forward, *, check: bool, packed: bool
+) -> None:
+    tolerance = selfcheck.tolerance_of(model)
+    kind = packing_of(model) if packed else None
+    if kind is not None:
+        pack(model, kind)
+    if kind is not None and kind.widens:
+        tolerance = selfcheck.TOLERANCES[torch.float32]
+    if check:
+        _check(model, name, forward, tolerance)
+    install(model)
+
+
+def _check(model: Any, name: str, forward: selfcheck.Forward, tolerance: float) -> None:
+    """The self-check. Fused layers that fail it give way to transformers' own, which must pass."""
+    texts = selfcheck.random_texts(model.config.get_text_config().vocab_size)
+    stock = selfcheck.stock_logits(model, texts)
+
+    def require_equal() -> None:
+        ours = selfcheck.ragged_logits(model, forward, texts)
+        selfcheck.require_equal(ours, stock, tolerance, name)
+
+    if fuse(model):
+        try:
+            return require_equal()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            logger.warning("%s: layers stay as transformers has them (%s)", name, reason)
+            unfuse(model)
+    return require_equal()

@@ -1,0 +1,43 @@
+"""The law of every row of a forward pass, and the choices drawn from it.
+
+One order of processing for every row, the same on drafter and verifier:
+logit_bias, repetition, frequency and presence penalty, min_tokens, the mask of
+a response format, temperature, top_k, top_p, min_p. Penalties and masks see the
+exact prefix of the row's own position, draft tokens included: frequency and
+presence count the output, repetition prompt and output. An argmax (GREEDY)
+heeds all up to the mask.
+
+    history    counts of a text, for the penalties
+    rows       what a row is told
+    head       which tokens the columns of a row stand for
+    adjust     bias, penalties, min_tokens, masks
+    by_row     temperature and cuts, one row at a time: numpy on a CPU
+    by_batch   the same, all rows at once: torch on any device
+    choices    tokens; laws    probabilities, and draws from them
+"""
+
+from services.engine.native.sampling.choices import best, choose, coupled_best, likeliest
+from services.engine.native.sampling.head import Head, PartHead, WholeHead, head_of
+from services.engine.native.sampling.history import History, wants_history
+from services.engine.native.sampling.laws import draw, forbids_all, kept_laws, log_law, top_law
+from services.engine.native.sampling.rows import NO_CHOICE, RowContext
+
+__all__ = [
+    "NO_CHOICE",
+    "Head",
+    "History",
+    "PartHead",
+    "RowContext",
+    "WholeHead",
+    "best",
+    "choose",
+    "coupled_best",
+    "draw",
+    "forbids_all",
+    "head_of",
+    "kept_laws",
+    "likeliest",
+    "log_law",
+    "top_law",
+    "wants_history",
+]

@@ -1,0 +1,225 @@
+"""One row after the other in numpy: on a CPU a wide row then stays in the cache.
+
+The same functions as `by_batch`. Nothing is sorted, and no exact logarithm
+taken, of tokens that cannot matter. Rows are float32 [V] and never changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.contract.types import ResolvedSampling
+from services.engine.native.noise import exponential_of, words_of
+from services.engine.native.sampling.head import Head
+from services.engine.native.sampling.rows import NO_CHOICE, RowContext
+
+_Row = NDArray[np.float32]
+_Ids = NDArray[np.int64]
+_Words = NDArray[np.uint32]
+
+_LIGHT = 1e-3
+"""A token with less than this share of 1 - top_p is not expected in a nucleus."""
+
+_FEW = 128
+"""So few tokens are worked out exactly at once."""
+
+_OFFSET = 32 * math.log(2.0)
+_LOWEST = np.finfo(np.float32).min
+
+_ROUNDING = 1e-3, 1e-6
+"""Above what float32 loses in a bound: per unit of temperature, and of the best score."""
+
+
+def first_largest(scores: Tensor) -> Tensor:
+    """Index of the first largest score per row, int64 [R]; NO_CHOICE where it is not finite."""
+    table = scores.numpy()
+    chosen = table.argmax(-1)
+    best = np.take_along_axis(table, chosen[:, None], -1)[:, 0]
+    return torch.from_numpy(np.where(np.isfinite(best), chosen, NO_CHOICE))
+
+
+def highest(scores: Tensor, count: int) -> Tensor:
+    """Indices of the `count` largest scores, int64 [R, count], best first, lower ids first.
+
+    NO_CHOICE in place of -inf, and everywhere in a row with NaN or inf.
+    """
+    return _padded([_best_of(row, count) for row in scores.numpy()], count)
+
+
+def race(scores: Tensor, rows: Sequence[RowContext], head: Head, count: int) -> Tensor:
+    """The `count` best of log p + Gumbel, int64 [R, count], best first; NO_CHOICE beyond."""
+    each = zip(scores.numpy(), rows, strict=True)
+    return _padded([_winners(scored, row, head, count) for scored, row in each], count)
+
+
+def log_law(scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
+    """Log-probabilities [R, V] float32; all NaN where a row has no finite law."""
+    laws = [row.warping for row in rows]
+    cut = {i for i, law in enumerate(laws) if _cuts(law)}
+    whole = [i for i in range(len(rows)) if i not in cut]
+    if not cut:
+        return _whole_laws(scores, laws)
+    result = torch.empty_like(scores)
+    if whole:
+        result[whole] = _whole_laws(scores[whole], [laws[i] for i in whole])
+    for i in cut:
+        _write_cut_law(result[i].numpy(), scores[i].numpy(), laws[i])
+    return result
+
+
+def top_law(scores: Tensor, rows: Sequence[RowContext], count: int) -> tuple[Tensor, Tensor]:
+    """The law cut to its `count` best: indices int64, probabilities float32, [R, count]."""
+    ids = np.zeros((len(rows), count), dtype=np.int64)
+    mass = np.zeros((len(rows), count), dtype=np.float32)
+    for i, (scored, row) in enumerate(zip(scores.numpy(), rows, strict=True)):
+        best = _best_of(scored, count)
+        best = best[scored[best] >= _edge(scored, row.warping)]
+        ids[i, : len(best)] = best
+        mass[i, : len(best)] = _shares(scored[best], row.warping)
+    return torch.from_numpy(ids), torch.from_numpy(mass)
+
+
+# --- The edge: the lowest score that may be chosen -------------------------------
+
+
+def _cuts(law: ResolvedSampling) -> bool:
+    return law.top_k > 0 or law.top_p < 1.0 or law.min_p > 0.0
+
+
+def _edge(row: _Row, law: ResolvedSampling) -> np.float32:
+    """After top_k, top_p and min_p, in that order; tokens that tie with the edge stay in."""
+    edge = np.float32(-np.inf)
+    top = row.max()
+    if not (_cuts(law) and np.isfinite(top)):
+        return edge
+    if 0 < law.top_k < len(row):
+        edge = np.partition(row, len(row) - law.top_k)[len(row) - law.top_k]
+    if law.top_p < 1.0:
+        edge = max(edge, _nucleus_edge(row if edge == -np.inf else _above(row, edge), top, law))
+    if law.min_p > 0.0:
+        edge = max(edge, np.float32(float(top) + law.temperature * math.log(law.min_p)))
+    return edge
+
+
+def _nucleus_edge(row: _Row, top: np.float32, law: ResolvedSampling) -> np.float32:
+    """Lowest score in the nucleus of mass top_p (Holtzman et al., 1904.09751).
+
+    The token that crosses top_p is the last one in.
+    """
+    weights = torch.from_numpy(row - top).mul_(1.0 / law.temperature).exp_()
+    total = float(weights.sum())
+    # Tokens so light that all together stay below 1 - top_p are outside: they need no sort.
+    # The nucleus nearly always ends far above them.
+    for light in (_LIGHT, 1.0 / len(row)):
+        floor = float(top) + law.temperature * math.log((1.0 - law.top_p) * total * light)
+        ordered = np.sort(_above(row, np.float32(floor)))[::-1]
+        mass = np.exp((ordered - np.float64(top)) / law.temperature).cumsum()
+        index = int(mass.searchsorted(law.top_p * total))
+        if index < len(ordered):
+            break
+    return np.float32(ordered[min(index, len(ordered) - 1)])
+
+
+def _above(row: _Row, edge: np.float32) -> _Row:
+    return row[np.flatnonzero(row >= edge)]
+
+
+# --- Laws --------------------------------------------------------------------------
+
+
+def _whole_laws(scores: Tensor, laws: Sequence[ResolvedSampling]) -> Tensor:
+    if any(law.temperature != 1.0 for law in laws):
+        scores = scores / torch.tensor([[law.temperature] for law in laws])
+    return torch.log_softmax(scores, dim=-1)
+
+
+def _write_cut_law(result: _Row, row: _Row, law: ResolvedSampling) -> None:
+    top = row.max()
+    if not np.isfinite(top):
+        result.fill(np.nan)
+        return
+    kept = np.flatnonzero(row >= _edge(row, law))
+    gaps = (row[kept] - np.float64(top)) / law.temperature
+    result.fill(-np.inf)
+    result[kept] = gaps - np.log(np.exp(gaps).sum())
+
+
+def _shares(scores: _Row, law: ResolvedSampling) -> NDArray[np.float64]:
+    """Probabilities of `scores`, best first, among themselves."""
+    if len(scores) == 0:
+        return np.zeros(0)
+    mass = np.exp((scores - np.float64(scores[0])) / law.temperature)
+    return np.asarray(mass / mass.sum())
+
+
+def _best_of(row: _Row, count: int) -> _Ids:
+    """Indices of the `count` largest finite scores, best first; none of a row with NaN or inf."""
+    if count == 1 or not np.isfinite(row.max()):
+        best = row.argmax()
+        return np.array([best] if np.isfinite(row[best]) else [], dtype=np.int64)
+    edge = np.partition(row, -count)[-count] if count < len(row) else -np.inf
+    kept = np.flatnonzero((row >= edge) & (row > -np.inf))
+    return kept[np.argsort(-row[kept], kind="stable")[:count]]
+
+
+# --- The race: argmax log p - log E ------------------------------------------------
+
+
+def _winners(row: _Row, context: RowContext, head: Head, count: int) -> _Ids:
+    """Indices of the `count` best, best first; none of a row without a finite law."""
+    top = row.max()
+    if not np.isfinite(top):
+        return np.zeros(0, dtype=np.int64)
+    law = context.warping
+    edge = _edge(row, law)
+    if edge == -np.inf:
+        words = words_of(*context.place, head.folded())
+        return _fastest(row, top, law.temperature, words, count)
+    kept = np.flatnonzero(row >= edge)
+    words = words_of(*context.place, head.folded()[kept])
+    return kept[_fastest(row[kept], top, law.temperature, words, count)]
+
+
+def _fastest(row: _Row, top: np.float32, temperature: float, words: _Words, count: int) -> _Ids:
+    """Indices of the `count` best of score / T - log E, best first."""
+    few = len(row) <= _FEW
+    runners = np.arange(len(row)) if few else _contenders(row, top, temperature, words, count)
+    exact = _perturbed(row[runners], top, temperature, words[runners])
+    order = np.argsort(-exact, kind="stable")[:count]
+    return runners[order[np.isfinite(exact[order])]]
+
+
+def _contenders(row: _Row, top: np.float32, temperature: float, words: _Words, count: int) -> _Ids:
+    """Indices, in order, that hold the `count` best of score / T - log E and few others.
+
+    E = -log(1 - U) >= U, so score - T log U in float32 is a bound from above, and
+    the exact values at the `count` best bounds say which others can matter.
+    """
+    # `words` lack the 2**-32 of U, so the bound lacks 32 T log 2.
+    noise = torch.from_numpy(words.astype(np.float32)).add_(0.5).log_()
+    bound = torch.sub(torch.from_numpy(row), noise, alpha=temperature, out=noise).numpy()
+    leaders = _best_of(bound, count)
+    reached = float(_perturbed(row[leaders], top, temperature, words[leaders]).min())
+    slack = temperature * _ROUNDING[0] + abs(float(top)) * _ROUNDING[1]
+    limit = float(top) + temperature * (reached - _OFFSET) - slack
+    return np.flatnonzero(bound >= max(np.float32(limit), _LOWEST))
+
+
+def _perturbed(
+    row: _Row, top: np.float32, temperature: float, words: _Words
+) -> NDArray[np.float64]:
+    gaps = (row - np.float64(top)) / temperature
+    return np.asarray(gaps - np.log(exponential_of(words)))
+
+
+def _padded(found: Sequence[_Ids], count: int) -> Tensor:
+    table = np.full((len(found), count), NO_CHOICE, dtype=np.int64)
+    for i, ids in enumerate(found):
+        table[i, : len(ids)] = ids
+    return torch.from_numpy(table)

@@ -1,0 +1,277 @@
+"""Which tokens a response format allows next (llguidance; Willard and Louf, 2307.09702).
+
+A mask depends on the tokens before its row and on nothing else. Applied to every row
+of target and draft, it makes another model of each, whose law is that of plain
+constrained decoding; the rules of verification need not know.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from numpy.typing import NDArray
+
+from services.contract.errors import BusyError
+from services.contract.formats import LIMITS, dead_end, grammar
+from services.contract.types import ResponseFormat, TokenizerBundle
+from services.engine.native.forwards import Forwards
+from services.runtime.vetting import Vetted, Vetting
+
+logger = logging.getLogger(__name__)
+
+KEPT_GRAMMARS, KEPT_BYTES = 64, 256 << 20
+
+Mask = NDArray[np.bool_]
+
+
+class StructureError(Exception):
+    """A format cannot be compiled, or not be followed any further; says why, in one line."""
+
+
+class Compiled:
+    """A format on its way to its grammar, which sessions of equal formats share."""
+
+    def __init__(self) -> None:
+        self.matcher: Future[LLMatcher] = Future()
+        self.size = 0
+        """Bytes, about; known once it is done."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is there, or can never be. Safe in any thread."""
+        return self.matcher.done()
+
+
+class Structures:
+    """Compiled formats for one tokenizer; the last few stay, the bad ones, too.
+
+    Belongs to one thread. With `vetting` that thread compiles nothing: a format is vetted,
+    then compiled in the thread of the child that vetted it, and `wake` is called.
+    """
+
+    def __init__(
+        self, bundle: TokenizerBundle, vocab_size: int, vetting: Vetting | None = None
+    ) -> None:
+        """Takes a second for a large vocabulary, in which no other thread goes on.
+
+        Raises StructureError for a tokenizer whose tokens have no bytes that can be told.
+        """
+        try:
+            self._tokenizer = LLTokenizer(
+                bundle.tokenizer_json, n_vocab=vocab_size, eos_token=list(bundle.eos_token_ids)
+            )
+        except Exception as error:  # llguidance raises what its tokenizer library does
+            raise StructureError(f"the tokenizer cannot be used: {type(error).__name__}") from error
+        self._width = vocab_size
+        self._ends = frozenset(bundle.eos_token_ids)
+        self._vetting = vetting
+        self._compiled: OrderedDict[ResponseFormat, Compiled] = OrderedDict()
+        self.wake: Callable[[], object] = lambda: None
+        """Called in another thread whenever a format is done."""
+
+    def matcher(self, wanted: ResponseFormat, *, lenient: bool = False) -> Matcher:
+        """A matcher in front of the first token, however long it takes. Raises StructureError."""
+        return self.follow(self.compiled(wanted), lenient=lenient)
+
+    def compiled(self, wanted: ResponseFormat, owner: str = "") -> Compiled:
+        """The format's grammar, under way; `owner`: whose turn it takes.
+
+        Raises Overloaded where too many wait.
+        """
+        found = self._compiled.get(wanted)
+        if found is None or _was_busy(found):
+            found = self._compiled[wanted] = self._begin(wanted, owner)
+        self._compiled.move_to_end(wanted)
+        self._let_go()
+        return found
+
+    def follow(self, compiled: Compiled, *, lenient: bool = False) -> Matcher:
+        """A matcher in front of the first token, of a grammar that is done.
+
+        Raises StructureError for a format that cannot be kept to, and BusyError where that
+        could not be told.
+        """
+        error = compiled.matcher.exception()
+        if error is not None:
+            # A new one: what is raised again and again gathers tracebacks.
+            raise type(error)(str(error))
+        matcher = compiled.matcher.result()
+        return Matcher(matcher.deep_copy(), self._width, self._ends, lenient)
+
+    def _begin(self, wanted: ResponseFormat, owner: str) -> Compiled:
+        begun = Compiled()
+        if self._vetting is None:
+            _settle(begun, lambda: self._compile(wanted))
+            return begun
+        vetted = self._vetting.submit(wanted, owner)
+        vetted.add_done_callback(partial(self._go_on, wanted, begun))
+        return begun
+
+    def _go_on(self, wanted: ResponseFormat, begun: Compiled, vetted: Future[Vetted]) -> None:
+        """In the thread of a child that has vetted the format."""
+
+        def matcher() -> LLMatcher:
+            found = vetted.result()
+            begun.size = found.size
+            if found.complaint:
+                raise StructureError("it cannot be compiled within the bounds of this worker")
+            return self._compile(wanted)
+
+        _settle(begun, matcher)
+        self.wake()
+
+    def _compile(self, wanted: ResponseFormat) -> LLMatcher:
+        try:
+            matcher = LLMatcher(self._tokenizer, grammar(wanted), log_level=0, limits=LIMITS)
+        except ValueError:
+            raise StructureError("it cannot be read") from None
+        if matcher.is_error():
+            raise StructureError("it cannot be compiled")
+        # The costliest mask as a rule; what it finds out of the grammar, all sessions share.
+        matcher.compute_bitmask()
+        if end := dead_end(matcher):
+            raise StructureError(end)
+        return matcher
+
+    def _let_go(self) -> None:
+        """Forget those that were asked for longest ago, where there are too many or too large."""
+        kept = self._compiled
+        while len(kept) > KEPT_GRAMMARS or (
+            len(kept) > 1 and sum(own.size for own in kept.values()) > KEPT_BYTES
+        ):
+            kept.popitem(last=False)
+
+
+def _settle(compiled: Compiled, work: Callable[[], LLMatcher]) -> None:
+    try:
+        compiled.matcher.set_result(work())
+    except (StructureError, BusyError) as error:
+        compiled.matcher.set_exception(error)
+    except Exception as error:
+        logger.exception("a response format was not compiled")
+        told = StructureError(f"it cannot be compiled ({type(error).__name__})")
+        compiled.matcher.set_exception(told)
+
+
+def _was_busy(compiled: Compiled) -> bool:
+    """Whether it ended without an answer, so that it is to be tried again."""
+    return compiled.done and isinstance(compiled.matcher.exception(), BusyError)
+
+
+def structures_of(engine: Forwards, vetting: Vetting | None = None) -> Structures | None:
+    """For the engine's tokenizer; None, and a warning, where it has none that can be used."""
+    if engine.bundle is None:
+        return None
+    try:
+        return Structures(engine.bundle, engine.vocab_size, vetting)
+    except StructureError as error:
+        logger.warning("response formats are not served: %s", error)
+        return None
+
+
+class Matcher:
+    """One output and what may follow it; `extend` and `rewind` move it for good.
+
+    Behind the end-of-text token anything is allowed: nobody reads on there. A `lenient`
+    one allows everything, too, where the format cannot be followed any further; others
+    raise StructureError there.
+    """
+
+    def __init__(self, matcher: LLMatcher, width: int, ends: frozenset[int], lenient: bool) -> None:
+        self._matcher = matcher
+        self._lenient = lenient
+        self._width = width
+        self._ends = ends
+        self._output: list[int] = []
+        self._path: list[int] = []
+        self._behind = 0
+        """How many of the last tokens are the end or lie behind it: unknown to the matcher."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the output that it follows."""
+        return len(self._output)
+
+    def rewind(self, length: int) -> None:
+        """The first `length` tokens of the output stay."""
+        self._walk(())
+        if length < len(self._output):
+            self._back(len(self._output) - length)
+            del self._output[length:]
+
+    def extend(self, tokens: Sequence[int]) -> bool:
+        """More output; False, and nothing is changed, where the format does not allow it."""
+        if list(tokens) == self._path:
+            self._output += self._path
+            self._path = []
+            return True
+        self._walk(())
+        taken = self._take(tokens)
+        if taken < len(tokens):
+            self._back(taken)
+            return False
+        self._output += tokens
+        return True
+
+    def mask(self, path: Sequence[int]) -> Mask | None:
+        """Which tokens may follow the output and `path`, bool [V].
+
+        None behind the end, and where the format does not allow `path` itself, so that
+        no target gets there.
+        """
+        if not self._walk(path) or self._behind:
+            return None
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        if not self._followed():
+            return None
+        return np.unpackbits(bits, count=self._width, bitorder="little").view(np.bool_)
+
+    def must_end(self, path: Sequence[int]) -> bool:
+        """Whether nothing but the end may follow the output and `path`."""
+        return self._walk(path) and not self._behind and self._matcher.is_stopped()
+
+    def _walk(self, path: Sequence[int]) -> bool:
+        """Stand behind `path`; False where the format does not allow it."""
+        same = 0
+        for mine, other in zip(self._path, path, strict=False):
+            if mine != other:
+                break
+            same += 1
+        self._back(len(self._path) - same)
+        del self._path[same:]
+        taken = self._take(path[same:])
+        self._path += path[same : same + taken]
+        return len(self._path) == len(path)
+
+    def _take(self, tokens: Sequence[int]) -> int:
+        """Go on with as many tokens as are allowed; how many."""
+        inside = 0
+        if not self._behind:
+            ends = (place for place, token in enumerate(tokens) if token in self._ends)
+            inside = next(ends, len(tokens))
+            taken = self._matcher.try_consume_tokens(list(tokens[:inside])) if inside else 0
+            if taken < inside or (inside < len(tokens) and not self._matcher.is_accepting()):
+                return taken
+        self._behind += len(tokens) - inside
+        return len(tokens)
+
+    def _back(self, tokens: int) -> None:
+        behind = min(tokens, self._behind)
+        self._behind -= behind
+        if tokens > behind and not self._matcher.rollback(tokens - behind):
+            self._followed()
+
+    def _followed(self) -> bool:
+        """Whether the format can be followed up to here."""
+        if not self._matcher.is_error():
+            return True
+        if self._lenient:
+            return False
+        # What the matcher says may quote the format, and this goes to logs.
+        raise StructureError("it cannot be followed any further")

@@ -1,0 +1,1 @@
+"""How a process runs: serving, settings, logs, telemetry, and its children."""

@@ -1,0 +1,326 @@
+"""Runs a worker's core in a thread of its own and bridges it to the event loop.
+
+    loop     submit, open_link, close_link ──▶ inbox (bounded) ──▶ thread
+    thread   absorb commands → wait for more, if the core wants to → step → hand the
+             events back, once per step
+    loop     every link's sink gets its events; who waits for room is woken
+
+The core is plain synchronous code that only this thread enters, so it needs no
+lock; the event loop never waits for it. An exception out of the core ends the
+host: a core that broke its own rules must not serve on.
+
+Cores that share an engine share a `CoreThread`: they take turns in it, so that the
+engine has one caller at a time. They fail together, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from services.contract.errors import NoWorker
+from services.contract.types import Progress, WorkerDescription
+from services.runtime.awake import AwakeClock
+from services.runtime.core_thread import CoreThread
+
+logger = logging.getLogger(__name__)
+
+BEAT_SECONDS = 0.25
+
+C = TypeVar("C")
+C_contra = TypeVar("C_contra", contravariant=True)
+E = TypeVar("E")
+E_contra = TypeVar("E_contra", contravariant=True)
+
+Emit = Callable[[int, Any], None]
+"""Called by a core for each event: (link, event)."""
+
+
+class WorkerCore(Protocol[C_contra]):
+    """What a worker does, with no thread, lock or clock of the host in it.
+
+    `handle` is cheap (no forward) and turns a bad command into `SessionFailed`.
+    `step` decides, computes and absorbs; False = there was nothing to do.
+    """
+
+    def handle(self, link: int, command: C_contra, arrived: float, /) -> None:
+        """Absorb one command, which arrived when `time.perf_counter` said so."""
+
+    def patience(self) -> float:
+        """Seconds to wait for more commands before the next step; 0 = none.
+
+        Asked again after every command that came meanwhile.
+        """
+
+    def step(self) -> bool:
+        """One step of work for as many sessions as it can take."""
+
+    def drop_link(self, link: int, /) -> None:
+        """Free the sessions of this link, and only those."""
+
+    def progress(self) -> Progress:
+        """How busy the core is; `steps` is counted by the host."""
+
+    def describe(self) -> WorkerDescription:
+        """What the worker is."""
+
+
+class Sink(Protocol[E_contra]):
+    """Where the events of one link go. Called on the event loop."""
+
+    def put(self, events: Sequence[E_contra], /) -> None:
+        """Take events; never blocks."""
+
+    def close(self, error: Exception | None = None, /) -> None:
+        """End the link, with the error that ended it."""
+
+
+class _Drop:
+    """In the inbox: the link is gone."""
+
+
+_DROP = _Drop()
+
+
+class _Item(NamedTuple, Generic[C]):
+    link: int
+    command: C | _Drop
+    arrived: float
+    awake: float
+
+
+class _Inbox(Generic[C]):
+    """Commands on their way into the thread, at most `limit` of them.
+
+    Each with when it arrived, in seconds of `perf_counter` and of the process awake.
+    """
+
+    def __init__(self, limit: int, changed: threading.Condition, awake: AwakeClock) -> None:
+        self._limit = limit
+        self._items: deque[_Item[C]] = deque()
+        self._changed = changed
+        self._awake = awake
+
+    @property
+    def filled(self) -> bool:
+        """Whether something waits; the condition is held."""
+        return bool(self._items)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the first of them arrived, awake; None = nothing waits."""
+        with contextlib.suppress(IndexError):
+            return self._items[0].awake
+        return None
+
+    def offer(self, link: int, commands: Sequence[C]) -> int:
+        """Append as many commands as there is room for; how many that were."""
+        now = time.perf_counter()
+        awake = self._awake.at(now)
+        with self._changed:
+            room = max(0, self._limit - len(self._items))
+            self._items.extend(_Item(link, command, now, awake) for command in commands[:room])
+            self._changed.notify_all()
+            return min(room, len(commands))
+
+    def drop(self, link: int) -> None:
+        """Append the end of a link, for which there is always room."""
+        now = time.perf_counter()
+        with self._changed:
+            self._items.append(_Item(link, _DROP, now, self._awake.at(now)))
+            self._changed.notify_all()
+
+    def take(self) -> list[_Item[C]]:
+        """Everything there is."""
+        with self._changed:
+            taken = list(self._items)
+            self._items.clear()
+            return taken
+
+
+class WorkerHost(Generic[C, E]):
+    """One core in one thread. All methods but those of the thread belong to the event loop."""
+
+    def __init__(
+        self,
+        make_core: Callable[[Emit], WorkerCore[C]],
+        *,
+        queue_limit: int = 4096,
+        thread: CoreThread | None = None,
+    ) -> None:
+        """`queue_limit` bounds the commands that wait while a step runs.
+
+        `thread`: one that is shared with other hosts; left out: one of its own.
+        """
+        self._thread = thread or CoreThread()
+        self._events: list[tuple[int, E]] = []
+        self._core = make_core(lambda link, event: self._events.append((link, event)))
+        self._awake = AwakeClock(BEAT_SECONDS, time.perf_counter())
+        self._inbox: _Inbox[C] = _Inbox(queue_limit, self._thread.changed, self._awake)
+        self._sinks: dict[int, Sink[E]] = {}
+        self._last_link = 0
+        self._busy = self._woken = False
+        self._patience = 0.0
+        self._steps = 0
+        # When the turn that runs began, and when the command in hand arrived, awake.
+        self._turn_began: float | None = None
+        self._in_hand: float | None = None
+        self._progress = self._core.progress()
+
+    def start(self) -> None:
+        """Take turns in the thread; needs the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._room = asyncio.Event()
+        self._failure: asyncio.Future[Exception] = self._loop.create_future()
+        self._thread.add(self)
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Stop after the step that runs. Links still open are closed."""
+        await self._loop.run_in_executor(None, self._thread.remove, self, timeout)
+        self._close_sinks(None)
+
+    def describe(self) -> WorkerDescription:
+        """What the worker is."""
+        return self._core.describe()
+
+    def progress(self) -> Progress:
+        """The newest snapshot of the core; `steps` grows while it works.
+
+        How long it has not come out of a turn, or has let a command wait, is told as it is
+        now: a core that is stuck makes no snapshot.
+        """
+        now = self._awake.at(time.perf_counter())
+        waiting = [since for since in (self._in_hand, self._inbox.oldest) if since is not None]
+        return replace(
+            self._progress,
+            oldest_command_ms=_ms_since(min(waiting, default=None), now),
+            turn_ms=_ms_since(self._turn_began, now),
+        )
+
+    def beat(self) -> None:
+        """The loop runs; to be called every `BEAT_SECONDS`, or ages count standstills, too."""
+        self._awake.beat(time.perf_counter())
+
+    async def failure(self) -> Exception:
+        """Wait for the core to fail; the exception it failed with."""
+        return await asyncio.shield(self._failure)
+
+    def open_link(self, sink: Sink[E]) -> int:
+        """A number for a new link, whose events go to `sink`."""
+        self._last_link += 1
+        if self._failure.done():
+            sink.close(_failed())
+        else:
+            self._sinks[self._last_link] = sink
+        return self._last_link
+
+    def close_link(self, link: int) -> None:
+        """Forget the link and free its sessions. Idempotent."""
+        if self._sinks.pop(link, None) is not None:
+            self._inbox.drop(link)
+
+    async def submit(self, link: int, commands: Sequence[C]) -> None:
+        """Hand commands to the core, waiting while too many wait already.
+
+        Commands of a link that is closed are dropped.
+        """
+        while commands and link in self._sinks:
+            self._room.clear()
+            admitted = self._inbox.offer(link, commands)
+            commands = commands[admitted:]
+            if commands:
+                await self._room.wait()
+
+    def wake(self) -> None:
+        """Have the core take a turn though no command came. Safe in any thread."""
+        with self._thread.changed:
+            self._woken = True
+            self._thread.changed.notify_all()
+
+    # --- in the thread ---------------------------------------------------------
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it has something to do; the thread's condition is held."""
+        return self._busy or self._woken or self._inbox.filled
+
+    @property
+    def patience(self) -> float:
+        """Seconds until its next turn if nothing comes; 0 = none then."""
+        return self._patience
+
+    def turn(self) -> None:
+        """Absorb what came; unless more is worth waiting for, take one step."""
+        self._woken = False  # Before the core looks: what comes later wakes it again.
+        self._turn_began = self._awake.at(time.perf_counter())
+        self._absorb(self._inbox.take())
+        self._patience = self._core.patience()
+        self._busy = False
+        if self._patience <= 0:
+            self._busy = self._core.step()
+            self._steps += self._busy
+            self._report(made_room=False)
+        self._turn_began = None
+
+    def fail(self, error: Exception) -> None:
+        """End the host with the error of a core in this thread."""
+        self._post(self._fail, error)
+
+    def _absorb(self, items: list[_Item[C]]) -> None:
+        for item in items:
+            self._in_hand = item.awake
+            if isinstance(item.command, _Drop):
+                self._core.drop_link(item.link)
+            else:
+                self._core.handle(item.link, item.command, item.arrived)
+        self._in_hand = None
+        self._report(made_room=bool(items))
+
+    def _report(self, *, made_room: bool) -> None:
+        """Publish the progress and post the events, in one call to the loop."""
+        self._progress = replace(self._core.progress(), steps=self._steps)
+        if self._events or made_room:
+            batch = self._events.copy()
+            self._events.clear()
+            self._post(self._deliver, batch)
+
+    def _post(self, callback: Callable[[Any], None], argument: object) -> None:
+        # The loop may be closed while the last step runs; then nobody listens.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, argument)
+
+    # --- posted to the loop ----------------------------------------------------
+
+    def _deliver(self, batch: list[tuple[int, E]]) -> None:
+        self._room.set()
+        by_link: dict[int, list[E]] = {}
+        for link, event in batch:
+            by_link.setdefault(link, []).append(event)
+        for link, events in by_link.items():
+            if sink := self._sinks.get(link):
+                sink.put(events)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure.set_result(error)
+        self._close_sinks(_failed())
+
+    def _close_sinks(self, error: Exception | None) -> None:
+        for sink in self._sinks.values():
+            sink.close(error)
+        self._sinks.clear()
+        self._room.set()
+
+
+def _ms_since(then: float | None, now: float) -> float:
+    return 0.0 if then is None else 1e3 * max(0.0, now - then)
+
+
+def _failed() -> NoWorker:
+    return NoWorker("this worker's engine has failed")

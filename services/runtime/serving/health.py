@@ -1,0 +1,107 @@
+"""What a process says of itself by `grpc.health.v1`, from its first moment to its last.
+
+    liveness   the event loop runs; depends on no model, no Redis and no peer
+    startup    a worker has its model, loaded and checked; an orchestrator waits for verifiers
+    readiness  work is accepted; so say "" and the full names of the services that are served
+
+The health port says it as soon as the event loop runs, the main port once it serves.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from grpc_health.v1 import health, health_pb2
+
+from services.runtime.serving.health_port import HealthPort
+from services.runtime.serving.options import ServingOptions
+
+LIVENESS = "liveness"
+STARTUP = "startup"
+READINESS = "readiness"
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Health:
+    """Statuses of one process, and the port on which probes ask for them.
+
+    `servicer` is for the main port. Readiness needs both: that work is accepted, and
+    that nothing is in the way.
+    """
+
+    def __init__(self, options: ServingOptions) -> None:
+        """Needs the running event loop. Nothing listens yet."""
+        self.servicer = health.aio.HealthServicer()
+        self._file = options.health_file
+        self._port: HealthPort | None = None
+        if options.health_address is not None:
+            self._port = HealthPort(options.health_address, self.servicer)
+        self._names = ["", READINESS]
+        self._accepting = self._obstructed = False
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def address(self) -> str | None:
+        """Where health alone is served, None = nowhere."""
+        return self._port.address if self._port is not None else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether readiness says: new work is welcome."""
+        return self._accepting and not self._obstructed
+
+    async def open(self) -> None:
+        """Say that this process lives, and no more. Raises StartError for a taken port."""
+        await self.servicer.set(LIVENESS, _SERVING)
+        await self.servicer.set(STARTUP, _NOT_SERVING)
+        await self._tell()
+        if self._port is not None:
+            await self._port.start(self._file)
+
+    async def started(self) -> None:
+        """Nothing more has to be loaded. May be repeated."""
+        await self.servicer.set(STARTUP, _SERVING)
+
+    async def serve(self, *services: str) -> None:
+        """From now on these services, full names, are as ready as the process is."""
+        self._names += services
+        await self._tell()
+
+    async def accept(self, accepting: bool) -> None:
+        """Whether new work is welcome: not before it is served, not while draining."""
+        self._accepting = accepting
+        await self._tell()
+
+    async def obstruct(self, obstructed: bool) -> None:
+        """Whether something that new work needs is away."""
+        self._obstructed = obstructed
+        await self._tell()
+
+    async def fail(self) -> None:
+        """This process should be replaced."""
+        await self.servicer.set(LIVENESS, _NOT_SERVING)
+        await self.accept(False)
+
+    async def close(self) -> None:
+        """Say nothing any more."""
+        if self._port is not None:
+            await self._port.stop()
+
+    async def _tell(self) -> None:
+        status = _SERVING if self.ready else _NOT_SERVING
+        for name in self._names:
+            await self.servicer.set(name, status)

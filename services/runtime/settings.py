@@ -1,0 +1,165 @@
+"""Settings that processes share: flags, else `PACELINE_<NAME>`, else the default."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from services.runtime.serving import (
+    ClusterToken,
+    Dialing,
+    ServingOptions,
+    TlsFiles,
+    host_port,
+    tls_contexts,
+)
+from services.runtime.vetting import Bounds, Vetting
+
+
+class ServingSettings(BaseSettings):
+    """How a process listens and tells others that it does."""
+
+    model_config = SettingsConfigDict(env_prefix="PACELINE_", frozen=True, extra="ignore")
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(0, ge=0, le=65535, description="port to listen on, 0 = a free one")
+    ready_file: Path | None = Field(
+        None, description="file that gets the address as one line once this process serves"
+    )
+    grace: float = Field(
+        10.0, ge=0, description="seconds that open sessions get when the process is stopped"
+    )
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="port of /metrics, 0 = a free one; left out: none"
+    )
+    metrics_host: str = Field("127.0.0.1", description="address that /metrics listens on")
+    metrics_tls: bool = Field(
+        False,
+        description="serve /metrics over TLS with tls_cert and tls_key; "
+        "with tls_ca who scrapes it must show a certificate, too",
+    )
+    health_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="port of health alone, in plaintext for probes, 0 = a free one; left out: none",
+    )
+    health_host: str = Field("127.0.0.1", description="address that the health port listens on")
+    health_file: Path | None = Field(
+        None, description="file that gets the health port's address as one line"
+    )
+    reflection: bool = Field(False, description="serve gRPC reflection")
+    insecure: bool = Field(
+        False, description="allow plaintext, and anybody, on other than loopback"
+    )
+    tls_cert: Path | None = Field(None, description="PEM file of this server's certificate")
+    tls_key: Path | None = Field(None, description="PEM file of its private key")
+    tls_ca: Path | None = Field(None, description="PEM file of the CA that clients must be of")
+    cluster_token_file: Path | None = Field(
+        None,
+        description="file with the secret of this cluster, by which workers know orchestrators; "
+        "one a line: the first is sent, each is good",
+    )
+
+    @property
+    def tls_files(self) -> TlsFiles:
+        """The files of this server's own certificate, and of whom it trusts."""
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_ca)
+
+    def metrics_contexts(self) -> Callable[[], ssl.SSLContext] | None:
+        """What the page of /metrics takes for TLS; None = plaintext. Raises StartError."""
+        return tls_contexts(self.tls_files) if self.metrics_tls else None
+
+    def serving_options(self) -> ServingOptions:
+        """The same, as what servers take."""
+        tls = self.tls_files
+        health = self.health_port is not None
+        return ServingOptions(
+            address=host_port(self.host, self.port),
+            insecure=self.insecure,
+            tls=tls if tls.paths else None,
+            cluster_token_file=self.cluster_token_file,
+            reflection=self.reflection,
+            grace=self.grace,
+            health_address=host_port(self.health_host, self.health_port or 0) if health else None,
+            health_file=self.health_file,
+        )
+
+
+class LinkSettings(ServingSettings):
+    """How an orchestrator connects to workers."""
+
+    link_ca: Path | None = Field(
+        None, description="PEM file of the CA that workers must be of; given: links use TLS"
+    )
+    link_cert: Path | None = Field(
+        None, description="PEM file of the certificate that this orchestrator shows to workers"
+    )
+    link_key: Path | None = Field(None, description="PEM file of its private key")
+    link_server_name: str = Field(
+        "", description="name in the workers' certificates; left out: the host of each address"
+    )
+
+    def dialing(self) -> Dialing:
+        """The same, as what links take. Raises StartError for files that cannot be used."""
+        tls = TlsFiles(self.link_cert, self.link_key, self.link_ca, settings="link")
+        tls.check()
+        token = self.cluster_token_file
+        return Dialing(
+            tls=tls if tls.paths else None,
+            server_name=self.link_server_name,
+            token=ClusterToken(token) if token is not None else None,
+            insecure=self.insecure,
+        )
+
+
+class WorkerSettings(ServingSettings):
+    """What every worker has: its place in the registry, and how its model runs."""
+
+    worker_id: str = Field(min_length=1, description="name in the registry")
+    redis: str | None = Field(None, description="URL of the Redis with the worker registry")
+    advertise: str = Field(
+        "", description="host:port that others reach this worker by, if not the one it listens on"
+    )
+    synthetic: Path | None = Field(
+        None,
+        description="run no model: a JSON file says how long forwards take, and how often "
+        "drafts are right",
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="number format of the model"
+    )
+    device: str = Field("cpu", description="where the model runs")
+    threads: int | None = Field(None, ge=1, description="threads of the model")
+    cpus: Annotated[tuple[int, ...], NoDecode] = Field(
+        (), description="run the model on these cores only, joined by commas"
+    )
+    cache_dir: Path | None = Field(None, description="folder for converted weights")
+    kv_capacity_tokens: int | None = Field(
+        None, ge=1, description="tokens of K/V that all sessions may hold together"
+    )
+    max_context: int | None = Field(None, ge=1, description="longest text of a session, in tokens")
+
+    form_seconds: float = Field(
+        4.0,
+        gt=0,
+        description="seconds of CPU that compiling a response format may take; more than at the "
+        "orchestrators, so that what they let in is taken",
+    )
+    form_memory_mb: int = Field(
+        512, ge=64, description="MiB of memory that compiling a response format may take"
+    )
+
+    def vetting(self) -> Vetting:
+        """What compiles response formats first, in a process of its own."""
+        return Vetting(Bounds(self.form_seconds, self.form_memory_mb << 20), processes=1)
+
+    @field_validator("cpus", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return [part for part in value.split(",") if part] if isinstance(value, str) else value

@@ -1,0 +1,168 @@
+"""Traces the steps of a worker's engine.
+
+    engine thread   on_step ──▶ a bounded deque          (an append, nothing else)
+    telemetry thread            ──▶ spans and histograms
+
+A step is one span, linked to the spans of the rounds it served, and for each of
+these rounds that is sampled a child span that leads back to the batch by a link.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Literal
+
+from opentelemetry.trace import SpanContext
+from opentelemetry.util.types import AttributeValue
+
+from services.contract.step_records import OnStep, StepEntry, StepRecord
+from services.contract.types import Progress
+from services.runtime.telemetry import names
+from services.runtime.telemetry.children import ChildSpans, child_of, sampled_root
+from services.runtime.telemetry.loop_lag import LoopLag
+from services.runtime.telemetry.propagation import parent_context, span_context
+from services.runtime.telemetry.setup import Telemetry
+
+Worker = Literal["verifier", "drafter"]
+
+_MOST_WAITING = 4096
+_BATCH_SPANS: dict[Worker, names.SpanName] = {
+    "verifier": names.VERIFY_BATCH,
+    "drafter": names.DRAFT_BATCH,
+}
+_KINDS: dict[Worker, tuple[str, ...]] = {
+    "verifier": ("prefill", "verify"),
+    "drafter": ("prefill", "draft", "prepared"),
+}
+_MEMBER_SPANS = {
+    "verify": names.VERIFY,
+    "draft": names.DRAFT,
+    "prepared": names.DRAFT,
+    "prefill": names.PREFILL,
+}
+
+
+class StepTracer:
+    """What `on_step` makes goes to a core; `watch` and `close` belong to the process."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self.loop_lag = LoopLag(telemetry)
+        self._children = telemetry.children
+        self._seconds = telemetry.histogram(names.STEP_SECONDS)
+        self._sessions = telemetry.histogram(names.STEP_SESSIONS)
+        self._waits = telemetry.histogram(names.STEP_WAIT_SECONDS)
+        self._tokens = telemetry.counter(names.STEP_TOKEN_COUNT)
+        self._untraced = telemetry.counter(names.STEPS_UNTRACED)
+        self._waiting: deque[tuple[Worker, StepRecord]] = deque()
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="step-tracer", daemon=True)
+        self._thread.start()
+
+    def on_step(self, role: Worker) -> OnStep:
+        """What the core of this role tells its steps; costs the engine thread an append."""
+        self._show(role)
+        return partial(self._take, role)
+
+    def watch(self, progress: Mapping[Worker, Callable[[], Progress]]) -> None:
+        """Show sessions, queues and KV as gauges, read from `progress` when collected.
+
+        Roles of one process share an engine, and so its KV.
+        """
+        gauge = self._telemetry.gauge
+        engine = next(iter(progress.values()))
+        gauge(names.SESSIONS, lambda: [(read().sessions, (r,)) for r, read in progress.items()])
+        gauge(
+            names.QUEUED_TOKENS,
+            lambda: [(read().queued_tokens, (r,)) for r, read in progress.items()],
+        )
+        gauge(names.KV_USED, lambda: [(engine().kv_tokens_used, ())])
+        gauge(names.KV_SPARE, lambda: [(engine().kv_tokens_spare, ())])
+        gauge(names.KV_CAPACITY, lambda: [(engine().kv_tokens_capacity, ())])
+
+    def on_preempt(self) -> Callable[[], None]:
+        """What the verifier's core tells of sessions that gave their K/V up."""
+        preemptions = self._telemetry.counter(names.PREEMPTIONS)
+        return lambda: preemptions.add(1)
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Record what waits, then stop; call it before the telemetry's shutdown."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join(timeout)
+
+    def _take(self, role: Worker, record: StepRecord) -> None:
+        if len(self._waiting) >= _MOST_WAITING:
+            self._untraced.add(1)
+            return
+        self._waiting.append((role, record))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def _show(self, role: Worker) -> None:
+        """A series that began with its first event would hide that event from `rate`."""
+        self._seconds.show(role)
+        self._sessions.show(role)
+        for kind in _KINDS[role]:
+            self._waits.show(role, kind)
+            self._tokens.add(0, role, kind)
+
+    # --- in the telemetry thread -------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                self._record(*self._waiting.popleft())
+
+    def _record(self, role: Worker, record: StepRecord) -> None:
+        self._seconds.record((record.ended_ns - record.started_ns) / 1e9, role)
+        self._sessions.record(len(record.entries), role)
+        for entry in record.entries:
+            self._waits.record(entry.queue_ms / 1e3, role, entry.kind)
+            self._tokens.add(entry.tokens, role, entry.kind)
+        members = [(e, parent) for e in record.entries if (parent := _sampled_parent(e))]
+        if members and self._children is not None:
+            self._trace(self._children, _BATCH_SPANS[role], record, members)
+
+    def _trace(
+        self,
+        children: ChildSpans,
+        name: names.SpanName,
+        record: StepRecord,
+        members: list[tuple[StepEntry, SpanContext]],
+    ) -> None:
+        batch = sampled_root()
+        start, end = record.started_ns, record.ended_ns
+        tokens = sum(entry.tokens for entry in record.entries)
+        size = len(record.entries)
+        about: dict[str, AttributeValue] = {names.STEP_SIZE: size, names.STEP_TOKENS: tokens}
+        links = [parent for _, parent in members]
+        children.emit(name, batch, None, start, end, about, links=links)
+        for entry, parent in members:
+            about = {
+                names.STEP_TOKENS: entry.tokens,
+                names.STEP_QUEUE_MS: entry.queue_ms,
+                names.STEP_SIZE: size,
+                names.ROUND_INDEX: entry.round,
+            }
+            member, place = _MEMBER_SPANS[entry.kind], child_of(parent)
+            back = (batch,)
+            children.emit(member, place, parent, start, end, about, kind="server", links=back)
+
+
+def _sampled_parent(entry: StepEntry) -> SpanContext | None:
+    """The span that an entry belongs to, if its trace is taken."""
+    # The sampled flag is the lowest bit of the last field: most entries end here.
+    if entry.traceparent[-1:] not in _SAMPLED:
+        return None
+    parent = span_context(parent_context(entry.traceparent))
+    return parent if parent.is_valid else None
+
+
+_SAMPLED = frozenset("13579bdf")

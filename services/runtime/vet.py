@@ -1,0 +1,92 @@
+"""The program of a process that vets response formats; see `services.runtime.vetting`.
+
+    python -m services.runtime.vet LINK PARENT SECONDS BYTES
+
+LINK is an open file of its parent's: a format comes as JSON [kind, text, …], what is told of it
+goes back as [complaint, bytes that it takes compiled, seconds of CPU that this took, whether this
+process goes on].
+A job may take SECONDS of CPU time, and this process BYTES of memory; beyond that it dies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from services.runtime.affinity import give_way
+from services.runtime.tether import die_with
+
+# Of the bytes that it may have: one that has grown so much makes way for a fresh one.
+GROWN_SHARE = 0.25
+# Half of the least that a thread has, so that what passes here overflows no stack elsewhere.
+STACK_BYTES = 1 << 20
+# What serves goes first.
+NICENESS = 10
+
+
+def main() -> None:
+    """Vet until the parent is done or gone."""
+    handle, parent = int(sys.argv[1]), int(sys.argv[2])
+    seconds, most = float(sys.argv[3]), int(sys.argv[4])
+    die_with(parent)
+    # Whoever stops a whole group of processes means the parent.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    _confine(most)
+    link: Connection[Any, Any] = Connection(handle)
+    from services.contract.formats import problem
+    from services.contract.types import FormatKind, ResponseFormat
+
+    goes_on = True
+    with suppress(EOFError, OSError):
+        while goes_on:
+            kind, *source = json.loads(link.recv_bytes())
+            before, began = _peak(), time.process_time()
+            # Nobody handles its signal: the kernel ends this process, wherever it is.
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            try:
+                complaint = problem(ResponseFormat(FormatKind(kind), tuple(source)))
+            except MemoryError:
+                os.abort()
+            except BaseException as error:
+                complaint = f"it cannot be compiled ({type(error).__name__})"
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            taken, spent = max(0, _peak() - before), time.process_time() - began
+            goes_on = taken < GROWN_SHARE * most
+            link.send_bytes(json.dumps([complaint, taken, spent, goes_on]).encode())
+
+
+def _confine(most: int) -> None:
+    """Bounds for all that is to come."""
+    give_way(NICENESS)
+    with suppress(OSError):
+        # Where the machine or the container runs out of memory, it is this one's fault.
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    for kind, limit in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_STACK, STACK_BYTES),
+        (resource.RLIMIT_DATA, most),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        lower = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (lower, hard))
+
+
+def _peak() -> int:
+    """The most bytes of memory that this process had since it was asked last."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # Begin anew; see proc(5).
+    return peak
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""What the mains of all workers share: telemetry around; loading, serving, announcing within."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+
+from services.contract.types import Role
+from services.runtime import serving
+from services.runtime.affinity import keep_to
+from services.runtime.announcement import Announcement, AnnounceOptions, Entry
+from services.runtime.serving import Health, Served
+from services.runtime.settings import WorkerSettings
+from services.runtime.telemetry import StepTracer, Telemetry
+
+
+def installed_version() -> str:
+    """Paceline's version."""
+    return version("paceline")
+
+
+@contextmanager
+def tracing(settings: WorkerSettings, role: Role) -> Iterator[StepTracer]:
+    """Telemetry of a worker process, for as long as it lives.
+
+    Begins a worker, so what could not be served is refused here, before weights are read.
+    """
+    serving.check_worker(settings.serving_options())
+    telemetry = Telemetry.start(
+        f"paceline-{role.value}",
+        role.value,
+        settings.worker_id,
+        metrics_port=settings.metrics_port,
+        metrics_host=settings.metrics_host,
+        metrics_tls=settings.metrics_contexts(),
+        version=installed_version(),
+    )
+    tracer = StepTracer(telemetry)
+    try:
+        yield tracer
+    finally:
+        tracer.close()
+        telemetry.shutdown()
+
+
+def run_worker(
+    settings: WorkerSettings, tracer: StepTracer, load: Callable[[], Sequence[Served]]
+) -> int:
+    """Load, then serve until SIGTERM or SIGINT; the exit status (1 = an engine failed).
+
+    `load` makes the roles in a thread of its own. Probes are answered from the start.
+    """
+    # Here, not where models are loaded: the cores' threads are started from this one.
+    keep_to(settings.cpus)
+    return serving.run(_serve(settings, tracer, load))
+
+
+async def _serve(
+    settings: WorkerSettings, tracer: StepTracer, load: Callable[[], Sequence[Served]]
+) -> int:
+    options, stop = settings.serving_options(), serving.stop_on_signals()
+    async with Health(options) as health:
+        roles = await serving.loaded(load, stop)
+        await health.started()
+        announcement = _announcement(settings, roles)
+        tracer.loop_lag.start()
+        try:
+            return await serving.serve_worker(
+                options,
+                *roles,
+                on_ready=announcement.publish,
+                on_drain=announcement.withdraw,
+                stop=stop,
+                health=health,
+            )
+        finally:
+            tracer.loop_lag.stop()
+            await announcement.withdraw()
+
+
+def _announcement(settings: WorkerSettings, roles: Sequence[Served]) -> Announcement:
+    options = AnnounceOptions(settings.redis, settings.advertise, settings.ready_file)
+    return Announcement(options, [Entry(role.description, role.host.progress) for role in roles])

@@ -1,0 +1,149 @@
+"""A target before its weights are read: configuration, tokenizer and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from services.contract.errors import PacelineError, StartError
+from services.contract.types import TokenizerBundle
+from services.engine.native import ModelSpec
+from services.engine.native.context import max_context
+from services.engine.native.dialogue import Dialogue, dialogue_of, tokenizer_of
+from services.engine.native.fingerprint import file_digest
+from services.engine.native.gguf import converted
+from services.engine.native.loading import (
+    locate,
+    one_line,
+    read_bundle,
+    read_folder,
+    weights_digest,
+)
+from services.engine.native.spec import DEFAULT_CACHE_DIR
+from services.engine.native.student import Student, cut, is_draft, shell
+from services.engine.native.student.base import read_config, read_generation_config
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model to imitate.
+
+    `folder`: its safetensors, converted if need be. `weights`: what identifies them.
+    `parameters`: how many it has.
+    """
+
+    name: str
+    folder: Path
+    config: Any
+    bundle: TokenizerBundle
+    weights: str
+    parameters: int
+    tokenizer: Any
+    dialogue: Dialogue
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens it knows."""
+        size: int = self.config.get_text_config().vocab_size
+        return size
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers of its stack."""
+        count: int = self.config.get_text_config().num_hidden_layers
+        return count
+
+    @property
+    def context(self) -> int:
+        """Its longest text in tokens."""
+        return max_context(self.config.get_text_config(), None)
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text, with nothing put around them."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def cut(self, layers: tuple[int, ...], head_ids: Tensor, device: torch.device) -> Student:
+        """A student in float32 with these layers and this head; reads all weights."""
+        model = read_folder(self.folder, ModelSpec(self.name))
+        student = cut(model, layers, head_ids)
+        student.model.to(device)
+        return student
+
+
+def read_target(name: str) -> Target:
+    """A target by its name, without its weights.
+
+    Raises StartError for one that is not there, is a drafter, is of an unknown
+    kind, or has no fast tokenizer.
+    """
+    folder = _folder(name)
+    config = read_config(folder, name)
+    _require_decoder(config, name)
+    model = _without_weights(config, name)
+    model.generation_config = read_generation_config(folder, name, config)
+    bundle = read_bundle(folder, model, name)
+    tokenizer = tokenizer_of(bundle)
+    return Target(
+        name=name,
+        folder=folder,
+        config=config,
+        bundle=bundle,
+        weights=weights_digest(name),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        tokenizer=tokenizer,
+        dialogue=dialogue_of(tokenizer),
+    )
+
+
+def own_parameters(target: Target, layers: tuple[int, ...], head_tokens: int) -> int:
+    """How many parameters a student has for itself.
+
+    Raises StartError for layers that are not there or an architecture that
+    cannot be cut.
+    """
+    with _supported(target.name), torch.device("meta"):
+        student = shell(target.config, layers, torch.arange(head_tokens), torch.float32)
+    return sum(parameter.numel() for parameter in student.own().values())
+
+
+@contextmanager
+def _supported(name: str) -> Iterator[None]:
+    """Turn what goes wrong inside into a StartError that names the target."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except Exception as error:
+        told = one_line(error)
+        raise StartError(f"{name}: this architecture is not supported ({told})") from error
+
+
+def _folder(name: str) -> Path:
+    source = locate(name)
+    if is_draft(source):
+        raise StartError(f"--target: {name} is a drafter; a target has all its layers")
+    if source.suffix != ".gguf":
+        return source
+    cache = DEFAULT_CACHE_DIR.expanduser()
+    return converted(source, file_digest(source, cache / "digests"), "float32", cache)
+
+
+def _require_decoder(config: Any, name: str) -> None:
+    text = config.get_text_config()
+    for field in ("num_hidden_layers", "num_attention_heads", "max_position_embeddings"):
+        if getattr(text, field, None) is None:
+            raise StartError(f"{name}: this architecture is not supported (it has no {field})")
+
+
+def _without_weights(config: Any, name: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with _supported(name), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)

@@ -1,0 +1,101 @@
+"""What is refused before a training of look-ahead embeddings begins, one line each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from services.contract.errors import StartError
+from services.training.distill.checks import (
+    LOGIT_BYTES,
+    WEIGHT_BYTES,
+    Commission,
+    check_amounts,
+    check_context,
+    check_place,
+    check_room,
+    device_of,
+    free_bytes,
+    free_disk,
+    kv_bytes,
+    read_sources,
+)
+from services.training.distill.target import Target, read_target
+from services.training.distill.texts import LAW_BYTES, shards
+from services.training.distill.work import WorkFolder, plan_of
+from services.training.lookahead.options import LookaheadOptions
+
+MOST_STEPS = 32
+
+
+def check(options: LookaheadOptions) -> Commission:
+    """The texts and the place that the options describe; StartError for what cannot be done."""
+    _check_own(options)
+    check_place(options)
+    sources = read_sources(options)
+    check_amounts(options, options.train)
+    device = device_of(options.device)
+    target = read_target(options.target)
+    check_context(options, target, sources.openings)
+    _check_texts(options, target)
+    plan = plan_of(options, target.weights, _training(options))
+    work = WorkFolder(options.work_folder)
+    work.require_plan(plan)
+    check_room("memory", memory_needed(options, target), free_bytes(device))
+    check_room("disk", 0 if options.texts else options.write * LAW_BYTES, free_disk(work.path))
+    return Commission(options, target, device, sources, work, plan)
+
+
+def memory_needed(options: LookaheadOptions, target: Target) -> int:
+    """Bytes, roughly: weights and laws, and the larger of what writing and one text's rows add."""
+    always = target.parameters * WEIGHT_BYTES + options.write * LAW_BYTES
+    rows = options.prompt_tokens + options.answer_tokens
+    return always + max(kv_bytes(options, target), rows * target.vocab_size * LOGIT_BYTES)
+
+
+def _check_own(options: LookaheadOptions) -> None:
+    if options.out.suffix != ".safetensors":
+        raise StartError(f"--out: {options.out} is no name of a .safetensors file")
+    if not 1 <= options.steps <= MOST_STEPS:
+        raise StartError(f"--steps: {options.steps} is not allowed; allowed is 1..{MOST_STEPS}")
+    if not 0 < options.learning_rate < 100:
+        raise StartError(f"--learning-rate: {options.learning_rate} is not allowed")
+    if options.texts and (options.prompts or options.openings):
+        raise StartError("--texts: they are written already, so they take no prompts or openings")
+
+
+def _check_texts(options: LookaheadOptions, target: Target) -> None:
+    for folder in options.texts:
+        if not shards(folder):
+            raise StartError(f"--texts: {folder} has no texts")
+        if _written_by(folder) not in (None, target.weights):
+            raise StartError(f"--texts: those of {folder} were written by another target")
+
+
+def _written_by(folder: Path) -> str | None:
+    """What identifies the weights of the texts' writer, where the folder's run tells."""
+    try:
+        plan: dict[str, Any] = json.loads((folder.parent / "plan.json").read_text())
+        return plan.get("weights of the target")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _training(options: LookaheadOptions) -> dict[str, Any]:
+    """What decides the embeddings beside their texts."""
+    return {
+        "steps": options.steps,
+        "train": options.train,
+        "learning_rate": options.learning_rate,
+        "batch_positions": options.batch_positions,
+        "content of texts": [_digest(folder) for folder in options.texts],
+    }
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in shards(folder):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

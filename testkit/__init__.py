@@ -1,0 +1,1 @@
+"""Faults and hostile clients on real processes, for tests and for CI."""

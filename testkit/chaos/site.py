@@ -1,0 +1,175 @@
+"""A cluster of real processes, each behind a proxy, each to be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+from paceline import Client
+
+from services.cluster.models import is_distilled
+from services.cluster.supervisor import ProcessSpec
+from testkit.chaos.member import Member
+from testkit.chaos.mutual_tls import MutualTls
+from testkit.chaos.proxy import Network
+from testkit.chaos.store import Store
+from testkit.ports import free_port
+
+VERIFIER, DRAFTER, ORCHESTRATOR = ROLES = ("verifier", "drafter", "orchestrator")
+START_SECONDS = 240.0
+
+ALWAYS_DRAFT = ("--pacing", "eager", "--no-fallback")
+"""Drafts are sent whether they pay or not: beside tiny targets they seldom do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What runs. `wire_seconds`: what a byte takes to a verifier and back, each way.
+
+    `flags` go to each process of a role. `draft` empty: n-grams. `tls`: every call and every
+    link shows a certificate.
+    """
+
+    target: str
+    draft: str = ""
+    verifiers: int = 2
+    drafters: int = 2
+    orchestrators: int = 2
+    wire_seconds: float = 0.0
+    tls: bool = False
+    verifier_flags: tuple[str, ...] = ()
+    drafter_flags: tuple[str, ...] = ()
+    orchestrator_flags: tuple[str, ...] = ALWAYS_DRAFT
+    metrics: bool = False
+    """Whether each process serves `/metrics`, at `Member.metrics`."""
+    token: str | None = None
+    """What clients show."""
+
+    def arguments(self, role: str) -> list[str]:
+        """The flags of one role."""
+        if role == VERIFIER:
+            return ["--target", self.target, "--threads", "1", *self.verifier_flags]
+        if role == DRAFTER:
+            model = ["--draft", self.draft, "--threads", "1"] if self.draft else []
+            base = ["--draft-base", self.target] if is_distilled(self.draft) else []
+            return [*model, *base, *self.drafter_flags]
+        return list(self.orchestrator_flags)
+
+    def names(self) -> list[tuple[str, str]]:
+        """Every process: its role and its name, workers first."""
+        counts = {VERIFIER: self.verifiers, DRAFTER: self.drafters}
+        counts[ORCHESTRATOR] = self.orchestrators
+        return [(role, f"{role}-{n}") for role in ROLES for n in range(1, counts[role] + 1)]
+
+
+class Cluster:
+    """The processes of a layout, and a store. Use it in the thread that outlives them all."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._stack = ExitStack()
+        self._mutual_tls: MutualTls | None = None
+        self.members: list[Member] = []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-chaos-"))
+            self.folder = Path(folder)
+            if self.layout.tls:
+                self._mutual_tls = MutualTls.make(self.folder / "certificates")
+            self._network = stack.enter_context(Network())
+            self.store = Store(self._network)
+            stack.callback(self.store.stop)
+            for role, name in self.layout.names():
+                member = self._member(role, name)
+                self.members.append(member)
+                stack.callback(member.put_down)
+                member.start()
+            self.wait()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where clients connect: the proxy before each orchestrator."""
+        return [member.address for member in self.of(ORCHESTRATOR)]
+
+    def client(self, *addresses: str, first: int = 0, **options: Any) -> Client:
+        """The library's client, to all orchestrators or to these, one tried before the others."""
+        places = list(addresses) or self.addresses
+        first %= len(places)
+        own = self._mutual_tls.of_a_client() if self._mutual_tls else {}
+        token = self.layout.token
+        return Client(places[first:] + places[:first], token=token, **own, **options)
+
+    @property
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """What a caller without the library connects with; None = plaintext."""
+        return self._mutual_tls.credentials() if self._mutual_tls else None
+
+    def of(self, role: str) -> list[Member]:
+        """The processes of a role."""
+        return [member for member in self.members if member.role == role]
+
+    def named(self, name: str) -> Member:
+        """The process of that name."""
+        return next(member for member in self.members if member.name == name)
+
+    def wait(self, timeout: float = START_SECONDS) -> None:
+        """Wait until every process serves. Raises StartError."""
+        for member in self.members:
+            member.wait(timeout)
+
+    def heal(self) -> None:
+        """Make every wire a good one again."""
+        for proxy in (self.store.proxy, *(member.proxy for member in self.members)):
+            proxy.heal()
+
+    def _member(self, role: str, name: str) -> Member:
+        ready = self.folder / f"{name}.ready"
+        delay = self.layout.wire_seconds if role == VERIFIER else 0.0
+        proxy = self._network.proxy(partial(_said, ready), delay)
+        own = [*self.layout.arguments(role), *_identity(role, name, proxy.address)]
+        common = ["--redis", self.store.url, "--ready-file", str(ready), *self._secured(role)]
+        port = free_port() if self.layout.metrics else 0
+        common += ["--metrics-port", str(port)] if port else []
+        command = _command(role, [*own, *common])
+        spec = ProcessSpec(name, command, ready, self.folder / f"{name}.log")
+        return Member(spec, role, proxy, metrics=f"127.0.0.1:{port}" if port else "")
+
+    def _secured(self, role: str) -> list[str]:
+        if self._mutual_tls is None:
+            return []
+        linking = self._mutual_tls.linking() if role == ORCHESTRATOR else []
+        return [*self._mutual_tls.listening(), *linking]
+
+
+def _identity(role: str, name: str, address: str) -> list[str]:
+    if role == ORCHESTRATOR:
+        return ["--orchestrator-id", name, "--port", "0"]
+    return ["--worker-id", name, "--port", "0", "--advertise", address]
+
+
+def _command(role: str, arguments: Sequence[str]) -> tuple[str, ...]:
+    tether = ("--tether", str(os.getpid()))
+    # -P: a folder named like one of our packages must not be imported from here.
+    return (sys.executable, "-P", "-m", "paceline", role, *arguments, *tether)
+
+
+def _said(ready: Path) -> str:
+    """What a process wrote into its ready file; nothing while it does not serve."""
+    try:
+        return ready.read_text().strip()
+    except OSError:
+        return ""

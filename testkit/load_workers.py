@@ -1,0 +1,282 @@
+"""Workers whose text is known beforehand, and a collector that counts bytes: one process.
+
+    python -m testkit.load_workers FILE VERIFY_MS DRAFT_MS ACCEPTANCE CHUNK
+
+FILE gets the address of both workers and that of the collector, on one line. A token
+follows from the session's seed and its place alone, and so does whether the drafter
+gets it right. A step sleeps as long as told (0: not at all), whatever it holds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from bench.simulation.chained import judged, overlap
+from services.contract.types import (
+    CloseVerify,
+    DraftTree,
+    OpenDraft,
+    OpenVerify,
+    Progress,
+    Proposal,
+    Role,
+    TokenizerBundle,
+    Verdict,
+    VerifierCommand,
+    Verify,
+    VerifyMode,
+    VerifyOpened,
+    WorkerDescription,
+)
+from services.drafter.core import DrafterCore
+from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
+from services.runtime import serving
+from services.runtime.host import Emit, WorkerHost
+from services.runtime.readyfile import write_line
+from services.runtime.serving import Served, ServingOptions, serve_worker
+
+_LETTERS = 52
+_VOCABULARY = 254
+_MIX = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def bundle() -> TokenizerBundle:
+    """A tokenizer of letters: what is measured is not how long text takes to tokenize."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:_VOCABULARY]
+    vocabulary = {letter: index for index, letter in enumerate(alphabet)}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return TokenizerBundle("letters", made.to_str())
+
+
+def draw(seed: int, position: int) -> int:
+    """A 64-bit number of this seed and place."""
+    mixed = (seed ^ (position * _MIX)) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    return mixed ^ (mixed >> 27)
+
+
+def truth(seed: int, position: int) -> int:
+    """The target's token at this place of the output."""
+    return draw(seed, position) % _LETTERS
+
+
+@dataclass(slots=True)
+class _Session:
+    """One session at the verifier: its output is the first `length` tokens of the truth."""
+
+    opening: OpenVerify
+    length: int
+    blocks: deque[tuple[Verify, float]] = field(default_factory=deque)
+    last: Verdict | None = None
+
+    def next(self, now: float) -> Verdict | None:
+        """The verdict on the block that waits longest; None where none waits."""
+        if not self.blocks:
+            return None
+        block, arrived = self.blocks.popleft()
+        verdict = self._judge(block)._replace(queue_ms=1e3 * (now - arrived))
+        if not verdict.discarded:
+            self.last, self.length = verdict, verdict.base_len + len(verdict.token_ids)
+        return verdict
+
+    def _judge(self, block: Verify) -> Verdict:
+        """Keep what is right of a chain, and add the next token."""
+        skip, mode = overlap(block, self.last, self.length), self.opening.mode
+        if skip is None:
+            about = block.session, block.epoch, block.round, block.base_len
+            return Verdict(*about, mode=mode, discarded=True)
+        base, drafted = block.base_len + skip, block.tree.token_ids[skip:]
+        own = [truth(self.opening.seed, base + place) for place in range(len(drafted) + 1)]
+        return judged(block, base, drafted, own)._replace(mode=mode)
+
+
+class KnownVerifier:
+    """A `WorkerCore`: the next step answers a block of every session that has one."""
+
+    def __init__(self, emit: Emit, worker_id: str, step_ms: float) -> None:
+        self._emit, self._pause = emit, 1e-3 * step_ms
+        self._about = WorkerDescription(
+            worker_id,
+            Role.VERIFIER,
+            model="known",
+            model_fingerprint="known",
+            tokenizer_fingerprint="letters",
+            vocab_size=_VOCABULARY,
+            max_context_length=1 << 20,
+            kv_capacity_tokens=1 << 30,
+        )
+        self._sessions: dict[tuple[int, str], _Session] = {}
+        self._steps = 0
+
+    @property
+    def waiting(self) -> int:
+        """Sessions with a block that is not answered."""
+        return sum(1 for session in self._sessions.values() if session.blocks)
+
+    def patience(self) -> float:
+        """None."""
+        return 0.0
+
+    def handle(self, link: int, command: VerifierCommand, arrived: float) -> None:
+        """Absorb one command."""
+        match command:
+            case OpenVerify():
+                opened = _Session(command, len(command.committed))
+                self._sessions[link, command.session] = opened
+                self._emit(link, VerifyOpened(command.session, command.epoch))
+            case Verify():
+                if (session := self._sessions.get((link, command.session))) is not None:
+                    session.blocks.append((command, arrived))
+            case CloseVerify(session_id):
+                self._sessions.pop((link, session_id), None)
+
+    def step(self) -> bool:
+        """Answer the oldest block of each session."""
+        if not self.waiting:
+            return False
+        began = time.perf_counter()
+        answers = [
+            (link, verdict)
+            for (link, _), session in self._sessions.items()
+            if (verdict := session.next(began)) is not None
+        ]
+        if self._pause:
+            time.sleep(self._pause)
+        self._steps += 1
+        took = max(1e3 * self._pause, 0.01)
+        rows = sum(1 + verdict.draft_tokens for _, verdict in answers)
+        size = len(answers)
+        for link, verdict in answers:
+            told = verdict._replace(verify_ms=took, batch_size=size, batch_rows=rows)
+            self._emit(link, told)
+        return True
+
+    def drop_link(self, link: int) -> None:
+        """Forget its sessions."""
+        kept = {key: session for key, session in self._sessions.items() if key[0] != link}
+        self._sessions = kept
+
+    def progress(self) -> Progress:
+        """The load now."""
+        return Progress(self._steps, len(self._sessions), self.waiting, 0, 1 << 30, 1.0)
+
+    def describe(self) -> WorkerDescription:
+        """What it is."""
+        return self._about
+
+
+class KnownDrafter:
+    """A `Drafter`: `chunk` tokens a step, each right with probability `acceptance`."""
+
+    modes = frozenset({VerifyMode.GREEDY, VerifyMode.COUPLED})
+    samples = trees = False
+
+    def __init__(self, acceptance: float, chunk: int, step_ms: float) -> None:
+        self._limit = int(acceptance * (1 << 20))
+        self._chunk, self._pause = chunk, 1e-3 * step_ms
+        self._seeds: dict[SessionKey, int] = {}
+
+    def describe(self, worker: WorkerDescription) -> WorkerDescription:
+        """Bound to the tokenizer."""
+        return replace(worker, model="known", tokenizer_fingerprint="letters")
+
+    def usage(self) -> KVUsage:
+        """None."""
+        return KVUsage()
+
+    def open(self, key: SessionKey, opening: OpenDraft) -> None:
+        """Note the seed."""
+        self._seeds[key] = opening.seed
+
+    def rewind(self, key: SessionKey, length: int) -> None:
+        """Nothing is kept of the text."""
+
+    def close(self, key: SessionKey) -> None:
+        """Forget it."""
+        self._seeds.pop(key, None)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
+        """A few tokens for each."""
+        if self._pause:
+            time.sleep(self._pause)
+        return [Proposed(self._draft(ask)) for ask in asks]
+
+    def _draft(self, ask: Ask) -> DraftTree:
+        seed, first = self._seeds[ask.key], ask.position
+        places = range(first, first + min(self._chunk, ask.room))
+        return DraftTree(
+            tuple(self._guess(seed, place) for place in places), proposal=Proposal.ONE_HOT
+        )
+
+    def _guess(self, seed: int, place: int) -> int:
+        right = truth(seed, place)
+        lucky = draw(seed ^ _MIX, place) & ((1 << 20) - 1) < self._limit
+        return right if lucky else (right + 1) % _LETTERS
+
+    def idle(self, asks: Iterable[Ask]) -> bool:  # noqa: ARG002
+        """Nothing to do."""
+        return False
+
+
+def collector() -> grpc.aio.Server:
+    """Takes any OTLP export and answers that all is well."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((_Anything(),))
+    return server
+
+
+class _Anything(grpc.GenericRpcHandler):
+    def service(self, handler_call_details: Any) -> Any:  # noqa: ARG002
+        async def take(_request: bytes, _context: Any) -> bytes:
+            return b""
+
+        return grpc.unary_unary_rpc_method_handler(take)
+
+
+def main() -> int:
+    """Serve until SIGTERM."""
+    file, verify_ms, draft_ms, acceptance, chunk = sys.argv[1:]
+    return serving.run(
+        _serve(Path(file), float(verify_ms), float(draft_ms), float(acceptance), int(chunk))
+    )
+
+
+async def _serve(
+    file: Path, verify_ms: float, draft_ms: float, acceptance: float, chunk: int
+) -> int:
+    otlp = collector()
+    port = otlp.add_insecure_port("127.0.0.1:0")
+    await otlp.start()
+    drafter = KnownDrafter(acceptance, chunk, draft_ms)
+    judging = _host(lambda emit: KnownVerifier(emit, "v1", verify_ms))
+    drafting = _host(lambda emit: DrafterCore({"known": drafter}, emit=emit, worker_id="d1"))
+    try:
+        return await serve_worker(
+            ServingOptions(grace=0.1),
+            Served(judging, judging.describe(), bundle()),
+            Served(drafting, drafting.describe()),
+            on_ready=lambda address: write_line(file, f"{address} 127.0.0.1:{port}"),
+        )
+    finally:
+        await otlp.stop(0)
+
+
+def _host(make: Callable[[Emit], Any]) -> WorkerHost[Any, Any]:
+    return WorkerHost(make)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
