@@ -18,9 +18,9 @@ from paceline import Client
 
 from bench.cpu import cpu_seconds
 from bench.prompts import BenchPrompt
+from services.cluster.asking import follow, question
 from services.cluster.figures import Measured
 from services.cluster.fresh import FRESH, require_fresh
-from services.console.generate import follow, question
 
 WARM_UP_TOKENS = 8
 WARM_UP = BenchPrompt(0, "warm-up", "Hello")

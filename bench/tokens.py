@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bench.prompts import BenchPrompt
-from research.thinned_draft import asked, source_folder
 from services.contract.errors import StartError
-from services.engine.native.loading import one_line
+from services.engine.native.fingerprint import file_digest
+from services.engine.native.gguf import converted
+from services.engine.native.loading import locate, one_line
+from services.engine.native.spec import DEFAULT_CACHE_DIR
+
+
+def source_folder(model: str, dtype: str = "float32") -> Path:
+    """The folder with safetensors that a model's name stands for, in `dtype` if from GGUF."""
+    source = locate(model)
+    if source.suffix != ".gguf":
+        return source
+    cache = DEFAULT_CACHE_DIR.expanduser()
+    return converted(source, file_digest(source, cache / "digests"), dtype, cache)
+
+
+def asked(tokenizer: Any, prompt: str) -> list[int]:
+    """A prompt as the first turn of a conversation, in token ids."""
+    turns = [{"role": "user", "content": prompt}]
+    ids: list[int] = tokenizer.apply_chat_template(
+        turns, add_generation_prompt=True, return_dict=False
+    )
+    return ids
 
 
 def with_token_ids(target: str, prompts: Sequence[BenchPrompt]) -> list[BenchPrompt]:

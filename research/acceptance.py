@@ -17,9 +17,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from bench.prompts import SPEC_BENCH, load_prompts
+from bench.tokens import asked, source_folder
 from research.accepted_lengths import RULES, Pair, Study, Survival, answers
 from research.command import measuring_parser, run
-from research.thinned_draft import asked, source_folder
 from services.engine.native import Engine, ModelSpec, pin
 
 

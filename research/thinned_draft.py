@@ -26,11 +26,9 @@ import torch
 from torch import Tensor
 
 from bench.prompts import SPEC_BENCH, load_prompts
+from bench.tokens import asked, source_folder
 from services.engine.native import ModelSpec, pin
-from services.engine.native.fingerprint import file_digest
-from services.engine.native.gguf import converted
-from services.engine.native.loading import locate, read_folder
-from services.engine.native.spec import DEFAULT_CACHE_DIR
+from services.engine.native.loading import read_folder
 
 _LONGEST_PROMPT = 400
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "paceline.json")
@@ -42,24 +40,6 @@ class Text:
 
     token_ids: Tensor
     start: int
-
-
-def source_folder(model: str, dtype: str = "float32") -> Path:
-    """The folder with safetensors that a model's name stands for, in `dtype` if from GGUF."""
-    source = locate(model)
-    if source.suffix != ".gguf":
-        return source
-    cache = DEFAULT_CACHE_DIR.expanduser()
-    return converted(source, file_digest(source, cache / "digests"), dtype, cache)
-
-
-def asked(tokenizer: Any, prompt: str) -> list[int]:
-    """A prompt as the first turn of a conversation, in token ids."""
-    turns = [{"role": "user", "content": prompt}]
-    ids: list[int] = tokenizer.apply_chat_template(
-        turns, add_generation_prompt=True, return_dict=False
-    )
-    return ids
 
 
 def written(model: Any, tokenizer: Any, prompts: Sequence[str], tokens: int) -> list[Text]:

@@ -33,10 +33,10 @@ from bench.machine import machine
 from bench.output import say
 from bench.prompts import SPEC_BENCH, load_prompts
 from research.command import measuring_parser, run
+from services.cluster.asking import follow
 from services.cluster.figures import Measured
 from services.cluster.local import local_cluster
 from services.cluster.specs import ClusterOptions
-from services.console.generate import follow
 
 PLAIN: dict[str, Any] = {
     "temperature": 0.0,

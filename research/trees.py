@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.prompts import SPEC_BENCH, load_prompts
+from bench.tokens import asked, source_folder
 from research.accepted_lengths import answers
 from research.command import measuring_parser, run
-from research.thinned_draft import Text, asked, source_folder
+from research.thinned_draft import Text
 from services.contract.types import ResolvedSampling, VerifyMode
 from services.drafter.methods.graph.tree_shape import TreeShape, best_shape, most_probable
 from services.engine.native import Engine, ModelSpec, Segment, pin

@@ -16,9 +16,9 @@ from paceline import Client
 
 from bench.cpu import cpu_seconds
 from bench.synthetic.serving import ServedWay
+from services.cluster.asking import follow
 from services.cluster.figures import Measured
 from services.cluster.fresh import FRESH, require_fresh
-from services.console.generate import follow
 
 WARM_UP_TOKENS = 8
 IN_TURN = 4

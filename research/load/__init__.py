@@ -1,10 +1,12 @@
 """What one orchestrator process costs: the real one, between workers that compute nothing.
 
-    workers       a verifier, a drafter and a collector for spans, in a process of their own
     watched       the orchestrator's process, which also notes how long a verdict takes
     clients       sessions, as many at once as asked for
     yardstick     how fast the machine is meanwhile
     measure       one case after another, in turns where two checkouts are compared
+
+The workers are `testkit.load_workers`: a verifier, a drafter and a collector for spans, in a
+process of their own.
 
 `python -m research.load --help`
 """

@@ -18,6 +18,7 @@ from typing import Any
 from paceline import Client, PacelineError
 from rich.console import Console
 
+from services.cluster.asking import follow, question
 from services.cluster.figures import Measured, by_source, common_prefix, summary
 from services.cluster.fresh import FRESH, Recalled, require_fresh
 from services.cluster.lifetime import unless_stopped
@@ -32,7 +33,7 @@ from services.console.demo_table import (
     times_table,
     verdict,
 )
-from services.console.generate import follow, question, shown_by
+from services.console.generate import shown_by
 from services.console.render import Colours, Marks
 from services.console.up import describe
 from services.contract.errors import PacelineError as ServerError

@@ -12,7 +12,8 @@ from typing import Any
 from paceline import Chunk, Client, Event, PacelineError
 from rich.console import Console
 
-from services.cluster.figures import Measured, Stopwatch, by_source, summary
+from services.cluster.asking import follow, question
+from services.cluster.figures import Measured, by_source, summary
 from services.cluster.process import complain
 from services.console.connection import Connection
 from services.console.generate_form import Form
@@ -62,30 +63,6 @@ async def _generate(client: Client, options: GenerateOptions, form: Mapping[str,
         measured = await follow(client, asked, shown_by(renderer_for(console)))
         console.print()
     report_end(measured)
-
-
-async def question(
-    client: Client, prompt: str, *, raw: bool = False, system: str = ""
-) -> dict[str, Any]:
-    """The prompt as the model wants it: a conversation if it has a chat template."""
-    if raw or not (await client.model_info()).has_chat_template:
-        return {"prompt": prompt}
-    turns = [{"role": "user", "content": prompt}]
-    return {"messages": [{"role": "system", "content": system}, *turns] if system else turns}
-
-
-async def follow(
-    client: Client, asked: Mapping[str, Any], on_event: Callable[[Event], None]
-) -> Measured:
-    """Run one generation; its figures. Raises the client's errors."""
-    watch = Stopwatch()
-    measured = None
-    async for event in client.generate(**asked):
-        measured = watch.see(event)
-        on_event(event)
-    if measured is None:
-        raise PacelineError("the stream ended before the generation did")
-    return measured
 
 
 def shown_by(renderer: Renderer) -> Callable[[Event], None]:

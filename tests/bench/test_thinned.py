@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from research.thinned_draft import laws, overlap, save, source_folder, thin, without, written
+from bench.tokens import source_folder
+from research.thinned_draft import laws, overlap, save, thin, without, written
 from services.engine.native import Engine, ModelSpec, Segment
 from tests.models import tiny_model, tiny_model_folder, tiny_tokenizer
 
