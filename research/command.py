@@ -1,4 +1,4 @@
-"""What the measuring commands `python -m bench.<name>` share."""
+"""What the measuring commands `python -m research.<name>` share."""
 
 from __future__ import annotations
 
