@@ -37,7 +37,7 @@ SERVING = tuple(
             f"verifier/{own}"
             for own in ("core", "caches", "session", "batch", "judging", "verdicts")
         ),
-        *(f"common/engine/{own}" for own in ("kv", "pages", "prefix_cache", "layout")),
+        *(f"engine/native/{own}" for own in ("kv", "pages", "prefix_cache", "layout")),
     )
 )
 KV_CALLS = ("rollback", "keep_path", "grow", "copy_prefix", "park", "claim", "check_append")
