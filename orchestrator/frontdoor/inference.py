@@ -26,6 +26,7 @@ from orchestrator.frontdoor.grpc import replies
 from orchestrator.frontdoor.grpc.stream_reader import follow, follow_alone
 from orchestrator.frontdoor.intake import vetted
 from orchestrator.frontdoor.requests import (
+    GenerationRequest,
     SessionSpec,
     build_spec,
     check_counts,
@@ -122,7 +123,7 @@ class Inference:
 
     async def generate(
         self,
-        request: pb.GenerateRequest,
+        request: GenerationRequest,
         tenant: Tenant,
         parent: str = "",
         call: Call | None = None,
@@ -145,7 +146,7 @@ class Inference:
         return await self.resume(key, Prefix(), parent, tenant, call)
 
     async def generate_once(
-        self, request: pb.GenerateRequest, key: SessionKey, tenant: Tenant, parent: str = ""
+        self, request: GenerationRequest, key: SessionKey, tenant: Tenant, parent: str = ""
     ) -> AsyncGenerator[replies.Event]:
         """Start a session for one reader: it is stored nowhere, and ends when that reader leaves.
 
@@ -403,11 +404,11 @@ class Inference:
         raise InvalidRequest("sampling.max_tokens", wanted, allowed)
 
     async def _resolve(
-        self, request: pb.GenerateRequest, tenant: Tenant = DEFAULT_TENANT
+        self, request: GenerationRequest, tenant: Tenant = DEFAULT_TENANT
     ) -> SessionSpec:
         model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
         check_counts(request, model)
-        size = request.ByteSize()
+        size = request.size
 
         def read() -> SessionSpec:
             if self._work is None:
@@ -419,9 +420,9 @@ class Inference:
         vetted()
         return spec
 
-    def _record(self, request: pb.GenerateRequest, spec: SessionSpec) -> NewSession:
+    def _record(self, request: GenerationRequest, spec: SessionSpec) -> NewSession:
         return NewSession(
-            request=request.SerializeToString(deterministic=True),
+            request=request.encoded(),
             digest=spec.digest,
             prompt=spec.prompt,
             seed=spec.seed,

@@ -222,7 +222,7 @@ def held_tokenizing(monkeypatch):
     build_spec = orchestrator.frontdoor.inference.build_spec
 
     def held(asked, tokenizer, model):
-        if asked.ByteSize() >= orchestrator.frontdoor.aside.LONG:
+        if asked.size >= orchestrator.frontdoor.aside.LONG:
             assert go_on.wait(120)
         return build_spec(asked, tokenizer, model)
 

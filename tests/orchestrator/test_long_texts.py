@@ -17,6 +17,7 @@ from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from orchestrator.frontdoor import aside as aside_module
 from orchestrator.frontdoor.aside import LARGE, LARGE_AT_ONCE, LONG, Aside
+from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import build_spec, check_counts
 from orchestrator.frontdoor.requests import inputs as inputs_module
 from orchestrator.frontdoor.requests.spec import _in_parts
@@ -175,7 +176,7 @@ def test_a_template_that_makes_much_of_little_is_stopped(monkeypatch: pytest.Mon
     said = [pb.Message(role="user", content="a" * 4_000)] * 1024
     request = pb.GenerateRequest(conversation=pb.Conversation(messages=said))
     with pytest.raises(InvalidRequest, match="more than 100000 characters"):
-        build_spec(request, made, MODEL)
+        build_spec(read_request(request), made, MODEL)
 
 
 @pytest.mark.parametrize(
@@ -196,14 +197,14 @@ def test_lists_that_are_too_long_are_refused_before_anything_waits(
     given: dict[str, Any], field: str, value: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        check_counts(pb.GenerateRequest(**given), MODEL)
+        check_counts(read_request(pb.GenerateRequest(**given)), MODEL)
     assert refused.value.field.startswith(field)
     assert value in str(refused.value.value)
 
 
 def test_lists_of_the_longest_lengths_pass() -> None:
     ids = pb.TokenIds(ids=[5] * (CONTEXT - 1))
-    check_counts(pb.GenerateRequest(tokens=ids), MODEL)
+    check_counts(read_request(pb.GenerateRequest(tokens=ids)), MODEL)
 
 
 @given(
