@@ -33,14 +33,14 @@ from orchestrator.frontdoor.requests import (
     dump_spec,
     load_spec,
 )
-from orchestrator.frontdoor.response_formats import Forms
-from orchestrator.frontdoor.served_model import Offer
-from orchestrator.frontdoor.stored_texts import KeptTexts, Slices
+from orchestrator.frontdoor.response_formats import ResponseFormats
+from orchestrator.frontdoor.served_model import OfferedModel
+from orchestrator.frontdoor.stored_texts import Slices, StoredTexts
 from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.options import Options
 from orchestrator.recorder import Recorder, Resuming
 from orchestrator.session.driver import SessionDriver
-from orchestrator.session.initial_state import Beginnings
+from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.logprobs import memory_of
 from orchestrator.session.output import Beyond, Prefix
 from orchestrator.session.ports import (
@@ -62,7 +62,7 @@ from orchestrator.session.resume import (
     require_prefix,
 )
 from orchestrator.session.totals import SpecTotals
-from orchestrator.store.null_store import Unkept
+from orchestrator.store.null_store import NullStore
 from orchestrator.store.round_records import session_rounds
 from orchestrator.text import TextStream
 from orchestrator.workers.events import to_core
@@ -94,7 +94,7 @@ class Inference:
         store: SessionStore,
         recorder: Recorder,
         options: Options,
-        forms: Forms | None = None,
+        forms: ResponseFormats | None = None,
         work: Work | None = None,
     ) -> None:
         """`forms`: what tells which response formats can be served; see `stop_compiling`.
@@ -108,16 +108,16 @@ class Inference:
         self._admission = Admission(
             options.max_sessions, most_tokens, pool.memory, max_memory=options.logprobs_memory
         )
-        self._kept_texts = KeptTexts(options.max_sessions)
+        self._kept_texts = StoredTexts(options.max_sessions)
         self._restoring = Slices()
         self._speculation = 1.0
         self.aside = Aside()
         self._draining = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ended = SpecTotals()
-        self._forms, self._work = forms or Forms(), work
-        self.offer = Offer(pool, target, options)
-        self._beginnings = Beginnings(self.offer, options)
+        self._forms, self._work = forms or ResponseFormats(), work
+        self.offer = OfferedModel(pool, target, options)
+        self._beginnings = InitialStates(self.offer, options)
 
     # --- the use cases ----------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Inference:
             await self._forms.require(spec.sampling.response_format, tenant.name)
             self._require_free(key)
             record = self._record(request, spec)
-            driver = self._start(key, spec, record, 1, (), parent, place, keeper=Unkept())
+            driver = self._start(key, spec, record, 1, (), parent, place, keeper=NullStore())
         self._recorder.bind(driver.name)
         return follow_alone(driver)
 

@@ -33,7 +33,7 @@ from services.runtime.polling import poll_in_one_thread
 
 app = typer.Typer(
     name="paceline",
-    help="Large language models served faster, with not one token's law changed.",
+    help="Large language models served faster, with the same output distribution.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

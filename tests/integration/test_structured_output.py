@@ -12,7 +12,7 @@ from paceline import FailedPrecondition, InvalidArgument, ResourceExhausted
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.grpc.decoding import read_request
-from orchestrator.frontdoor.response_formats import Forms
+from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.frontdoor.tenants import Tenant, TenantLimits
 from services.contract.errors import InvalidRequest, Overloaded
 from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat
@@ -219,7 +219,7 @@ async def _told(stream: Any) -> tuple[list[int], str]:
 
 
 async def test_a_tenant_at_its_limit_costs_no_compiling():
-    class Counting(Forms):
+    class Counting(ResponseFormats):
         asked = 0
 
         async def require(self, wanted, tenant):
