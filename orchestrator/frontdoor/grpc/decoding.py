@@ -16,8 +16,9 @@ from orchestrator.frontdoor.requests import (
     SpeculationRequest,
 )
 from services.contract.types import FormatKind
+from services.contract.wire.enums import names_of
 
-_RULE_PREFIX = "REJECTION_SAMPLE_METHOD_"
+_RULES = names_of(pb.RejectionSampleMethod)
 
 
 def read_request(message: pb.GenerateRequest) -> GenerationRequest:
@@ -56,9 +57,7 @@ def _speculation(params: pb.SpeculationParams) -> SpeculationRequest:
 
 def _rule(number: int) -> str:
     """A rule's name; that of a number that nobody knows is the number."""
-    if number not in pb.RejectionSampleMethod.values():
-        return str(number)
-    return pb.RejectionSampleMethod.Name(number).removeprefix(_RULE_PREFIX)
+    return _RULES.get(number, str(number))
 
 
 Shared = tuple[tuple[str, bool], ...]
