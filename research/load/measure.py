@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from orchestrator.store import EmbeddedRedis
-from research.load.clients import clients
+from research.load.clients import crowd
 from research.load.yardstick import stroke
 from testkit.ports import free_port
 
@@ -70,7 +70,8 @@ def measure(case: Case, around: Surroundings) -> dict[str, Any]:
 async def _load(
     case: Case, around: Surroundings, process: psutil.Process, address: str, metrics: str
 ) -> dict[str, Any]:
-    async with clients(address, case.sessions, around.tokens):
+    async with crowd([address], around.tokens) as sessions:
+        sessions.resize(case.sessions)
         await asyncio.sleep(around.warm)
         before = await _reading(process, metrics)
         strokes = await _strokes(around.seconds)

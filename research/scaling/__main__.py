@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.output import result_file, say
-from research.scaling.crowd import parse_phases
 from research.scaling.manifests import queries
+from research.scaling.phases import parse_phases
 from research.scaling.record import PHASES, TIMES, RecordOptions, record
 from research.scaling.recording import read_recording, table, write_recording
 from services.cluster.lifetime import unless_stopped

@@ -23,8 +23,9 @@ from pathlib import Path
 from bench.machine import machine
 from bench.synthetic.scenario import parse_times
 from orchestrator.store.embedded import EmbeddedRedis
-from research.scaling.crowd import Phase, crowd, go_through
+from research.load.clients import crowd
 from research.scaling.manifests import Queries
+from research.scaling.phases import Phase, go_through
 from research.scaling.recording import Recording, Row, Signal
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec, Supervisor
@@ -87,6 +88,7 @@ async def record(
                 report(f"{sum(phase.seconds for phase in options.phases):.0f} s of load")
                 await go_through(options.phases, made)
                 ended = time.time()
+                await made.leave()
             return await asyncio.to_thread(
                 _read, server, queries, options, shlex.join(arguments), began, ended
             )

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from research.scaling.__main__ import main
-from research.scaling.crowd import Phase, parse_phases
 from research.scaling.manifests import queries
+from research.scaling.phases import Phase, parse_phases
 from research.scaling.recording import Recording, Signal, read_recording, table, write_recording
 from services.contract.errors import StartError
 

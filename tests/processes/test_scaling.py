@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from research.scaling.crowd import Phase
 from research.scaling.manifests import queries
+from research.scaling.phases import Phase
 from research.scaling.record import RecordOptions, record
 from tests.tools import tool
 
