@@ -36,7 +36,7 @@ def measuring_parser(
     made.add_argument("--threads", type=int, default=1)
     made.add_argument("--json", type=Path, default=None, help="also write the report there")
     if defaults:
-        defaults = {"model": "smollm2-135m-instruct"} | defaults
+        defaults = {"model": "smollm2-135m-instruct", **defaults}
     for name, default in defaults.items():
         made.add_argument(
             f"--{name}",

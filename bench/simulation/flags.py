@@ -46,14 +46,15 @@ def add_number(
     told: str,
     low: float,
     high: float,
-    **more: str,
+    dest: str | None = None,
 ) -> None:
     """A flag of one number of the value's type within the bounds, or StartError is raised."""
 
     def number(text: str) -> float:
         return within(flag, type(value)(text), low, high)
 
-    made.add_argument(flag, type=number, default=value, help=f"{told}; left out: {value:g}", **more)
+    told = f"{told}; left out: {value:g}"
+    made.add_argument(flag, type=number, default=value, help=told, dest=dest)
 
 
 def bare_table(columns: Sequence[str]) -> Table:
