@@ -11,7 +11,7 @@ from orchestrator.store import EmbeddedRedis, Outage, RedisSessionStore, WriterO
 from services.contract.errors import Fenced, NotFound, SessionAborted, StoreError
 from services.runtime.tasks import end
 from tests.contracts.backends import KEY, NEW, Backend
-from tests.contracts.owners import until
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from tests.integration.cluster import (
     start_drafter,
     start_verifier,
 )
-from tests.integration.front_door import doors, until
+from tests.integration.front_door import doors
+from tests.waiting import until
 
 OK = grpc.StatusCode.OK
 LONG = 150

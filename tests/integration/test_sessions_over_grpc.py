@@ -25,6 +25,7 @@ from paceline import (
 from orchestrator.core.state import Limits
 from tests.integration.cluster import PATIENT, PROMPT, cluster, plain, start_drafter, start_verifier
 from tests.models import tiny_tokenizer
+from tests.waiting import until
 
 GREEDY = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
 
@@ -89,19 +90,11 @@ async def test_a_client_that_left_finds_its_session_paused_and_resumes_it():
                 if len(tokens) > 5:
                     break
             call.cancel()
-        await _until(lambda: running.inference.active_sessions == 0)
+        await until(lambda: running.inference.active_sessions == 0)
         assert (await running.client.get_session("left")).status is SessionStatus.PAUSED
         assert all(not worker.host.progress().sessions for worker in running.verifiers)
         rest = await running.client.resume("left", len(tokens))
     assert tokens + list(rest.token_ids) == plain(PROMPT, options["max_tokens"])
-
-
-async def _until(condition, seconds: float = 10.0) -> None:
-    for _ in range(int(seconds / 0.02)):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not happen in time")
 
 
 async def test_an_abort_ends_the_stream_and_frees_the_workers():
@@ -116,7 +109,7 @@ async def test_an_abort_ends_the_stream_and_frees_the_workers():
         assert events[-1].finish_reason is FinishReason.ABORT
         assert (await running.client.get_session("gone")).status is SessionStatus.ABORTED
         workers = (*running.verifiers, *running.drafters)
-        await _until(lambda: not any(w.host.progress().sessions for w in workers))
+        await until(lambda: not any(w.host.progress().sessions for w in workers))
         with pytest.raises(FailedPrecondition):
             await running.client.resume("gone", 0)
 
@@ -127,11 +120,11 @@ async def test_the_python_client_aborts_what_its_caller_gives_up():
         task = asyncio.create_task(
             _collect(running.client.generate(PROMPT, request_id="up", **options))
         )
-        await _until(lambda: running.inference.active_sessions == 1)
+        await until(lambda: running.inference.active_sessions == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await _until(lambda: running.inference.active_sessions == 0)
+        await until(lambda: running.inference.active_sessions == 0)
         assert (await running.client.get_session("up")).status is SessionStatus.ABORTED
 
 
@@ -337,7 +330,7 @@ async def test_two_hundred_generations_leave_nothing_behind():
             gc.collect()
             resident.append(psutil.Process().memory_info().rss)
         workers = (*running.verifiers, *running.drafters)
-        await _until(lambda: not any(w.host.progress().sessions for w in workers))
+        await until(lambda: not any(w.host.progress().sessions for w in workers))
         assert [w.host.progress().kv_tokens_used for w in workers] == [0, 0]
         assert running.inference.active_sessions == 0
         tasks = len(asyncio.all_tasks())

@@ -20,7 +20,8 @@ from orchestrator.store import StoreOptions
 from services.contract.types import VerifyMode
 from services.runtime.redis_client import open_client
 from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, plain, start_verifier
-from tests.integration.front_door import FrontDoor, Reading, doors, until
+from tests.integration.front_door import FrontDoor, Reading, doors
+from tests.waiting import until
 
 OK = grpc.StatusCode.OK
 LONG = 150

@@ -19,7 +19,6 @@ from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat
 from services.engine.native.noise import exponentials
 from tests.answers import answer_schema, is_answer
 from tests.integration.cluster import PROMPT, cluster, start_verifier
-from tests.integration.front_door import until
 from tests.integration.plain_reckoning import (
     generate,
     laws_along,
@@ -32,6 +31,7 @@ from tests.integration.plain_reckoning import (
 )
 from tests.models import VOCAB_SIZE, tiny_tokenizer
 from tests.proof.goodness_of_fit import ALARM, uniform
+from tests.waiting import until
 
 LONGEST = 6
 ANSWER = json.dumps(answer_schema(LONGEST))

@@ -27,6 +27,7 @@ from orchestrator.text.lengths import _COMPOSED, reach_of
 from services.contract.errors import InvalidRequest, Overloaded
 from tests.orchestrator.request_kit import CONTEXT, MODEL, make
 from tests.orchestrator.text_kit import BACKENDS, EOS, TEXT, bundle, byte_level_backend
+from tests.waiting import until
 
 MIB4 = 4 << 20
 PIECES = ("the law ", " ", "\n", "7", "a", "é", "漢字", "🙂", EOS, "\0", "\x14", "ᄀ\u1161\u11a8")
@@ -265,14 +266,6 @@ class Work:
             self.running -= 1
             self.done += 1
         return self.done
-
-
-async def until(condition: Any) -> None:
-    for _ in range(12_000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it did not happen in time")
 
 
 async def test_two_large_requests_are_read_at_a_time_and_no_short_one_waits_for_them() -> None:
