@@ -26,7 +26,7 @@ from orchestrator.frontdoor.grpc import replies
 from orchestrator.frontdoor.grpc.stream_reader import follow, follow_alone
 from orchestrator.frontdoor.intake import vetted
 from orchestrator.frontdoor.requests import (
-    GenerationRequest,
+    IncomingRequest,
     SessionSpec,
     build_spec,
     check_counts,
@@ -123,7 +123,7 @@ class Inference:
 
     async def generate(
         self,
-        request: GenerationRequest,
+        request: IncomingRequest,
         tenant: Tenant,
         parent: str = "",
         call: Call | None = None,
@@ -146,7 +146,7 @@ class Inference:
         return await self.resume(key, Prefix(), parent, tenant, call)
 
     async def generate_once(
-        self, request: GenerationRequest, key: SessionKey, tenant: Tenant, parent: str = ""
+        self, request: IncomingRequest, key: SessionKey, tenant: Tenant, parent: str = ""
     ) -> AsyncGenerator[replies.Event]:
         """Start a session for one reader: it is stored nowhere, and ends when that reader leaves.
 
@@ -404,23 +404,22 @@ class Inference:
         raise InvalidRequest("sampling.max_tokens", wanted, allowed)
 
     async def _resolve(
-        self, request: GenerationRequest, tenant: Tenant = DEFAULT_TENANT
+        self, request: IncomingRequest, tenant: Tenant = DEFAULT_TENANT
     ) -> SessionSpec:
         model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
-        check_counts(request, model)
-        size = request.size
+        check_counts(request.lengths, model)
 
         def read() -> SessionSpec:
             if self._work is None:
-                return build_spec(request, tokenizer, model)
-            with self._work.spent(tenant.name, size):
-                return build_spec(request, tokenizer, model)
+                return build_spec(request.read(), tokenizer, model)
+            with self._work.spent(tenant.name, request.size):
+                return build_spec(request.read(), tokenizer, model)
 
-        spec = await self.aside.read(size, read)
+        spec = await self.aside.read(request.size, read)
         vetted()
         return spec
 
-    def _record(self, request: GenerationRequest, spec: SessionSpec) -> NewSession:
+    def _record(self, request: IncomingRequest, spec: SessionSpec) -> NewSession:
         return NewSession(
             request=request.encoded(),
             digest=spec.digest,

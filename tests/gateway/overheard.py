@@ -55,7 +55,7 @@ class Ears:
     @contextmanager
     def open(self) -> Iterator[None]:
         with ExitStack() as stack:
-            heard = patch.object(servicer, "to_request", self._noting(servicer.to_request))
+            heard = patch.object(servicer, "list_lengths", self._noting(servicer.list_lengths))
             stack.enter_context(heard)
             for name in METHODS:
                 own = self._noting_call(name, getattr(VllmEngineServicer, name))

@@ -215,7 +215,7 @@ def held_tokenizing(monkeypatch):
     build_spec = orchestrator.frontdoor.inference.build_spec
 
     def held(asked, tokenizer, model):
-        if asked.size >= orchestrator.frontdoor.aside.LONG:
+        if len(asked.prompt) >= orchestrator.frontdoor.aside.LONG:
             assert go_on.wait(120)
         return build_spec(asked, tokenizer, model)
 

@@ -23,7 +23,7 @@ from paceline import (
 )
 
 from orchestrator.core.state import Limits
-from orchestrator.frontdoor.grpc.decoding import read_request
+from orchestrator.frontdoor.grpc.decoding import incoming
 from tests.integration.cluster import PATIENT, PROMPT, cluster, plain, start_drafter, start_verifier
 from tests.models import tiny_tokenizer
 from tests.waiting import until
@@ -294,8 +294,8 @@ async def _left_in_the_store(running, count: int):
     sampling = pb.SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
     request = pb.GenerateRequest(request_id="stored", prompt=PROMPT, sampling=sampling)
     key, tokens = SessionKey("default", "stored"), plain(PROMPT, count)
-    spec = await running.inference._resolve(read_request(request))
-    await running.store.create(key, running.inference._record(read_request(request), spec))
+    spec = await running.inference._resolve(incoming(request))
+    await running.store.create(key, running.inference._record(incoming(request), spec))
     await running.store.commit(key, 1, 1, 0, tokens)
     return key, tokens
 

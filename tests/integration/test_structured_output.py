@@ -11,7 +11,7 @@ import pytest
 from paceline import FailedPrecondition, InvalidArgument, ResourceExhausted
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.grpc.decoding import read_request
+from orchestrator.frontdoor.grpc.decoding import incoming
 from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.frontdoor.tenants import Tenant, TenantLimits
 from services.contract.errors import InvalidRequest, Overloaded
@@ -230,12 +230,12 @@ async def test_a_tenant_at_its_limit_costs_no_compiling():
         limited = Tenant("t", TenantLimits(max_tokens_in_flight=1))
         request = pb.GenerateRequest(prompt="a", sampling=pb.SamplingParams(regex="a"))
         with pytest.raises(InvalidRequest):
-            await live.inference.generate(read_request(request), limited)
+            await live.inference.generate(incoming(request), limited)
         assert Counting.asked == 0
         limited = Tenant("t", TenantLimits(max_sessions=1))
-        first = await live.inference.generate(read_request(request), limited)
+        first = await live.inference.generate(incoming(request), limited)
         with pytest.raises(Overloaded):
-            await live.inference.generate(read_request(request), limited)
+            await live.inference.generate(incoming(request), limited)
         assert Counting.asked == 1
         await first.aclose()
 

@@ -9,10 +9,11 @@ import pytest
 from google.protobuf.message import Message
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.grpc.decoding import read_request
+from orchestrator.frontdoor.grpc.decoding import incoming, read_request
 from orchestrator.frontdoor.requests import (
     FormatRequest,
     GenerationRequest,
+    ListLengths,
     SamplingRequest,
     SpeculationRequest,
 )
@@ -20,7 +21,7 @@ from services.contract.types import FormatKind
 
 FORMATS = {"json_schema", "regex", "choice"}
 RECORDS: list[tuple[type[Message], type[Any], set[str], set[str]]] = [
-    (pb.GenerateRequest, GenerationRequest, set(), {"size", "encoded"}),
+    (pb.GenerateRequest, GenerationRequest, set(), set()),
     (pb.SamplingParams, SamplingRequest, FORMATS, {"response_format"}),
     (pb.SpeculationParams, SpeculationRequest, set(), set()),
 ]
@@ -86,6 +87,21 @@ def test_rules_have_names_and_unknown_ones_their_number(number, name):
 
 def test_it_is_stored_as_it_came():
     message = pb.GenerateRequest(prompt="a", request_id="r", ephemeral=True)
-    read = read_request(message)
-    assert pb.GenerateRequest.FromString(read.encoded()) == message
-    assert read.size == message.ByteSize()
+    asked = incoming(message)
+    assert pb.GenerateRequest.FromString(asked.encoded()) == message
+    assert asked.size == message.ByteSize()
+
+
+def test_nothing_is_taken_out_of_a_message_before_it_is_read():
+    message = pb.GenerateRequest(prompt="a")
+    asked = incoming(message)
+    message.prompt = "another"
+    assert asked.read().prompt == "another"
+
+
+def test_lengths_are_those_of_every_list():
+    sampling = pb.SamplingParams(stop=["a"] * 3, stop_token_ids=[1] * 4, logit_bias={5: 1.0})
+    message = pb.GenerateRequest(tokens=pb.TokenIds(ids=[1, 2]), sampling=sampling)
+    assert incoming(message).lengths == ListLengths(2, 0, 3, 4, 1)
+    said = pb.Conversation(messages=[pb.Message()] * 2)
+    assert incoming(pb.GenerateRequest(conversation=said)).lengths == ListLengths(messages=2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +12,13 @@ from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.frontdoor.grpc.decoding import read_request
-from orchestrator.frontdoor.requests import FormatRequest, SamplingRequest
-from orchestrator.frontdoor.vllm_gateway.request import in_its_words, session_id, to_request
+from orchestrator.frontdoor.requests import FormatRequest, ListLengths, SamplingRequest
+from orchestrator.frontdoor.vllm_gateway.request import (
+    in_its_words,
+    list_lengths,
+    session_id,
+    to_request,
+)
 from services.contract.errors import InvalidRequest
 from services.contract.types import FormatKind
 from tests.docs.pages import DOCS
@@ -58,6 +62,11 @@ def test_token_ids_are_taken_as_they_are_and_a_text_as_a_prompt():
     text = engine.GenerateRequest(request_id="r", text="the law")
     assert to_request(text).prompt == "the law"
     assert to_request(asked()).sampling == SamplingRequest()
+
+
+def test_lengths_are_those_of_every_list():
+    request = asked({"stop": ["a"], "stop_token_ids": [3, 4], "logit_bias": {5: 1.5}})
+    assert list_lengths(request) == ListLengths(len(IDS), 0, 1, 2, 1)
 
 
 def test_a_request_without_an_input_is_refused():
@@ -236,7 +245,7 @@ FIELDS = {name: (without, with_it) for name, without, with_it in every_field()}
 def outcome(request: engine.GenerateRequest) -> Any:
     """What it becomes, or the field for which it is refused."""
     try:
-        return replace(to_request(request), size=0)
+        return to_request(request)
     except InvalidRequest as error:
         return error.field
 

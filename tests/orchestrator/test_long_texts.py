@@ -17,7 +17,7 @@ from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from orchestrator.frontdoor import aside as aside_module
 from orchestrator.frontdoor.aside import LARGE, LARGE_AT_ONCE, LONG, Aside
-from orchestrator.frontdoor.grpc.decoding import read_request
+from orchestrator.frontdoor.grpc.decoding import incoming, read_request
 from orchestrator.frontdoor.requests import build_spec, check_counts
 from orchestrator.frontdoor.requests import inputs as inputs_module
 from orchestrator.frontdoor.requests.spec import _in_parts
@@ -198,14 +198,14 @@ def test_lists_that_are_too_long_are_refused_before_anything_waits(
     given: dict[str, Any], field: str, value: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        check_counts(read_request(pb.GenerateRequest(**given)), MODEL)
+        check_counts(incoming(pb.GenerateRequest(**given)).lengths, MODEL)
     assert refused.value.field.startswith(field)
     assert value in str(refused.value.value)
 
 
 def test_lists_of_the_longest_lengths_pass() -> None:
     ids = pb.TokenIds(ids=[5] * (CONTEXT - 1))
-    check_counts(read_request(pb.GenerateRequest(tokens=ids)), MODEL)
+    check_counts(incoming(pb.GenerateRequest(tokens=ids)).lengths, MODEL)
 
 
 @given(

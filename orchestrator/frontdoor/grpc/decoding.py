@@ -12,6 +12,8 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.frontdoor.requests import (
     FormatRequest,
     GenerationRequest,
+    IncomingRequest,
+    ListLengths,
     SamplingRequest,
     SpeculationRequest,
 )
@@ -21,8 +23,22 @@ from services.contract.wire.enums import names_of
 _RULES = names_of(pb.RejectionSampleMethod)
 
 
+def incoming(message: pb.GenerateRequest) -> IncomingRequest:
+    """The request in a message; what is done here takes no longer for a long one."""
+    params = message.sampling
+    lengths = ListLengths(
+        len(message.tokens.ids),
+        len(message.conversation.messages),
+        len(params.stop),
+        len(params.stop_token_ids),
+        len(params.logit_bias),
+    )
+    encoded = partial(message.SerializeToString, deterministic=True)
+    return IncomingRequest(message.ByteSize(), lengths, partial(read_request, message), encoded)
+
+
 def read_request(message: pb.GenerateRequest) -> GenerationRequest:
-    """The same, unchecked; no list is copied, so that a long one takes no time."""
+    """What a message asks for, unchecked; no list is copied."""
     kind = message.WhichOneof("input")
     return GenerationRequest(
         **_plain(_REQUEST, message),
@@ -31,8 +47,6 @@ def read_request(message: pb.GenerateRequest) -> GenerationRequest:
         conversation=message.conversation.messages if kind == "conversation" else None,
         sampling=_sampling(message.sampling),
         speculation=_speculation(message.speculation),
-        size=message.ByteSize(),
-        encoded=partial(message.SerializeToString, deterministic=True),
     )
 
 

@@ -7,6 +7,8 @@ from orchestrator.frontdoor.requests.record import dump_spec, load_spec
 from orchestrator.frontdoor.requests.request import (
     FormatRequest,
     GenerationRequest,
+    IncomingRequest,
+    ListLengths,
     SamplingRequest,
     SpeculationRequest,
 )
@@ -15,6 +17,8 @@ from orchestrator.frontdoor.requests.spec import SessionSpec
 __all__ = [
     "FormatRequest",
     "GenerationRequest",
+    "IncomingRequest",
+    "ListLengths",
     "ModelDefaults",
     "SamplingRequest",
     "ServedModel",

@@ -16,7 +16,7 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_STOPS,
     ROLES,
 )
-from orchestrator.frontdoor.requests.request import GenerationRequest
+from orchestrator.frontdoor.requests.request import GenerationRequest, ListLengths
 from orchestrator.text import Tokenizer, TooLong
 from orchestrator.text.template import Message
 from services.contract.errors import InvalidRequest
@@ -47,24 +47,23 @@ def _allowed(model: ServedModel) -> str:
     return f"1 to {_longest(model)} tokens (the model's context is {model.max_context_length})"
 
 
-def check_counts(request: GenerationRequest, model: ServedModel) -> None:
+def check_counts(lengths: ListLengths, model: ServedModel) -> None:
     """Raise InvalidRequest for lists of more than a request may have; looks at no item.
 
     Of a few bytes each, millions of items would fit, and take memory while the request waits.
     """
-    params = request.sampling
     for field, count, most, unit, allowed in (
-        ("tokens", len(request.tokens or ()), _longest(model), "tokens", _allowed(model)),
+        ("tokens", lengths.tokens, _longest(model), "tokens", _allowed(model)),
         (
             "conversation.messages",
-            len(request.conversation or ()),
+            lengths.messages,
             MAX_MESSAGES,
             "messages",
             f"1 to {MAX_MESSAGES}",
         ),
-        ("sampling.stop", len(params.stop), MAX_STOPS, "strings", ""),
-        ("sampling.stop_token_ids", len(params.stop_token_ids), MAX_STOP_TOKEN_IDS, "ids", ""),
-        ("sampling.logit_bias", len(params.logit_bias), MAX_BIASES, "entries", ""),
+        ("sampling.stop", lengths.stop, MAX_STOPS, "strings", ""),
+        ("sampling.stop_token_ids", lengths.stop_token_ids, MAX_STOP_TOKEN_IDS, "ids", ""),
+        ("sampling.logit_bias", lengths.logit_bias, MAX_BIASES, "entries", ""),
     ):
         require(count <= most, field, f"{count} {unit}", allowed or f"at most {most} {unit}")
 

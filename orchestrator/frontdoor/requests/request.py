@@ -1,14 +1,15 @@
 """What a client asks for, whichever door it came through; nothing of it is checked yet.
 
 Lists may be views of the message that came: millions of items cost nothing until somebody
-looks at them. None: left out.
+looks at them. A text costs time and memory as soon as it is taken out of the message, so a
+request is read (`IncomingRequest`) when it is its turn. None: left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from services.contract.types import FormatKind
 
@@ -70,10 +71,7 @@ class SpeculationRequest:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A request; one of `prompt`, `tokens` and `conversation` is its input.
-
-    `size`: bytes of the message that it came in. `encoded`: that message, to be stored.
-    """
+    """A request; one of `prompt`, `tokens` and `conversation` is its input."""
 
     request_id: str | None = None
     model: str | None = None
@@ -84,5 +82,27 @@ class GenerationRequest:
     speculation: SpeculationRequest = SpeculationRequest()
     include_rounds: bool = False
     ephemeral: bool = False
-    size: int = 0
+
+
+class ListLengths(NamedTuple):
+    """How many items each list of a request has, in the fields' own names."""
+
+    tokens: int = 0
+    messages: int = 0
+    stop: int = 0
+    stop_token_ids: int = 0
+    logit_bias: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingRequest:
+    """A request that nobody has read yet.
+
+    `size`: bytes of the message that it came in. `read` takes time by its size, and may raise
+    InvalidRequest. `encoded`: the message to be stored.
+    """
+
+    size: int
+    lengths: ListLengths
+    read: Callable[[], GenerationRequest]
     encoded: Callable[[], bytes] = bytes

@@ -15,7 +15,12 @@ from typing import Any
 
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from orchestrator.frontdoor.requests import FormatRequest, GenerationRequest, SamplingRequest
+from orchestrator.frontdoor.requests import (
+    FormatRequest,
+    GenerationRequest,
+    ListLengths,
+    SamplingRequest,
+)
 from orchestrator.frontdoor.requests.ranges import MAX_BIASES, MAX_LOGPROBS
 from services.contract.errors import InvalidRequest
 from services.contract.types import FormatKind
@@ -69,6 +74,13 @@ def session_id(request_id: str) -> str:
     return SESSION_PREFIX + hashlib.sha256(request_id.encode()).hexdigest()
 
 
+def list_lengths(asked: engine.GenerateRequest) -> ListLengths:
+    """How many items its lists have."""
+    params, ids = asked.sampling_params, asked.tokenized.input_ids
+    stops, biases = params.stop_token_ids, params.logit_bias
+    return ListLengths(len(ids), 0, len(params.stop), len(stops), len(biases))
+
+
 def to_request(asked: engine.GenerateRequest) -> GenerationRequest:
     """What it asks for, without its id. Raises InvalidRequest for what cannot be served."""
     _require_served(asked, _OF_REQUEST)
@@ -79,7 +91,6 @@ def to_request(asked: engine.GenerateRequest) -> GenerationRequest:
         prompt=asked.text if kind == "text" else None,
         tokens=asked.tokenized.input_ids if kind == "tokenized" else None,
         sampling=_sampling(asked.sampling_params) if asked.HasField(_PARAMS) else SamplingRequest(),
-        size=asked.ByteSize(),
     )
 
 

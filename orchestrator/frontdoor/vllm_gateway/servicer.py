@@ -23,8 +23,14 @@ from smg_grpc_proto.generated import vllm_engine_pb2_grpc as engine_grpc
 from orchestrator.frontdoor.grpc.call_limits import current_tenant
 from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, told, traceparent
 from orchestrator.frontdoor.inference import Inference
+from orchestrator.frontdoor.requests import IncomingRequest
 from orchestrator.frontdoor.vllm_gateway.archive import archive, chunks
-from orchestrator.frontdoor.vllm_gateway.request import in_its_words, session_id, to_request
+from orchestrator.frontdoor.vllm_gateway.request import (
+    in_its_words,
+    list_lengths,
+    session_id,
+    to_request,
+)
 from orchestrator.frontdoor.vllm_gateway.response import Answer
 from orchestrator.session.ports import SessionKey
 from orchestrator.workers.pool import Target, WorkerPool
@@ -83,15 +89,15 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
         """Generate, and stream the tokens or tell them at the end."""
         async with border(context):
             with _in_its_words():
-                asked = partial(to_request, request)
-                ours = await self._inference.aside.read(request.ByteSize(), asked)
-                answer, key = Answer(request), _key(request.request_id)
-                del request, asked  # They may be megabytes long.
-                started = self._inference.generate_once(
-                    ours, key, current_tenant(), traceparent(context)
+                asked = IncomingRequest(
+                    request.ByteSize(), list_lengths(request), partial(to_request, request)
                 )
-                del ours
-                async with aclosing(await started) as events:
+                started = await self._inference.generate_once(
+                    asked, _key(request.request_id), current_tenant(), traceparent(context)
+                )
+                answer = Answer(request)
+                del request, asked  # They may be megabytes long, and the stream hours.
+                async with aclosing(started) as events:
                     async for event in events:
                         response = answer.add(event)
                         if response and not await told(context, response, self._patience):
