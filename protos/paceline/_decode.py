@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from paceline import results as r
+from paceline._enums import names_of
 from paceline.v1 import inference_pb2 as pb
 
 _T = TypeVar("_T")
@@ -20,9 +21,8 @@ _E = TypeVar("_E", bound=Enum)
 
 def _reader(kind: type[_E], wire: Any) -> Callable[[int], _E]:
     """From a number of the wire's enum to the member of its name; the first where none has it."""
-    prefix, first = wire.Name(0).removesuffix("UNSPECIFIED"), next(iter(kind))
-    numbers = {name.removeprefix(prefix): number for name, number in wire.items()}
-    known = {numbers[one.name]: one for one in kind if one.name in numbers}
+    first, members = next(iter(kind)), kind.__members__
+    known = {number: members.get(name, first) for number, name in names_of(wire).items()}
     return lambda number: known.get(number, first)
 
 

@@ -6,10 +6,10 @@ from enum import Enum
 
 import pytest
 from paceline import results
+from paceline._enums import names_of, numbers_of
 from paceline.v1 import inference_pb2 as pb
 
 from services.contract import types
-from services.contract.wire.enums import names_of, numbers_of
 
 SHARED = [
     (types.FinishReason, results.FinishReason, pb.FinishReason),

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
+from paceline._enums import names_of
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.requests import (
@@ -18,7 +19,6 @@ from orchestrator.frontdoor.requests import (
     SpeculationRequest,
 )
 from services.contract.types import FormatKind
-from services.contract.wire.enums import names_of
 
 _RULES = names_of(pb.RejectionSampleMethod)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from paceline._enums import numbers_of
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import Ending, RoundRecord
 from orchestrator.frontdoor.requests import SessionSpec
 from orchestrator.session.totals import SpecTotals
 from services.contract.types import FinishReason, LogprobRow, Origin, SessionStatus, VerifyMode
-from services.contract.wire.enums import numbers_of
 
 Event = pb.Started | pb.Chunk | pb.Complete
 _R = TypeVar("_R", pb.GenerateResponse, pb.ResumeResponse)

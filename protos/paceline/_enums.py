@@ -1,4 +1,4 @@
-"""Enums of the wire and ours, joined by the names of their members."""
+"""Enums of the wire and of Python, joined by the names of their members."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def names_of(wire: Any) -> dict[int, str]:
 
 
 def numbers_of(kind: type[E], wire: Any) -> dict[E, Any]:
-    """The wire's number of each member of ours. Raises KeyError where it has none of that name."""
+    """The wire's number of each member. Raises KeyError where it has none of that name."""
     numbers = {name: number for number, name in names_of(wire).items()}
     return {member: numbers[member.name] for member in kind}
