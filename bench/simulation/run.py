@@ -49,7 +49,7 @@ class Simulation:
         self._truths: dict[str, Sequence[int]] = {}
         self._guesses: dict[str, Guesses] = {}
         self._sessions: dict[str, SimulatedSession] = {}
-        self._experiences = PacingMemory()
+        self._pacing_memory = PacingMemory()
         self._begun = 0
         self._computing_until = 0.0
         self._placed = {Role.VERIFIER: 0, Role.DRAFTER: 0}
@@ -93,13 +93,13 @@ class Simulation:
     def _new_state(self, name: str) -> State:
         config, policy = config_of(self.scenario, name), self.scenario.new_policy()
         if self.scenario.learning:
-            policy = self._experiences.seeded(config, policy)
+            policy = self._pacing_memory.seeded(config, policy)
         return new_session(config, policy)
 
     def ended(self, session: SimulatedSession) -> None:
         """The next one begins."""
         self.ended_sessions.append(session)
-        self._experiences.remember(session.state)
+        self._pacing_memory.remember(session.state)
         del self._sessions[session.name]
         if self._begun < self.scenario.sessions:
             self._begin_another()

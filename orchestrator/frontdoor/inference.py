@@ -108,7 +108,7 @@ class Inference:
         self._admission = Admission(
             options.max_sessions, most_tokens, pool.memory, max_memory=options.logprobs_memory
         )
-        self._kept_texts = StoredTexts(options.max_sessions)
+        self._stored_texts = StoredTexts(options.max_sessions)
         self._restoring = Slices()
         self._speculation = 1.0
         self.aside = Aside()
@@ -117,7 +117,7 @@ class Inference:
         self._ended = SpecTotals()
         self._forms, self._work = forms or ResponseFormats(), work
         self.offer = OfferedModel(pool, target, options)
-        self._beginnings = InitialStates(self.offer, options)
+        self._initial_states = InitialStates(self.offer, options)
 
     # --- the use cases ----------------------------------------------------------------
 
@@ -263,10 +263,10 @@ class Inference:
     async def _tell_finished(
         self, key: SessionKey, stored: StoredSession, prefix: Prefix, tenant: Tenant
     ) -> AsyncIterator[replies.Event]:
-        with self._kept_texts.reader(tenant):
+        with self._stored_texts.reader(tenant):
             rounds = await self._store.rounds(key)
             told = finished_session(stored, rounds, self._target.tokenizer, prefix)
-            events: deque[replies.Event] = deque(await self._kept_texts.work(tenant, told))
+            events: deque[replies.Event] = deque(await self._stored_texts.work(tenant, told))
             failure = given_up(stored)
             del stored, rounds, told
             while events:
@@ -346,12 +346,12 @@ class Inference:
 
         Raises NotFound, and Overloaded.
         """
-        with self._kept_texts.reader(tenant):
+        with self._stored_texts.reader(tenant):
             # In this order the text holds the tokens of every round.
             rounds = await self._store.rounds(key)
             stored = await self._store.get(key)
             told = session_rounds(stored, rounds, self._target.tokenizer, offset)
-            return stored, await self._kept_texts.work(tenant, told)
+            return stored, await self._stored_texts.work(tenant, told)
 
     @property
     def active_sessions(self) -> int:
@@ -390,7 +390,7 @@ class Inference:
     def _require_memory(self, spec: SessionSpec) -> None:
         """Raise InvalidRequest for a session that no connected verifier could ever hold."""
         largest = self._pool.largest_memory()
-        most = largest - self._beginnings.block_tokens(spec)
+        most = largest - self._initial_states.block_tokens(spec)
         prompt, wanted = len(spec.prompt), spec.sampling.max_tokens
         if not largest or prompt + wanted <= most:
             return
@@ -461,7 +461,7 @@ class Inference:
     ) -> SessionDriver:
         """`text` has taken what was committed, if anything was."""
         text = text or spec.text_stream(self._target.tokenizer)
-        state = self._beginnings.state(key, spec, term, committed, text)
+        state = self._initial_states.state(key, spec, term, committed, text)
         driver = SessionDriver(
             key,
             spec,
@@ -504,7 +504,7 @@ class Inference:
             del self._live[driver.name]
             place.leave()
             self._share_out()
-            self._beginnings.learn(driver.key, driver.state)
+            self._initial_states.learn(driver.key, driver.state)
             self._ended.join(driver.totals)
             error = driver.output.error
             self._recorder.end_generate(

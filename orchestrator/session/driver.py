@@ -102,7 +102,7 @@ class SessionDriver:
         # Pinned: another target's continuation would be another law.
         self._verifier_fingerprint = stored.target_fingerprint
         self._failed_on: dict[Role, str] = {}
-        self._keeping = RecordWriter(
+        self._record = RecordWriter(
             key,
             state.config.term,
             stored,
@@ -160,7 +160,7 @@ class SessionDriver:
 
         The write goes behind every commit: what was committed here is stored before.
         """
-        paused = self._keeping.pause()
+        paused = self._record.pause()
         self.fail(error)
         return paused
 
@@ -170,7 +170,7 @@ class SessionDriver:
             self.output.end(ending, error)
             self.feed(AbortRequested(self.now()))
             self._settle()
-            self._keeping.let_go()
+            self._record.let_go()
             self._close()
 
     def _set_timer(self) -> None:
@@ -221,7 +221,7 @@ class SessionDriver:
                 self._emit(commit)
             case Finish(ending):
                 self.output.end(ending)
-                self._keeping.let_go()
+                self._record.let_go()
                 self._close()
             case Suspend(reason, detail):
                 self._suspend(reason, detail)
@@ -262,7 +262,7 @@ class SessionDriver:
     def _persist(self, commit: Commit) -> None:
         pieces = self._text.append(commit.token_ids, finished=commit.ending is not None)
         self._pieces[commit.record.round] = tuple(pieces)
-        self._keeping.persist(commit)
+        self._record.persist(commit)
 
     def _on_refused(self, error: PacelineError) -> None:
         if isinstance(error, SessionAborted):
@@ -285,11 +285,11 @@ class SessionDriver:
 
     def _suspend(self, reason: SuspendReason, detail: str) -> None:
         if reason is SuspendReason.IMPOSSIBLE:
-            self._keeping.give_up(detail)
+            self._record.give_up(detail)
             self.output.end(error=Impossible(f"{reason.value}: {detail}"))
             self._close()
             return
-        self._keeping.pause()
+        self._record.pause()
         message = f"{reason.value}: {detail}" if detail else reason.value
         error: PacelineError
         if reason is SuspendReason.DEADLINE:

@@ -33,7 +33,7 @@ class InitialStates:
 
     def __init__(self, offer: OfferedModel, options: Options) -> None:
         self._offer, self._options = offer, options
-        self._experiences, self._paces = PacingMemory(), Paces()
+        self._pacing_memory, self._paces = PacingMemory(), Paces()
 
     def state(
         self,
@@ -53,7 +53,7 @@ class InitialStates:
 
     def learn(self, key: SessionKey, state: State) -> None:
         """Take in what a session learned that ends here."""
-        self._experiences.remember(state)
+        self._pacing_memory.remember(state)
         if state.config.method in self._offer.default_methods():
             self._paces.remember(key.tenant, state)
 
@@ -69,7 +69,7 @@ class InitialStates:
             chained=config.limits.max_in_flight > 1,
             seed=config.seed,
         )
-        return self._experiences.seeded(config, policy)
+        return self._pacing_memory.seeded(config, policy)
 
     def block_tokens(self, spec: SessionSpec) -> int:
         """Most draft tokens in one block of a session."""

@@ -28,9 +28,9 @@ RETRY_EVERY = 1.0
 class Background:
     """The unawaited writes of every held session. Belongs to the event loop."""
 
-    def __init__(self, holdings: Leases, on_dropped: Callable[[int], None]) -> None:
+    def __init__(self, leases: Leases, on_dropped: Callable[[int], None]) -> None:
         """`on_dropped` hears how many commits the store did not take, as they are dropped."""
-        self._holdings, self._on_dropped = holdings, on_dropped
+        self._leases, self._on_dropped = leases, on_dropped
         self._warned = False
         self.dropped = 0
 
@@ -72,7 +72,7 @@ class Background:
             held.refuse(error)
 
     def _catch_up_now(self, held: Lease) -> None:
-        seed = self._holdings.catch_up(held)
+        seed = self._leases.catch_up(held)
         if seed is not None:
             # What is written from now on follows it.
             held.behind = False

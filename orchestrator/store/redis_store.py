@@ -60,8 +60,8 @@ class RedisSessionStore:
         self._client = client
         self._options = options or StoreOptions()
         self._writer = Writer(client, writer_options, on_fenced)
-        self._holdings = Leases(self._writer, self._options)
-        self._background = Background(self._holdings, on_dropped)
+        self._leases = Leases(self._writer, self._options)
+        self._background = Background(self._leases, on_dropped)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -78,7 +78,7 @@ class RedisSessionStore:
         await load_scripts(self._client)
         await self._probe()
         self._writer.start()
-        self._holdings.start(self._renew)
+        self._leases.start(self._renew)
 
     async def answers(self) -> bool:
         """Whether the server takes every kind of write now; waits a few seconds at most."""
@@ -99,7 +99,7 @@ class RedisSessionStore:
 
     async def close(self, timeout: float = 5.0) -> None:
         """Send what is queued, for at most `timeout` seconds, and close the client."""
-        await self._holdings.close()
+        await self._leases.close()
         await self._writer.close(timeout)
         await self._client.aclose()
 
@@ -129,23 +129,23 @@ class RedisSessionStore:
 
     def hold(self, key: SessionKey, term: int, holder: Holder) -> None:
         """See `SessionStore.hold`."""
-        self._holdings.hold(key, term, holder)
+        self._leases.hold(key, term, holder)
 
     def release(self, key: SessionKey, term: int) -> None:
         """See `SessionStore.release`."""
-        self._holdings.release(key, term)
+        self._leases.release(key, term)
 
     def stood_still(self) -> None:
         """See `SessionStore.stood_still`."""
         if self._options.relaxed:
-            self._holdings.doubt(self._background.renewed)
+            self._leases.doubt(self._background.renewed)
         else:
-            self._holdings.ask_all(self._renew)
+            self._leases.ask_all(self._renew)
 
     @property
     def held(self) -> int:
         """Sessions that somebody here works on."""
-        return len(self._holdings)
+        return len(self._leases)
 
     @property
     def away_s(self) -> float:
@@ -153,7 +153,7 @@ class RedisSessionStore:
 
         Safe in any thread.
         """
-        return self._writer.absence.seconds
+        return self._writer.outage.seconds
 
     @property
     def dropped_writes(self) -> int:
@@ -170,7 +170,7 @@ class RedisSessionStore:
         record: bytes = b"",
     ) -> Awaitable[int]:
         """See `SessionStore.commit`."""
-        held = self._holdings.get(key, term)
+        held = self._leases.get(key, term)
         if held is not None and self._options.relaxed:
             args = (term, round, base_len, token_ids, record)
             self._background.write(held, lambda: self._commit(key, held, *args))
@@ -200,7 +200,7 @@ class RedisSessionStore:
         matched_stop: str | int | GivenUp | None = None,
     ) -> Awaitable[None]:
         """See `SessionStore.finish`."""
-        held, ttl_ms = self._holdings.get(key, term), self._options.finished_ttl_ms
+        held, ttl_ms = self._leases.get(key, term), self._options.finished_ttl_ms
         stop, owner = codec.encode_stop(matched_stop), held.owner if held else ""
         args = (term, committed_len, reason.name.lower(), stop, ttl_ms, owner)
         if held is None or not self._options.relaxed:
@@ -210,7 +210,7 @@ class RedisSessionStore:
 
     def pause(self, key: SessionKey, term: int) -> Awaitable[None]:
         """See `SessionStore.pause`."""
-        held = self._holdings.get(key, term)
+        held = self._leases.get(key, term)
         if held is not None:
             # Before anybody else goes on from here: is all there that was acknowledged?
             self._renew(held)
@@ -238,18 +238,18 @@ class RedisSessionStore:
         held: Lease | None = None,
     ) -> asyncio.Future[T]:
         if held is not None:
-            return self._holdings.call(held, name, args, decode)
+            return self._leases.call(held, name, args, decode)
         keys = codec.keys_of(self._options.prefix, key)
         call = prepare(self._writer, name, key, keys, args, decode)
         return self._writer.send(call)
 
     def _renew(self, held: Lease) -> None:
         if not self._options.relaxed:
-            self._holdings.renew(held, Lease.refuse)
+            self._leases.renew(held, Lease.refuse)
         elif held.behind:
             self._background.catch_up(held)
         elif not held.gone:
-            self._holdings.renew(held, self._background.renewed)
+            self._leases.renew(held, self._background.renewed)
 
 
 async def connect(

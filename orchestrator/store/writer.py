@@ -65,8 +65,8 @@ class Writer:
         self._client = client
         self._options = options or WriterOptions()
         self.on_fenced = on_fenced
-        self.absence = Outage()
-        self._origin = ServerIdentity()
+        self.outage = Outage()
+        self._identity = ServerIdentity()
         self._pending: deque[Call] = deque()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class Writer:
     @property
     def losses(self) -> int:
         """How often the server has shown that it may have lost acknowledged writes."""
-        return self._origin.losses
+        return self._identity.losses
 
     def prepare(
         self,
@@ -140,11 +140,11 @@ class Writer:
             while calls:
                 calls, fault = await self._attempt(calls)
                 if calls and fault is not None:
-                    self.absence.begin()
+                    self.outage.begin()
                     calls = await self._recover(calls, fault, pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
         finally:
-            self.absence.end()
+            self.outage.end()
             # Only a close in the middle leaves any.
             self._fail(calls, StoreError("the session store was closed"))
 
@@ -185,12 +185,12 @@ class Writer:
         connection = await pool.get_connection()
         try:
             async with asyncio.timeout(connection.socket_timeout):
-                await self._origin.meet(connection)
+                await self._identity.meet(connection)
                 await connection.send_packed_command(b"".join(pipeline))
                 replies = [await _reply(connection) for _ in pipeline]
                 if any(map(tells_loss, replies)):
                     # A failover need not break the connection.
-                    await self._origin.ask(connection)
+                    await self._identity.ask(connection)
                 return replies
         except BaseException:
             # A reply that comes late must never be taken for that of a later call.

@@ -313,8 +313,8 @@ async def test_long_sessions_are_given_back_in_pipelines_of_bounded_size(real, s
 
 
 def _seeds(store: RedisSessionStore, owners: list[Owner]):
-    held = [store._holdings.get(owner.key, 1) for owner in owners]
-    return [store._holdings._seed(one, one.holder, lost=True) for one in held]
+    held = [store._leases.get(owner.key, 1) for owner in owners]
+    return [store._leases._seed(one, one.holder, lost=True) for one in held]
 
 
 async def test_a_restart_that_kept_everything_gives_nothing_back():

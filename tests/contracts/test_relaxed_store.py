@@ -173,8 +173,8 @@ async def test_what_closes_a_gap_is_fenced_as_well(away, ending):
         meta = f"paceline:{{{KEY.tenant}/{KEY.session_id}}}:meta"
         await FakeAsyncRedis(server=server).hset(meta, "owner", "o2")
     before = await text_of(other)
-    held = store._holdings.get(KEY, 1)
-    refused = await asyncio.gather(store._holdings.catch_up(held), return_exceptions=True)
+    held = store._leases.get(KEY, 1)
+    refused = await asyncio.gather(store._leases.catch_up(held), return_exceptions=True)
     assert isinstance(refused[0], SessionAborted if ending == "abort" else Fenced)
     assert await text_of(other) == before
     await other.close()

@@ -113,13 +113,13 @@ async def test_without_an_owner_the_text_is_a_loss(backend, store):
 async def test_one_acknowledged_write_is_needed_before_a_text_is_given_back_again(backend, store):
     owner = await Owner.create(store)
     await owner.write(7)
-    store._holdings.get(KEY, 1).mended = True
+    store._leases.get(KEY, 1).mended = True
     await backend.client().delete(TEXT)
     with pytest.raises(DataLoss):
         await owner.write(8)
-    store._holdings.get(KEY, 1).mended = False
+    store._leases.get(KEY, 1).mended = False
     assert await owner.write(9) == 3
-    assert not store._holdings.get(KEY, 1).mended
+    assert not store._leases.get(KEY, 1).mended
 
 
 async def test_an_ephemeral_end_is_no_loss(backend, store):

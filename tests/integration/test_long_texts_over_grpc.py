@@ -108,7 +108,7 @@ async def test_a_long_text_that_goes_on_is_taken_over_while_the_loop_goes_on(ser
 
 async def test_readers_of_what_has_ended_are_bounded_and_told_when_to_come_back(served):
     whole = await kept(served, "s", 1000)
-    texts = served.inference._kept_texts
+    texts = served.inference._stored_texts
     async with stub(served.address) as front:
         with texts.reader(DEFAULT_TENANT), texts.reader(DEFAULT_TENANT):
             for call in (

@@ -226,4 +226,4 @@ def stalls(running: Cluster) -> None:
     """Its writes get no answer, and it is not told that the session is another's."""
     never = asyncio.get_running_loop().create_future
     running.store.commit = lambda *_: never()  # type: ignore[method-assign]
-    running.store._holdings.renew = lambda *_: None  # type: ignore[method-assign]
+    running.store._leases.renew = lambda *_: None  # type: ignore[method-assign]

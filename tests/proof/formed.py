@@ -79,15 +79,15 @@ class Language:
         return Structures(bundle, len(self.pieces))
 
     @cached_property
-    def _beginnings(self) -> frozenset[str]:
+    def _initial_states(self) -> frozenset[str]:
         return frozenset(word[:size] for word in self.words for size in range(len(word) + 1))
 
     def allowed(self, text: Text) -> np.ndarray | None:
         """What may follow, bool [V]; None behind the end and where the text has left the form."""
         said = "".join(self.pieces[token] for token in text)
-        if self.end in text or said not in self._beginnings:
+        if self.end in text or said not in self._initial_states:
             return None
-        inside = [said + piece in self._beginnings for piece in self.pieces[:-1]]
+        inside = [said + piece in self._initial_states for piece in self.pieces[:-1]]
         return np.array([*inside, said in self.words])
 
 
