@@ -15,7 +15,7 @@ from bench.options import PLAIN, numbers, words
 from bench.output import publish, result_file, say, table_console
 from bench.synthetic.figures import figures_of
 from bench.synthetic.measuring import Trial, measure
-from bench.synthetic.network import parse_delays
+from bench.synthetic.network import Network, parse_delays
 from bench.synthetic.report import LABEL, print_report, summary_of, trial_content
 from bench.synthetic.scenario import Scenario, make_scenario
 from bench.synthetic.serving import FIXED, Way, served, ways
@@ -66,10 +66,11 @@ class _Run:
     async def measure(self) -> bool:
         """Start everything and measure."""
         options, scenario = self.options, self.scenario
-        async with served(self.ways, scenario.spec, self.delays, say) as each:
-            await measure(
-                each, scenario.tokens, options.repeats, options.concurrency, self.trials, say
-            )
+        with Network(self.delays) as network:
+            async with served(self.ways, scenario.spec, network.before, say) as each:
+                await measure(
+                    each, scenario.tokens, options.repeats, options.concurrency, self.trials, say
+                )
         return True
 
     def conclude(self, *, complete: bool) -> None:

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from bench.synthetic.measuring import IN_TURN, Trial, measure
+from bench.synthetic.network import Network
 from bench.synthetic.serving import served, ways
 from services.cluster.figures import Measured
 from services.engine.synthetic.agreement import agreements
@@ -28,8 +29,9 @@ TIMES = {
 async def replay(delays: dict[str, float]) -> dict[str, Trial]:
     trials: list[Trial] = []
     spec = SyntheticSpec.model_validate(TIMES)
-    async with served(ways(("amusd",)), spec, delays, lambda _: None) as each:
-        await measure(each, sum(ACCEPTED), 1, 2, trials, lambda _: None)
+    with Network(delays) as network:
+        async with served(ways(("amusd",)), spec, network.before, lambda _: None) as each:
+            await measure(each, sum(ACCEPTED), 1, 2, trials, lambda _: None)
     return {trial.way: trial for trial in trials}
 
 
