@@ -13,10 +13,12 @@ from paceline import PacelineError
 from bench.machine import machine, origin
 from bench.options import PLAIN, numbers, words
 from bench.output import publish, result_file, say, table_console
+from bench.report import trial_content
+from bench.runner import Trial
 from bench.synthetic.figures import figures_of
-from bench.synthetic.measuring import Trial, measure
+from bench.synthetic.measuring import measure
 from bench.synthetic.network import Network, parse_delays
-from bench.synthetic.report import LABEL, print_report, summary_of, trial_content
+from bench.synthetic.report import LABEL, print_report, summary_of
 from bench.synthetic.scenario import Scenario, make_scenario
 from bench.synthetic.serving import FIXED, Way, served, ways
 from services.cluster.lifetime import unless_stopped
@@ -77,7 +79,7 @@ class _Run:
         """Print and write what there is."""
         if not self.trials:
             return
-        measured = {trial.way for trial in self.trials}
+        measured = {trial.configuration for trial in self.trials}
         figures = [
             figures_of(self.trials, way.name, (PLAIN, FIXED))
             for way in self.ways

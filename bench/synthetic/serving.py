@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.options import NO_DRAFTS, PLAIN
+from bench.runner import Configuration
 from bench.synthetic.traces import DRAFTED
 from orchestrator.core.pacing import POLICIES
 from orchestrator.store.embedded import EmbeddedRedis
@@ -34,15 +35,6 @@ class Way:
     name: str
     flags: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ServedWay:
-    """A way, where it is served, and the orchestrator's process."""
-
-    way: Way
-    address: str
-    pid: int
 
 
 def ways(pacings: Sequence[str] | None, window: int | None = None) -> list[Way]:
@@ -74,7 +66,7 @@ async def served(
     spec: SyntheticSpec,
     change: Callable[[ProcessSpec], ProcessSpec],
     report: Callable[[str], None],
-) -> AsyncIterator[list[ServedWay]]:
+) -> AsyncIterator[list[Configuration]]:
     """Start every process, as `change` wants it, and end them all on the way out.
 
     Raises StartError.
@@ -93,7 +85,10 @@ async def served(
         addresses = await supervisor.start(specs)
         pids = supervisor.pids
         triples = zip(ways, specs, addresses, strict=True)
-        yield [ServedWay(way, address, pids[one.name]) for way, one, address in triples]
+        yield [
+            Configuration(way.name, address, options=way.options, pid=pids[one.name])
+            for way, one, address in triples
+        ]
 
 
 def _orchestrator(way: Way, options: ClusterOptions, site: Site) -> ProcessSpec:
