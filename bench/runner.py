@@ -138,7 +138,7 @@ async def run_schedule(
     before it.
     """
     for configuration in configurations:
-        await _warm_up(configuration, schedule)
+        await warm_up(configuration, schedule)
     if schedule.seen_before:
         await _see(configurations, schedule, report)
     for level in schedule.levels:
@@ -148,7 +148,7 @@ async def run_schedule(
                 turn = (repeat + number) % len(configurations)
                 for one in rotated(configurations, turn):
                     if (one.name, level, repeat, number) not in done:
-                        keep(await _trial(one, schedule, level, repeat, number, group))
+                        keep(await trial_of(one, schedule, level, repeat, number, group))
                 report(
                     f"{level} at a time, repeat {repeat + 1}/{schedule.repeats}, "
                     f"group {number + 1}/{len(groups)} done"
@@ -160,7 +160,8 @@ def rotated(configurations: Sequence[Configuration], turn: int) -> list[Configur
     return [*configurations[turn:], *configurations[:turn]]
 
 
-async def _warm_up(configuration: Configuration, schedule: Schedule) -> None:
+async def warm_up(configuration: Configuration, schedule: Schedule) -> None:
+    """What is made with the first answer is there afterwards."""
     options = {**schedule.sampling, **configuration.options, "max_tokens": WARM_UP_TOKENS}
     await answers_of(configuration, [schedule.warm_up], {**options, **FRESH}, level=1)
 
@@ -177,7 +178,7 @@ async def _see(
         report(f"{one.name} has answered every prompt once")
 
 
-async def _trial(
+async def trial_of(
     configuration: Configuration,
     schedule: Schedule,
     level: int,
@@ -185,6 +186,7 @@ async def _trial(
     number: int,
     group: tuple[BenchPrompt, ...],
 ) -> Trial:
+    """A group answered. Raises the client's errors, and NotFresh."""
     options = {"seed": schedule.seed + repeat, **schedule.sampling, **configuration.options}
     options |= {} if schedule.seen_before else FRESH
     known, busy = await _recalled(configuration), _busy(configuration)

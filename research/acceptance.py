@@ -69,21 +69,15 @@ def show(report: dict[str, Any]) -> str:
     """The report as two tables: accepted tokens, mean ± standard error over the prompts."""
     rows = report["by_length"]
     names = [name for name in rows[0] if name not in ("length", "chained")]
-    accepted = [
-        {name: "{mean:.3f} ± {error:.3f}".format(**row[name]) for name in names} for row in rows
-    ]
-    per_round = [
-        {rule: f"{1 + row[rule]['mean']:.3f}/{row['chained'][rule]:.3f}" for rule in RULES}
-        for row in rows
-    ]
-    counted = [{"k": row["length"]} for row in rows]
-    return "\n".join(
-        [
-            table(dict.fromkeys(["k", *names], ""), list(map(dict.__or__, counted, accepted))),
-            "\nalone/chained",
-            table(dict.fromkeys(["k", *RULES], ""), list(map(dict.__or__, counted, per_round))),
-        ]
-    )
+    accepted, per_round = [], []
+    for row in rows:
+        k = {"k": row["length"]}
+        cells = {name: "{mean:.3f} ± {error:.3f}".format(**row[name]) for name in names}
+        pairs = {rule: (1 + row[rule]["mean"], row["chained"][rule]) for rule in RULES}
+        accepted.append(k | cells)
+        per_round.append(k | {rule: "{:.3f}/{:.3f}".format(*pairs[rule]) for rule in RULES})
+    tables = (table(dict.fromkeys(one[0], ""), one) for one in (accepted, per_round))
+    return "\n\nalone/chained\n".join(tables)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.prompts import SPEC_BENCH, load_prompts
+from research.accepted_lengths import answers, asked_prompts
 from research.command import measuring_parser, ratios, run, table
 from research.engine_steps import Stepper, timed
 from services.contract.types import (
@@ -36,7 +36,7 @@ from services.contract.types import (
 )
 from services.engine.native import Engine, ModelSpec, Segment, pin
 from services.engine.native.kv import KVBudget, KVCache
-from services.engine.native.sampling import RowContext, choose, top_law
+from services.engine.native.sampling import choose, top_law
 from services.verifier.judging import Judged, decide, row_contexts
 from services.verifier.session import Block, Task, VerifySession
 
@@ -145,10 +145,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Times (ms) and shares of the forward of one run."""
     pin(arguments.threads)
     engine = Engine.load(ModelSpec(arguments.model, arguments.dtype))
-    prompt, block = _text(engine, arguments.block)
-    forward = forward_stepper(engine, prompt, block)
+    prompts = asked_prompts(arguments.model, 1)
+    [text] = answers(engine, prompts, arguments.block + 1)
+    forward = forward_stepper(engine, prompts[0], text.token_ids[0, text.start :].tolist())
     [logits] = forward()
-    chain = Scene(logits, prompt)
+    chain = Scene(logits, tuple(prompts[0]))
     made = steppers(chain, replace(chain, parents=_parents(arguments.block)))
     times = timed({"forward": forward} | made, arguments, time.process_time)
     return {
@@ -156,24 +157,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "least_ms": {name: min(own) for name, own in times.items()},
         "shares": {name: ratios(own, times["forward"]) for name, own in times.items()},
     }
-
-
-def _text(engine: Engine, length: int) -> tuple[tuple[int, ...], list[int]]:
-    """A real prompt, and the row of tokens that the target writes after it: 1 + length."""
-    from tokenizers import Tokenizer
-
-    assert engine.bundle is not None
-    tokenizer = Tokenizer.from_str(engine.bundle.tokenizer_json)
-    prompt = tuple(tokenizer.encode(load_prompts(SPEC_BENCH, 1)[0].text).ids)
-    cache = engine.new_cache(len(prompt) + length + 1)
-    block: list[int] = []
-    fed: Sequence[int] = prompt
-    for position in range(length + 1):
-        [logits] = engine.forward([Segment(cache, fed, logits_from=len(fed) - 1)])
-        block += choose(logits, [RowContext(VerifyMode.COUPLED, _PLAIN, _SEED, position)])
-        fed = block[-1:]
-    cache.free()
-    return prompt, block
 
 
 def _parents(nodes: int) -> tuple[int, ...]:

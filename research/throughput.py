@@ -77,8 +77,8 @@ class Bench:
             {"role": "user", "content": FOLLOW_UP},
         ]
         asked = {"messages": chat, "max_tokens": 4}
-        again = await self._follow({**asked, **ALONE})
-        kept = await self._follow({**asked, **PLAIN})
+        again = await follow(self._client, {**asked, **ALONE}, _ignore)
+        kept = await follow(self._client, {**asked, **PLAIN}, _ignore)
         found = kept.complete.usage.cached_tokens
         return kept.first_token_s, again.first_token_s, found
 
@@ -113,10 +113,9 @@ class Bench:
             await self._client.generate(tokens=ids, max_tokens=1, **ALONE)
 
     async def _say(self, prompt: str, tokens: int, on_event: OnEvent = _ignore) -> Measured:
-        return await self._follow({"prompt": prompt, "max_tokens": tokens, **ALONE}, on_event)
-
-    async def _follow(self, asked: dict[str, Any], on_event: OnEvent = _ignore) -> Measured:
-        return await follow(self._client, asked, on_event)
+        return await follow(
+            self._client, {"prompt": prompt, "max_tokens": tokens, **ALONE}, on_event
+        )
 
 
 @asynccontextmanager

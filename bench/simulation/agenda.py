@@ -14,8 +14,6 @@ class Agenda:
     def __init__(self) -> None:
         self.now = 0.0
         """Seconds."""
-        self.done = 0
-        """Calls made so far."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._planned = 0
 
@@ -33,7 +31,6 @@ class Agenda:
         heap = self._heap
         while heap:
             self.now, _, call, arguments = heapq.heappop(heap)
-            self.done += 1
             call(*arguments)
 
 

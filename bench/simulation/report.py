@@ -27,13 +27,8 @@ class Report:
     accepted: int
     drafted: int
     forwards: int
-    draft_forwards: int
     verifier_use: float
     drafter_use: float
-    rows_per_forward: float
-    queue_ms: float
-    simulated_s: float
-    events: int
 
     @classmethod
     def of(cls, simulation: Simulation) -> Report:
@@ -43,7 +38,6 @@ class Report:
         tokens = sum(one.tokens for one in accounts)
         rounds = sum(one.rounds for one in accounts)
         span = max(one.finished for one in accounts) - min(one.opened for one in accounts)
-        forwards = sum(one.forwards for one in verifiers)
         return cls(
             ms_per_token=1e3 * sum(one.seconds for one in accounts) / tokens,
             tokens_per_second=tokens / span,
@@ -52,14 +46,9 @@ class Report:
             sent=sum(one.sent for one in accounts),
             accepted=sum(one.accepted for one in accounts),
             drafted=sum(one.drafted for one in drafters),
-            forwards=forwards,
-            draft_forwards=sum(one.forwards for one in drafters),
+            forwards=sum(one.forwards for one in verifiers),
             verifier_use=sum(one.busy_s for one in verifiers) / (span * len(verifiers)),
             drafter_use=sum(one.busy_s for one in drafters) / (span * max(1, len(drafters))),
-            rows_per_forward=sum(one.rows for one in verifiers) / forwards,
-            queue_ms=sum(one.queue_ms for one in accounts) / rounds,
-            simulated_s=span,
-            events=simulation.agenda.done,
         )
 
     @property

@@ -73,7 +73,6 @@ class Account:
     sent: int = 0
     accepted: int = 0
     verify_ms: float = 0.0
-    queue_ms: float = 0.0
     turns: list[Turn] | None = None
     blocks: list[tuple[int, int]] = field(default_factory=list)
     """Of every round: draft tokens sent, and accepted."""
@@ -189,7 +188,6 @@ class SimulatedSession:
         account.sent += record.draft_tokens
         account.accepted += record.accepted_tokens
         account.verify_ms += record.verify_ms
-        account.queue_ms += record.queue_ms
         account.blocks.append((record.draft_tokens, record.accepted_tokens))
 
     def _finish(self) -> None:

@@ -14,7 +14,6 @@ class SteppingDrafter(ABC):
 
     def __init__(self, name: str, agenda: Agenda, deliver: Deliver) -> None:
         self.name = name
-        self.forwards = 0
         self.drafted = 0
         self.busy_s = 0.0
         self._agenda, self._deliver = agenda, deliver
@@ -49,7 +48,6 @@ class SteppingDrafter(ABC):
         took = self._begin()
         self._working = took is not None
         if took is not None:
-            self.forwards += 1
             self.busy_s += 1e-3 * took
             self._agenda.after(took, self._end)
 

@@ -56,7 +56,6 @@ class SimulatedVerifier:
     ) -> None:  # fmt: skip
         self.name = name
         self.forwards = 0
-        self.rows = 0
         self.busy_s = 0.0
         self._agenda, self._times, self._truths, self._deliver = agenda, times, truths, deliver
         self._sessions: dict[str, _Session] = {}
@@ -93,7 +92,6 @@ class SimulatedVerifier:
             return
         took = self._times.at(len(tasks), rows)
         self.forwards += 1
-        self.rows += rows
         self.busy_s += 1e-3 * took
         self._agenda.after(took, self._conclude, tasks, rows, self._agenda.now)
 

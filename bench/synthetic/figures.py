@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.figures import Percentiles, Spread, overhead_ms, ratio
-from bench.synthetic.measuring import Trial
+from bench.figures import (
+    Measure,
+    Percentiles,
+    Spread,
+    cpu_per_round,
+    decode_rate,
+    first_token_s,
+    overhead_ms,
+    ratio,
+    ratios,
+    whole_rate,
+)
+from bench.runner import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,51 +47,38 @@ class Figures:
 
 def figures_of(trials: Sequence[Trial], way: str, baselines: Sequence[str]) -> Figures:
     """The figures of one way, beside its baselines."""
-    own = [trial for trial in trials if trial.way == way]
-    rounds = [stats for trial in own for result in trial.results for stats in result.rounds]
+    own = [trial for trial in trials if trial.configuration == way]
+    results = [result for trial in own for result in trial.results]
+    rounds = [stats for result in results for stats in result.rounds]
     tokens = sum(trial.tokens for trial in own)
     drafted = sum(stats.draft_tokens for stats in rounds)
-    accepted = sum(stats.accepted_tokens for stats in rounds)
+
+    def over(measure: Measure) -> Spread | None:
+        return Spread.of([measure([trial]) for trial in own])
+
     return Figures(
         way=way,
-        ms_per_token=_over(own, ms_per_token),
-        decode_ms=_over(own, decode_ms),
-        first_token=_over(own, lambda trial: _mean([1e3 * r.first_token_s for r in trial.results])),
-        tokens_per_second=_over(own, lambda trial: trial.tokens / trial.wall_s),
+        ms_per_token=over(lambda trials: ratio(1e3, session_rate(trials))),
+        decode_ms=over(lambda trials: ratio(1e3, decode_rate(trials))),
+        first_token=over(lambda trials: 1e3 * first_token_s(trials)),
+        tokens_per_second=over(whole_rate),
         speed_up={one: Spread.of(speed_ups(trials, way, one)) for one in baselines if one != way},
-        rounds_per_session=ratio(len(rounds), sum(len(trial.results) for trial in own)),
+        rounds_per_session=ratio(len(rounds), len(results)),
         block_efficiency=ratio(tokens, len(rounds)),
         drafted_per_token=ratio(drafted, tokens),
-        acceptance=ratio(accepted, drafted),
+        acceptance=ratio(sum(stats.accepted_tokens for stats in rounds), drafted),
         verify=Percentiles.of([1e-3 * stats.verify_ms for stats in rounds]),
         overhead=Percentiles.of([1e-3 * overhead_ms(stats) for stats in rounds]),
-        cpu_per_round=_over(own, lambda trial: ratio(1e3 * trial.cpu_s, trial.rounds)),
+        cpu_per_round=Spread.of(cpu_per_round(own)),
     )
 
 
-def ms_per_token(trial: Trial) -> float:
-    """Time of the sessions over their tokens."""
-    return ratio(1e3 * sum(result.total_s for result in trial.results), trial.tokens)
-
-
-def decode_ms(trial: Trial) -> float:
-    """Time after the first chunk over the tokens after it."""
-    spent = sum(result.total_s - result.first_token_s for result in trial.results)
-    later = sum(count for result in trial.results for _, count in result.arrivals[1:])
-    return ratio(1e3 * spent, later)
+def session_rate(trials: Sequence[Trial]) -> float:
+    """Tokens over the time of their sessions."""
+    spent = sum(result.total_s for trial in trials for result in trial.results)
+    return ratio(sum(trial.tokens for trial in trials), spent)
 
 
 def speed_ups(trials: Sequence[Trial], way: str, baseline: str) -> list[float]:
     """Time per token of the baseline over that of the way, for each repeat that both have."""
-    took = {(trial.way, trial.repeat): ms_per_token(trial) for trial in trials}
-    repeats = [trial.repeat for trial in trials if trial.way == way]
-    pairs = [((way, repeat), (baseline, repeat)) for repeat in repeats]
-    return [ratio(took[two], took[one]) for one, two in pairs if one in took and two in took]
-
-
-def _over(trials: Sequence[Trial], figure: Callable[[Trial], float]) -> Spread | None:
-    return Spread.of([figure(trial) for trial in trials])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return ratio(sum(values), len(values))
+    return ratios(trials, way, baseline, session_rate)

@@ -13,10 +13,12 @@ from paceline import PacelineError
 from bench.machine import machine, origin
 from bench.options import PLAIN, numbers, words
 from bench.output import publish, result_file, say, table_console
+from bench.report import trial_content
+from bench.runner import Trial
 from bench.synthetic.figures import figures_of
-from bench.synthetic.measuring import Trial, measure
-from bench.synthetic.network import parse_delays
-from bench.synthetic.report import LABEL, print_report, summary_of, trial_content
+from bench.synthetic.measuring import measure
+from bench.synthetic.network import Network, parse_delays
+from bench.synthetic.report import LABEL, print_report, summary_of
 from bench.synthetic.scenario import Scenario, make_scenario
 from bench.synthetic.serving import FIXED, Way, served, ways
 from services.cluster.lifetime import unless_stopped
@@ -66,17 +68,18 @@ class _Run:
     async def measure(self) -> bool:
         """Start everything and measure."""
         options, scenario = self.options, self.scenario
-        async with served(self.ways, scenario.spec, self.delays, say) as each:
-            await measure(
-                each, scenario.tokens, options.repeats, options.concurrency, self.trials, say
-            )
+        with Network(self.delays) as network:
+            async with served(self.ways, scenario.spec, network.before, say) as each:
+                await measure(
+                    each, scenario.tokens, options.repeats, options.concurrency, self.trials, say
+                )
         return True
 
     def conclude(self, *, complete: bool) -> None:
         """Print and write what there is."""
         if not self.trials:
             return
-        measured = {trial.way for trial in self.trials}
+        measured = {trial.configuration for trial in self.trials}
         figures = [
             figures_of(self.trials, way.name, (PLAIN, FIXED))
             for way in self.ways

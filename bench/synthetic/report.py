@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 
 from bench.figures import Percentiles
-from bench.output import Row, answer_content, table, told
+from bench.output import Row, table, told
 from bench.synthetic.figures import Figures
-from bench.synthetic.measuring import Trial
 
 LABEL = "synthetic"
 
@@ -56,17 +54,6 @@ def rows(figures: Sequence[Figures], published: Mapping[str, float]) -> list[Row
 def summary_of(figures: Sequence[Figures], setting: Mapping[str, object]) -> dict[str, object]:
     """Setting and figures."""
     return {LABEL: True, "setting": dict(setting), "figures": [asdict(one) for one in figures]}
-
-
-def trial_content(trial: Trial) -> dict[str, Any]:
-    """A trial without texts."""
-    return {
-        "way": trial.way,
-        "repeat": trial.repeat,
-        "wall_s": trial.wall_s,
-        "orchestrator_cpu_s": trial.cpu_s,
-        "results": [answer_content(result) for result in trial.results],
-    }
 
 
 def _times(times: Percentiles | None) -> str:

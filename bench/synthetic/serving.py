@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.options import NO_DRAFTS, PLAIN
-from bench.synthetic.network import Network
+from bench.runner import Configuration
 from bench.synthetic.traces import DRAFTED
 from orchestrator.core.pacing import POLICIES
 from orchestrator.store.embedded import EmbeddedRedis
@@ -35,15 +35,6 @@ class Way:
     name: str
     flags: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ServedWay:
-    """A way, where it is served, and the orchestrator's process."""
-
-    way: Way
-    address: str
-    pid: int
 
 
 def ways(pacings: Sequence[str] | None, window: int | None = None) -> list[Way]:
@@ -73,26 +64,31 @@ def _drafting(name: str, window: int | None) -> Way:
 async def served(
     ways: Sequence[Way],
     spec: SyntheticSpec,
-    delays: Mapping[str, float],
+    change: Callable[[ProcessSpec], ProcessSpec],
     report: Callable[[str], None],
-) -> AsyncIterator[list[ServedWay]]:
-    """Start every process, and end them all on the way out. Raises StartError."""
+) -> AsyncIterator[list[Configuration]]:
+    """Start every process, as `change` wants it, and end them all on the way out.
+
+    Raises StartError.
+    """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-bench-")))
         file = folder / "synthetic.json"
         file.write_text(spec.model_dump_json(by_alias=True))
         redis = await stack.enter_async_context(EmbeddedRedis(append_only=True))
-        network = stack.enter_context(Network(delays))
         supervisor = Supervisor(report, grace=STOP_SECONDS)
         stack.push_async_callback(supervisor.stop)
         options = ClusterOptions(target="", synthetic=file)
         site = Site(os.getpid(), folder, redis.url, available_cores())
-        await supervisor.start([network.before(one) for one in worker_specs(options, site)])
-        specs = [_orchestrator(way, options, site) for way in ways]
+        await supervisor.start([change(one) for one in worker_specs(options, site)])
+        specs = [change(_orchestrator(way, options, site)) for way in ways]
         addresses = await supervisor.start(specs)
         pids = supervisor.pids
         triples = zip(ways, specs, addresses, strict=True)
-        yield [ServedWay(way, address, pids[one.name]) for way, one, address in triples]
+        yield [
+            Configuration(way.name, address, options=way.options, pid=pids[one.name])
+            for way, one, address in triples
+        ]
 
 
 def _orchestrator(way: Way, options: ClusterOptions, site: Site) -> ProcessSpec:

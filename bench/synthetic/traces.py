@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from services.contract.errors import StartError
 from services.engine.synthetic.agreement import agreements
@@ -33,6 +34,11 @@ class Synchronous(_Part):
     verify_ms: float = Field(gt=0)
     ms_per_token: float = Field(gt=0)
     accepted: tuple[int, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        agreements(self.accepted, DRAFTED)
+        return self
 
 
 class Asynchronous(_Part):
@@ -70,17 +76,8 @@ def load_trace(name: str, file: Path = TRACES) -> Trace:
 def load_traces(file: Path, flag: str) -> tuple[Trace, ...]:
     """All traces of a file that `flag` names. Raises StartError, one line, for a wrong one."""
     try:
-        return _checked(file)
+        return _File.model_validate_json(file.read_bytes()).traces
     except OSError as error:
         raise StartError(f"{flag}: {file} cannot be read: {error.strerror}") from None
     except ValidationError as error:
         raise StartError(f"{flag}: {file} has another form: {complaint(error)}") from None
-    except ValueError as error:
-        raise StartError(f"{flag}: {file} has another form: {error}") from None
-
-
-def _checked(file: Path) -> tuple[Trace, ...]:
-    traces = _File.model_validate_json(file.read_bytes()).traces
-    for trace in traces:
-        agreements(trace.sd.accepted, DRAFTED)
-    return traces

@@ -44,7 +44,6 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--baseline", type=Path, help="another checkout, measured in turns with this one"
     )
-    made.add_argument("--profile", default="", help="file for cProfile's figures of the last case")
     return made
 
 
@@ -64,7 +63,6 @@ def _measure(asked: argparse.Namespace) -> dict[str, Any]:
         draft_ms=asked.draft_ms,
         acceptance=asked.acceptance,
         chunk=asked.chunk,
-        profile=asked.profile,
     )
     trees = [HERE] + ([asked.baseline.resolve()] if asked.baseline else [])
     cases = [

@@ -48,7 +48,6 @@ class Surroundings:
     draft_ms: float = 0.0
     acceptance: float = 0.8
     chunk: int = 4
-    profile: str = ""
 
 
 def measure(case: Case, around: Surroundings) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def measure(case: Case, around: Surroundings) -> dict[str, Any]:
         settings = _settings(case, around, workers, sink, redis.url)
         port = free_port()
         settings["PACELINE_METRICS_PORT"] = str(port)
-        with _orchestrator(case, around, folder, settings) as (process, address):
+        with _orchestrator(case, folder, settings) as (process, address):
             figures = asyncio.run(_load(case, around, process, address, f"127.0.0.1:{port}"))
         taken = json.loads((folder / "taken").read_text())
     return figures | _turnaround(taken[len(taken) // 5 :])
@@ -84,9 +83,6 @@ async def _load(
         "cpu_ms_per_round": 1e3 * spent["cpu"] / rounds,
         "loop_ms_per_round": 1e3 * spent["loop"] / rounds,
         "rounds_per_cpu_s": rounds / spent["cpu"],
-        "cores": spent["cpu"] / spent["wall"],
-        "tokens_per_round": spent["tokens"] / rounds,
-        "sessions_per_s": spent["ended"] / spent["wall"],
         "yardstick_ms": median(strokes),
         "fastest_ms": quantiles(strokes, n=20)[0],
     }
@@ -111,8 +107,6 @@ async def _reading(process: psutil.Process, metrics: str) -> dict[str, float]:
         "cpu": cpu.user + cpu.system,
         "loop": main.user_time + main.system_time,
         "rounds": _sum(page, "paceline_rounds_total"),
-        "tokens": _sum(page, "paceline_emitted_tokens_total"),
-        "ended": _sum(page, "gen_ai_server_request_duration_seconds_count"),
     }
 
 
@@ -148,7 +142,7 @@ def _workers(folder: Path, around: Surroundings) -> Iterator[str]:
 
 @contextmanager
 def _orchestrator(
-    case: Case, around: Surroundings, folder: Path, settings: dict[str, str]
+    case: Case, folder: Path, settings: dict[str, str]
 ) -> Iterator[tuple[psutil.Process, str]]:
     ready = folder / "ready"
     script = Path(__file__).with_name("watched.py")
@@ -156,7 +150,7 @@ def _orchestrator(
         "PACELINE_READY_FILE": str(ready),
         "PYTHONPATH": f"{case.tree}:{case.tree / 'protos'}",
     }
-    command = [sys.executable, str(script), str(folder / "taken"), around.profile or "-"]
+    command = [sys.executable, str(script), str(folder / "taken")]
     with child(command, ready, settings, end=SIGTERM) as process:
         yield psutil.Process(process.pid), ready.read_text().strip()
 

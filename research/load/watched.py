@@ -1,13 +1,12 @@
 """The orchestrator's process, with a note of how long it takes until a verify leaves.
 
-    python research/load/watched.py REPORT PROFILE
+    python research/load/watched.py REPORT
 
 Settings come from `PACELINE_*`. REPORT gets, at the end, the microseconds from the link
 message that made a verify possible (the verdict, or the draft that came after it; in hand,
 not yet decoded) to that verify (encoded, about to be written). A block chained to one that
 is still at the verifier is not counted: it leaves when pacing chooses, and nobody waits for
-it. PROFILE, unless "-", gets what cProfile saw, in CPU time. Run by its path, it measures
-whatever checkout PYTHONPATH names.
+it. Run by its path, it measures whatever checkout PYTHONPATH names.
 """
 
 from __future__ import annotations
@@ -56,23 +55,12 @@ class Watch:
 
 def main() -> int:
     """Serve until SIGTERM."""
-    report, profile = Path(sys.argv[1]), sys.argv[2]
     heard: dict[str, float] = {}
     codecs: Any = link
     watch = Watch(codecs.VERIFIER_LINK, heard)
     codecs.VERIFIER_LINK, codecs.DRAFTER_LINK = watch, Watch(codecs.DRAFTER_LINK, heard)
-    settings = OrchestratorSettings.model_validate({})
-    status = process.run(settings) if profile == "-" else _profiled(settings, profile)
-    report.write_text(json.dumps([round(1e6 * taken) for taken in watch.taken]))
-    return status
-
-
-def _profiled(settings: OrchestratorSettings, file: str) -> int:
-    import cProfile
-
-    with cProfile.Profile(time.thread_time) as profiler:
-        status = process.run(settings)
-    profiler.dump_stats(file)
+    status = process.run(OrchestratorSettings.model_validate({}))
+    Path(sys.argv[1]).write_text(json.dumps([round(1e6 * taken) for taken in watch.taken]))
     return status
 
 

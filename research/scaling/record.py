@@ -8,28 +8,22 @@ real. How many processes there are does not change meanwhile.
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import shutil
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import isfinite
-from pathlib import Path
 
 from bench.machine import machine
 from bench.synthetic.scenario import parse_times
-from orchestrator.store.embedded import EmbeddedRedis
+from bench.synthetic.serving import Way, served
 from research.load.clients import crowd
 from research.scaling.manifests import Queries
 from research.scaling.phases import Phase, go_through
 from research.scaling.recording import Recording, Row, Signal
-from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
-from services.cluster.supervisor import ProcessSpec, Supervisor
-from services.cluster.tether import available_cores
+from services.cluster.supervisor import ProcessSpec
 from services.contract.errors import StartError
 from testkit.ports import free_port
 from testkit.prometheus import Prometheus, prometheus
@@ -42,7 +36,7 @@ TIMES = (
 PHASES = "0:30,4:60,24:75,96:90,24:60,4:60,0:150"
 STEP_S = 5.0
 SCRAPE_S = 1.0
-STOP_SECONDS = 30.0
+ORCHESTRATORS = (Way("0"), Way("1"))
 SESSIONS = 'sum(paceline_sessions_active{role="orchestrator"})'
 
 
@@ -57,17 +51,6 @@ class RecordOptions:
     times: str = TIMES
     tokens: int = 192
     kv_tokens: int = 36_000
-    orchestrators: int = 2
-    drafters: int = 1
-    verifiers: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """Where orchestrators serve, and where every process shows its metrics."""
-
-    addresses: tuple[str, ...]
-    targets: tuple[str, ...]
 
 
 async def record(
@@ -80,10 +63,20 @@ async def record(
     program = shutil.which("prometheus")
     if program is None:
         raise StartError("prometheus is not on PATH; Debian and Ubuntu: apt install prometheus")
-    async with _served(options, report) as served:
-        with prometheus(program, served.targets, interval_s=SCRAPE_S) as server:
+    targets: list[str] = []
+
+    def measured(spec: ProcessSpec) -> ProcessSpec:
+        """With metrics; only verifiers are short of memory."""
+        targets.append(f"127.0.0.1:{free_port()}")
+        flags = ["--metrics-port", targets[-1].rpartition(":")[2]]
+        if spec.name.startswith("verifier"):
+            flags += ["--kv-capacity-tokens", str(options.kv_tokens)]
+        return replace(spec, argv=(*spec.argv, *flags))
+
+    async with served(ORCHESTRATORS, parse_times(options.times), measured, report) as each:
+        with prometheus(program, targets, interval_s=SCRAPE_S) as server:
             await asyncio.to_thread(server.wait_until_scraped)
-            async with crowd(served.addresses, options.tokens) as made:
+            async with crowd([one.address for one in each], options.tokens) as made:
                 began = time.time()
                 report(f"{sum(phase.seconds for phase in options.phases):.0f} s of load")
                 await go_through(options.phases, made)
@@ -113,11 +106,7 @@ def _read(
             "kv_tokens": options.kv_tokens,
             "machine": machine(),
         },
-        {
-            "orchestrator": options.orchestrators,
-            "drafter": options.drafters,
-            "verifier": options.verifiers,
-        },
+        {"orchestrator": len(ORCHESTRATORS), "drafter": 1, "verifier": 1},
         tuple(STEP_S * step for step in range(steps)),
         _row(server, SESSIONS, began, steps),
         {
@@ -137,52 +126,3 @@ def _row(server: Prometheus, query: str, began: float, steps: int) -> Row:
         for at, value in series.points:
             values[round((at - began) / STEP_S)] = round(value, 3) if isfinite(value) else None
     return tuple(values)
-
-
-# --- processes ----------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _served(options: RecordOptions, report: Callable[[str], None]) -> AsyncIterator[Served]:
-    """Every process of a cluster, each with its metrics."""
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-bench-")))
-        file = folder / "synthetic.json"
-        file.write_text(parse_times(options.times).model_dump_json(by_alias=True))
-        redis = await stack.enter_async_context(EmbeddedRedis(append_only=True))
-        supervisor = Supervisor(report, grace=STOP_SECONDS)
-        stack.push_async_callback(supervisor.stop)
-        cluster = ClusterOptions(
-            target="", synthetic=file, verifiers=options.verifiers, drafters=options.drafters
-        )
-        site = Site(os.getpid(), folder, redis.url, available_cores())
-        workers = [_measured(one, *_memory(one, options)) for one in worker_specs(cluster, site)]
-        await supervisor.start([spec for spec, _ in workers])
-        fronts = [
-            _measured(one)
-            for index in range(options.orchestrators)
-            for one in _orchestrator(cluster, site, index)
-        ]
-        addresses = await supervisor.start([spec for spec, _ in fronts])
-        yield Served(tuple(addresses), tuple(target for _, target in workers + fronts))
-
-
-def _memory(spec: ProcessSpec, options: RecordOptions) -> tuple[str, ...]:
-    """Only verifiers are short of it."""
-    if not spec.name.startswith("verifier"):
-        return ()
-    return ("--kv-capacity-tokens", str(options.kv_tokens))
-
-
-def _orchestrator(cluster: ClusterOptions, site: Site, index: int) -> list[ProcessSpec]:
-    folder = site.folder / f"orchestrator-{index}"
-    folder.mkdir()
-    specs = orchestrator_specs(cluster, replace(site, folder=folder))
-    return [replace(spec, name=f"{spec.name}-{index}") for spec in specs]
-
-
-def _measured(spec: ProcessSpec, *flags: str) -> tuple[ProcessSpec, str]:
-    """The process with more flags, one of them for its metrics, and where these are."""
-    port = free_port()
-    argv = (*spec.argv, *flags, "--metrics-port", str(port))
-    return replace(spec, argv=argv), f"127.0.0.1:{port}"

@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
+from bench.runner import Trial
 from bench.synthetic.figures import figures_of, speed_ups
 from bench.synthetic.main import SyntheticOptions, run_synthetic
-from bench.synthetic.measuring import Trial
 from bench.synthetic.network import parse_delays
 from bench.synthetic.relay import join
 from bench.synthetic.report import rows
@@ -151,7 +151,8 @@ def output(total_s: float, *arrivals: tuple[float, int], rounds: tuple = ()) -> 
 
 
 def trial(way: str, repeat: int, *outputs: Measured, cpu_s: float = 0.0) -> Trial:
-    return Trial(way, repeat, outputs, max(one.total_s for one in outputs), cpu_s)
+    wall_s = max(one.total_s for one in outputs)
+    return Trial(way, repeat, 0, (), outputs, wall_s, orchestrator_s=cpu_s)
 
 
 def test_time_per_token_counts_everything_and_once_more_without_the_first():

@@ -7,7 +7,9 @@ import json
 
 import pytest
 
-from bench.synthetic.measuring import IN_TURN, Trial, measure
+from bench.runner import WAVES, Trial
+from bench.synthetic.measuring import measure
+from bench.synthetic.network import Network
 from bench.synthetic.serving import served, ways
 from services.cluster.figures import Measured
 from services.engine.synthetic.agreement import agreements
@@ -28,9 +30,10 @@ TIMES = {
 async def replay(delays: dict[str, float]) -> dict[str, Trial]:
     trials: list[Trial] = []
     spec = SyntheticSpec.model_validate(TIMES)
-    async with served(ways(("amusd",)), spec, delays, lambda _: None) as each:
-        await measure(each, sum(ACCEPTED), 1, 2, trials, lambda _: None)
-    return {trial.way: trial for trial in trials}
+    with Network(delays) as network:
+        async with served(ways(("amusd",)), spec, network.before, lambda _: None) as each:
+            await measure(each, sum(ACCEPTED), 1, 2, trials, lambda _: None)
+    return {trial.configuration: trial for trial in trials}
 
 
 def test_real_processes_replay_a_trace_token_by_token_behind_a_slow_network():
@@ -47,8 +50,8 @@ def test_real_processes_replay_a_trace_token_by_token_behind_a_slow_network():
         assert emitted(result) == [1] * sum(ACCEPTED)
     texts = {way: [one.token_ids for one in trial.results] for way, trial in trials.items()}
     assert texts["amusd"] == texts["fixed"] == texts["plain"]
-    assert len(set(texts["plain"])) == 2 * IN_TURN
-    assert all(trial.cpu_s > 0 for trial in trials.values())
+    assert len(set(texts["plain"])) == 2 * WAVES
+    assert all(trial.orchestrator_s > 0 for trial in trials.values())
 
 
 def emitted(result: Measured) -> list[int]:
