@@ -14,10 +14,10 @@ from bench.configurations import baselines, cores_in_words, drafting, plain
 from bench.journal import Journal
 from bench.machine import machine, origin
 from bench.options import PLAIN, PLAIN_ALL, BenchOptions, read_options
-from bench.output import WIDTH, result_file, say, table_console, write_content
+from bench.output import WIDTH, publish, result_file, say, table_console
 from bench.plots import plot_all
 from bench.prompts import load_set
-from bench.report import print_report, summary_of, write_json
+from bench.report import print_report, summary_of, trial_content
 from bench.runner import Configuration, Schedule, Trial, run_schedule
 from bench.sections import sections_of
 from bench.synthetic.main import run_given as run_synthetic_given
@@ -193,17 +193,9 @@ def _conclude(options: BenchOptions, progress: Progress, *, complete: bool) -> N
     setting = _setting(options, progress.configurations, complete)
     print_report(table_console(max(WIDTH, COLUMN * (len(names) + 2))), sections, setting)
     path = options.out or result_file("bench")
-    try:
-        write_json(path, sections, progress.trials, setting)
-        print(f"written to {path}")
-        for plot in plot_all(sections, path):
-            print(f"drawn in {plot}")
-        if options.summary is not None:
-            path = options.summary
-            write_content(path, summary_of(sections, setting))
-            print(f"without the trials written to {path}")
-    except OSError as error:
-        say(f"{path} cannot be written: {error.strerror}")
+    trials = [trial_content(one) for one in progress.trials]
+    brief = summary_of(sections, setting)
+    publish(brief, trials, path, options.summary, lambda: plot_all(sections, path))
 
 
 def _setting(

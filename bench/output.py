@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,6 +58,30 @@ def write_content(path: Path, content: Mapping[str, object]) -> None:
     """As JSON, in a folder that is made. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def publish(
+    brief: Mapping[str, object],
+    trials: Sequence[Mapping[str, object]],
+    path: Path,
+    summary: Path | None,
+    draw: Callable[[], Iterable[Path]] = tuple,
+) -> None:
+    """Everything to `path`; without the trials, small enough to be kept, to `summary`.
+
+    `draw` draws beside it. Says what is where, and what cannot be written.
+    """
+    try:
+        write_content(path, {**brief, "trials": list(trials)})
+        print(f"written to {path}")
+        for plot in draw():
+            print(f"drawn in {plot}")
+        if summary is not None:
+            path = summary
+            write_content(path, brief)
+            print(f"without the trials written to {path}")
+    except OSError as error:
+        say(f"{path} cannot be written: {error.strerror}")
 
 
 def answer_content(result: Measured) -> dict[str, object]:

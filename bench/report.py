@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from rich.console import Console
 
 from bench.comparison import Comparison
 from bench.figures import Figures, Percentiles, RoundSplit
-from bench.output import Row, answer_content, table, told, write_content
+from bench.output import Row, answer_content, table, told
 from bench.runner import Trial
 from bench.sections import Ratios, Section
 
@@ -97,19 +96,8 @@ def comparison_rows(comparisons: Sequence[Comparison]) -> list[Row]:
     ]
 
 
-def write_json(
-    path: Path,
-    sections: Sequence[Section],
-    trials: Sequence[Trial],
-    setting: Mapping[str, object],
-) -> None:
-    """Everything: setting, figures by level, and every trial with its rounds."""
-    content = summary_of(sections, setting) | {"trials": [_trial(one) for one in trials]}
-    write_content(path, content)
-
-
 def summary_of(sections: Sequence[Section], setting: Mapping[str, object]) -> dict[str, object]:
-    """The same without the trials: what is small enough to be kept beside the code."""
+    """Setting and figures by level."""
     return {"setting": dict(setting), "levels": [_section(one) for one in sections]}
 
 
@@ -129,7 +117,7 @@ def _ratios(ratios: Ratios) -> dict[str, dict[str, object]]:
     return {name: {key: asdict(spread) for key, spread in own.items()} for name, own in ratios}
 
 
-def _trial(trial: Trial) -> dict[str, object]:
+def trial_content(trial: Trial) -> dict[str, object]:
     """A trial without prompts and texts."""
     return {
         "configuration": trial.configuration,

@@ -13,7 +13,7 @@ from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from orchestrator.core.state import Limits
-from orchestrator.frontdoor import vllm_gateway as facade
+from orchestrator.frontdoor import vllm_gateway
 from orchestrator.frontdoor.admission import Work
 from orchestrator.frontdoor.authentication import TokensFile, anyone
 from orchestrator.frontdoor.draining import Grace, drain
@@ -21,14 +21,14 @@ from orchestrator.frontdoor.grpc.call_limits import Door
 from orchestrator.frontdoor.grpc.servicer import InferenceServicer
 from orchestrator.frontdoor.inference import Inference
 from orchestrator.frontdoor.requests.ranges import MAX_REQUEST_BYTES
-from orchestrator.frontdoor.response_formats import Forms
+from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.options import Options
 from orchestrator.recorder import Recorder, watch_memory
 from orchestrator.session.ports import Durability
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.store import (
-    Absence,
     EmbeddedRedis,
+    Outage,
     RedisSessionStore,
     StoreOptions,
     WriterOptions,
@@ -71,7 +71,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
     # Now, not after the wait for a verifier: what could not be served is refused.
     serving.server_credentials(settings.serving_options())
     if settings.vllm_engine:
-        facade.require()
+        vllm_gateway.require()
     work = Work(settings.tenant_share) if settings.tokens_file is not None else None
     stop, door, grace = serving.stop_on_signals(), _door(settings, work), Grace(settings.grace)
     async with AsyncExitStack() as stack:
@@ -96,7 +96,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
         pool = _pool(settings)
         stack.push_async_callback(pool.close)
         pool.start()
-        registry_away = Absence()
+        registry_away = Outage()
         _show(telemetry, door, store, registry_away, pool)
         watch_memory(telemetry, pool.reports)
         discovery = asyncio.create_task(
@@ -112,7 +112,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
         if not await _before(stop, ready):
             return 0
         await pool.settle(SETTLE_TIMEOUT)
-        forms = Forms(Vetting(settings.form_bounds(), settings.form_processes), work)
+        forms = ResponseFormats(Vetting(settings.form_bounds(), settings.form_processes), work)
         stack.callback(forms.close)
         options = _options(settings)
         inference = Inference(pool, ready.result(), store, recorder, options, forms, work)
@@ -125,7 +125,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
 
 
 def _show(
-    telemetry: Telemetry, door: Door, store: RedisSessionStore, registry: Absence, pool: WorkerPool
+    telemetry: Telemetry, door: Door, store: RedisSessionStore, registry: Outage, pool: WorkerPool
 ) -> None:
     """What is not counted but read, whenever somebody collects it."""
     telemetry.gauge(names.STREAMS, lambda: [(door.streams.total, ())])
@@ -227,7 +227,7 @@ def _pool(settings: OrchestratorSettings) -> WorkerPool:
 
 
 async def _discover(
-    settings: OrchestratorSettings, pool: WorkerPool, url: str, away: Absence
+    settings: OrchestratorSettings, pool: WorkerPool, url: str, away: Outage
 ) -> None:
     """Keep the pool's addresses equal to the settings and the registry."""
     registry = WorkerRegistry(url)

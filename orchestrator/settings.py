@@ -4,18 +4,64 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from services.contract.types import split_methods
-from services.runtime.settings import LinkSettings
+from services.runtime.settings import LinkSettings, Sections
 from services.runtime.vetting import Bounds
 
 
 class OrchestratorSettings(LinkSettings):
     """Run one orchestrator: clients speak to it, it drives drafters and verifiers."""
+
+    SECTIONS: ClassVar[Sections] = {
+        "workers": (
+            "verifier_addresses",
+            "drafter_addresses",
+            "model",
+            "verifier_wait",
+            "verdict_wait",
+            "opening_wait",
+            "worker_silence",
+            "engine_stall",
+            "start_timeout",
+        ),
+        "drafting and pacing": (
+            "method",
+            "pacing",
+            "fallback",
+            "num_speculative_tokens",
+            "chained_blocks",
+        ),
+        "sessions and their store": (
+            "redis",
+            "durability",
+            "session_ttl",
+            "finished_ttl",
+            "lease",
+            "store_patience",
+            "store_silence",
+            "orchestrator_id",
+        ),
+        "who may call, and limits": (
+            "tokens_file",
+            "tenant_key",
+            "tenant_share",
+            "max_sessions",
+            "max_tokens_in_flight",
+            "max_calls",
+            "logprobs_kept",
+            "logprobs_memory",
+            "deadline",
+            "detach_grace",
+            "read_patience",
+        ),
+        "response formats": ("form_processes", "form_seconds", "form_memory_mb"),
+        "gateways": ("vllm_engine",),
+    }
 
     port: int = Field(50051, ge=0, le=65535, description="port to listen on, 0 = a free one")
     redis: str | None = Field(

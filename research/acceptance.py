@@ -16,10 +16,8 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from bench.prompts import SPEC_BENCH, load_prompts
-from bench.tokens import asked, source_folder
-from research.accepted_lengths import RULES, Pair, Study, Survival, answers
-from research.command import measuring_parser, run
+from research.accepted_lengths import RULES, Pair, Study, Survival, answers, asked_prompts
+from research.command import measuring_parser, run, table
 from services.engine.native import Engine, ModelSpec, pin
 
 
@@ -30,28 +28,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     target = Engine.load(ModelSpec(arguments.model, arguments.dtype))
     draft = Engine.load(ModelSpec(arguments.draft, arguments.dtype))
     pair = Pair(target, draft, study)
-    texts = answers(target, _prompts(arguments), arguments.tokens)
+    texts = answers(target, asked_prompts(arguments.model, arguments.prompts), arguments.tokens)
     each = []
     for number, text in enumerate(texts, 1):
         each.append(pair.survival(text))
         print(f"prompt {number}: {_so_far(each)}", flush=True)
-    return {
-        "model": arguments.model,
-        "draft": str(arguments.draft),
-        "temperature": study.temperature,
-        "prompts": len(each),
-        "chains_per_place": study.chains,
-        "by_length": [_of_length(each, length) for length in range(1, study.length + 1)],
-    }
-
-
-def _prompts(arguments: argparse.Namespace) -> list[list[int]]:
-    from transformers import AutoTokenizer
-
-    source = source_folder(arguments.model)
-    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
-    prompts = load_prompts(SPEC_BENCH, arguments.prompts)
-    return [asked(tokenizer, one.text) for one in prompts]
+    return {"by_length": [_of_length(each, length) for length in range(1, study.length + 1)]}
 
 
 def _so_far(each: Sequence[Survival]) -> str:
@@ -87,37 +69,31 @@ def show(report: dict[str, Any]) -> str:
     """The report as two tables: accepted tokens, mean ± standard error over the prompts."""
     rows = report["by_length"]
     names = [name for name in rows[0] if name not in ("length", "chained")]
-    lines = ["  k" + "".join(name.rjust(20) for name in names)]
-    for row in rows:
-        cells = ("{mean:.3f} ± {error:.3f}".format(**row[name]).rjust(20) for name in names)
-        lines.append(f"{row['length']:>3}" + "".join(cells))
-    lines += ["", "  k" + "".join(f"{rule}, alone/chained".rjust(28) for rule in RULES)]
-    for row in rows:
-        pairs = ((1 + row[rule]["mean"], row["chained"][rule]) for rule in RULES)
-        lines.append(
-            f"{row['length']:>3}" + "".join(f"{a:.3f}/{b:.3f}".rjust(28) for a, b in pairs)
-        )
-    return "\n".join(lines)
+    accepted = [
+        {name: "{mean:.3f} ± {error:.3f}".format(**row[name]) for name in names} for row in rows
+    ]
+    per_round = [
+        {rule: f"{1 + row[rule]['mean']:.3f}/{row['chained'][rule]:.3f}" for rule in RULES}
+        for row in rows
+    ]
+    counted = [{"k": row["length"]} for row in rows]
+    return "\n".join(
+        [
+            table(dict.fromkeys(["k", *names], ""), list(map(dict.__or__, counted, accepted))),
+            "\nalone/chained",
+            table(dict.fromkeys(["k", *RULES], ""), list(map(dict.__or__, counted, per_round))),
+        ]
+    )
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = measuring_parser(__doc__)
-    made.add_argument("--draft", required=True, help="the draft model")
-    made.add_argument("--model", default="smollm2-135m-instruct", help="the target")
-    made.add_argument("--dtype", default="float32")
+    made = measuring_parser(__doc__, draft=None, dtype="float32", prompts=24, tokens=64)
     made.add_argument("--temperature", type=float, default=1.0)
     made.add_argument("--length", type=int, default=8, help="draft tokens of a block")
     made.add_argument("--chains", type=int, default=4, help="drafts at each place, of each kind")
-    made.add_argument("--prompts", type=int, default=24)
-    made.add_argument("--tokens", type=int, default=64, help="tokens of each answer")
     return made
 
 
-def main() -> None:
-    """Measure and print."""
-    run(parser().parse_args(), measure, show)
-
-
 if __name__ == "__main__":
-    main()
+    run(parser(), measure, show)

@@ -19,6 +19,8 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
+from bench.prompts import SPEC_BENCH, load_prompts
+from bench.tokens import with_token_ids
 from research.thinned_draft import Text
 from services.contract.types import ResolvedSampling, VerifyMode
 from services.engine.native import Engine, KVCache, Segment
@@ -165,6 +167,12 @@ def block_survival(ratios: Tensor) -> Tensor:
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:
     return [fmean(column) for column in zip(*rows, strict=True)]
+
+
+def asked_prompts(model: str, count: int) -> list[list[int]]:
+    """So many prompts of Spec-Bench, as the target is asked them."""
+    prompts = with_token_ids(model, load_prompts(SPEC_BENCH, count))
+    return [list(one.token_ids) for one in prompts]
 
 
 def answers(

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from bench.prompts import SPEC_BENCH, BenchPrompt, load_prompts
-from research.command import measuring_parser, run
+from research.command import measuring_parser, run, table
 from services.engine.native import Engine, ModelSpec, Segment, pin
 from services.engine.native.dialogue import dialogue_of, tokenizer_of
 from services.training.distill.batches import Collator
@@ -45,9 +45,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     best = answers(target, prompts, temperature=0.0, tokens=arguments.tokens)
     draft = Engine.load(ModelSpec(arguments.draft, arguments.dtype))
     return {
-        "model": arguments.model,
-        "draft": str(arguments.draft),
-        "prompts": len(prompts),
         "positions": sum(len(text.prefixes) for text in drawn),
         "acceptance": by_category(prompts, scores(draft, drawn), "acceptance"),
         "greedy": by_category(prompts, scores(draft, best), "greedy"),
@@ -104,27 +101,17 @@ def by_category(
 
 def show(report: dict[str, Any]) -> str:
     """The report as a table."""
-    lines = [f"{'':<16}{'acceptance':>12}{'greedy':>12}"]
-    for name, acceptance in report["acceptance"].items():
-        lines.append(f"{name:<16}{acceptance:>12.3f}{report['greedy'][name]:>12.3f}")
-    return "\n".join(lines)
+    rows = [
+        {"category": name, "acceptance": acceptance, "greedy": report["greedy"][name]}
+        for name, acceptance in report["acceptance"].items()
+    ]
+    return table({"category": "", "acceptance": ".3f", "greedy": ".3f"}, rows)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = measuring_parser(__doc__)
-    made.add_argument("--draft", required=True, help="the draft model")
-    made.add_argument("--model", default="smollm2-135m-instruct", help="the target")
-    made.add_argument("--dtype", default="bfloat16")
-    made.add_argument("--prompts", type=int, default=60)
-    made.add_argument("--tokens", type=int, default=96, help="tokens of each answer")
-    return made
-
-
-def main() -> None:
-    """Measure and print."""
-    run(parser().parse_args(), measure, show)
+    return measuring_parser(__doc__, draft=None, dtype="bfloat16", prompts=60, tokens=96)
 
 
 if __name__ == "__main__":
-    main()
+    run(parser(), measure, show)

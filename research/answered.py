@@ -46,19 +46,11 @@ def show(report: dict[str, Any]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = measuring_parser(__doc__)
+    made = measuring_parser(__doc__, dtype="float32", tokens=64)
     made.add_argument("--out", type=Path, required=True, help="where the texts go, as JSON lines")
-    made.add_argument("--model", default="smollm2-135m-instruct", help="the target")
-    made.add_argument("--dtype", default="float32")
     made.add_argument("--set", default="stratified", help="all, stratified or a number of prompts")
-    made.add_argument("--tokens", type=int, default=64, help="most tokens of each answer")
     return made
 
 
-def main() -> None:
-    """Answer and print."""
-    run(parser().parse_args(), measure, show)
-
-
 if __name__ == "__main__":
-    main()
+    run(parser(), measure, show)

@@ -4,29 +4,76 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from bench.machine import machine
 
-def measuring_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser that shows `description` as it is written, with --threads and --json."""
+SHARED = {
+    "draft": "the draft model",
+    "model": "the target",
+    "dtype": "of the models",
+    "prompts": "how many, of Spec-Bench",
+    "tokens": "tokens of each answer",
+    "repeats": "of all that is compared, in turns",
+}
+"""Options that several commands have."""
+
+
+def measuring_parser(
+    description: str | None, **defaults: str | int | None
+) -> argparse.ArgumentParser:
+    """A parser that shows `description` as it is written, with --threads and --json.
+
+    `defaults`: of the options in `SHARED` that it has; None = it must be given. Where there
+    are any, there is --model.
+    """
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
     )
     made.add_argument("--threads", type=int, default=1)
     made.add_argument("--json", type=Path, default=None, help="also write the report there")
+    if defaults:
+        defaults = {"model": "smollm2-135m-instruct", **defaults}
+    for name, default in defaults.items():
+        made.add_argument(
+            f"--{name}",
+            type=int if isinstance(default, int) else str,
+            default=default,
+            required=default is None,
+            help=SHARED[name],
+        )
     return made
 
 
 def run(
-    arguments: argparse.Namespace,
+    parser: argparse.ArgumentParser,
     measure: Callable[[argparse.Namespace], dict[str, Any]],
     show: Callable[[dict[str, Any]], str],
 ) -> dict[str, Any]:
-    """Measure and print; also write JSON where it was asked for. The report."""
-    report = measure(arguments)
+    """Measure as the command line asks, and print; also write JSON where it asks for that."""
+    asked = parser.parse_args()
+    about = {name: str(value) for name, value in vars(asked).items()}
+    report = {"machine": machine(), "asked": about} | measure(asked)
     print(show(report))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2))
+    if asked.json:
+        asked.json.write_text(json.dumps(report, indent=2))
     return report
+
+
+def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each row; `columns` says what each has under that name, and in which format."""
+    cells = [[format(row[name], kind) for name, kind in columns.items()] for row in rows]
+    lines = [list(columns), *cells]
+    width, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
+    return "\n".join(
+        "  ".join([first.ljust(width), *map(str.rjust, others, widths)]) for first, *others in lines
+    )
+
+
+def ratios(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
+    """The median, least and greatest ratio of paired figures."""
+    each = [one / other for one, other in zip(over, under, strict=True)]
+    return {"median": median(each), "min": min(each), "max": max(each)}

@@ -9,37 +9,19 @@ the ratios are medians over repeats, with their least and greatest value.
 from __future__ import annotations
 
 import argparse
-import platform
-import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
-from research.command import measuring_parser, run
+from research.command import measuring_parser, ratios, run, table
 from services.engine.native import Engine, ModelSpec, Segment, pin
 from services.engine.native.loading import load_model
 
-Stepper = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """One measured ratio over the repeats."""
-
-    name: str
-    median: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, name: str, over: list[float], under: list[float]) -> Ratio:
-        """Ratios of paired times."""
-        ratios = [a / b for a, b in zip(over, under, strict=True)]
-        return cls(name, statistics.median(ratios), min(ratios), max(ratios))
+Stepper = Callable[[], object]
 
 
 def stock_stepper(model: Any, prompt: list[int]) -> Stepper:
@@ -76,14 +58,26 @@ def engine_stepper(engine: Engine, prompt: list[int], sessions: int, rows: int =
     return step
 
 
-def timed(step: Stepper, steps: int) -> float:
-    """Milliseconds per step: the least of `steps`, which a busy machine disturbs least."""
-    times = []
-    for _ in range(steps):
-        start = time.perf_counter()
-        step()
-        times.append((time.perf_counter() - start) * 1e3)
-    return min(times)
+def timed(
+    steppers: Mapping[str, Stepper],
+    arguments: argparse.Namespace,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Milliseconds a step, in turns: of each turn the least, which a busy machine disturbs least.
+
+    The first turn warms up and does not count.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steppers}
+    for _ in range(arguments.repeats + 1):
+        for name, step in steppers.items():
+            times[name].append(min(_timed(step, clock) for _ in range(arguments.steps)))
+    return {name: own[1:] for name, own in times.items()}
+
+
+def _timed(step: Stepper, clock: Callable[[], float]) -> float:
+    start = clock()
+    step()
+    return (clock() - start) * 1e3
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -100,33 +94,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "many": engine_stepper(engine, prompt, arguments.sessions),
         **{_block(rows): engine_stepper(engine, prompt, 1, rows) for rows in arguments.rows},
     }
-    times: dict[str, list[float]] = {name: [] for name in steppers}
-    for repeat in range(arguments.repeats + 1):
-        for name, step in steppers.items():
-            figure = timed(step, arguments.steps)
-            if repeat:
-                times[name].append(figure)
-    return _report(arguments, times)
-
-
-def _report(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dict[str, Any]:
-    ratios = [
-        Ratio.of("one session / transformers", times["one"], times["transformers"]),
-        Ratio.of(f"{arguments.sessions} sessions / one", times["many"], times["one"]),
-        *[
-            Ratio.of(f"{_block(rows)} / one", times[_block(rows)], times["one"])
-            for rows in arguments.rows
-        ],
-    ]
+    times = timed(steppers, arguments)
+    over = {
+        "one session / transformers": ("one", "transformers"),
+        f"{arguments.sessions} sessions / one": ("many", "one"),
+        **{f"{_block(rows)} / one": (_block(rows), "one") for rows in arguments.rows},
+    }
     return {
-        "hardware": platform.processor() or platform.machine(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "model": arguments.model,
-        "dtype": arguments.dtype,
-        "context": arguments.context,
-        "ms_per_step": {name: statistics.median(figures) for name, figures in times.items()},
-        "ratios": {r.name: {"median": r.median, "min": r.least, "max": r.most} for r in ratios},
+        "ms_per_step": {name: median(figures) for name, figures in times.items()},
+        "ratios": {name: ratios(times[one], times[other]) for name, (one, other) in over.items()},
     }
 
 
@@ -135,21 +111,16 @@ def _block(rows: int) -> str:
 
 
 def show(report: dict[str, Any]) -> str:
-    """The report as a small table."""
-    lines = [f"{report['model']}, {report['dtype']}, {report['threads']} thread(s)"]
-    lines += [f"  {name:<28}{ms:8.2f} ms/step" for name, ms in report["ms_per_step"].items()]
-    for name, ratio in report["ratios"].items():
-        lines.append(
-            f"  {name:<28}{ratio['median']:8.2f}  ({ratio['min']:.2f} to {ratio['max']:.2f})"
-        )
-    return "\n".join(lines)
+    """The report as two tables."""
+    times = [{"step": name, "ms": ms} for name, ms in report["ms_per_step"].items()]
+    rows = [{"ratio": name} | ratio for name, ratio in report["ratios"].items()]
+    columns = {"ratio": "", "median": ".2f", "min": ".2f", "max": ".2f"}
+    return f"{table({'step': '', 'ms': '.2f'}, times)}\n\n{table(columns, rows)}"
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = measuring_parser(__doc__)
-    made.add_argument("--model", default="smollm2-135m-instruct")
-    made.add_argument("--dtype", default="bfloat16")
+    made = measuring_parser(__doc__, dtype="bfloat16", repeats=15)
     made.add_argument("--context", type=int, default=64, help="tokens before the first step")
     made.add_argument("--sessions", type=int, default=8)
     made.add_argument(
@@ -160,15 +131,9 @@ def parser() -> argparse.ArgumentParser:
         help="of one session, as drafts are checked",
     )
     made.add_argument("--steps", type=int, default=8, help="steps per turn")
-    made.add_argument("--repeats", type=int, default=15)
     made.add_argument("--cache-dir", type=Path, default=None)
     return made
 
 
-def main() -> None:
-    """Measure and print."""
-    run(parser().parse_args(), measure, show)
-
-
 if __name__ == "__main__":
-    main()
+    run(parser(), measure, show)

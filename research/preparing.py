@@ -28,18 +28,15 @@ from typing import Any
 
 from torch import Tensor
 
-from bench.prompts import SPEC_BENCH, load_prompts
-from research.accepted_lengths import answers
-from research.command import measuring_parser, run
+from research.command import run, table
 from research.thinned_draft import Text
-from research.trees import Ranks, ranks_of
+from research.trees import Ranks, ranked, ranking_parser
 from services.contract.types import CommitDraft, Draft, OpenDraft, ResolvedSampling, VerifyMode
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.session import common_prefix
-from services.engine.native import Engine, ModelSpec, Segment, pin
-from services.engine.native.dialogue import dialogue_of, tokenizer_of
+from services.engine.native import Engine, Segment
 
 WAITS = {"no": (False,), "yes": (True,), "both": (False, True)}
 
@@ -176,27 +173,14 @@ class Answer:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Every pace, with and without preparing."""
-    pin(arguments.threads)
-    mode = VerifyMode[arguments.mode.upper()]
-    target = Engine.load(ModelSpec(arguments.model, arguments.dtype))
-    texts = answers(target, _prompts(target, arguments.prompts), arguments.tokens, mode)
-    draft = Engine.load(ModelSpec(arguments.draft, arguments.dtype))
-    ranks = [ranks_of(draft, text, mode, seed) for seed, text in enumerate(texts)]
+    mode, draft, texts, ranks = ranked(arguments)
     study = Study(draft, mode, texts, ranks)
     rules = PrepareRules(arguments.prepare_tokens, arguments.prepare_rows, arguments.prepare_depth)
     rows = []
     for window, waits in product(arguments.windows, WAITS[arguments.waits]):
         pace = Pace(window, waits, arguments.verify, arguments.row, arguments.hop)
         rows.append(_row(pace, study.tally(pace, None), study.tally(pace, rules)))
-    return {"draft": arguments.draft, "mode": arguments.mode, "prompts": len(texts), "rows": rows}
-
-
-def _prompts(target: Engine, count: int) -> list[list[int]]:
-    assert target.bundle is not None
-    tokenizer = tokenizer_of(target.bundle)
-    dialogue = dialogue_of(tokenizer)
-    words = [one.text for one in load_prompts(SPEC_BENCH, count)]
-    return [dialogue.prompt(tokenizer.encode(text, add_special_tokens=False)) for text in words]
+    return {"rows": rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,48 +216,36 @@ class Study:
 
 def _row(pace: Pace, off: Counter[str], on: Counter[str]) -> dict[str, Any]:
     rejected, other = max(1, on["rejected"]), max(1, on["rounds"] - on["rejected"])
+    tokens, late = (
+        " > ".join(f"{one[name] / one['rounds'] / unit:.2f}" for one in (off, on))
+        for name, unit in (("tokens", 1), ("late", 1000))
+    )
     return {
         "window": pace.window,
-        "waits": pace.waits,
-        "tokens_per_round": [one["tokens"] / one["rounds"] for one in (off, on)],
-        "late": [one["late"] / 1000 / one["rounds"] for one in (off, on)],
-        "gain": off["time"] / on["time"],
+        "waits": "yes" if pace.waits else "no",
+        "tokens a round": tokens,
+        "late a round": late,
         "rejected": on["rejected"] / on["rounds"],
         "second": on["choice 1"] / rejected,
         "third": on["choice 2"] / rejected,
-        "ready_rejected": on["ready, rejected"] / rejected,
-        "ready_other": on["ready, other"] / other,
-        "steps_per_round": on["steps"] / on["rounds"],
-        "delivered_per_round": on["delivered"] / on["rounds"],
+        "ready": on["ready, rejected"] / rejected,
+        "others": on["ready, other"] / other,
+        "steps": on["steps"] / on["rounds"],
+        "given": on["delivered"] / on["rounds"],
+        "gain": off["time"] / on["time"],
     }
 
 
 def show(report: dict[str, Any]) -> str:
     """The report as a table."""
-    head = "window waits  tokens a round   late a round  rejected second third"
-    lines = [f"{head}  ready, others  steps  given   gain"]
-    for row in report["rows"]:
-        tokens, late = (
-            " > ".join(f"{x:.2f}" for x in row[k]) for k in ("tokens_per_round", "late")
-        )
-        lines.append(
-            f"{row['window']:6} {'yes' if row['waits'] else 'no':>5} {tokens:>15} {late:>14}"
-            f"{row['rejected']:10.2f} {row['second']:6.2f} {row['third']:5.2f}"
-            f"{row['ready_rejected']:7.2f} {row['ready_other']:7.2f} {row['steps_per_round']:6.2f}"
-            f" {row['delivered_per_round']:6.2f} {row['gain']:6.3f}"
-        )
-    return "\n".join(lines)
+    rows = report["rows"]
+    kinds = {name: ".2f" if isinstance(one, float) else "" for name, one in rows[0].items()}
+    return table(kinds | {"gain": ".3f"}, rows)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = measuring_parser(__doc__)
-    made.add_argument("--draft", default="smollm2-135m-instruct-draft", help="the draft model")
-    made.add_argument("--model", default="smollm2-135m-instruct", help="the target")
-    made.add_argument("--dtype", default="float32")
-    made.add_argument("--mode", choices=("greedy", "coupled"), default="greedy")
-    made.add_argument("--prompts", type=int, default=12)
-    made.add_argument("--tokens", type=int, default=48, help="tokens of each answer")
+    made = ranking_parser(__doc__, draft="smollm2-135m-instruct-draft", prompts=12, tokens=48)
     made.add_argument("--windows", type=int, nargs="+", default=[4, 6, 8, 16])
     made.add_argument(
         "--waits", choices=WAITS, default="both", help="whether a round waits for a draft"
@@ -287,10 +259,5 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main() -> None:
-    """Measure and print."""
-    run(parser().parse_args(), measure, show)
-
-
 if __name__ == "__main__":
-    main()
+    run(parser(), measure, show)

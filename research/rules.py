@@ -1,7 +1,6 @@
 """What choosing and verifying cost, beside the target's forward.
 
     python -m research.rules                     the demo model in bfloat16, one thread
-    python -m research.rules --random            random logits: no model, no shares
 
 A block of draft tokens at temperature 1, every row with the demo model's logits on
 a real prompt. Times are CPU time, the least of some steps; every repeat runs the
@@ -13,20 +12,19 @@ are accepted whole: the dearest case.
 from __future__ import annotations
 
 import argparse
-import platform
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bench.prompts import SPEC_BENCH, load_prompts
-from research.command import measuring_parser, run
-from research.engine_steps import Ratio
+from research.command import measuring_parser, ratios, run, table
+from research.engine_steps import Stepper, timed
 from services.contract.types import (
     DraftTree,
     OpenVerify,
@@ -42,9 +40,6 @@ from services.engine.native.sampling import RowContext, choose, top_law
 from services.verifier.judging import Judged, decide, row_contexts
 from services.verifier.session import Block, Task, VerifySession
 
-Stepper = Callable[[], object]
-
-YARDSTICK_MS = 60.0
 SUPPORT = 64
 DRAFT_NOISE = 0.8
 """Standard deviation of what is added to the target's logits to get a draft's: the laws
@@ -149,46 +144,18 @@ def steppers(scene: Scene, tree: Scene) -> dict[str, Stepper]:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Times (ms) and shares of the forward of one run."""
     pin(arguments.threads)
-    made: dict[str, Stepper] = {}
-    if arguments.random:
-        prompt, logits = tuple(range(64)), zipf_logits(arguments.block + 1, 49_152)
-    else:
-        engine = Engine.load(ModelSpec(arguments.model, arguments.dtype))
-        prompt, block = _text(engine, arguments.block)
-        forward = forward_stepper(engine, prompt, block)
-        made["forward"] = forward
-        [logits] = forward()
+    engine = Engine.load(ModelSpec(arguments.model, arguments.dtype))
+    prompt, block = _text(engine, arguments.block)
+    forward = forward_stepper(engine, prompt, block)
+    [logits] = forward()
     chain = Scene(logits, prompt)
-    made |= steppers(chain, replace(chain, parents=_parents(arguments.block)))
-    return _report(arguments, _times(made, arguments))
-
-
-def zipf_logits(rows: int, vocab_size: int) -> Tensor:
-    """Logits [rows, V] of laws with about half their mass on one token, 0.9 on eighty."""
-    torch.manual_seed(_SEED)
-    ranks = torch.stack([torch.randperm(vocab_size) for _ in range(rows)])
-    return -1.6 * torch.log(ranks + 1.0)
-
-
-def _times(made: dict[str, Stepper], arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """The first repeat warms up and does not count."""
-    times: dict[str, list[float]] = {name: [] for name in made}
-    for repeat in range(arguments.repeats + 1):
-        for name, step in made.items():
-            figure = timed(step, arguments.steps)
-            if repeat:
-                times[name].append(figure)
-    return times
-
-
-def timed(step: Stepper, steps: int) -> float:
-    """Milliseconds of this process's CPU time per step: the least of `steps`."""
-    times = []
-    for _ in range(steps):
-        start = time.process_time()
-        step()
-        times.append((time.process_time() - start) * 1e3)
-    return min(times)
+    made = steppers(chain, replace(chain, parents=_parents(arguments.block)))
+    times = timed({"forward": forward} | made, arguments, time.process_time)
+    return {
+        "ms": {name: median(own) for name, own in times.items()},
+        "least_ms": {name: min(own) for name, own in times.items()},
+        "shares": {name: ratios(own, times["forward"]) for name, own in times.items()},
+    }
 
 
 def _text(engine: Engine, length: int) -> tuple[tuple[int, ...], list[int]]:
@@ -214,58 +181,23 @@ def _parents(nodes: int) -> tuple[int, ...]:
     return tuple(node - node % 3 - 3 if node >= 3 else -1 for node in range(nodes))
 
 
-def _report(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dict[str, Any]:
-    least = {name: min(own) for name, own in times.items()}
-    forward = times.pop("forward", None)
-    shares = [Ratio.of(name, own, forward) for name, own in times.items()] if forward else []
-    return {
-        "hardware": platform.processor() or platform.machine(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "logits": "random" if arguments.random else f"{arguments.model}, {arguments.dtype}",
-        "block": arguments.block,
-        "forward_ms": statistics.median(forward) if forward else None,
-        "ms": {name: statistics.median(own) for name, own in times.items()},
-        "least_ms": least,
-        "shares": {r.name: {"median": r.median, "min": r.least, "max": r.most} for r in shares},
-    }
-
-
 def show(report: dict[str, Any]) -> str:
-    """The report as a table."""
-    forward = report["forward_ms"]
-    of_forward = "no forward"
-    if forward:
-        of_forward = f"forward {forward:.1f} ms, least {report['least_ms']['forward']:.1f} ms"
-    lines = [
-        f"{report['logits']}; a block of {report['block']}; {report['threads']} thread(s); "
-        f"{of_forward}",
-        f"  {'':<26}{'ms':>8}{'least':>8}{'of 60 ms':>10}   of the forward",
+    """The report as a table: CPU time, and the share of the forward with its least and greatest."""
+    rows = [
+        {"rule": name, "ms": ms, "least ms": report["least_ms"][name]} | report["shares"][name]
+        for name, ms in report["ms"].items()
     ]
-    for name, ms in report["ms"].items():
-        share = report["shares"].get(name)
-        spread = "{median:.1%}  ({min:.1%} to {max:.1%})".format(**share) if share else "–"
-        least = report["least_ms"][name]
-        lines.append(f"  {name:<26}{ms:8.2f}{least:8.2f}{ms / YARDSTICK_MS:>10.1%}   {spread}")
-    return "\n".join(lines)
+    shares = dict.fromkeys(("median", "min", "max"), ".1%")
+    return table({"rule": "", "ms": ".2f", "least ms": ".2f"} | shares, rows)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = measuring_parser(__doc__)
-    made.add_argument("--model", default="smollm2-135m-instruct")
-    made.add_argument("--dtype", default="bfloat16")
-    made.add_argument("--random", action="store_true", help="random logits, no model")
+    made = measuring_parser(__doc__, dtype="bfloat16", repeats=15)
     made.add_argument("--block", type=int, default=8, help="draft tokens")
     made.add_argument("--steps", type=int, default=5, help="steps per turn")
-    made.add_argument("--repeats", type=int, default=15)
     return made
 
 
-def main() -> None:
-    """Measure and print."""
-    run(parser().parse_args(), measure, show)
-
-
 if __name__ == "__main__":
-    main()
+    run(parser(), measure, show)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from bench.prompts import SPEC_BENCH, load_prompts
 from bench.tokens import asked, source_folder
+from research.command import measuring_parser, run
 from services.engine.native import ModelSpec, pin
 from services.engine.native.loading import read_folder
 
@@ -113,7 +114,7 @@ def save(model: Any, dropped: Collection[int], source: Path, out: Path) -> None:
             shutil.copy(path, out / path.name)
 
 
-def build(arguments: argparse.Namespace) -> None:
+def build(arguments: argparse.Namespace) -> dict[str, Any]:
     """Find the layers, unless they are given, and save what is left."""
     from transformers import AutoTokenizer
 
@@ -129,7 +130,7 @@ def build(arguments: argparse.Namespace) -> None:
             dropped.append(layer)
             print(f"without layer {layer:>2}: overlap {left:.3f}", flush=True)
     save(model, dropped, source, arguments.out)
-    print(f"--without {' '.join(map(str, dropped))}: written to {arguments.out}")
+    return {"without": dropped, "out": str(arguments.out)}
 
 
 def _prompts(count: int) -> list[str]:
@@ -142,25 +143,19 @@ def _lengths(texts: Sequence[Text]) -> list[int]:
     return [text.token_ids.shape[1] - text.start for text in texts]
 
 
+def show(report: dict[str, Any]) -> str:
+    """The report in a line."""
+    return f"--without {' '.join(map(str, report['without']))}: written to {report['out']}"
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    made = measuring_parser(__doc__, prompts=6, tokens=48)
     made.add_argument("--out", type=Path, required=True, help="folder for the draft model")
-    made.add_argument("--model", default="smollm2-135m-instruct", help="the target")
     made.add_argument("--drop", type=int, default=8, help="how many layers to leave out")
     made.add_argument("--without", type=int, nargs="+", default=[], help="these layers, no search")
-    made.add_argument("--prompts", type=int, default=6, help="how many prompts to judge by")
-    made.add_argument("--tokens", type=int, default=48, help="tokens of each answer")
-    made.add_argument("--threads", type=int, default=1)
     return made
 
 
-def main() -> None:
-    """Build the draft model."""
-    build(parser().parse_args())
-
-
 if __name__ == "__main__":
-    main()
+    run(parser(), build, show)

@@ -1,6 +1,6 @@
 """Many sessions, chats that go on, and long prompts beside others, each against the same alone.
 
-    python -m research.throughput --target smollm2-135m-instruct
+    python -m research.throughput --model smollm2-135m-instruct
 
 On a cluster of real processes: an orchestrator, a store and a verifier on `--threads`
 cores, plain decoding. Everything that is compared takes turns in one run:
@@ -18,21 +18,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from functools import partial
+from statistics import median
 from typing import Any
 
 from paceline import Chunk, Client, Event
 
-from bench.figures import Percentiles, Spread
-from bench.machine import machine
+from bench.figures import Percentiles
 from bench.output import say
 from bench.prompts import SPEC_BENCH, load_prompts
-from research.command import measuring_parser, run
+from research.command import measuring_parser, ratios, run, table
 from services.cluster.asking import follow
 from services.cluster.figures import Measured
 from services.cluster.local import local_cluster
@@ -124,7 +122,7 @@ class Bench:
 @asynccontextmanager
 async def _bench(asked: argparse.Namespace) -> AsyncIterator[Bench]:
     options = ClusterOptions(
-        asked.target,
+        asked.model,
         drafters=0,
         dtype=asked.dtype,
         verifier_threads=asked.threads,
@@ -155,55 +153,34 @@ async def _measured(asked: argparse.Namespace) -> dict[str, Any]:
                 times = Percentiles.of(gaps)
                 assert times is not None
                 keep("gaps beside prompts" if prompts else "gaps", times.p95 / 1e3)
+    over = {
+        f"crowd: {sessions} sessions / one, tokens/s": (f"crowd {sessions}", "crowd 1"),
+        "turn: K/V kept / nothing kept, first token": ("turn kept", "turn alone"),
+        f"prompts of {asked.long}: p95 time per token beside / without": (
+            "gaps beside prompts",
+            "gaps",
+        ),
+    }
     return {
-        "machine": machine(),
-        "asked": {name: str(value) for name, value in vars(asked).items()},
         "figures": figures,
-        "ratios": {
-            f"crowd: {sessions} sessions / one, tokens/s": _ratios(
-                figures[f"crowd {sessions}"], figures["crowd 1"]
-            ),
-            "turn: K/V kept / nothing kept, first token": _ratios(
-                figures["turn kept"], figures["turn alone"]
-            ),
-            f"prompts of {asked.long}: p95 time per token beside / without": _ratios(
-                figures["gaps beside prompts"], figures["gaps"]
-            ),
-        },
+        "ratios": {name: ratios(figures[one], figures[two]) for name, (one, two) in over.items()},
     }
 
 
-def _ratios(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
-    ratios = Spread.of([one / other for one, other in zip(over, under, strict=True)])
-    assert ratios is not None
-    return asdict(ratios)
-
-
 def _show(report: dict[str, Any]) -> str:
-    lines = [f"{report['asked']['target']}, {report['asked']['dtype']}, plain decoding"]
-    for name, values in report["figures"].items():
-        lines.append(f"  {name:<60}{statistics.median(values):10.3f}")
-    for name, ratio in report["ratios"].items():
-        lines.append(f"  {name:<60}{Spread(**ratio)!s:>22}")
-    return "\n".join(lines)
+    figures = [{"figure": one, "median": median(own)} for one, own in report["figures"].items()]
+    rows = [{"ratio": name} | ratio for name, ratio in report["ratios"].items()]
+    columns = {"ratio": "", "median": ".2f", "min": ".2f", "max": ".2f"}
+    return f"{table({'figure': '', 'median': '.3f'}, figures)}\n\n{table(columns, rows)}"
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = measuring_parser(__doc__)
-    made.add_argument("--target", default="smollm2-135m-instruct")
-    made.add_argument("--dtype", default="bfloat16")
+    made = measuring_parser(__doc__, dtype="bfloat16", tokens=128, repeats=3)
     made.add_argument("--sessions", type=int, default=16, help="of the crowd")
     made.add_argument("--beside", type=int, default=8, help="sessions beside long prompts")
-    made.add_argument("--tokens", type=int, default=128, help="of each session of the crowd")
     made.add_argument("--long", type=int, default=2000, help="tokens of a long prompt")
-    made.add_argument("--repeats", type=int, default=3)
     return made
 
 
-def main() -> None:
-    """Measure and print."""
-    run(_parser().parse_args(), lambda asked: asyncio.run(_measured(asked)), _show)
-
-
 if __name__ == "__main__":
-    main()
+    run(_parser(), lambda asked: asyncio.run(_measured(asked)), _show)

@@ -17,10 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.prompts import SPEC_BENCH, load_prompts
-from bench.tokens import asked, source_folder
-from research.accepted_lengths import answers
-from research.command import measuring_parser, run
+from research.accepted_lengths import answers, asked_prompts
+from research.command import measuring_parser, run, table
 from research.thinned_draft import Text
 from services.contract.types import ResolvedSampling, VerifyMode
 from services.drafter.methods.graph.tree_shape import TreeShape, best_shape, most_probable
@@ -50,37 +48,27 @@ class Costs:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Coverage, and what each shape brings."""
-    pin(arguments.threads)
-    mode = VerifyMode[arguments.mode.upper()]
-    texts = answers(
-        Engine.load(ModelSpec(arguments.model, arguments.dtype)),
-        _prompts(arguments),
-        arguments.tokens,
-        mode,
-    )
-    draft = Engine.load(ModelSpec(arguments.draft, arguments.dtype))
-    ranks = [ranks_of(draft, text, mode, seed) for seed, text in enumerate(texts)]
+    *_, ranks = ranked(arguments)
     rates, costs = hit_rates(ranks), Costs(arguments.node_cost, arguments.level_cost)
-    rows = [_row(name, shape, ranks, costs) for name, shape in shapes(rates, costs)]
     return {
-        "model": arguments.model,
-        "draft": str(arguments.draft),
-        "mode": arguments.mode,
-        "prompts": len(texts),
         "places": sum(map(len, ranks)),
         "coverage": [sum(rates[: k + 1]) for k in range(CANDIDATES)],
-        "node_cost": costs.node,
-        "level_cost": costs.level,
-        "shapes": rows,
+        "shapes": [_row(name, shape, ranks, costs) for name, shape in shapes(rates, costs)],
     }
 
 
-def _prompts(arguments: argparse.Namespace) -> list[list[int]]:
-    from transformers import AutoTokenizer
-
-    source = source_folder(arguments.model)
-    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
-    return [asked(tokenizer, one.text) for one in load_prompts(SPEC_BENCH, arguments.prompts)]
+def ranked(
+    arguments: argparse.Namespace,
+) -> tuple[VerifyMode, Engine, list[Text], list[Ranks]]:
+    """How to verify, the draft model, the target's answers, and how the one ranks the other."""
+    pin(arguments.threads)
+    mode = VerifyMode[arguments.mode.upper()]
+    target = Engine.load(ModelSpec(arguments.model, arguments.dtype))
+    prompts = asked_prompts(arguments.model, arguments.prompts)
+    texts = answers(target, prompts, arguments.tokens, mode)
+    draft = Engine.load(ModelSpec(arguments.draft, arguments.dtype))
+    ranks: list[Ranks] = [ranks_of(draft, text, mode, seed) for seed, text in enumerate(texts)]
+    return mode, draft, texts, ranks
 
 
 def ranks_of(draft: Engine, text: Text, mode: VerifyMode, seed: int) -> list[int | None]:
@@ -150,8 +138,7 @@ def _row(name: str, shape: TreeShape, ranks: Sequence[Ranks], costs: Costs) -> d
         "shape": name,
         "nodes": len(shape),
         "levels": shape.depth,
-        "tokens_per_round": tokens,
-        "levels_per_node": shape.depth / max(1, len(shape)),
+        "tokens": tokens,
         "waits": costs.speed(tokens, shape, waits=True),
         "hidden": costs.speed(tokens, shape, waits=False),
     }
@@ -160,34 +147,28 @@ def _row(name: str, shape: TreeShape, ranks: Sequence[Ranks], costs: Costs) -> d
 def show(report: dict[str, Any]) -> str:
     """The report as a table."""
     covered = ", ".join(f"{share:.3f}" for share in report["coverage"])
-    lines = [f"the target's token is among the first 1, 2, ... candidates: {covered}", ""]
-    lines.append(f"{'':28}{'nodes':>6}{'levels':>8}{'tokens':>9}{'waits':>8}{'hidden':>8}")
-    lines += [
-        f"{row['shape']:28}{row['nodes']:6}{row['levels']:8}{row['tokens_per_round']:9.3f}"
-        f"{row['waits']:8.2f}{row['hidden']:8.2f}"
-        for row in report["shapes"]
-    ]
-    return "\n".join(lines)
+    columns = {"shape": "", "nodes": "", "levels": "", "tokens": ".3f"}
+    columns |= {"waits": ".2f", "hidden": ".2f"}
+    among = f"the target's token is among the first 1, 2, ... candidates: {covered}"
+    return f"{among}\n\n{table(columns, report['shapes'])}"
+
+
+def ranking_parser(
+    description: str | None, **defaults: str | int | None
+) -> argparse.ArgumentParser:
+    """The command line of what `ranked` needs."""
+    made = measuring_parser(description, dtype="float32", **defaults)
+    made.add_argument("--mode", choices=("greedy", "coupled"), default="greedy")
+    return made
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = measuring_parser(__doc__)
-    made.add_argument("--draft", required=True, help="the draft model")
-    made.add_argument("--model", default="smollm2-135m-instruct", help="the target")
-    made.add_argument("--dtype", default="float32")
-    made.add_argument("--mode", choices=("greedy", "coupled"), default="greedy")
-    made.add_argument("--prompts", type=int, default=24)
-    made.add_argument("--tokens", type=int, default=64, help="tokens of each answer")
+    made = ranking_parser(__doc__, draft=None, prompts=24, tokens=64)
     made.add_argument("--node-cost", type=float, default=0.02, help="share of a verification")
     made.add_argument("--level-cost", type=float, default=0.2, help="share of a verification")
     return made
 
 
-def main() -> None:
-    """Measure and print."""
-    run(parser().parse_args(), measure, show)
-
-
 if __name__ == "__main__":
-    main()
+    run(parser(), measure, show)

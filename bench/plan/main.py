@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.plan.capacity import EVENT_MS, LIMITS, PAYS, Plan, in_words, make_plan
 from bench.plan.options import Costs, PlanOptions, costs_of
+from bench.simulation.flags import bare_table
 from services.cluster.process import complain
 from services.contract.errors import StartError
 
@@ -46,9 +46,9 @@ def _as_json(plan: Plan, costs: Costs) -> dict[str, object]:
 
 
 def _show(console: Console, plan: Plan, costs: Costs) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("", "ms/token", "speed-up", "tokens/s", "tokens/round", "verifier", "drafter"):
-        table.add_column(column, justify="right")
+    table = bare_table(
+        ["", "ms/token", "speed-up", "tokens/s", "tokens/round", "verifier", "drafter"]
+    )
     for one in plan.expected:
         table.add_row(
             one.pacing,

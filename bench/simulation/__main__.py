@@ -19,23 +19,28 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.simulation.flags import add_number, add_numbers, bare_table, numbers
+from bench.output import table_console
+from bench.simulation.flags import add_number, add_numbers, bare_table
 from bench.simulation.grid import Cell, Grid, Place, every_pacing, run_grid, standings
 from bench.simulation.recorded_command import add_flags, show_recorded
 from bench.simulation.traces import replays
 from bench.synthetic.traces import TRACES, load_traces
-from services.cluster.arguments import within
 from services.cluster.process import complain
 from services.contract.errors import StartError
 
 WIDTH = 160
+AS_GIVEN = (
+    *("acceptances", "ratios", "hops_ms", "row", "session", "run_length"),
+    *("texts", "tokens", "window", "max_in_flight", "seed"),
+)
+"""Fields of a grid that flags of their names fill."""
 
 
 def main() -> int:
     """Run what the command line asks for; the exit status."""
-    given = _parser().parse_args()
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = table_console(WIDTH)
     try:
+        given = _parser().parse_args()
         if given.recorded:
             report = show_recorded(given, console)
         else:
@@ -56,8 +61,7 @@ def _write(path: Path, report: object) -> None:
 
 def _grid(given: argparse.Namespace, console: Console) -> object:
     grid = _grid_of(given)
-    processes = int(within("--processes", given.processes, 1, 64))
-    places = list(run_grid(grid, processes))
+    places = list(run_grid(grid, given.processes))
     console.print(_cells(places))
     console.print(_standings(places))
     texts = sum(len(place.ms) * grid.scenario(place.cell).sessions for place in places)
@@ -102,9 +106,8 @@ def _words(cell: Cell) -> list[str]:
 
 
 def _traces(given: argparse.Namespace, console: Console) -> object:
-    networks = numbers("--network-ms", given.network_ms, 0, 10_000)
-    rates = numbers("--branches", given.branches, 0, 1)
-    found = list(replays(load_traces(given.traces, "--traces"), networks, rates))
+    traces = load_traces(given.traces, "--traces")
+    found = list(replays(traces, given.network_ms, given.branches))
     table = bare_table(["trace", "network ms", "", "ms/token", "x synchronous"])
     for one in found:
         table.add_row(
@@ -126,24 +129,10 @@ def _grid_of(given: argparse.Namespace) -> Grid:
     for name in pacings:
         if name not in every_pacing():
             raise StartError(f"--pacings: {name!r} is not one of {'; '.join(every_pacing())}")
-    loads = [int(load) for load in numbers("--loads", given.loads, 1, 1024)]
-    if given.run_length and given.run_length < 1:
+    if 0 < given.run_length < 1:
         raise StartError(f"--run-length: {given.run_length:g} is not 0, or between 1 and 1e+06")
-    return Grid(
-        acceptances=numbers("--acceptances", given.acceptances, 0, 1),
-        ratios=numbers("--ratios", given.ratios, 0.01, 10_000),
-        hops_ms=numbers("--hops-ms", given.hops_ms, 0, 10_000),
-        loads=tuple(loads),
-        pacings=pacings,
-        row=within("--row", given.row, 0, 1),
-        session=within("--session", given.session, 0, 1),
-        run_length=within("--run-length", given.run_length, 0, 1e6),
-        texts=int(within("--texts", given.texts, 1, 100_000)),
-        tokens=int(within("--tokens", given.tokens, 2, 100_000)),
-        window=int(within("--window", given.window, 1, 64)),
-        max_in_flight=int(within("--in-flight", given.in_flight, 1, 8)),
-        seed=given.seed,
-    )
+    told = {name: getattr(given, name) for name in AS_GIVEN}
+    return Grid(**told, pacings=pacings, loads=tuple(map(int, given.loads)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -153,30 +142,32 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     default = Grid()
-    add_numbers(made, "--acceptances", default.acceptances, "how often the drafter is right")
-    add_numbers(made, "--ratios", default.ratios, "a verify over a drafted token, in time")
-    add_numbers(made, "--hops-ms", default.hops_ms, "one way between orchestrator and worker")
-    add_numbers(
-        made, "--loads", default.loads, "sessions at a time on one verifier and one drafter"
-    )
+    told = "how often the drafter is right"
+    add_numbers(made, "--acceptances", default.acceptances, told, 0, 1)
+    add_numbers(made, "--ratios", default.ratios, "a verify over a drafted token", 0.01, 10_000)
+    told = "one way between orchestrator and worker"
+    add_numbers(made, "--hops-ms", default.hops_ms, told, 0, 10_000)
+    told = "sessions at a time on one verifier and one drafter"
+    add_numbers(made, "--loads", default.loads, told, 1, 1024)
     made.add_argument("--pacings", default="", help="A; B: left out, all; `, bare`: no fallback")
-    add_number(
-        made, "--row", float, default.row, "what a further row adds to a forward, as a share"
-    )
-    add_number(made, "--session", float, default.session, "what a further session adds")
-    add_number(made, "--run-length", float, 0.0, "right in runs this long; 0: independently")
-    add_number(made, "--texts", int, default.texts, "texts for every pacing and cell")
-    add_number(made, "--tokens", int, default.tokens, "tokens of each")
-    add_number(made, "--window", int, default.window, "most tokens a drafter is ahead")
-    add_number(made, "--in-flight", int, default.max_in_flight, "blocks under way at a time")
-    add_number(made, "--seed", int, default.seed, "the same one draws the same texts")
-    add_number(made, "--processes", int, 2, "how many to use")
+    told = "what a further row adds to a forward, as a share"
+    add_number(made, "--row", default.row, told, 0, 1)
+    add_number(made, "--session", default.session, "what a further session adds", 0, 1)
+    told = "right in runs this long; 0: independently"
+    add_number(made, "--run-length", default.run_length, told, 0, 1e6)
+    add_number(made, "--texts", default.texts, "texts for every pacing and cell", 1, 100_000)
+    add_number(made, "--tokens", default.tokens, "tokens of each", 2, 100_000)
+    add_number(made, "--window", default.window, "most tokens a drafter is ahead", 1, 64)
+    told = "blocks under way at a time"
+    add_number(made, "--in-flight", default.max_in_flight, told, 1, 8, dest="max_in_flight")
+    made.add_argument("--seed", type=int, default=default.seed, help="draws the same texts")
+    add_number(made, "--processes", 2, "how many to use", 1, 64)
     traces = "JSON of published traces to replay; without FILE those that AMUSD published"
     made.add_argument(
         "--traces", type=Path, nargs="?", const=TRACES, default=None, metavar="FILE", help=traces
     )
-    add_numbers(made, "--network-ms", (0.5, 5.5), "there and back, with --traces")
-    add_numbers(made, "--branches", (0.25, 0.5), "branch hit rates, with --traces")
+    add_numbers(made, "--network-ms", (0.5, 5.5), "there and back, with --traces", 0, 10_000)
+    add_numbers(made, "--branches", (0.25, 0.5), "branch hit rates, with --traces", 0, 1)
     add_flags(made)
     made.add_argument("--json", type=Path, default=None, help="also write everything there")
     return made

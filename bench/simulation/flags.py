@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.table import Table
 
@@ -20,22 +20,41 @@ def numbers(flag: str, text: str, low: float, high: float) -> tuple[float, ...]:
 
 
 def add_numbers(
-    made: argparse._ActionsContainer, flag: str, values: Sequence[float], told: str
+    made: argparse._ActionsContainer,
+    flag: str,
+    values: Sequence[float],
+    told: str,
+    low: float,
+    high: float,
 ) -> None:
     """A flag that `numbers` reads."""
     text = ",".join(f"{value:g}" for value in values)
-    made.add_argument(flag, default=text, metavar="A,B", help=f"{told}; left out: {text}")
+    told = f"{told}; left out: {text}"
+    made.add_argument(
+        flag,
+        type=lambda text: numbers(flag, text, low, high),
+        default=tuple(values),
+        metavar="A,B",
+        help=told,
+    )
 
 
 def add_number(
     made: argparse._ActionsContainer,
     flag: str,
-    kind: Callable[[str], float],
     value: float,
     told: str,
+    low: float,
+    high: float,
+    dest: str | None = None,
 ) -> None:
-    """A flag of one number."""
-    made.add_argument(flag, type=kind, default=value, help=f"{told}; left out: {value:g}")
+    """A flag of one number of the value's type within the bounds, or StartError is raised."""
+
+    def number(text: str) -> float:
+        return within(flag, type(value)(text), low, high)
+
+    told = f"{told}; left out: {value:g}"
+    made.add_argument(flag, type=number, default=value, help=told, dest=dest)
 
 
 def bare_table(columns: Sequence[str]) -> Table:

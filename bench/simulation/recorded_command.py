@@ -17,7 +17,6 @@ from bench.simulation.scenario import StepTime
 from bench.simulation.sent import Sent
 from bench.simulation.served import COSTS, SOURCES, VERIFY, Row, scenario_of, served, sources_of
 from bench.simulation.tree_drafter import TreeDrafts
-from services.cluster.arguments import within
 from services.contract.errors import StartError
 from services.engine.ngram_file import NO_FILE, SHIPPED, NgramFile, load_ngrams, ngrams_path
 
@@ -55,15 +54,16 @@ def add_flags(made: argparse.ArgumentParser) -> None:
     told = f"ms of a verification by rows, straight lines between; left out: {table}"
     group.add_argument("--verify-table", default=table, metavar="ROWS:MS,…", help=told)
     default = TreeDrafts(())
-    add_number(group, "--hop-ms", float, COSTS.hop_ms, "one way between orchestrator and worker")
-    add_number(group, "--jitter-ms", float, COSTS.jitter_ms, "the most that is added to a way")
-    add_number(group, "--build-ms", float, default.build_ms, "a tree")
-    add_number(
-        group, "--cpu-ms", float, COSTS.cpu_ms, "what the orchestrator computes for an event"
-    )
-    add_number(group, "--store-ms", float, COSTS.persist_ms, "what the store takes")
-    add_number(group, "--depth", int, default.depth, "most levels of a tree")
-    add_number(group, "--nodes", int, default.nodes, "most nodes of a tree")
+    for flag, value, told in (
+        ("--hop-ms", COSTS.hop_ms, "one way between orchestrator and worker"),
+        ("--jitter-ms", COSTS.jitter_ms, "the most that is added to a way"),
+        ("--build-ms", default.build_ms, "a tree"),
+        ("--cpu-ms", COSTS.cpu_ms, "what the orchestrator computes for an event"),
+        ("--store-ms", COSTS.persist_ms, "what the store takes"),
+    ):
+        add_number(group, flag, value, told, 0, LONGEST_MS)
+    add_number(group, "--depth", default.depth, "most levels of a tree", 1, 64)
+    add_number(group, "--nodes", default.nodes, "most nodes of a tree", 1, 64)
     group.add_argument("--no-rests", action="store_true", help="the drafter never rests")
 
 
@@ -78,18 +78,15 @@ def show_recorded(given: argparse.Namespace, console: Console) -> object:
 
 
 def _rows(given: argparse.Namespace, file: NgramFile | None) -> list[Row]:
-    depth = int(within("--depth", given.depth, 1, 64))
-    nodes = int(within("--nodes", given.nodes, 1, 64))
-    build_ms = within("--build-ms", given.build_ms, 0, LONGEST_MS)
     texts = read_texts(given.recorded, file.vocab_size if file else 0)
     table = table_of("--verify-table", given.verify_table)
     scenario = replace(
-        scenario_of(TreeDrafts(texts, file, build_ms, depth, nodes)),
+        scenario_of(TreeDrafts(texts, file, given.build_ms, given.depth, given.nodes)),
         verify=StepTime(table[0][1], table=table),
-        hop_ms=within("--hop-ms", given.hop_ms, 0, LONGEST_MS),
-        jitter_ms=within("--jitter-ms", given.jitter_ms, 0, LONGEST_MS),
-        cpu_ms=within("--cpu-ms", given.cpu_ms, 0, LONGEST_MS),
-        persist_ms=within("--store-ms", given.store_ms, 0, LONGEST_MS),
+        hop_ms=given.hop_ms,
+        jitter_ms=given.jitter_ms,
+        cpu_ms=given.cpu_ms,
+        persist_ms=given.store_ms,
         fallback=not given.no_rests,
     )
     return served(scenario)

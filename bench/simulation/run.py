@@ -17,7 +17,7 @@ from bench.simulation.verifier import SimulatedVerifier
 from orchestrator.core.events import Event, Persisted
 from orchestrator.core.rounds import new_session
 from orchestrator.core.state import SMALL_TREE_WIDTH, Limits, SessionConfig, State
-from orchestrator.session.pacing_memory import Experiences
+from orchestrator.session.pacing_memory import PacingMemory
 from services.contract.types import (
     CloseDraft,
     CloseVerify,
@@ -49,7 +49,7 @@ class Simulation:
         self._truths: dict[str, Sequence[int]] = {}
         self._guesses: dict[str, Guesses] = {}
         self._sessions: dict[str, SimulatedSession] = {}
-        self._experiences = Experiences()
+        self._experiences = PacingMemory()
         self._begun = 0
         self._computing_until = 0.0
         self._placed = {Role.VERIFIER: 0, Role.DRAFTER: 0}

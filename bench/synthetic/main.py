@@ -12,11 +12,11 @@ from paceline import PacelineError
 
 from bench.machine import machine, origin
 from bench.options import PLAIN, numbers, words
-from bench.output import result_file, say, table_console, write_content
+from bench.output import publish, result_file, say, table_console
 from bench.synthetic.figures import figures_of
 from bench.synthetic.measuring import Trial, measure
 from bench.synthetic.network import parse_delays
-from bench.synthetic.report import LABEL, print_report, summary_of, write_json
+from bench.synthetic.report import LABEL, print_report, summary_of, trial_content
 from bench.synthetic.scenario import Scenario, make_scenario
 from bench.synthetic.serving import FIXED, Way, served, ways
 from services.cluster.lifetime import unless_stopped
@@ -85,15 +85,8 @@ class _Run:
         setting = self._setting(complete)
         print_report(table_console(), figures, self.scenario.published, setting)
         path = self.options.out or result_file("synthetic")
-        try:
-            write_json(path, figures, self.trials, setting)
-            print(f"written to {path}")
-            if self.options.summary is not None:
-                path = self.options.summary
-                write_content(path, summary_of(figures, setting))
-                print(f"without the trials written to {path}")
-        except OSError as error:
-            say(f"{path} cannot be written: {error.strerror}")
+        trials = [trial_content(one) for one in self.trials]
+        publish(summary_of(figures, setting), trials, path, self.options.summary)
 
     def _setting(self, complete: bool) -> dict[str, object]:
         spec = self.scenario.spec

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from bench.figures import Percentiles
-from bench.output import Row, answer_content, table, told, write_content
+from bench.output import Row, answer_content, table, told
 from bench.synthetic.figures import Figures
 from bench.synthetic.measuring import Trial
 
@@ -54,24 +53,13 @@ def rows(figures: Sequence[Figures], published: Mapping[str, float]) -> list[Row
     return found
 
 
-def write_json(
-    path: Path, figures: Sequence[Figures], trials: Sequence[Trial], setting: Mapping[str, object]
-) -> None:
-    """Everything, every round included. Raises OSError."""
-    content = summary_of(figures, setting) | {"trials": [_trial(one) for one in trials]}
-    write_content(path, content)
-
-
 def summary_of(figures: Sequence[Figures], setting: Mapping[str, object]) -> dict[str, object]:
-    """The same without the trials: what is small enough to be kept beside the code."""
-    return {
-        LABEL: True,
-        "setting": dict(setting),
-        "figures": [asdict(one) for one in figures],
-    }
+    """Setting and figures."""
+    return {LABEL: True, "setting": dict(setting), "figures": [asdict(one) for one in figures]}
 
 
-def _trial(trial: Trial) -> dict[str, Any]:
+def trial_content(trial: Trial) -> dict[str, Any]:
+    """A trial without texts."""
     return {
         "way": trial.way,
         "repeat": trial.repeat,

@@ -26,20 +26,21 @@ from orchestrator.frontdoor.grpc import replies
 from orchestrator.frontdoor.grpc.stream_reader import follow, follow_alone
 from orchestrator.frontdoor.intake import vetted
 from orchestrator.frontdoor.requests import (
+    GenerationRequest,
     SessionSpec,
     build_spec,
     check_counts,
     dump_spec,
     load_spec,
 )
-from orchestrator.frontdoor.response_formats import Forms
-from orchestrator.frontdoor.served_model import Offer
-from orchestrator.frontdoor.stored_texts import KeptTexts, Slices
+from orchestrator.frontdoor.response_formats import ResponseFormats
+from orchestrator.frontdoor.served_model import OfferedModel
+from orchestrator.frontdoor.stored_texts import Slices, StoredTexts
 from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.options import Options
 from orchestrator.recorder import Recorder, Resuming
 from orchestrator.session.driver import SessionDriver
-from orchestrator.session.initial_state import Beginnings
+from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.logprobs import memory_of
 from orchestrator.session.output import Beyond, Prefix
 from orchestrator.session.ports import (
@@ -61,7 +62,7 @@ from orchestrator.session.resume import (
     require_prefix,
 )
 from orchestrator.session.totals import SpecTotals
-from orchestrator.store.null_store import Unkept
+from orchestrator.store.null_store import NullStore
 from orchestrator.store.round_records import session_rounds
 from orchestrator.text import TextStream
 from orchestrator.workers.events import to_core
@@ -93,7 +94,7 @@ class Inference:
         store: SessionStore,
         recorder: Recorder,
         options: Options,
-        forms: Forms | None = None,
+        forms: ResponseFormats | None = None,
         work: Work | None = None,
     ) -> None:
         """`forms`: what tells which response formats can be served; see `stop_compiling`.
@@ -107,22 +108,22 @@ class Inference:
         self._admission = Admission(
             options.max_sessions, most_tokens, pool.memory, max_memory=options.logprobs_memory
         )
-        self._kept_texts = KeptTexts(options.max_sessions)
+        self._kept_texts = StoredTexts(options.max_sessions)
         self._restoring = Slices()
         self._speculation = 1.0
         self.aside = Aside()
         self._draining = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ended = SpecTotals()
-        self._forms, self._work = forms or Forms(), work
-        self.offer = Offer(pool, target, options)
-        self._beginnings = Beginnings(self.offer, options)
+        self._forms, self._work = forms or ResponseFormats(), work
+        self.offer = OfferedModel(pool, target, options)
+        self._beginnings = InitialStates(self.offer, options)
 
     # --- the use cases ----------------------------------------------------------------
 
     async def generate(
         self,
-        request: pb.GenerateRequest,
+        request: GenerationRequest,
         tenant: Tenant,
         parent: str = "",
         call: Call | None = None,
@@ -145,7 +146,7 @@ class Inference:
         return await self.resume(key, Prefix(), parent, tenant, call)
 
     async def generate_once(
-        self, request: pb.GenerateRequest, key: SessionKey, tenant: Tenant, parent: str = ""
+        self, request: GenerationRequest, key: SessionKey, tenant: Tenant, parent: str = ""
     ) -> AsyncGenerator[replies.Event]:
         """Start a session for one reader: it is stored nowhere, and ends when that reader leaves.
 
@@ -160,7 +161,7 @@ class Inference:
             await self._forms.require(spec.sampling.response_format, tenant.name)
             self._require_free(key)
             record = self._record(request, spec)
-            driver = self._start(key, spec, record, 1, (), parent, place, keeper=Unkept())
+            driver = self._start(key, spec, record, 1, (), parent, place, keeper=NullStore())
         self._recorder.bind(driver.name)
         return follow_alone(driver)
 
@@ -403,11 +404,11 @@ class Inference:
         raise InvalidRequest("sampling.max_tokens", wanted, allowed)
 
     async def _resolve(
-        self, request: pb.GenerateRequest, tenant: Tenant = DEFAULT_TENANT
+        self, request: GenerationRequest, tenant: Tenant = DEFAULT_TENANT
     ) -> SessionSpec:
         model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
         check_counts(request, model)
-        size = request.ByteSize()
+        size = request.size
 
         def read() -> SessionSpec:
             if self._work is None:
@@ -419,9 +420,9 @@ class Inference:
         vetted()
         return spec
 
-    def _record(self, request: pb.GenerateRequest, spec: SessionSpec) -> NewSession:
+    def _record(self, request: GenerationRequest, spec: SessionSpec) -> NewSession:
         return NewSession(
-            request=request.SerializeToString(deterministic=True),
+            request=request.encoded(),
             digest=spec.digest,
             prompt=spec.prompt,
             seed=spec.seed,

@@ -34,7 +34,7 @@ class _Asked:
     waiting: int = 0
 
 
-class Forms:
+class ResponseFormats:
     """What is known of response formats. All methods belong to the event loop."""
 
     def __init__(self, vetting: Vetting | None = None, work: Work | None = None) -> None:

@@ -21,7 +21,7 @@ from services.contract.types import (
 )
 
 
-class Offer:
+class OfferedModel:
     """What the workers have told so far.
 
     A method stays served when its drafters are away: plain decoding steps in.

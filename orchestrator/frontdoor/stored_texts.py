@@ -61,7 +61,7 @@ class Slices:
             self._free_at = ended + self._rest * (ended - began)
 
 
-class KeptTexts:
+class StoredTexts:
     """Those who read what was kept. All methods belong to the event loop."""
 
     def __init__(self, most: int) -> None:

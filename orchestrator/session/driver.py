@@ -47,7 +47,7 @@ from orchestrator.frontdoor.requests import SessionSpec
 from orchestrator.session.logprobs import pack_row
 from orchestrator.session.output import LOGPROBS_KEPT, Beyond, Delivery, Output
 from orchestrator.session.ports import NewSession, Recorder, SessionKeeper, SessionKey, Workers
-from orchestrator.session.session_writer import Keeping
+from orchestrator.session.session_writer import RecordWriter
 from orchestrator.session.totals import SpecTotals
 from orchestrator.text import TextStream
 from services.contract.errors import (
@@ -102,7 +102,7 @@ class SessionDriver:
         # Pinned: another target's continuation would be another law.
         self._verifier_fingerprint = stored.target_fingerprint
         self._failed_on: dict[Role, str] = {}
-        self._keeping = Keeping(
+        self._keeping = RecordWriter(
             key,
             state.config.term,
             stored,

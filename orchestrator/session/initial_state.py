@@ -15,10 +15,10 @@ from orchestrator.core.state import (
     largest_block,
 )
 from orchestrator.frontdoor.requests import SessionSpec
-from orchestrator.frontdoor.served_model import Offer
+from orchestrator.frontdoor.served_model import OfferedModel
 from orchestrator.frontdoor.tenants import cache_scope, phrase_scope
 from orchestrator.options import Options
-from orchestrator.session.pacing_memory import Experiences, Paces
+from orchestrator.session.pacing_memory import Paces, PacingMemory
 from orchestrator.session.ports import SessionKey
 from orchestrator.text import TextStream
 from services.contract.top_rows import WIDTH
@@ -28,12 +28,12 @@ from services.contract.top_rows import WIDTH
 DEFAULT_TREE_DEPTH = 4
 
 
-class Beginnings:
+class InitialStates:
     """First states of sessions, each with what those before it learned."""
 
-    def __init__(self, offer: Offer, options: Options) -> None:
+    def __init__(self, offer: OfferedModel, options: Options) -> None:
         self._offer, self._options = offer, options
-        self._experiences, self._paces = Experiences(), Paces()
+        self._experiences, self._paces = PacingMemory(), Paces()
 
     def state(
         self,

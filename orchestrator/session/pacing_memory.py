@@ -37,7 +37,7 @@ LEAST = 0.5
 """Sessions that a method counts for that was not used for long."""
 
 
-class Experiences:
+class PacingMemory:
     """The costs of each kind of drafts, and its hits in each scope."""
 
     def __init__(self) -> None:

@@ -161,7 +161,7 @@ class StoredRound:
 
 
 class SessionKeeper(Protocol):
-    """What a session at work is written to: a store, or nothing at all (`Unkept`)."""
+    """What a session at work is written to: a store, or nothing at all (`NullStore`)."""
 
     def hold(self, key: SessionKey, term: int, holder: Holder) -> None:
         """Let `holder` work on the session.

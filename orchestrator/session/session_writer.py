@@ -13,7 +13,7 @@ from services.contract.errors import PacelineError
 from services.contract.types import FinishReason
 
 
-class Keeping:
+class RecordWriter:
     """Writes a session to its store, and gives it back to one that lost it.
 
     Belongs to the event loop, from its making to `let_go`.

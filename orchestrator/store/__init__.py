@@ -2,13 +2,13 @@
 
 from orchestrator.store.embedded import EmbeddedRedis
 from orchestrator.store.options import StoreOptions
-from orchestrator.store.outage import Absence
+from orchestrator.store.outage import Outage
 from orchestrator.store.redis_store import RedisSessionStore, connect
 from orchestrator.store.writer import WriterOptions
 
 __all__ = [
-    "Absence",
     "EmbeddedRedis",
+    "Outage",
     "RedisSessionStore",
     "StoreOptions",
     "WriterOptions",

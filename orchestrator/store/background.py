@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from orchestrator.store.leases import Held, Holdings
+from orchestrator.store.leases import Lease, Leases
 from services.contract.errors import DataLoss, Fenced, SessionAborted
 
 Write = asyncio.Future[Any]
@@ -28,13 +28,13 @@ RETRY_EVERY = 1.0
 class Background:
     """The unawaited writes of every held session. Belongs to the event loop."""
 
-    def __init__(self, holdings: Holdings, on_dropped: Callable[[int], None]) -> None:
+    def __init__(self, holdings: Leases, on_dropped: Callable[[int], None]) -> None:
         """`on_dropped` hears how many commits the store did not take, as they are dropped."""
         self._holdings, self._on_dropped = holdings, on_dropped
         self._warned = False
         self.dropped = 0
 
-    def write(self, held: Held, send: Callable[[], Write]) -> None:
+    def write(self, held: Lease, send: Callable[[], Write]) -> None:
         """Let a commit leave if it closes up to what the store has.
 
         If not, it is part of what closes the gap, or it is dropped.
@@ -47,7 +47,7 @@ class Background:
         else:
             self._follow(held, send(), self._on_written)
 
-    def end(self, held: Held, send: Callable[[], Write]) -> None:
+    def end(self, held: Lease, send: Callable[[], Write]) -> None:
         """Let the last write of a session leave, and before it what the store misses."""
         if held.gone:
             return
@@ -55,7 +55,7 @@ class Background:
             self._catch_up_now(held)
         self._follow(held, send(), self._on_written)
 
-    def catch_up(self, held: Held) -> bool:
+    def catch_up(self, held: Lease) -> bool:
         """Close the gap; False while writes are under way, or soon after another attempt."""
         now = asyncio.get_running_loop().time()
         if held.waiting or held.gone or now < held.retry_at:
@@ -64,14 +64,14 @@ class Background:
         self._catch_up_now(held)
         return True
 
-    def renewed(self, held: Held, error: BaseException | None) -> None:
+    def renewed(self, held: Lease, error: BaseException | None) -> None:
         """A renewal came back: a text that is shorter than it should be is no end."""
         if isinstance(error, DataLoss):
             self._fall_behind(held)
         elif error is not None:
             held.refuse(error)
 
-    def _catch_up_now(self, held: Held) -> None:
+    def _catch_up_now(self, held: Lease) -> None:
         seed = self._holdings.catch_up(held)
         if seed is not None:
             # What is written from now on follows it.
@@ -80,17 +80,17 @@ class Background:
 
     def _follow(
         self,
-        held: Held,
+        held: Lease,
         write: Write,
-        then: Callable[[Held, BaseException | None], None],
+        then: Callable[[Lease, BaseException | None], None],
     ) -> None:
         held.waiting += 1
         write.add_done_callback(partial(self._settle, held, then))
 
     def _settle(
         self,
-        held: Held,
-        then: Callable[[Held, BaseException | None], None],
+        held: Lease,
+        then: Callable[[Lease, BaseException | None], None],
         done: Write,
     ) -> None:
         held.waiting -= 1
@@ -101,11 +101,11 @@ class Background:
         else:
             then(held, error)
 
-    def _on_written(self, held: Held, error: BaseException | None) -> None:
+    def _on_written(self, held: Lease, error: BaseException | None) -> None:
         if error is not None:
             self._fall_behind(held)
 
-    def _on_caught_up(self, held: Held, error: BaseException | None) -> None:
+    def _on_caught_up(self, held: Lease, error: BaseException | None) -> None:
         if error is None:
             self._warned = False
         else:
@@ -113,7 +113,7 @@ class Background:
             held.gone = isinstance(error, DataLoss)
             self._fall_behind(held)
 
-    def _fall_behind(self, held: Held) -> None:
+    def _fall_behind(self, held: Lease) -> None:
         held.behind = True
         self._drop()
         if not self._warned:

@@ -35,7 +35,7 @@ LOOKS_PER_LEASE = 3
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class Lease:
     """One session and who works on it; `holder` is None after its release.
 
     `losses` is what the server had shown by the last acknowledged write, `mended` whether a
@@ -80,18 +80,18 @@ class Held:
             self.holder.on_refused(error)
 
 
-class Holdings:
+class Leases:
     """Everything that is held. All methods belong to the event loop."""
 
     def __init__(self, writer: Writer, options: StoreOptions) -> None:
         self._writer, self._options = writer, options
-        self._held: dict[SessionKey, Held] = {}
+        self._held: dict[SessionKey, Lease] = {}
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def start(self, on_due: Callable[[Held], None]) -> None:
+    def start(self, on_due: Callable[[Lease], None]) -> None:
         """Begin to look for sessions that wrote nothing for a while; hand each to `on_due`."""
         self._task = asyncio.create_task(self._look(on_due), name="session leases")
 
@@ -105,7 +105,7 @@ class Holdings:
         """See `SessionStore.hold`."""
         owner = holder.memory().session.owner
         keys = codec.keys_of(self._options.prefix, key)
-        held = Held(key, keys, term, owner, holder, self._writer.losses)
+        held = Lease(key, keys, term, owner, holder, self._writer.losses)
         held.mend = partial(self._mend, held)
         self._held[key] = held
 
@@ -115,13 +115,13 @@ class Holdings:
             held.holder = None
             del self._held[key]
 
-    def get(self, key: SessionKey, term: int) -> Held | None:
+    def get(self, key: SessionKey, term: int) -> Lease | None:
         """The session, if it is held in this term."""
         held = self._held.get(key)
         return held if held is not None and held.term == term else None
 
     def call(
-        self, held: Held, name: str, args: Iterable[Arg], decode: Callable[[Reply], T]
+        self, held: Lease, name: str, args: Iterable[Arg], decode: Callable[[Reply], T]
     ) -> asyncio.Future[T]:
         """Queue a script call of a held session; a store that lost the session gets it back."""
         call = prepare(
@@ -135,16 +135,16 @@ class Holdings:
         )
         return self._writer.send(call)
 
-    def _acknowledged(self, held: Held, decode: Callable[[Reply], T], reply: Reply) -> T:
+    def _acknowledged(self, held: Lease, decode: Callable[[Reply], T], reply: Reply) -> T:
         self._seeded(held, reply)
         held.mended = False
         return decode(reply)
 
-    def _seeded(self, held: Held, _: Reply) -> None:
+    def _seeded(self, held: Lease, _: Reply) -> None:
         held.losses = self._writer.losses
         held.wrote = True
 
-    def _mend(self, held: Held, torn: bool) -> Call | None:
+    def _mend(self, held: Lease, torn: bool) -> Call | None:
         used_up = held.mended if torn else held.losses >= self._writer.losses
         if used_up or held.holder is None:
             return None
@@ -154,13 +154,13 @@ class Holdings:
         call.answer.add_done_callback(partial(_told, held))
         return call
 
-    def catch_up(self, held: Held) -> asyncio.Future[None] | None:
+    def catch_up(self, held: Lease) -> asyncio.Future[None] | None:
         """Queue all that the holder remembers, for a store that did not take every write."""
         if held.holder is None:
             return None
         return self._writer.send(self._seed(held, held.holder, lost=False))
 
-    def _seed(self, held: Held, holder: Holder, *, lost: bool) -> Call:
+    def _seed(self, held: Lease, holder: Holder, *, lost: bool) -> Call:
         memory, options = holder.memory(), self._options
         session = memory.session
         args = [
@@ -171,7 +171,7 @@ class Holdings:
         answer = partial(self._seeded, held)
         return prepare(self._writer, "seed", held.key, held.keys, args, answer, held.mend)
 
-    def renew(self, held: Held, then: Callable[[Held, BaseException | None], None]) -> None:
+    def renew(self, held: Lease, then: Callable[[Lease, BaseException | None], None]) -> None:
         """Ask the store whether all is still there, and still ours; one such call at a time."""
         if held.renewing or held.holder is None:
             return
@@ -184,7 +184,7 @@ class Holdings:
         length = len(held.holder.memory().committed)
         self.call(held, "renew", (held.term, length, held.owner), nothing).add_done_callback(settle)
 
-    def doubt(self, then: Callable[[Held, BaseException | None], None]) -> None:
+    def doubt(self, then: Callable[[Lease, BaseException | None], None]) -> None:
         """Ask the store whose each session is; what it says of one goes to `then`."""
         for held in self._held.values():
             if held.doubt is None and not held.behind and held.holder is not None:
@@ -196,12 +196,12 @@ class Holdings:
                     self._options.lease_ms / 1e3, _assure, held, then
                 )
 
-    def ask_all(self, ask: Callable[[Held], None]) -> None:
+    def ask_all(self, ask: Callable[[Lease], None]) -> None:
         """Ask of each session, and not only of those that wrote nothing."""
         for held in list(self._held.values()):
             ask(held)
 
-    async def _look(self, on_due: Callable[[Held], None]) -> None:
+    async def _look(self, on_due: Callable[[Lease], None]) -> None:
         every = self._options.lease_ms / 1e3 / LOOKS_PER_LEASE
         while True:
             await asyncio.sleep(every)
@@ -212,8 +212,8 @@ class Holdings:
 
 
 def _assure(
-    held: Held,
-    then: Callable[[Held, BaseException | None], None],
+    held: Lease,
+    then: Callable[[Lease, BaseException | None], None],
     done: asyncio.Future[None] | None = None,
 ) -> None:
     """The store has said whose the session is, or has been away for too long to wait."""
@@ -225,7 +225,7 @@ def _assure(
         held.doubt = None
 
 
-def _told(held: Held, done: asyncio.Future[None]) -> None:
+def _told(held: Lease, done: asyncio.Future[None]) -> None:
     """A refused seed; what the store lacks then is told by the call it was made for."""
     error = None if done.cancelled() else done.exception()
     if not isinstance(error, DataLoss):

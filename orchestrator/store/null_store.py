@@ -12,7 +12,7 @@ from services.contract.types import FinishReason
 _T = TypeVar("_T")
 
 
-class Unkept:
+class NullStore:
     """A `SessionKeeper` that keeps nothing: all that it is handed counts as written at once."""
 
     def hold(self, key: SessionKey, term: int, holder: Holder) -> None:

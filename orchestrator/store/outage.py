@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-class Absence:
+class Outage:
     """Told by the event loop; any thread may read."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -26,7 +26,7 @@ from orchestrator.store.background import Background
 from orchestrator.store.calls import nothing, prepare
 from orchestrator.store.command import Arg, Reply
 from orchestrator.store.eviction import warn_of_eviction
-from orchestrator.store.leases import Held, Holdings
+from orchestrator.store.leases import Lease, Leases
 from orchestrator.store.options import StoreOptions
 from orchestrator.store.scripts import script
 from orchestrator.store.writer import Writer, WriterOptions, load_scripts
@@ -60,7 +60,7 @@ class RedisSessionStore:
         self._client = client
         self._options = options or StoreOptions()
         self._writer = Writer(client, writer_options, on_fenced)
-        self._holdings = Holdings(self._writer, self._options)
+        self._holdings = Leases(self._writer, self._options)
         self._background = Background(self._holdings, on_dropped)
 
     async def __aenter__(self) -> Self:
@@ -180,7 +180,7 @@ class RedisSessionStore:
     def _commit(
         self,
         key: SessionKey,
-        held: Held | None,
+        held: Lease | None,
         term: int,
         round: int,
         base_len: int,
@@ -235,7 +235,7 @@ class RedisSessionStore:
         key: SessionKey,
         args: Iterable[Arg],
         decode: Callable[[Reply], T],
-        held: Held | None = None,
+        held: Lease | None = None,
     ) -> asyncio.Future[T]:
         if held is not None:
             return self._holdings.call(held, name, args, decode)
@@ -243,9 +243,9 @@ class RedisSessionStore:
         call = prepare(self._writer, name, key, keys, args, decode)
         return self._writer.send(call)
 
-    def _renew(self, held: Held) -> None:
+    def _renew(self, held: Lease) -> None:
         if not self._options.relaxed:
-            self._holdings.renew(held, Held.refuse)
+            self._holdings.renew(held, Lease.refuse)
         elif held.behind:
             self._background.catch_up(held)
         elif not held.gone:

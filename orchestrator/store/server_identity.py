@@ -45,7 +45,7 @@ def shows_loss(before: Identity, now: Identity) -> bool:
     return before.replid != now.replid and now.former_replid != _NO_REPLICATION
 
 
-class Origin:
+class ServerIdentity:
     """Asks every new connection who it leads to, and counts the losses that shows."""
 
     def __init__(self) -> None:

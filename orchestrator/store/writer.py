@@ -23,9 +23,9 @@ from redis import exceptions
 from redis.asyncio import Redis
 
 from orchestrator.store.command import Arg, Call, Reply, no_mending, tells_loss, tells_torn
-from orchestrator.store.outage import Absence
+from orchestrator.store.outage import Outage
 from orchestrator.store.scripts import NAMES, script
-from orchestrator.store.server_identity import Origin
+from orchestrator.store.server_identity import ServerIdentity
 from services.contract.errors import StoreError
 from services.runtime.redis_client import FAULTS, is_away
 from services.runtime.tasks import end
@@ -65,8 +65,8 @@ class Writer:
         self._client = client
         self._options = options or WriterOptions()
         self.on_fenced = on_fenced
-        self.absence = Absence()
-        self._origin = Origin()
+        self.absence = Outage()
+        self._origin = ServerIdentity()
         self._pending: deque[Call] = deque()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""Paceline: large language models served faster, with not one token's law changed.
+"""Paceline: large language models served faster, with the same output distribution.
 
 This package is the asynchronous client and the generated messages
 (`paceline.v1`). See `paceline.Client`.

@@ -6,49 +6,31 @@ A number that this version does not know (a newer server's) reads as unknown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import fields
+from enum import Enum
 from typing import Any, TypeVar
 
 from paceline import results as r
+from paceline.v1 import inference_pb2 as pb
 
 _T = TypeVar("_T")
-_M = TypeVar("_M")
+_E = TypeVar("_E", bound=Enum)
 
-_FINISH = (
-    r.FinishReason.UNKNOWN,
-    r.FinishReason.STOP,
-    r.FinishReason.LENGTH,
-    r.FinishReason.ABORT,
-)
-_ORIGIN = (r.Origin.UNKNOWN, r.Origin.ACCEPTED, r.Origin.RECOVERED, r.Origin.BONUS)
-_SOURCE = (
-    r.DraftSource.UNKNOWN,
-    r.DraftSource.THIS_TEXT,
-    r.DraftSource.OTHER_TEXTS,
-    r.DraftSource.LAWS,
-    r.DraftSource.FIRSTS,
-    r.DraftSource.MODEL,
-    r.DraftSource.GRAPH,
-    r.DraftSource.SKIP,
-    r.DraftSource.LOOKAHEAD,
-    r.DraftSource.TARGET_ROWS,
-)
-_METHOD = (
-    r.Method.AUTO,
-    r.Method.AUTO,
-    r.Method.COUPLED,
-    r.Method.STANDARD,
-    r.Method.BLOCK,
-    r.Method.GREEDY,
-)
-_STATUS = (
-    r.SessionStatus.UNKNOWN,
-    r.SessionStatus.ACTIVE,
-    r.SessionStatus.PAUSED,
-    r.SessionStatus.FINISHED,
-    r.SessionStatus.ABORTED,
-)
+
+def _reader(kind: type[_E], wire: Any) -> Callable[[int], _E]:
+    """From a number of the wire's enum to the member of its name; the first where none has it."""
+    prefix, first = wire.Name(0).removesuffix("UNSPECIFIED"), next(iter(kind))
+    numbers = {name.removeprefix(prefix): number for name, number in wire.items()}
+    known = {numbers[one.name]: one for one in kind if one.name in numbers}
+    return lambda number: known.get(number, first)
+
+
+_finish = _reader(r.FinishReason, pb.FinishReason)
+_origin = _reader(r.Origin, pb.TokenOrigin)
+_source = _reader(r.DraftSource, pb.DraftSource)
+_method = _reader(r.Method, pb.RejectionSampleMethod)
+_status = _reader(r.SessionStatus, pb.SessionStatus)
 
 
 def decode_event(message: Any) -> r.Event | None:
@@ -69,8 +51,8 @@ def decode_session(message: Any) -> r.Session:
     return _copy(
         r.Session,
         message,
-        status=_member(_STATUS, message.status),
-        finish_reason=_member(_FINISH, message.finish_reason),
+        status=_status(message.status),
+        finish_reason=_finish(message.finish_reason),
         rounds=tuple(map(_decode_session_round, message.rounds)),
     )
 
@@ -80,7 +62,7 @@ def _decode_session_round(message: Any) -> r.SessionRound:
         r.SessionRound,
         message,
         stats=_decode_round(message.stats),
-        origins=tuple(_member(_ORIGIN, origin) for origin in message.origins),
+        origins=tuple(map(_origin, message.origins)),
         **{name: tuple(getattr(message, name)) for name in _REPEATED},
     )
 
@@ -110,7 +92,7 @@ def _decode_chunk(message: Any) -> r.Chunk:
         logprobs=tuple(map(_decode_logprobs, message.logprobs)),
         rounds=tuple(map(_decode_round, message.rounds)),
         pieces=tuple(message.pieces),
-        origins=tuple(_member(_ORIGIN, origin) for origin in message.origins),
+        origins=tuple(map(_origin, message.origins)),
     )
 
 
@@ -124,14 +106,14 @@ def _decode_logprobs(message: Any) -> r.TokenLogprobs:
 
 
 def _decode_round(message: Any) -> r.RoundStats:
-    method = _member(_METHOD, message.rejection_sample_method)
+    method = _method(message.rejection_sample_method)
     return _copy(r.RoundStats, message, rejection_sample_method=method)
 
 
 def _decode_complete(message: Any) -> r.Complete:
     stop = message.matched_stop.WhichOneof("stop")
     return r.Complete(
-        finish_reason=_member(_FINISH, message.finish_reason),
+        finish_reason=_finish(message.finish_reason),
         usage=_copy(r.Usage, message.usage),
         speculation=_decode_speculation(message.speculation),
         text=message.text,
@@ -145,8 +127,7 @@ def _decode_speculation(message: Any) -> r.SpecDecodeMetrics:
         message,
         acceptance_histogram=tuple(message.acceptance_histogram),
         sources=tuple(
-            _copy(r.DraftSourceMetrics, one, source=_member(_SOURCE, one.source))
-            for one in message.sources
+            _copy(r.DraftSourceMetrics, one, source=_source(one.source)) for one in message.sources
         ),
     )
 
@@ -156,7 +137,3 @@ def _copy(kind: type[_T], message: Any, **decoded: Any) -> _T:
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     plain = {name: getattr(message, name) for name in names if name not in decoded}
     return kind(**plain, **decoded)
-
-
-def _member(members: Sequence[_M], number: int) -> _M:
-    return members[number] if 0 <= number < len(members) else members[0]

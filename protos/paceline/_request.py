@@ -12,11 +12,10 @@ from paceline.errors import FieldViolation, InvalidArgument
 from paceline.results import Method
 from paceline.v1 import inference_pb2 as pb
 
-_METHODS = {
-    Method.AUTO: pb.REJECTION_SAMPLE_METHOD_AUTO,
-    Method.COUPLED: pb.REJECTION_SAMPLE_METHOD_COUPLED,
-    Method.STANDARD: pb.REJECTION_SAMPLE_METHOD_STANDARD,
-    Method.BLOCK: pb.REJECTION_SAMPLE_METHOD_BLOCK,
+_METHODS: dict[Method, int] = {
+    method: pb.RejectionSampleMethod.Value(f"REJECTION_SAMPLE_METHOD_{method.name}")
+    for method in Method
+    if method is not Method.GREEDY
 }
 
 

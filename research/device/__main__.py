@@ -6,7 +6,6 @@ import argparse
 import sys
 from typing import Any
 
-from bench.machine import machine
 from bench.output import say
 from research.command import measuring_parser, run
 from research.device import __doc__ as description
@@ -30,8 +29,6 @@ def _measured(asked: argparse.Namespace) -> dict[str, Any]:
         model = random_model(asked.shape, asked.device, asked.dtype)
         timings = speed(model, spec, asked.sessions, asked.text)
     return {
-        "machine": machine(),
-        "asked": {name: str(value) for name, value in vars(asked).items()},
         "right": all(finding.right for finding in findings),
         "findings": [finding._asdict() for finding in findings],
         "timings": [timing._asdict() for timing in timings],
@@ -60,13 +57,13 @@ def _show(report: dict[str, Any]) -> str:
 def main() -> None:
     """Check, then measure."""
     made = measuring_parser(description)
-    made.add_argument("--device", default="cpu")
     made.add_argument("--dtype", default="bfloat16")
+    made.add_argument("--device", default="cpu")
     made.add_argument("--shape", choices=tuple(SHAPES), default="135m")
     made.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32])
     made.add_argument("--text", type=int, default=512, help="tokens of each session's text")
     made.add_argument("--check-only", action="store_true", help="no timings")
-    if not run(made.parse_args(), _measured, _show)["right"]:
+    if not run(made, _measured, _show)["right"]:
         sys.exit(1)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.machine import machine
 from research.command import measuring_parser, run
 from research.load.measure import HERE, Case, Surroundings, measure
 from services.runtime.polling import poll_in_one_thread
@@ -22,7 +21,7 @@ from services.runtime.polling import poll_in_one_thread
 def main() -> None:
     """Measure and print."""
     poll_in_one_thread()  # inherited by the processes, which start below the command
-    run(_parser().parse_args(), _measure, _show)
+    run(_parser(), _measure, _show)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,7 +78,7 @@ def _measure(asked: argparse.Namespace) -> dict[str, Any]:
     fastest = min(row.pop("fastest_ms") for row in rows)
     for row in rows:
         row["quiet_cpu_ms_per_round"] = row["cpu_ms_per_round"] * fastest / row["yardstick_ms"]
-    return {"machine": machine(), "fastest_ms": fastest, "cases": rows}
+    return {"fastest_ms": fastest, "cases": rows}
 
 
 def _summary(case: Case, runs: list[dict[str, Any]]) -> dict[str, Any]:

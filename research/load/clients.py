@@ -1,10 +1,10 @@
-"""Clients of one orchestrator: so many sessions at once, one after another."""
+"""Sessions at one orchestrator or several, as many at once as asked for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 from paceline.v1 import inference_pb2 as pb
@@ -13,26 +13,57 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 PROMPT = "the small drafter rides ahead and the large verifier checks " * 2
 
 
+class Crowd:
+    """As many sessions at a time as asked for last, each of them one after another."""
+
+    def __init__(self, stubs: Sequence[pb_grpc.InferenceServiceStub], tokens: int) -> None:
+        """`tokens`: the length of every session."""
+        self._stubs, self._tokens = stubs, tokens
+        self._sessions = 0
+        self._places: dict[int, asyncio.Task[None]] = {}
+
+    def resize(self, sessions: int) -> None:
+        """What is too many ends with its session. Raises what a session failed with."""
+        self._sessions = sessions
+        for place in [place for place, task in self._places.items() if task.done()]:
+            self._places.pop(place).result()
+        for place in range(sessions):
+            if place not in self._places:
+                self._places[place] = asyncio.create_task(self._keep(place))
+
+    async def leave(self) -> None:
+        """Let every session come to its end. Raises what one failed with."""
+        self._sessions = 0
+        await asyncio.gather(*self._places.values())
+
+    async def stop(self) -> None:
+        """End every session that is left, at once. Raises what one failed with."""
+        for task in self._places.values():
+            task.cancel()
+        for ended in await asyncio.gather(*self._places.values(), return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+
+    async def _keep(self, place: int) -> None:
+        stub = self._stubs[place % len(self._stubs)]
+        sampling = pb.SamplingParams(temperature=0.0, max_tokens=self._tokens, ignore_eos=True)
+        while place < self._sessions:
+            async for _ in stub.Generate(pb.GenerateRequest(prompt=PROMPT, sampling=sampling)):
+                pass
+
+
 @asynccontextmanager
-async def clients(address: str, sessions: int, tokens: int) -> AsyncIterator[None]:
-    """While inside, `sessions` sessions of `tokens` tokens are open at any time."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub = pb_grpc.InferenceServiceStub(channel)
-        tasks = [asyncio.create_task(_ask_on(stub, tokens)) for _ in range(sessions)]
+async def crowd(addresses: Sequence[str], tokens: int) -> AsyncIterator[Crowd]:
+    """A crowd at these orchestrators, in equal parts."""
+    async with AsyncExitStack() as stack:
+        stubs = [
+            pb_grpc.InferenceServiceStub(
+                await stack.enter_async_context(grpc.aio.insecure_channel(address))
+            )
+            for address in addresses
+        ]
+        made = Crowd(stubs, tokens)
         try:
-            yield
+            yield made
         finally:
-            for task in tasks:
-                task.cancel()
-            failures = await asyncio.gather(*tasks, return_exceptions=True)
-            for failure in failures:
-                if not isinstance(failure, asyncio.CancelledError):
-                    raise RuntimeError(f"a client failed: {failure}")
-
-
-async def _ask_on(stub: pb_grpc.InferenceServiceStub, tokens: int) -> None:
-    sampling = pb.SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
-    request = pb.GenerateRequest(prompt=PROMPT, sampling=sampling)
-    while True:
-        async for _ in stub.Generate(request):
-            pass
+            await made.stop()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 import time
 import urllib.request
@@ -13,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGTERM
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,12 +19,12 @@ from typing import Any
 import psutil
 
 from orchestrator.store import EmbeddedRedis
-from research.load.clients import clients
+from research.load.clients import crowd
 from research.load.yardstick import stroke
+from testkit.child import child
 from testkit.ports import free_port
 
 HERE = Path(__file__).resolve().parents[2]
-START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,8 @@ def measure(case: Case, around: Surroundings) -> dict[str, Any]:
 async def _load(
     case: Case, around: Surroundings, process: psutil.Process, address: str, metrics: str
 ) -> dict[str, Any]:
-    async with clients(address, case.sessions, around.tokens):
+    async with crowd([address], around.tokens) as sessions:
+        sessions.resize(case.sessions)
         await asyncio.sleep(around.warm)
         before = await _reading(process, metrics)
         strokes = await _strokes(around.seconds)
@@ -142,7 +142,7 @@ def _workers(folder: Path, around: Surroundings) -> Iterator[str]:
     ready = folder / "workers"
     options = (around.verify_ms, around.draft_ms, around.acceptance, around.chunk)
     command = [sys.executable, "-m", "testkit.load_workers", str(ready), *map(str, options)]
-    with _running(command, {}, ready):
+    with child(command, ready, end=SIGTERM):
         yield ready.read_text().strip()
 
 
@@ -157,25 +157,8 @@ def _orchestrator(
         "PYTHONPATH": f"{case.tree}:{case.tree / 'protos'}",
     }
     command = [sys.executable, str(script), str(folder / "taken"), around.profile or "-"]
-    with _running(command, settings, ready) as process:
+    with child(command, ready, settings, end=SIGTERM) as process:
         yield psutil.Process(process.pid), ready.read_text().strip()
-
-
-@contextmanager
-def _running(
-    command: list[str], settings: dict[str, str], ready: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, env=os.environ | settings)
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not ready.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{command[1]} did not start")
-            time.sleep(0.05)
-        yield process
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 def _settings(

@@ -1,12 +1,9 @@
-"""Autoscaling shown on recorded metrics: what each tier's scaler would have done, and when.
+"""What the scalers' expressions say of a load that comes and goes.
 
     manifests     the scalers, as k8s/components/keda has them
-    autoscaler    how a horizontal pod autoscaler decides: pure
-    scaler        KEDA around it: from zero, to zero, and blind: pure
-    crowd         sessions, more and fewer over time
+    phases        how many sessions there are, over time
     record        a real cluster and a real Prometheus; the scalers' own expressions over time
-    recording     the file between the two
-    replay        what scalers make of a recording, as tables
+    recording     the file that comes of it, and that file as a table
 
 `python -m research.scaling --help`
 """

@@ -1,11 +1,10 @@
-"""Autoscaling on recorded metrics: `record` them, then `replay` the scalers on them.
+"""The scalers' own expressions while load comes and goes: `record` them, then `show` them.
 
     python -m research.scaling record --out scaling.json     needs Prometheus; some nine minutes
-    python -m research.scaling replay scaling.json
+    python -m research.scaling show scaling.json
 
-What is recorded are the expressions of the ScaledObjects in k8s/components/keda. A replay
-applies to them what Kubernetes and KEDA document of their algorithms, with the windows and
-policies of the same manifests. docs/scaling.md tells how to read it.
+The expressions are those of the ScaledObjects in k8s/components/keda. docs/scaling.md tells
+how to read them.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.output import result_file, say
-from research.scaling.crowd import parse_phases
-from research.scaling.manifests import KEDA, read_scalers
+from research.scaling.manifests import queries
+from research.scaling.phases import parse_phases
 from research.scaling.record import PHASES, TIMES, RecordOptions, record
-from research.scaling.recording import read_recording, write_recording
-from research.scaling.replay import replay, table
+from research.scaling.recording import read_recording, table, write_recording
 from services.cluster.lifetime import unless_stopped
 from services.cluster.process import complain
 from services.cluster.progress import INTERRUPTED
@@ -55,21 +53,17 @@ def _parser() -> argparse.ArgumentParser:
         "--kv-tokens", type=int, default=36_000, help="tokens a verifier holds (36000)"
     )
     recording.add_argument("--out", type=Path, help="left out: a new file in bench/results")
-    replaying = commands.add_parser("replay", help="what the scalers would have done")
-    replaying.set_defaults(run=_replay)
-    replaying.add_argument("file", type=Path)
-    replaying.add_argument("--every", type=float, default=60.0, help="seconds from line to line")
-    replaying.add_argument(
-        "--after", type=float, default=1200.0, help="seconds to hold the last values for (1200)"
-    )
-    replaying.add_argument("--manifests", type=Path, default=KEDA, help="folder of ScaledObjects")
+    showing = commands.add_parser("show", help="what the expressions said, as a table")
+    showing.set_defaults(run=_show)
+    showing.add_argument("file", type=Path)
+    showing.add_argument("--every", type=float, default=60.0, help="seconds from line to line")
     return made
 
 
 def _record(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
     options = RecordOptions(parse_phases(asked.phases), asked.times, asked.tokens, asked.kv_tokens)
     path = asked.out or result_file("scaling")
-    done = asyncio.run(unless_stopped(record(options, read_scalers(), arguments, say)))
+    done = asyncio.run(unless_stopped(record(options, queries(), arguments, say)))
     if done is None:
         return INTERRUPTED
     write_recording(path, done)
@@ -77,11 +71,8 @@ def _record(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _replay(asked: argparse.Namespace, _arguments: Sequence[str]) -> int:
-    recording = read_recording(asked.file)
-    scalers = read_scalers(asked.manifests)
-    tables = [table(one, replay(recording, one, asked.after), asked.every) for one in scalers]
-    print("\n\n".join(tables))
+def _show(asked: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    print(table(read_recording(asked.file), asked.every))
     return 0
 
 

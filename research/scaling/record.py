@@ -23,8 +23,9 @@ from pathlib import Path
 from bench.machine import machine
 from bench.synthetic.scenario import parse_times
 from orchestrator.store.embedded import EmbeddedRedis
-from research.scaling.crowd import Phase, crowd, go_through
-from research.scaling.manifests import ScaledObject
+from research.load.clients import crowd
+from research.scaling.manifests import Queries
+from research.scaling.phases import Phase, go_through
 from research.scaling.recording import Recording, Row, Signal
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
 from services.cluster.supervisor import ProcessSpec, Supervisor
@@ -71,7 +72,7 @@ class Served:
 
 async def record(
     options: RecordOptions,
-    scalers: Sequence[ScaledObject],
+    queries: Queries,
     arguments: Sequence[str],
     report: Callable[[str], None],
 ) -> Recording:
@@ -87,14 +88,15 @@ async def record(
                 report(f"{sum(phase.seconds for phase in options.phases):.0f} s of load")
                 await go_through(options.phases, made)
                 ended = time.time()
+                await made.leave()
             return await asyncio.to_thread(
-                _read, server, scalers, options, shlex.join(arguments), began, ended
+                _read, server, queries, options, shlex.join(arguments), began, ended
             )
 
 
 def _read(
     server: Prometheus,
-    scalers: Sequence[ScaledObject],
+    queries: Queries,
     options: RecordOptions,
     arguments: str,
     began: float,
@@ -119,11 +121,11 @@ def _read(
         tuple(STEP_S * step for step in range(steps)),
         _row(server, SESSIONS, began, steps),
         {
-            scaler.tier: {
-                trigger.name: Signal(trigger.query, _row(server, trigger.query, began, steps))
-                for trigger in scaler.triggers
+            tier: {
+                name: Signal(query, _row(server, query, began, steps))
+                for name, query in triggers.items()
             }
-            for scaler in scalers
+            for tier, triggers in queries.items()
         },
     )
 

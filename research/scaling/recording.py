@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from services.contract.errors import StartError
 
 Row = tuple[float | None, ...]
@@ -33,15 +35,22 @@ class Recording:
     sessions: Row
     signals: Mapping[str, Mapping[str, Signal]]
 
-    def values(self, tier: str, seconds: float) -> dict[str, float | None]:
-        """What each trigger of a tier said last at that time; after the end, what it said then."""
-        index = max(place for place, at in enumerate(self.times) if at <= seconds or not place)
-        return {name: signal.values[index] for name, signal in self.signals[tier].items()}
 
-    def sessions_at(self, seconds: float) -> float | None:
-        """Sessions open at that time."""
-        index = max(place for place, at in enumerate(self.times) if at <= seconds or not place)
-        return self.sessions[index]
+def table(recording: Recording, every_s: float) -> str:
+    """A line every so often: the sessions, and what each expression said."""
+    columns = {"sessions": recording.sessions}
+    for triggers in recording.signals.values():
+        columns |= {name: signal.values for name, signal in triggers.items()}
+    lines = [f"{'time':>5}" + "".join(f"{name:>10}" for name in columns)]
+    for index, at in enumerate(recording.times):
+        if at % every_s == 0:
+            cells = "".join(f"{_number(values[index]):>10}" for values in columns.values())
+            lines.append(f"{at // 60:>2.0f}:{at % 60:02.0f}{cells}")
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
 
 
 def write_recording(path: Path, recording: Recording) -> None:
@@ -53,25 +62,10 @@ def write_recording(path: Path, recording: Recording) -> None:
 def read_recording(path: Path) -> Recording:
     """Raises StartError, one line, for a file that is missing or is none."""
     try:
-        content = json.loads(path.read_text())
-        signals = {
-            tier: {
-                name: Signal(one["query"], tuple(one["values"])) for name, one in triggers.items()
-            }
-            for tier, triggers in content["signals"].items()
-        }
-        return Recording(
-            content["command"],
-            content["began"],
-            content["about"],
-            content["replicas"],
-            tuple(content["times"]),
-            tuple(content["sessions"]),
-            signals,
-        )
+        return TypeAdapter(Recording).validate_json(path.read_bytes())
     except OSError as error:
         raise StartError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except ValidationError:
         raise StartError(f"{path} is no recording of research.scaling") from None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, create_model
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from services.contract.errors import StartError
 from services.contract.types import split_methods
 from services.drafter.settings import NEED_DRAFT, DrafterSettings
+from services.runtime.settings import Sections
 
 if TYPE_CHECKING:
     from services.cluster.flags import Flags
@@ -34,6 +35,8 @@ _SETTINGS = (
 
 class _Drafting(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="PACELINE_", extra="ignore")
+
+    SECTIONS: ClassVar[Sections] = {"drafting beside the verifier": ("drafting", *_SETTINGS)}
 
     drafting: str = Field(
         "",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -31,12 +31,17 @@ class Flags:
         self._parser = argparse.ArgumentParser(
             prog=prog,
             description=description,
+            usage=f"{prog} [flags]",
             epilog="Every flag can be given as the environment variable named beside it.",
             allow_abbrev=False,
         )
         self._given: dict[str, Any] = {}
-        for name, (kind, field) in _fields(kinds).items():
-            _add_flag(self._parser, name, field, variable(kind, name))
+        known = _fields(kinds)
+        for title, names in _sections(kinds, known).items():
+            group = self._parser.add_argument_group(title)
+            for name in names:
+                kind, field = known[name]
+                _add_flag(group, name, field, variable(kind, name))
 
     def parse(self, arguments: Sequence[str]) -> None:
         """Read the command line; exits by itself on `--help` (0) and an unknown flag (2)."""
@@ -80,8 +85,24 @@ def _fields(
     return named
 
 
+def _sections(
+    kinds: Sequence[type[BaseSettings]], known: Container[str]
+) -> dict[str, dict[str, None]]:
+    """The fields by the sections that classes declare as `SECTIONS`, what has none at the end."""
+    named: dict[str, dict[str, None]] = {}
+    listed: set[str] = set()
+    for base in (base for kind in kinds for base in kind.__mro__):
+        for title, names in vars(base).get("SECTIONS", {}).items():
+            fresh = [name for name in names if name in known and name not in listed]
+            named.setdefault(title, {}).update(dict.fromkeys(fresh))
+            listed.update(fresh)
+    rest = [name for kind in kinds for name in kind.model_fields if name not in listed]
+    named["other"] = dict.fromkeys(rest)
+    return {title: names for title, names in named.items() if names}
+
+
 def _add_flag(
-    parser: argparse.ArgumentParser, name: str, field: FieldInfo, variable_name: str
+    parser: argparse._ArgumentGroup, name: str, field: FieldInfo, variable_name: str
 ) -> None:
     options: dict[str, Any] = {"dest": name, "default": None, "help": _help(field, variable_name)}
     members = _members(field.annotation)

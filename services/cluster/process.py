@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -17,6 +17,7 @@ from services.cluster.flags import Flags
 from services.cluster.tether import die_with
 from services.contract.errors import PacelineError, StartError
 from services.runtime.logs import setup_logging
+from services.runtime.settings import Sections
 from services.runtime.telemetry import trace_ids
 
 
@@ -24,6 +25,8 @@ class ProcessSettings(BaseSettings):
     """What every process has besides its own settings."""
 
     model_config = SettingsConfigDict(env_prefix="PACELINE_", extra="ignore")
+
+    SECTIONS: ClassVar[Sections] = {"logs and the process": ("log_level", "log_json", "tether")}
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least serious log lines to write"

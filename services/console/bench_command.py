@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +17,34 @@ from services.console.model_flags import (
     SkipMask,
     Target,
 )
+
+BENCH_SECTIONS = {
+    "Models": ("target", "draft", "lookahead", "skip_mask", "dtype", "draft_dtype"),
+    "What is compared": (
+        "method",
+        "drafters",
+        "pool",
+        "pacings",
+        "rejection_sample_methods",
+        "num_candidates",
+        "num_speculative_tokens",
+        "fixed_tokens",
+    ),
+    "What is asked": (
+        "prompts",
+        "prompt_set",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "seed",
+        "repeats",
+        "concurrency",
+        "seen_before",
+    ),
+    "Peers": ("peers", "peer_cores", "peer_dtype", "vllm_python", "llama_server"),
+    "Without a model": ("synthetic", "trace", "delay_ms"),
+    "Results": ("resume", "out", "summary"),
+}
 
 
 def bench(
@@ -147,6 +174,6 @@ def bench(
 ) -> None:
     """Measure plain decoding, pacings, drafters and peers on the same prompts, taking turns."""
     given = dict(locals())
-    # The bench stands above the command, so it is found by name.
-    module = importlib.import_module("bench.main")
-    raise typer.Exit(module.run_given(given))
+    from bench.main import run_given
+
+    raise typer.Exit(run_given(given))

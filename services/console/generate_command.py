@@ -19,6 +19,42 @@ from services.console.connection import (
 )
 from services.console.generate_form import Choices, Form, JsonSchema, Regex
 
+GENERATE_SECTIONS = {
+    "Sampling": (
+        "max_tokens",
+        "min_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "seed",
+        "stop",
+        "ignore_eos",
+    ),
+    "Structured output": ("json_schema", "regex", "choice"),
+    "Speculation": (
+        "method",
+        "rejection_sample_method",
+        "num_speculative_tokens",
+        "num_candidates",
+        "no_speculation",
+    ),
+    "Input and output": ("system", "raw", "as_json"),
+    "Connection": (
+        "address",
+        "token",
+        "ca",
+        "cert",
+        "key",
+        "server_name",
+        "insecure",
+        "no_resume",
+    ),
+}
+
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to say to the model.")],

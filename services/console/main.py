@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from services.cluster.models import DEMO_MODEL
-from services.console.bench_command import bench
+from services.console.bench_command import BENCH_SECTIONS, bench
 from services.console.distill_command import distill
-from services.console.generate_command import generate
+from services.console.generate_command import GENERATE_SECTIONS, generate
 from services.console.lookahead_command import train_lookahead
 from services.console.model_flags import (
     DraftDtype,
@@ -25,6 +25,7 @@ from services.console.model_flags import (
 )
 from services.console.ngrams_command import learn_ngrams
 from services.console.plan_command import plan
+from services.console.sections import sectioned
 from services.console.token_command import token
 from services.console.top_command import top
 from services.console.trace_command import trace
@@ -33,7 +34,7 @@ from services.runtime.polling import poll_in_one_thread
 
 app = typer.Typer(
     name="paceline",
-    help="Large language models served faster, with not one token's law changed.",
+    help="Large language models served faster, with the same output distribution.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -83,7 +84,32 @@ def _run_process(role: str, context: typer.Context) -> None:
     raise typer.Exit(run_process(role, context.args))
 
 
-@app.command()
+@app.command(
+    cls=sectioned(
+        {
+            "Models": (
+                "target",
+                "draft",
+                "lookahead",
+                "ngrams",
+                "skip_mask",
+                "dtype",
+                "draft_dtype",
+            ),
+            "Drafting": ("method", "pool", "pacing"),
+            "Processes": (
+                "verifiers",
+                "tensor_parallel",
+                "drafters",
+                "verifier_threads",
+                "drafter_threads",
+                "pin",
+                "synthetic",
+            ),
+            "Serving": ("host", "port", "redis", "vllm_engine", "ready_file"),
+        }
+    )
+)
 def up(
     target: Target = "",
     draft: Annotated[
@@ -184,7 +210,7 @@ def up(
     raise typer.Exit(run_up(options, ready_file))
 
 
-app.command()(generate)
+app.command(cls=sectioned(GENERATE_SECTIONS))(generate)
 
 
 @app.command()
@@ -203,7 +229,7 @@ def demo(
     raise typer.Exit(run_demo(DemoOptions(target, draft or None, dtype)))
 
 
-app.command()(bench)
+app.command(cls=sectioned(BENCH_SECTIONS))(bench)
 app.command()(distill)
 app.command(name="tune-skip")(tune_skip)
 app.command()(train_lookahead)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Annotated
 
@@ -53,5 +52,7 @@ def plan(
     """Foretell what speculation brings: milliseconds in, from flags or a bench; simulated."""
     given = dict(locals())
     # The bench stands above the command, so it is found by name.
-    options = importlib.import_module("bench.plan.options").PlanOptions(**given)
-    raise typer.Exit(importlib.import_module("bench.plan.main").run_plan(options))
+    from bench.plan.main import run_plan
+    from bench.plan.options import PlanOptions
+
+    raise typer.Exit(run_plan(PlanOptions(**given)))

@@ -12,7 +12,7 @@ FIRST_SLOPE = 0.04
 OUTLIER = 2.0
 
 
-class Line(NamedTuple):
+class StepTimeModel(NamedTuple):
     """The time of a step of n rows, in any unit: `at(n)` = a + b n, b >= 0.
 
     Discounted least squares, drawn towards the slope of before: steps that are
@@ -29,10 +29,10 @@ class Line(NamedTuple):
     product: float = 0.0
     slope: float = 0.0
 
-    def add(self, n: float, time: float) -> Line:
+    def add(self, n: float, time: float) -> StepTimeModel:
         """The line with one more step."""
         if self.weight == 0.0:
-            return Line(1.0, n, time, slope=FIRST_SLOPE * time / (1 + FIRST_SLOPE * n))
+            return StepTimeModel(1.0, n, time, slope=FIRST_SLOPE * time / (1 + FIRST_SLOPE * n))
         time = min(time, OUTLIER * self.at(n))
         weight = KEEP * self.weight + 1.0
         off_n, off_time = n - self.mean_n, time - self.mean_time
@@ -41,7 +41,7 @@ class Line(NamedTuple):
         product = KEEP * self.product + old * off_n * off_time
         stiffness = self._stiffness
         slope = (product + stiffness * self.slope) / (spread + stiffness)
-        return Line(
+        return StepTimeModel(
             weight,
             self.mean_n + off_n / weight,
             self.mean_time + off_time / weight,
@@ -72,7 +72,7 @@ class Line(NamedTuple):
             return 0
         return max(0, min(most, int(self.mean_n + (time - self.mean_time) / self.slope)))
 
-    def capped(self, weight: float) -> Line:
+    def capped(self, weight: float) -> StepTimeModel:
         """The same line with at most this weight."""
         kept = min(1.0, weight / self.weight) if self.weight else 1.0
         return self._replace(

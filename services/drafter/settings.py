@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from services.contract.types import split_methods
-from services.runtime.settings import WorkerSettings
+from services.runtime.settings import Sections, WorkerSettings
 
 NEED_DRAFT = ("model", "graph")
 """Methods that run a draft model."""
@@ -17,6 +17,41 @@ NEED_DRAFT = ("model", "graph")
 
 class DrafterSettings(WorkerSettings):
     """Run one drafter: it proposes tokens for the verifier to check."""
+
+    SECTIONS: ClassVar[Sections] = {
+        "model and device": ("draft", "draft_base", "target"),
+        "drafting": ("method", "max_window", "step_tokens", "q_top", "lengthen"),
+        "n-grams": ("ngrams", "ngram_nodes", "ngram_min", "ngram_max"),
+        "a draft model": ("prepare_tokens", "prepare_depth", "prepare_rows", "ahead_rows"),
+        "trees": (
+            "tree",
+            "tree_nodes",
+            "tree_depth",
+            "tree_level_cost",
+            "tree_node_cost",
+        ),
+        "draft graphs": (
+            "graph_nodes",
+            "graph_sibling_share",
+            "graph_leaf_weight",
+            "graph_repeat",
+        ),
+        "phrases": (
+            "phrase_length",
+            "phrases_per_tenant",
+            "phrases",
+            "phrase_redis",
+            "phrase_ttl",
+        ),
+        "layer skipping": (
+            "skip_mask",
+            "skip_threshold",
+            "skip_adaptive",
+            "skip_search",
+            "skip_share",
+        ),
+        "look-ahead": ("lookahead", "lookahead_riding"),
+    }
 
     draft: str | None = Field(
         None,

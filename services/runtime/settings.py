@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -20,11 +20,33 @@ from services.runtime.serving import (
 )
 from services.runtime.vetting import Bounds, Vetting
 
+Sections = Mapping[str, tuple[str, ...]]
+"""The fields of a class, or those of its own, by the part of `--help` that shows them."""
+
 
 class ServingSettings(BaseSettings):
     """How a process listens and tells others that it does."""
 
     model_config = SettingsConfigDict(env_prefix="PACELINE_", frozen=True, extra="ignore")
+
+    SECTIONS: ClassVar[Sections] = {
+        "where it listens": ("host", "port", "ready_file", "grace", "reflection"),
+        "TLS and who may call": (
+            "insecure",
+            "tls_cert",
+            "tls_key",
+            "tls_ca",
+            "cluster_token_file",
+        ),
+        "metrics and health": (
+            "metrics_port",
+            "metrics_host",
+            "metrics_tls",
+            "health_port",
+            "health_host",
+            "health_file",
+        ),
+    }
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(0, ge=0, le=65535, description="port to listen on, 0 = a free one")
@@ -94,6 +116,10 @@ class ServingSettings(BaseSettings):
 class LinkSettings(ServingSettings):
     """How an orchestrator connects to workers."""
 
+    SECTIONS: ClassVar[Sections] = {
+        "links to workers": ("link_ca", "link_cert", "link_key", "link_server_name"),
+    }
+
     link_ca: Path | None = Field(
         None, description="PEM file of the CA that workers must be of; given: links use TLS"
     )
@@ -120,6 +146,13 @@ class LinkSettings(ServingSettings):
 
 class WorkerSettings(ServingSettings):
     """What every worker has: its place in the registry, and how its model runs."""
+
+    SECTIONS: ClassVar[Sections] = {
+        "registry": ("worker_id", "redis", "advertise"),
+        "model and device": ("dtype", "device", "threads", "cpus", "cache_dir", "synthetic"),
+        "K/V memory": ("kv_capacity_tokens", "max_context"),
+        "response formats": ("form_seconds", "form_memory_mb"),
+    }
 
     worker_id: str = Field(min_length=1, description="name in the registry")
     redis: str | None = Field(None, description="URL of the Redis with the worker registry")

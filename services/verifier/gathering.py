@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from services.contract.step_time import OUTLIER, Line
+from services.contract.step_time import OUTLIER, StepTimeModel
 
 MOST_SHARE = 0.25
 """Of a step: more is not waited for it."""
@@ -88,7 +88,7 @@ class Gathering:
 
     def __init__(self, most_ms: float) -> None:
         self._most = 1e-3 * most_ms
-        self.line = Line()
+        self.line = StepTimeModel()
         """Seconds of a step without prompts over its rows, as measured."""
         self._ended = 0.0
         self._since: float | None = None

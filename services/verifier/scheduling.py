@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from services.contract.step_time import Line
+from services.contract.step_time import StepTimeModel
 
 _FIRST_TOKENS = 64
 _FEWEST_TOKENS = 16
@@ -53,7 +53,7 @@ class PrefillPace:
         self._row: float | None = None
         """Seconds that a prompt's row makes a step longer; not known before the first."""
 
-    def room(self, used: int, beside: Line | None = None, crowd: float = 1.0) -> int:
+    def room(self, used: int, beside: StepTimeModel | None = None, crowd: float = 1.0) -> int:
         """Prompt tokens for a step that verifies `used` rows; never none.
 
         `beside`: seconds of a step without prompts over its rows, where others wait for this
@@ -65,7 +65,7 @@ class PrefillPace:
             return max(_FEWEST_TOKENS, affordable)
         return max(_FEWEST_BESIDE, min(affordable, self._slowing(used, beside, crowd)))
 
-    def observe(self, tokens: int, prompts: int, step_ms: float, alone: Line) -> None:
+    def observe(self, tokens: int, prompts: int, step_ms: float, alone: StepTimeModel) -> None:
         """Learn from a step of `tokens` rows in all, `prompts` of them a prompt's.
 
         `alone`: seconds of a step without prompts over its rows.
@@ -77,7 +77,7 @@ class PrefillPace:
             known = longer if self._row is None else self._row
             self._row = _ROW_MEMORY * known + (1 - _ROW_MEMORY) * longer
 
-    def _slowing(self, used: int, line: Line, crowd: float) -> int:
+    def _slowing(self, used: int, line: StepTimeModel, crowd: float) -> int:
         """Rows that make a step of `used` rows longer by what is allowed."""
         row = line.slope if self._row is None else self._row
         if not row:

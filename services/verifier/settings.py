@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from services.runtime.settings import WorkerSettings
+from services.runtime.settings import Sections, WorkerSettings
 
 
 class VerifierSettings(WorkerSettings):
     """Run one verifier: it runs the target model and decides what is emitted."""
+
+    SECTIONS: ClassVar[Sections] = {
+        "model and device": ("target", "tensor_parallel"),
+        "K/V memory": ("prefix_cache_tokens",),
+        "steps": ("max_step_tokens", "target_step_ms", "prefill_slowdown", "gather_ms"),
+    }
 
     target: str = Field(
         "",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Coroutine
@@ -49,12 +50,15 @@ class Network:
         self._thread.join(_SETTLE_SECONDS)
         self._loop.close()
 
-    def proxy(self, target: Callable[[], str], delay: float = 0.0) -> Proxy:
+    def proxy(
+        self, target: Callable[[], str], delay: float = 0.0, tls: ssl.SSLContext | None = None
+    ) -> Proxy:
         """A new proxy. `target` says host:port or unix:path; empty = nobody is there.
 
-        It is asked at every new connection, on the proxies' thread.
+        It is asked at every new connection, on the proxies' thread. `tls`: as whom the proxy
+        serves.
         """
-        made = Proxy(self, target, delay)
+        made = Proxy(self, target, delay, tls)
         self._proxies.append(made)
         return made
 
@@ -73,15 +77,25 @@ class Network:
 
 
 class Proxy:
-    """One listening address, and the connections that came in by it."""
+    """One listening address, and the connections that came in by it.
 
-    def __init__(self, network: Network, target: Callable[[], str], delay: float) -> None:
+    `passed`: the bytes that went on, of both ways.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        target: Callable[[], str],
+        delay: float,
+        tls: ssl.SSLContext | None,
+    ) -> None:
         self._network = network
         self._target = target
         self._usual = self._delay = delay
         self._swallows = False
+        self.passed = 0
         self._connections: set[_Connection] = set()
-        self._server = network.run(self._listen())
+        self._server = network.run(self._listen(tls))
         host, port = self._server.sockets[0].getsockname()
         self.address = f"{host}:{port}"
 
@@ -112,8 +126,8 @@ class Proxy:
         """Seconds that a byte takes each way."""
         return self._delay
 
-    async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(self._accept, "127.0.0.1", 0)
+    async def _listen(self, tls: ssl.SSLContext | None) -> asyncio.Server:
+        return await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=tls)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = _Connection(self, reader, writer, dead=self._swallows)
@@ -213,6 +227,7 @@ class _Connection:
                     continue
                 if not data:
                     return await self._end(writer)
+                self._proxy.passed += len(data)
                 writer.write(data)
                 await writer.drain()
 

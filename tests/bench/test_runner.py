@@ -14,8 +14,9 @@ from rich.console import Console
 from bench import main, runner
 from bench.cpu import cpu_seconds
 from bench.journal import Journal
+from bench.output import publish
 from bench.prompts import BenchPrompt
-from bench.report import print_report, write_json
+from bench.report import print_report, summary_of, trial_content
 from bench.runner import Configuration, Schedule, Trial, closed_loop, rotated, run_schedule
 from bench.sections import Section, sections_of
 from services.cluster.fresh import NotFresh
@@ -341,7 +342,7 @@ def test_the_report_sets_rules_beside_their_baseline():
 
 def test_the_json_holds_no_text(tmp_path):
     path = tmp_path / "deep" / "figures.json"
-    write_json(path, [], [trial("plain", 0, 4.0)], {})
+    publish(summary_of([], {}), [trial_content(trial("plain", 0, 4.0))], path, None)
     assert '"text"' not in path.read_text()
 
 

@@ -11,17 +11,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from research.scaling.manifests import KEDA, TIERS, MetricType, read_scalers, rules
+from research.scaling.manifests import KEDA, TIERS, queries, spec
 from services.runtime.telemetry import names
 from tests.tools import tool
 
 HPA = KEDA.with_name("hpa")
-SCALERS = {scaler.tier: scaler for scaler in read_scalers()}
+SCALERS = {tier: spec(tier) for tier in TIERS}
 QUERIES = {
-    f"{tier} {trigger.name}": trigger.query
-    for tier, scaler in SCALERS.items()
-    for trigger in scaler.triggers
+    f"{tier} {trigger}": query
+    for tier, asked in queries().items()
+    for trigger, query in asked.items()
 }
+
+
+def behavior(scaler):
+    return scaler["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
 
 
 def load(path: Path):
@@ -181,40 +185,47 @@ def test_every_expression_says_what_it_should(situation, tmp_path):
 
 @pytest.mark.parametrize("scaler", SCALERS.values(), ids=SCALERS)
 def test_a_scaler_is_one_that_a_fallback_works_for(scaler):
-    assert scaler.fallback is not None
-    assert scaler.fallback.replicas >= max(1, scaler.least)
-    assert scaler.fallback.keeps_more
-    for trigger in scaler.triggers:
+    fallback = scaler["fallback"]
+    assert fallback["replicas"] >= max(1, scaler["minReplicaCount"])
+    assert fallback["behavior"] == "currentReplicasIfHigher"
+    assert fallback["failureThreshold"] == 3
+    for trigger in scaler["triggers"]:
         # Some versions of KEDA cut a target to a whole number in a fallback, and know no `Value`.
-        assert trigger.type is MetricType.AVERAGE_VALUE
-        assert trigger.threshold == int(trigger.threshold) >= 1
+        assert trigger["metricType"] == "AverageValue"
+        assert int(trigger["metadata"]["threshold"]) >= 1
 
 
-@pytest.mark.parametrize("tier", TIERS)
-def test_an_empty_answer_is_a_failure(tier):
-    for trigger in load(KEDA / f"{tier}.yaml")["spec"]["triggers"]:
+@pytest.mark.parametrize("scaler", SCALERS.values(), ids=SCALERS)
+def test_an_empty_answer_is_a_failure(scaler):
+    for trigger in scaler["triggers"]:
         assert trigger["type"] == "prometheus"
         assert trigger["metadata"]["ignoreNullValues"] == "false"
 
 
 def test_the_windows_and_bounds_are_what_each_tier_needs():
-    verifier, drafter, front = SCALERS["verifier"], SCALERS["drafter"], SCALERS["orchestrator"]
-    assert 300 <= verifier.down.window_s <= 900
-    assert verifier.up.window_s == 0
-    assert (front.least, drafter.least, verifier.least) == (2, 0, 1)
-    assert front.down.window_s == 300
-    assert drafter.down.window_s < front.down.window_s
+    least = {tier: scaler["minReplicaCount"] for tier, scaler in SCALERS.items()}
+    assert least == {"orchestrator": 2, "drafter": 0, "verifier": 1}
+    window = {
+        tier: behavior(scaler)["scaleDown"]["stabilizationWindowSeconds"]
+        for tier, scaler in SCALERS.items()
+    }
+    assert window == {"orchestrator": 300, "drafter": 120, "verifier": 600}
+    assert behavior(SCALERS["verifier"])["scaleUp"]["stabilizationWindowSeconds"] == 0
+    assert SCALERS["drafter"]["cooldownPeriod"] == 300
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_the_plain_autoscaler_does_what_the_scaled_object_does(tier):
-    spec, scaler = load(HPA / f"{tier}.yaml")["spec"], SCALERS[tier]
-    assert spec["scaleTargetRef"]["name"] == tier
-    assert (spec["minReplicas"], spec["maxReplicas"]) == (max(1, scaler.least), scaler.most)
-    assert rules(spec["behavior"]["scaleUp"]) == scaler.up
-    assert rules(spec["behavior"]["scaleDown"]) == scaler.down
-    targets = {trigger.name: trigger.threshold for trigger in scaler.triggers}
-    for metric in spec["metrics"]:
+    plain, scaler = spec(tier, HPA), SCALERS[tier]
+    assert plain["scaleTargetRef"]["name"] == scaler["scaleTargetRef"]["name"] == tier
+    assert plain["minReplicas"] == max(1, scaler["minReplicaCount"])
+    assert plain["maxReplicas"] == scaler["maxReplicaCount"]
+    for way in ("scaleUp", "scaleDown"):
+        told, ours = plain["behavior"][way], behavior(scaler)[way]
+        for part in ("stabilizationWindowSeconds", "policies"):
+            assert told[part] == ours[part]
+    targets = {one["name"]: float(one["metadata"]["threshold"]) for one in scaler["triggers"]}
+    for metric in plain["metrics"]:
         if metric["type"] == "External":
             external = metric["external"]
             name = external["metric"]["name"].removeprefix(f"paceline_{tier}_")

@@ -85,7 +85,7 @@ def test_the_table_has_a_line_for_every_shape() -> None:
             "shape": name,
             "nodes": len(shape),
             "levels": shape.depth,
-            "tokens_per_round": 1.5,
+            "tokens": 1.5,
             "waits": 1.0,
             "hidden": 1.1,
         }

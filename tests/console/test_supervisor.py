@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from services.cluster.supervisor import RestartPolicy, Supervisor
 from services.contract.errors import StartError
 from tests.console.children import DEAF, REFUSE, SERVE, child
+from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -28,13 +27,6 @@ def alive(pid: int) -> bool:
         return False
     status = Path(f"/proc/{pid}/stat")
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-async def until(condition, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.02)
 
 
 async def test_start_returns_the_address_of_every_child_in_order(tmp_path):
@@ -138,16 +130,12 @@ import os, subprocess, sys
 subprocess.Popen([sys.executable, "-c", {grandchild!r}, str(os.getpid())]).wait()
 """
     process = subprocess.Popen([sys.executable, "-c", parent], cwd=Path.cwd())
-    deadline = time.monotonic() + 20
-    while not ready.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(ready.exists)
     pid = int(ready.read_text())
     assert alive(pid)
     process.kill()
     process.wait()
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not alive(pid)
+    wait_until(lambda: not alive(pid))
 
 
 def test_a_process_whose_parent_is_already_gone_does_not_start():

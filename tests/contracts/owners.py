@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.session.ports import Memory, NewSession, SessionKey, StoredSession
@@ -58,14 +58,6 @@ class Owner:
 
     def release(self) -> None:
         self.store.release(self.key, self.term)
-
-
-async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait for what must happen, however slow the machine is."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it did not happen"
-        await asyncio.sleep(0.02)
 
 
 async def text_of(store: RedisSessionStore, key: SessionKey = KEY) -> Sequence[int]:

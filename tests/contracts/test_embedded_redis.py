@@ -5,7 +5,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -14,6 +13,7 @@ import pytest
 from orchestrator.store import EmbeddedRedis
 from orchestrator.store.embedded import find_server
 from services.contract.errors import StartError
+from tests.waiting import wait_until
 
 STARTER = """
 import sys, time
@@ -27,13 +27,6 @@ time.sleep(60)
 
 def folder_of(server: EmbeddedRedis) -> Path:
     return Path(server.url.removeprefix("unix://")).parent
-
-
-def eventually(condition) -> bool:
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
 
 
 def test_only_this_user_can_reach_the_server():
@@ -73,7 +66,7 @@ def test_a_restart_keeps_the_address():
     with EmbeddedRedis() as server:
         url, pid = server.url, server.pid
         os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: server.pid is None)
+        wait_until(lambda: server.pid is None)
         server.restart()
         assert server.url == url
         assert server.pid not in (None, pid)
@@ -126,7 +119,7 @@ def test_the_server_dies_with_its_parent_even_when_that_is_killed():
         starter.kill()
         starter.wait()
         starter.stdout.close()
-    assert eventually(lambda: not psutil.pid_exists(int(pid)))
+    wait_until(lambda: not psutil.pid_exists(int(pid)))
     Path(path.decode()).with_name("server.log").unlink()
     Path(path.decode()).parent.rmdir()
 

@@ -10,7 +10,8 @@ from orchestrator.store import StoreOptions
 from services.contract.errors import DataLoss, Fenced, SessionAborted
 from services.contract.types import SessionStatus
 from tests.contracts.backends import KEY, Backend
-from tests.contracts.owners import Owner, until
+from tests.contracts.owners import Owner
+from tests.waiting import until
 
 QUICK = StoreOptions(lease_ms=300)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.session.ports import SessionKey
-from orchestrator.store.server_identity import Origin
+from orchestrator.store.server_identity import ServerIdentity
 from services.contract.errors import PacelineError
 from services.contract.types import SessionStatus
 from tests.contracts.backends import Backend
@@ -110,10 +110,10 @@ def test_owners_of_a_server_that_falls_back_never_mix_their_words(monkeypatch):
     backend, examples = Backend(fake=FakeServer()), count()
     server = Server(backend)
 
-    async def ask(origin: Origin, _connection) -> None:
+    async def ask(origin: ServerIdentity, _connection) -> None:
         origin.losses = server.losses
 
-    monkeypatch.setattr(Origin, "ask", ask)
+    monkeypatch.setattr(ServerIdentity, "ask", ask)
 
     async def two_stores():
         return {name: await backend.store() for name in NAMES}

@@ -17,8 +17,9 @@ from orchestrator.store.server_identity import Identity, parse_identity, shows_l
 from services.contract.errors import DataLoss, Fenced, NotFound, SessionAborted
 from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, NEW, Backend
-from tests.contracts.owners import Owner, text_of, until
+from tests.contracts.owners import Owner, text_of
 from tests.contracts.replicas import ask, follow, lag, take_its_place
+from tests.waiting import until
 
 QUICK = StoreOptions(lease_ms=300)
 

@@ -1,43 +1,14 @@
 """Redis behind TLS with a private CA: all of it is in the URL."""
 
-import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from orchestrator.store import EmbeddedRedis, connect
 from services.contract.errors import StartError
 from services.runtime.redis_client import open_client
+from testkit.chaos.proxy import Network
 from tests.certificates import Authority
-
-
-@asynccontextmanager
-async def behind_tls(redis: EmbeddedRedis, context: ssl.SSLContext) -> AsyncIterator[int]:
-    """A port that speaks TLS and hands everything to the server's socket."""
-    running: set[asyncio.Task[None]] = set()
-
-    async def carry(reader, writer):
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def serve(reader, writer):
-        running.add(asyncio.current_task())
-        inner = await asyncio.open_unix_connection(redis.url.removeprefix("unix://"))
-        await asyncio.gather(carry(reader, inner[1]), carry(inner[0], writer))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
 
 
 def demanding(authority: Authority) -> ssl.SSLContext:
@@ -53,7 +24,10 @@ async def test_a_store_behind_mutual_tls_is_reached_by_its_url_alone(tmp_path):
     ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
     client = ours.issue("client", "orchestrator")
     shown = f"ssl_certfile={client.cert}&ssl_keyfile={client.key}"
-    async with EmbeddedRedis() as redis, behind_tls(redis, demanding(ours)) as port:
+    with EmbeddedRedis() as redis, Network() as network:
+        behind = redis.url.replace("unix://", "unix:")
+        proxy = network.proxy(lambda: behind, tls=demanding(ours))
+        port = proxy.address.rpartition(":")[2]
         url = f"rediss://localhost:{port}"
         store = await connect(f"{url}?ssl_ca_certs={ours.path}&{shown}")
         await store.close()

@@ -18,7 +18,8 @@ from orchestrator.store.background import MOST_WAITING
 from services.contract.errors import Fenced, NotFound, SessionAborted
 from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, Backend
-from tests.contracts.owners import Owner, text_of, until
+from tests.contracts.owners import Owner, text_of
+from tests.waiting import until
 
 RELAXED = StoreOptions(lease_ms=300, durability=Durability.RELAXED)
 

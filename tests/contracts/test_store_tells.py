@@ -7,11 +7,11 @@ from fakeredis import FakeServer
 
 from orchestrator.main import _discover
 from orchestrator.settings import OrchestratorSettings
-from orchestrator.store import Absence, EmbeddedRedis, RedisSessionStore, WriterOptions
+from orchestrator.store import EmbeddedRedis, Outage, RedisSessionStore, WriterOptions
 from services.contract.errors import Fenced, NotFound, SessionAborted, StoreError
 from services.runtime.tasks import end
 from tests.contracts.backends import KEY, NEW, Backend
-from tests.contracts.owners import until
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ class NoWorkers:
 
 
 async def test_an_orchestrator_without_sessions_notices_that_its_redis_is_away():
-    absence, settings = Absence(), OrchestratorSettings.model_validate({})
+    absence, settings = Outage(), OrchestratorSettings.model_validate({})
     with EmbeddedRedis() as server:
         looking = asyncio.create_task(_discover(settings, NoWorkers(), server.url, absence))
         await asyncio.sleep(0.1)
@@ -96,7 +96,7 @@ async def test_an_orchestrator_without_sessions_notices_that_its_redis_is_away()
 
 def test_an_absence_lasts_from_the_first_fault_to_the_first_answer():
     now = [10.0]
-    absence = Absence(lambda: now[0])
+    absence = Outage(lambda: now[0])
     assert absence.seconds == 0
     absence.begin()
     now[0] = 12.0

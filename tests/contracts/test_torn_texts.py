@@ -12,8 +12,9 @@ from orchestrator.store.eviction import warn_of_eviction
 from services.contract.errors import DataLoss
 from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, Backend
-from tests.contracts.owners import Owner, text_of, until
+from tests.contracts.owners import Owner, text_of
 from tests.contracts.replicas import ask
+from tests.waiting import until
 
 TEXT = keys_of(StoreOptions().prefix, KEY)[1]
 QUICK = StoreOptions(lease_ms=300)

@@ -14,6 +14,7 @@ from services.contract.types import Progress, Role, WorkerDescription
 from services.runtime.registry import RegisteredWorker, Registration, WorkerRegistry
 from testkit.chaos.proxy import Network
 from tests.contracts.backends import NEW, Backend
+from tests.waiting import until
 
 VERIFIER = WorkerDescription(
     "v1", Role.VERIFIER, "m", "f", "t", 49152, 2048, (), 4096, 1, 1, "0.1", ("tree",), "float32"
@@ -29,14 +30,6 @@ def registration(backend: Backend, description=VERIFIER, address="h:1", **more) 
 @pytest.fixture
 def registry(backend) -> WorkerRegistry:
     return WorkerRegistry(backend.url, client=backend.client())
-
-
-async def eventually(condition) -> bool:
-    for _ in range(400):
-        if await condition():
-            return True
-        await asyncio.sleep(0.02)
-    return False
 
 
 async def test_a_worker_is_listed_as_it_described_itself(backend, registry):
@@ -70,7 +63,7 @@ async def test_a_dead_worker_expires_alone(backend, registry):
         async def only_the_verifier() -> bool:
             return [worker.description for worker in await registry.list()] == [VERIFIER]
 
-        assert await eventually(only_the_verifier)
+        await until(only_the_verifier)
         await asyncio.sleep(0.6)
         assert await only_the_verifier()
 
@@ -89,7 +82,7 @@ async def test_heartbeats_carry_the_load(backend, registry):
         async def updated() -> bool:
             return [worker.load for worker in await registry.list()] == [load]
 
-        assert await eventually(updated)
+        await until(updated)
 
 
 async def test_a_successor_of_the_same_name_keeps_its_entry(backend, registry):
@@ -122,7 +115,7 @@ async def test_workers_register_again_when_the_server_lost_them():
             async def listed() -> bool:
                 return bool(await registry.list())
 
-            assert await eventually(listed)
+            await until(listed)
         await registry.close()
 
 

@@ -10,7 +10,7 @@ from orchestrator.core.pacing import Experience, Fallback, Fixed, Levels, Outcom
 from orchestrator.core.pacing.learned import SEED_WEIGHT, Learned, Share
 from orchestrator.core.pacing.plan import expected, make_plan
 from orchestrator.core.pacing.thompson import FIRST_PROBE
-from services.contract.step_time import Line
+from services.contract.step_time import StepTimeModel
 from tests.core.pacing_world import Session
 from tests.core.test_pacing import observe, view
 
@@ -43,14 +43,14 @@ def observe_all(learned: Learned, outcomes) -> Learned:
 
 
 def test_the_line_through_rounds_of_several_widths_is_found():
-    line = Line()
+    line = StepTimeModel()
     for n in (0, 4, 1, 2, 0, 8, 3) * 4:
         line = line.add(n, 70.0 + 3.0 * n)
     assert [line.at(n) for n in (0, 1, 10)] == pytest.approx([70.0, 73.0, 100.0], rel=0.01)
 
 
 def test_rounds_of_one_width_leave_the_slope_as_it_is():
-    line = Line()
+    line = StepTimeModel()
     for n in (0, 4) * 10:
         line = line.add(n, 70.0 + 3.0 * n)
     slope = line.slope
@@ -60,7 +60,7 @@ def test_rounds_of_one_width_leave_the_slope_as_it_is():
 
 
 def test_the_line_never_falls():
-    line = Line()
+    line = StepTimeModel()
     for n in range(8):
         line = line.add(n, 100.0 - 5.0 * n)
     assert line.slope == 0.0
@@ -68,7 +68,7 @@ def test_the_line_never_falls():
 
 
 def test_one_stall_says_little_and_a_lasting_change_is_learned():
-    line = Line()
+    line = StepTimeModel()
     for _ in range(30):
         line = line.add(0, 70.0)
     assert line.add(0, 7000.0).at(0) < 80.0

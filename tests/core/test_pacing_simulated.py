@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.pacing import Decision, Outcome, Send, Thompson, View, Wait
 from orchestrator.core.pacing import make_policy as make
-from services.contract.step_time import Line
+from services.contract.step_time import StepTimeModel
 from tests.core.pacing_world import Acceptance, Costs, Session
 
 ROUNDS = 200
@@ -151,7 +151,7 @@ class Careless(Thompson):
 
     def observe(self, outcome: Outcome) -> Careless:
         learned = Thompson.observe(self, outcome).learned
-        costs = learned.costs._replace(line=Line(1.0, 1.0, learned.costs.step_ms(0)))
+        costs = learned.costs._replace(line=StepTimeModel(1.0, 1.0, learned.costs.step_ms(0)))
         return replace(self, learned=learned).told(learned._replace(costs=costs))  # type: ignore[return-value]
 
 

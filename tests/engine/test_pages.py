@@ -127,6 +127,10 @@ def test_pages_that_lie_scattered_read_as_one_text(llama):
         extent = probe._memory.extent
         probe.free()
         cache._memory.extent, cache._memory.pages = extent, table
+        # Taken without `take`, which would have set them to zero.
+        with torch.inference_mode():
+            for tensor in (extent.keys, extent.values):
+                tensor[:, :, table] = 0
         for page in table:
             extent._state[page] = 1
     for start in range(0, 330, 110):

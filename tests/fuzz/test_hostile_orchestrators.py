@@ -19,6 +19,7 @@ from services.verifier.core import VerifierCore
 from services.verifier.session import MOST_QUEUED
 from tests.fuzz.engine import CAPACITY, table_engine
 from tests.integration.cluster import start_worker
+from tests.waiting import until
 
 SAMPLING = t.ResolvedSampling(max_tokens=8)
 
@@ -50,12 +51,6 @@ class Peer:
 
     def of(self, kind):
         return [event for event in self.events if isinstance(event, kind)]
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ from smg_grpc_proto.generated import vllm_engine_pb2_grpc as engine_grpc
 
 from services.contract.types import Role
 from tests.integration.cluster import Cluster
-from tests.integration.front_door import until
 from tests.integration.known import Ended
+from tests.waiting import until
 
 PROMPT_IDS = (87, 85, 62)
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}

@@ -30,10 +30,10 @@ from tests.gateway.kit import (
     until_free,
 )
 from tests.integration.cluster import PATIENT, cluster, start_drafter, start_verifier
-from tests.integration.front_door import until
 from tests.integration.known import known_verifier, refused, text
 from tests.integration.test_overload import NARROW
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_tokenizer
+from tests.waiting import until
 
 # Nobody's leaving alone would end a session.
 LASTING = Limits(detach_grace=500.0)

@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from services.cluster.certificates import make_certificates
 from testkit.ports import free_port
 from tests.gateway.openai_kit import GUIDE, START_SECONDS, command_of, smg
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -86,10 +86,7 @@ def overheard(scheme: str, folder: Path) -> Iterator[tuple[Ear, Callable[[], str
 
 
 def wait_for(condition: Callable[[], object], log: Callable[[], str]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, log()[-2000:]
-        time.sleep(0.05)
+    wait_until(condition, START_SECONDS, lambda: log()[-2000:])
 
 
 def test_a_grpcs_engine_is_given_up_without_a_handshake(tmp_path: Path):

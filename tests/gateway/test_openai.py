@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from paceline import Client
 from tests.answers import answer_schema, is_answer
 from tests.gateway.openai_kit import GUIDE, Gateway, command_of, gateway, smg
 from tests.processes.conftest import Up, start_up
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -80,13 +80,6 @@ def held(up: Up) -> tuple[int, int, int]:
     info = ours(up, lambda client: client.server_info())
     sessions = sum(worker.sessions for worker in info.workers)
     return info.active_sessions, sessions, sum(worker.kv_tokens_used for worker in info.workers)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def test_the_served_model_is_listed(up, front, client):

@@ -13,8 +13,8 @@ from orchestrator.frontdoor.authentication import TokensFile, token_entry
 from orchestrator.frontdoor.grpc.call_limits import Door
 from tests.gateway.kit import GREEDY, answered, asked, gateway_stub
 from tests.integration.cluster import PATIENT, cluster
-from tests.integration.front_door import until
 from tests.integration.known import Ended, bearer, known_verifier, text
+from tests.waiting import until
 
 ACME, BETA = "token-of-acme-0123456789", "token-of-beta-0123456789"
 TENANTS = {

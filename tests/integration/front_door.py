@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,12 +102,3 @@ async def doors(*clusters: Cluster) -> AsyncIterator[list[FrontDoor]]:
     finally:
         for channel in channels:
             await channel.close()
-
-
-async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait for what must happen, however slow the machine is."""
-    for _ in range(int(seconds / 0.02)):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not happen in time")

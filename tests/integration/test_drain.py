@@ -14,7 +14,7 @@ from orchestrator.session.ports import SessionKey
 from services.contract.types import SessionStatus
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import known_verifier, read, request, stub, text
-from tests.integration.test_overload import until
+from tests.waiting import until
 
 # Long enough for a busy machine to say everything within the streams' share.
 GRACE = Grace(20.0)

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 from orchestrator.workers.link import LinkLimits, WorkerLink
 from services.contract.types import Role
 from tests.integration.cluster import start_drafter
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+from tests.waiting import until
 
 
 async def test_a_link_that_was_cut_off_is_made_again_while_its_worker_is_well():
@@ -35,10 +27,10 @@ async def test_a_link_that_was_cut_off_is_made_again_while_its_worker_is_well():
     )
     link.start()
     for cut in range(3):
-        await _until(lambda cut=cut: len(ups) > cut and link.up)
+        await until(lambda cut=cut: len(ups) > cut and link.up)
         link.cut("it was told to")
-        await _until(lambda cut=cut: len(downs) > cut)
-    await _until(lambda: len(ups) == 4)
+        await until(lambda cut=cut: len(downs) > cut)
+    await until(lambda: len(ups) == 4)
     assert downs == ["it was told to"] * 3
     await link.close()
     await drafter.kill()

@@ -10,6 +10,7 @@ import pytest
 from paceline import Chunk, Complete
 from paceline.v1 import inference_pb2 as pb
 
+from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.tenants import DEFAULT_TENANT
 from orchestrator.session.ports import SessionKey
 from orchestrator.text import TextStream
@@ -29,9 +30,9 @@ async def kept(running: Cluster, name: str, tokens: int = TOKENS, *, ended: bool
     whole = list(ids * (tokens // len(ids) + 1))[:tokens]
     sampling = pb.SamplingParams(max_tokens=tokens + 1, stop=["never said"], ignore_eos=True)
     asked = pb.GenerateRequest(request_id=name, prompt=PROMPT, sampling=sampling)
-    spec = await running.inference._resolve(asked)
+    spec = await running.inference._resolve(read_request(asked))
     key = SessionKey("default", name)
-    await running.store.create(key, running.inference._record(asked, spec))
+    await running.store.create(key, running.inference._record(read_request(asked), spec))
     for index in range(10):
         part = slice(index * tokens // 10, (index + 1) * tokens // 10)
         await running.store.commit(key, 1, index + 1, part.start, whole[part])

@@ -25,7 +25,7 @@ from tests.integration.cluster import (
     start_drafter,
     start_verifier,
 )
-from tests.integration.front_door import FrontDoor, doors, until
+from tests.integration.front_door import FrontDoor, doors
 from tests.integration.test_stores_that_fail import (
     QUICK,
     RELAXED,
@@ -33,6 +33,7 @@ from tests.integration.test_stores_that_fail import (
     one,
     set_mode,
 )
+from tests.waiting import until
 
 OK, DATA_LOSS = grpc.StatusCode.OK, grpc.StatusCode.DATA_LOSS
 KEPT, HAD, WHOLE = 10, 35, 60

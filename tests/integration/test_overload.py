@@ -28,18 +28,11 @@ from tests.integration.known import (
     stub,
     text,
 )
+from tests.waiting import until
 
 # A client that takes in little beyond what it was asked for.
 NARROW = (("grpc.http2.lookahead_bytes", 16_384), ("grpc.http2.bdp_probe", 0))
 LONG_LIMITS = Limits(deadline=600.0)
-
-
-async def until(condition, seconds: float = 60.0) -> None:
-    for _ in range(int(seconds / 0.02)):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not happen in time")
 
 
 async def test_two_thousand_sessions_at_once_are_each_served_or_refused_with_a_delay():
@@ -222,7 +215,7 @@ def held_tokenizing(monkeypatch):
     build_spec = orchestrator.frontdoor.inference.build_spec
 
     def held(asked, tokenizer, model):
-        if asked.ByteSize() >= orchestrator.frontdoor.aside.LONG:
+        if asked.size >= orchestrator.frontdoor.aside.LONG:
             assert go_on.wait(120)
         return build_spec(asked, tokenizer, model)
 

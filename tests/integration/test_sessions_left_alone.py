@@ -9,6 +9,7 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits
+from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.session.ports import SessionKey
 from orchestrator.store import StoreOptions
 from services.contract.types import Role
@@ -22,7 +23,8 @@ from tests.integration.cluster import (
     start_drafter,
     start_verifier,
 )
-from tests.integration.front_door import doors, until
+from tests.integration.front_door import doors
+from tests.waiting import until
 
 OK = grpc.StatusCode.OK
 LONG = 150
@@ -92,8 +94,8 @@ async def stored_as(running: Cluster, name: str, **fields: bytes) -> None:
         sampling=pb.SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True),
     )
     key = SessionKey("default", name)
-    spec = await running.inference._resolve(request)
-    await running.store.create(key, running.inference._record(request, spec))
+    spec = await running.inference._resolve(read_request(request))
+    await running.store.create(key, running.inference._record(read_request(request), spec))
     await running.store.commit(key, 1, 1, 0, plain(PROMPT, 10))
     client = open_client(running.redis.url)
     if fields:

@@ -23,8 +23,10 @@ from paceline import (
 )
 
 from orchestrator.core.state import Limits
+from orchestrator.frontdoor.grpc.decoding import read_request
 from tests.integration.cluster import PATIENT, PROMPT, cluster, plain, start_drafter, start_verifier
 from tests.models import tiny_tokenizer
+from tests.waiting import until
 
 GREEDY = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
 
@@ -89,19 +91,11 @@ async def test_a_client_that_left_finds_its_session_paused_and_resumes_it():
                 if len(tokens) > 5:
                     break
             call.cancel()
-        await _until(lambda: running.inference.active_sessions == 0)
+        await until(lambda: running.inference.active_sessions == 0)
         assert (await running.client.get_session("left")).status is SessionStatus.PAUSED
         assert all(not worker.host.progress().sessions for worker in running.verifiers)
         rest = await running.client.resume("left", len(tokens))
     assert tokens + list(rest.token_ids) == plain(PROMPT, options["max_tokens"])
-
-
-async def _until(condition, seconds: float = 10.0) -> None:
-    for _ in range(int(seconds / 0.02)):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not happen in time")
 
 
 async def test_an_abort_ends_the_stream_and_frees_the_workers():
@@ -116,7 +110,7 @@ async def test_an_abort_ends_the_stream_and_frees_the_workers():
         assert events[-1].finish_reason is FinishReason.ABORT
         assert (await running.client.get_session("gone")).status is SessionStatus.ABORTED
         workers = (*running.verifiers, *running.drafters)
-        await _until(lambda: not any(w.host.progress().sessions for w in workers))
+        await until(lambda: not any(w.host.progress().sessions for w in workers))
         with pytest.raises(FailedPrecondition):
             await running.client.resume("gone", 0)
 
@@ -127,11 +121,11 @@ async def test_the_python_client_aborts_what_its_caller_gives_up():
         task = asyncio.create_task(
             _collect(running.client.generate(PROMPT, request_id="up", **options))
         )
-        await _until(lambda: running.inference.active_sessions == 1)
+        await until(lambda: running.inference.active_sessions == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await _until(lambda: running.inference.active_sessions == 0)
+        await until(lambda: running.inference.active_sessions == 0)
         assert (await running.client.get_session("up")).status is SessionStatus.ABORTED
 
 
@@ -300,8 +294,8 @@ async def _left_in_the_store(running, count: int):
     sampling = pb.SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
     request = pb.GenerateRequest(request_id="stored", prompt=PROMPT, sampling=sampling)
     key, tokens = SessionKey("default", "stored"), plain(PROMPT, count)
-    spec = await running.inference._resolve(request)
-    await running.store.create(key, running.inference._record(request, spec))
+    spec = await running.inference._resolve(read_request(request))
+    await running.store.create(key, running.inference._record(read_request(request), spec))
     await running.store.commit(key, 1, 1, 0, tokens)
     return key, tokens
 
@@ -337,7 +331,7 @@ async def test_two_hundred_generations_leave_nothing_behind():
             gc.collect()
             resident.append(psutil.Process().memory_info().rss)
         workers = (*running.verifiers, *running.drafters)
-        await _until(lambda: not any(w.host.progress().sessions for w in workers))
+        await until(lambda: not any(w.host.progress().sessions for w in workers))
         assert [w.host.progress().kv_tokens_used for w in workers] == [0, 0]
         assert running.inference.active_sessions == 0
         tasks = len(asyncio.all_tasks())

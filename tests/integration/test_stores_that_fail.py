@@ -14,13 +14,15 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits
+from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import dump_spec, load_spec
 from orchestrator.session.ports import Durability, SessionKey
 from orchestrator.store import StoreOptions
 from services.contract.types import VerifyMode
 from services.runtime.redis_client import open_client
 from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, plain, start_verifier
-from tests.integration.front_door import FrontDoor, Reading, doors, until
+from tests.integration.front_door import FrontDoor, Reading, doors
+from tests.waiting import until
 
 OK = grpc.StatusCode.OK
 LONG = 150
@@ -156,8 +158,8 @@ async def left_behind(
         request_id=name, prompt=PROMPT, sampling=pb.SamplingParams(**values)
     )
     key = SessionKey("default", name)
-    spec = await running.inference._resolve(request)
-    await running.store.create(key, running.inference._record(request, spec))
+    spec = await running.inference._resolve(read_request(request))
+    await running.store.create(key, running.inference._record(read_request(request), spec))
     await running.store.commit(key, 1, 1, 0, whole[:kept])
     return whole
 

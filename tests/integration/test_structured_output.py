@@ -11,14 +11,14 @@ import pytest
 from paceline import FailedPrecondition, InvalidArgument, ResourceExhausted
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.response_formats import Forms
+from orchestrator.frontdoor.grpc.decoding import read_request
+from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.frontdoor.tenants import Tenant, TenantLimits
 from services.contract.errors import InvalidRequest, Overloaded
 from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat
 from services.engine.native.noise import exponentials
 from tests.answers import answer_schema, is_answer
 from tests.integration.cluster import PROMPT, cluster, start_verifier
-from tests.integration.front_door import until
 from tests.integration.plain_reckoning import (
     generate,
     laws_along,
@@ -31,6 +31,7 @@ from tests.integration.plain_reckoning import (
 )
 from tests.models import VOCAB_SIZE, tiny_tokenizer
 from tests.proof.goodness_of_fit import ALARM, uniform
+from tests.waiting import until
 
 LONGEST = 6
 ANSWER = json.dumps(answer_schema(LONGEST))
@@ -218,7 +219,7 @@ async def _told(stream: Any) -> tuple[list[int], str]:
 
 
 async def test_a_tenant_at_its_limit_costs_no_compiling():
-    class Counting(Forms):
+    class Counting(ResponseFormats):
         asked = 0
 
         async def require(self, wanted, tenant):
@@ -229,12 +230,12 @@ async def test_a_tenant_at_its_limit_costs_no_compiling():
         limited = Tenant("t", TenantLimits(max_tokens_in_flight=1))
         request = pb.GenerateRequest(prompt="a", sampling=pb.SamplingParams(regex="a"))
         with pytest.raises(InvalidRequest):
-            await live.inference.generate(request, limited)
+            await live.inference.generate(read_request(request), limited)
         assert Counting.asked == 0
         limited = Tenant("t", TenantLimits(max_sessions=1))
-        first = await live.inference.generate(request, limited)
+        first = await live.inference.generate(read_request(request), limited)
         with pytest.raises(Overloaded):
-            await live.inference.generate(request, limited)
+            await live.inference.generate(read_request(request), limited)
         assert Counting.asked == 1
         await first.aclose()
 

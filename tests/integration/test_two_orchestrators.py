@@ -22,7 +22,8 @@ from tests.integration.cluster import (
     start_drafter,
     start_verifier,
 )
-from tests.integration.front_door import FrontDoor, doors, until
+from tests.integration.front_door import FrontDoor, doors
+from tests.waiting import until
 
 QUICK = StoreOptions(lease_ms=600)
 LONG = 150

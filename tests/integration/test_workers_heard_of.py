@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.contract.types import Role
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import known_verifier, read, request, stub
-from tests.integration.test_overload import until
+from tests.waiting import until
 
 
 async def test_workers_are_counted_and_their_memory_is_heard_of_until_they_are_gone():

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, start_http_server
 from testkit.ports import free_port
 from testkit.prometheus import Prometheus, PrometheusError, Sample, prometheus
 from tests.tools import tool
+from tests.waiting import wait_until
 
 INTERVAL_SECONDS = 0.2
 
@@ -43,10 +44,7 @@ def server(program, target, dead, tmp_path_factory) -> Iterator[Prometheus]:
     rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
     rules.write_text("groups: [{name: g, rules: [{record: 'eggs:doubled', expr: 2 * eggs_total}]}]")
     with prometheus(program, [target, dead], interval_s=INTERVAL_SECONDS, rules=rules) as running:
-        deadline = time.monotonic() + 60
-        while len(running.query("up")) < 2 or not running.query("eggs_total"):
-            assert time.monotonic() < deadline
-            time.sleep(INTERVAL_SECONDS)
+        wait_until(lambda: len(running.query("up")) > 1 and running.query("eggs_total"))
         yield running
 
 
@@ -72,11 +70,8 @@ def test_a_range_has_a_point_for_each_step(server):
 
 
 def test_rules_are_evaluated(server):
-    deadline = time.monotonic() + 20
-    while not (samples := server.query("eggs:doubled")):
-        assert time.monotonic() < deadline
-        time.sleep(INTERVAL_SECONDS)
-    assert samples[0].value == 6
+    wait_until(lambda: server.query("eggs:doubled"))
+    assert server.query("eggs:doubled")[0].value == 6
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline.v1 import inference_pb2 as pb
 
+from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import ServedModel, SessionSpec, build_spec
 from tests.orchestrator.text_kit import tokenizer
 
@@ -27,7 +28,7 @@ def make(served: ServedModel = MODEL, /, **fields: Any) -> SessionSpec:
     if not {"prompt", "tokens", "conversation"} & set(fields):
         fields["prompt"] = "the law"
     return build_spec(
-        pb.GenerateRequest(**fields),
+        read_request(pb.GenerateRequest(**fields)),
         tokenizer(),
         served,
         new_seed=lambda: 7,

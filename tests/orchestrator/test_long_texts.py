@@ -17,6 +17,7 @@ from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from orchestrator.frontdoor import aside as aside_module
 from orchestrator.frontdoor.aside import LARGE, LARGE_AT_ONCE, LONG, Aside
+from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import build_spec, check_counts
 from orchestrator.frontdoor.requests import inputs as inputs_module
 from orchestrator.frontdoor.requests.spec import _in_parts
@@ -26,6 +27,7 @@ from orchestrator.text.lengths import _COMPOSED, reach_of
 from services.contract.errors import InvalidRequest, Overloaded
 from tests.orchestrator.request_kit import CONTEXT, MODEL, make
 from tests.orchestrator.text_kit import BACKENDS, EOS, TEXT, bundle, byte_level_backend
+from tests.waiting import until
 
 MIB4 = 4 << 20
 PIECES = ("the law ", " ", "\n", "7", "a", "é", "漢字", "🙂", EOS, "\0", "\x14", "ᄀ\u1161\u11a8")
@@ -175,7 +177,7 @@ def test_a_template_that_makes_much_of_little_is_stopped(monkeypatch: pytest.Mon
     said = [pb.Message(role="user", content="a" * 4_000)] * 1024
     request = pb.GenerateRequest(conversation=pb.Conversation(messages=said))
     with pytest.raises(InvalidRequest, match="more than 100000 characters"):
-        build_spec(request, made, MODEL)
+        build_spec(read_request(request), made, MODEL)
 
 
 @pytest.mark.parametrize(
@@ -196,14 +198,14 @@ def test_lists_that_are_too_long_are_refused_before_anything_waits(
     given: dict[str, Any], field: str, value: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        check_counts(pb.GenerateRequest(**given), MODEL)
+        check_counts(read_request(pb.GenerateRequest(**given)), MODEL)
     assert refused.value.field.startswith(field)
     assert value in str(refused.value.value)
 
 
 def test_lists_of_the_longest_lengths_pass() -> None:
     ids = pb.TokenIds(ids=[5] * (CONTEXT - 1))
-    check_counts(pb.GenerateRequest(tokens=ids), MODEL)
+    check_counts(read_request(pb.GenerateRequest(tokens=ids)), MODEL)
 
 
 @given(
@@ -264,14 +266,6 @@ class Work:
             self.running -= 1
             self.done += 1
         return self.done
-
-
-async def until(condition: Any) -> None:
-    for _ in range(12_000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it did not happen in time")
 
 
 async def test_two_large_requests_are_read_at_a_time_and_no_short_one_waits_for_them() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
+from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import (
     SessionSpec,
     build_spec,
@@ -224,7 +225,7 @@ def test_ignoring_eos_leaves_only_the_stop_ids_asked_for() -> None:
 
 def test_a_drawn_seed_has_64_bits_and_differs() -> None:
     request = pb.GenerateRequest(prompt="the law")
-    specs = [build_spec(request, tokenizer(), MODEL) for _ in range(8)]
+    specs = [build_spec(read_request(request), tokenizer(), MODEL) for _ in range(8)]
     assert len({spec.seed for spec in specs}) == 8
     assert len({spec.session for spec in specs}) == 8
     assert max(spec.seed for spec in specs) >= 2**48
@@ -300,7 +301,7 @@ def test_equal_content_has_an_equal_digest() -> None:
     biases[1].logit_bias[3] = 1.0
     assert digest(sampling=biases[0]) == digest(sampling=biases[1])
     request = pb.GenerateRequest(prompt="the law")
-    drawn = {build_spec(request, tokenizer(), MODEL).digest for _ in range(3)}
+    drawn = {build_spec(read_request(request), tokenizer(), MODEL).digest for _ in range(3)}
     assert drawn == {base}
 
 

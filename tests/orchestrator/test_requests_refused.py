@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
+from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import build_spec
 from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest
@@ -244,7 +245,7 @@ def test_max_tokens_may_fill_the_context_and_not_one_more() -> None:
 
 def test_a_request_without_input_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="one of prompt, tokens, conversation") as caught:
-        build_spec(pb.GenerateRequest(), tokenizer(), MODEL)
+        build_spec(read_request(pb.GenerateRequest()), tokenizer(), MODEL)
     assert caught.value.field == "input"
 
 
@@ -279,7 +280,7 @@ def test_a_model_without_a_chat_template_takes_no_conversation() -> None:
     plain = Tokenizer(bundle(byte_level_backend(), chat_template=""))
     request = pb.GenerateRequest(**talk(("user", "x")))
     with pytest.raises(InvalidRequest, match="tiny has no chat template") as caught:
-        build_spec(request, plain, MODEL)
+        build_spec(read_request(request), plain, MODEL)
     assert caught.value.field == "conversation"
 
 
@@ -300,4 +301,6 @@ def test_a_refused_request_draws_no_seed() -> None:
         raise AssertionError("drawn")
 
     with pytest.raises(InvalidRequest):
-        build_spec(pb.GenerateRequest(prompt=""), tokenizer(), MODEL, new_seed=no_seed)
+        build_spec(
+            read_request(pb.GenerateRequest(prompt="")), tokenizer(), MODEL, new_seed=no_seed
+        )

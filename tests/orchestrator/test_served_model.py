@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from orchestrator.frontdoor.requests.model import parse_defaults
-from orchestrator.frontdoor.served_model import Offer
+from orchestrator.frontdoor.served_model import OfferedModel
 from orchestrator.options import Options
 from orchestrator.workers.pool import Target
 from services.contract.types import Role, WorkerDescription
@@ -36,9 +36,9 @@ class Pool:
         return 60.0 if role is Role.VERIFIER else {"model": 13.0, "ngram": 0.1}.get(method, 0.0)
 
 
-def offer(pool: Pool, method: str = "", pacing: str = "thompson") -> Offer:
+def offer(pool: Pool, method: str = "", pacing: str = "thompson") -> OfferedModel:
     worker = WorkerDescription("v", Role.VERIFIER, "tiny", vocab_size=9, max_context_length=64)
-    return Offer(
+    return OfferedModel(
         cast("Any", pool), Target(worker, tokenizer(), CONFIG, ()), options(method, pacing)
     )
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +13,9 @@ from typing import Any, NamedTuple
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from testkit.child import child
 from tests.processes.conftest import COMMAND, START_SECONDS
+from tests.waiting import wait_until
 
 ANSWER_SECONDS = 30.0
 
@@ -64,11 +64,12 @@ class Probed:
     def until(self, wanted: Says) -> list[Says]:
         """Ask until it says so; all that it said."""
         said: list[Says] = []
-        deadline = time.monotonic() + START_SECONDS
-        while not said or said[-1] != wanted:
-            assert time.monotonic() < deadline, (said[-1:], self.log())
-            time.sleep(0.02)
+
+        def asked() -> bool:
             said.append(self.says())
+            return said[-1] == wanted
+
+        wait_until(asked, START_SECONDS, lambda: (said[-1], self.log()))
         return said
 
     def log(self) -> list[dict[str, Any]]:
@@ -89,20 +90,6 @@ def probed(
     """A process from the moment its health port is open; `arguments` begin with its role."""
     health = folder / "health"
     own = ["--port", "0", "--health-port", "0", "--health-file", str(health), "--log-json"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*COMMAND, *map(str, arguments), *own],
-            env={**os.environ, **(environment or {})},
-            stderr=log,
-        )
-    running = Probed(process, folder)
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not health.exists():
-            assert process.poll() is None, running.log()
-            assert time.monotonic() < deadline, "its health port is not open"
-            time.sleep(0.02)
-        yield running
-    finally:
-        process.kill()
-        process.wait()
+    command = [*COMMAND, *map(str, arguments), *own]
+    with (folder / "log").open("wb") as log, child(command, health, environment, stderr=log) as one:
+        yield Probed(one, folder)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -15,10 +13,11 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.store import EmbeddedRedis
+from testkit.child import child
 from tests.integration.known import Ended, read, stub
 from tests.models import tiny_model_folder
 from tests.processes.conftest import COMMAND
-from tests.processes.test_orchestrator import process
+from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -36,14 +35,13 @@ def running(tmp_path) -> Iterator[tuple[psutil.Process, str]]:
         redis = stack.enter_context(EmbeddedRedis())
         target, verifier = tiny_model_folder(tmp_path, "llama"), tmp_path / "verifier"
         flags = ["--target", str(target), "--redis", redis.url, "--threads", "1"]
-        stack.enter_context(process([*COMMAND, "verifier", *flags], verifier))
+        flags += ["--ready-file", str(verifier)]
+        stack.enter_context(child([*COMMAND, "verifier", *flags], verifier))
         own = tmp_path / "orchestrator"
         flags = ["--port", "0", "--redis", redis.url, "--form-seconds", "30"]
         flags += ["--verifier-addresses", verifier.read_text().strip()]
-        flags += ["--worker-silence", "60", "--engine-stall", "60"]
-        made: subprocess.Popen[bytes] = stack.enter_context(
-            process([*COMMAND, "orchestrator", *flags], own)
-        )
+        flags += ["--worker-silence", "60", "--engine-stall", "60", "--ready-file", str(own)]
+        made = stack.enter_context(child([*COMMAND, "orchestrator", *flags], own))
         yield psutil.Process(made.pid), own.read_text().strip()
 
 
@@ -60,10 +58,7 @@ async def besieged(
         good = [await read(front.Generate(asked(**form))) for form in ({}, {"regex": "[a-z]{2}"})]
         before = orchestrator.memory_info().rss
         bad = [asyncio.ensure_future(read(front.Generate(asked(json_schema=s)))) for s in SCHEMAS]
-        deadline = time.monotonic() + 60
-        while len(children(orchestrator)) < 2:
-            assert time.monotonic() < deadline, "nothing is compiled"
-            await asyncio.sleep(0.05)
+        await until(lambda: len(children(orchestrator)) > 1, problem="nothing is compiled")
         good += [await read(front.Generate(asked())) for _ in range(3)]
         assert orchestrator.memory_info().rss < before + 64 * MEBIBYTE
         assert not any(one.done() for one in bad)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
 import grpc
 import pytest
@@ -19,8 +17,9 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.authentication import token_entry
 from orchestrator.store import EmbeddedRedis
+from testkit.child import child
 from tests.integration.known import Ended, bearer, read, request, stub, text
-from tests.processes.conftest import COMMAND, START_SECONDS
+from tests.processes.conftest import COMMAND
 
 pytestmark = pytest.mark.processes
 
@@ -30,22 +29,6 @@ GRACE = 5
 TOKENS = 600
 
 
-@contextmanager
-def process(command: list[str], ready: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has written its address."""
-    running = subprocess.Popen(command, env=os.environ | {"PACELINE_READY_FILE": str(ready)})
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not ready.exists():
-            assert running.poll() is None, "it ended at once"
-            assert time.monotonic() < deadline, "it did not start in time"
-            time.sleep(0.05)
-        yield running
-    finally:
-        running.kill()
-        running.wait()
-
-
 @pytest.fixture
 def start(tmp_path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], str]]]:
     """Starts orchestrators that share workers and a store; each with its address."""
@@ -53,23 +36,16 @@ def start(tmp_path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], str
         redis = stack.enter_context(EmbeddedRedis())
         file = tmp_path / "workers"
         workers = [sys.executable, "-m", "testkit.load_workers", str(file), str(STEP_MS)]
-        stack.enter_context(process([*workers, "0", "1", "4"], file))
+        stack.enter_context(child([*workers, "0", "1", "4"], file))
         address = file.read_text().split()[0]
 
         def orchestrator(name: str, *more: str) -> tuple[subprocess.Popen[bytes], str]:
             ready = tmp_path / name
             flags = ["--port", "0", "--redis", redis.url, "--verifier-addresses", address]
+            flags += ["--ready-file", str(ready)]
             flags += ["--orchestrator-id", name, "--grace", str(GRACE)]
-            flags += [
-                "--worker-silence",
-                "60",
-                "--engine-stall",
-                "60",
-                "--log-level",
-                "debug",
-                *more,
-            ]
-            running = stack.enter_context(process([*COMMAND, "orchestrator", *flags], ready))
+            flags += ["--worker-silence", "60", "--engine-stall", "60", "--log-level", "debug"]
+            running = stack.enter_context(child([*COMMAND, "orchestrator", *flags, *more], ready))
             return running, ready.read_text().strip()
 
         yield orchestrator

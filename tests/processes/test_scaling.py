@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from research.scaling.crowd import Phase
-from research.scaling.manifests import read_scalers
+from research.scaling.manifests import queries
+from research.scaling.phases import Phase
 from research.scaling.record import RecordOptions, record
 from tests.tools import tool
 
@@ -17,7 +17,7 @@ async def test_a_load_that_comes_and_goes_is_seen_by_every_scaler():
     # Longer than the phase: none of the four is between two sessions when they are counted.
     options = RecordOptions((Phase(4, 6), Phase(0, 1)), tokens=900)
     said = []
-    made = await record(options, read_scalers(), ["record"], said.append)
+    made = await record(options, queries(), ["record"], said.append)
     assert made.command == "python -m research.scaling record"
     assert made.times == (0.0, 5.0)
     assert made.sessions[1] == 4

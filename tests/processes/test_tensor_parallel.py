@@ -21,6 +21,7 @@ from testkit.chaos.listener import until
 from testkit.chaos.member import Member
 from testkit.chaos.models import tiny_models
 from testkit.chaos.site import START_SECONDS, VERIFIER, Layout
+from testkit.child import child
 from tests.faults.conftest import served
 from tests.faults.kit import Site
 from tests.processes.conftest import COMMAND
@@ -67,30 +68,16 @@ async def test_its_text_is_that_of_one_process_and_outlives_a_lost_rank(site: Si
 
 @contextmanager
 def verifier(target: Path, ready: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [
-            *(*COMMAND, "verifier", "--target", str(target), "--threads", "1"),
-            *("--port", "0", "--ready-file", str(ready), *SPLIT),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    command = [*COMMAND, "verifier", "--target", target, "--threads", "1", "--port", "0"]
+    command += ["--ready-file", ready, *SPLIT]
+    with child(command, ready, stderr=subprocess.PIPE, text=True) as process:
         yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_it_leaves_no_process_behind_however_it_ends(models: Path, tmp_path: Path):
     target = models / "llama-0"
     readies = [tmp_path / "killed", tmp_path / "stopped"]
     with verifier(target, readies[0]) as killed, verifier(target, readies[1]) as stopped:
-        deadline = time.monotonic() + START_SECONDS
-        while not all(ready.exists() for ready in readies):
-            assert time.monotonic() < deadline
-            assert (killed.poll(), stopped.poll()) == (None, None)
-            time.sleep(0.05)
         others = [psutil.Process(one.pid).children()[0] for one in (killed, stopped)]
         killed.send_signal(signal.SIGKILL)
         stopped.send_signal(signal.SIGTERM)

@@ -13,6 +13,7 @@ from paceline import Chunk, Client
 
 from tests.models import tiny_model, tiny_tokenizer
 from tests.processes.conftest import PROMPT, Up, run, start_up, tokens
+from tests.waiting import until
 
 pytestmark = pytest.mark.processes
 
@@ -68,18 +69,10 @@ async def test_a_worker_killed_in_the_middle_is_replaced_and_the_text_is_the_sam
                 if len(got) > 20 and victim.is_running():
                     victim.send_signal(signal.SIGKILL)
         assert got == list(alone.token_ids)
-        await _until(lambda: len(up.workers(role)) == 1)
+        await until(lambda: len(up.workers(role)) == 1)
         [fresh] = up.workers(role)
         assert fresh.pid != victim.pid
         await _until_connected(client, role)
-
-
-async def _until(condition) -> None:
-    for _ in range(600):
-        if condition():
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("it did not happen in time")
 
 
 async def _until_connected(client: Client, role: str) -> None:

@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 
 from services.contract.types import ResolvedSampling
 from services.engine.native.sampling import History, wants_history
-
-
-def history_of(prompt, output):
-    history = History(prompt)
-    history.extend(output)
-    return history
-
+from tests.rules.test_penalties import history_of
 
 tokens = st.lists(st.integers(0, 300), max_size=40)
 

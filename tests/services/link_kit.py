@@ -95,9 +95,3 @@ class Link:
                 while await self.call.read() is not grpc.aio.EOF:
                     pass
             return await self.call.code(), await self.call.details()
-
-
-async def eventually(condition):
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)

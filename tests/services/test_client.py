@@ -56,29 +56,35 @@ async def test_a_stream_iterated_in_part_can_be_awaited_for_the_whole(client, se
     assert service.aborted == []
 
 
+SAMPLING = {
+    "temperature": 0.0,
+    "top_p": 0.5,
+    "top_k": 0,
+    "min_p": 0.25,
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.25,
+    "repetition_penalty": 1.5,
+    "max_tokens": 7,
+    "min_tokens": 1,
+    "stop_token_ids": [3],
+    "ignore_eos": True,
+    "seed": 2**64 - 1,
+    "logit_bias": {4: -1.0},
+    "logprobs": 0,
+    "include_stop_str_in_output": True,
+    "skip_special_tokens": False,
+}
+"""What goes by the same names in the client and on the wire."""
+
+
 async def test_every_argument_arrives_in_its_field(client, service):
     await client.generate(
         messages=[{"role": "user", "content": "hi"}],
         request_id="r",
         model="m",
-        temperature=0.0,
-        top_p=0.5,
-        top_k=0,
-        min_p=0.25,
-        frequency_penalty=0.5,
-        presence_penalty=0.25,
-        repetition_penalty=1.5,
-        max_tokens=7,
-        min_tokens=1,
         stop="x",
-        stop_token_ids=[3],
-        ignore_eos=True,
-        seed=2**64 - 1,
-        logit_bias={4: -1.0},
-        logprobs=0,
         choice=["a", "b"],
-        include_stop_str_in_output=True,
-        skip_special_tokens=False,
+        **SAMPLING,
         method="ngram",
         num_speculative_tokens=5,
         rejection_sample_method="coupled",
@@ -93,24 +99,7 @@ async def test_every_argument_arrives_in_its_field(client, service):
             model="m",
             conversation=pb.Conversation(messages=[pb.Message(role="user", content="hi")]),
             sampling=pb.SamplingParams(
-                temperature=0.0,
-                top_p=0.5,
-                top_k=0,
-                min_p=0.25,
-                frequency_penalty=0.5,
-                presence_penalty=0.25,
-                repetition_penalty=1.5,
-                max_tokens=7,
-                min_tokens=1,
-                stop=["x"],
-                stop_token_ids=[3],
-                ignore_eos=True,
-                seed=2**64 - 1,
-                logit_bias={4: -1.0},
-                logprobs=0,
-                choice=pb.Choice(options=["a", "b"]),
-                include_stop_str_in_output=True,
-                skip_special_tokens=False,
+                stop=["x"], choice=pb.Choice(options=["a", "b"]), **SAMPLING
             ),
             speculation=pb.SpeculationParams(
                 method="ngram",

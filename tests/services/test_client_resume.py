@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paceline import EMPTY_HASH, Chunk, Client, extend_hash
 from paceline.v1 import inference_pb2 as pb
 
+from testkit.chaos.proxy import Network
 from tests.services.breaking_inference import (
     BREAKS,
     HANG,
@@ -23,7 +24,6 @@ from tests.services.breaking_inference import (
     serving,
     status,
 )
-from tests.services.relay import Relay
 
 Code = grpc.StatusCode
 MESSAGES = 5  # Started, three chunks, Complete
@@ -255,16 +255,19 @@ async def test_a_server_that_stands_still_is_left_for_another(cluster, monkeypat
     monkeypatch.setattr("paceline._channel.LEAST_SILENCE", 0.5)
     cluster.plan.append(Break(2, HANG))
     still, other = BreakingService(cluster, "still"), BreakingService(cluster, "other")
-    async with serving(still) as (_, hidden), serving(other) as (_, port), Relay(hidden) as relay:
-        async with Client([relay.address, f"127.0.0.1:{port}"], silence=1.0) as client:
-            events = []
-            async for event in client.generate("hi"):
-                events.append(event)
-                if isinstance(event, Chunk):
-                    relay.freeze()
-        # One that stands still when it is first called, too.
-        async with Client([relay.address, f"127.0.0.1:{port}"], silence=1.0) as client:
-            assert (await client.generate("hi")).text == cluster.text
+    async with serving(still) as (_, hidden), serving(other) as (_, port):
+        with Network() as network:
+            proxy = network.proxy(lambda: f"127.0.0.1:{hidden}")
+            addresses = [proxy.address, f"127.0.0.1:{port}"]
+            async with Client(addresses, silence=1.0) as client:
+                events = []
+                async for event in client.generate("hi"):
+                    events.append(event)
+                    if isinstance(event, Chunk):
+                        proxy.half_open()
+            # One that stands still when it is first called, too.
+            async with Client(addresses, silence=1.0) as client:
+                assert (await client.generate("hi")).text == cluster.text
     assert_whole(events, cluster)
     assert [name for name, _ in cluster.asked] == ["still", "other", "other"]
 

@@ -14,7 +14,8 @@ from services.contract.errors import StartError
 from services.contract.types import Role
 from services.runtime.serving import ClusterToken, Dialing, ServingOptions, TlsFiles
 from services.runtime.serving.cluster_token import link_guards
-from tests.services.link_kit import Link, eventually, worker
+from tests.services.link_kit import Link, worker
+from tests.waiting import until
 
 SECRET = "correct-horse-battery-staple"
 REFUSED = grpc.StatusCode.UNAUTHENTICATED
@@ -109,10 +110,10 @@ async def test_an_orchestrator_shows_the_token_and_connects_once_it_is_right(fil
         pool.set_addresses(Role.DRAFTER, [served.address.result()])
         [link] = pool.links()
         try:
-            await eventually(lambda: "unauthenticated" in link.problem)
+            await until(lambda: "unauthenticated" in link.problem)
             assert not link.up
             own.write_text(SECRET)
-            await eventually(lambda: link.up)
+            await until(lambda: link.up)
         finally:
             await pool.close()
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.contract.step_time import Line
+from services.contract.step_time import StepTimeModel
 from services.contract.types import (
     CloseDraft,
     CommitDraft,
@@ -238,7 +238,7 @@ def test_no_step_begins_that_may_make_a_verdict_wait() -> None:
         bench.commit(done, said)
         text, done = text + said, done + 1
     # Verdicts take 20 ms, and a step 10 ms.
-    bench.ahead._times = Line().add(8, 0.010)
+    bench.ahead._times = StepTimeModel().add(8, 0.010)
     steps = len(bench.engine.batches)
     bench.now += 0.020
     bench.commit(done, [4], steps=1)
@@ -281,7 +281,7 @@ def test_a_verdict_is_due_when_the_quick_ones_came() -> None:
 
 
 def test_as_many_rows_as_fit_into_the_time() -> None:
-    times = Line()
+    times = StepTimeModel()
     assert times.most_within(0.001, 12) == 12
     for rows in (1, 4, 8, 12, 2, 6) * 5:
         times = times.add(rows, 0.005 + 0.0005 * rows)

@@ -31,21 +31,14 @@ from services.engine.native.sampling import (
 )
 from tests.services.drafter_kit import FakeEngine, Harness, tokens_of
 from tests.services.student_kit import distilled_folder
+from tests.services.test_drafter_sampling import EVERY_PARAMETER as ALL_PARAMETERS
 
 PROMPT = [*range(20, 45), 20, 21, 22]
 MODES = tuple(
     mode for mode in VerifyMode if mode.name in ("GREEDY", "COUPLED", "STANDARD", "BLOCK")
 )
-EVERY_PARAMETER = ResolvedSampling(
-    temperature=1.4,
-    top_p=0.97,
-    top_k=200,
-    min_p=0.0005,
-    frequency_penalty=0.6,
-    presence_penalty=0.4,
-    repetition_penalty=1.25,
-    max_tokens=60,
-    min_tokens=3,
+EVERY_PARAMETER = replace(
+    ALL_PARAMETERS,
     stop_token_ids=(1, 6, 7, 60, 50_000),
     # Inside and outside the head; a few tokens lead everywhere, so that the penalties bite.
     logit_bias=(*((t, 9.0) for t in range(30, 36)), (36, -100.0), (41, 50.0), (50_001, 9.0)),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from services.contract.wire import DRAFTER_LINK, decode_description
 from services.drafter.registry import METHODS, build
 from services.drafter.settings import DrafterSettings
 from services.runtime.serving import open_channel
+from testkit.child import child
 
 ROOT = Path(__file__).parents[2]
 
@@ -336,31 +338,17 @@ sys.exit(run(DrafterSettings(method="ngram", worker_id="n1", ready_file=Path(sys
 """
 
 
-def first_line(file: Path) -> str:
-    return file.read_text().strip() if file.exists() else ""
-
-
-@asynccontextmanager
-async def ngram_process(ready: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+@contextmanager
+def ngram_process(ready: Path) -> Iterator[tuple[subprocess.Popen[Any], str]]:
     path = os.pathsep.join((str(ROOT), str(ROOT / "protos")))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SCRIPT, str(ready), env={**os.environ, "PYTHONPATH": path}, cwd=ROOT
-    )
-    try:
-        async with asyncio.timeout(60):
-            while not (address := first_line(ready)):
-                assert process.returncode is None
-                await asyncio.sleep(0.02)
-        yield process, address
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    command = [sys.executable, "-c", SCRIPT, str(ready)]
+    with child(command, ready, {"PYTHONPATH": path}, cwd=ROOT) as process:
+        yield process, ready.read_text().strip()
 
 
 @pytest.mark.processes
 async def test_an_ngram_drafter_serves_without_torch_and_ends_on_sigterm(tmp_path: Path) -> None:
-    async with ngram_process(tmp_path / "ready") as (process, address):
+    with ngram_process(tmp_path / "ready") as (process, address):
         async with open_channel(address) as channel:
             stub: Any = drafter_pb2_grpc.DrafterServiceStub(channel)
             answer = await stub.Describe(drafter_pb2.DrafterServiceDescribeRequest())
@@ -369,8 +357,7 @@ async def test_an_ngram_drafter_serves_without_torch_and_ends_on_sigterm(tmp_pat
             draft = await _first_draft(stub)
             assert draft.tree.token_ids == (3, 4, 1)
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
-            assert await process.wait() == 0
+        assert process.wait(30) == 0
 
 
 async def _first_draft(stub: Any) -> Draft:

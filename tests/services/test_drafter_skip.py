@@ -20,7 +20,7 @@ from services.engine.native.sampling import RowContext, choose
 from services.engine.native.skipping import SkipMask, whole
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
-from tests.services.test_drafter_model import COUPLED, GREEDY, PROMPT, plain_text, trunk_of
+from tests.services.test_drafter_model import COUPLED, GREEDY, MOVES, PROMPT, plain_text, trunk_of
 
 NEVER = Exit(0.0, adaptive=False)
 MASK = SkipMask.of(2, attention=[1], mlp=[0])
@@ -108,17 +108,6 @@ def test_prompts_and_outputs_of_several_sessions_share_a_turn_but_no_forward() -
     drafts = harness.run()
     assert harness.engine.batches[:3] == [[3], [1], [1, 1]]
     assert tokens_of(drafts, "b") == continuation([4, 5, 6], 3, 6)
-
-
-MOVES = st.lists(
-    st.tuples(
-        st.integers(0, 6),
-        st.integers(0, 4),
-        st.lists(st.integers(0, VOCAB - 1), max_size=2),
-        st.booleans(),
-    ),
-    max_size=10,
-)
 
 
 @settings(max_examples=150, deadline=None)

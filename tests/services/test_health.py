@@ -23,6 +23,7 @@ from services.runtime.serving import (
 )
 from services.runtime.tasks import end
 from tests.services.fakes import FakeCore
+from tests.waiting import until
 
 OPTIONS = ServingOptions(health_address="127.0.0.1:0")
 SERVICE = "paceline.v1.VerifierService"
@@ -119,18 +120,16 @@ class Store:
         return self.there
 
 
-async def eventually(health: Health, ready: bool) -> None:
-    async with asyncio.timeout(60):
-        while await serving(health.address or "", "readiness") != [ready]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def test_a_store_that_is_away_for_long_makes_an_orchestrator_unready(monkeypatch, caplog):
     monkeypatch.setattr(watching, "ASK_EVERY", 0.01)
     caplog.set_level("INFO")
     async with Health(OPTIONS) as health:
         await health.accept(True)
         store = Store()
+
+        async def says(ready: bool) -> bool:
+            return await serving(health.address or "", "readiness") == [ready]
+
         task = asyncio.create_task(watch(store, health, silence=0.3))
         store.there = False
         await asyncio.sleep(0.1)
@@ -139,9 +138,9 @@ async def test_a_store_that_is_away_for_long_makes_an_orchestrator_unready(monke
         assert caplog.messages[1:] == [], "a moment is no absence"
         for _ in range(2):
             store.there = False
-            await eventually(health, False)
+            await until(lambda: says(False))
             store.there = True
-            await eventually(health, True)
+            await until(lambda: says(True))
         await end(task)
     told = [line for line in caplog.messages if line.startswith("Redis")]
     assert (

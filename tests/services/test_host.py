@@ -13,6 +13,7 @@ from services.contract.errors import NoWorker
 from services.runtime.core_thread import CoreThread
 from services.runtime.host import WorkerHost
 from tests.services.fakes import FakeCore, block, open_verify
+from tests.waiting import until
 
 
 class Sink:
@@ -40,12 +41,6 @@ class Sink:
             while len(self.events) < count:
                 self.changed.clear()
                 await self.changed.wait()
-
-
-async def eventually(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -117,7 +112,7 @@ async def test_closing_a_link_frees_its_sessions_and_only_those(host, cores):
     await host.submit(second, [open_verify("s")])
     await theirs.until(1)
     host.close_link(first)
-    await eventually(lambda: cores[0].sessions == {(second, "s")})
+    await until(lambda: cores[0].sessions == {(second, "s")})
     await host.submit(first, [open_verify("late")])
     await host.submit(second, [block()])
     await theirs.until(2)
@@ -129,7 +124,7 @@ async def test_submit_waits_while_the_queue_is_full(host, cores):
     link = host.open_link(sink)
     cores[0].gate.clear()
     await host.submit(link, [open_verify()])
-    await eventually(lambda: cores[0].handled)
+    await until(lambda: cores[0].handled)
     many = asyncio.create_task(host.submit(link, [block(round=n) for n in range(1, 101)]))
     await asyncio.sleep(0.05)
     assert not many.done()
@@ -171,7 +166,7 @@ async def test_a_command_that_is_not_taken_grows_old_and_so_does_the_turn(host, 
     assert told.stuck_ms == told.turn_ms
     cores[0].gate.set()
     await sink.until(2)
-    await eventually(lambda: host.progress().stuck_ms == 0.0)
+    await until(lambda: host.progress().stuck_ms == 0.0)
 
 
 async def test_a_command_that_the_core_is_stuck_in_grows_old_too(host, cores):
@@ -186,13 +181,13 @@ async def test_a_command_that_the_core_is_stuck_in_grows_old_too(host, cores):
     core.handle = stuck
     core.gate.clear()
     await host.submit(host.open_link(Sink()), [open_verify()])
-    await eventually(entered.is_set)
+    await until(entered.is_set)
     for _ in range(2):
         await asyncio.sleep(0.06)
         host.beat()
     assert host.progress().oldest_command_ms >= 110
     core.gate.set()
-    await eventually(lambda: host.progress().oldest_command_ms == 0.0)
+    await until(lambda: host.progress().oldest_command_ms == 0.0)
 
 
 async def test_ages_leave_out_what_the_process_stood_still(host, cores):
@@ -239,7 +234,7 @@ async def test_a_crash_wakes_who_waits_for_room(host, cores):
     link = host.open_link(Sink())
     cores[0].gate.clear()
     await host.submit(link, [open_verify(), block(666)])
-    await eventually(lambda: len(cores[0].handled) == 2)
+    await until(lambda: len(cores[0].handled) == 2)
     many = asyncio.create_task(host.submit(link, [block()] * 100))
     await asyncio.sleep(0.02)
     cores[0].gate.set()
@@ -277,7 +272,7 @@ async def test_commands_that_come_while_the_core_waits_are_in_its_next_step(pati
     core, sink = patient._core, Sink()
     link = patient.open_link(sink)
     await patient.submit(link, [open_verify("a"), open_verify("b"), block(session="a")])
-    await eventually(lambda: core.waiting)
+    await until(lambda: core.waiting)
     asked = core.asked
     await asyncio.sleep(0.05)
     assert core.asked - asked <= 1, "a waiting core is left alone"
@@ -292,7 +287,7 @@ async def test_progress_and_events_do_not_wait_for_the_step_that_waits(patient):
     link = patient.open_link(sink)
     await patient.submit(link, [open_verify("a"), block(session="a")])
     await sink.until(1)
-    await eventually(lambda: patient.progress() == t.Progress(0, 1, 1))
+    await until(lambda: patient.progress() == t.Progress(0, 1, 1))
     await patient.submit(link, [open_verify("late")])
     await sink.until(2)
 
@@ -302,7 +297,7 @@ async def test_a_core_is_asked_again_when_its_patience_is_over(patient):
     core.seconds = 0.01
     link = patient.open_link(sink)
     await patient.submit(link, [open_verify("a"), block(session="a")])
-    await eventually(lambda: core.asked > 5)
+    await until(lambda: core.asked > 5)
     assert core.batches == []
     core.wanted = 1
     await sink.until(2)
@@ -312,15 +307,15 @@ async def test_a_link_that_ends_while_the_core_waits_frees_its_sessions(patient)
     core = patient._core
     link = patient.open_link(Sink())
     await patient.submit(link, [open_verify("a"), block(session="a")])
-    await eventually(lambda: core.waiting)
+    await until(lambda: core.waiting)
     patient.close_link(link)
-    await eventually(lambda: not core.sessions)
+    await until(lambda: not core.sessions)
 
 
 async def test_stop_does_not_wait_for_a_core_that_waits(patient):
     core = patient._core
     await patient.submit(patient.open_link(Sink()), [open_verify("a"), block(session="a")])
-    await eventually(lambda: core.waiting)
+    await until(lambda: core.waiting)
     async with asyncio.timeout(4):
         await patient.stop(timeout=3600)
     assert not patient._thread.alive
@@ -334,12 +329,12 @@ async def test_a_command_arrives_when_it_is_submitted_and_not_when_a_step_lets_i
     core.gate.clear()
     link = host.open_link(Sink())
     await host.submit(link, [open_verify()])
-    await eventually(lambda: arrivals)
+    await until(lambda: arrivals)
     await host.submit(link, [block()])
     submitted = time.perf_counter()
     await asyncio.sleep(0.01)
     core.gate.set()
-    await eventually(lambda: len(arrivals) == 2)
+    await until(lambda: len(arrivals) == 2)
     assert arrivals[0] < arrivals[1] <= submitted
 
 
@@ -411,7 +406,7 @@ async def test_one_that_waits_for_more_does_not_keep_the_other(shared):
     patient = shared.cores[0]
     patient.patience = lambda: 3600.0 if patient.waiting else 0.0
     await first.submit(first.open_link(Sink()), [open_verify(), block()])
-    await eventually(lambda: patient.waiting)
+    await until(lambda: patient.waiting)
     await shared.answered(second, open_verify(), *[block(round=n) for n in range(1, 9)])
     assert patient.waiting
 
@@ -432,5 +427,5 @@ async def test_they_fail_together(shared, caplog):
     with caplog.at_level(logging.ERROR):
         await first.submit(first.open_link(Sink()), [open_verify(), block(666)])
         assert str(await second.failure()) == "the core is broken"
-    await eventually(lambda: sink.closed)
+    await until(lambda: sink.closed)
     assert isinstance(sink.closed[0], NoWorker)

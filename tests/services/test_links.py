@@ -14,7 +14,8 @@ from services.contract import wire
 from services.contract.errors import Overloaded
 from services.runtime.serving.links import Outbox
 from tests.services.fakes import block, open_verify
-from tests.services.link_kit import BUNDLE, Link, eventually, worker
+from tests.services.link_kit import BUNDLE, Link, worker
+from tests.waiting import until
 
 
 async def test_a_block_goes_there_and_its_verdict_comes_back():
@@ -84,7 +85,7 @@ async def test_a_broken_link_frees_its_sessions_and_only_those():
         await ours.receive(t.VerifyOpened)
         await theirs.receive(t.VerifyOpened)
         ours.call.cancel()
-        await eventually(lambda: {session for _, session in served.core.sessions} == {"b"})
+        await until(lambda: {session for _, session in served.core.sessions} == {"b"})
         await theirs.send(block(7, session="b"))
         assert (await theirs.receive(t.Verdict))[0].token_ids == (7,)
 
@@ -96,7 +97,7 @@ async def test_a_link_that_the_peer_ends_well_ends_well_and_frees_its_sessions()
         await link.receive(t.VerifyOpened)
         await link.call.done_writing()
         assert (await link.ended())[0] is grpc.StatusCode.OK
-        await eventually(lambda: not served.core.sessions)
+        await until(lambda: not served.core.sessions)
 
 
 async def test_two_links_may_name_their_sessions_alike():

@@ -10,7 +10,7 @@ from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from services.runtime.serving import GrpcServer, ServingOptions
-from tests.services.relay import Relay
+from testkit.chaos.proxy import Network
 
 MIB = 1 << 20
 
@@ -33,33 +33,24 @@ class Waiting(grpc.aio.ServerInterceptor):
         return await continuation(details)
 
 
-class Counting(Relay):
-    """Knows how many bytes it passed on."""
-
-    passed = 0
-
-    async def _pass_on(self, source, sink):
-        while data := await source.read(65536):
-            self.passed += len(data)
-            sink.write(data)
-
-
 async def taken_in(unread: int | None) -> int:
     """Bytes of 4 MiB, after other messages showed how fast the wire is."""
     waiting = Waiting()
     server = GrpcServer(ServingOptions(unread_bytes=unread), (waiting,))
     pb_grpc.add_InferenceServiceServicer_to_server(Answering(), server.grpc)
-    port = (await server.start()).rpartition(":")[2]
-    async with Counting(int(port)) as relay, grpc.aio.insecure_channel(relay.address) as channel:
-        stub = pb_grpc.InferenceServiceStub(channel)
-        for _ in range(5):
-            await stub.Abort(pb.AbortRequest(session_id="a" * 4 * MIB))
-        before = relay.passed
-        call = stub.GetSession(pb.GetSessionRequest(session_id="a" * 4 * MIB))
-        await waiting.waits.wait()
-        await asyncio.sleep(0.5)
-        call.cancel()
-        taken = relay.passed - before
+    address = await server.start()
+    with Network() as network:
+        proxy = network.proxy(lambda: address)
+        async with grpc.aio.insecure_channel(proxy.address) as channel:
+            stub = pb_grpc.InferenceServiceStub(channel)
+            for _ in range(5):
+                await stub.Abort(pb.AbortRequest(session_id="a" * 4 * MIB))
+            before = proxy.passed
+            call = stub.GetSession(pb.GetSessionRequest(session_id="a" * 4 * MIB))
+            await waiting.waits.wait()
+            await asyncio.sleep(0.5)
+            call.cancel()
+            taken = proxy.passed - before
     await server.stop()
     return taken
 

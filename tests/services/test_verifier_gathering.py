@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 import pytest
 import torch
 
-from services.contract.step_time import Line
+from services.contract.step_time import StepTimeModel
 from services.contract.types import CloseVerify, Verdict
 from services.verifier.gathering import Gathering, Habit
 from tests.services.fake_engine import FakeEngine
@@ -293,7 +293,7 @@ def test_a_block_that_came_during_a_step_counts_from_when_it_came():
 
 
 def test_the_line_finds_what_a_step_costs_and_what_a_row_adds():
-    line = Line()
+    line = StepTimeModel()
     for number in range(200):
         rows = 8 + 7 * number % 50
         line = line.add(rows, 0.020 + 0.001 * rows)
@@ -302,7 +302,7 @@ def test_the_line_finds_what_a_step_costs_and_what_a_row_adds():
 
 
 def test_one_long_step_does_not_mislead():
-    line = Line()
+    line = StepTimeModel()
     for number in range(100):
         line = line.add(8 + number % 9, 0.030)
     line = line.add(12, 3.0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from services.contract.wire import VERIFIER_LINK, decode_description
 from services.runtime.serving import open_channel
 from services.verifier.main import run
 from services.verifier.settings import VerifierSettings
+from testkit.child import child
 from tests.models import VOCAB_SIZE, tiny_model_folder
 from tests.services.verifier_bench import block, opening
 
@@ -86,35 +88,18 @@ sys.exit(run(settings))
 """
 
 
-def first_line(file: Path) -> str:
-    return file.read_text().strip() if file.exists() else ""
-
-
-@asynccontextmanager
-async def verifier_process(
-    target: Path, ready: Path
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+@contextmanager
+def verifier_process(target: Path, ready: Path) -> Iterator[tuple[subprocess.Popen[Any], str]]:
     path = os.pathsep.join((str(ROOT), str(ROOT / "protos")))
-    arguments = [sys.executable, "-c", SCRIPT, str(target), str(ready)]
-    process = await asyncio.create_subprocess_exec(
-        *arguments, env={**os.environ, "PYTHONPATH": path}, cwd=ROOT
-    )
-    try:
-        async with asyncio.timeout(120):
-            while not (address := first_line(ready)):
-                assert process.returncode is None
-                await asyncio.sleep(0.02)
-        yield process, address
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    command = [sys.executable, "-c", SCRIPT, str(target), str(ready)]
+    with child(command, ready, {"PYTHONPATH": path}, cwd=ROOT) as process:
+        yield process, ready.read_text().strip()
 
 
 @pytest.mark.processes
 async def test_a_verifier_serves_a_model_folder_and_ends_on_sigterm(tmp_path: Path) -> None:
     target = tiny_model_folder(tmp_path)
-    async with verifier_process(target, tmp_path / "ready") as (process, address):
+    with verifier_process(target, tmp_path / "ready") as (process, address):
         async with open_channel(address) as channel:
             stub: Any = verifier_pb2_grpc.VerifierServiceStub(channel)
             answer = await stub.Describe(verifier_pb2.VerifierServiceDescribeRequest())
@@ -124,8 +109,7 @@ async def test_a_verifier_serves_a_model_folder_and_ends_on_sigterm(tmp_path: Pa
             verdict = await _first_verdict(stub)
             assert (verdict.round, len(verdict.token_ids)) == (1, 1)
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
-            assert await process.wait() == 0
+        assert process.wait(30) == 0
 
 
 async def _first_verdict(stub: Any) -> Verdict:

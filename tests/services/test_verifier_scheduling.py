@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from services.contract.step_time import Line
+from services.contract.step_time import StepTimeModel
 from services.contract.types import FailureReason, SessionFailed, Verdict, VerifyMode, VerifyOpened
 from services.verifier.scheduling import PrefillPace, share_prefill
 from tests.services.fake_engine import VOCAB, FakeEngine
@@ -38,20 +38,20 @@ def test_half_of_the_room_is_for_who_came_first_and_half_for_who_has_least_left(
 def test_the_prefill_pace_follows_what_the_machine_does():
     pace = PrefillPace(target_ms=100, most=512)
     for _ in range(40):
-        pace.observe(64, 64, step_ms=640, alone=Line())
+        pace.observe(64, 64, step_ms=640, alone=StepTimeModel())
     assert pace.room(0) == 16  # never none, however slow
     for _ in range(40):
-        pace.observe(64, 64, step_ms=64, alone=Line())
+        pace.observe(64, 64, step_ms=64, alone=StepTimeModel())
     assert 98 <= pace.room(0) <= 102
     assert 78 <= pace.room(20) <= 82
     for _ in range(40):
-        pace.observe(64, 64, step_ms=0.1, alone=Line())
+        pace.observe(64, 64, step_ms=0.1, alone=StepTimeModel())
     assert pace.room(0) == 512
     assert pace.room(512) == 16
 
 
 def test_beside_decoding_prompts_make_a_step_longer_by_no_more_than_allowed():
-    line = Line()
+    line = StepTimeModel()
     for rows in (1, 9, 33, 65) * 20:
         line = line.add(rows, 0.030 + 0.002 * rows)
     pace = PrefillPace(target_ms=10_000, most=512, slowdown=1.5)
@@ -66,7 +66,7 @@ def test_beside_decoding_prompts_make_a_step_longer_by_no_more_than_allowed():
     # Three times as many wait for their prompts as decode.
     assert 70 <= pace.room(10, line, crowd=3.0) <= 80
     assert pace.room(10, line, crowd=0.2) == pace.room(10, line)
-    assert PrefillPace(10_000, 512, 1.5).room(10, Line()) == 54  # nothing is known
+    assert PrefillPace(10_000, 512, 1.5).room(10, StepTimeModel()) == 54  # nothing is known
 
 
 def test_a_long_prompt_is_fed_in_chunks_within_the_step_budget():

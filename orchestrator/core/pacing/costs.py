@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.core.pacing.policy import Outcome
-from services.contract.step_time import OUTLIER, Line
+from services.contract.step_time import OUTLIER, StepTimeModel
 
 
 def blend(mean: float, value: float, weight: float = 0.2) -> float:
@@ -21,7 +21,7 @@ class RoundCosts(NamedTuple):
     all of them make every step longer for all. So speculation shrinks as steps fill.
     """
 
-    line: Line = Line()
+    line: StepTimeModel = StepTimeModel()
     transit_ms: float = 0.0
     # Of a step's time: how long a block lies until the step before is over.
     queue_share: float = 0.0

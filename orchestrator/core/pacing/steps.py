@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.contract.step_time import OUTLIER, Line
+from services.contract.step_time import OUTLIER, StepTimeModel
 
 MOST_ROWS = 32
 KEEP = 0.9
@@ -31,7 +31,7 @@ class Seen(NamedTuple):
 class Steps(NamedTuple):
     """Milliseconds of a step of n rows, all its sessions together."""
 
-    line: Line = Line()
+    line: StepTimeModel = StepTimeModel()
     seen: tuple[Seen, ...] = (Seen(),) * MOST_ROWS
 
     @property

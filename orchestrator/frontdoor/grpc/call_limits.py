@@ -40,7 +40,7 @@ from services.runtime.serving.bearer import bearer_of
 _Continue = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 _SERVICE = f"/{pb.DESCRIPTOR.services_by_name['InferenceService'].full_name}/"
-# Of the facade, whose stubs need not be installed.
+# Of the gateway's door, whose stubs need not be installed.
 _ENGINE = "/vllm.grpc.engine.VllmEngine/"
 # These hold a stream for as long as a session lasts.
 _STREAMS = frozenset({f"{_SERVICE}Generate", f"{_SERVICE}Resume", f"{_ENGINE}Generate"})

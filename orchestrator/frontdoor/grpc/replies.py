@@ -11,32 +11,17 @@ from orchestrator.core.events import Ending, RoundRecord
 from orchestrator.frontdoor.requests import SessionSpec
 from orchestrator.session.totals import SpecTotals
 from services.contract.types import FinishReason, LogprobRow, Origin, SessionStatus, VerifyMode
+from services.contract.wire.enums import numbers_of
 
 Event = pb.Started | pb.Chunk | pb.Complete
 _R = TypeVar("_R", pb.GenerateResponse, pb.ResumeResponse)
 
-_FINISH = {
-    FinishReason.STOP: pb.FINISH_REASON_STOP,
-    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
-    FinishReason.ABORT: pb.FINISH_REASON_ABORT,
-}
-_ORIGIN = {
-    Origin.ACCEPTED: pb.TOKEN_ORIGIN_ACCEPTED,
-    Origin.RECOVERED: pb.TOKEN_ORIGIN_RECOVERED,
-    Origin.BONUS: pb.TOKEN_ORIGIN_BONUS,
-}
-_RULE = {
-    VerifyMode.GREEDY: pb.REJECTION_SAMPLE_METHOD_GREEDY,
-    VerifyMode.COUPLED: pb.REJECTION_SAMPLE_METHOD_COUPLED,
-    VerifyMode.STANDARD: pb.REJECTION_SAMPLE_METHOD_STANDARD,
-    VerifyMode.BLOCK: pb.REJECTION_SAMPLE_METHOD_BLOCK,
-}
-_STATUS = {
-    SessionStatus.ACTIVE: pb.SESSION_STATUS_ACTIVE,
-    SessionStatus.PAUSED: pb.SESSION_STATUS_PAUSED,
-    SessionStatus.FINISHED: pb.SESSION_STATUS_FINISHED,
-    SessionStatus.ABORTED: pb.SESSION_STATUS_ABORTED,
-}
+_FINISH: dict[FinishReason, pb.FinishReason] = numbers_of(FinishReason, pb.FinishReason)
+_ORIGIN: dict[Origin, pb.TokenOrigin] = numbers_of(Origin, pb.TokenOrigin)
+_RULE: dict[VerifyMode, pb.RejectionSampleMethod] = numbers_of(VerifyMode, pb.RejectionSampleMethod)
+_STATUS: dict[SessionStatus, pb.SessionStatus] = numbers_of(SessionStatus, pb.SessionStatus)
+_TOLD = pb.RoundStats.DESCRIPTOR.fields_by_name
+_OF_ROUND = [name for name in RoundRecord._fields if name in _TOLD]
 
 
 def respond(kind: type[_R], event: Event) -> _R:
@@ -136,19 +121,8 @@ def round_stats(record: RoundRecord) -> pb.RoundStats:
     """One round, as the client sees it."""
     return pb.RoundStats(
         index=record.round,
-        epoch=record.epoch,
-        draft_tokens=record.draft_tokens,
-        accepted_tokens=record.accepted_tokens,
-        emitted_tokens=record.emitted_tokens,
-        draft_ms=record.draft_ms,
-        verify_ms=record.verify_ms,
-        queue_ms=record.queue_ms,
-        round_ms=record.round_ms,
-        batch_size=record.batch_size,
-        drafter=record.drafter,
-        verifier=record.verifier,
         rejection_sample_method=_RULE[record.mode],
-        discarded_tokens=record.discarded_tokens,
+        **{name: getattr(record, name) for name in _OF_ROUND},
     )
 
 

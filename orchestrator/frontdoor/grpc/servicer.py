@@ -11,6 +11,7 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from orchestrator.frontdoor.grpc import replies
 from orchestrator.frontdoor.grpc.call_limits import current_tenant
+from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, metadata, told, traceparent
 from orchestrator.frontdoor.inference import Inference
 from orchestrator.frontdoor.intake import vetted
@@ -55,8 +56,11 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         """Start a generation and stream it."""
         async with border(context):
             tenant, parent = current_tenant(), traceparent(context)
-            events = await self._inference.generate(request, tenant, parent, _call(context))
+            started = self._inference.generate(
+                read_request(request), tenant, parent, _call(context)
+            )
             del request  # It may be megabytes long, and the stream hours.
+            events = await started
             await self._stream(context, pb.GenerateResponse, events)
 
     async def Resume(  # noqa: N802

@@ -1,15 +1,25 @@
-"""From a GenerateRequest to a SessionSpec, or to an InvalidRequest that names the field."""
+"""From a request to a SessionSpec, or to an InvalidRequest that names the field."""
 
 from orchestrator.frontdoor.requests.build import build_spec
 from orchestrator.frontdoor.requests.inputs import check_counts
 from orchestrator.frontdoor.requests.model import ModelDefaults, ServedModel, parse_defaults
 from orchestrator.frontdoor.requests.record import dump_spec, load_spec
+from orchestrator.frontdoor.requests.request import (
+    FormatRequest,
+    GenerationRequest,
+    SamplingRequest,
+    SpeculationRequest,
+)
 from orchestrator.frontdoor.requests.spec import SessionSpec
 
 __all__ = [
+    "FormatRequest",
+    "GenerationRequest",
     "ModelDefaults",
+    "SamplingRequest",
     "ServedModel",
     "SessionSpec",
+    "SpeculationRequest",
     "build_spec",
     "check_counts",
     "dump_spec",

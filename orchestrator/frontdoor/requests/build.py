@@ -1,4 +1,4 @@
-"""A decoded GenerateRequest becomes a SessionSpec. Nothing is created when it is refused.
+"""A request becomes a SessionSpec. Nothing is created when it is refused.
 
 Cheap checks come first: sizes and ranges before any text is tokenized. A prompt
 may be megabytes long; whoever serves others meanwhile calls this in a thread.
@@ -11,12 +11,11 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
-from paceline.v1 import inference_pb2 as pb
-
 from orchestrator.frontdoor.requests.checks import require
 from orchestrator.frontdoor.requests.inputs import content, prompt_ids
 from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.modes import resolve_mode
+from orchestrator.frontdoor.requests.request import GenerationRequest
 from orchestrator.frontdoor.requests.sampling import check_sampling, resolve_sampling, stop_strings
 from orchestrator.frontdoor.requests.spec import SessionSpec, content_digest
 from orchestrator.frontdoor.requests.speculation import (
@@ -47,7 +46,7 @@ def draw_session_id() -> str:
 
 
 def build_spec(
-    request: pb.GenerateRequest,
+    request: GenerationRequest,
     tokenizer: Tokenizer,
     model: ServedModel,
     new_seed: Callable[[], int] = draw_seed,
@@ -61,7 +60,7 @@ def build_spec(
     check_sampling(request.sampling, model)
     check_speculation(request.speculation, model)
     prompt = prompt_ids(request, tokenizer, model)
-    given_seed = request.sampling.seed if request.sampling.HasField("seed") else None
+    given_seed = request.sampling.seed
     spec = _assemble(request, tokenizer, model, prompt)
     spec = replace(
         spec,
@@ -72,29 +71,28 @@ def build_spec(
     return replace(spec, digest=content_digest(spec, content(request), given_seed, rule))
 
 
-def _asked(spec: SessionSpec, request: pb.GenerateRequest) -> str:
+def _asked(spec: SessionSpec, request: GenerationRequest) -> str:
     """The rule as the request settles it, whoever drafts at the moment.
 
     A retry must find its session though AUTO would choose otherwise by now.
     """
     asked = asked_rule(request.speculation)
-    settled = asked is None and request.sampling.HasField("seed")
+    settled = asked is None and request.sampling.seed is not None
     if settled or spec.mode is VerifyMode.GREEDY:
         return spec.mode.name
     return asked.name if asked else "AUTO"
 
 
-def _check_names(request: pb.GenerateRequest, model: ServedModel) -> None:
-    if request.HasField("request_id"):
-        name = request.request_id
+def _check_names(request: GenerationRequest, model: ServedModel) -> None:
+    if (name := request.request_id) is not None:
         allowed = "1 to 128 letters, digits and -_.:"
         require(bool(_REQUEST_ID.fullmatch(name)), "request_id", name[:_SHOWN], allowed)
-    if request.HasField("model"):
-        require(request.model == model.name, "model", request.model[:_SHOWN], repr(model.name))
+    if (asked := request.model) is not None:
+        require(asked == model.name, "model", asked[:_SHOWN], repr(model.name))
 
 
 def _assemble(
-    request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel, prompt: tuple[int, ...]
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel, prompt: tuple[int, ...]
 ) -> SessionSpec:
     params, speculation = request.sampling, request.speculation
     room = model.max_context_length - len(prompt)
@@ -108,26 +106,25 @@ def _assemble(
         mode=_mode(request, model, sampling.temperature),
         digest="",
         stop=stop_strings(params),
-        include_stop_str=params.include_stop_str_in_output,
-        skip_special_tokens=not params.HasField("skip_special_tokens")
-        or params.skip_special_tokens,
+        include_stop_str=bool(params.include_stop_str_in_output),
+        skip_special_tokens=params.skip_special_tokens is not False,
         include_rounds=request.include_rounds,
         ephemeral=request.ephemeral,
         method=methods(speculation),
         window_cap=window_cap(speculation),
-        disable_speculation=speculation.disable_speculative_decoding,
+        disable_speculation=bool(speculation.disable_speculative_decoding),
         num_candidates=num_candidates(speculation),
         chains=asks_for_chains(speculation),
     )
 
 
-def _mode(request: pb.GenerateRequest, model: ServedModel, temperature: float) -> VerifyMode:
+def _mode(request: GenerationRequest, model: ServedModel, temperature: float) -> VerifyMode:
     speculation = request.speculation
     method = drafting_method(speculation, model)
     mode = resolve_mode(
         asked_rule(speculation),
         temperature=temperature,
-        seeded=request.sampling.HasField("seed"),
+        seeded=request.sampling.seed is not None,
         sampled=model.samples(method),
         num_candidates=num_candidates(speculation),
         short_blocks=method in model.slow_methods,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from paceline.v1 import inference_pb2 as pb
-
 from orchestrator.frontdoor.requests.checks import require
 from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.ranges import (
@@ -18,13 +16,14 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_STOPS,
     ROLES,
 )
+from orchestrator.frontdoor.requests.request import GenerationRequest
 from orchestrator.text import Tokenizer, TooLong
 from orchestrator.text.template import Message
 from services.contract.errors import InvalidRequest
 
 
 def prompt_ids(
-    request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
     """The prompt's token ids: at least one, and room for one token more.
 
@@ -48,17 +47,17 @@ def _allowed(model: ServedModel) -> str:
     return f"1 to {_longest(model)} tokens (the model's context is {model.max_context_length})"
 
 
-def check_counts(request: pb.GenerateRequest, model: ServedModel) -> None:
+def check_counts(request: GenerationRequest, model: ServedModel) -> None:
     """Raise InvalidRequest for lists of more than a request may have; looks at no item.
 
     Of a few bytes each, millions of items would fit, and take memory while the request waits.
     """
     params = request.sampling
     for field, count, most, unit, allowed in (
-        ("tokens", len(request.tokens.ids), _longest(model), "tokens", _allowed(model)),
+        ("tokens", len(request.tokens or ()), _longest(model), "tokens", _allowed(model)),
         (
             "conversation.messages",
-            len(request.conversation.messages),
+            len(request.conversation or ()),
             MAX_MESSAGES,
             "messages",
             f"1 to {MAX_MESSAGES}",
@@ -70,47 +69,48 @@ def check_counts(request: pb.GenerateRequest, model: ServedModel) -> None:
         require(count <= most, field, f"{count} {unit}", allowed or f"at most {most} {unit}")
 
 
-def content(request: pb.GenerateRequest) -> list[Any]:
+def content(request: GenerationRequest) -> list[Any]:
     """The input as given, as a JSON value: what makes two inputs equal."""
     kind = _kind(request)
     if kind == "prompt":
         return [kind, request.prompt]
     if kind == "tokens":
-        return [kind, list(request.tokens.ids)]
+        return [kind, list(request.tokens or ())]
     return [kind, _messages(request)]
 
 
-def _kind(request: pb.GenerateRequest) -> str:
-    kind: str | None = request.WhichOneof("input")
+def _kind(request: GenerationRequest) -> str:
+    kind = next((kind for kind in _READERS if getattr(request, kind) is not None), None)
     if kind is None:
         raise InvalidRequest("input", None, "one of prompt, tokens, conversation")
     return kind
 
 
 def _read_prompt(
-    request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
-    prompt = request.prompt
+    prompt = request.prompt or ""
     _require_size("prompt", _size(prompt), 1)
     return tokenizer.encode(prompt, most=_longest(model))
 
 
 def _read_tokens(
-    request: pb.GenerateRequest, _tokenizer: Tokenizer, model: ServedModel
+    request: GenerationRequest, _tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
-    count = len(request.tokens.ids)
+    tokens = request.tokens or ()
+    count = len(tokens)
     # Length first: an over-long list is not looked through.
     if count > _longest(model):
         raise TooLong(f"{count} tokens")
-    ids = tuple(request.tokens.ids)
+    ids = tuple(tokens)
     require_in_vocabulary("tokens.ids", ids, model)
     return ids
 
 
 def _read_conversation(
-    request: pb.GenerateRequest, tokenizer: Tokenizer, model: ServedModel
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
-    field, count = "conversation.messages", len(request.conversation.messages)
+    field, count = "conversation.messages", len(request.conversation or ())
     require(1 <= count <= MAX_MESSAGES, field, f"{count} messages", f"1 to {MAX_MESSAGES}")
     messages = _messages(request)
     for index, (role, _) in enumerate(messages):
@@ -122,7 +122,7 @@ def _read_conversation(
     return tokenizer.encode_conversation(messages, _longest(model), MAX_RENDERED_CHARACTERS)
 
 
-_Reader = Callable[[pb.GenerateRequest, Tokenizer, ServedModel], tuple[int, ...]]
+_Reader = Callable[[GenerationRequest, Tokenizer, ServedModel], tuple[int, ...]]
 _READERS: dict[str, _Reader] = {
     "prompt": _read_prompt,
     "tokens": _read_tokens,
@@ -138,8 +138,8 @@ def require_in_vocabulary(field: str, ids: tuple[int, ...], model: ServedModel) 
     raise InvalidRequest(f"{field}[{index}]", ids[index], f"0 to {model.vocab_size - 1}")
 
 
-def _messages(request: pb.GenerateRequest) -> list[Message]:
-    return [(message.role, message.content) for message in request.conversation.messages]
+def _messages(request: GenerationRequest) -> list[Message]:
+    return [(message.role, message.content) for message in request.conversation or ()]
 
 
 def _size(text: str) -> int:

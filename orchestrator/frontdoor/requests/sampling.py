@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from paceline.v1 import inference_pb2 as pb
-
 from orchestrator.frontdoor.requests.checks import require, shown
 from orchestrator.frontdoor.requests.inputs import require_in_vocabulary
 from orchestrator.frontdoor.requests.model import ServedModel
@@ -18,21 +16,20 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_STOPS,
     NUMBERS,
 )
+from orchestrator.frontdoor.requests.request import SamplingRequest
 from services.contract.errors import InvalidRequest
 from services.contract.formats import size_problem
-from services.contract.types import ResolvedSampling
-from services.contract.wire.records import read_format
+from services.contract.types import ResolvedSampling, ResponseFormat
 
 
-def check_sampling(params: pb.SamplingParams, model: ServedModel) -> None:
+def check_sampling(params: SamplingRequest, model: ServedModel) -> None:
     """Everything that can be refused before the prompt is looked at.
 
     But for compiling a format, which takes a process of its own:
     `orchestrator.frontdoor.response_formats`.
     """
     for name, (allowed, _) in NUMBERS.items():
-        if params.HasField(name):
-            value = getattr(params, name)
+        if (value := getattr(params, name)) is not None:
             require(allowed.holds(value), f"sampling.{name}", shown(value), allowed.text)
     _check_format(params, model)
     _check_length(params, model)
@@ -42,7 +39,7 @@ def check_sampling(params: pb.SamplingParams, model: ServedModel) -> None:
 
 
 def resolve_sampling(
-    params: pb.SamplingParams, model: ServedModel, eos_token_ids: tuple[int, ...], room: int
+    params: SamplingRequest, model: ServedModel, eos_token_ids: tuple[int, ...], room: int
 ) -> ResolvedSampling:
     """Checked parameters with every default filled in.
 
@@ -52,7 +49,7 @@ def resolve_sampling(
     defaults = model.defaults
     max_tokens = _max_tokens(params, room, model.most_tokens or room)
     numbers = {name: _or_default(params, name, getattr(defaults, name)) for name in NUMBERS}
-    top_k = params.top_k if params.HasField("top_k") else defaults.top_k
+    top_k = defaults.top_k if params.top_k is None else params.top_k
     return ResolvedSampling(
         **numbers,
         top_k=0 if top_k >= model.vocab_size else top_k,
@@ -60,24 +57,29 @@ def resolve_sampling(
         min_tokens=_min_tokens(params, max_tokens),
         stop_token_ids=_stop_token_ids(params, eos_token_ids),
         logit_bias=_biases(params),
-        logprobs=params.logprobs if params.HasField("logprobs") else None,
-        response_format=read_format(params, "response_format"),
+        logprobs=params.logprobs,
+        response_format=_format(params),
     )
 
 
-def stop_strings(params: pb.SamplingParams) -> tuple[str, ...]:
+def stop_strings(params: SamplingRequest) -> tuple[str, ...]:
     """The stop strings, each once, in the order given."""
     return tuple(dict.fromkeys(params.stop))
 
 
-def _or_default(params: pb.SamplingParams, name: str, default: float) -> float:
-    value: float = getattr(params, name)
+def _or_default(params: SamplingRequest, name: str, default: float) -> float:
+    value: float | None = getattr(params, name)
     # Plus zero: -0.0 is 0.0, in the digest, too.
-    return value + 0.0 if params.HasField(name) else default
+    return default if value is None else value + 0.0
 
 
-def _check_format(params: pb.SamplingParams, model: ServedModel) -> None:
-    wanted = read_format(params, "response_format")
+def _format(params: SamplingRequest) -> ResponseFormat | None:
+    wanted = params.response_format
+    return None if wanted is None else ResponseFormat(wanted.kind, tuple(wanted.source))
+
+
+def _check_format(params: SamplingRequest, model: ServedModel) -> None:
+    wanted = _format(params)
     if wanted is None:
         return
     field = f"sampling.{wanted.kind}"
@@ -91,7 +93,7 @@ def _check_format(params: pb.SamplingParams, model: ServedModel) -> None:
         raise InvalidRequest("sampling.ignore_eos", "true", allowed)
 
 
-def _check_biases(params: pb.SamplingParams, model: ServedModel) -> None:
+def _check_biases(params: SamplingRequest, model: ServedModel) -> None:
     field, count = "sampling.logit_bias", len(params.logit_bias)
     require(count <= MAX_BIASES, field, f"{count} entries", f"at most {MAX_BIASES} entries")
     for token, bias in sorted(params.logit_bias.items()):
@@ -100,12 +102,12 @@ def _check_biases(params: pb.SamplingParams, model: ServedModel) -> None:
         require(BIAS.holds(bias), f"{field}[{token}]", shown(bias), BIAS.text)
 
 
-def _biases(params: pb.SamplingParams) -> tuple[tuple[int, float], ...]:
+def _biases(params: SamplingRequest) -> tuple[tuple[int, float], ...]:
     """By token id, because a map has no order; a bias of zero is none."""
     return tuple(sorted((token, bias) for token, bias in params.logit_bias.items() if bias))
 
 
-def _check_stops(params: pb.SamplingParams, model: ServedModel) -> None:
+def _check_stops(params: SamplingRequest, model: ServedModel) -> None:
     count = len(params.stop)
     require(count <= MAX_STOPS, "sampling.stop", f"{count} strings", f"at most {MAX_STOPS} strings")
     for index, stop in enumerate(params.stop):
@@ -118,34 +120,34 @@ def _check_stops(params: pb.SamplingParams, model: ServedModel) -> None:
     require_in_vocabulary(field, ids, model)
 
 
-def _check_logprobs(params: pb.SamplingParams) -> None:
-    wanted = params.logprobs
+def _check_logprobs(params: SamplingRequest) -> None:
+    wanted = params.logprobs or 0
     require(wanted <= MAX_LOGPROBS, "sampling.logprobs", wanted, f"0 to {MAX_LOGPROBS}")
 
 
-def _check_length(params: pb.SamplingParams, model: ServedModel) -> None:
-    most = model.most_tokens
-    if most is not None and params.HasField("max_tokens"):
-        value, allowed = params.max_tokens, f"1 to {most} (the limit of this tenant)"
+def _check_length(params: SamplingRequest, model: ServedModel) -> None:
+    most, value = model.most_tokens, params.max_tokens
+    if most is not None and value is not None:
+        allowed = f"1 to {most} (the limit of this tenant)"
         require(1 <= value <= most, "sampling.max_tokens", value, allowed)
 
 
-def _max_tokens(params: pb.SamplingParams, room: int, most: int) -> int:
-    if not params.HasField("max_tokens"):
+def _max_tokens(params: SamplingRequest, room: int, most: int) -> int:
+    value = params.max_tokens
+    if value is None:
         return min(DEFAULT_MAX_TOKENS, room, most)
-    value: int = params.max_tokens
     allowed = f"1 to {room} (what the context has left after the prompt)"
     require(1 <= value <= room, "sampling.max_tokens", value, allowed)
     return value
 
 
-def _min_tokens(params: pb.SamplingParams, max_tokens: int) -> int:
-    value: int = params.min_tokens
+def _min_tokens(params: SamplingRequest, max_tokens: int) -> int:
+    value = params.min_tokens or 0
     allowed = f"0 to {max_tokens} (max_tokens)"
     require(value <= max_tokens, "sampling.min_tokens", value, allowed)
     return value
 
 
-def _stop_token_ids(params: pb.SamplingParams, eos_token_ids: tuple[int, ...]) -> tuple[int, ...]:
+def _stop_token_ids(params: SamplingRequest, eos_token_ids: tuple[int, ...]) -> tuple[int, ...]:
     eos = () if params.ignore_eos else eos_token_ids
     return tuple(sorted({*eos, *params.stop_token_ids}))

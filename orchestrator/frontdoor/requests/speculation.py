@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from paceline.v1 import inference_pb2 as pb
-
 from orchestrator.frontdoor.requests.checks import require
 from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.ranges import (
@@ -11,55 +9,56 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_METHOD_LENGTH,
     MAX_SPECULATIVE_TOKENS,
 )
+from orchestrator.frontdoor.requests.request import SpeculationRequest
 from services.contract.errors import InvalidRequest
 from services.contract.types import VerifyMode, split_methods
 
-# None = AUTO.
-_RULES: dict[int, VerifyMode | None] = {
-    pb.REJECTION_SAMPLE_METHOD_UNSPECIFIED: None,
-    pb.REJECTION_SAMPLE_METHOD_AUTO: None,
-    pb.REJECTION_SAMPLE_METHOD_COUPLED: VerifyMode.COUPLED,
-    pb.REJECTION_SAMPLE_METHOD_STANDARD: VerifyMode.STANDARD,
-    pb.REJECTION_SAMPLE_METHOD_BLOCK: VerifyMode.BLOCK,
+_RULES: dict[str | None, VerifyMode | None] = {
+    None: None,
+    "UNSPECIFIED": None,
+    "AUTO": None,
+    "COUPLED": VerifyMode.COUPLED,
+    "STANDARD": VerifyMode.STANDARD,
+    "BLOCK": VerifyMode.BLOCK,
 }
-_RULE_PREFIX = "REJECTION_SAMPLE_METHOD_"
+"""By name; None = AUTO."""
 _RULE_FIELD = "speculation.rejection_sample_method"
 
 
-def check_speculation(params: pb.SpeculationParams, model: ServedModel) -> None:
+def check_speculation(params: SpeculationRequest, model: ServedModel) -> None:
     """Raise InvalidRequest naming the first parameter out of its range."""
-    _check_method(params.method, model)
+    _check_method(params.method or "", model)
     _check_window(params)
     _check_rule(params.rejection_sample_method)
     _check_candidates(params, model)
 
 
-def methods(params: pb.SpeculationParams) -> tuple[str, ...]:
+def methods(params: SpeculationRequest) -> tuple[str, ...]:
     """Drafting methods in verification order; none = the server's default."""
-    return split_methods(params.method)
+    return split_methods(params.method or "")
 
 
-def window_cap(params: pb.SpeculationParams) -> int | None:
+def window_cap(params: SpeculationRequest) -> int | None:
     """The largest draft window; None = the server's default."""
-    return params.num_speculative_tokens if params.HasField("num_speculative_tokens") else None
+    return params.num_speculative_tokens
 
 
-def num_candidates(params: pb.SpeculationParams) -> int:
+def num_candidates(params: SpeculationRequest) -> int:
     """Candidates at one node of a draft; 1 = chains, and where nothing is drafted."""
     return 1 if params.disable_speculative_decoding else _width(params)
 
 
-def asks_for_chains(params: pb.SpeculationParams) -> bool:
+def asks_for_chains(params: SpeculationRequest) -> bool:
     """Whether a request asks for one candidate at a node by number, and so for no trees."""
-    return params.HasField("num_candidates") and params.num_candidates == 1
+    return params.num_candidates == 1
 
 
-def asked_rule(params: pb.SpeculationParams) -> VerifyMode | None:
+def asked_rule(params: SpeculationRequest) -> VerifyMode | None:
     """The rule that a checked request names; None = AUTO."""
     return _RULES[params.rejection_sample_method]
 
 
-def drafting_method(params: pb.SpeculationParams, model: ServedModel) -> str:
+def drafting_method(params: SpeculationRequest, model: ServedModel) -> str:
     """Whose drafts the session will get, as far as is known; empty = nobody's.
 
     Several methods are joined by commas.
@@ -85,12 +84,12 @@ def check_together(method: str, mode: VerifyMode, num_candidates: int, model: Se
         raise InvalidRequest(_RULE_FIELD, mode.name, allowed)
 
 
-def _method(params: pb.SpeculationParams, model: ServedModel) -> str:
+def _method(params: SpeculationRequest, model: ServedModel) -> str:
     return ",".join(methods(params)) or model.default_method
 
 
-def _width(params: pb.SpeculationParams) -> int:
-    return params.num_candidates if params.HasField("num_candidates") else 1
+def _width(params: SpeculationRequest) -> int:
+    return 1 if params.num_candidates is None else params.num_candidates
 
 
 def _check_method(method: str, model: ServedModel) -> None:
@@ -113,7 +112,7 @@ def _teams(model: ServedModel) -> str:
     return f"methods that one drafter runs together: {', '.join(teams) or 'none'}"
 
 
-def _check_window(params: pb.SpeculationParams) -> None:
+def _check_window(params: SpeculationRequest) -> None:
     cap = window_cap(params)
     if cap is not None:
         allowed = f"1 to {MAX_SPECULATIVE_TOKENS}; disable_speculative_decoding turns it off"
@@ -121,14 +120,12 @@ def _check_window(params: pb.SpeculationParams) -> None:
         require(in_range, "speculation.num_speculative_tokens", cap, allowed)
 
 
-def _check_rule(rule: int) -> None:
-    known = pb.RejectionSampleMethod.values()
-    name = pb.RejectionSampleMethod.Name(rule) if rule in known else str(rule)
+def _check_rule(rule: str | None) -> None:
     allowed = "AUTO, COUPLED, STANDARD or BLOCK (temperature 0 is GREEDY by itself)"
-    require(rule in _RULES, _RULE_FIELD, name.removeprefix(_RULE_PREFIX), allowed)
+    require(rule in _RULES, _RULE_FIELD, rule, allowed)
 
 
-def _check_candidates(params: pb.SpeculationParams, model: ServedModel) -> None:
+def _check_candidates(params: SpeculationRequest, model: ServedModel) -> None:
     field, width = "speculation.num_candidates", _width(params)
     require(1 <= width <= MAX_CANDIDATES, field, width, f"1 to {MAX_CANDIDATES}")
     if width == 1:

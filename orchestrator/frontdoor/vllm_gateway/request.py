@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections.abc import Mapping
+from typing import Any
 
-from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
+from orchestrator.frontdoor.requests import FormatRequest, GenerationRequest, SamplingRequest
 from orchestrator.frontdoor.requests.ranges import MAX_BIASES, MAX_LOGPROBS
 from services.contract.errors import InvalidRequest
+from services.contract.types import FormatKind
 
 SESSION_PREFIX = "gateway/"
 """No id that a client of our own API may choose has a slash."""
@@ -66,21 +69,18 @@ def session_id(request_id: str) -> str:
     return SESSION_PREFIX + hashlib.sha256(request_id.encode()).hexdigest()
 
 
-def to_request(asked: engine.GenerateRequest) -> pb.GenerateRequest:
+def to_request(asked: engine.GenerateRequest) -> GenerationRequest:
     """What it asks for, without its id. Raises InvalidRequest for what cannot be served."""
     _require_served(asked, _OF_REQUEST)
-    request = pb.GenerateRequest()
-    match asked.WhichOneof("input"):
-        case "tokenized":
-            request.tokens.ids.extend(asked.tokenized.input_ids)
-            request.tokens.SetInParent()
-        case "text":
-            request.prompt = asked.text
-        case _:
-            raise InvalidRequest("input", None, "one of tokenized, text")
-    if asked.HasField(_PARAMS):
-        request.sampling.CopyFrom(_sampling(asked.sampling_params))
-    return request
+    kind = asked.WhichOneof("input")
+    if kind not in ("tokenized", "text"):
+        raise InvalidRequest("input", None, "one of tokenized, text")
+    return GenerationRequest(
+        prompt=asked.text if kind == "text" else None,
+        tokens=asked.tokenized.input_ids if kind == "tokenized" else None,
+        sampling=_sampling(asked.sampling_params) if asked.HasField(_PARAMS) else SamplingRequest(),
+        size=asked.ByteSize(),
+    )
 
 
 def in_its_words(error: InvalidRequest) -> InvalidRequest:
@@ -100,64 +100,66 @@ def _require_served(
             raise InvalidRequest(path + field.name, "set", f"left out ({why})")
 
 
-def _sampling(asked: engine.SamplingParams) -> pb.SamplingParams:
+def _sampling(asked: engine.SamplingParams) -> SamplingRequest:
     _require_served(asked, _OF_SAMPLING, f"{_PARAMS}.")
     if asked.n > 1:
         allowed = "1 (a request has one output; send it again for another)"
         raise InvalidRequest(f"{_PARAMS}.n", asked.n, allowed)
-    params = pb.SamplingParams(
+    return SamplingRequest(
+        temperature=_given(asked, "temperature"),
+        # At zero these cannot be meant.
+        top_p=asked.top_p or None,
         top_k=asked.top_k,
         min_p=asked.min_p,
         frequency_penalty=asked.frequency_penalty,
         presence_penalty=asked.presence_penalty,
+        repetition_penalty=asked.repetition_penalty or None,
+        max_tokens=_given(asked, "max_tokens"),
         min_tokens=asked.min_tokens,
         stop=asked.stop,
         stop_token_ids=asked.stop_token_ids,
         ignore_eos=asked.ignore_eos,
-        skip_special_tokens=asked.skip_special_tokens,
-        include_stop_str_in_output=asked.include_stop_str_in_output,
-    )
-    for name in ("temperature", "max_tokens"):
-        if asked.HasField(name):
-            setattr(params, name, getattr(asked, name))
-    for name in ("top_p", "repetition_penalty"):
-        if value := getattr(asked, name):
-            setattr(params, name, value)
-    if asked.HasField("seed"):
         # A negative one, as its 64 bits.
-        params.seed = asked.seed % _MODULUS
-    _add_logprobs(params, asked)
-    _add_biases(params, asked)
-    _add_format(params, asked)
-    return params
+        seed=asked.seed % _MODULUS if asked.HasField("seed") else None,
+        logit_bias=_biases(asked),
+        logprobs=_logprobs(asked),
+        response_format=_format(asked),
+        include_stop_str_in_output=asked.include_stop_str_in_output,
+        skip_special_tokens=asked.skip_special_tokens,
+    )
 
 
-def _add_logprobs(params: pb.SamplingParams, asked: engine.SamplingParams) -> None:
-    if not asked.HasField("logprobs"):
-        return
-    if asked.logprobs < 0:
-        raise InvalidRequest(f"{_PARAMS}.logprobs", asked.logprobs, f"0 to {MAX_LOGPROBS}")
-    params.logprobs = asked.logprobs
+def _given(asked: engine.SamplingParams, name: str) -> Any:
+    return getattr(asked, name) if asked.HasField(name) else None
 
 
-def _add_biases(params: pb.SamplingParams, asked: engine.SamplingParams) -> None:
-    count, allowed = len(asked.logit_bias), f"at most {MAX_BIASES} entries"
+def _logprobs(asked: engine.SamplingParams) -> int | None:
+    wanted: int | None = _given(asked, "logprobs")
+    if wanted is not None and wanted < 0:
+        raise InvalidRequest(f"{_PARAMS}.logprobs", wanted, f"0 to {MAX_LOGPROBS}")
+    return wanted
+
+
+def _biases(asked: engine.SamplingParams) -> Mapping[int, float]:
+    biases: Mapping[int, float] = asked.logit_bias
+    count, allowed = len(biases), f"at most {MAX_BIASES} entries"
     if count > MAX_BIASES:
         raise InvalidRequest(f"{_PARAMS}.logit_bias", f"{count} entries", allowed)
-    for token, bias in asked.logit_bias.items():
+    for token in biases:
         if token < 0:
             raise InvalidRequest(f"{_PARAMS}.logit_bias[{token}]", token, "token ids from 0 on")
-        params.logit_bias[token] = bias
+    return biases
 
 
-def _add_format(params: pb.SamplingParams, asked: engine.SamplingParams) -> None:
+def _format(asked: engine.SamplingParams) -> FormatRequest | None:
     match asked.WhichOneof("constraint"):
         case "json_schema":
-            params.json_schema = asked.json_schema
+            return FormatRequest(FormatKind.JSON_SCHEMA, [asked.json_schema])
         case "json_object" if asked.json_object:
-            params.json_schema = JSON_OBJECT
+            return FormatRequest(FormatKind.JSON_SCHEMA, [JSON_OBJECT])
         case "regex":
-            params.regex = asked.regex
+            return FormatRequest(FormatKind.REGEX, [asked.regex])
         case "choice":
-            params.choice.options.extend(asked.choice.choices)
-            params.choice.SetInParent()
+            return FormatRequest(FormatKind.CHOICE, asked.choice.choices)
+        case _:
+            return None

@@ -8,12 +8,9 @@ from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.frontdoor.grpc import replies
+from services.contract.wire.enums import names_of
 
-_FINISH = {
-    pb.FINISH_REASON_STOP: "stop",
-    pb.FINISH_REASON_LENGTH: "length",
-    pb.FINISH_REASON_ABORT: "abort",
-}
+_FINISH = names_of(pb.FinishReason)
 
 
 class Answer:
@@ -58,7 +55,7 @@ class Answer:
     def _complete(self, ended: pb.Complete) -> engine.GenerateComplete:
         complete = engine.GenerateComplete(
             output_ids=self._token_ids,
-            finish_reason=_FINISH[ended.finish_reason],
+            finish_reason=_FINISH[ended.finish_reason].lower(),
             prompt_tokens=self._prompt_tokens,
             completion_tokens=len(self._token_ids),
             cached_tokens=ended.usage.cached_tokens,

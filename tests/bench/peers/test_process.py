@@ -11,7 +11,7 @@ import pytest
 from bench.peers.process import PeerSpec, peer_process
 from services.contract.errors import StartError
 from tests.bench.peers.kit import ask, child
-from tests.integration.front_door import until
+from tests.waiting import until
 
 ECHO = """
 import sys, threading, time

@@ -34,7 +34,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from services.contract.step_time import Line
+from services.contract.step_time import StepTimeModel
 from services.drafter.methods.model.places import Places
 from services.engine.native import Forwards, Segment
 from services.engine.native.sampling import RowContext, head_of, kept_laws, log_law
@@ -74,7 +74,7 @@ class Ahead:
         """`clock`: seconds."""
         self._engine, self._rules, self._clock = engine, rules, clock
         self._head = head_of(engine)
-        self._times = Line()
+        self._times = StepTimeModel()
 
     @property
     def now(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
+from orchestrator.frontdoor.grpc.decoding import read_request
+from orchestrator.frontdoor.requests import FormatRequest, SamplingRequest
 from orchestrator.frontdoor.vllm_gateway.request import in_its_words, session_id, to_request
 from services.contract.errors import InvalidRequest
+from services.contract.types import FormatKind
 from tests.docs.pages import DOCS
 from tests.orchestrator.request_kit import MODEL, build_spec, tokenizer
 
@@ -39,7 +43,7 @@ def as_smg_asks(**params: Any) -> engine.GenerateRequest:
     return asked(usual | params)
 
 
-def sampled(**params: Any) -> pb.SamplingParams:
+def sampled(**params: Any) -> SamplingRequest:
     return to_request(asked(params)).sampling
 
 
@@ -50,10 +54,10 @@ def refusal(request: engine.GenerateRequest) -> InvalidRequest:
 
 
 def test_token_ids_are_taken_as_they_are_and_a_text_as_a_prompt():
-    assert list(to_request(asked()).tokens.ids) == IDS
+    assert list(to_request(asked()).tokens) == IDS
     text = engine.GenerateRequest(request_id="r", text="the law")
     assert to_request(text).prompt == "the law"
-    assert not to_request(asked()).HasField("sampling")
+    assert to_request(asked()).sampling == SamplingRequest()
 
 
 def test_a_request_without_an_input_is_refused():
@@ -86,14 +90,10 @@ def test_an_empty_input_is_refused_by_the_gateways_name_for_it():
         ("logprobs", 0),
         ("logprobs", 4),
         ("seed", 7),
-        ("json_schema", '{"type":"array"}'),
-        ("regex", "a+"),
     ],
 )
 def test_a_parameter_of_the_same_name_means_the_same(name, value):
-    sampling = sampled(**{name: value})
-    assert sampling.HasField(name)
-    assert getattr(sampling, name) == value
+    assert getattr(sampled(**{name: value}), name) == value
 
 
 def test_stops_biases_and_choices_are_copied():
@@ -101,7 +101,14 @@ def test_stops_biases_and_choices_are_copied():
     assert (list(sampling.stop), list(sampling.stop_token_ids)) == (["a", "b"], [3, 4])
     assert dict(sampling.logit_bias) == {5: 1.5, 6: -100.0}
     choice = engine.ChoiceConstraint(choices=["yes", "no"])
-    assert list(sampled(choice=choice).choice.options) == ["yes", "no"]
+    wanted = sampled(choice=choice).response_format
+    assert (wanted.kind, list(wanted.source)) == (FormatKind.CHOICE, ["yes", "no"])
+
+
+@pytest.mark.parametrize(("name", "text"), [("json_schema", '{"type":"array"}'), ("regex", "a+")])
+def test_a_format_of_one_text_is_that_text(name, text):
+    wanted = sampled(**{name: text}).response_format
+    assert (wanted.kind, list(wanted.source)) == (FormatKind(name), [text])
 
 
 def test_what_smg_leaves_to_the_server_is_what_our_own_api_gives():
@@ -109,25 +116,23 @@ def test_what_smg_leaves_to_the_server_is_what_our_own_api_gives():
     ours.tokens.ids.extend(IDS)
     mine, theirs = (
         build_spec(request, tokenizer(), MODEL, lambda: 7, lambda: "drawn")
-        for request in (ours, to_request(as_smg_asks()))
+        for request in (read_request(ours), to_request(as_smg_asks()))
     )
     assert mine == theirs
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty", "max_tokens"])
 def test_a_zero_that_cannot_be_meant_leaves_the_default(name):
-    assert not sampled().HasField(name)
+    assert getattr(sampled(), name) is None
 
 
 @pytest.mark.parametrize("name", ["top_k", "min_p", "frequency_penalty", "presence_penalty"])
 def test_a_zero_that_can_be_meant_wins_over_the_models_default(name):
-    sampling = sampled()
-    assert sampling.HasField(name)
-    assert getattr(sampling, name) == 0
+    assert getattr(sampled(), name) == 0
 
 
 def test_a_length_of_zero_is_no_default():
-    assert sampled(max_tokens=0).HasField("max_tokens")
+    assert sampled(max_tokens=0).max_tokens == 0
 
 
 @pytest.mark.parametrize(("given", "meant"), [(-1, 2**64 - 1), (-(2**31), 2**64 - 2**31), (0, 0)])
@@ -136,8 +141,9 @@ def test_a_negative_seed_is_a_seed_of_its_own(given, meant):
 
 
 def test_a_json_object_is_a_schema():
-    assert sampled(json_object=True).json_schema == '{"type":"object"}'
-    assert sampled(json_object=False).WhichOneof("response_format") is None
+    wanted = sampled(json_object=True).response_format
+    assert wanted == FormatRequest(FormatKind.JSON_SCHEMA, ['{"type":"object"}'])
+    assert sampled(json_object=False).response_format is None
 
 
 @pytest.mark.parametrize("one", [0, 1])
@@ -230,7 +236,7 @@ FIELDS = {name: (without, with_it) for name, without, with_it in every_field()}
 def outcome(request: engine.GenerateRequest) -> Any:
     """What it becomes, or the field for which it is refused."""
     try:
-        return to_request(request).SerializeToString(deterministic=True)
+        return replace(to_request(request), size=0)
     except InvalidRequest as error:
         return error.field
 
@@ -278,7 +284,7 @@ def test_sessions_of_gateways_have_names_that_say_so():
 def test_no_client_of_our_own_api_can_name_a_gateways_session():
     own = pb.GenerateRequest(request_id=session_id("r"), prompt="the law")
     with pytest.raises(InvalidRequest, match="request_id"):
-        build_spec(own, tokenizer(), MODEL)
+        build_spec(read_request(own), tokenizer(), MODEL)
 
 
 @pytest.mark.parametrize("odd", ["a/b", "ä", "x" * 121, "a b", "\0"])

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.frontdoor.stored_texts import SLICE_S, KeptTexts, Slices
+from orchestrator.frontdoor.stored_texts import SLICE_S, Slices, StoredTexts
 from orchestrator.frontdoor.tenants import Tenant, TenantLimits
 from services.contract.errors import Overloaded
 
@@ -83,7 +83,7 @@ async def test_a_caller_that_leaves_frees_the_turn():
 
 
 async def test_a_tenant_waits_for_its_own_texts_and_no_other_for_them():
-    texts, ended = KeptTexts(100), []
+    texts, ended = StoredTexts(100), []
 
     async def read(tenant: Tenant, name: str) -> None:
         ended.extend(await texts.work(tenant, busy(6, name)))
@@ -96,7 +96,7 @@ async def test_a_tenant_waits_for_its_own_texts_and_no_other_for_them():
 
 
 def test_a_tenant_has_as_many_readers_as_it_may_have_sessions():
-    texts = KeptTexts(4)
+    texts = StoredTexts(4)
     with texts.reader(ACME):
         with texts.reader(ACME), pytest.raises(Overloaded, match="2 readers of this tenant"):
             texts.reader(ACME).__enter__()

@@ -22,8 +22,8 @@ from orchestrator.core.pacing import (
 from orchestrator.core.rounds import new_session
 from orchestrator.core.state import SessionConfig
 from orchestrator.session import pacing_memory as experiences_module
-from orchestrator.session.initial_state import Beginnings
-from orchestrator.session.pacing_memory import Experiences, Paces
+from orchestrator.session.initial_state import InitialStates
+from orchestrator.session.pacing_memory import Paces, PacingMemory
 from orchestrator.session.ports import SessionKey
 from services.contract.types import ResolvedSampling, VerifyMode
 from tests.orchestrator.request_kit import make
@@ -43,13 +43,13 @@ CONFIG = SessionConfig(
 LEARNED = Fallback(Thompson(8)).observe(Outcome(4, 4, 5, 70.0, 44.0))
 
 
-def remembered(config: SessionConfig = CONFIG) -> Experiences:
-    experiences = Experiences()
+def remembered(config: SessionConfig = CONFIG) -> PacingMemory:
+    experiences = PacingMemory()
     experiences.remember(new_session(config, LEARNED))
     return experiences
 
 
-def fresh(experiences: Experiences, config: SessionConfig) -> bool:
+def fresh(experiences: PacingMemory, config: SessionConfig) -> bool:
     policy: Policy = make_policy("thompson", 8)
     return experiences.seeded(config, policy) == policy
 
@@ -74,7 +74,7 @@ def test_plain_sessions_leave_no_experience() -> None:
     assert fresh(remembered(plain), plain)
 
 
-def hits(experiences: Experiences, config: SessionConfig) -> float:
+def hits(experiences: PacingMemory, config: SessionConfig) -> float:
     """Tries of first draft tokens that a session begins with."""
     seeded = experiences.seeded(config, make_policy("thompson", 8))
     assert isinstance(seeded, Fallback)
@@ -113,7 +113,7 @@ def test_a_tenant_s_hits_meet_the_newest_costs() -> None:
 TREES = replace(CONFIG, method="ngram", num_candidates=8, estimated=True)
 
 
-def after_trees(config: SessionConfig, experiences: Experiences, round_ms: float = 40.0) -> None:
+def after_trees(config: SessionConfig, experiences: PacingMemory, round_ms: float = 40.0) -> None:
     """A session of trees whose nodes were all promised and none of them taken."""
     policy: Policy = Marginal(8, 4)
     for _ in range(30):
@@ -121,7 +121,7 @@ def after_trees(config: SessionConfig, experiences: Experiences, round_ms: float
     experiences.remember(new_session(config, policy))
 
 
-def tree_nodes(experiences: Experiences, config: SessionConfig) -> tuple[float, float]:
+def tree_nodes(experiences: PacingMemory, config: SessionConfig) -> tuple[float, float]:
     """How far a session believes in a node, and what it knows of the time of a round."""
     seeded = experiences.seeded(config, Marginal(8, 4))
     assert isinstance(seeded, Marginal)
@@ -130,7 +130,7 @@ def tree_nodes(experiences: Experiences, config: SessionConfig) -> tuple[float, 
 
 
 def test_how_far_chances_are_believed_stays_with_the_tenant_and_costs_do_not() -> None:
-    experiences = Experiences()
+    experiences = PacingMemory()
     after_trees(TREES, experiences)
     believed, round_ms = tree_nodes(experiences, TREES)
     assert believed < 0.3
@@ -143,15 +143,15 @@ def test_how_far_chances_are_believed_stays_with_the_tenant_and_costs_do_not() -
 
 def test_the_hits_of_many_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiences_module, "MOST_KNOWN", 3)
-    experiences = Experiences()
+    experiences = PacingMemory()
     tenants = [replace(CONFIG, phrase_scope=str(number)) for number in range(5)]
     for config in tenants:
         experiences.remember(new_session(config, LEARNED))
     assert [hits(experiences, config) for config in tenants] == [0.0, 0.0, 1.0, 1.0, 1.0]
 
 
-def beginnings(pacing: str = "thompson") -> Beginnings:
-    return Beginnings(offer(Pool(("model",))), options(pacing=pacing))
+def beginnings(pacing: str = "thompson") -> InitialStates:
+    return InitialStates(offer(Pool(("model",))), options(pacing=pacing))
 
 
 def test_a_session_that_begins_is_seeded_and_the_asked_for_baseline_is_left_alone() -> None:
@@ -174,7 +174,7 @@ class Estimating(Pool):
 
 
 def config_of(pacing: str = "thompson", **spec: object) -> SessionConfig:
-    beginning = Beginnings(offer(Estimating(("ngram",))), options(pacing=pacing))
+    beginning = InitialStates(offer(Estimating(("ngram",))), options(pacing=pacing))
     asked = replace(make(), **{"mode": VerifyMode.COUPLED, **spec})
     key = SessionKey("t", "s")
     state = beginning.state(key, asked, 1, (), asked.text_stream(tokenizer()))
@@ -302,7 +302,7 @@ class Informed(Pool):
 def test_verdicts_are_to_tell_the_targets_rows_to_small_trees_of_who_learns_from_them(
     asked, told
 ) -> None:
-    beginning = Beginnings(offer(Informed(("ngram", "model"))), options())
+    beginning = InitialStates(offer(Informed(("ngram", "model"))), options())
     spec = replace(make(), **{"mode": VerifyMode.COUPLED, **asked})
     state = beginning.state(SessionKey("t", "s"), spec, 1, (), spec.text_stream(tokenizer()))
     assert state.config.top_rows == told
@@ -320,7 +320,7 @@ def test_verdicts_are_to_tell_the_targets_rows_to_small_trees_of_who_learns_from
     ],
 )
 def test_a_session_draws_its_method_where_nobody_named_one(own, server, methods) -> None:
-    beginning = Beginnings(offer(Informed(("ngram", "model")), method=server), options(server))
+    beginning = InitialStates(offer(Informed(("ngram", "model")), method=server), options(server))
     asked = replace(make(), **{"mode": VerifyMode.COUPLED, **own})
     key, found = SessionKey("t", "s"), []
     for _ in methods:

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from orchestrator.frontdoor.response_formats import Forms
+from orchestrator.frontdoor.response_formats import ResponseFormats
 from services.contract.errors import Draining, InvalidRequest, Overloaded
 from services.contract.types import FormatKind, ResponseFormat
 from services.runtime.vetting import MOST_OF_ONE, MOST_WAITING, Bounds, Vetted, Vetting
@@ -55,7 +55,7 @@ def vetting():
 @pytest.mark.parametrize("text", [MANY_PATTERNS, SMALL_AND_ENDLESS])
 async def test_a_schema_without_end_costs_its_bound_and_the_loop_nothing(vetting, text):
     assert len(text) < 16_384
-    forms, longest = Forms(vetting), 0.0
+    forms, longest = ResponseFormats(vetting), 0.0
 
     async def watch() -> None:
         nonlocal longest
@@ -116,7 +116,7 @@ def test_the_largest_of_the_usual_formats_fit_the_default_bounds(wanted):
 
 async def test_callers_of_one_format_wait_for_one_answer():
     slow = Slow()
-    forms = Forms(slow)
+    forms = ResponseFormats(slow)
     waiting = [asyncio.create_task(forms.require(regex("a"), "t")) for _ in range(50)]
     await asyncio.sleep(0)
     waiting[0].cancel()
@@ -132,7 +132,7 @@ async def test_callers_of_one_format_wait_for_one_answer():
 
 async def test_a_format_that_nobody_waits_for_any_more_is_not_compiled():
     slow = Slow()
-    forms = Forms(slow)
+    forms = ResponseFormats(slow)
     gone = asyncio.create_task(forms.require(regex("a"), "t"))
     await asyncio.sleep(0)
     gone.cancel()
@@ -146,7 +146,7 @@ async def test_a_format_that_nobody_waits_for_any_more_is_not_compiled():
 
 async def test_an_answer_that_comes_after_its_caller_has_left_is_kept():
     slow = Slow()
-    forms = Forms(slow)
+    forms = ResponseFormats(slow)
     gone = asyncio.create_task(forms.require(regex("a"), "t"))
     await asyncio.sleep(0)
     answer = slow.asked[0][2]

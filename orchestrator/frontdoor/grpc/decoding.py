@@ -1,0 +1,90 @@
+"""A `GenerateRequest` of the wire as what the front door knows, field by field of the same name."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+from google.protobuf.message import Message
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.frontdoor.requests import (
+    FormatRequest,
+    GenerationRequest,
+    SamplingRequest,
+    SpeculationRequest,
+)
+from services.contract.types import FormatKind
+from services.contract.wire.enums import names_of
+
+_RULES = names_of(pb.RejectionSampleMethod)
+
+
+def read_request(message: pb.GenerateRequest) -> GenerationRequest:
+    """The same, unchecked; no list is copied, so that a long one takes no time."""
+    kind = message.WhichOneof("input")
+    return GenerationRequest(
+        **_plain(_REQUEST, message),
+        prompt=message.prompt if kind == "prompt" else None,
+        tokens=message.tokens.ids if kind == "tokens" else None,
+        conversation=message.conversation.messages if kind == "conversation" else None,
+        sampling=_sampling(message.sampling),
+        speculation=_speculation(message.speculation),
+        size=message.ByteSize(),
+        encoded=partial(message.SerializeToString, deterministic=True),
+    )
+
+
+def _sampling(params: pb.SamplingParams) -> SamplingRequest:
+    return SamplingRequest(**_plain(_SAMPLING, params), response_format=_format(params))
+
+
+def _format(params: pb.SamplingParams) -> FormatRequest | None:
+    kind = params.WhichOneof("response_format")
+    if kind is None:
+        return None
+    source = params.choice.options if kind == "choice" else [getattr(params, kind)]
+    return FormatRequest(FormatKind(kind), source)
+
+
+def _speculation(params: pb.SpeculationParams) -> SpeculationRequest:
+    given = _plain(_SPECULATION, params)
+    if (number := given["rejection_sample_method"]) is not None:
+        given["rejection_sample_method"] = _rule(number)
+    return SpeculationRequest(**given)
+
+
+def _rule(number: int) -> str:
+    """A rule's name; that of a number that nobody knows is the number."""
+    return _RULES.get(number, str(number))
+
+
+Shared = tuple[tuple[str, bool], ...]
+
+
+def _plain(names: Shared, message: Message) -> dict[str, Any]:
+    """The values of these fields; None where the wire left one out."""
+    return {
+        name: getattr(message, name) if not optional or message.HasField(name) else None
+        for name, optional in names
+    }
+
+
+def _shared(kind: type[Any], message: type[Message]) -> Shared:
+    """The fields that both have and that are no messages; whether the wire may leave one out."""
+    known = message.DESCRIPTOR.fields_by_name
+    both = [known[field.name] for field in fields(kind) if field.name in known]
+    return tuple((one.name, one.has_presence) for one in both if _is_plain(one))
+
+
+def _is_plain(field: Any) -> bool:
+    """Neither a message nor one of several; proto3 calls `optional` a choice of one."""
+    choice, inner = field.containing_oneof, field.message_type
+    alone = choice is None or len(choice.fields) == 1
+    return alone and (inner is None or inner.GetOptions().map_entry)
+
+
+_REQUEST = _shared(GenerationRequest, pb.GenerateRequest)
+_SAMPLING = _shared(SamplingRequest, pb.SamplingParams)
+_SPECULATION = _shared(SpeculationRequest, pb.SpeculationParams)

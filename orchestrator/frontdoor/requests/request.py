@@ -1,0 +1,88 @@
+"""What a client asks for, whichever door it came through; nothing of it is checked yet.
+
+Lists may be views of the message that came: millions of items cost nothing until somebody
+looks at them. None: left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from services.contract.types import FormatKind
+
+
+class MessageLike(Protocol):
+    """One turn of a conversation."""
+
+    @property
+    def role(self) -> str:
+        """Who speaks."""
+
+    @property
+    def content(self) -> str:
+        """What is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormatRequest:
+    """What an output is to be; `source` as in `ResponseFormat`."""
+
+    kind: FormatKind
+    source: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRequest:
+    """How tokens are to be drawn, and when they end; the names are those of the wire."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool | None = None
+    seed: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    response_format: FormatRequest | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationRequest:
+    """How a session is to be drafted for; `rejection_sample_method` by name."""
+
+    method: str | None = None
+    num_speculative_tokens: int | None = None
+    rejection_sample_method: str | None = None
+    disable_speculative_decoding: bool | None = None
+    num_candidates: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A request; one of `prompt`, `tokens` and `conversation` is its input.
+
+    `size`: bytes of the message that it came in. `encoded`: that message, to be stored.
+    """
+
+    request_id: str | None = None
+    model: str | None = None
+    prompt: str | None = None
+    tokens: Sequence[int] | None = None
+    conversation: Sequence[MessageLike] | None = None
+    sampling: SamplingRequest = SamplingRequest()
+    speculation: SpeculationRequest = SpeculationRequest()
+    include_rounds: bool = False
+    ephemeral: bool = False
+    size: int = 0
+    encoded: Callable[[], bytes] = bytes

@@ -1,0 +1,91 @@
+"""A request of the wire as the front door knows it: nothing of it gets lost, nothing is copied."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+from paceline.v1 import inference_pb2 as pb
+
+from orchestrator.frontdoor.grpc.decoding import read_request
+from orchestrator.frontdoor.requests import (
+    FormatRequest,
+    GenerationRequest,
+    SamplingRequest,
+    SpeculationRequest,
+)
+from services.contract.types import FormatKind
+
+FORMATS = {"json_schema", "regex", "choice"}
+RECORDS: list[tuple[type[Message], type[Any], set[str], set[str]]] = [
+    (pb.GenerateRequest, GenerationRequest, set(), {"size", "encoded"}),
+    (pb.SamplingParams, SamplingRequest, FORMATS, {"response_format"}),
+    (pb.SpeculationParams, SpeculationRequest, set(), set()),
+]
+
+
+@pytest.mark.parametrize(("message", "record", "elsewhere", "own"), RECORDS)
+def test_every_field_of_the_wire_has_one_of_its_name(message, record, elsewhere, own):
+    wire = {field.name for field in message.DESCRIPTOR.fields}
+    assert {field.name for field in fields(record)} - own == wire - elsewhere
+
+
+def test_what_is_left_out_is_none():
+    read = read_request(pb.GenerateRequest())
+    assert (read.prompt, read.tokens, read.conversation) == (None, None, None)
+    given = [getattr(read.sampling, field.name) for field in fields(SamplingRequest)]
+    assert not [value for value in given if value is not None and len(value)]
+    assert read.speculation == SpeculationRequest()
+
+
+def test_a_value_of_zero_is_a_value():
+    sampling = pb.SamplingParams(temperature=0, seed=0, logprobs=0, skip_special_tokens=False)
+    read = read_request(pb.GenerateRequest(prompt="", sampling=sampling))
+    assert read.prompt == ""
+    told = read.sampling
+    assert (told.temperature, told.seed, told.logprobs) == (0, 0, 0)
+    assert told.skip_special_tokens is False
+
+
+def test_an_empty_list_of_tokens_is_an_input():
+    tokens = read_request(pb.GenerateRequest(tokens=pb.TokenIds())).tokens
+    assert tokens is not None
+    assert list(tokens) == []
+
+
+def test_long_lists_are_views_of_the_message():
+    message = pb.GenerateRequest(tokens=pb.TokenIds(ids=[1, 2]))
+    read = read_request(message)
+    message.tokens.ids.append(3)
+    assert list(read.tokens) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "source"),
+    [
+        ({"json_schema": "{}"}, FormatKind.JSON_SCHEMA, ["{}"]),
+        ({"regex": "a"}, FormatKind.REGEX, ["a"]),
+        ({"choice": pb.Choice(options=["a", "b"])}, FormatKind.CHOICE, ["a", "b"]),
+    ],
+)
+def test_a_format_is_its_kind_and_its_texts(given, kind, source):
+    sampling = pb.SamplingParams(**given)
+    assert read_request(pb.GenerateRequest(sampling=sampling)).sampling.response_format == (
+        FormatRequest(kind, source)
+    )
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "UNSPECIFIED"), (1, "AUTO"), (99, "99")])
+def test_rules_have_names_and_unknown_ones_their_number(number, name):
+    params = pb.SpeculationParams(rejection_sample_method=number)
+    read = read_request(pb.GenerateRequest(speculation=params))
+    assert read.speculation.rejection_sample_method == name
+
+
+def test_it_is_stored_as_it_came():
+    message = pb.GenerateRequest(prompt="a", request_id="r", ephemeral=True)
+    read = read_request(message)
+    assert pb.GenerateRequest.FromString(read.encoded()) == message
+    assert read.size == message.ByteSize()
