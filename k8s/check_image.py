@@ -39,7 +39,7 @@ EXTRAS = {
     "models": {"orchestrator", "gateway", "drafter", "models"},
 }
 # Every module in these is imported, and those that the commands of a client need.
-PACKAGES = {
+PACKAGES: dict[str, tuple[str, ...]] = {
     "slim": (
         "orchestrator",
         "services.contract",
@@ -225,9 +225,9 @@ def make(stages: Sequence[Stage], folder: Path, runs: Iterable[str]) -> Path:
 
 def look_through(target: str, code: Path) -> None:
     """Raise CheckError where the code of an image holds what the image is to be without."""
-    for name in FOREIGN[target]:
-        if (code / name).exists():
-            raise CheckError(f"{target}: {name} is in the image")
+    for foreign in FOREIGN[target]:
+        if (code / foreign).exists():
+            raise CheckError(f"{target}: {foreign} is in the image")
     for file in sorted(code.rglob("*")):
         name = file.relative_to(code)
         if target == "slim" and file.suffix in WEIGHTS:
