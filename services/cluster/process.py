@@ -97,8 +97,15 @@ def run_process(name: str, arguments: Sequence[str]) -> int:
         return role.run(settings) if drafter is None else beside.run(settings, drafter)
     except PacelineError as error:
         return say(name, error, status=1)
+    except ModuleNotFoundError as error:
+        return say(name, not_here(error), status=1)
     except KeyboardInterrupt:
         return 130
+
+
+def not_here(error: ModuleNotFoundError) -> StartError:
+    """What a command without a part of Paceline says: images hold what their processes run."""
+    return StartError(f"needs the module {error.name}, which is not installed here")
 
 
 def complain(name: str, error: Exception, status: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +52,12 @@ _OWN_FLAGS = {
 def main() -> None:
     """Run the command line."""
     poll_in_one_thread()
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        from services.cluster.process import complain, not_here
+
+        sys.exit(complain(sys.argv[1], not_here(error), status=1))
 
 
 @app.command(context_settings=_OWN_FLAGS, short_help="Run one orchestrator (serves clients).")

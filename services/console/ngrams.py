@@ -8,7 +8,7 @@ from typing import Any
 from services.cluster.arguments import fractions_of, numbers_of, typed
 from services.cluster.models import is_distilled
 from services.console.distill import run_training
-from services.drafter.methods.ngram.fitting import fit
+from services.training.ngrams.fitting import fit
 from services.training.ngrams.options import NgramOptions
 from services.training.ngrams.run import learn_ngrams
 from services.training.reporting import Reporter

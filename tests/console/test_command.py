@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -72,3 +73,17 @@ def test_a_bad_prompt_file_ends_the_bench_before_anything_starts(tmp_path):
 
 def test_a_command_that_does_not_exist_is_refused():
     assert paceline("fly").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["bench", "plan"])
+def test_a_command_that_is_not_installed_says_so_in_one_line(command):
+    program = (
+        "import sys\nfrom services.console.main import main\n"
+        f"sys.modules['bench'] = None\nsys.argv[1:] = [{command!r}]\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        rf"paceline {command}: needs the module bench[.a-z]*, which is not installed here\n",
+        done.stderr,
+    )

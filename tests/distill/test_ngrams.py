@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from services.contract.errors import StartError
-from services.drafter.methods.ngram.fitting import fit
 from services.engine.native import Segment
 from services.engine.ngram_file import FIRSTS, code_of, extend_key, load_ngrams
 from services.training.distill.texts import Text
+from services.training.ngrams.fitting import fit
 from services.training.ngrams.laws import learn_laws
 from services.training.ngrams.options import NgramOptions
 from services.training.ngrams.run import learn_ngrams

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from k8s.check_image import DOCKERFILE, ROOT, CheckError, closure, import_only, needed, parse
+from k8s.check_image import (
+    DOCKERFILE,
+    ROOT,
+    CheckError,
+    closure,
+    copy,
+    import_only,
+    look_through,
+    make,
+    needed,
+    parse,
+)
 
 TEXT = DOCKERFILE.read_text()
 STAGES = parse(TEXT)
@@ -70,6 +81,58 @@ def test_a_folder_that_is_not_copied_is_missed(left_out: str, tmp_path: Path) ->
     stages = parse("\n".join(lines))
     with pytest.raises(CheckError):
         import_only("slim", needed(stages, "slim"), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The code of each image, as the Makefile puts it together."""
+    made = {}
+    for target in ("slim", "models"):
+        folder = tmp_path_factory.mktemp(target)
+        stages = needed(STAGES, target)
+        copy(stages, folder / "src")
+        made[target] = make(stages, folder, ["make image-code PREFIX=/opt/paceline"])
+    return made
+
+
+@pytest.mark.parametrize("target", ["slim", "models"])
+def test_an_image_holds_no_code_that_it_cannot_run(target: str, codes: dict[str, Path]) -> None:
+    look_through(target, codes[target])
+
+
+def test_the_slim_image_holds_the_shipped_n_grams_and_little_else(codes: dict[str, Path]) -> None:
+    sizes = {file.name: file.stat().st_size for file in codes["slim"].rglob("*") if file.is_file()}
+    assert sizes.pop("ngrams.bin") > 1_000_000
+    assert max(sizes.values()) < 100_000
+
+
+def test_the_models_image_holds_every_model_that_comes_with_paceline(
+    codes: dict[str, Path],
+) -> None:
+    drafter = ROOT / "services" / "drafter"
+    shipped = [file for file in drafter.rglob("*") if file.suffix in {".safetensors", ".bin"}]
+    assert len(shipped) == 3
+    assert all((codes["models"] / file.relative_to(ROOT)).is_file() for file in shipped)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "text"),
+    [
+        ("slim", "services/training/run.py", ""),
+        ("slim", "services/drafter/drafts/draft.safetensors", ""),
+        ("slim", "services/drafter/later.py", "def load():\n    from torch import nn\n"),
+        ("models", "services/drafter/plot.py", "import matplotlib.pyplot as plt\n"),
+        ("models", "bench/main.py", ""),
+    ],
+)
+def test_what_an_image_must_not_hold_is_found(
+    target: str, name: str, text: str, tmp_path: Path
+) -> None:
+    look_through(target, tmp_path)
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(CheckError, match=f"^{target}: "):
+        look_through(target, tmp_path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The weights of `mixture`, learned from texts with the target's law at every token.
+"""The weights of the n-gram `mixture`, learned from texts with the target's law at every token.
 
 For every place: which candidate is the target's own token, by its sources' words. That is
 the likeliest one in greedy decoding, and in coupled sampling the one that wins with the
