@@ -24,7 +24,7 @@ from bench.tokens import with_token_ids
 from research.thinned_draft import Text
 from services.contract.types import ResolvedSampling, VerifyMode
 from services.engine.native import Engine, KVCache, Segment
-from services.engine.native.sampling import RowContext, choose
+from services.engine.sampling import RowContext, choose
 
 RULES = ("standard", "block", "coupled")
 Survival = dict[str, list[float]]

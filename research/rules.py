@@ -36,7 +36,7 @@ from services.contract.types import (
 )
 from services.engine.native import Engine, ModelSpec, Segment, pin
 from services.engine.native.kv import KVBudget, KVCache
-from services.engine.native.sampling import choose, top_law
+from services.engine.sampling import choose, top_law
 from services.verifier.judging import Judged, decide, row_contexts
 from services.verifier.session import Block, Task, VerifySession
 

@@ -23,7 +23,7 @@ from research.thinned_draft import Text
 from services.contract.types import ResolvedSampling, VerifyMode
 from services.drafter.methods.graph.tree_shape import TreeShape, best_shape, most_probable
 from services.engine.native import Engine, ModelSpec, Segment, pin
-from services.engine.native.sampling import PartHead, RowContext, best, coupled_best
+from services.engine.sampling import PartHead, RowContext, best, coupled_best
 
 CANDIDATES = 8
 Ranks = Sequence[int | None]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from services.drafter.protocol import Drafter
     from services.drafter.settings import DrafterSettings
     from services.engine.native import Engine, Forwards
-    from services.engine.native.lending import Lending
-    from services.engine.native.structure import Structures
+    from services.engine.lending import Lending
+    from services.engine.structure import Structures
     from services.runtime.vetting import Vetting
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Beside:
     @cached_property
     def structures(self) -> Structures | None:
         """What compiles response formats for both."""
-        from services.engine.native.structure import structures_of
+        from services.engine.structure import structures_of
 
         return structures_of(self.engine, self._vetting)
 
@@ -86,7 +86,7 @@ class Engines:
 
         Made before anything is served: no other thread goes on meanwhile.
         """
-        from services.engine.native.structure import structures_of
+        from services.engine.structure import structures_of
 
         if self._beside is not None:
             drafter.structures = self._beside.structures

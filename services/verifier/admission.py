@@ -17,7 +17,7 @@ from services.contract.types import (
     OpenVerify,
     Verify,
 )
-from services.engine.native.structure import Compiled, Matcher, StructureError, Structures
+from services.engine.structure import Compiled, Matcher, StructureError, Structures
 from services.verifier.judging import NothingAllowed
 
 MOST_PRICES = 256

@@ -15,8 +15,8 @@ from services.contract.errors import Overloaded
 from services.contract.kv_reserve import SPARE_TOKENS, reserve_of
 from services.engine.native import Forwards
 from services.engine.native.kv import freed_on_error
-from services.engine.native.lending import Lending
-from services.engine.native.prefix_cache import PrefixCache
+from services.engine.lending import Lending
+from services.engine.prefix_cache import PrefixCache
 from services.verifier.session import VerifySession
 
 _log = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from services.contract.errors import StartError
 from services.contract.types import Role, VerifierCommand, VerifierEvent
 from services.engine.native import Engine, Forwards, ModelSpec, pin
-from services.engine.native.lending import Lending
+from services.engine.lending import Lending
 from services.engine.native.parallel.leader import Leader
 from services.engine.native.parallel.ranks import Ranks
-from services.engine.native.structure import Structures, structures_of
+from services.engine.structure import Structures, structures_of
 from services.runtime.core_thread import CoreThread
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import Served

@@ -34,10 +34,10 @@ from torch import Tensor
 
 from services.contract.types import DraftTree, OpenVerify, TakenDraft, Verdict, Verify
 from services.engine.native import KVCache, Segment
-from services.engine.native.lending import Ahead, Offer
-from services.engine.native.prefix_cache import Known, Match
-from services.engine.native.sampling import History, wants_history
-from services.engine.native.structure import Compiled, Matcher, StructureError
+from services.engine.lending import Ahead, Offer
+from services.engine.prefix_cache import Known, Match
+from services.engine.sampling import History, wants_history
+from services.engine.structure import Compiled, Matcher, StructureError
 from services.verifier.gathering import Habit
 from services.verifier.trees import cut, shortened, without_first
 

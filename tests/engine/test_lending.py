@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.engine.native import Engine, KVCache, Segment
-from services.engine.native.lending import Lending, Loan
+from services.engine.lending import Lending, Loan
 from services.engine.native.skipping import SkipMask
 from tests.engine.conftest import CLOSE, engine_of, feed, random_text, stock_logits
 

@@ -41,9 +41,9 @@ from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.drafter.methods.self_draft.skip import SkipDrafter
 from services.engine.native import Engine, ModelSpec
-from services.engine.native.lending import Lending
+from services.engine.lending import Lending
 from services.engine.native.skipping import SkipMask
-from services.engine.native.structure import structures_of
+from services.engine.structure import structures_of
 from services.runtime.core_thread import CoreThread
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import (

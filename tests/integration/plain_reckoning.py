@@ -19,7 +19,7 @@ from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.native import Engine, ModelSpec
 from services.engine.native.bundle import make_bundle
-from services.engine.native.structure import Structures
+from services.engine.structure import Structures
 from tests.integration.cluster import PROMPT, Cluster, Worker, start_worker, target
 from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.proof.goodness_of_fit import transform

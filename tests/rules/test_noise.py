@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from services.engine.native import noise
-from services.engine.native.noise import (
+from services.engine.noise import (
     Stream,
     derive_key,
     exponential_of,

@@ -26,7 +26,7 @@ from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.drafter.methods.self_draft.skip import SkipDrafter
 from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.lending import Lending
+from services.engine.lending import Lending
 from services.engine.native.skipping import SkipMask
 from tests.models import tiny_model
 from tests.services.verifier_bench import Table, block, opening

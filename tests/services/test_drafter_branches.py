@@ -21,7 +21,7 @@ from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.model.model_state import ModelSession
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.sampling import RowContext, best, coupled_best
+from services.engine.sampling import RowContext, best, coupled_best
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, Clear, FakeEngine, Harness, tokens_of
 

@@ -22,7 +22,7 @@ from services.contract.types import (
     extend_hash,
 )
 from services.drafter.comb import Comb, Level
-from services.engine.native.sampling import History, RowContext, best, coupled_best, top_law
+from services.engine.sampling import History, RowContext, best, coupled_best, top_law
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
 
 SAMPLED = (VerifyMode.STANDARD, VerifyMode.BLOCK)

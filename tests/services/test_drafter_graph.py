@@ -27,7 +27,7 @@ from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
 from services.drafter.methods.graph.graph_state import NODES_IN_KV, GraphSession
 from services.engine.native import Engine, ModelSpec
-from services.engine.native.sampling import History, RowContext, best, coupled_best
+from services.engine.sampling import History, RowContext, best, coupled_best
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, FakeEngine, FixedGrowth, Harness, tokens_of
 

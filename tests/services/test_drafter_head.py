@@ -18,7 +18,7 @@ from services.contract.types import (
     extend_hash,
 )
 from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.sampling import (
+from services.engine.sampling import (
     NO_CHOICE,
     History,
     PartHead,

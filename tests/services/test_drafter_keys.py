@@ -26,7 +26,7 @@ from services.contract.types import (
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.engine.native import noise
-from services.engine.native.noise import Stream
+from services.engine.noise import Stream
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, SoftEngine
 
 LAW = ResolvedSampling(max_tokens=200, presence_penalty=0.3)

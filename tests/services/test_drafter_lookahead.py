@@ -20,8 +20,8 @@ from services.contract.types import (
 )
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.noise import Stream, uniform
-from services.engine.native.sampling import History, RowContext, choose, top_law
+from services.engine.noise import Stream, uniform
+from services.engine.sampling import History, RowContext, choose, top_law
 from tests.models import tiny_model
 from tests.services.drafter_kit import (
     VOCAB,

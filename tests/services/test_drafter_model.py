@@ -22,7 +22,7 @@ from services.contract.types import (
 )
 from services.drafter.methods.model.model import ModelDrafter
 from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.sampling import RowContext, choose
+from services.engine.sampling import RowContext, choose
 from tests.models import tiny_model
 from tests.services.drafter_kit import (
     VOCAB,

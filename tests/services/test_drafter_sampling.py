@@ -34,8 +34,8 @@ from services.contract.wire.drafter import decode_drafter_event, encode_drafter_
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.noise import Stream, uniform
-from services.engine.native.sampling import History, RowContext, choose
+from services.engine.noise import Stream, uniform
+from services.engine.sampling import History, RowContext, choose
 from tests.models import tiny_model
 from tests.services.drafter_kit import FakeEngine, Harness, tokens_of
 

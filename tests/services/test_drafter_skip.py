@@ -16,7 +16,7 @@ from services.contract.types import EMPTY_HASH, ResolvedSampling, VerifyMode, ex
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.skip import SkipDrafter
 from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.sampling import RowContext, choose
+from services.engine.sampling import RowContext, choose
 from services.engine.native.skipping import SkipMask, whole
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of

@@ -18,7 +18,7 @@ from services.contract.types import (
     TakenDraft,
     VerifyMode,
 )
-from services.engine.native.lending import Lending
+from services.engine.lending import Lending
 from tests.services.fake_engine import VOCAB
 from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text
 

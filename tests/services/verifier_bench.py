@@ -15,7 +15,7 @@ from services.contract.types import (
     VerifyMode,
     VerifyOpened,
 )
-from services.engine.native.sampling import RowContext, choose
+from services.engine.sampling import RowContext, choose
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.services.fake_engine import FakeEngine, law

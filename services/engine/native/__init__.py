@@ -11,10 +11,10 @@ the branch below it.
 """
 
 from services.engine.native.engine import Engine
-from services.engine.native.forwards import Forwards
+from services.engine.port import Forwards
 from services.engine.native.kv import KVCache
 from services.engine.native.layout import Segment
-from services.engine.native.spec import ModelSpec
+from services.engine.spec import ModelSpec
 from services.engine.native.threads import pin
 
 __all__ = ["Engine", "Forwards", "KVCache", "ModelSpec", "Segment", "pin"]

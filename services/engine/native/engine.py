@@ -18,10 +18,10 @@ from services.engine.native.kv import Budgeted, KVBudget, KVCache
 from services.engine.native.layout import Layout, Segment
 from services.engine.native.loading import Read, load_model
 from services.engine.native.prepare import prepare
-from services.engine.native.skipping.mask import SkipMask
+from services.engine.skip_mask import SkipMask
 from services.engine.native.skipping.skipper import Skipper
 from services.engine.native.soft_tokens import SoftTokens
-from services.engine.native.spec import INT8, ModelSpec
+from services.engine.spec import INT8, ModelSpec
 from services.engine.native.threads import pin
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from services.engine.native.loading import (
     read_folder,
     weights_digest,
 )
-from services.engine.native.spec import DEFAULT_CACHE_DIR
+from services.engine.spec import DEFAULT_CACHE_DIR
 from services.engine.native.student import Student, cut, is_draft, shell
 from services.engine.native.student.base import read_config, read_generation_config
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from services.contract.top_rows import WIDTH
 from services.contract.types import DraftTree
 from services.engine.native import Engine, Segment
-from services.engine.native.sampling import likeliest
+from services.engine.sampling import likeliest
 
 
 class TargetReader:

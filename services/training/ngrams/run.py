@@ -14,7 +14,7 @@ from torch import Tensor
 from services.contract.errors import StartError
 from services.contract.top_rows import MOST_ROWS
 from services.engine.native import Engine, ModelSpec, Segment, pin
-from services.engine.native.sampling import head_of, kept_laws
+from services.engine.sampling import head_of, kept_laws
 from services.engine.ngram_file import Laws, Lesson, NgramFile, code_of, save_ngrams
 from services.training.distill.checks import Commission
 from services.training.distill.material import Material, written

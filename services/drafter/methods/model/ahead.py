@@ -37,7 +37,7 @@ from torch import Tensor
 from services.contract.step_time import StepTimeModel
 from services.drafter.methods.model.places import Places
 from services.engine.native import Forwards, Segment
-from services.engine.native.sampling import RowContext, head_of, kept_laws, log_law
+from services.engine.sampling import RowContext, head_of, kept_laws, log_law
 from services.engine.ngram_file import DraftLaw
 
 _log = logging.getLogger(__name__)

@@ -38,8 +38,8 @@ from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 from services.engine.native import Forwards, KVCache, Segment
 from services.engine.native.kv import freed_on_error
-from services.engine.native.sampling import PartHead
-from services.engine.native.structure import Structures, structures_of
+from services.engine.sampling import PartHead
+from services.engine.structure import Structures, structures_of
 
 TREE_RULES = GraphRules(max_nodes=MAX_TREE_NODES, sibling_share=0.0, leaf_weight=0.0, repeat=None)
 """A tree: nothing is merged, and the shape alone says what is left out."""

@@ -17,7 +17,7 @@ from services.drafter.methods.graph.draft_graph import PLAIN_TREE, ROOT, DraftGr
 from services.drafter.methods.model.counts import TextCounts
 from services.drafter.methods.model.forms import TextForm
 from services.engine.native import KVCache, Segment
-from services.engine.native.sampling import RowContext
+from services.engine.sampling import RowContext
 from services.engine.ngram_file import DraftLaw, draft_law
 
 PLACES_IN_KV = 48

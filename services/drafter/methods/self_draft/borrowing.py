@@ -23,7 +23,7 @@ from typing import Protocol
 from services.contract.types import OpenDraft
 from services.drafter.protocol import Ask, Proposed, SessionKey
 from services.engine.native import Engine, KVCache
-from services.engine.native.lending import Lending, Loan, Offer
+from services.engine.lending import Lending, Loan, Offer
 
 
 class Borrower(Protocol):

@@ -38,8 +38,8 @@ from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.protocol import Ask, Proposed, SessionKey
 from services.engine.native import Engine, KVCache
 from services.engine.native.kv import freed_on_error
-from services.engine.native.lending import Offer
-from services.engine.native.sampling import RowContext
+from services.engine.lending import Offer
+from services.engine.sampling import RowContext
 
 
 class LookaheadDrafter(ModelDrafter):

@@ -14,7 +14,7 @@ from services.engine.native.kv import Budgeted, KVCache
 from services.engine.native.layout import Segment
 from services.engine.native.parallel.mirror import Journal, new_mirrored
 from services.engine.native.parallel.ranks import Ranks
-from services.engine.native.spec import ModelSpec
+from services.engine.spec import ModelSpec
 
 
 class Leader(Budgeted):

@@ -6,7 +6,7 @@ skipper     a model that can skip, checked
 storage     the file of a mask
 """
 
-from services.engine.native.skipping.mask import SkipMask, every_second, middle_half, whole
+from services.engine.skip_mask import SkipMask, every_second, middle_half, whole
 from services.engine.native.skipping.skipper import Skipper
 from services.engine.native.skipping.storage import MaskFile, mask_for, read_mask, write_mask
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from services.contract.errors import PacelineError, StartError
 from services.engine.native.kv import KVBudget, KVCache
 from services.engine.native.layout import Layout, Segment
-from services.engine.native.skipping.mask import SkipMask
+from services.engine.skip_mask import SkipMask
 from services.engine.native.skipping.sublayers import SubLayers
 
 _TOLERANCE = 1e-5

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from services.engine.native.forwards import Forwards
+from services.engine.port import Forwards
 from services.engine.native.kv import KVCache, freed_on_error
 
 BLOCK = 16

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from services.contract.errors import BusyError
 from services.contract.formats import LIMITS, dead_end, grammar
 from services.contract.types import ResponseFormat, TokenizerBundle
-from services.engine.native.forwards import Forwards
+from services.engine.port import Forwards
 from services.runtime.vetting import Vetted, Vetting
 
 logger = logging.getLogger(__name__)
