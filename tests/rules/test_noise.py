@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.engine.native import noise
+from services.engine import noise
 from services.engine.noise import (
     Stream,
     derive_key,

@@ -19,7 +19,7 @@ from services.contract.types import (
     VerifyMode,
 )
 from services.engine.lending import Lending
-from tests.services.fake_engine import VOCAB
+from tests.fake_engine import VOCAB
 from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text
 
 torch.set_num_threads(1)

@@ -24,8 +24,8 @@ from services.runtime.host import WorkerHost
 from services.runtime.vetting import Bounds, Vetting
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
+from tests.fake_engine import FakeEngine
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
-from tests.services.fake_engine import FakeEngine
 from tests.services.verifier_bench import PROMPT, Table, block, opening
 from tests.waiting import until
 

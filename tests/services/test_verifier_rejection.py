@@ -15,7 +15,7 @@ from services.contract.types import (
     VerifyMode,
 )
 from services.engine.sampling import RowContext, log_law
-from tests.services.fake_engine import VOCAB, FakeEngine, law
+from tests.fake_engine import VOCAB, FakeEngine, law
 from tests.services.verifier_bench import PROMPT, Table, opening
 
 torch.set_num_threads(1)
