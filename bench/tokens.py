@@ -12,7 +12,7 @@ from services.contract.errors import StartError
 from services.engine.native.fingerprint import file_digest
 from services.engine.native.gguf import converted
 from services.engine.native.loading import locate, one_line
-from services.engine.native.spec import DEFAULT_CACHE_DIR
+from services.engine.spec import DEFAULT_CACHE_DIR
 
 
 def source_folder(model: str, dtype: str = "float32") -> Path:

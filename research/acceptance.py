@@ -18,15 +18,16 @@ from typing import Any
 
 from research.accepted_lengths import RULES, Pair, Study, Survival, answers, asked_prompts
 from research.command import measuring_parser, run, table
-from services.engine.native import Engine, ModelSpec, pin
+from services.engine.native import NativeEngine, pin
+from services.engine.spec import ModelSpec
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Accepted tokens per block of 1..k, by rule."""
     pin(arguments.threads)
     study = Study(arguments.temperature, arguments.length, chains=arguments.chains)
-    target = Engine.load(ModelSpec(arguments.model, arguments.dtype))
-    draft = Engine.load(ModelSpec(arguments.draft, arguments.dtype))
+    target = NativeEngine.load(ModelSpec(arguments.model, arguments.dtype))
+    draft = NativeEngine.load(ModelSpec(arguments.draft, arguments.dtype))
     pair = Pair(target, draft, study)
     texts = answers(target, asked_prompts(arguments.model, arguments.prompts), arguments.tokens)
     each = []

@@ -23,8 +23,9 @@ from bench.prompts import SPEC_BENCH, load_prompts
 from bench.tokens import with_token_ids
 from research.thinned_draft import Text
 from services.contract.types import ResolvedSampling, VerifyMode
-from services.engine.native import Engine, KVCache, Segment
-from services.engine.native.sampling import RowContext, choose
+from services.engine.native import NativeEngine
+from services.engine.port import KVCache, Segment
+from services.engine.sampling import RowContext, choose
 
 RULES = ("standard", "block", "coupled")
 Survival = dict[str, list[float]]
@@ -58,7 +59,7 @@ class Place:
 class Pair:
     """Target and draft model."""
 
-    def __init__(self, target: Engine, draft: Engine, study: Study) -> None:
+    def __init__(self, target: NativeEngine, draft: NativeEngine, study: Study) -> None:
         self._target, self._draft, self._study = target, draft, study
         self._random = torch.Generator().manual_seed(1)
         self._sampling = ResolvedSampling(temperature=study.temperature)
@@ -83,7 +84,7 @@ class Pair:
         target.free()
         draft.free()
 
-    def _filled(self, engine: Engine, ids: list[int]) -> KVCache:
+    def _filled(self, engine: NativeEngine, ids: list[int]) -> KVCache:
         cache = engine.new_cache(len(ids))
         engine.forward([Segment(cache, ids, logits_from=len(ids))])
         return cache
@@ -176,7 +177,7 @@ def asked_prompts(model: str, count: int) -> list[list[int]]:
 
 
 def answers(
-    engine: Engine,
+    engine: NativeEngine,
     prompts: Sequence[list[int]],
     tokens: int,
     mode: VerifyMode = VerifyMode.COUPLED,

@@ -26,8 +26,10 @@ import torch
 
 from bench.prompts import SPEC_BENCH, BenchPrompt, load_prompts
 from research.command import measuring_parser, run, table
-from services.engine.native import Engine, ModelSpec, Segment, pin
+from services.engine.native import NativeEngine, pin
 from services.engine.native.dialogue import dialogue_of, tokenizer_of
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from services.training.distill.batches import Collator
 from services.training.distill.learning import Score, score_of
 from services.training.distill.texts import Text
@@ -40,10 +42,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Acceptance and greedy agreement over all prompts, and by category."""
     pin(arguments.threads)
     prompts = chosen(arguments.prompts)
-    target = Engine.load(ModelSpec(arguments.model, arguments.dtype))
+    target = NativeEngine.load(ModelSpec(arguments.model, arguments.dtype))
     drawn = answers(target, prompts, temperature=1.0, tokens=arguments.tokens)
     best = answers(target, prompts, temperature=0.0, tokens=arguments.tokens)
-    draft = Engine.load(ModelSpec(arguments.draft, arguments.dtype))
+    draft = NativeEngine.load(ModelSpec(arguments.draft, arguments.dtype))
     return {
         "positions": sum(len(text.prefixes) for text in drawn),
         "acceptance": by_category(prompts, scores(draft, drawn), "acceptance"),
@@ -59,7 +61,7 @@ def chosen(count: int) -> list[BenchPrompt]:
 
 
 def answers(
-    target: Engine, prompts: Sequence[BenchPrompt], *, temperature: float, tokens: int
+    target: NativeEngine, prompts: Sequence[BenchPrompt], *, temperature: float, tokens: int
 ) -> list[Text]:
     """What the target answers to each, with its laws."""
     assert target.bundle is not None
@@ -71,14 +73,14 @@ def answers(
     return sorted(texts, key=lambda text: text.number)
 
 
-def scores(draft: Engine, texts: Sequence[Text]) -> list[Score]:
+def scores(draft: NativeEngine, texts: Sequence[Text]) -> list[Score]:
     """The draft's score on each text."""
     ids = torch.arange(draft.vocab_size) if draft.head_ids is None else draft.head_ids
     collate = Collator(ids, draft.vocab_size)
     return [_score(draft, text, collate) for text in texts]
 
 
-def _score(draft: Engine, text: Text, collate: Collator) -> Score:
+def _score(draft: NativeEngine, text: Text, collate: Collator) -> Score:
     start = int(text.prefixes[0]) - 1
     tokens = text.token_ids[: text.prefixes[-1]].tolist()
     cache = draft.new_cache(len(tokens))

@@ -16,13 +16,14 @@ from bench.tokens import with_token_ids
 from research.accepted_lengths import answers
 from research.command import measuring_parser, run
 from services.contract.types import VerifyMode
-from services.engine.native import Engine, ModelSpec, pin
+from services.engine.native import NativeEngine, pin
+from services.engine.spec import ModelSpec
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Answer the prompts and write the file."""
     pin(arguments.threads)
-    engine = Engine.load(ModelSpec(arguments.model, arguments.dtype))
+    engine = NativeEngine.load(ModelSpec(arguments.model, arguments.dtype))
     prompts = with_token_ids(arguments.model, load_set(SPEC_BENCH, arguments.set))
     texts = answered(engine, prompts, arguments.tokens)
     write_texts(arguments.out, texts)
@@ -30,7 +31,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"file": str(arguments.out), "texts": len(texts), "tokens": tokens}
 
 
-def answered(engine: Engine, prompts: Sequence[BenchPrompt], tokens: int) -> list[RecordedText]:
+def answered(
+    engine: NativeEngine, prompts: Sequence[BenchPrompt], tokens: int
+) -> list[RecordedText]:
     """What the target answers greedily to each prompt: `tokens` tokens, or up to EOS."""
     texts = answers(engine, [list(one.token_ids) for one in prompts], tokens, VerifyMode.GREEDY)
     return [

@@ -18,8 +18,10 @@ from typing import Any
 import torch
 
 from research.command import measuring_parser, ratios, run, table
-from services.engine.native import Engine, ModelSpec, Segment, pin
+from services.engine.native import NativeEngine, pin
 from services.engine.native.loading import load_model
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 
 Stepper = Callable[[], object]
 
@@ -43,7 +45,9 @@ def _stock_forward(model: Any, cache: Any, tokens: list[int]) -> None:
     model(torch.tensor([tokens]), past_key_values=cache, use_cache=True, logits_to_keep=1)
 
 
-def engine_stepper(engine: Engine, prompt: list[int], sessions: int, rows: int = 1) -> Stepper:
+def engine_stepper(
+    engine: NativeEngine, prompt: list[int], sessions: int, rows: int = 1
+) -> Stepper:
     """One step of `rows` tokens of `sessions` sessions together, always after the same texts."""
     caches = [engine.new_cache(len(prompt) + rows) for _ in range(sessions)]
     block = (prompt * rows)[:rows]
@@ -86,7 +90,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     spec = ModelSpec(arguments.model, arguments.dtype, cache_dir=arguments.cache_dir)
     stock = load_model(spec).model.eval()
     stock.set_attn_implementation("sdpa")
-    engine = Engine.load(spec)
+    engine = NativeEngine.load(spec)
     prompt = torch.randint(0, engine.vocab_size, (arguments.context,)).tolist()
     steppers = {
         "transformers": stock_stepper(stock, prompt),

@@ -36,7 +36,8 @@ from services.drafter.core import DrafterCore
 from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.session import common_prefix
-from services.engine.native import Engine, Segment
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
 
 WAITS = {"no": (False,), "yes": (True,), "both": (False, True)}
 
@@ -58,7 +59,7 @@ class Pace:
 class Counted:
     """An engine that tells how many rows its forwards had since it was asked last."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine
         self._rows = 0
 
@@ -79,7 +80,7 @@ class Counted:
 class Timed:
     """A drafter with one session, on a clock that counts draft steps."""
 
-    def __init__(self, engine: Engine, rules: PrepareRules | None, row: float) -> None:
+    def __init__(self, engine: NativeEngine, rules: PrepareRules | None, row: float) -> None:
         self._engine, self._row = Counted(engine), row
         self.drafter = ModelDrafter(self._engine, prepare=rules)
         self.core = DrafterCore(
@@ -187,7 +188,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 class Study:
     """The answers, and how the draft model ranks their tokens."""
 
-    draft: Engine
+    draft: NativeEngine
     mode: VerifyMode
     texts: Sequence[Text]
     ranks: Sequence[Ranks]

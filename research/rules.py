@@ -34,9 +34,11 @@ from services.contract.types import (
     Verify,
     VerifyMode,
 )
-from services.engine.native import Engine, ModelSpec, Segment, pin
-from services.engine.native.kv import KVBudget, KVCache
-from services.engine.native.sampling import choose, top_law
+from services.engine.native import NativeEngine, pin
+from services.engine.native.kv import PagedBudget, PagedCache
+from services.engine.port import Segment
+from services.engine.sampling import choose, top_law
+from services.engine.spec import ModelSpec
 from services.verifier.judging import Judged, decide, row_contexts
 from services.verifier.session import Block, Task, VerifySession
 
@@ -73,7 +75,7 @@ class Scene:
         """`tree` as the verifier has it after the forward."""
         opening = OpenVerify("s", 1, 1, self.prompt, (), mode, sampling, _SEED, len(tree))
         session = VerifySession(1, opening, 0.0)
-        session.cache = KVCache(KVBudget(1), 1)
+        session.cache = PagedCache(PagedBudget(1), 1)
         command = Verify("s", epoch=1, round=1, base_len=0, tree=tree)
         task = Task(Block(command, 0.0), 0, tree, tuple(range(len(tree))))
         return Judged(session, task, self.logits[: len(tree) + 1])
@@ -115,7 +117,7 @@ def _sparse(ids: Tensor, q: Tensor) -> SparseRow:
 
 
 def forward_stepper(
-    engine: Engine, prompt: Sequence[int], block: Sequence[int]
+    engine: NativeEngine, prompt: Sequence[int], block: Sequence[int]
 ) -> Callable[[], list[Tensor]]:
     """The forward of a block after a prompt that is in the cache."""
     cache = engine.new_cache(len(prompt) + len(block))
@@ -144,7 +146,7 @@ def steppers(scene: Scene, tree: Scene) -> dict[str, Stepper]:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Times (ms) and shares of the forward of one run."""
     pin(arguments.threads)
-    engine = Engine.load(ModelSpec(arguments.model, arguments.dtype))
+    engine = NativeEngine.load(ModelSpec(arguments.model, arguments.dtype))
     prompts = asked_prompts(arguments.model, 1)
     [text] = answers(engine, prompts, arguments.block + 1)
     forward = forward_stepper(engine, prompts[0], text.token_ids[0, text.start :].tolist())

@@ -22,8 +22,10 @@ from research.command import measuring_parser, run, table
 from research.thinned_draft import Text
 from services.contract.types import ResolvedSampling, VerifyMode
 from services.drafter.methods.graph.tree_shape import TreeShape, best_shape, most_probable
-from services.engine.native import Engine, ModelSpec, Segment, pin
-from services.engine.native.sampling import PartHead, RowContext, best, coupled_best
+from services.engine.native import NativeEngine, pin
+from services.engine.port import Segment
+from services.engine.sampling import PartHead, RowContext, best, coupled_best
+from services.engine.spec import ModelSpec
 
 CANDIDATES = 8
 Ranks = Sequence[int | None]
@@ -59,19 +61,19 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def ranked(
     arguments: argparse.Namespace,
-) -> tuple[VerifyMode, Engine, list[Text], list[Ranks]]:
+) -> tuple[VerifyMode, NativeEngine, list[Text], list[Ranks]]:
     """How to verify, the draft model, the target's answers, and how the one ranks the other."""
     pin(arguments.threads)
     mode = VerifyMode[arguments.mode.upper()]
-    target = Engine.load(ModelSpec(arguments.model, arguments.dtype))
+    target = NativeEngine.load(ModelSpec(arguments.model, arguments.dtype))
     prompts = asked_prompts(arguments.model, arguments.prompts)
     texts = answers(target, prompts, arguments.tokens, mode)
-    draft = Engine.load(ModelSpec(arguments.draft, arguments.dtype))
+    draft = NativeEngine.load(ModelSpec(arguments.draft, arguments.dtype))
     ranks: list[Ranks] = [ranks_of(draft, text, mode, seed) for seed, text in enumerate(texts)]
     return mode, draft, texts, ranks
 
 
-def ranks_of(draft: Engine, text: Text, mode: VerifyMode, seed: int) -> list[int | None]:
+def ranks_of(draft: NativeEngine, text: Text, mode: VerifyMode, seed: int) -> list[int | None]:
     """Where the target's tokens stand among the candidates at each place of an answer."""
     ids: list[int] = text.token_ids[0].tolist()
     cache = draft.new_cache(len(ids))

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import Overloaded, StartError
-from services.engine.native import Engine, KVCache, ModelSpec, Segment
+from services.engine.native import NativeEngine, PagedCache
 from services.engine.native.pages import PAGE
 from services.engine.native.selfcheck import TOLERANCES, difference
+from services.engine.port import KVCache, Segment
+from services.engine.spec import ModelSpec
 
 CAPACITY = 8 * 1024
 LENGTHS = (3, 17, PAGE - 1, PAGE, 2 * PAGE + 9, 5 * PAGE)
@@ -48,10 +50,10 @@ def check(model: Any, device: str, dtypes: Sequence[str]) -> list[Finding]:
     return findings
 
 
-def _engine(model: Any, device: str, dtype: str) -> Engine:
+def _engine(model: Any, device: str, dtype: str) -> NativeEngine:
     placed = copy.deepcopy(model).to(device=device, dtype=getattr(torch, dtype))
     spec = ModelSpec("tiny", dtype=dtype, device=device, kv_capacity_tokens=CAPACITY)
-    return Engine.taking(placed, spec)
+    return NativeEngine.taking(placed, spec)
 
 
 def _text(length: int, vocab: int, seed: int) -> list[int]:
@@ -59,9 +61,9 @@ def _text(length: int, vocab: int, seed: int) -> list[int]:
     return [drawn.randrange(vocab) for _ in range(length)]
 
 
-def _rows(engine: Engine) -> dict[str, Tensor]:
+def _rows(engine: NativeEngine) -> dict[str, Tensor]:
     """Logits [rows, V] on the CPU, by what they were computed for."""
-    scenes: dict[str, Callable[[Engine], list[Tensor]]] = {
+    scenes: dict[str, Callable[[NativeEngine], list[Tensor]]] = {
         "prompts in chunks": _chunks,
         "decoding together": _crowd,
         "blocks of several rows": _blocks,
@@ -74,7 +76,7 @@ def _rows(engine: Engine) -> dict[str, Tensor]:
     return found
 
 
-def _fed(engine: Engine, texts: Sequence[Sequence[int]]) -> list[KVCache]:
+def _fed(engine: NativeEngine, texts: Sequence[Sequence[int]]) -> list[PagedCache]:
     """A cache for each text, filled in one step."""
     caches = [engine.new_cache(len(text) + 64) for text in texts]
     engine.forward(
@@ -88,11 +90,11 @@ def _freed(caches: Sequence[KVCache]) -> None:
         cache.free()
 
 
-def _texts(engine: Engine) -> list[list[int]]:
+def _texts(engine: NativeEngine) -> list[list[int]]:
     return [_text(length, engine.vocab_size, place) for place, length in enumerate(LENGTHS)]
 
 
-def _chunks(engine: Engine) -> list[Tensor]:
+def _chunks(engine: NativeEngine) -> list[Tensor]:
     text = _text(4 * PAGE + 7, engine.vocab_size, 1)
     cache, rows = engine.new_cache(len(text)), []
     for start in range(0, len(text), 77):
@@ -101,7 +103,7 @@ def _chunks(engine: Engine) -> list[Tensor]:
     return rows
 
 
-def _crowd(engine: Engine) -> list[Tensor]:
+def _crowd(engine: NativeEngine) -> list[Tensor]:
     caches, rows = _fed(engine, _texts(engine)), []
     for step in range(STEPS):
         rows += engine.forward([Segment(cache, [step + 5]) for cache in caches])
@@ -109,7 +111,7 @@ def _crowd(engine: Engine) -> list[Tensor]:
     return rows
 
 
-def _blocks(engine: Engine) -> list[Tensor]:
+def _blocks(engine: NativeEngine) -> list[Tensor]:
     caches = _fed(engine, _texts(engine))
     sizes = (1, 2, 5, 17, 33, 40)
     rows = engine.forward(
@@ -122,7 +124,7 @@ def _blocks(engine: Engine) -> list[Tensor]:
     return rows
 
 
-def _rolled_back(engine: Engine) -> list[Tensor]:
+def _rolled_back(engine: NativeEngine) -> list[Tensor]:
     caches = _fed(engine, _texts(engine))
     for cache in caches:
         cache.rollback(cache.length - 2)
@@ -131,7 +133,7 @@ def _rolled_back(engine: Engine) -> list[Tensor]:
     return rows
 
 
-def _trees(engine: Engine) -> list[Tensor]:
+def _trees(engine: NativeEngine) -> list[Tensor]:
     caches = _fed(engine, _texts(engine))
     parents = [-1, -1, 0, 1, 1, 4]
     nodes = _text(len(parents), engine.vocab_size, 3)
@@ -143,7 +145,7 @@ def _trees(engine: Engine) -> list[Tensor]:
     return rows
 
 
-def _copied(engine: Engine) -> list[Tensor]:
+def _copied(engine: NativeEngine) -> list[Tensor]:
     caches = _fed(engine, _texts(engine)[-2:])
     branches = [cache.fork(cache.length + 8) for cache in caches]
     begun = engine.new_cache(200)
@@ -154,7 +156,7 @@ def _copied(engine: Engine) -> list[Tensor]:
     return rows
 
 
-def _refusals(engine: Engine) -> list[tuple[str, bool]]:
+def _refusals(engine: NativeEngine) -> list[tuple[str, bool]]:
     """What is to be refused, and whether it was."""
     return [
         ("a session beyond the budget is refused", _refused(engine)),
@@ -162,7 +164,7 @@ def _refusals(engine: Engine) -> list[tuple[str, bool]]:
     ]
 
 
-def _refused(engine: Engine) -> bool:
+def _refused(engine: NativeEngine) -> bool:
     try:
         engine.new_cache(CAPACITY + 1).free()
     except Overloaded:
@@ -170,10 +172,10 @@ def _refused(engine: Engine) -> bool:
     return False
 
 
-def _too_much(engine: Engine) -> bool:
+def _too_much(engine: NativeEngine) -> bool:
     spec = ModelSpec("tiny", dtype=engine.dtype, kv_capacity_tokens=1 << 50)
     try:
-        Engine.from_model(engine.model, spec=spec)
+        NativeEngine.from_model(engine.model, spec=spec)
     except StartError as error:
         return "are free" in str(error)
     return False

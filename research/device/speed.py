@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from services.engine.native import Engine, KVCache, ModelSpec, Segment
+from services.engine.native import NativeEngine, PagedCache
 from services.engine.native.device_memory import weight_bytes
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {
@@ -92,7 +94,7 @@ def speed(
     model: Any, spec: ModelSpec, sessions: Sequence[int], text: int, repeats: int = 9
 ) -> list[Timing]:
     """Steps of so many sessions at once whose texts have `text` tokens."""
-    engine = Engine.taking(model, spec)
+    engine = NativeEngine.taking(model, spec)
     weights, rate = weight_bytes(model), bandwidth(spec.device)
     timings = []
     for count in sessions:
@@ -110,7 +112,7 @@ def speed(
     return timings
 
 
-def _filled(engine: Engine, length: int) -> KVCache:
+def _filled(engine: NativeEngine, length: int) -> PagedCache:
     cache = engine.new_cache(length + DRAFTED + 1)
     for start in range(0, length, PROMPT):
         count = min(PROMPT, length - start)
@@ -118,7 +120,7 @@ def _filled(engine: Engine, length: int) -> KVCache:
     return cache
 
 
-def _step(engine: Engine, caches: Sequence[KVCache], rows: int) -> Callable[[], None]:
+def _step(engine: NativeEngine, caches: Sequence[PagedCache], rows: int) -> Callable[[], None]:
     lengths = [cache.length for cache in caches]
 
     def step() -> None:

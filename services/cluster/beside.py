@@ -87,7 +87,7 @@ def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
     from services.contract.types import Role
     from services.drafter import main as drafting
     from services.drafter.registry import Beside, build
-    from services.engine.native.lending import Lending
+    from services.engine.lending import Lending
     from services.runtime.core_thread import CoreThread
     from services.runtime.serving import Served
     from services.runtime.worker_main import run_worker, tracing

@@ -1,7 +1,7 @@
 """What an output may be made to be: JSON of a schema, a match of a regular expression, a choice.
 
 Grammars are llguidance's. No model and no tokenizer is needed to tell whether one
-can be used; which tokens it allows is `services.engine.native.structure`. The limits
+can be used; which tokens it allows is `services.engine.structure`. The limits
 here bound what follows a grammar, and not the making of one: a schema of 500 bytes may
 take minutes and gigabytes. So nothing of a stranger is compiled before it has passed
 `services.runtime.vetting`.

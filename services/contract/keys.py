@@ -1,6 +1,6 @@
 """Keys of the counter-based random numbers, and single numbers, without torch or numpy.
 
-`services.engine.native.noise` has the key layout and the same numbers for whole vocabularies.
+`services.engine.noise` has the key layout and the same numbers for whole vocabularies.
 """
 
 from __future__ import annotations

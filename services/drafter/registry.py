@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, TypeVar
 from services.contract.errors import StartError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from services.drafter.methods.graph.tree_growth import GrowthPlan
     from services.drafter.methods.model.model import ModelDrafter
     from services.drafter.methods.ngram.phrases import Archive
     from services.drafter.methods.self_draft.borrowing import Borrowing
     from services.drafter.protocol import Drafter
     from services.drafter.settings import DrafterSettings
-    from services.engine.native import Engine, Forwards
-    from services.engine.native.lending import Lending
-    from services.engine.native.structure import Structures
+    from services.engine.lending import Lending
+    from services.engine.port import Engine, SelfDrafting
+    from services.engine.structure import Structures
     from services.runtime.vetting import Vetting
 
 _log = logging.getLogger(__name__)
@@ -38,20 +36,22 @@ PHRASES_FROM = 2
 class Beside:
     """What a drafter in its verifier's process is given: the engine, and its sessions' K/V."""
 
-    def __init__(self, load: Callable[[], Engine], lending: Lending, vetting: Vetting) -> None:
+    def __init__(
+        self, load: Callable[[], SelfDrafting], lending: Lending, vetting: Vetting
+    ) -> None:
         """`load` is called once, when the engine is asked for first."""
         self._load, self._vetting = load, vetting
         self.lending = lending
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> SelfDrafting:
         """The verifier's."""
         return self._load()
 
     @cached_property
     def structures(self) -> Structures | None:
         """What compiles response formats for both."""
-        from services.engine.native.structure import structures_of
+        from services.engine.structure import structures_of
 
         return structures_of(self.engine, self._vetting)
 
@@ -62,18 +62,26 @@ class Engines:
     def __init__(self, settings: DrafterSettings, beside: Beside | None) -> None:
         self._settings, self._beside = settings, beside
         self._vetting = settings.vetting()
-        self._structures: dict[Forwards, Structures | None] = {}
-        self._target: Engine | None = None
+        self._structures: dict[Engine, Structures | None] = {}
+        self._target: SelfDrafting | None = None
 
     @cached_property
-    def draft(self) -> Forwards:
+    def draft(self) -> Engine:
         """The draft model."""
-        if self._settings.synthetic is not None:
-            return _synthetic(self._settings, self._settings.synthetic)
         settings = self._settings
+        if settings.synthetic is not None:
+            from services.contract.types import Role
+            from services.engine import start
+
+            return start.synthetic(
+                settings.synthetic,
+                Role.DRAFTER,
+                threads=settings.threads,
+                kv_capacity_tokens=settings.kv_capacity_tokens,
+            )
         return _load(settings, settings.draft or "", settings.draft_base, drafts=True)
 
-    def target(self, name: str) -> Engine:
+    def target(self, name: str) -> SelfDrafting:
         """The target: the verifier's own where that is in this process."""
         if self._beside is not None:
             return self._beside.engine
@@ -81,12 +89,12 @@ class Engines:
             self._target = _load(self._settings, name)
         return self._target
 
-    def formed(self, drafter: _Formed, engine: Forwards) -> _Formed:
+    def formed(self, drafter: _Formed, engine: Engine) -> _Formed:
         """The same, told what compiles the response formats of its sessions.
 
         Made before anything is served: no other thread goes on meanwhile.
         """
-        from services.engine.native.structure import structures_of
+        from services.engine.structure import structures_of
 
         if self._beside is not None:
             drafter.structures = self._beside.structures
@@ -150,7 +158,8 @@ def _skip(settings: DrafterSettings, engines: Engines) -> Drafter:
     from services.drafter.methods.self_draft.exits import Exit
     from services.drafter.methods.self_draft.mask_search import MaskSearch, SearchRules
     from services.drafter.methods.self_draft.skip import SkipDrafter
-    from services.engine.native.skipping import every_second, mask_for
+    from services.engine.skip_mask import every_second
+    from services.engine.skip_mask_file import mask_for
 
     file, target = settings.skip_mask, settings.target or ""
     mask = None if file is None else mask_for(file, target, settings.cache_dir)
@@ -172,7 +181,7 @@ def _skip(settings: DrafterSettings, engines: Engines) -> Drafter:
 
 def _lookahead(settings: DrafterSettings, engines: Engines) -> Drafter:
     from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
-    from services.engine.native.lookahead import lookahead_for
+    from services.engine.lookahead_file import lookahead_for
 
     name = settings.lookahead or ""
     lookahead, target = lookahead_for(name, settings.target, settings.cache_dir)
@@ -188,20 +197,12 @@ def _lookahead(settings: DrafterSettings, engines: Engines) -> Drafter:
     return engines.formed(drafter, engine)
 
 
-def _synthetic(settings: DrafterSettings, file: Path) -> Forwards:
-    from services.engine.native import pin
-    from services.engine.synthetic.engine import draft_engine
-    from services.engine.synthetic.spec import read_spec
-
-    pin(settings.threads)
-    return draft_engine(read_spec(file), settings.kv_capacity_tokens)
-
-
 def _load(
     settings: DrafterSettings, model: str, base: str | None = None, *, drafts: bool = False
-) -> Engine:
+) -> SelfDrafting:
     """`drafts`: a draft model; else the target, whose K/V may be its verifier's."""
-    from services.engine.native import Engine, ModelSpec
+    from services.engine import start
+    from services.engine.spec import ModelSpec
 
     threads = settings.threads or len(settings.cpus) or None
     spec = ModelSpec(
@@ -214,7 +215,7 @@ def _load(
         cache_dir=settings.cache_dir,
         base=base,
     )
-    return Engine.load(spec)
+    return start.load(spec)
 
 
 def _dtype(settings: DrafterSettings, *, drafts: bool) -> str:
@@ -223,9 +224,9 @@ def _dtype(settings: DrafterSettings, *, drafts: bool) -> str:
         return settings.dtype
     if settings.device != "cpu":
         return "bfloat16"
-    from services.engine.native.packing import rounds
+    from services.engine.start import drafts_in_int8
 
-    return "int8" if drafts and rounds() else "float32"
+    return "int8" if drafts and drafts_in_int8() else "float32"
 
 
 def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:

@@ -17,7 +17,7 @@ from services.contract.types import (
     OpenVerify,
     Verify,
 )
-from services.engine.native.structure import Compiled, Matcher, StructureError, Structures
+from services.engine.structure import Compiled, Matcher, StructureError, Structures
 from services.verifier.judging import NothingAllowed
 
 MOST_PRICES = 256
@@ -37,10 +37,12 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a model can take: ids below `vocab_size`, texts up to `context` tokens."""
+    """What an engine can take: ids below `vocab_size`, texts up to `context` tokens."""
 
     vocab_size: int
     context: int
+    trees: bool = True
+    """Whether drafts may be trees."""
 
 
 def check_open(opening: OpenVerify, limits: Limits) -> None:
@@ -87,6 +89,7 @@ def check_tree(tree: DraftTree, window: int, limits: Limits) -> None:
     size = len(tree)
     _require(size <= window, f"tree: {size} tokens, more than the session's window of {window}")
     _require_vocabulary("tree.token_ids", tree.token_ids, limits)
+    _require(limits.trees or tree.is_chain, "tree: this verifier's engine takes chains only")
     _check_parents(tree)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from services.contract.step_records import StepEntry
-from services.engine.native import Segment
+from services.engine.port import Segment
 from services.verifier.judging import Judged
 from services.verifier.session import Task, VerifySession
 

@@ -13,10 +13,8 @@ from collections.abc import Callable, Collection
 
 from services.contract.errors import Overloaded
 from services.contract.kv_reserve import SPARE_TOKENS, reserve_of
-from services.engine.native import Forwards
-from services.engine.native.kv import freed_on_error
-from services.engine.native.lending import Lending
-from services.engine.native.prefix_cache import PrefixCache
+from services.engine.lending import Lending
+from services.engine.port import Engine
 from services.verifier.session import VerifySession
 
 _log = logging.getLogger(__name__)
@@ -27,7 +25,7 @@ class Caches:
 
     def __init__(
         self,
-        engine: Forwards,
+        engine: Engine,
         prefix_tokens: int,
         lending: Lending | None = None,
         on_preempt: Callable[[], object] | None = None,
@@ -38,7 +36,7 @@ class Caches:
         """
         self._engine = engine
         self._lending = lending
-        self._prefixes = PrefixCache(engine, prefix_tokens)
+        self._prefixes = engine.prefix_cache(prefix_tokens)
         self._on_preempt = on_preempt
 
     def open(self, session: VerifySession) -> None:
@@ -49,47 +47,28 @@ class Caches:
         most, capacity = session.most_tokens, self._engine.kv_tokens_capacity
         if most > capacity:
             raise Overloaded(f"KV cache: a session of up to {most} tokens, and room for {capacity}")
-        scope, text = session.opening.cache_scope, session.text
-        match = self._prefixes.find(scope, text)
-        session.awaited = match if match is not None and not match.ready else None
-        ready = match if session.awaited is None else None
-        with freed_on_error(self._prefixes.open(ready, _reserve(session))) as cache:
-            known = self._prefixes.share(scope, text, cache)
-        session.cache, session.known, session.cached = cache, known, cache.length
+        opened = self._prefixes.open(session.opening.cache_scope, session.text, _reserve(session))
+        session.shared, session.cache = opened, opened.cache
         if self._lending is not None:
-            session.offer = self._lending.offer(session.key[1], cache, text)
+            session.offer = self._lending.offer(session.key[1], opened.cache, session.text)
 
     def close(self, session: VerifySession, *, sound: bool = True) -> None:
         """A session ends; `sound`: what it computed may serve others. Raises nothing."""
         self._withdraw(session)
-        known, session.known = session.known, None
-        if known is None:
+        shared, session.shared = session.shared, None
+        if shared is None:
             return
         if sound:
             try:
-                self._prefixes.end(known)
+                shared.end()
             except Exception:
                 _log.exception("a text that ended is not kept")
             else:
                 return
         try:
-            self._prefixes.discard(known)
+            shared.discard()
         except Exception:
             _log.exception("K/V of a session that ended was not given back in full")
-
-    def settle(self, session: VerifySession) -> bool:
-        """Copy what a session awaits if it is there; whether it awaits nothing any more.
-
-        It goes on waiting where the copy fails.
-        """
-        match = session.awaited
-        if match is None:
-            return True
-        if not match.ready:
-            return False
-        self._prefixes.copy(match, session.cache)
-        session.awaited, session.cached = None, session.cache.length
-        return True
 
     def room(
         self,
@@ -140,9 +119,7 @@ class Caches:
 
     def relieve(self) -> bool:
         """The device has no memory left: free the texts that ended; whether there were any."""
-        parked = self._prefixes.parked_tokens
-        self._prefixes.evict(parked)
-        return parked > 0
+        return self._prefixes.evict_all() > 0
 
     def _preempt(self, session: VerifySession) -> None:
         if self._on_preempt is not None:
@@ -155,7 +132,6 @@ class Caches:
         )
         self.close(session, sound=False)
         session.filled = False
-        session.awaited = None
 
     def _withdraw(self, session: VerifySession) -> None:
         if self._lending is not None and session.offer is not None:

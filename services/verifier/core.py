@@ -32,7 +32,7 @@ from services.contract.types import (
     VerifyOpened,
     WorkerDescription,
 )
-from services.engine.native import Forwards
+from services.engine.port import Capability, Engine
 from services.verifier.admission import (
     Limits,
     Refusal,
@@ -79,7 +79,7 @@ class VerifierCore:
 
     def __init__(
         self,
-        engine: Forwards,
+        engine: Engine,
         *,
         emit: Emit,
         worker_id: str,
@@ -89,7 +89,11 @@ class VerifierCore:
         self._engine = engine
         self._emit = emit
         self._worker_id = worker_id
-        self._limits = Limits(engine.vocab_size, engine.max_context_length)
+        self._limits = Limits(
+            engine.vocab_size,
+            engine.max_context_length,
+            trees=Capability.TREES in engine.capabilities,
+        )
         self._sessions: dict[Key, VerifySession] = {}
         self._pace = PrefillPace(
             self._options.target_step_ms,
@@ -231,8 +235,9 @@ class VerifierCore:
             self._at_its_cost(session, partial(self._caches.open, session))
             if not session.preempted:
                 self._note_prefilled(session)
-        for session in [own for own in self._sessions.values() if own.awaited is not None]:
-            if self._at_its_cost(session, partial(self._caches.settle, session)):
+        for session in list(self._sessions.values()):
+            shared = session.shared
+            if shared is not None and shared.waits and self._at_its_cost(session, shared.settle):
                 self._note_prefilled(session)
 
     def _take_blocks(self) -> tuple[list[Part], int]:
@@ -407,14 +412,15 @@ class VerifierCore:
             self._handover.verdicts.append(verdict)
 
     def _note_prefilled(self, session: VerifySession) -> None:
-        if session.prefill_left > 0 or session.awaited is not None:
+        shared = session.shared
+        if session.prefill_left > 0 or shared is None or shared.waits:
             return
         session.fill(self._options.clock())
         if session.opened or session.form is not None:
             return
         session.opened = True
         took = (self._options.clock() - session.since) * 1e3
-        cached = min(session.cached, len(session.opening.prompt))
+        cached = min(shared.cached, len(session.opening.prompt))
         opened = VerifyOpened(session.key[1], session.opening.epoch, cached, took)
         self._emit(session.key[0], opened)
 
@@ -481,7 +487,7 @@ class VerifierCore:
             kv_tokens_used=self._engine.kv_tokens_used,
             kv_tokens_capacity=self._engine.kv_tokens_capacity,
             step_ms=sum(self._recent_ms) / max(1, len(self._recent_ms)),
-            kv_tokens_spare=self._engine.budget.spare,
+            kv_tokens_spare=self._engine.kv_tokens_spare,
         )
 
     def describe(self) -> WorkerDescription:

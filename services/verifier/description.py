@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from services.contract.types import RESPONSE_FORMAT, Role, WorkerDescription
-from services.engine.native import Forwards
+from services.engine.port import Capability, Engine
 
-CAPABILITIES = ("tree", "coupled", "greedy")
+RULES = ("coupled", "greedy")
 
 
 def describe(
-    engine: Forwards, worker_id: str, version: str = "", structured: bool = False
+    engine: Engine, worker_id: str, version: str = "", structured: bool = False
 ) -> WorkerDescription:
     """The description of a verifier that runs `engine`.
 
     `structured`: it serves outputs of a given form.
     """
+    trees = ("tree",) if Capability.TREES in engine.capabilities else ()
+    formats = (RESPONSE_FORMAT,) if structured else ()
     return WorkerDescription(
         worker_id=worker_id,
         role=Role.VERIFIER,
@@ -25,6 +27,6 @@ def describe(
         max_context_length=engine.max_context_length,
         kv_capacity_tokens=engine.kv_tokens_capacity,
         version=version,
-        capabilities=(*CAPABILITIES, *((RESPONSE_FORMAT,) if structured else ())),
+        capabilities=(*trees, *RULES, *formats),
         dtype=engine.dtype,
     )

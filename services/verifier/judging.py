@@ -15,8 +15,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from services.engine.native.noise import Stream, uniform
-from services.engine.native.sampling import (
+from services.engine.noise import Stream, uniform
+from services.engine.sampling import (
     NO_CHOICE,
     RowContext,
     choose,

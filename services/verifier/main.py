@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from services.contract.errors import StartError
 from services.contract.types import Role, VerifierCommand, VerifierEvent
-from services.engine.native import Engine, Forwards, ModelSpec, pin
-from services.engine.native.lending import Lending
-from services.engine.native.parallel.leader import Leader
-from services.engine.native.parallel.ranks import Ranks
-from services.engine.native.structure import Structures, structures_of
+from services.engine import start
+from services.engine.lending import Lending
+from services.engine.port import Capability, Engine, SelfDrafting
+from services.engine.spec import ModelSpec
+from services.engine.structure import Structures, structures_of
 from services.runtime.core_thread import CoreThread
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import Served
@@ -20,32 +20,38 @@ from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from services.verifier.settings import VerifierSettings
 
+if TYPE_CHECKING:
+    from services.engine.start import Ranks
+
 
 def run(settings: VerifierSettings) -> int:
     """Serve until SIGTERM or SIGINT; the exit status (1 = the engine failed).
 
     Raises `StartError` when it cannot start.
     """
-    with tracing(settings, Role.VERIFIER) as tracer, _ranks(settings) as ranks:
+    with (
+        tracing(settings, Role.VERIFIER) as tracer,
+        start.ranks(settings.tensor_parallel, settings.cpus) as others,
+    ):
 
         def load() -> list[Served]:
-            engine = _engine(settings, ranks)
+            engine = _engine(settings, others)
             host = make_host(settings, engine, tracer)
             tracer.watch({"verifier": host.progress})
             return [Served(host, host.describe(), engine.bundle)]
 
-        own = settings if ranks is None else settings.model_copy(update={"cpus": ranks.cpus})
+        own = settings if others is None else settings.model_copy(update={"cpus": others.cpus})
         return run_worker(own, tracer, load)
 
 
-def load_engine(settings: VerifierSettings) -> Engine:
+def load_engine(settings: VerifierSettings) -> SelfDrafting:
     """The target's engine, with the settings' threads. Raises `StartError`."""
-    return Engine.load(_model_spec(settings))
+    return start.load(_model_spec(settings))
 
 
 def make_host(
     settings: VerifierSettings,
-    engine: Forwards,
+    engine: Engine,
     tracer: StepTracer | None = None,
     thread: CoreThread | None = None,
     lending: Lending | None = None,
@@ -60,7 +66,7 @@ def make_host(
     Raises `StartError` for a distilled drafter: it knows only a part of the
     vocabulary, so it has no law to judge by.
     """
-    if engine.head_ids is not None:
+    if Capability.WHOLE_VOCABULARY not in engine.capabilities:
         raise StartError(f"target: {engine.model_id} is a distilled drafter, not a whole model")
     structures = structures or structures_of(engine, settings.vetting())
     options = VerifierOptions(
@@ -85,26 +91,17 @@ def make_host(
     return host
 
 
-def _ranks(settings: VerifierSettings) -> AbstractContextManager[Ranks | None]:
-    """The other processes of a target that is split; None where it is not."""
-    if settings.tensor_parallel == 1:
-        return nullcontext()
-    return Ranks(settings.tensor_parallel, cpus=settings.cpus)
-
-
-def _engine(settings: VerifierSettings, ranks: Ranks | None) -> Forwards:
+def _engine(settings: VerifierSettings, others: Ranks | None) -> Engine:
     if settings.synthetic is not None:
-        return _synthetic(settings)
-    return load_engine(settings) if ranks is None else Leader.load(_model_spec(settings), ranks)
-
-
-def _synthetic(settings: VerifierSettings) -> Forwards:
-    from services.engine.synthetic.engine import target_engine
-    from services.engine.synthetic.spec import read_spec
-
-    assert settings.synthetic is not None
-    pin(settings.threads)
-    return target_engine(read_spec(settings.synthetic), settings.kv_capacity_tokens)
+        return start.synthetic(
+            settings.synthetic,
+            Role.VERIFIER,
+            threads=settings.threads,
+            kv_capacity_tokens=settings.kv_capacity_tokens,
+        )
+    if others is None:
+        return load_engine(settings)
+    return start.load_split(_model_spec(settings), others)
 
 
 def _model_spec(settings: VerifierSettings) -> ModelSpec:

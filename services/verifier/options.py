@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.contract.step_records import OnStep
-from services.engine.native.lending import Lending
-from services.engine.native.structure import Structures
+from services.engine.lending import Lending
+from services.engine.structure import Structures
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from services.contract.types import DraftTree, OpenVerify, TakenDraft, Verdict, Verify
-from services.engine.native import KVCache, Segment
-from services.engine.native.lending import Ahead, Offer
-from services.engine.native.prefix_cache import Known, Match
-from services.engine.native.sampling import History, wants_history
-from services.engine.native.structure import Compiled, Matcher, StructureError
+from services.engine.lending import Ahead, Offer
+from services.engine.port import KVCache, Segment, SharedText
+from services.engine.sampling import History, wants_history
+from services.engine.structure import Compiled, Matcher, StructureError
 from services.verifier.gathering import Habit
 from services.verifier.trees import cut, shortened, without_first
 
@@ -114,12 +113,8 @@ class VerifySession:
         """When it was first; in seconds."""
         self.answered_at = 0.0
         """When its last verdict left; in seconds."""
-        self.known: Known | None = None
-        """What others may copy; None = it has no K/V."""
-        self.awaited: Match | None = None
-        """What another session is fed first, to be copied then."""
-        self.cached = 0
-        """Tokens of the text that were copied and not fed."""
+        self.shared: SharedText | None = None
+        """Its text in K/V, and what others may copy; None = it has no K/V."""
         self.text = [*opening.prompt, *opening.committed]
         self.offer: Offer | None = None
         """What a drafter in this process may borrow."""
@@ -172,12 +167,12 @@ class VerifySession:
     @property
     def feeds(self) -> bool:
         """Whether its text is to be fed now."""
-        return not self.filled and not self.preempted and self.awaited is None
+        return not self.filled and self.shared is not None and not self.shared.waits
 
     @property
     def preempted(self) -> bool:
         """Whether it gave its K/V up, and waits for room."""
-        return self.known is None
+        return self.shared is None
 
     @property
     def prefill_left(self) -> int:

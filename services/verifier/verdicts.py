@@ -9,7 +9,7 @@ from torch import Tensor
 
 from services.contract.top_rows import MOST_ROWS, WIDTH, pack
 from services.contract.types import LogprobRow, Verdict, Verify
-from services.engine.native.sampling import likeliest
+from services.engine.sampling import likeliest
 from services.verifier.judging import Decision
 from services.verifier.session import Task, VerifySession
 

@@ -10,7 +10,7 @@ import torch
 from research.acceptance import _of_length, chained, show
 from research.accepted_lengths import Pair, Study, answers, block_survival, standard_survival
 from research.thinned_draft import Text
-from services.engine.native import Engine
+from services.engine.native import NativeEngine
 from tests.models import tiny_model
 
 STUDY = Study(length=4, stride=3, chains=3, support=320)
@@ -41,8 +41,8 @@ def test_block_verification_never_expects_fewer_and_the_same_of_one_token():
     assert (block[:, 1:] > standard[:, 1:] + 1e-3).any()
 
 
-def engine(seed: int) -> Engine:
-    return Engine.from_model(tiny_model("llama", seed=seed), check=False)
+def engine(seed: int) -> NativeEngine:
+    return NativeEngine.from_model(tiny_model("llama", seed=seed), check=False)
 
 
 def test_a_draft_model_that_is_the_target_is_accepted_whole():

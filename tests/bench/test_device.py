@@ -12,8 +12,8 @@ from research.device import __main__ as command
 from research.device import check as module
 from research.device.check import check
 from research.device.speed import random_model, speed
-from services.engine.native import ModelSpec
 from services.engine.native.paging import Group
+from services.engine.spec import ModelSpec
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,7 @@ from bench.journal import Records
 from services.contract.formats import problem
 from services.contract.types import FormatKind, ResponseFormat
 from services.engine.native.bundle import make_bundle
-from services.engine.native.structure import Structures
+from services.engine.structure import Structures
 from testkit.chaos.listener import Listener
 from testkit.forms.generations import MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted
 from testkit.forms.report import Sums, content, verdict

@@ -7,7 +7,9 @@ import torch
 
 from bench.tokens import source_folder
 from research.thinned_draft import laws, overlap, save, thin, without, written
-from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model, tiny_model_folder, tiny_tokenizer
 
 PROMPTS = ("the small drafter", "rides ahead of the large verifier")
@@ -55,7 +57,9 @@ def test_what_is_saved_loads_as_a_draft_model_with_the_target_s_tokenizer(tmp_pa
     source = tiny_model_folder(tmp_path)
     model = tiny_model("llama")
     save(model, [0], source_folder(str(source)), tmp_path / "thin")
-    target, draft = (Engine.load(ModelSpec(str(folder))) for folder in (source, tmp_path / "thin"))
+    target, draft = (
+        NativeEngine.load(ModelSpec(str(folder))) for folder in (source, tmp_path / "thin")
+    )
     assert draft.bundle is not None
     assert target.bundle is not None
     assert draft.bundle.fingerprint == target.bundle.fingerprint

@@ -19,15 +19,15 @@ from research.trees import (
 )
 from services.contract.types import VerifyMode
 from services.drafter.methods.graph.tree_shape import TreeShape
-from services.engine.native import Engine
+from services.engine.native import NativeEngine
 from tests.models import tiny_model
 
 EXACT = (VerifyMode.GREEDY, VerifyMode.COUPLED)
 RANKS = [[0, 1, 0, None, 0, 0], [1, 0]]
 
 
-def engine(seed: int) -> Engine:
-    return Engine.from_model(tiny_model("llama", seed=seed), check=False)
+def engine(seed: int) -> NativeEngine:
+    return NativeEngine.from_model(tiny_model("llama", seed=seed), check=False)
 
 
 def test_a_comb_is_a_trunk_of_first_candidates_with_others_beside_them() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec
+from services.engine.native import NativeEngine
 from services.engine.native.dialogue import dialogue_of, tokenizer_of
+from services.engine.spec import ModelSpec
 from services.training.distill.options import DistillOptions
 from services.training.distill.texts import Text, load_texts
 from services.training.distill.writing import Plan, Writer
@@ -75,17 +76,17 @@ def texts_of(work: Path) -> dict[int, Text]:
     return {text.number: text for text in load_texts(work / "texts")}
 
 
-def engine_of(target: Path) -> Engine:
-    return Engine.load(ModelSpec(str(target), dtype="float32", kv_capacity_tokens=100_000))
+def engine_of(target: Path) -> NativeEngine:
+    return NativeEngine.load(ModelSpec(str(target), dtype="float32", kv_capacity_tokens=100_000))
 
 
-def plan_for(engine: Engine, **options: object) -> Plan:
+def plan_for(engine: NativeEngine, **options: object) -> Plan:
     dialogue = dialogue_of(tokenizer_of(engine.bundle))
     given = {"seed": 5, "prompt_tokens": 12, "answer_tokens": 20, **options}
     return Plan(dialogue, **given)
 
 
-def write(engine: Engine, plan: Plan, numbers: range, batch: int) -> dict[int, Text]:
+def write(engine: NativeEngine, plan: Plan, numbers: range, batch: int) -> dict[int, Text]:
     """Texts of these numbers."""
     steps = Writer(engine, plan, batch).write(iter(numbers))
     return {text.number: text for finished, _ in steps for text in finished}

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native import NativeEngine
 from services.engine.native.student import load_student
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from services.training.distill.learning import evaluate
 from services.training.distill.run import distill
 from services.training.distill.target import read_target
@@ -56,7 +58,7 @@ def test_the_figures_of_the_card_are_those_of_the_drafter_as_it_is_stored(
     again = small(finished.target, tmp_path / "out", storage=storage, work=finished.work_folder)
     distill(again, Quiet())
     target = read_target(again.target)
-    whole = Engine.load(ModelSpec(again.target))._model
+    whole = NativeEngine.load(ModelSpec(again.target))._model
     student = load_student(again.out, target.config, whole.get_parameter, torch.float32)
     held = [
         text for number, text in sorted(texts_of(again.work_folder).items()) if number % 40 == 7
@@ -71,7 +73,7 @@ def test_the_figures_of_the_card_are_those_of_the_drafter_as_it_is_stored(
 
 
 def test_the_folder_loads_as_an_engine_that_drafts(finished):
-    engine = Engine.load(ModelSpec(str(finished.out)))
+    engine = NativeEngine.load(ModelSpec(str(finished.out)))
     assert engine.head_ids is not None
     [logits] = engine.forward([Segment(engine.new_cache(8), [5, 6, 7])])
     assert logits.shape == (3, finished.head_tokens)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from services.training.lookahead.insertion import look_ahead
 from tests.engine.conftest import CLOSE, model_of, random_text
 from tests.models import SUPPORTED
@@ -22,7 +24,7 @@ def embeddings_of(arch: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("arch", SUPPORTED)
 def test_all_places_of_a_text_at_once_equal_one_served_forward_for_each(arch: str) -> None:
-    engine = Engine.from_model(model_of(arch), spec=ModelSpec(arch, kv_capacity_tokens=4096))
+    engine = NativeEngine.from_model(model_of(arch), spec=ModelSpec(arch, kv_capacity_tokens=4096))
     rows, text = embeddings_of(arch), random_text(24)
     logits = look_ahead(engine.model, rows, text, torch.tensor(PLACES))
     engine.give_soft_tokens(rows)
@@ -35,7 +37,7 @@ def test_all_places_of_a_text_at_once_equal_one_served_forward_for_each(arch: st
 
 
 def test_gradients_reach_the_embeddings_alone_and_are_those_of_one_place_after_another() -> None:
-    engine = Engine.from_model(model_of("mistral"), spec=ModelSpec("mistral"))
+    engine = NativeEngine.from_model(model_of("mistral"), spec=ModelSpec("mistral"))
     text = random_text(24)
     rows = embeddings_of("mistral").requires_grad_()
     look_ahead(engine.model, rows, text, torch.tensor(PLACES)).square().sum().backward()

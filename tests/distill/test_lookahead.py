@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from services.engine.native import Engine, ModelSpec
+from services.engine.lookahead_file import read_lookahead
+from services.engine.native import NativeEngine
 from services.engine.native.loading import weights_digest
-from services.engine.native.lookahead import read_lookahead
+from services.engine.spec import ModelSpec
 from services.training.distill.texts import LAW_TOKENS, Text, load_texts
 from services.training.lookahead.learner import LookaheadLearner, fresh_embeddings, lookout
 from services.training.lookahead.options import LookaheadOptions
@@ -68,7 +69,7 @@ def trained(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Lookahead
 
 def test_trained_embeddings_beat_their_untrained_start_at_every_step(trained) -> None:
     """Over all texts of the run; the card tells of the few that were held out."""
-    model = Engine.load(ModelSpec(trained.target)).model
+    model = NativeEngine.load(ModelSpec(trained.target)).model
     texts = sorted(load_texts(trained.work_folder / "texts"), key=lambda text: text.number)
     learnt_from = [text for text in texts if text.number % 40 != 7]
     start = LookaheadLearner(model, fresh_embeddings(model, learnt_from, 2, trained.seed))
@@ -80,7 +81,7 @@ def test_trained_embeddings_beat_their_untrained_start_at_every_step(trained) ->
 
 def test_the_figures_of_the_card_are_those_of_held_out_texts_with_what_is_stored(trained) -> None:
     card = read_lookahead(trained.out).card
-    model = Engine.load(ModelSpec(trained.target)).model
+    model = NativeEngine.load(ModelSpec(trained.target)).model
     learner = LookaheadLearner(model, read_lookahead(trained.out).embeddings)
     texts = list(load_texts(trained.work_folder / "texts"))
     count = card["texts"] + card["held_out_texts"]
@@ -107,7 +108,7 @@ def test_the_file_names_its_base_and_its_card_is_told_beside_it(trained) -> None
 
 
 def test_the_file_serves_in_an_engine_of_its_target(trained) -> None:
-    engine = Engine.load(ModelSpec(trained.target))
+    engine = NativeEngine.load(ModelSpec(trained.target))
     engine.give_soft_tokens(read_lookahead(trained.out).embeddings)
     assert len(engine.soft_ids) == 2
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from services.contract.errors import StartError
-from services.engine.native import Segment
 from services.engine.ngram_file import FIRSTS, code_of, extend_key, load_ngrams
+from services.engine.port import Segment
 from services.training.distill.texts import Text
 from services.training.ngrams.fitting import fit
 from services.training.ngrams.laws import learn_laws

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.engine.native import Segment
+from services.engine.port import Segment
 from services.training.distill.writing import _draw
 from tests.distill.kit import plan_for, write
 

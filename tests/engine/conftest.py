@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.engine.native import Engine, KVCache, ModelSpec, Segment
+from services.engine.native import NativeEngine, PagedCache
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from tests.models import SUPPORTED, tiny_model
 
 CLOSE = {"atol": 2e-4, "rtol": 1e-4}
@@ -30,9 +32,9 @@ def model_of(arch: str) -> Any:
 
 
 @cache
-def engine_of(arch: str) -> Engine:
+def engine_of(arch: str) -> NativeEngine:
     spec = ModelSpec(arch, kv_capacity_tokens=4096)
-    return Engine.from_model(model_of(arch), spec=spec)
+    return NativeEngine.from_model(model_of(arch), spec=spec)
 
 
 @pytest.fixture(params=SUPPORTED)
@@ -41,14 +43,14 @@ def arch(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def engine(arch: str) -> Iterator[Engine]:
+def engine(arch: str) -> Iterator[NativeEngine]:
     engine = engine_of(arch)
     yield engine
     assert engine.kv_tokens_used == 0, "the test left a cache open"
 
 
 @pytest.fixture
-def llama() -> Iterator[Engine]:
+def llama() -> Iterator[NativeEngine]:
     engine = engine_of("llama")
     yield engine
     assert engine.kv_tokens_used == 0, "the test left a cache open"
@@ -87,6 +89,6 @@ def next_token(logits: Tensor) -> int:
     return int(row.argmax())
 
 
-def feed(engine: Engine, kv: KVCache, tokens: Sequence[int], **kwargs: Any) -> Tensor:
+def feed(engine: NativeEngine, kv: PagedCache, tokens: Sequence[int], **kwargs: Any) -> Tensor:
     [logits] = engine.forward([Segment(kv, tokens, **kwargs)])
     return logits

@@ -9,8 +9,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native import NativeEngine
 from services.engine.native.loading import load_model
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 
 pytestmark = [
     pytest.mark.demo_model,
@@ -21,7 +23,7 @@ QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_sta
 
 def test_greedy_text_in_float32_is_transformers_own():
     spec = ModelSpec("smollm2-135m-instruct", threads=1)
-    engine = Engine.load(spec)
+    engine = NativeEngine.load(spec)
     tokenizer = Tokenizer.from_str(engine.bundle.tokenizer_json)
     prompt = tokenizer.encode(QUESTION).ids
     cache, pending, output = engine.new_cache(100), prompt, []
@@ -39,7 +41,7 @@ def test_greedy_text_in_float32_is_transformers_own():
 
 
 def test_its_bundle_has_template_and_stop_token():
-    bundle = Engine.load(ModelSpec("smollm2-135m-instruct", threads=1)).bundle
+    bundle = NativeEngine.load(ModelSpec("smollm2-135m-instruct", threads=1)).bundle
     assert "<|im_start|>" in bundle.chat_template
     assert bundle.eos_token_ids == (2,)
     assert json.loads(bundle.generation_config_json)["eos_token_id"] == 2

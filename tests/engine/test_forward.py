@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from services.engine.native import Segment
+from services.engine.port import Segment
 from tests.engine.conftest import (
     CLOSE,
     feed,

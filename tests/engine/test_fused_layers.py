@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec, Segment, fused_layers, packing
+from services.engine.native import NativeEngine, fused_layers, packing
 from services.engine.native.fused_layers import FusedLayer
 from services.engine.native.packing import BlockedLinear, PartLinear, packing_of
-from services.engine.native.skipping import SkipMask
 from services.engine.native.student.shape import cut
+from services.engine.port import Segment
+from services.engine.skip_mask import SkipMask
+from services.engine.spec import ModelSpec
 from tests.engine.conftest import feed, model_of, random_text
 from tests.models import tiny_model
 
@@ -37,12 +39,12 @@ def _packed_however_small(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("this CPU, or this PyTorch, does not multiply so")
 
 
-def engine_on(model: Any, **settings: Any) -> Engine:
+def engine_on(model: Any, **settings: Any) -> NativeEngine:
     spec = ModelSpec("tiny", kv_capacity_tokens=1024, **settings)
-    return Engine.from_model(model, spec=spec)
+    return NativeEngine.from_model(model, spec=spec)
 
 
-def fused_of(engine: Engine) -> list[bool]:
+def fused_of(engine: NativeEngine) -> list[bool]:
     """Of each decoder layer, whether it is computed in fewer operations."""
     return [isinstance(layer, FusedLayer) for layer in engine.model.model.layers]
 
@@ -54,7 +56,7 @@ def said_by(model: Any, text: list[int]) -> Tensor:
     return logits.float()
 
 
-def by_chunks(engine: Engine, text: list[int], skip: SkipMask | None = None) -> Tensor:
+def by_chunks(engine: NativeEngine, text: list[int], skip: SkipMask | None = None) -> Tensor:
     """Logits of the whole text, which the engine is given in four pieces."""
     cache = engine.new_cache(64)
     pieces = (text[:12], text[12:13], text[13:18], text[18:])
@@ -63,7 +65,7 @@ def by_chunks(engine: Engine, text: list[int], skip: SkipMask | None = None) -> 
     return torch.cat(rows)
 
 
-def assert_as_transformers(engine: Engine, model: Any) -> None:
+def assert_as_transformers(engine: NativeEngine, model: Any) -> None:
     assert all(fused_of(engine))
     expected = said_by(model, TEXT)
     ours = by_chunks(engine, TEXT)
@@ -167,7 +169,7 @@ def test_soft_tokens_run_through_fused_layers() -> None:
 
 def test_a_student_of_one_layer_is_fused(arch: str) -> None:
     student = cut(model_of(arch), [1], torch.arange(0, 320, 2))
-    engine = Engine.from_model(student.model, head_ids=student.head_ids)
+    engine = NativeEngine.from_model(student.model, head_ids=student.head_ids)
     assert_as_transformers(engine, student.model)
 
 

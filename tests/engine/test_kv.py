@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from services.contract.errors import Overloaded
-from services.engine.native import Engine, ModelSpec, pages
+from services.engine.native import NativeEngine, pages
 from services.engine.native.pages import PAGE
+from services.engine.spec import ModelSpec
 from tests.engine.conftest import (
     CLOSE,
     engine_of,
@@ -113,7 +114,9 @@ def test_a_fork_needs_room_for_what_is_there(llama):
 
 @pytest.fixture(scope="module")
 def small():
-    return Engine.from_model(model_of("llama"), spec=ModelSpec("llama", kv_capacity_tokens=100))
+    return NativeEngine.from_model(
+        model_of("llama"), spec=ModelSpec("llama", kv_capacity_tokens=100)
+    )
 
 
 def test_a_full_budget_refuses_and_free_gives_room_back(small):
@@ -223,7 +226,9 @@ def test_a_path_that_could_not_be_kept_for_lack_of_memory_can_be_kept_later(smal
 
 def test_a_text_that_finds_no_memory_to_move_to_stays_where_it_is(monkeypatch):
     monkeypatch.setattr(pages, "_EXTENT_BYTES", 1)
-    engine = Engine.from_model(model_of("llama"), spec=ModelSpec("llama", kv_capacity_tokens=900))
+    engine = NativeEngine.from_model(
+        model_of("llama"), spec=ModelSpec("llama", kv_capacity_tokens=900)
+    )
     text = random_text(PAGE + 1)
     # Its extent is full with the other one's page.
     cache, other = caches = engine.new_cache(2 * PAGE), engine.new_cache(PAGE)

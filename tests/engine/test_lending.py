@@ -7,9 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.engine.native import Engine, KVCache, Segment
-from services.engine.native.lending import Lending, Loan
-from services.engine.native.skipping import SkipMask
+from services.engine.lending import Lending
+from services.engine.native import NativeEngine, PagedCache
+from services.engine.native.kv import Loan
+from services.engine.port import Segment
+from services.engine.skip_mask import SkipMask
 from tests.engine.conftest import CLOSE, engine_of, feed, random_text, stock_logits
 
 MASK = SkipMask.of(2, attention=[1], mlp=[0])
@@ -19,7 +21,7 @@ ROUNDS = st.lists(
 )
 
 
-def masked(engine: Engine, cache: KVCache, tokens: list[int]) -> torch.Tensor:
+def masked(engine: NativeEngine, cache: PagedCache, tokens: list[int]) -> torch.Tensor:
     [logits] = engine.forward([Segment(cache, tokens)], MASK)
     return logits
 

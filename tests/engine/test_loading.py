@@ -10,9 +10,11 @@ import torch
 from tokenizers import Tokenizer
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native import NativeEngine
 from services.engine.native import gguf as gguf_cache
 from services.engine.native.loading import ALIASES, load_model, locate
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from tests.engine.conftest import CLOSE, stock_logits
 from tests.models import EOS, EOS_ID, tiny_model_folder, tiny_tokenizer
 
@@ -33,7 +35,7 @@ def copied(saved, tmp_path):
 
 
 def test_a_saved_folder_gives_the_saved_model(saved, spec):
-    engine = Engine.load(spec(saved, threads=1))
+    engine = NativeEngine.load(spec(saved, threads=1))
     cache = engine.new_cache(8)
     [rows] = engine.forward([Segment(cache, [5, 6, 7])])
     torch.testing.assert_close(rows, stock_logits("llama", [5, 6, 7]), **CLOSE)
@@ -44,7 +46,7 @@ def test_a_saved_folder_gives_the_saved_model(saved, spec):
 
 
 def test_the_bundle_tokenizes_as_the_tokenizer_does(saved, spec):
-    bundle = Engine.load(spec(saved)).bundle
+    bundle = NativeEngine.load(spec(saved)).bundle
     text = "Hello drafter, héllo 😀 <|im_end|>"
     expected = tiny_tokenizer()(text)["input_ids"]
     assert Tokenizer.from_str(bundle.tokenizer_json).encode(text).ids == expected
@@ -55,12 +57,12 @@ def test_the_bundle_tokenizes_as_the_tokenizer_does(saved, spec):
 
 
 def test_using_the_tokenizer_does_not_change_its_fingerprint(saved, spec):
-    before = Engine.load(spec(saved)).bundle.fingerprint
+    before = NativeEngine.load(spec(saved)).bundle.fingerprint
     tokenizer = tiny_tokenizer()
     tokenizer(["a", "b b"], padding=True, truncation=True, max_length=4)
     from tests.models import tiny_model
 
-    after = Engine.from_model(tiny_model("llama"), tokenizer).bundle.fingerprint
+    after = NativeEngine.from_model(tiny_model("llama"), tokenizer).bundle.fingerprint
     assert before == after
 
 
@@ -82,9 +84,9 @@ def test_the_fingerprint_changes_with_weights_config_and_dtype(saved, copied, sp
 def test_fingerprints_of_models_in_memory_tell_weights_apart():
     from tests.models import tiny_model
 
-    first = Engine.from_model(tiny_model("llama")).fingerprint
-    assert first == Engine.from_model(tiny_model("llama")).fingerprint
-    assert first != Engine.from_model(tiny_model("llama", seed=1)).fingerprint
+    first = NativeEngine.from_model(tiny_model("llama")).fingerprint
+    assert first == NativeEngine.from_model(tiny_model("llama")).fingerprint
+    assert first != NativeEngine.from_model(tiny_model("llama", seed=1)).fingerprint
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./none.gguf", "~/no/such/model", "a/b/c"])

@@ -7,11 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.engine.native import Engine, ModelSpec, Segment, paging
+from services.engine.native import NativeEngine, paging
 from services.engine.native import pages as pages_module
 from services.engine.native.attending import Scoring, additive, attend, fused
-from services.engine.native.kv import KVBudget, KVCache
+from services.engine.native.kv import PagedBudget, PagedCache
 from services.engine.native.pages import PAGE, Arena, Memory
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from tests.engine.conftest import (
     CLOSE,
     engine_of,
@@ -145,7 +147,9 @@ def test_pages_that_lie_scattered_read_as_one_text(llama):
 
 @pytest.fixture
 def fresh():
-    return Engine.from_model(model_of("llama"), spec=ModelSpec("llama", kv_capacity_tokens=4096))
+    return NativeEngine.from_model(
+        model_of("llama"), spec=ModelSpec("llama", kv_capacity_tokens=4096)
+    )
 
 
 def test_a_page_shows_nothing_of_who_had_it_before(fresh):
@@ -216,7 +220,7 @@ def test_where_memory_is_short_an_extent_is_no_larger_than_it_must_be(fresh, mon
 
 
 def memory_of(pages=8):
-    budget = KVBudget(pages * PAGE)
+    budget = PagedBudget(pages * PAGE)
     return budget, torch.zeros(1, 2, 1, 4)
 
 
@@ -246,7 +250,7 @@ def test_pages_are_held_by_one_and_none_is_lost(steps):
 
 def test_a_cache_that_nobody_holds_any_more_gives_its_pages_back():
     budget, like = memory_of()
-    cache = KVCache(budget, 100)
+    cache = PagedCache(budget, 100)
     cache.reach(100, like, like)
     [extent] = budget.arena.extents
     assert extent.count - extent.free == 2

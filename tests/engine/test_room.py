@@ -7,9 +7,10 @@ import torch
 from transformers import PreTrainedModel
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec
+from services.engine.native import NativeEngine
 from services.engine.native import device_memory as room
 from services.engine.native.device_memory import kv_capacity
+from services.engine.spec import ModelSpec
 from services.verifier.main import run
 from services.verifier.settings import VerifierSettings
 from tests.models import tiny_model, tiny_model_folder
@@ -41,10 +42,10 @@ def test_weights_that_do_not_fit_a_gpu_are_told_with_what_they_take_and_what_is_
 
 
 def test_a_gpu_with_room_for_the_weights_alone_is_told(saved, monkeypatch, tmp_path):
-    monkeypatch.setattr(Engine, "forward", full)
+    monkeypatch.setattr(NativeEngine, "forward", full)
     monkeypatch.setattr(room, "free_memory", lambda: 5_000_000)
     with pytest.raises(StartError) as refusal:
-        Engine.load(ModelSpec(saved, cache_dir=tmp_path))
+        NativeEngine.load(ModelSpec(saved, cache_dir=tmp_path))
     assert str(refusal.value).endswith("; the 5.0 MB left on cpu are too little to run it")
     assert "\n" not in str(refusal.value)
 
@@ -52,7 +53,7 @@ def test_a_gpu_with_room_for_the_weights_alone_is_told(saved, monkeypatch, tmp_p
 @pytest.mark.parametrize("device", ["cuda:99", "abacus"])
 def test_a_device_that_is_not_there_is_named(saved, device, tmp_path):
     with pytest.raises(StartError, match=f"device: {device} cannot be used: "):
-        Engine.load(ModelSpec(saved, device=device, cache_dir=tmp_path))
+        NativeEngine.load(ModelSpec(saved, device=device, cache_dir=tmp_path))
 
 
 def test_kv_capacity_is_what_was_asked_for_or_a_share_of_what_is_free():
@@ -73,6 +74,6 @@ def test_kv_that_does_not_fit_is_told_with_both_figures():
 def test_a_machine_without_room_for_sessions_stops_the_start(saved, monkeypatch, tmp_path):
     monkeypatch.setattr(room, "free_memory", lambda: 100_000)
     with pytest.raises(StartError, match=r"K/V of 256 tokens.* 0\.1 MB are free"):
-        Engine.load(ModelSpec(saved, cache_dir=tmp_path))
+        NativeEngine.load(ModelSpec(saved, cache_dir=tmp_path))
     with pytest.raises(StartError, match=r"kv_capacity_tokens: .* 0\.1 MB are free"):
-        Engine.load(ModelSpec(saved, cache_dir=tmp_path, kv_capacity_tokens=1000))
+        NativeEngine.load(ModelSpec(saved, cache_dir=tmp_path, kv_capacity_tokens=1000))

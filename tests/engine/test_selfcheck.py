@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec, layout, packing
+from services.engine.native import NativeEngine, layout, packing
 from services.engine.native.layout import Layout
 from services.engine.native.packing import (
     FEW,
@@ -19,13 +19,14 @@ from services.engine.native.packing import (
     PartLinear,
     packing_of,
 )
+from services.engine.spec import ModelSpec
 from tests.engine.conftest import feed, model_of, random_text, stock_logits
 from tests.models import tiny_model
 
 
 def refused(arch="llama"):
     with pytest.raises(StartError) as refusal:
-        Engine.from_model(model_of(arch))
+        NativeEngine.from_model(model_of(arch))
     return str(refusal.value)
 
 
@@ -49,7 +50,7 @@ def test_a_window_that_is_ignored_is_found(monkeypatch):
     without = lambda self, *args: real(self, *args[:4], args[4]._replace(window=None))  # noqa: E731
     monkeypatch.setattr(Layout, "attend", without)
     assert "self-check failed" in refused("mistral")
-    Engine.from_model(model_of("llama"))
+    NativeEngine.from_model(model_of("llama"))
 
 
 def test_a_window_one_token_too_wide_is_found(monkeypatch):
@@ -72,7 +73,7 @@ def test_nan_does_not_pass():
     model = copy.deepcopy(model_of("llama"))
     model.lm_head.weight.data[0] = torch.nan
     with pytest.raises(StartError, match="by inf"):
-        Engine.from_model(model)
+        NativeEngine.from_model(model)
 
 
 @pytest.mark.parametrize(
@@ -85,20 +86,20 @@ def test_nan_does_not_pass():
 )
 def test_architectures_that_do_not_fit_are_refused(arch, reason):
     with pytest.raises(StartError, match=reason):
-        Engine.from_model(tiny_model(arch))
+        NativeEngine.from_model(tiny_model(arch))
 
 
 def test_the_model_given_stays_as_it_was():
     model = model_of("mistral")
     window = model.config.sliding_window
     implementation = model.config._attn_implementation
-    Engine.from_model(model)
+    NativeEngine.from_model(model)
     assert model.config.sliding_window == window
     assert model.config._attn_implementation == implementation
 
 
 def test_windows_are_whole_again_after_the_check():
-    engine = Engine.from_model(model_of("mistral"))
+    engine = NativeEngine.from_model(model_of("mistral"))
     assert engine._model.config.sliding_window == 12
 
 
@@ -106,7 +107,7 @@ def test_windows_are_whole_again_after_the_check():
 @pytest.mark.parametrize("arch", ["llama", "gemma3_text", "gpt2", "mixtral", "opt"])
 def test_half_precision_stays_near_float32(arch, dtype):
     model = copy.deepcopy(model_of(arch)).to(dtype)
-    engine = Engine.from_model(model)
+    engine = NativeEngine.from_model(model)
     text = random_text(20)
     cache = engine.new_cache(32)
     ours, expected = feed(engine, cache, text), stock_logits(arch, text)
@@ -122,7 +123,7 @@ def packed_head(monkeypatch, seed=0):
     model.lm_head.weight.data += seed
     if packing_of(model) is None:
         pytest.skip("no FBGEMM here")
-    engine = Engine.from_model(model)
+    engine = NativeEngine.from_model(model)
     assert isinstance(engine.model.lm_head, HalfLinear)
     return engine.model.lm_head, engine
 
@@ -133,7 +134,7 @@ def blocked(monkeypatch, dtype=torch.float32, arch="llama"):
     model = copy.deepcopy(model_of(arch)).to(dtype)
     if packing_of(model) is not BlockedLinear:
         pytest.skip("this CPU, or this PyTorch, does not multiply so")
-    return Engine.from_model(model)
+    return NativeEngine.from_model(model)
 
 
 def test_packed_rows_do_not_depend_on_their_neighbours(monkeypatch):
@@ -165,7 +166,7 @@ def test_one_row_is_multiplied_as_it_is(monkeypatch):
 @pytest.mark.parametrize("half", [True, False])
 def test_a_packed_model_can_be_copied(monkeypatch, half):
     engine = packed_head(monkeypatch)[1] if half else blocked(monkeypatch)
-    copied = Engine.from_model(engine.model)
+    copied = NativeEngine.from_model(engine.model)
     text = random_text(9)
     ours, theirs = (feed(one, one.new_cache(16), text) for one in (engine, copied))
     assert torch.equal(ours, theirs)
@@ -173,7 +174,7 @@ def test_a_packed_model_can_be_copied(monkeypatch, half):
 
 def test_packed_models_of_other_weights_have_other_fingerprints(monkeypatch):
     heads = [packed_head(monkeypatch, seed) for seed in (0, 0, 1)]
-    first, same, other = (Engine.from_model(engine.model) for _, engine in heads)
+    first, same, other = (NativeEngine.from_model(engine.model) for _, engine in heads)
     assert first.fingerprint == same.fingerprint != other.fingerprint
 
 
@@ -181,7 +182,7 @@ def test_weights_that_stay_in_the_caches_are_not_packed():
     model = model_of("llama")
     assert sum(weight.nbytes for weight in model.parameters()) < packing.LEAST_BYTES
     assert packing_of(model) is None
-    engine = Engine.from_model(model)
+    engine = NativeEngine.from_model(model)
     assert not any(isinstance(module, PackedLinear) for module in engine.model.modules())
 
 
@@ -189,7 +190,7 @@ def test_weights_that_stay_in_the_caches_are_not_packed():
 def test_float32_logits_are_the_same_with_packed_weights(monkeypatch, arch):
     """The self-check compares too; this is beyond its texts, and row by row."""
     text = random_text(30)
-    whole, packed = Engine.from_model(model_of(arch)), blocked(monkeypatch, arch=arch)
+    whole, packed = NativeEngine.from_model(model_of(arch)), blocked(monkeypatch, arch=arch)
     linears = [module for module in model_of(arch).modules() if type(module) is torch.nn.Linear]
     found = [module for module in packed.model.modules() if isinstance(module, PackedLinear)]
     assert len(found) == len(linears) > 0
@@ -208,9 +209,11 @@ def test_packed_float32_weights_keep_every_value_and_the_fingerprint(monkeypatch
     }
     for name, value in engine.model.state_dict().items():
         assert torch.equal(value, weights[name]), name
-    again = Engine.from_model(engine.model)
+    again = NativeEngine.from_model(engine.model)
     assert (
-        again.fingerprint == engine.fingerprint == Engine.from_model(model_of("llama")).fingerprint
+        again.fingerprint
+        == engine.fingerprint
+        == NativeEngine.from_model(model_of("llama")).fingerprint
     )
 
 
@@ -245,7 +248,7 @@ needs_kernels = pytest.mark.skipif(
 @needs_kernels
 @pytest.mark.parametrize("arch", ["llama", "gemma3_text", "qwen2", "phi3"])
 def test_a_model_that_drafts_may_be_rounded_and_says_nearly_the_same(arch):
-    engine = Engine.from_model(model_of(arch), spec=ModelSpec(arch, dtype="int8"))
+    engine = NativeEngine.from_model(model_of(arch), spec=ModelSpec(arch, dtype="int8"))
     assert (engine.dtype, engine.model.dtype) == ("int8", torch.float32)
     linears = [one for one in engine.model.modules() if isinstance(one, PackedLinear)]
     assert len(linears) == sum(type(m) is torch.nn.Linear for m in model_of(arch).modules())
@@ -255,7 +258,7 @@ def test_a_model_that_drafts_may_be_rounded_and_says_nearly_the_same(arch):
     expected = stock_logits(arch, text)
     spread = (ours - expected).abs().mean() / expected.std()
     assert 0 < spread < 0.1
-    plain = Engine.from_model(model_of(arch))
+    plain = NativeEngine.from_model(model_of(arch))
     assert engine.fingerprint != plain.fingerprint
 
 
@@ -277,13 +280,13 @@ def test_a_token_of_huge_values_leaves_the_others_their_own():
 def test_weights_are_not_rounded_where_nothing_multiplies_them(monkeypatch):
     monkeypatch.setattr(packing, "rounds", lambda: False)
     with pytest.raises(StartError, match="dtype int8 needs FBGEMM, which this CPU has not"):
-        Engine.from_model(model_of("llama"), spec=ModelSpec("llama", dtype="int8"))
+        NativeEngine.from_model(model_of("llama"), spec=ModelSpec("llama", dtype="int8"))
 
 
 @needs_kernels
 @pytest.mark.parametrize("arch", ["gpt2", "mixtral"])
 def test_weights_beside_linear_layers_are_left_as_they_are(arch):
-    engine = Engine.from_model(model_of(arch), spec=ModelSpec(arch, dtype="int8"))
+    engine = NativeEngine.from_model(model_of(arch), spec=ModelSpec(arch, dtype="int8"))
     text = random_text(20)
     ours, expected = feed(engine, engine.new_cache(32), text), stock_logits(arch, text)
     assert (ours - expected).abs().mean() / expected.std() < (0.25 if arch == "mixtral" else 0.05)
@@ -362,7 +365,7 @@ def test_siblings_of_another_kind_are_packed_alone():
 def test_what_gradients_go_through_is_not_packed(monkeypatch):
     monkeypatch.setattr(packing, "LEAST_BYTES", 0)
     spec = ModelSpec("llama", kv_capacity_tokens=64, differentiable=True)
-    engine = Engine.from_model(model_of("llama"), spec=spec)
+    engine = NativeEngine.from_model(model_of("llama"), spec=spec)
     assert not any(isinstance(module, PackedLinear) for module in engine.model.modules())
 
 

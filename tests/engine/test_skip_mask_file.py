@@ -10,13 +10,8 @@ import pytest
 
 from services.contract.errors import StartError
 from services.engine.native.loading import weights_digest
-from services.engine.native.skipping import (
-    MaskFile,
-    SkipMask,
-    mask_for,
-    read_mask,
-    write_mask,
-)
+from services.engine.skip_mask import SkipMask
+from services.engine.skip_mask_file import MaskFile, mask_for, read_mask, write_mask
 from tests.models import tiny_model_folder
 
 MASK = SkipMask.of(4, attention=[2, 1], mlp=[3])

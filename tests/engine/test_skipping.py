@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec, Segment, packing
-from services.engine.native.skipping import SkipMask, every_second, middle_half, whole
+from services.engine.native import NativeEngine, packing
 from services.engine.native.student.shape import stack_path
+from services.engine.port import Segment
+from services.engine.skip_mask import SkipMask, every_second, middle_half, whole
+from services.engine.spec import ModelSpec
 from tests.engine.conftest import CLOSE, engine_of, feed, model_of, random_text, stock_logits
 from tests.models import tiny_model
 
@@ -84,7 +86,7 @@ def test_a_layer_that_is_not_there_cannot_be_skipped(layer: int) -> None:
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)
-def test_a_skipped_sub_layer_adds_nothing(arch: str, engine: Engine, mask: SkipMask) -> None:
+def test_a_skipped_sub_layer_adds_nothing(arch: str, engine: NativeEngine, mask: SkipMask) -> None:
     text = random_text(20)
     cache = engine.new_cache(32)
     rows = [engine.forward([Segment(cache, part)], mask)[0] for part in (text[:13], text[13:])]
@@ -92,7 +94,7 @@ def test_a_skipped_sub_layer_adds_nothing(arch: str, engine: Engine, mask: SkipM
     cache.free()
 
 
-def test_an_empty_mask_is_the_plain_forward_bit_for_bit(arch: str, engine: Engine) -> None:
+def test_an_empty_mask_is_the_plain_forward_bit_for_bit(arch: str, engine: NativeEngine) -> None:
     text = random_text(9)
     rows = []
     for mask in (None, whole(2)):
@@ -102,7 +104,7 @@ def test_an_empty_mask_is_the_plain_forward_bit_for_bit(arch: str, engine: Engin
     assert torch.equal(*rows)
 
 
-def test_a_forward_with_a_mask_leaves_the_model_as_it_was(arch: str, engine: Engine) -> None:
+def test_a_forward_with_a_mask_leaves_the_model_as_it_was(arch: str, engine: NativeEngine) -> None:
     text = random_text(12)
     modules = list(engine._model.modules())
     for mask in MASKS:
@@ -115,7 +117,7 @@ def test_a_forward_with_a_mask_leaves_the_model_as_it_was(arch: str, engine: Eng
     cache.free()
 
 
-def test_a_forward_that_fails_leaves_the_model_as_it_was(llama: Engine) -> None:
+def test_a_forward_that_fails_leaves_the_model_as_it_was(llama: NativeEngine) -> None:
     modules = list(llama._model.modules())
     cache = llama.new_cache(16)
 
@@ -132,7 +134,7 @@ def test_a_forward_that_fails_leaves_the_model_as_it_was(llama: Engine) -> None:
     cache.free()
 
 
-def test_sessions_and_trees_run_together_with_a_mask(llama: Engine) -> None:
+def test_sessions_and_trees_run_together_with_a_mask(llama: NativeEngine) -> None:
     mask, texts = MASKS[1], [random_text(7), random_text(5, seed=1)]
     caches = [llama.new_cache(32) for _ in texts]
     llama.forward([Segment(c, t) for c, t in zip(caches, texts, strict=True)], mask)
@@ -152,7 +154,9 @@ def test_packed_linear_modules_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -
     model = tiny_model("llama").to(torch.bfloat16)
     if packing.packing_of(model) is None:
         pytest.skip("nothing is packed here")
-    engine = Engine.from_model(model, spec=ModelSpec("packed", "bfloat16", kv_capacity_tokens=64))
+    engine = NativeEngine.from_model(
+        model, spec=ModelSpec("packed", "bfloat16", kv_capacity_tokens=64)
+    )
     assert any(isinstance(module, packing.PackedLinear) for module in engine._model.modules())
     text, mask = random_text(9), MASKS[1]
     [row] = engine.forward([Segment(engine.new_cache(16), text)], mask)
@@ -163,7 +167,7 @@ def test_packed_linear_modules_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -
 # --- K/V --------------------------------------------------------------------------
 
 
-def test_a_layer_never_attends_to_a_token_that_it_did_not_read(llama: Engine) -> None:
+def test_a_layer_never_attends_to_a_token_that_it_did_not_read(llama: NativeEngine) -> None:
     cache = llama.new_cache(32)
     feed(llama, cache, [5, 6, 7])
     llama.forward([Segment(cache, [8])], SkipMask.of(2, attention=[1]))
@@ -186,7 +190,7 @@ def test_a_layer_never_attends_to_a_token_that_it_did_not_read(llama: Engine) ->
     branch.free()
 
 
-def test_a_kept_path_lacks_what_its_tree_lacked(llama: Engine) -> None:
+def test_a_kept_path_lacks_what_its_tree_lacked(llama: NativeEngine) -> None:
     cache = llama.new_cache(32)
     feed(llama, cache, [5, 6])
     llama.forward([Segment(cache, [7, 8, 9], parents=[-1, -1, 1])], SkipMask.of(2, attention=[0]))
@@ -246,7 +250,7 @@ def test_any_steps_and_rollbacks_give_the_logits_of_the_same_masks_afresh(
 # --- refusals ---------------------------------------------------------------------
 
 
-def test_a_mask_of_another_size_is_refused(llama: Engine) -> None:
+def test_a_mask_of_another_size_is_refused(llama: NativeEngine) -> None:
     cache = llama.new_cache(8)
     with pytest.raises(ValueError, match="a mask of 3 layers for a model of 2"):
         llama.forward([Segment(cache, [5])], SkipMask.of(3, mlp=[0]))
@@ -256,7 +260,7 @@ def test_a_mask_of_another_size_is_refused(llama: Engine) -> None:
 
 def test_a_stream_that_is_normalised_itself_cannot_skip() -> None:
     model = tiny_model("opt", do_layer_norm_before=False)
-    engine = Engine.from_model(model, spec=ModelSpec("post-norm", kv_capacity_tokens=64))
+    engine = NativeEngine.from_model(model, spec=ModelSpec("post-norm", kv_capacity_tokens=64))
     with pytest.raises(StartError, match=r"post-norm: its sub-layers cannot be skipped \(a layer"):
         engine.skipper()
 
@@ -267,14 +271,14 @@ def test_a_norm_with_a_bias_after_a_sub_layer_cannot_skip() -> None:
         norm = nn.LayerNorm(64)
         nn.init.constant_(norm.bias, 0.1)
         layer.post_attention_layernorm = norm
-    engine = Engine.from_model(model, spec=ModelSpec("biased", kv_capacity_tokens=64))
+    engine = NativeEngine.from_model(model, spec=ModelSpec("biased", kv_capacity_tokens=64))
     with pytest.raises(StartError, match="biased: its sub-layers cannot be skipped"):
         engine.skipper()
 
 
 def test_a_layer_without_an_mlp_of_its_own_cannot_skip() -> None:
     model = tiny_model("llama")
-    engine = Engine.from_model(model, spec=ModelSpec("odd", kv_capacity_tokens=64))
+    engine = NativeEngine.from_model(model, spec=ModelSpec("odd", kv_capacity_tokens=64))
     layer = engine._model.model.layers[1]
     layer.unheard_of = layer._modules.pop("mlp")
     with pytest.raises(StartError, match="layer 1 has no MLP of its own, so it cannot be skipped"):

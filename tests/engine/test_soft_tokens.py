@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from tests.engine.conftest import CLOSE, feed, model_of, random_text
 from tests.models import tiny_model
 
@@ -25,8 +27,8 @@ def soft_rows(arch: str) -> Tensor:
 
 
 @pytest.fixture
-def soft(arch: str) -> Iterator[Engine]:
-    engine = Engine.from_model(model_of(arch), spec=ModelSpec(arch, kv_capacity_tokens=4096))
+def soft(arch: str) -> Iterator[NativeEngine]:
+    engine = NativeEngine.from_model(model_of(arch), spec=ModelSpec(arch, kv_capacity_tokens=4096))
     engine.give_soft_tokens(soft_rows(arch))
     yield engine
     assert engine.kv_tokens_used == 0, "the test left a cache open"
@@ -52,7 +54,7 @@ def test_soft_tokens_give_what_their_embeddings_give_in_transformers(arch, soft)
 
 def test_ordinary_tokens_are_the_same_bit_for_bit_beside_and_without_soft_ones(arch, soft):
     text = random_text(20)
-    plain = Engine.from_model(model_of(arch), spec=ModelSpec(arch, kv_capacity_tokens=4096))
+    plain = NativeEngine.from_model(model_of(arch), spec=ModelSpec(arch, kv_capacity_tokens=4096))
     a, b, c = plain.new_cache(40), soft.new_cache(40), soft.new_cache(40)
     expected = feed(plain, a, text)
     assert torch.equal(feed(soft, b, text), expected)
@@ -88,9 +90,9 @@ def test_sessions_with_and_without_soft_tokens_share_a_step(arch, soft):
 def test_packed_half_precision_weights_take_them_too(monkeypatch):
     monkeypatch.setattr("services.engine.native.packing._NATIVE", ())
     rows = soft_rows("llama")
-    whole = Engine.from_model(model_of("llama"))
+    whole = NativeEngine.from_model(model_of("llama"))
     model = tiny_model("llama").to(torch.bfloat16)
-    packed = Engine.from_model(model, spec=ModelSpec("llama", dtype="bfloat16"))
+    packed = NativeEngine.from_model(model, spec=ModelSpec("llama", dtype="bfloat16"))
     text, logits = random_text(12), []
     for engine in (whole, packed):
         engine.give_soft_tokens(rows)
@@ -101,7 +103,7 @@ def test_packed_half_precision_weights_take_them_too(monkeypatch):
 
 
 def test_ids_beyond_the_soft_ones_and_soft_ids_without_rows_are_refused():
-    engine = Engine.from_model(model_of("llama"))
+    engine = NativeEngine.from_model(model_of("llama"))
     cache = engine.new_cache(8)
     with pytest.raises(ValueError, match="token ids must be within"):
         feed(engine, cache, [5, 320])
@@ -112,7 +114,7 @@ def test_ids_beyond_the_soft_ones_and_soft_ids_without_rows_are_refused():
 
 
 def test_rows_of_another_width_are_refused_with_both_figures():
-    engine = Engine.from_model(model_of("llama"))
+    engine = NativeEngine.from_model(model_of("llama"))
     with pytest.raises(StartError, match=r"are \[3, 65\], but the model's are 64 wide"):
         engine.give_soft_tokens(torch.zeros(3, 65))
 
@@ -121,6 +123,6 @@ def test_a_distilled_drafter_takes_none(tmp_path):
     from tests.services.student_kit import distilled_folder
 
     base, draft = distilled_folder(tmp_path)
-    engine = Engine.load(ModelSpec(str(draft), base=str(base), cache_dir=tmp_path))
+    engine = NativeEngine.load(ModelSpec(str(draft), base=str(base), cache_dir=tmp_path))
     with pytest.raises(StartError, match="need a whole model"):
         engine.give_soft_tokens(torch.zeros(3, 64))

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native import NativeEngine
 from services.engine.native.loading import load_model, weights_digest
 from services.engine.native.student import Student, cut, save_student
 from services.engine.native.student.shape import shared_names
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from tests.engine.conftest import CLOSE, model_of, random_text
 from tests.models import tiny_model, tiny_model_folder
 
@@ -98,7 +100,7 @@ def test_a_saved_student_passes_the_engines_self_check_and_runs(
     student = cut(model_of(arch), [1], EVEN)
     digest = weights_digest(str(base), folder)
     save_student(student, draft, base=str(base), base_weights=digest, storage="bfloat16", card={})
-    engine = Engine.load(ModelSpec(str(draft), cache_dir=folder, threads=1))
+    engine = NativeEngine.load(ModelSpec(str(draft), cache_dir=folder, threads=1))
     cache = engine.new_cache(len(TEXT))
     rows = torch.cat([engine.forward([Segment(cache, part)])[0] for part in (TEXT[:9], TEXT[9:])])
     assert rows.shape == (len(TEXT), len(EVEN))
@@ -110,7 +112,7 @@ def test_a_saved_student_passes_the_engines_self_check_and_runs(
 
 def test_a_student_in_memory_runs_in_an_engine() -> None:
     student = cut(model_of("llama"), [0], EVEN)
-    engine = Engine.from_model(student.model, head_ids=student.head_ids)
+    engine = NativeEngine.from_model(student.model, head_ids=student.head_ids)
     cache = engine.new_cache(len(TEXT))
     [rows] = engine.forward([Segment(cache, TEXT)])
     torch.testing.assert_close(rows, logits_of(student.model, TEXT), **CLOSE)

@@ -12,12 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec
+from services.engine.native import NativeEngine
 from services.engine.native.loading import SHIPPED_DRAFTS, load_model, locate, weights_digest
 from services.engine.native.student import cut, is_draft, load_student, save_student
 from services.engine.native.student import storage as storage_module
 from services.engine.native.student.quantize import dequantize, quantize, stored_shapes
 from services.engine.native.student.shape import share_embeddings, shared_names
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model, tiny_model_folder
 
 HEAD = torch.arange(3, 320, 2)
@@ -377,7 +378,7 @@ def test_embeddings_loaded_in_the_same_dtype_share_memory(draft: Path, base: Pat
 
 
 def test_an_engine_on_a_folder_gives_a_column_per_token_of_the_head(draft: Path) -> None:
-    engine = Engine.load(spec(draft, threads=1))
+    engine = NativeEngine.load(spec(draft, threads=1))
     assert engine.head_ids is not None
     assert torch.equal(engine.head_ids, HEAD)
     assert (engine.vocab_size, engine.max_context_length) == (320, 512)

@@ -19,11 +19,11 @@ import pytest
 import torch
 
 from services.contract.errors import Overloaded, StartError
-from services.engine.native import Engine, KVCache, ModelSpec, Segment
+from services.engine.native import NativeEngine, PagedCache
 from services.engine.native import device_memory as engine_room
 from services.engine.native import prepare as preparing
 from services.engine.native.device_memory import free_bytes
-from services.engine.native.kv import KVBudget
+from services.engine.native.kv import PagedBudget
 from services.engine.native.loading import read_folder
 from services.engine.native.packing import PackedLinear
 from services.engine.native.parallel import ranks, shards
@@ -38,6 +38,8 @@ from services.engine.native.parallel.mirror import (
     new_mirrored,
 )
 from services.engine.native.parallel.ranks import Ranks
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from tests.engine.conftest import engine_of, random_text
 from tests.models import tiny_model, tiny_model_folder
 
@@ -50,7 +52,7 @@ def spec_of(folder: Path) -> ModelSpec:
 
 # --- two processes ----------------------------------------------------------------
 
-Both = tuple[Leader, Engine]
+Both = tuple[Leader, NativeEngine]
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
@@ -62,7 +64,7 @@ def both(
     spec, before = spec_of(folder), psutil.Process().children()
     with Ranks(2) as others:
         leader = Leader.load(spec, others)
-        yield leader, Engine.load(replace(spec, tensor_parallel=1))
+        yield leader, NativeEngine.load(replace(spec, tensor_parallel=1))
         assert leader.kv_tokens_used == 0, "the test left a cache open"
     assert psutil.Process().children() == before, "the other rank is still there"
 
@@ -73,7 +75,7 @@ class Pairs:
     def __init__(self, both: Both, seed: int) -> None:
         self.engines = both
         self.chance = random.Random(seed)
-        self.sessions: list[tuple[KVCache, KVCache]] = []
+        self.sessions: list[tuple[PagedCache, PagedCache]] = []
         self.happened: Counter[str] = Counter()
 
     def play(self, moves: int) -> None:
@@ -151,7 +153,7 @@ class Pairs:
             path.append(self.chance.choice(below))
         return path
 
-    def call(self, pair: tuple[KVCache, KVCache], name: str, *arguments: object) -> None:
+    def call(self, pair: tuple[PagedCache, PagedCache], name: str, *arguments: object) -> None:
         self.happened[name] += 1
         for cache in pair:
             getattr(cache, name)(*arguments)
@@ -172,7 +174,7 @@ class Pairs:
             if len(one):
                 assert float((one - other).abs().max()) <= 1e-5 * float(other.abs().max())
 
-    def tokens_for(self, cache: KVCache) -> dict[str, Any]:
+    def tokens_for(self, cache: PagedCache) -> dict[str, Any]:
         count = self.chance.choice([1, 1, 1, 2, 5, 17])
         if cache.length + count > cache.reserve:
             return {}
@@ -288,20 +290,20 @@ def test_a_rank_that_holds_something_else_computes_nothing():
 
 
 def test_every_change_of_a_cache_is_told():
-    only_read = {"tree_at", "check_append", "check_prefix"}
+    only_read = {"tree_at", "check_append", "check_layers", "check_prefix"}
     parts_of_a_forward = {"reach", "commit"}
-    methods = {name for name, _ in inspect.getmembers(KVCache, inspect.isfunction)}
+    methods = {name for name, _ in inspect.getmembers(PagedCache, inspect.isfunction)}
     changing = {name for name in methods if name[0] != "_"} - only_read - parts_of_a_forward
     assert changing == {name for name in vars(MirroredCache) if name in methods and name[0] != "_"}
 
 
 def test_a_method_that_uses_another_is_told_once(monkeypatch):
-    def start_again(cache: KVCache) -> None:
+    def start_again(cache: PagedCache) -> None:
         cache.rollback(0)
 
     journal, calls = Journal(), []
     monkeypatch.setattr(journal, "note", calls.append)
-    cache = new_mirrored(journal, KVBudget(8), 8)
+    cache = new_mirrored(journal, PagedBudget(8), 8)
     _mirrored(start_again)(cache)
     cache.rollback(0)
     assert [call.name for call in calls] == ["new_cache", "start_again", "rollback"]
@@ -309,7 +311,7 @@ def test_a_method_that_uses_another_is_told_once(monkeypatch):
 
 def test_what_gives_way_to_a_cache_is_told_before_it(monkeypatch):
     journal, calls = Journal(), []
-    budget = KVBudget(8)
+    budget = PagedBudget(8)
     old = new_mirrored(journal, budget, 8).park()
     budget.reclaim = lambda tokens: old.free()
     monkeypatch.setattr(journal, "note", calls.append)
@@ -324,7 +326,7 @@ def test_what_gives_way_to_a_cache_is_told_before_it(monkeypatch):
 
 
 def test_a_cache_that_other_ranks_do_not_have_cannot_be_fed():
-    journal, plain = Journal(), KVCache(KVBudget(8), 8)
+    journal, plain = Journal(), PagedCache(PagedBudget(8), 8)
     with pytest.raises(TypeError, match="do not have"):
         journal.told_with([Segment(plain, [1])])
 
@@ -350,7 +352,9 @@ class LostRanks:
 
 
 def test_a_forward_that_fails_here_is_the_end_and_one_that_does_not_fit_is_not(monkeypatch):
-    engine = Engine.from_model(engine_of("llama").model, spec=ModelSpec("m", kv_capacity_tokens=64))
+    engine = NativeEngine.from_model(
+        engine_of("llama").model, spec=ModelSpec("m", kv_capacity_tokens=64)
+    )
     others = LostRanks()
     leader = Leader(engine, others, 64)
     cache = leader.new_cache(16)
@@ -388,7 +392,7 @@ def test_a_part_of_a_model_is_not_packed(monkeypatch, ranks_of_it, packed):
     monkeypatch.setattr(preparing, "pack", lambda model, kind: were_packed.append(model))
     model = tiny_model("llama")
     model._tp_size = ranks_of_it
-    Engine.from_model(model, check=False)
+    NativeEngine.from_model(model, check=False)
     assert bool(were_packed) is packed
 
 

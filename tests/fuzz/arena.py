@@ -24,10 +24,10 @@ from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.verifier.core import VerifierCore
+from tests.fake_engine import TableEngine
 from tests.fuzz.engine import table_engine
 from tests.fuzz.targets import CANARY, Target, raw_bytes, some_calls
 from tests.integration.cluster import PATIENT, Worker, cluster, start_worker
-from tests.proof.table_engine import TableEngine
 
 LIMIT = 60.0
 """Seconds after which a call counts as hung."""

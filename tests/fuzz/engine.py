@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from services.engine.native.bundle import make_bundle
-from services.engine.native.kv import KVBudget
+from tests.fake_engine import TableEngine
 from tests.models import CHAT_TEMPLATE
-from tests.proof.table_engine import TableEngine
 from tests.proof.two_token_models import letters, target_model
 
 VOCAB, CONTEXT, CAPACITY = 12, 64, 1 << 16
@@ -19,5 +18,5 @@ def table_engine(seed: int = 0) -> TableEngine:
     tokenizer = letters(VOCAB)
     tokenizer.chat_template = CHAT_TEMPLATE
     engine = TableEngine(logits, CONTEXT, make_bundle(tokenizer, target_model(VOCAB)))
-    engine.budget = KVBudget(CAPACITY)
+    engine.budget.capacity = CAPACITY
     return engine

@@ -24,12 +24,13 @@ from services.cluster.flags import Flags, variable
 from services.contract.errors import StartError
 from services.contract.types import TokenizerBundle
 from services.drafter.settings import DrafterSettings
-from services.engine.native import ModelSpec
+from services.engine.lookahead_file import Lookahead, read_lookahead, save_lookahead
 from services.engine.native.bundle import make_bundle
 from services.engine.native.loading import load_model, weights_digest
-from services.engine.native.lookahead import Lookahead, read_lookahead, save_lookahead
-from services.engine.native.skipping import MaskFile, SkipMask, read_mask, write_mask
 from services.engine.native.student import cut, load_student, save_student
+from services.engine.skip_mask import SkipMask
+from services.engine.skip_mask_file import MaskFile, read_mask, write_mask
+from services.engine.spec import ModelSpec
 from services.engine.synthetic.spec import read_spec
 from services.verifier.settings import VerifierSettings
 from tests.fuzz.messages import mutated

@@ -17,7 +17,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from orchestrator.core.state import Limits
 from orchestrator.frontdoor.vllm_gateway import servicer
 from orchestrator.frontdoor.vllm_gateway.servicer import VllmEngineServicer
-from services.engine.native.structure import structures_of
+from services.engine.structure import structures_of
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.docs.test_tables import Table, tables

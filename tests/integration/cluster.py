@@ -40,10 +40,11 @@ from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.drafter.methods.self_draft.skip import SkipDrafter
-from services.engine.native import Engine, ModelSpec
-from services.engine.native.lending import Lending
-from services.engine.native.skipping import SkipMask
-from services.engine.native.structure import structures_of
+from services.engine.lending import Lending
+from services.engine.native import NativeEngine
+from services.engine.skip_mask import SkipMask
+from services.engine.spec import ModelSpec
+from services.engine.structure import structures_of
 from services.runtime.core_thread import CoreThread
 from services.runtime.host import Emit, WorkerHost
 from services.runtime.serving import (
@@ -74,11 +75,11 @@ def target(arch: str = "llama", seed: int = 0) -> Any:
     return tiny_model(arch, seed=seed)
 
 
-def engine(arch: str = "llama", seed: int = 0, **options: Any) -> Engine:
-    return Engine.from_model(target(arch, seed), tiny_tokenizer(), ModelSpec(arch, **options))
+def engine(arch: str = "llama", seed: int = 0, **options: Any) -> NativeEngine:
+    return NativeEngine.from_model(target(arch, seed), tiny_tokenizer(), ModelSpec(arch, **options))
 
 
-def looking_ahead(arch: str = "llama", seed: int = 0) -> Engine:
+def looking_ahead(arch: str = "llama", seed: int = 0) -> NativeEngine:
     """With random look-ahead embeddings: their rows are often wrong, the first never is."""
     made = engine(arch, seed)
     known = target(arch, seed).get_input_embeddings()(torch.arange(300)).detach()

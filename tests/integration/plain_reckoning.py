@@ -17,9 +17,10 @@ from services.contract.types import ResolvedSampling, ResponseFormat
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.engine.native import Engine, ModelSpec
+from services.engine.native import NativeEngine
 from services.engine.native.bundle import make_bundle
-from services.engine.native.structure import Structures
+from services.engine.spec import ModelSpec
+from services.engine.structure import Structures
 from tests.integration.cluster import PROMPT, Cluster, Worker, start_worker, target
 from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.proof.goodness_of_fit import transform
@@ -118,7 +119,7 @@ def near_target() -> Any:
 
 
 async def start_near_drafter(methods: Sequence[str] = ("model", "ngram")) -> Worker:
-    near = Engine.from_model(near_target(), tiny_tokenizer(), ModelSpec("llama"))
+    near = NativeEngine.from_model(near_target(), tiny_tokenizer(), ModelSpec("llama"))
     known = {"model": lambda: ModelDrafter(near), "ngram": NgramDrafter}
     drafters: dict[str, Any] = {name: known[name]() for name in methods}
     return await start_worker(lambda emit: DrafterCore(drafters, emit=emit, worker_id="d1"))

@@ -13,7 +13,7 @@ from paceline import InvalidArgument, Method
 from orchestrator.recorder.meters import Meters
 from services.contract.types import ResolvedSampling, SparseRow
 from services.drafter.methods.model import candidates
-from services.engine.native.noise import exponentials
+from services.engine.noise import exponentials
 from tests.integration.cluster import PATIENT, cluster, start_verifier, target
 from tests.integration.plain_reckoning import (
     TOKENS,

@@ -13,8 +13,9 @@ from services.drafter.core import DrafterCore
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.mask_search import MaskSearch, SearchRules
 from services.drafter.methods.self_draft.skip import SkipDrafter
-from services.engine.native import Engine, ModelSpec
-from services.engine.native.skipping import SkipMask
+from services.engine.native import NativeEngine
+from services.engine.skip_mask import SkipMask
+from services.engine.spec import ModelSpec
 from services.runtime.host import Emit
 from services.verifier.core import VerifierCore
 from tests.integration.cluster import PATIENT, PROMPT, cluster, start_worker
@@ -31,8 +32,8 @@ def target() -> Any:
     return tiny_model("llama", num_hidden_layers=LAYERS)
 
 
-def engine() -> Engine:
-    return Engine.from_model(target(), tiny_tokenizer(), ModelSpec("llama"))
+def engine() -> NativeEngine:
+    return NativeEngine.from_model(target(), tiny_tokenizer(), ModelSpec("llama"))
 
 
 def plain() -> list[int]:

@@ -16,7 +16,7 @@ from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.frontdoor.tenants import Tenant, TenantLimits
 from services.contract.errors import InvalidRequest, Overloaded
 from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat
-from services.engine.native.noise import exponentials
+from services.engine.noise import exponentials
 from tests.answers import answer_schema, is_answer
 from tests.integration.cluster import PROMPT, cluster, start_verifier
 from tests.integration.plain_reckoning import (

@@ -172,14 +172,15 @@ async def test_a_worker_that_does_not_answer_is_reported_while_the_rest_serves(c
 async def test_a_drafter_with_another_tokenizer_is_refused_with_both_fingerprints(caplog):
     from services.drafter.core import DrafterCore
     from services.drafter.methods.model.model import ModelDrafter
-    from services.engine.native import Engine, ModelSpec
+    from services.engine.native import NativeEngine
+    from services.engine.spec import ModelSpec
     from tests.integration.cluster import start_worker, target
     from tests.models import tiny_tokenizer
 
     tokenizer = type(tiny_tokenizer())(tokenizer_object=tiny_tokenizer().backend_tokenizer)
     tokenizer.add_tokens(["<strange>"])
     tokenizer.eos_token = "<|im_end|>"
-    stranger = Engine.from_model(target(), tokenizer, ModelSpec("stranger"))
+    stranger = NativeEngine.from_model(target(), tokenizer, ModelSpec("stranger"))
     drafter = await start_worker(
         lambda emit: DrafterCore({"model": ModelDrafter(stranger)}, emit=emit, worker_id="odd")
     )

@@ -102,7 +102,8 @@ def test_a_target_that_cannot_be_divided_stops_the_start(models: Path):
 SCRIPT = """
 import sys
 from pathlib import Path
-from services.engine.native import ModelSpec, Segment
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from services.engine.native.parallel.leader import Leader
 from services.engine.native.parallel.ranks import Ranks
 from services.runtime.logs import setup_logging

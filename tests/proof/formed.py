@@ -29,8 +29,8 @@ from services.contract.types import (
     VerifyMode,
 )
 from services.drafter.methods.model.forms import form_of
-from services.engine.native.sampling import RowContext, by_batch, log_law
-from services.engine.native.structure import Structures
+from services.engine.sampling import RowContext, by_batch, log_law
+from services.engine.structure import Structures
 from tests.rules.worlds import Drafter, Law, Text, World, sparse
 
 PROMPT = (0, 0)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from services.contract.types import DraftTree, OpenVerify, Verify, VerifyMode
-from services.engine.native.kv import KVBudget
+from services.engine.budgeted import KVBudget, place
 from services.verifier import judging
 from services.verifier.admission import open_matcher
 from services.verifier.batch import judged
@@ -22,10 +22,10 @@ from services.verifier.judging import Decision, Judged
 from services.verifier.rules import Outcome, Proposed, judge
 from services.verifier.session import Block, Task, VerifySession
 from services.verifier.verdicts import decided, emitted
+from tests.fake_engine import TokenCache
 from tests.proof.formed import PROMPT, FormedWorld
 from tests.rules.enumeration import WHOLE, Case, branches
 from tests.rules.worlds import Drafter, Text, drafts, texts
-from tests.token_cache import TokenCache
 
 
 def opened(world: FormedWorld, mode: VerifyMode, output: Text = (), seed: int = 0) -> VerifySession:
@@ -36,7 +36,7 @@ def opened(world: FormedWorld, mode: VerifyMode, output: Text = (), seed: int = 
     if wanted is not None:
         session.matcher = open_matcher(opening, structures.compiled(wanted), structures)
     tokens = TokenCache(KVBudget(session.most_tokens), session.most_tokens)
-    tokens.tokens += session.text[:-1]
+    tokens.say(session.text[:-1])
     session.cache = tokens
     session.opened = session.filled = True
     return session
@@ -97,7 +97,7 @@ def forwarded(world: FormedWorld, session: VerifySession, task: Task) -> Judged:
     rows = [world.logits(text) for text in texts(task.tree, output_of(session))]
     fed = rows if session.retained is None else rows[1:]
     if (segment := session.segment(task)) is not None:
-        session.cache.tokens += segment.token_ids
+        session.cache.append(place(segment, TokenCache), segment.token_ids)
     return judged(session, task, torch.stack(fed) if fed else None)
 
 

@@ -11,7 +11,7 @@ from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
-from tests.services.fake_engine import FakeEngine, law
+from tests.fake_engine import FakeEngine, law
 
 
 class Guessing(FakeEngine):

@@ -15,8 +15,8 @@ from itertools import accumulate
 import torch
 
 from services.contract.types import DraftTree, VerifyMode
-from services.engine.native.noise import Stream
-from services.engine.native.sampling import draw
+from services.engine.noise import Stream
+from services.engine.sampling import draw
 from services.verifier.rules import Outcome, Proposed, judge
 from tests.proof.laws import VOCAB, Fate, LawOf, Text, one_hot, target, thresholds
 

@@ -26,12 +26,13 @@ from services.contract.types import ResolvedSampling
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed
-from services.engine.native import Engine, ModelSpec
+from services.engine.native import NativeEngine
 from services.engine.native.bundle import make_bundle
+from services.engine.spec import ModelSpec
 from services.verifier.core import VerifierCore
+from tests.fake_engine import TableEngine
 from tests.integration.cluster import Cluster, Worker, cluster, start_worker
 from tests.proof.goodness_of_fit import Fit, Text, fit
-from tests.proof.table_engine import TableEngine
 from tests.proof.two_token_models import (
     CONTEXT,
     VOCAB,
@@ -192,7 +193,7 @@ def engine_of(model: Any, tokenizer: Any, table: bool = False) -> Any:
     """The real engine, or the table of what it would say."""
     if table:
         return TableEngine(raw_logits(model), CONTEXT, make_bundle(tokenizer, model))
-    return Engine.from_model(model, tokenizer, ModelSpec("tiny", threads=1))
+    return NativeEngine.from_model(model, tokenizer, ModelSpec("tiny", threads=1))
 
 
 async def start_verifier_of(engine: Any) -> Worker:

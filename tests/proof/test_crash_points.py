@@ -13,7 +13,7 @@ import torch
 from orchestrator.core.events import VerdictArrived
 from orchestrator.core.pacing import Eager, Fixed
 from services.contract.types import DraftTree, Proposal, ResolvedSampling, Role, VerifyMode
-from services.engine.native.sampling import RowContext, choose
+from services.engine.sampling import RowContext, choose
 from services.verifier.rules import walk_rows
 from tests.proof.laws import VOCAB, Fate, drafted, one_hot, target, texts
 from tests.proof.machine import cluster, error

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from services.contract.types import DraftTree, VerifyMode
-from services.engine.native.noise import exponentials
-from services.engine.native.structure import Matcher
+from services.engine.noise import exponentials
+from services.engine.structure import Matcher
 from services.verifier import judging
 from services.verifier.judging import decide
 from tests.proof.formed import LANGUAGES, FormedWorld, Laws, drafter, exact_laws

@@ -17,8 +17,8 @@ from orchestrator.core import rounds
 from orchestrator.core.turn import Turn
 from services.contract.types import VerifyMode
 from services.drafter.methods.model.candidates import Place
-from services.engine.native import noise
-from services.engine.native.noise import Stream
+from services.engine import noise
+from services.engine.noise import Stream
 from services.verifier import judging
 from tests.proof.joined import Joined
 

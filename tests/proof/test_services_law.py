@@ -18,7 +18,7 @@ from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.small_tree import SmallTrees
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
-from services.engine.native import Engine
+from services.engine.native import NativeEngine
 from services.engine.ngram_file import FIRSTS, NgramFile
 from tests.proof.goodness_of_fit import ALARM
 from tests.proof.services_kit import Case, Sample, Services, sample
@@ -75,13 +75,13 @@ LENGTH = 1000
 pytestmark = pytest.mark.timeout(1800)
 
 
-def looking_ahead(engine: Engine) -> LookaheadDrafter:
+def looking_ahead(engine: NativeEngine) -> LookaheadDrafter:
     """The target with embeddings of its own tokens in place of learned ones."""
     engine.give_soft_tokens(engine.model.get_input_embeddings().weight[:3])
     return LookaheadDrafter(engine)
 
 
-def free_trees(engine: Engine) -> NgramDrafter:
+def free_trees(engine: NativeEngine) -> NgramDrafter:
     """Trees of this text and of a file, whose scores know the noise that the target will draw with.
 
     Of each token, the file says others at random, so that some drafts are right and some are not.
@@ -99,7 +99,7 @@ def free_trees(engine: Engine) -> NgramDrafter:
     return NgramDrafter(small=SmallTrees(file))
 
 
-def copying_first(engine: Engine) -> CombinedDrafter:
+def copying_first(engine: NativeEngine) -> CombinedDrafter:
     """Prompt lookup by single tokens, which nearly always finds something, and the draft model.
 
     Copies of one token at a time, so that both have their turns.

@@ -16,8 +16,8 @@ from torch import Tensor
 from services.contract.types import Proposal
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.skip import SkipDrafter
-from services.engine.native import Segment
-from services.engine.native.skipping import SkipMask
+from services.engine.port import Segment
+from services.engine.skip_mask import SkipMask
 from tests.proof.services_kit import BOTH_PACES, Case, Services, sample
 from tests.proof.test_services_law import check
 
@@ -44,7 +44,7 @@ class SkippingTable:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._table, name)
 
-    def skipper(self) -> None:
+    def require_skipping(self) -> None:
         """It can skip."""
 
     def forward(self, segments: Sequence[Segment], skip: SkipMask | None = None) -> list[Tensor]:

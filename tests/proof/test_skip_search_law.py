@@ -16,8 +16,8 @@ from torch import Tensor
 
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.skip import SkipDrafter
-from services.engine.native import Segment
-from services.engine.native.skipping import SkipMask
+from services.engine.port import Segment
+from services.engine.skip_mask import SkipMask
 from tests.proof.services_kit import BOTH_PACES, Services, sample
 from tests.proof.test_services_law import check
 from tests.proof.test_skip_law import CASES, LENGTH, TOKENS, SkippingTable

@@ -22,8 +22,8 @@ from services.contract.types import SparseRow
 from services.drafter.methods.model import candidates
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed
-from services.engine.native.noise import Stream, uniform
-from services.engine.native.sampling import by_row, log_law
+from services.engine.noise import Stream, uniform
+from services.engine.sampling import by_row, log_law
 from services.verifier import judging
 from services.verifier.rules import block, chains, rows
 from tests.integration.cluster import cluster

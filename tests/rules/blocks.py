@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from services.contract.types import DraftTree, Proposal, VerifyMode
-from services.engine.native.noise import Stream
+from services.engine.noise import Stream
 from services.verifier.rules import Outcome, Proposed, judge
 from tests.rules.worlds import sparse
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from services.contract.types import DraftTree, VerifyMode
-from services.engine.native.noise import Stream
+from services.engine.noise import Stream
 from services.verifier.rules import Outcome, Proposed, judge
 from tests.rules import reference
 from tests.rules.worlds import Draft, Drafter, Law, Text, World, drafts, texts

@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from services.contract.types import DraftTree, Proposal, SparseRow, VerifyMode
-from services.engine.native.noise import Stream
+from services.engine.noise import Stream
 
 Law = np.ndarray
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from services.contract.types import DraftTree, Proposal, SparseRow, VerifyMode
-from services.engine.native.noise import Stream
+from services.engine.noise import Stream
 from services.verifier.rules import judge
 from services.verifier.rules.rows import gather_laws, is_law, read_blocks, read_rows
 from tests.rules.blocks import P, Q, proposed, sampled_chain

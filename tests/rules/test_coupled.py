@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from services.contract.types import DraftTree, ResolvedSampling, VerifyMode
-from services.engine.native.noise import fold, word_rows, words_of
-from services.engine.native.sampling import History, RowContext, by_batch, choose, paths
+from services.engine.noise import fold, word_rows, words_of
+from services.engine.sampling import History, RowContext, by_batch, choose, paths
 from services.verifier.rules import walk_rows
 from tests.rules.chance import ALARM, p_value
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from services.contract.types import ResolvedSampling, VerifyMode
-from services.engine.native.sampling import (
+from services.engine.sampling import (
     NO_CHOICE,
     RowContext,
     best,
@@ -18,7 +18,7 @@ from services.engine.native.sampling import (
     paths,
     top_law,
 )
-from services.engine.native.sampling.laws import draw_in_parallel
+from services.engine.sampling.laws import draw_in_parallel
 from tests.rules.chance import ALARM, p_value
 
 torch.set_num_threads(1)

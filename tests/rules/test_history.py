@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.contract.types import ResolvedSampling
-from services.engine.native.sampling import History, wants_history
+from services.engine.sampling import History, wants_history
 from tests.rules.test_penalties import history_of
 
 tokens = st.lists(st.integers(0, 300), max_size=40)

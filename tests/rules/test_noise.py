@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from services.engine.native import noise
-from services.engine.native.noise import (
+from services.engine import noise
+from services.engine.noise import (
     Stream,
     derive_key,
     exponential_of,

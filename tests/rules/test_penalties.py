@@ -15,7 +15,7 @@ from transformers.generation.logits_process import (
 )
 
 from services.contract.types import ResolvedSampling, VerifyMode
-from services.engine.native.sampling import (
+from services.engine.sampling import (
     NO_CHOICE,
     History,
     RowContext,

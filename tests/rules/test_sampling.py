@@ -11,8 +11,8 @@ from transformers.generation.logits_process import (
 )
 
 from services.contract.types import ResolvedSampling, VerifyMode
-from services.engine.native.noise import to_exponential, word_rows
-from services.engine.native.sampling import NO_CHOICE, RowContext, choose, log_law, paths
+from services.engine.noise import to_exponential, word_rows
+from services.engine.sampling import NO_CHOICE, RowContext, choose, log_law, paths
 from tests.rules.chance import ALARM, p_value
 
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from services.contract.types import Proposal, SparseRow, VerifyMode
-from services.engine.native.noise import Stream
+from services.engine.noise import Stream
 from services.verifier.rules import Outcome, block, chains
 from services.verifier.rules.rows import read_rows
 from tests.rules import reference

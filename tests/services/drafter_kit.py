@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.contract.errors import Overloaded
 from services.contract.types import (
     EMPTY_HASH,
     CommitDraft,
@@ -24,9 +23,9 @@ from services.contract.types import (
 from services.drafter.core import DrafterCore
 from services.drafter.methods.graph.tree_growth import Growth
 from services.drafter.methods.model.model import ModelDrafter
-from services.engine.native import Segment
-
-VOCAB = 12
+from services.engine.port import Segment
+from tests import fake_engine
+from tests.fake_engine import VOCAB
 
 
 @dataclass
@@ -47,115 +46,13 @@ class FixedGrowth:
         self.seen.append((hit, count))
 
 
-@dataclass
-class FakeCache:
-    """KV as the tokens it was computed from; each entry knows the text it was computed after."""
+class FakeEngine(fake_engine.FakeEngine):
+    """A language model whose scores lie far apart, so that all choices are sure."""
 
-    engine: FakeEngine
-    reserve: int
-    tokens: list[int] = field(default_factory=list)
-    rolled_back: int = 0
-    base: int | None = None
-    parents: list[int] = field(default_factory=list)
+    fingerprint = "f" * 8
 
-    @property
-    def length(self) -> int:
-        return len(self.tokens)
-
-    def rollback(self, length: int) -> None:
-        assert length <= self.length
-        assert self.base is None or length == self.length, "a tree is cut"
-        self.rolled_back += self.length - length
-        del self.tokens[length:]
-
-    def append(self, segment: Segment, index: int) -> list[int]:
-        """One token of a segment; the text it ends."""
-        token = segment.token_ids[index]
-        if segment.parents is None:
-            assert self.base is None, "a tree is unresolved"
-            self.tokens.append(token)
-            return list(self.tokens)
-        if self.base is None:
-            self.base = self.length if segment.base is None else segment.base
-            self.parents = list(range(-1, self.length - self.base - 1))
-        assert segment.base in (None, self.base)
-        assert -1 <= segment.parents[index] < len(self.parents)
-        self.parents.append(segment.parents[index])
-        self.tokens.append(token)
-        return self.text_at(len(self.parents) - 1)
-
-    def text_at(self, node: int) -> list[int]:
-        """The text that a node of the tree ends."""
-        assert self.base is not None
-        path = []
-        while node >= 0:
-            path.append(self.tokens[self.base + node])
-            node = self.parents[node]
-        return [*self.tokens[: self.base], *path[::-1]]
-
-    def keep_path(self, base: int, path: Sequence[int]) -> None:
-        self._keep(base, path, ())
-        self.base, self.parents = None, []
-
-    def keep_branch(self, base: int, path: Sequence[int]) -> None:
-        index = {path[-1] if path else -1: -1}
-        for node, parent in enumerate(self.parents):
-            if parent in index:
-                index[node] = len(index) - 1
-        below = list(index)[1:]
-        parents = [index[self.parents[node]] for node in below]
-        self._keep(base, path, below)
-        self.base, self.parents = (base + len(path), parents) if below else (None, [])
-
-    def _keep(self, base: int, path: Sequence[int], below: Sequence[int]) -> None:
-        if self.base is None:
-            self.base, self.parents = base, list(range(-1, self.length - base - 1))
-        assert base == self.base
-        assert [self.parents[node] for node in path] == [-1, *path][: len(path)]
-        self.tokens[base:] = [self.tokens[base + node] for node in (*path, *below)]
-
-    def free(self) -> None:
-        self.engine.kv_tokens_used -= self.reserve
-        self.reserve = 0
-
-
-class FakeEngine:
-    """A language model whose logits are a function of all tokens in the cache."""
-
-    model_id, fingerprint, dtype, bundle = "fake", "f" * 8, "float32", None
-    vocab_size = VOCAB
-    head_ids: Tensor | None = None
-    kv_tokens_capacity = 1000
-
-    def __init__(self, max_context_length: int = 500) -> None:
-        self.max_context_length = max_context_length
-        self.kv_tokens_used = 0
-        self.caches: list[FakeCache] = []
-        self.batches: list[list[int]] = []
-        self.bad_token: int | None = None
-
-    def new_cache(self, reserve: int) -> FakeCache:
-        if self.kv_tokens_used + reserve > self.kv_tokens_capacity:
-            raise Overloaded("the KV budget is full")
-        self.kv_tokens_used += reserve
-        self.caches.append(FakeCache(self, reserve))
-        return self.caches[-1]
-
-    def forward(self, segments: Sequence[Segment]) -> list[Tensor]:
-        if any(self.bad_token in segment.token_ids for segment in segments):
-            raise RuntimeError("the device is on fire")
-        if segments:
-            self.batches.append([len(segment.token_ids) for segment in segments])
-        return [self._run(segment) for segment in segments]
-
-    def _run(self, segment: Any) -> Tensor:
-        rows = []
-        for index in range(len(segment.token_ids)):
-            text = segment.cache.append(segment, index)
-            if index >= segment.logits_from:
-                rows.append(self.logits(text))
-        assert segment.cache.length <= max(segment.cache.reserve, 1)
-        return torch.stack(rows) if rows else torch.empty(0, VOCAB)
+    def __init__(self, capacity: int = 1000, context: int = 500) -> None:
+        super().__init__(capacity, context)
 
     @staticmethod
     def logits(text: Sequence[int]) -> Tensor:

@@ -13,8 +13,10 @@ from services.contract.types import ResolvedSampling
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.mask_search import MaskSearch, SearchRules
 from services.drafter.methods.self_draft.skip import SkipDrafter
-from services.engine.native import Engine, KVCache, ModelSpec, Segment
-from services.engine.native.skipping import SkipMask
+from services.engine.native import NativeEngine, PagedCache
+from services.engine.port import Segment
+from services.engine.skip_mask import SkipMask
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.drafter_kit import Harness, tokens_of
 
@@ -30,7 +32,7 @@ LONG = ResolvedSampling(max_tokens=250)
 
 
 @cache
-def engine() -> Engine:
+def engine() -> NativeEngine:
     """A random target of six layers; the output projections of `FREE` are zero."""
     torch.set_num_threads(1)
     model = tiny_model("llama", num_hidden_layers=LAYERS)
@@ -39,7 +41,7 @@ def engine() -> Engine:
             model.model.layers[layer].self_attn.o_proj.weight.zero_()
         for layer in FREE.mlp:
             model.model.layers[layer].mlp.down_proj.weight.zero_()
-    return Engine.from_model(model, spec=ModelSpec("tiny", kv_capacity_tokens=100_000))
+    return NativeEngine.from_model(model, spec=ModelSpec("tiny", kv_capacity_tokens=100_000))
 
 
 @cache
@@ -70,7 +72,7 @@ def search_of(harness: Harness) -> MaskSearch:
     return drafter_of(harness)._trials._search  # type: ignore[no-any-return]
 
 
-def cache_of(harness: Harness, session: str = "s") -> KVCache:
+def cache_of(harness: Harness, session: str = "s") -> PagedCache:
     return drafter_of(harness)._sessions[0, session].cache  # type: ignore[no-any-return]
 
 

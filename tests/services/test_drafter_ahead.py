@@ -34,8 +34,10 @@ from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.model.places import DEEPEST, PLACES_IN_KV, Due, Places
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.small_tree import SmallTrees
-from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native import NativeEngine
 from services.engine.ngram_file import FIRSTS, NgramFile
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, Clear
 
@@ -129,7 +131,7 @@ def test_what_the_model_says_where_it_has_been_is_in_the_tree() -> None:
 def test_a_tree_waits_for_no_step_of_the_model() -> None:
     bench = Bench()
     (draft,) = bench.tell(opening([1, 2, 1]), steps=1)
-    assert bench.engine.batches == []
+    assert bench.engine.forwards == []
     assert set(draft.sources) <= {DraftSource.THIS_TEXT}
 
 
@@ -185,11 +187,13 @@ def holds(bench: Bench, text: Sequence[int]) -> None:
     seen = len(text) - places.unseen
     assert places.cache.tokens[:seen] == list(text[:seen])  # type: ignore[attr-defined]
     for place, entry in places._entries.items():
-        assert places.cache.text_at(entry) == [*text, *graph.tokens(graph.path(place))]  # type: ignore[attr-defined]
+        assert places.cache.text_at(len(text) + entry) == [*text, *graph.tokens(graph.path(place))]  # type: ignore[attr-defined]
 
 
 def test_with_a_real_model_its_word_is_that_of_a_prefill() -> None:
-    engine = Engine.from_model(tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=2000))
+    engine = NativeEngine.from_model(
+        tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=2000)
+    )
     vocab = engine.vocab_size
     cache = engine.new_cache(100)
     made = OpenDraft(
@@ -239,25 +243,25 @@ def test_no_step_begins_that_may_make_a_verdict_wait() -> None:
         text, done = text + said, done + 1
     # Verdicts take 20 ms, and a step 10 ms.
     bench.ahead._times = StepTimeModel().add(8, 0.010)
-    steps = len(bench.engine.batches)
+    steps = len(bench.engine.forwards)
     bench.now += 0.020
     bench.commit(done, [4], steps=1)
     bench.now += 0.002
     assert bench.core.step()
     bench.now += 0.013
     assert not bench.core.step()
-    assert len(bench.engine.batches) == steps + 1
+    assert len(bench.engine.forwards) == steps + 1
 
 
 def test_there_are_two_steps_for_a_verdict_and_more_for_a_long_text_alone() -> None:
     bench = Bench(rules=AheadRules(rows=4, step_tokens=4))
     bench.open([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2])
-    assert [sum(batch) for batch in bench.engine.batches[:2]] == [4, 4]
-    assert len(bench.engine.batches) == 4
+    assert [sum(batch) for batch in bench.engine.forwards[:2]] == [4, 4]
+    assert len(bench.engine.forwards) == 4
     for base in range(4):
-        before = len(bench.engine.batches)
+        before = len(bench.engine.forwards)
         bench.commit(base, [base])
-        assert len(bench.engine.batches) == before + 2
+        assert len(bench.engine.forwards) == before + 2
 
 
 def test_a_verdict_is_due_when_the_quick_ones_came() -> None:
@@ -295,7 +299,7 @@ def test_sessions_share_a_step_and_none_is_left_out() -> None:
     for name in "abc":
         bench.tell(opening([1, 2, ord(name) % VOCAB], name), steps=1)
     bench.core.step()
-    assert len(bench.engine.batches[0]) == 3
+    assert len(bench.engine.forwards[0]) == 3
     for name in "abc":
         (draft,) = bench.tell(CommitDraft(name, 1, 1, (4,)))
         assert draft.session == name
@@ -337,12 +341,12 @@ def test_no_token_that_the_target_has_not_is_said() -> None:
 def test_a_session_that_rests_is_not_gone_ahead_of() -> None:
     bench = Bench()
     bench.open([1, 2, 3], name="r")
-    before = len(bench.engine.batches)
+    before = len(bench.engine.forwards)
     bench.tell(opening([1, 2, 3], "r2"), steps=0)
     bench.core._entries[0, "r2"].session.credit(0)
     while bench.core.step():
         pass
-    assert len(bench.engine.batches) == before
+    assert len(bench.engine.forwards) == before
 
 
 # --- where it cannot go ----------------------------------------------------------
@@ -351,14 +355,14 @@ def test_a_session_that_rests_is_not_gone_ahead_of() -> None:
 def test_the_model_reads_nothing_before_the_first_verdict() -> None:
     bench = Bench()
     bench.tell(replace(opening([1, 2, 3]), prompt=(1, 2, 3), committed=()))
-    assert bench.engine.batches == []
+    assert bench.engine.forwards == []
     bench.tell(CommitDraft("s", 1, 0, (4,)))
     assert bench.places.unseen == 0
 
 
 def test_without_room_for_the_model_the_trees_go_on_without_it() -> None:
     bench = Bench()
-    bench.engine.kv_tokens_capacity = 20
+    bench.engine.budget.capacity = 20
     bench.open([1, 2, 1])
     (draft,) = bench.commit(0, [2])
     assert draft.tree.token_ids == (1,) or 1 in draft.tree.token_ids
@@ -381,7 +385,7 @@ def test_a_text_that_the_model_cannot_read_is_drafted_by_the_others() -> None:
 
 
 def test_a_text_longer_than_the_model_reads_is_drafted_by_the_others() -> None:
-    bench = Bench(Clear(max_context_length=25))
+    bench = Bench(Clear(context=25))
     bench.open([1, 2, 3])
     text = [1, 2, 3]
     for base in range(0, 12, 2):
@@ -394,7 +398,7 @@ def test_a_text_longer_than_the_model_reads_is_drafted_by_the_others() -> None:
 def test_a_model_that_fails_costs_its_word_and_no_session() -> None:
     bench = Bench()
     bench.open([1, 2, 3])
-    bench.engine.bad_token = 4
+    bench.engine.explode = 4
     bench.commit(0, [4, 1])
     (draft,) = bench.commit(2, [2])
     assert bench.places.lost
@@ -426,7 +430,7 @@ def test_no_place_lies_beyond_what_the_model_reads() -> None:
         def logits(text: Sequence[int]) -> torch.Tensor:
             return 30.0 * (torch.arange(VOCAB) == (text[-1] + 1) % 8).float()
 
-    bench = Bench(Sure(max_context_length=40))
+    bench = Bench(Sure(context=40))
     bench.open([1, 2, 3])
     assert max(node.depth + 1 for node in bench.places._graph.nodes) <= DEEPEST + 1
     assert bench.places.cache.length <= 3 + DEEPEST

@@ -25,9 +25,11 @@ from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.drafter.methods.self_draft.skip import SkipDrafter
-from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.lending import Lending
-from services.engine.native.skipping import SkipMask
+from services.engine.lending import Lending
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.skip_mask import SkipMask
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.verifier_bench import Table, block, opening
 
@@ -36,13 +38,13 @@ MASK = SkipMask.of(2, attention=[1], mlp=[0])
 SAMPLING = ResolvedSampling(max_tokens=40, logprobs=3)
 
 
-def load(capacity: int | None = None) -> Engine:
+def load(capacity: int | None = None) -> NativeEngine:
     torch.set_num_threads(1)
     spec = ModelSpec("tiny", threads=1, kv_capacity_tokens=capacity)
-    return Engine.from_model(tiny_model("llama"), spec=spec)
+    return NativeEngine.from_model(tiny_model("llama"), spec=spec)
 
 
-class Counting(Engine):
+class Counting(NativeEngine):
     """Counts the tokens fed, by whether sub-layers were skipped."""
 
     fed: dict[bool, int]

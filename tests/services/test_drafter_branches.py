@@ -20,8 +20,10 @@ from services.drafter.methods.model.branches import PrepareFigures, PrepareRules
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.model.model_state import ModelSession
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.sampling import RowContext, best, coupled_best
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.sampling import RowContext, best, coupled_best
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, Clear, FakeEngine, Harness, tokens_of
 
@@ -61,11 +63,11 @@ def test_a_rejection_for_another_choice_of_the_drafter_finds_the_next_draft_made
     ready.open("s", [1, 2, 3], window=5)
     tail = tokens_of(ready.run())
     other = choices(ready.engine, [1, 2, 3, *tail[:place]])[rank]
-    ready.engine.batches.clear()
+    ready.engine.forwards.clear()
     ready.commit("s", 0, [*tail[:place], other], epoch=2)
     ready.core.step()
     [draft] = ready.take()
-    assert ready.engine.batches == [], "no forward was needed"
+    assert ready.engine.forwards == [], "no forward was needed"
     text = [1, 2, 3, *tail[:place], other]
     assert draft.epoch == 2
     assert draft.first_position == place + 1
@@ -78,11 +80,11 @@ def test_a_bonus_that_is_another_choice_finds_the_next_draft_made() -> None:
     ready.open("s", [1, 2, 3], window=2)
     tail = tokens_of(ready.run())
     bonus = choices(ready.engine, [1, 2, 3, *tail])[1]
-    ready.engine.batches.clear()
+    ready.engine.forwards.clear()
     ready.commit("s", 0, [*tail, bonus])
     ready.core.step()
     [draft] = ready.take()
-    assert ready.engine.batches == []
+    assert ready.engine.forwards == []
     text = [1, 2, 3, *tail, bonus]
     assert list(draft.tree.token_ids) == ready.engine.continuation(text, len(draft.tree))
 
@@ -91,11 +93,11 @@ def test_a_draft_goes_on_beyond_its_window_and_is_sent_when_there_is_room() -> N
     ready = harness()
     ready.open("s", [1, 2, 3], window=4)
     tail = tokens_of(ready.run())
-    ready.engine.batches.clear()
+    ready.engine.forwards.clear()
     ready.commit("s", 0, tail[:2])
     ready.core.step()
     [draft] = ready.take()
-    assert ready.engine.batches == []
+    assert ready.engine.forwards == []
     assert [*tail, *draft.tree.token_ids] == ready.engine.continuation([1, 2, 3], 6)
     assert draft.final, "the window is full again"
     assert ready.drafter.prepared.hits == 1
@@ -110,11 +112,11 @@ def test_what_was_prepared_in_front_of_a_longer_committed_text_stays() -> None:
     more = tokens_of(ready.run())
     text = [1, 2, 3, *tail, *more]
     other = choices(ready.engine, text[:7])[1]
-    ready.engine.batches.clear()
+    ready.engine.forwards.clear()
     ready.commit("s", 2, [*text[5:7], other], epoch=2)
     ready.core.step()
     [draft] = ready.take()
-    assert ready.engine.batches == []
+    assert ready.engine.forwards == []
     assert list(draft.tree.token_ids) == ready.engine.continuation(
         [*text[:7], other], len(draft.tree)
     )
@@ -126,10 +128,10 @@ def test_a_token_that_nobody_thought_of_feeds_itself_alone() -> None:
     tail = tokens_of(ready.run())
     known = choices(ready.engine, [1, 2, 3, *tail[:2]])
     strange = next(token for token in range(VOCAB) if token not in known)
-    ready.engine.batches.clear()
+    ready.engine.forwards.clear()
     ready.commit("s", 0, [*tail[:2], strange], epoch=2)
     ready.core.step()
-    assert ready.engine.batches == [[1]]
+    assert ready.engine.forwards == [[1]]
     drafts = [*ready.take(), *ready.run()]
     assert tokens_of(drafts) == ready.engine.continuation([1, 2, 3, *tail[:2], strange], 5)
 
@@ -155,10 +157,10 @@ def test_sessions_share_a_step_and_its_rows_and_none_gets_more_than_its_share() 
         ready.open(name, [1, 2, len(name)], window=3)
     for _ in range(3):
         ready.core.step()
-    ready.engine.batches.clear()
+    ready.engine.forwards.clear()
     ready.run()
-    assert max(sum(batch) for batch in ready.engine.batches) == 4
-    assert max(len(batch) for batch in ready.engine.batches) > 1
+    assert max(sum(batch) for batch in ready.engine.forwards) == 4
+    assert max(len(batch) for batch in ready.engine.forwards) > 1
     # Of each session also the last token of its tail, which is not prepared.
     assert ready.drafter.prepared.fed == 3 * (6 + 1)
     assert not ready.core.step(), "it comes to rest"
@@ -180,14 +182,14 @@ def test_the_likeliest_is_fed_first_and_the_unlikely_never() -> None:
     tail = tokens_of(ready.run())
     assert tail == [7, 7, 7, 7]
     ready.commit("s", 0, [7, 7, 8], epoch=2)
-    ready.engine.batches.clear()
+    ready.engine.forwards.clear()
     ready.core.step()
     assert tokens_of(ready.take()) == [7] * 4
-    assert ready.engine.batches == []
+    assert ready.engine.forwards == []
     ready.run()
     ready.commit("s", 3, [8], epoch=3)
     ready.core.step()
-    assert ready.engine.batches[-1] == [1], "an unlikely one was not prepared"
+    assert ready.engine.forwards[-1] == [1], "an unlikely one was not prepared"
 
 
 def test_prepared_tokens_are_told_apart_and_timed_as_if_they_had_been_drafted_now() -> None:
@@ -251,7 +253,7 @@ def test_nothing_is_prepared_behind_the_end_of_a_text_and_its_room_is_never_exce
     ready.commit("s", 0, [other], epoch=2)
     drafts = ready.run()
     assert tokens_of(drafts) == ready.engine.continuation([1, 2, 3, other], 3)
-    texts = {tuple(cache.text_at(node)) for node in range(len(cache.parents))}
+    texts = {tuple(cache.text_at(node)) for node in range(cache.length)}
     assert max(map(len, texts)) <= 6, "after the last token nothing is asked"
 
 
@@ -355,7 +357,7 @@ def test_every_draft_follows_from_the_text_whenever_a_verdict_comes(
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma3_text", "gpt2"])
 @pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.COUPLED])
 def test_kv_of_a_branch_is_that_of_a_fresh_prefill(arch: str, mode: VerifyMode) -> None:
-    engine = Engine.from_model(tiny_model(arch), spec=ModelSpec(arch, kv_capacity_tokens=500))
+    engine = NativeEngine.from_model(tiny_model(arch), spec=ModelSpec(arch, kv_capacity_tokens=500))
     ready = harness(engine, PrepareRules(tokens=64, rows=32, depth=2, least=0.0))
     prompt = list(range(3, 23))
     law = ResolvedSampling(max_tokens=150)
@@ -417,7 +419,7 @@ def test_a_session_that_is_closed_with_branches_gives_all_of_its_room_back() -> 
 
 def test_no_session_is_refused_for_what_is_prepared_for_another() -> None:
     engine = Clear()
-    engine.kv_tokens_capacity = 2 * 63
+    engine.budget.capacity = 2 * 63
     ready = harness(engine, WIDE)
     ready.open("s", [1, 2, 3], window=4)
     ready.run()
@@ -438,11 +440,11 @@ def test_a_verdict_of_an_old_epoch_or_a_known_one_leaves_all_as_it_is() -> None:
     assert tokens_of(ready.run()) == []
     assert ready.drafter.prepared.fed == fed
     other = choices(ready.engine, [1, 2, 3, *tail[:1]])[1]
-    ready.engine.batches.clear()
+    ready.engine.forwards.clear()
     ready.commit("s", 1, [other], epoch=3)
     ready.core.step()
     assert tokens_of(ready.take()), "the branch is there still"
-    assert ready.engine.batches == []
+    assert ready.engine.forwards == []
 
 
 def test_a_step_that_fails_while_preparing_fails_no_session() -> None:

@@ -22,7 +22,7 @@ from services.contract.types import (
     extend_hash,
 )
 from services.drafter.comb import Comb, Level
-from services.engine.native.sampling import History, RowContext, best, coupled_best, top_law
+from services.engine.sampling import History, RowContext, best, coupled_best, top_law
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
 
 SAMPLED = (VerifyMode.STANDARD, VerifyMode.BLOCK)
@@ -104,7 +104,7 @@ def test_only_the_trunk_enters_kv_one_token_a_step() -> None:
     harness = Harness(FakeEngine())
     open_tree(harness)
     harness.run()
-    assert harness.engine.batches == [[3], [1], [1], [1]]
+    assert harness.engine.forwards == [[3], [1], [1], [1]]
 
 
 @pytest.mark.parametrize("mode", list(VerifyMode))
@@ -141,7 +141,7 @@ def test_the_children_of_a_coupled_node_begin_with_the_chain_it_would_draft() ->
 def test_depth_is_bounded_by_window_nodes_length_and_context(
     changes: dict[str, Any], depth: int, width: int
 ) -> None:
-    harness = Harness(FakeEngine(max_context_length=30))
+    harness = Harness(FakeEngine(context=30))
     open_tree(harness, **changes)
     (draft,) = harness.run()
     assert [len(level) for level in levels_of(draft.tree)] == [width] * depth
@@ -227,7 +227,7 @@ def test_the_time_of_a_prompt_that_enters_in_chunks_is_not_the_drafts() -> None:
     harness.core._clock = lambda: next(clock)
     open_tree(harness, prompt=[1] * 9, window=2)
     (draft,) = harness.run()
-    assert harness.engine.batches == [[2], [2], [2], [2], [1], [1]]
+    assert harness.engine.forwards == [[2], [2], [2], [2], [1], [1]]
     assert draft.draft_ms == pytest.approx(2.0)
 
 
@@ -242,7 +242,7 @@ def test_a_credit_in_the_middle_changes_the_depth_and_redraws_nothing() -> None:
     halted.credit("s", 3)
     (draft,), (full,) = halted.run(), whole.run()
     assert levels_of(draft.tree) == levels_of(full.tree)[:3]
-    assert halted.engine.batches == [[3], [1], [1]]
+    assert halted.engine.forwards == [[3], [1], [1]]
 
 
 def test_a_smaller_window_cuts_what_is_built() -> None:
@@ -264,9 +264,9 @@ def test_a_text_that_grows_by_the_trunk_keeps_the_rest_of_it(mode: VerifyMode) -
         harness.core.step()
     first = harness.drafter._sessions[0, "s"]._comb.trunk[0]
     harness.commit("s", 0, [first])
-    harness.engine.batches.clear()
+    harness.engine.forwards.clear()
     (draft,) = harness.run()
-    assert harness.engine.batches == [[1], [1]]
+    assert harness.engine.forwards == [[1], [1]]
     open_tree(fresh, mode=mode, committed=(first,))
     (expected,) = fresh.run()
     assert (draft.tree, draft.first_position) == (expected.tree, 1)
@@ -329,10 +329,10 @@ def test_kv_of_an_accepted_trunk_is_used_again() -> None:
     open_tree(harness)
     (draft,) = harness.run()
     trunk = trunk_of(draft.tree)
-    harness.engine.batches.clear()
+    harness.engine.forwards.clear()
     harness.commit("s", 0, [*trunk[:2], (trunk[2] + 1) % VOCAB], epoch=2)
     (after,) = harness.run()
-    assert harness.engine.batches[0] == [1]
+    assert harness.engine.forwards[0] == [1]
     text = [1, 2, 3, *trunk[:2], (trunk[2] + 1) % VOCAB]
     check(
         harness.engine,
@@ -358,7 +358,7 @@ def test_sessions_of_every_mode_width_and_vocabulary_draft_together_what_they_dr
         for vocab in (0, 5)
     }
     together = Harness(FakeEngine())
-    together.engine.kv_tokens_capacity = 5000
+    together.engine.budget.capacity = 5000
     for name, opening in openings.items():
         together.open(name, [1, 2, 3], **opening)
     drafts = together.run()

@@ -19,7 +19,8 @@ from services.contract.types import (
 )
 from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.model import ModelDrafter
-from services.engine.native import Engine, ModelSpec
+from services.engine.native import NativeEngine
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.drafter_kit import FixedGrowth, Harness
 
@@ -48,9 +49,11 @@ class Failing(TorchDispatchMode):
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
+def engine() -> NativeEngine:
     torch.set_num_threads(1)
-    return Engine.from_model(tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=2048))
+    return NativeEngine.from_model(
+        tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=2048)
+    )
 
 
 def opened(name: str) -> OpenDraft:
@@ -60,7 +63,9 @@ def opened(name: str) -> OpenDraft:
     return OpenDraft(name, 1, PROMPTS[name], (), mode, sampling, 7, 4, num_candidates=width)
 
 
-def served(engine: Engine, failing: Failing, patch: pytest.MonkeyPatch) -> tuple[list[str], Any]:
+def served(
+    engine: NativeEngine, failing: Failing, patch: pytest.MonkeyPatch
+) -> tuple[list[str], Any]:
     """Open three sessions, draft, and commit what was drafted; what failed, and what was sent."""
     real = engine.forward
 
@@ -95,7 +100,9 @@ def served(engine: Engine, failing: Failing, patch: pytest.MonkeyPatch) -> tuple
 
 
 @pytest.mark.parametrize("error", [NO_MEMORY, BROKEN], ids=["memory", "bug"])
-def test_a_call_that_fails_costs_one_session_at_most(engine: Engine, error: Exception) -> None:
+def test_a_call_that_fails_costs_one_session_at_most(
+    engine: NativeEngine, error: Exception
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         whole = Failing()
         failed, sent = served(engine, whole, patch)

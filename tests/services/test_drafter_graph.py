@@ -26,8 +26,9 @@ from services.contract.types import (
 from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
 from services.drafter.methods.graph.graph_state import NODES_IN_KV, GraphSession
-from services.engine.native import Engine, ModelSpec
-from services.engine.native.sampling import History, RowContext, best, coupled_best
+from services.engine.native import NativeEngine
+from services.engine.sampling import History, RowContext, best, coupled_best
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, FakeEngine, FixedGrowth, Harness, tokens_of
 
@@ -48,7 +49,7 @@ class Repeating(FakeEngine):
 
 
 def harness(
-    engine: FakeEngine | Engine | None = None,
+    engine: FakeEngine | NativeEngine | None = None,
     growth: FixedGrowth | None = None,
     rules: GraphRules = ALL,
     **more: Any,
@@ -136,7 +137,7 @@ def test_the_nodes_of_all_sessions_are_expanded_in_one_forward_each_once() -> No
     for name, prompt in (("a", [1, 2]), ("b", [3, 4, 5])):
         made.open(name, prompt, num_candidates=3, window=8)
     made.run()
-    assert made.engine.batches == [[2, 3], [3, 3], [5, 5]]
+    assert made.engine.forwards == [[2, 3], [3, 3], [5, 5]]
     figures = drafter_of(made).figures
     assert (figures.steps, figures.expanded, figures.made) == (6, 16, 54)
 
@@ -148,7 +149,7 @@ def test_with_one_candidate_it_drafts_the_chain_of_the_model_and_runs_ahead() ->
     drafts = made.run()
     assert all(draft.tree.parents is None for draft in drafts)
     assert tokens_of(drafts) == tokens_of(chains.run())
-    assert len(made.engine.batches) == len(chains.engine.batches)
+    assert len(made.engine.forwards) == len(chains.engine.forwards)
 
 
 def test_only_what_was_committed_tells_how_good_the_candidates_are() -> None:
@@ -187,7 +188,7 @@ def test_no_rule_that_needs_a_law_is_served(mode: VerifyMode) -> None:
 def test_depth_is_bounded_by_window_length_context_and_steps(
     changes: dict[str, Any], depth: int
 ) -> None:
-    made = harness(FakeEngine(max_context_length=30))
+    made = harness(FakeEngine(context=30))
     open_graph(made, **changes)
     (draft,) = made.run()
     assert max(map(len, paths_of(draft.tree))) == depth
@@ -314,10 +315,10 @@ def test_kv_of_an_accepted_path_is_used_again_whatever_branch_it_took() -> None:
         (draft,) = made.run()
         path = [path for path in paths_of(draft.tree) if len(path) == 3][which]
         other = next(t for t in range(VOCAB) if (*path, t) not in paths_of(draft.tree))
-        made.engine.batches.clear()
+        made.engine.forwards.clear()
         made.commit("s", 0, [*path, other], epoch=2)
         (after,) = made.run()
-        assert made.engine.batches[0][0] <= 2, "the path's end may never have been expanded"
+        assert made.engine.forwards[0][0] <= 2, "the path's end may never have been expanded"
         open_graph(fresh, committed=(*path, other))
         (expected,) = fresh.run()
         assert (after.tree, after.epoch) == (expected.tree, 2)
@@ -335,9 +336,9 @@ def test_a_text_that_takes_a_branch_while_the_graph_grows_keeps_what_is_below_it
     graph = session_of(made)._graph
     token = graph[graph[-1].below[rank][0]].token
     made.commit("s", 0, [token], epoch=2)
-    made.engine.batches.clear()
+    made.engine.forwards.clear()
     (draft,) = made.run()
-    assert made.engine.batches[0] == [3], "what was drafted below the branch goes on"
+    assert made.engine.forwards[0] == [3], "what was drafted below the branch goes on"
     assert drafter_of(made).figures.kept == 1
     check(made.engine, draft, [1, 2, 3, token], mode=mode)
     assert max(map(len, paths_of(draft.tree))) == 4, "as deep as one that starts there"
@@ -347,10 +348,10 @@ def test_a_new_turn_on_the_same_text_sends_the_same_tree_without_a_forward() -> 
     made = harness()
     open_graph(made)
     (first,) = made.run()
-    made.engine.batches.clear()
+    made.engine.forwards.clear()
     made.credit("s", 8)
     (again,) = made.run()
-    assert (again.tree, made.engine.batches) == (first.tree, [])
+    assert (again.tree, made.engine.forwards) == (first.tree, [])
     made.credit("s", 2)
     (shallow,) = made.run()
     assert set(paths_of(shallow.tree)) == {p for p in paths_of(first.tree) if len(p) <= 2}
@@ -413,7 +414,9 @@ def test_close_gives_back_the_kv_of_text_and_graph() -> None:
 def test_on_real_models_kv_after_any_branch_gives_the_draft_of_a_fresh_prefill(
     arch: str, mode: VerifyMode
 ) -> None:
-    engine = Engine.from_model(tiny_model(arch), spec=ModelSpec(arch, kv_capacity_tokens=2000))
+    engine = NativeEngine.from_model(
+        tiny_model(arch), spec=ModelSpec(arch, kv_capacity_tokens=2000)
+    )
     random = Random(arch)
     made, prompt = harness(engine, FixedGrowth(3, 4)), [random.randrange(320) for _ in range(15)]
     opening: dict[str, Any] = {"mode": mode, "num_candidates": 3, "vocab_size": 320}
@@ -456,8 +459,7 @@ def check_kv(engine: FakeEngine, made: Harness) -> None:
     assert cache.length <= root or cache.length == root + len(session._in_kv)
     for entry, node in enumerate(session._in_kv):
         path = session._graph.tokens(session._graph.path(node))
-        assert cache.base == root
-        assert cache.text_at(entry) == [*text[:root], *path]
+        assert cache.text_at(root + entry) == [*text[:root], *path]
 
 
 @settings(max_examples=150, deadline=None)

@@ -17,8 +17,9 @@ from services.contract.types import (
     VerifyMode,
     extend_hash,
 )
-from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.sampling import (
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.sampling import (
     NO_CHOICE,
     History,
     PartHead,
@@ -29,6 +30,7 @@ from services.engine.native.sampling import (
     log_law,
     top_law,
 )
+from services.engine.spec import ModelSpec
 from tests.services.drafter_kit import FakeEngine, Harness, tokens_of
 from tests.services.student_kit import distilled_folder
 from tests.services.test_drafter_sampling import EVERY_PARAMETER as ALL_PARAMETERS
@@ -198,7 +200,7 @@ def test_a_session_over_the_core_with_a_student(
     mode: VerifyMode, count: int, tmp_path: Path
 ) -> None:
     _, draft = distilled_folder(tmp_path)
-    engine = Engine.load(ModelSpec(str(draft), cache_dir=tmp_path, kv_capacity_tokens=512))
+    engine = NativeEngine.load(ModelSpec(str(draft), cache_dir=tmp_path, kv_capacity_tokens=512))
     harness = Harness(engine)
     harness.open("s", PROMPT, mode=mode, window=5, num_candidates=count)
     first = harness.run()

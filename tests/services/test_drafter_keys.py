@@ -25,8 +25,8 @@ from services.contract.types import (
 )
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
-from services.engine.native import noise
-from services.engine.native.noise import Stream
+from services.engine import noise
+from services.engine.noise import Stream
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, SoftEngine
 
 LAW = ResolvedSampling(max_tokens=200, presence_penalty=0.3)
@@ -63,7 +63,7 @@ class Target:
     def __init__(self, choice: random.Random, mode: VerifyMode, candidates: int) -> None:
         self.choice = choice
         self.harness = Harness(FakeEngine())
-        self.harness.engine.kv_tokens_capacity = 10_000
+        self.harness.engine.budget.capacity = 10_000
         self.mode, self.candidates = mode, candidates
         self.epoch, self.committed = 1, []
         self.tail: list[Draft] = []
@@ -269,7 +269,7 @@ def test_a_text_that_went_back_in_its_epoch_waits_until_it_has_passed_what_was_d
 @pytest.mark.parametrize("candidates", [1, 2])
 def test_a_step_that_failed_and_is_asked_again_draws_each_key_once(candidates: int) -> None:
     harness = Harness(FakeEngine())
-    harness.engine.bad_token = 9
+    harness.engine.explode = 9
     for name, prompt in (("good", [1, 2]), ("bad", [3, 9])):
         harness.open(name, prompt, mode=VerifyMode.BLOCK, num_candidates=candidates, window=3)
     with recorded() as keys:

@@ -19,9 +19,11 @@ from services.contract.types import (
     VerifyMode,
 )
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
-from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.noise import Stream, uniform
-from services.engine.native.sampling import History, RowContext, choose, top_law
+from services.engine.native import NativeEngine
+from services.engine.noise import Stream, uniform
+from services.engine.port import Segment
+from services.engine.sampling import History, RowContext, choose, top_law
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.drafter_kit import (
     VOCAB,
@@ -62,7 +64,7 @@ def test_one_forward_drafts_the_next_token_and_one_for_each_embedding() -> None:
     ahead = harness.engine.ahead([1, 2, 3], L)
     assert list(draft.tree.token_ids) == [int(row.argmax()) for row in ahead]
     assert (draft.tree.proposal, draft.tree.q) == (Proposal.ONE_HOT, None)
-    assert harness.engine.batches == [[3 + L]]
+    assert harness.engine.forwards == [[3 + L]]
 
 
 def test_it_goes_on_from_its_own_draft_as_text() -> None:
@@ -73,7 +75,7 @@ def test_it_goes_on_from_its_own_draft_as_text() -> None:
     text = [1, 2, 3, *first.tree.token_ids]
     ahead = harness.engine.ahead(text, L)
     assert list(second.tree.token_ids) == [int(row.argmax()) for row in ahead]
-    assert harness.engine.batches == [[3 + L], [1 + L + L]]
+    assert harness.engine.forwards == [[3 + L], [1 + L + L]]
 
 
 @pytest.mark.parametrize(("window", "fed"), [(1, [3]), (2, [4]), (3, [5])])
@@ -81,11 +83,11 @@ def test_no_more_rows_are_fed_than_there_is_room_for(window: int, fed: list[int]
     harness = harness_of(SoftEngine())
     harness.open("s", [1, 2, 3], window=window)
     assert len(tokens_of(harness.run())) == window
-    assert harness.engine.batches == [fed]
+    assert harness.engine.forwards == [fed]
 
 
 def test_the_last_tokens_of_a_text_and_of_the_context_are_drafted_and_none_beyond() -> None:
-    harness = harness_of(SoftEngine(max_context_length=6))
+    harness = harness_of(SoftEngine(context=6))
     harness.open("s", [1, 2, 3], sampling=ResolvedSampling(max_tokens=2))
     harness.open("long", [1, 2, 3], window=9)
     drafts = harness.run()
@@ -109,11 +111,11 @@ def test_sessions_are_batched_and_a_long_prompt_enters_in_chunks_without_embeddi
     harness = harness_of(SoftEngine(), step_tokens=8)
     harness.open("s", [1, 2, 3], window=1 + L)
     harness.core.step()
-    harness.engine.batches.clear()
+    harness.engine.forwards.clear()
     harness.open("long", [1] * 20, window=1 + L)
     harness.credit("s", 3 * (1 + L))
     drafts = harness.run()
-    assert harness.engine.batches == [[1 + L + L, 2], [1 + L + L, 2], [8], [8 + L]]
+    assert harness.engine.forwards == [[1 + L + L, 2], [1 + L + L, 2], [8], [8 + L]]
     ahead = harness.engine.ahead([1] * 20, L)
     assert tokens_of(drafts, "long") == [int(row.argmax()) for row in ahead]
 
@@ -145,7 +147,7 @@ def test_a_row_without_a_finite_law_ends_the_draft_before_it() -> None:
 
 def test_a_failing_forward_closes_only_the_session_that_fails_alone() -> None:
     harness = harness_of(SoftEngine())
-    harness.engine.bad_token = 9
+    harness.engine.explode = 9
     harness.open("good", [1, 2], window=1 + L)
     harness.open("bad", [3, 9], window=1 + L)
     drafts = harness.run()
@@ -175,7 +177,7 @@ def test_it_drafts_chains_of_one_candidate_whatever_is_asked_for() -> None:
 
 
 def test_an_engine_without_embeddings_is_no_look_ahead_drafter() -> None:
-    engine = Engine.from_model(tiny_model("llama"), check=False)
+    engine = NativeEngine.from_model(tiny_model("llama"), check=False)
     with pytest.raises(ValueError, match="no look-ahead embeddings"):
         LookaheadDrafter(engine)
 
@@ -241,10 +243,10 @@ def _columns(q):
 
 
 @pytest.fixture(scope="module", params=["llama", "mistral", "gpt2"])
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine(request: pytest.FixtureRequest) -> NativeEngine:
     torch.set_num_threads(1)
     model = tiny_model(request.param)
-    made = Engine.from_model(model, spec=ModelSpec(model=request.param))
+    made = NativeEngine.from_model(model, spec=ModelSpec(model=request.param))
     scale = float(model.get_input_embeddings().weight.detach().std())
     rows = torch.randn(3, 64, generator=torch.Generator().manual_seed(3))
     made.give_soft_tokens(rows * scale)
@@ -255,7 +257,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     ("mode", "sampling"), [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED)]
 )
 def test_the_first_token_of_a_draft_by_the_target_itself_is_always_right(
-    engine: Engine, mode: VerifyMode, sampling: ResolvedSampling
+    engine: NativeEngine, mode: VerifyMode, sampling: ResolvedSampling
 ) -> None:
     truth = plain_text(engine, PROMPT, 30, mode, sampling)
     harness = harness_of(engine, step_tokens=16)
@@ -285,7 +287,7 @@ def test_the_target_given_to_itself_is_accepted_whole_where_embeddings_can_say_i
     model = tiny_model("gpt2")
     with torch.no_grad():
         model.get_input_embeddings().weight.zero_()
-    engine = Engine.from_model(model, spec=ModelSpec("gpt2"))
+    engine = NativeEngine.from_model(model, spec=ModelSpec("gpt2"))
     engine.give_soft_tokens(torch.zeros(5, 64))
     exact = VerifyMode.COUPLED if mode is VerifyMode.BLOCK else mode
     truth = plain_text(engine, PROMPT, 40, exact, sampling)
@@ -316,7 +318,7 @@ def _assert_laws_are_the_targets(engine, drafts, sampling) -> None:
 
 @pytest.mark.parametrize("mode", list(VerifyMode))
 def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
-    engine: Engine, mode: VerifyMode
+    engine: NativeEngine, mode: VerifyMode
 ) -> None:
     harness = harness_of(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=COUPLED, window=7)
@@ -333,7 +335,7 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
     harness.core.drop_link(0)
 
 
-def test_a_session_drafts_beside_others_what_it_drafts_alone(engine: Engine) -> None:
+def test_a_session_drafts_beside_others_what_it_drafts_alone(engine: NativeEngine) -> None:
     prompts = {"a": PROMPT, "b": PROMPT[:7], "c": [5]}
     together = harness_of(engine, step_tokens=16)
     for session, prompt in prompts.items():

@@ -167,7 +167,8 @@ def test_the_target_is_loaded_with_its_mask_and_thresholds(tmp_path: Path) -> No
     from services.drafter.methods.self_draft.exits import Exit
     from services.drafter.methods.self_draft.skip import SkipDrafter
     from services.engine.native.loading import weights_digest
-    from services.engine.native.skipping import MaskFile, SkipMask, write_mask
+    from services.engine.skip_mask import SkipMask
+    from services.engine.skip_mask_file import MaskFile, write_mask
     from tests.models import tiny_model_folder
 
     folder = str(tiny_model_folder(tmp_path))
@@ -186,7 +187,7 @@ def test_the_target_is_loaded_with_its_mask_and_thresholds(tmp_path: Path) -> No
 
 def test_a_search_starts_from_the_mask_with_the_share_of_the_settings(tmp_path: Path) -> None:
     from services.drafter.methods.self_draft.skip import SkipDrafter
-    from services.engine.native.skipping import every_second
+    from services.engine.skip_mask import every_second
     from tests.models import tiny_model_folder
 
     target = str(tiny_model_folder(tmp_path, num_hidden_layers=6))
@@ -207,11 +208,12 @@ def test_a_search_starts_from_the_mask_with_the_share_of_the_settings(tmp_path: 
 def test_a_mask_for_another_model_stops_the_start_before_weights_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from services.engine.native import Engine
-    from services.engine.native.skipping import MaskFile, SkipMask, write_mask
+    from services.engine.native import NativeEngine
+    from services.engine.skip_mask import SkipMask
+    from services.engine.skip_mask_file import MaskFile, write_mask
     from tests.models import tiny_model_folder
 
-    monkeypatch.setattr(Engine, "load", lambda spec: pytest.fail("weights were read"))
+    monkeypatch.setattr(NativeEngine, "load", lambda spec: pytest.fail("weights were read"))
     path = tmp_path / "mask.json"
     write_mask(path, MaskFile(SkipMask.of(2, attention=[1]), "another", "d" * 64))
     target = str(tiny_model_folder(tmp_path))
@@ -224,7 +226,7 @@ def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from services.drafter.methods.self_draft.skip import SkipDrafter
-    from services.engine.native.skipping import every_second
+    from services.engine.skip_mask import every_second
     from tests.models import tiny_model_folder
 
     target = str(tiny_model_folder(tmp_path, num_hidden_layers=4))
@@ -288,8 +290,8 @@ def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_
     import torch
 
     from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
+    from services.engine.lookahead_file import Lookahead, save_lookahead
     from services.engine.native.loading import weights_digest
-    from services.engine.native.lookahead import Lookahead, save_lookahead
     from tests.models import VOCAB_SIZE, tiny_model_folder
 
     torch.set_num_threads(1)
@@ -313,8 +315,8 @@ def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_
 def test_look_ahead_embeddings_of_another_width_stop_the_start(tmp_path: Path) -> None:
     import torch
 
+    from services.engine.lookahead_file import Lookahead, save_lookahead
     from services.engine.native.loading import weights_digest
-    from services.engine.native.lookahead import Lookahead, save_lookahead
     from tests.models import tiny_model_folder
 
     base, file = tiny_model_folder(tmp_path), tmp_path / "x.safetensors"

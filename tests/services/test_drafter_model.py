@@ -21,8 +21,10 @@ from services.contract.types import (
     WorkerDescription,
 )
 from services.drafter.methods.model.model import ModelDrafter
-from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.sampling import RowContext, choose
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.sampling import RowContext, choose
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.drafter_kit import (
     VOCAB,
@@ -53,7 +55,7 @@ def test_drafts_are_the_draft_models_greedy_continuation() -> None:
     drafts = harness.run()
     assert tokens_of(drafts) == harness.engine.continuation([1, 2, 3], 6)
     assert {draft.tree.proposal for draft in drafts} == {Proposal.ONE_HOT}
-    assert harness.engine.batches == [[3], [1], [1], [1], [1], [1]]
+    assert harness.engine.forwards == [[3], [1], [1], [1], [1], [1]]
 
 
 def test_a_rejection_feeds_the_correction_alone() -> None:
@@ -61,22 +63,22 @@ def test_a_rejection_feeds_the_correction_alone() -> None:
     harness.open("s", [1, 2, 3])
     tail = tokens_of(harness.run())
     wrong = (tail[2] + 1) % VOCAB
-    harness.engine.batches.clear()
+    harness.engine.forwards.clear()
     harness.commit("s", 0, [*tail[:2], wrong], epoch=2)
     drafts = harness.run()
     text = [1, 2, 3, *tail[:2], wrong]
     assert tokens_of(drafts) == harness.engine.continuation(text, 6)
-    assert harness.engine.batches[0] == [1]
+    assert harness.engine.forwards[0] == [1]
 
 
 def test_a_verifier_ahead_is_caught_up_in_one_step() -> None:
     harness = Harness(FakeEngine())
     harness.open("s", [1, 2, 3], window=1)
     harness.run()
-    harness.engine.batches.clear()
+    harness.engine.forwards.clear()
     harness.commit("s", 0, [5, 6, 7, 8])
     assert tokens_of(harness.run()) == harness.engine.continuation([1, 2, 3, 5, 6, 7, 8], 1)
-    assert harness.engine.batches == [[4]]
+    assert harness.engine.forwards == [[4]]
 
 
 @settings(max_examples=150, deadline=None)
@@ -111,7 +113,7 @@ def test_sessions_are_batched_and_draft_what_they_draft_alone() -> None:
     for session, prompt in prompts.items():
         harness.open(session, prompt)
     drafts = harness.run()
-    assert harness.engine.batches[:2] == [[1, 2, 3], [1, 1, 1]]
+    assert harness.engine.forwards[:2] == [[1, 2, 3], [1, 1, 1]]
     for session, prompt in prompts.items():
         assert tokens_of(drafts, session) == harness.engine.continuation(prompt, 6)
 
@@ -120,10 +122,10 @@ def test_a_long_prompt_enters_in_chunks_while_others_draft() -> None:
     harness = Harness(FakeEngine(), step_tokens=8)
     harness.open("s", [1, 2, 3])
     harness.core.step()
-    harness.engine.batches.clear()
+    harness.engine.forwards.clear()
     harness.open("long", [1] * 20)
     drafts = harness.run()
-    assert harness.engine.batches[:3] == [[1, 7], [1, 7], [1, 6]]
+    assert harness.engine.forwards[:3] == [[1, 7], [1, 7], [1, 6]]
     assert tokens_of(drafts, "long") == harness.engine.continuation([1] * 20, 6)
 
 
@@ -132,7 +134,7 @@ def test_sessions_that_draft_are_not_held_back_by_the_budget_of_prompts() -> Non
     for session in "abcd":
         harness.open(session, [1, 2])
     drafts = harness.run()
-    assert harness.engine.batches[:6] == [[2], [1] * 2, [1] * 2, [1] * 3, [1] * 3, [1] * 4]
+    assert harness.engine.forwards[:6] == [[2], [1] * 2, [1] * 2, [1] * 3, [1] * 3, [1] * 4]
     for session in "abcd":
         assert tokens_of(drafts, session) == harness.engine.continuation([1, 2], 6)
 
@@ -183,7 +185,7 @@ def test_a_full_kv_budget_refuses_a_session_and_a_close_makes_room() -> None:
 
 
 def test_a_prompt_the_draft_model_cannot_take_is_refused() -> None:
-    harness = Harness(FakeEngine(max_context_length=10))
+    harness = Harness(FakeEngine(context=10))
     harness.open("long", [1] * 11)
     harness.open("foreign", [VOCAB])
     failed = [event for event in harness.events if isinstance(event, SessionFailed)]
@@ -191,7 +193,7 @@ def test_a_prompt_the_draft_model_cannot_take_is_refused() -> None:
 
 
 def test_drafting_ends_where_the_draft_models_context_ends() -> None:
-    harness = Harness(FakeEngine(max_context_length=6))
+    harness = Harness(FakeEngine(context=6))
     harness.open("s", [1, 2, 3])
     drafts = harness.run()
     assert len(tokens_of(drafts)) == 4
@@ -221,13 +223,13 @@ def test_a_row_without_a_finite_law_ends_the_draft() -> None:
 
 def test_a_failing_forward_closes_only_the_session_that_fails_alone() -> None:
     harness = Harness(FakeEngine())
-    harness.engine.bad_token = 9
+    harness.engine.explode = 9
     harness.open("good", [1, 2])
     harness.open("bad", [3, 9])
     harness.core.step()
     (failed,) = [event for event in harness.events if isinstance(event, SessionFailed)]
     assert failed.session == "bad"
-    harness.engine.bad_token = None
+    harness.engine.explode = None
     assert tokens_of(harness.run(), "good") == harness.engine.continuation([1, 2], 6)
 
 
@@ -240,9 +242,9 @@ def test_the_worker_is_bound_to_its_model() -> None:
 
 
 @pytest.fixture(scope="module", params=["llama", "mistral"])
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine(request: pytest.FixtureRequest) -> NativeEngine:
     torch.set_num_threads(1)
-    return Engine.from_model(tiny_model(request.param), spec=ModelSpec(model=request.param))
+    return NativeEngine.from_model(tiny_model(request.param), spec=ModelSpec(model=request.param))
 
 
 GREEDY = ResolvedSampling(max_tokens=60)
@@ -250,7 +252,7 @@ COUPLED = ResolvedSampling(temperature=1.2, top_p=0.9, max_tokens=60)
 
 
 def plain_text(
-    engine: Engine,
+    engine: NativeEngine,
     prompt: Sequence[int],
     count: int,
     mode: VerifyMode = VerifyMode.GREEDY,
@@ -281,7 +283,7 @@ def trunk_of(drafts: Sequence[Draft]) -> list[int]:
     return [draft.tree.token_ids[parents.index(parent)] for parent in sorted(set(parents))]
 
 
-def test_a_real_model_drafts_its_greedy_text_beside_others(engine: Engine) -> None:
+def test_a_real_model_drafts_its_greedy_text_beside_others(engine: NativeEngine) -> None:
     harness = Harness(engine, step_tokens=16)
     prompts = {"a": PROMPT, "b": PROMPT[:7], "c": [5]}
     for session, prompt in prompts.items():
@@ -298,7 +300,7 @@ def test_a_real_model_drafts_its_greedy_text_beside_others(engine: Engine) -> No
     [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED)],
 )
 def test_the_target_as_its_own_drafter_is_accepted_whole(
-    engine: Engine, mode: VerifyMode, sampling: ResolvedSampling
+    engine: NativeEngine, mode: VerifyMode, sampling: ResolvedSampling
 ) -> None:
     truth = plain_text(engine, PROMPT, 30, mode, sampling)
     harness = Harness(engine, step_tokens=16)
@@ -318,7 +320,7 @@ def test_the_target_as_its_own_drafter_is_accepted_whole(
 @pytest.mark.parametrize("candidates", [1, 3])
 @pytest.mark.parametrize("mode", list(VerifyMode))
 def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
-    engine: Engine, mode: VerifyMode, candidates: int
+    engine: NativeEngine, mode: VerifyMode, candidates: int
 ) -> None:
     harness = Harness(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=COUPLED, num_candidates=candidates)

@@ -33,9 +33,11 @@ from services.contract.types import (
 from services.contract.wire.drafter import decode_drafter_event, encode_drafter_event
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.noise import Stream, uniform
-from services.engine.native.sampling import History, RowContext, choose
+from services.engine.native import NativeEngine
+from services.engine.noise import Stream, uniform
+from services.engine.port import Segment
+from services.engine.sampling import History, RowContext, choose
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.drafter_kit import FakeEngine, Harness, tokens_of
 
@@ -63,9 +65,9 @@ PARAMETERS = {
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
+def engine() -> NativeEngine:
     torch.set_num_threads(1)
-    return Engine.from_model(tiny_model("llama"), spec=ModelSpec(model="llama"))
+    return NativeEngine.from_model(tiny_model("llama"), spec=ModelSpec(model="llama"))
 
 
 def levels(draft: Draft) -> Iterator[tuple[int, SparseRow, list[int]]]:
@@ -105,7 +107,7 @@ def replayed(draft: Draft, seed: int, index: int) -> list[int]:
 @pytest.mark.parametrize("mode", SAMPLED)
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_replaying_the_keys_on_the_law_received_gives_every_token(
-    engine: Engine, name: str, mode: VerifyMode, count: int
+    engine: NativeEngine, name: str, mode: VerifyMode, count: int
 ) -> None:
     harness = Harness(engine, q_top=16)
     seed = (1 << 64) - 3
@@ -166,7 +168,9 @@ def test_a_wide_vocabulary_cut_to_the_targets_is_drawn_from_alike(count: int) ->
 class Constant(FakeEngine):
     """One law everywhere."""
 
-    kv_tokens_capacity = 10**6
+    def __init__(self) -> None:
+        super().__init__(capacity=10**6)
+
     LAW = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02, 0.01, 0.0])
 
     @staticmethod
@@ -262,7 +266,7 @@ def reference_law(
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_q_is_the_draft_models_own_law_as_transformers_makes_it(
-    engine: Engine, name: str, count: int
+    engine: NativeEngine, name: str, count: int
 ) -> None:
     harness = Harness(engine, q_top=20)
     law = replace(PARAMETERS[name], stop_token_ids=(1, 50_000), min_tokens=3)
@@ -284,7 +288,9 @@ def test_q_is_the_draft_models_own_law_as_transformers_makes_it(
     harness.core.drop_link(0)
 
 
-def own_samples(engine: Engine, count: int, mode: VerifyMode, law: ResolvedSampling) -> list[int]:
+def own_samples(
+    engine: NativeEngine, count: int, mode: VerifyMode, law: ResolvedSampling
+) -> list[int]:
     """What a target of the same weights chooses, each position counted from nothing."""
     text = list(PROMPT)
     for position in range(count):
@@ -300,7 +306,7 @@ def own_samples(engine: Engine, count: int, mode: VerifyMode, law: ResolvedSampl
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.COUPLED])
 def test_a_drafter_equal_to_its_target_drafts_the_targets_own_text_under_every_parameter(
-    engine: Engine, mode: VerifyMode, count: int
+    engine: NativeEngine, mode: VerifyMode, count: int
 ) -> None:
     law = replace(EVERY_PARAMETER, stop_token_ids=(1,), logit_bias=EVERY_PARAMETER.logit_bias[:-1])
     truth = own_samples(engine, 20, mode, law)
@@ -321,7 +327,7 @@ def test_a_drafter_equal_to_its_target_drafts_the_targets_own_text_under_every_p
     harness.core.drop_link(0)
 
 
-def test_penalties_follow_the_text_back_and_forth(engine: Engine) -> None:
+def test_penalties_follow_the_text_back_and_forth(engine: NativeEngine) -> None:
     law = replace(EVERY_PARAMETER, stop_token_ids=(), min_tokens=0)
     harness, fresh = Harness(engine), Harness(engine)
     harness.open("s", PROMPT, mode=VerifyMode.GREEDY, sampling=law)

@@ -15,9 +15,11 @@ from services.contract.errors import StartError
 from services.contract.types import EMPTY_HASH, ResolvedSampling, VerifyMode, extend_hash
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.skip import SkipDrafter
-from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.sampling import RowContext, choose
-from services.engine.native.skipping import SkipMask, whole
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.sampling import RowContext, choose
+from services.engine.skip_mask import SkipMask, whole
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
 from tests.services.test_drafter_model import COUPLED, GREEDY, MOVES, PROMPT, plain_text, trunk_of
@@ -32,8 +34,9 @@ class FakeSkipEngine(FakeEngine):
     """What each token was read by is part of what the logits depend on."""
 
     num_layers = 2
+    soft_ids = range(VOCAB, VOCAB + SKIPPED)
 
-    def skipper(self) -> None:
+    def require_skipping(self) -> None:
         """It can skip."""
 
     @staticmethod
@@ -89,24 +92,24 @@ def test_the_whole_model_reads_the_prompt_and_the_skipping_one_the_output() -> N
     tail = tokens_of(harness.run())
     assert tail == continuation([1, 2, 3], 3, 6)
     assert harness.engine.caches[0].tokens == read([1, 2, 3, *tail[:-1]], 3)
-    assert harness.engine.batches == [[3], [1], [1], [1], [1], [1]]
+    assert harness.engine.forwards == [[3], [1], [1], [1], [1], [1]]
 
 
 def test_committed_tokens_of_a_session_opened_again_are_read_by_the_skipping_model() -> None:
     harness = harness_of()
     harness.open("s", [1, 2, 3], committed=(4, 5))
     assert tokens_of(harness.run()) == continuation([1, 2, 3, 4, 5], 3, 6)
-    assert harness.engine.batches[:2] == [[3], [2]]
+    assert harness.engine.forwards[:2] == [[3], [2]]
 
 
 def test_prompts_and_outputs_of_several_sessions_share_a_turn_but_no_forward() -> None:
     harness = harness_of(step_tokens=8)
     harness.open("a", [1, 2, 3])
     harness.core.step()
-    harness.engine.batches.clear()
+    harness.engine.forwards.clear()
     harness.open("b", [4, 5, 6])
     drafts = harness.run()
-    assert harness.engine.batches[:3] == [[3], [1], [1, 1]]
+    assert harness.engine.forwards[:3] == [[3], [1], [1, 1]]
     assert tokens_of(drafts, "b") == continuation([4, 5, 6], 3, 6)
 
 
@@ -279,12 +282,12 @@ def test_sessions_have_thresholds_of_their_own() -> None:
 
 
 @pytest.fixture(scope="module", params=["llama", "mistral", "gpt_neox"])
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine(request: pytest.FixtureRequest) -> NativeEngine:
     torch.set_num_threads(1)
-    return Engine.from_model(tiny_model(request.param), spec=ModelSpec(model=request.param))
+    return NativeEngine.from_model(tiny_model(request.param), spec=ModelSpec(model=request.param))
 
 
-def skipped_rows(engine: Engine, text: Sequence[int], prompt: int) -> Tensor:
+def skipped_rows(engine: NativeEngine, text: Sequence[int], prompt: int) -> Tensor:
     """The last row of a text read afresh: prompt whole, output skipping."""
     cache = engine.new_cache(len(text) + 1)
     (rows,) = engine.forward([Segment(cache, text[:prompt])])
@@ -294,7 +297,9 @@ def skipped_rows(engine: Engine, text: Sequence[int], prompt: int) -> Tensor:
     return rows[-1:]
 
 
-def expected_draft(engine: Engine, text: Sequence[int], count: int, mode: VerifyMode) -> list[int]:
+def expected_draft(
+    engine: NativeEngine, text: Sequence[int], count: int, mode: VerifyMode
+) -> list[int]:
     drafted: list[int] = []
     for _ in range(count):
         rows = skipped_rows(engine, [*text, *drafted], len(PROMPT))
@@ -307,7 +312,7 @@ def expected_draft(engine: Engine, text: Sequence[int], count: int, mode: Verify
 @pytest.mark.parametrize("candidates", [1, 3])
 @pytest.mark.parametrize("mode", list(VerifyMode))
 def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
-    engine: Engine, mode: VerifyMode, candidates: int
+    engine: NativeEngine, mode: VerifyMode, candidates: int
 ) -> None:
     harness = harness_of(engine=engine, step_tokens=16)
     sampling = GREEDY if mode is VerifyMode.GREEDY else COUPLED
@@ -338,7 +343,7 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
     ("mode", "sampling"), [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED)]
 )
 def test_with_an_empty_mask_every_draft_is_the_targets_own_text(
-    engine: Engine, mode: VerifyMode, sampling: ResolvedSampling
+    engine: NativeEngine, mode: VerifyMode, sampling: ResolvedSampling
 ) -> None:
     truth = plain_text(engine, PROMPT, 30, mode, sampling)
     drafter = SkipDrafter(engine, whole(2), Exit(0.05))
@@ -360,7 +365,7 @@ def test_with_an_empty_mask_every_draft_is_the_targets_own_text(
 # --- refusals -----------------------------------------------------------------------
 
 
-def test_a_mask_of_another_size_is_refused_at_the_start(engine: Engine) -> None:
+def test_a_mask_of_another_size_is_refused_at_the_start(engine: NativeEngine) -> None:
     with pytest.raises(StartError, match=r"skip: the mask is for 4 layers, .* has 2"):
         SkipDrafter(engine, whole(4), NEVER)
 
@@ -374,6 +379,6 @@ def test_a_distilled_drafter_is_no_target() -> None:
 
 def test_an_architecture_that_cannot_skip_is_refused_at_the_start() -> None:
     model = tiny_model("opt", do_layer_norm_before=False)
-    odd = Engine.from_model(model, spec=ModelSpec("odd", kv_capacity_tokens=64))
+    odd = NativeEngine.from_model(model, spec=ModelSpec("odd", kv_capacity_tokens=64))
     with pytest.raises(StartError, match="odd: its sub-layers cannot be skipped"):
         SkipDrafter(odd, MASK, NEVER)

@@ -13,8 +13,8 @@ from torch import Tensor
 from services.contract.types import ResolvedSampling, VerifyMode
 from services.drafter.methods.self_draft.mask_search import MaskSearch
 from services.drafter.methods.self_draft.skip import SkipDrafter
-from services.engine.native import Segment
-from services.engine.native.skipping import SkipMask
+from services.engine.port import Segment
+from services.engine.skip_mask import SkipMask
 from tests.services.drafter_kit import Harness
 from tests.services.skip_search_kit import (
     BAD,

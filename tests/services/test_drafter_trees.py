@@ -63,7 +63,7 @@ def test_a_greedy_tree_has_exactly_the_shape_that_was_worked_out(nodes: int, dep
     made = harness(shaped(shape))
     tree = drafted(made).tree
     assert worth(ranked(made.engine, tree, [1, 2, 3])) == pytest.approx(sorted(shape.reach))
-    assert made.engine.batches == [[3], *([width] for width in shape.widths[1:])]
+    assert made.engine.forwards == [[3], *([width] for width in shape.widths[1:])]
 
 
 @pytest.mark.parametrize("mode", EXACT)

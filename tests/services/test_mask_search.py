@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.contract.errors import StartError
 from services.drafter.methods.self_draft.mask_search import MaskSearch, SearchRules
-from services.engine.native.skipping import SkipMask, every_second, whole
+from services.engine.skip_mask import SkipMask, every_second, whole
 
 LAYERS = 8
 START = every_second(LAYERS)

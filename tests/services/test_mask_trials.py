@@ -12,8 +12,8 @@ from services.drafter.methods.self_draft.mask_search import SearchRules
 from services.drafter.methods.self_draft.mask_trials import WINDOW, WINDOWS, window_of
 from services.drafter.methods.self_draft.skip import SkipDrafter
 from services.drafter.protocol import Ask
-from services.engine.native import Engine
-from services.engine.native.skipping import SkipMask, every_second
+from services.engine.native import NativeEngine
+from services.engine.skip_mask import SkipMask, every_second
 from tests.services.drafter_kit import Harness
 from tests.services.skip_search_kit import (
     BAD,
@@ -125,7 +125,7 @@ def test_an_error_ends_the_search_and_nothing_else(
     opened(harness, 40)
     used = engine().kv_tokens_used
     with monkeypatch.context() as patched:
-        patched.setattr(Engine, "forward", lambda *_: 1 / 0)
+        patched.setattr(NativeEngine, "forward", lambda *_: 1 / 0)
         assert harness.core.step()
     assert "the search for a skip mask failed and is over" in caplog.text
     assert engine().kv_tokens_used == used

@@ -25,7 +25,7 @@ from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.mixture import Shares
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.small_tree import PoolLimits, SmallTrees, TextPool
-from services.engine.native import noise
+from services.engine import noise
 from services.engine.ngram_file import FIRSTS, Laws, NgramFile, code_of, extend_key, support_of
 
 VOCAB = 50

@@ -18,8 +18,8 @@ from services.contract.types import (
     TakenDraft,
     VerifyMode,
 )
-from services.engine.native.lending import Lending
-from tests.services.fake_engine import VOCAB
+from services.engine.lending import Lending
+from tests.fake_engine import VOCAB
 from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text
 
 torch.set_num_threads(1)

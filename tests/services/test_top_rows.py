@@ -14,9 +14,9 @@ from services.contract.types import CommitDraft, DraftSource, Verdict, VerifyMod
 from services.drafter.methods.ngram import small_tree
 from services.drafter.methods.ngram.small_tree import SmallTrees, TargetRows
 from services.drafter.session import DraftSession
-from services.engine.native.sampling import likeliest
 from services.engine.ngram_file import NgramFile
-from tests.services.fake_engine import law
+from services.engine.sampling import likeliest
+from tests.fake_engine import law
 from tests.services.test_drafter_session import chain, opened
 from tests.services.test_small_tree import Bench, opening
 from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text

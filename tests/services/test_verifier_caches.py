@@ -12,7 +12,7 @@ from services.contract.types import (
     Verdict,
     VerifyOpened,
 )
-from tests.services.fake_engine import VOCAB, FakeEngine
+from tests.fake_engine import VOCAB, FakeEngine
 from tests.services.verifier_bench import COUPLED, GREEDY, Table, block, opening, target_text
 
 torch.set_num_threads(1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from services.contract.types import FailureReason, VerifyOpened
-from tests.services.fake_engine import VOCAB, FakeEngine
+from tests.fake_engine import VOCAB, FakeEngine
 from tests.services.verifier_bench import (
     COUPLED,
     GREEDY,

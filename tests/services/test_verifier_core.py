@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from services.contract.types import CloseVerify, FailureReason, Role, Verdict, VerifyOpened
-from tests.services.fake_engine import VOCAB, FakeEngine, law
+from tests.fake_engine import VOCAB, FakeEngine, law
 from tests.services.verifier_bench import (
     COUPLED,
     GREEDY,

@@ -9,7 +9,7 @@ import torch
 
 from services.contract.types import Verdict, VerifyOpened
 from services.verifier.scheduling import share_prefill
-from tests.services.fake_engine import VOCAB
+from tests.fake_engine import VOCAB
 from tests.services.verifier_bench import Table, block, opening, target_text
 
 torch.set_num_threads(1)

@@ -20,7 +20,8 @@ from services.contract.types import (
     VerifyMode,
     VerifyOpened,
 )
-from services.engine.native import Engine, KVCache, ModelSpec
+from services.engine.native import NativeEngine, PagedCache
+from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.verifier_bench import COUPLED, Table, block, opening, replace
 
@@ -116,7 +117,9 @@ def _site():
 def engine():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield Engine.from_model(tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=1024))
+    yield NativeEngine.from_model(
+        tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=1024)
+    )
     torch.set_num_threads(before)
 
 
@@ -180,9 +183,9 @@ def asked(name, round_, output, text):
 
 def watched(monkeypatch, failing):
     for name in KV_CALLS:
-        failing.watch(monkeypatch, KVCache, name)
-    failing.watch(monkeypatch, Engine, "new_cache")
-    failing.watch(monkeypatch, Engine, "forward")
+        failing.watch(monkeypatch, PagedCache, name)
+    failing.watch(monkeypatch, NativeEngine, "new_cache")
+    failing.watch(monkeypatch, NativeEngine, "forward")
     return failing
 
 

@@ -19,13 +19,13 @@ from services.contract.types import (
 )
 from services.drafter.methods.model.forms import form_of
 from services.engine.native.bundle import make_bundle
-from services.engine.native.structure import Compiled, StructureError, Structures
+from services.engine.structure import Compiled, StructureError, Structures
 from services.runtime.host import WorkerHost
 from services.runtime.vetting import Bounds, Vetting
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
+from tests.fake_engine import FakeEngine
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
-from tests.services.fake_engine import FakeEngine
 from tests.services.verifier_bench import PROMPT, Table, block, opening
 from tests.waiting import until
 
@@ -229,7 +229,7 @@ def test_what_could_not_be_told_is_tried_again(vetting):
 
 def test_large_grammars_are_not_kept_beyond_their_bytes(vetting, monkeypatch):
     structures = structures_with(vetting)
-    monkeypatch.setattr("services.engine.native.structure.KEPT_BYTES", 100)
+    monkeypatch.setattr("services.engine.structure.KEPT_BYTES", 100)
     forms = [ResponseFormat(FormatKind.REGEX, (letter,)) for letter in "abc"]
     for form in forms:
         done(structures.compiled(form)).size = 60

@@ -10,7 +10,7 @@ import torch
 from services.contract.step_time import StepTimeModel
 from services.contract.types import CloseVerify, Verdict
 from services.verifier.gathering import Gathering, Habit
-from tests.services.fake_engine import FakeEngine
+from tests.fake_engine import FakeEngine
 from tests.services.verifier_bench import Table, block, opening
 
 torch.set_num_threads(1)

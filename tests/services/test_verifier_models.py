@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from services.contract.types import CloseVerify
-from services.engine.native import Engine
+from services.engine.native import NativeEngine
 from tests.models import tiny_model
 from tests.services.verifier_bench import COUPLED, GREEDY, Table, block, opening, target_text
 
@@ -22,7 +22,7 @@ def model(request):
 
 @pytest.fixture(scope="module")
 def engine(model):
-    return Engine.from_model(model)
+    return NativeEngine.from_model(model)
 
 
 def generated(model, prompt, count=LENGTH):

@@ -14,8 +14,8 @@ from services.contract.types import (
     Verify,
     VerifyMode,
 )
-from services.engine.native.sampling import RowContext, log_law
-from tests.services.fake_engine import VOCAB, FakeEngine, law
+from services.engine.sampling import RowContext, log_law
+from tests.fake_engine import VOCAB, FakeEngine, law
 from tests.services.verifier_bench import PROMPT, Table, opening
 
 torch.set_num_threads(1)

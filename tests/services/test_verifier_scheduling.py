@@ -6,7 +6,7 @@ import torch
 from services.contract.step_time import StepTimeModel
 from services.contract.types import FailureReason, SessionFailed, Verdict, VerifyMode, VerifyOpened
 from services.verifier.scheduling import PrefillPace, share_prefill
-from tests.services.fake_engine import VOCAB, FakeEngine
+from tests.fake_engine import VOCAB, FakeEngine
 from tests.services.verifier_bench import (
     COUPLED,
     GREEDY,

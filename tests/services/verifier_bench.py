@@ -15,10 +15,10 @@ from services.contract.types import (
     VerifyMode,
     VerifyOpened,
 )
-from services.engine.native.sampling import RowContext, choose
+from services.engine.sampling import RowContext, choose
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
-from tests.services.fake_engine import FakeEngine, law
+from tests.fake_engine import FakeEngine, law
 
 GREEDY, COUPLED = VerifyMode.GREEDY, VerifyMode.COUPLED
 PROMPT = (1, 2, 3, 4, 5)

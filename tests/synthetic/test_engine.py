@@ -21,7 +21,7 @@ from services.contract.types import (
 )
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
-from services.engine.native import Segment
+from services.engine.port import Segment
 from services.engine.synthetic.engine import SyntheticEngine, target_engine
 from services.engine.synthetic.vocabulary import letters
 from services.engine.synthetic.world import World

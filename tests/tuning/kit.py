@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from services.engine.native import Engine, Segment
-from services.engine.native.skipping import SkipMask
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.skip_mask import SkipMask
 from services.training.reporting import Stopped
 from services.training.tuning.figures import Figures
 from services.training.tuning.options import TuneOptions
@@ -39,7 +40,7 @@ def costing(cost: float) -> Figures:
 class TickingEngine:
     """An engine whose clock moves by 1 s per whole forward, less by what a mask skips."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: NativeEngine) -> None:
         self.engine, self.now = engine, 0.0
         self.calls: list[tuple[int, float]] = []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.contract.errors import StartError
-from services.engine.native.skipping import SkipMask, every_second, middle_half, whole
+from services.engine.skip_mask import SkipMask, every_second, middle_half, whole
 from services.training.tuning.figures import Figures
 from services.training.tuning.search import Search, Trial, best_so_far, opening_masks, require_plan
 from tests.tuning.kit import costing

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec, Segment
-from services.engine.native.skipping import SkipMask, whole
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.skip_mask import SkipMask, whole
+from services.engine.spec import ModelSpec
 from services.training.tuning.figures import Figures, total
 from services.training.tuning.speculation import Rules, Speculation
 from tests.models import tiny_model
@@ -21,16 +23,18 @@ TOKENS = 12
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
+def engine() -> NativeEngine:
     torch.set_num_threads(1)
-    return Engine.from_model(tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=4096))
+    return NativeEngine.from_model(
+        tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=4096)
+    )
 
 
 def rules(**changed: Any) -> Rules:
     return Rules(**{"tokens": TOKENS, "max_draft": 4, "threshold": 0.2, **changed})
 
 
-def greedy(engine: Engine, prompt: list[int], count: int) -> list[int]:
+def greedy(engine: NativeEngine, prompt: list[int], count: int) -> list[int]:
     text = list(prompt)
     for _ in range(count):
         cache = engine.new_cache(len(text))
@@ -51,7 +55,7 @@ class Recorded(Speculation):
 @pytest.mark.parametrize("placement", ["pool", "beside"])
 @pytest.mark.parametrize("mask", [whole(2), MASK, SkipMask.of(2, [0, 1], [0, 1])], ids=str)
 def test_the_text_is_the_targets_greedy_text_whatever_is_skipped(
-    engine: Engine, placement: Any, mask: SkipMask
+    engine: NativeEngine, placement: Any, mask: SkipMask
 ) -> None:
     speculation = Recorded(engine, PROMPTS, rules(placement=placement))
     for _ in range(2):  # what one mask leaves behind does not change the next
@@ -66,20 +70,20 @@ def test_the_text_is_the_targets_greedy_text_whatever_is_skipped(
 
 
 @pytest.mark.parametrize("placement", ["pool", "beside"])
-def test_with_nothing_skipped_every_draft_is_accepted(engine: Engine, placement: Any) -> None:
+def test_with_nothing_skipped_every_draft_is_accepted(engine: NativeEngine, placement: Any) -> None:
     figures = Speculation(engine, PROMPTS, rules(placement=placement)).measure(whole(2))
     assert figures.acceptance == 1.0
     assert figures.drafted > figures.rounds
 
 
-def test_a_draft_ends_at_the_threshold_or_at_its_greatest_length(engine: Engine) -> None:
+def test_a_draft_ends_at_the_threshold_or_at_its_greatest_length(engine: NativeEngine) -> None:
     sure = Speculation(engine, PROMPTS, rules(threshold=0.0)).measure(MASK)
     assert sure.drafted == 4 * sure.rounds
     unsure = Speculation(engine, PROMPTS, rules(threshold=1.0)).measure(MASK)
     assert unsure.drafted == unsure.rounds
 
 
-def test_times_are_those_of_the_forwards_of_each_kind(engine: Engine) -> None:
+def test_times_are_those_of_the_forwards_of_each_kind(engine: NativeEngine) -> None:
     ticking = TickingEngine(engine)
     speculation = Speculation(ticking, PROMPTS, rules(), clock=ticking.clock)  # type: ignore[arg-type]
     read = len(ticking.calls)
@@ -93,7 +97,7 @@ def test_times_are_those_of_the_forwards_of_each_kind(engine: Engine) -> None:
     assert figures.cost == pytest.approx(expected)
 
 
-def test_the_prompts_are_read_once(engine: Engine) -> None:
+def test_the_prompts_are_read_once(engine: NativeEngine) -> None:
     ticking = TickingEngine(engine)
     speculation = Speculation(ticking, PROMPTS, rules())  # type: ignore[arg-type]
     assert [count for count, _ in ticking.calls] == [4, 6]
@@ -103,7 +107,9 @@ def test_the_prompts_are_read_once(engine: Engine) -> None:
 
 
 def test_a_text_ends_with_its_stop_token() -> None:
-    engine = Engine.from_model(tiny_model("llama"), spec=ModelSpec("t", kv_capacity_tokens=4096))
+    engine = NativeEngine.from_model(
+        tiny_model("llama"), spec=ModelSpec("t", kv_capacity_tokens=4096)
+    )
     text = greedy(engine, PROMPTS[0], 8)
     engine.eos_token_ids = (text[4],)
     expected = text.index(text[4]) + 1
@@ -113,7 +119,9 @@ def test_a_text_ends_with_its_stop_token() -> None:
 
 
 def test_prompts_without_any_answer_are_refused() -> None:
-    engine = Engine.from_model(tiny_model("llama"), spec=ModelSpec("t", kv_capacity_tokens=4096))
+    engine = NativeEngine.from_model(
+        tiny_model("llama"), spec=ModelSpec("t", kv_capacity_tokens=4096)
+    )
     engine.eos_token_ids = tuple(greedy(engine, prompt, 1)[0] for prompt in PROMPTS)
     with pytest.raises(StartError, match="the target answers none of them"):
         Speculation(engine, PROMPTS, rules())

@@ -11,7 +11,7 @@ import pytest
 
 from services.contract.errors import StartError
 from services.engine.native.loading import weights_digest
-from services.engine.native.skipping import mask_for, read_mask
+from services.engine.skip_mask_file import mask_for, read_mask
 from services.training.reporting import Stopped
 from services.training.tuning.run import tune
 from tests.models import tiny_model_folder

@@ -1,6 +1,6 @@
 """One causal language model for many sessions.
 
-    engine = Engine.load(ModelSpec("smollm2-135m-instruct", dtype="bfloat16"))
+    engine = NativeEngine.load(ModelSpec("smollm2-135m-instruct", dtype="bfloat16"))
     cache = engine.new_cache(reserve=512)
     [logits] = engine.forward([Segment(cache, prompt_ids, logits_from=len(prompt_ids) - 1)])
 
@@ -10,11 +10,8 @@ cache holds; a cache may be rolled back, forked, or reduced to one path of a tre
 the branch below it.
 """
 
-from services.engine.native.engine import Engine
-from services.engine.native.forwards import Forwards
-from services.engine.native.kv import KVCache
-from services.engine.native.layout import Segment
-from services.engine.native.spec import ModelSpec
+from services.engine.native.engine import NativeEngine
+from services.engine.native.kv import PagedCache
 from services.engine.native.threads import pin
 
-__all__ = ["Engine", "Forwards", "KVCache", "ModelSpec", "Segment", "pin"]
+__all__ = ["NativeEngine", "PagedCache", "pin"]

@@ -10,25 +10,27 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import StartError
+from services.engine.budgeted import BudgetedEngine
 from services.engine.native.bundle import make_bundle
 from services.engine.native.context import max_context
 from services.engine.native.device_memory import free_bytes, kv_capacity, room_to_run
 from services.engine.native.fingerprint import model_fingerprint
-from services.engine.native.kv import Budgeted, KVBudget, KVCache
-from services.engine.native.layout import Layout, Segment
+from services.engine.native.kv import Loan, PagedBudget, PagedCache
+from services.engine.native.layout import Layout
 from services.engine.native.loading import Read, load_model
 from services.engine.native.prepare import prepare
-from services.engine.native.skipping.mask import SkipMask
 from services.engine.native.skipping.skipper import Skipper
 from services.engine.native.soft_tokens import SoftTokens
-from services.engine.native.spec import INT8, ModelSpec
 from services.engine.native.threads import pin
+from services.engine.port import Capability, KVCache, Segment
+from services.engine.skip_mask import SkipMask
+from services.engine.spec import INT8, ModelSpec
 
 if TYPE_CHECKING:
     from services.contract.types import TokenizerBundle
 
 
-class Engine(Budgeted):
+class NativeEngine(BudgetedEngine):
     """A loaded model that runs packed, ragged steps. Single-threaded: one caller at a time."""
 
     def __init__(
@@ -53,7 +55,7 @@ class Engine(Budgeted):
         self.max_context_length = max_context(config, spec.max_context)
         self.eos_token_ids: tuple[int, ...] = bundle.eos_token_ids if bundle else ()
         self.num_layers: int = config.num_hidden_layers
-        self.budget = KVBudget(spec.kv_capacity_tokens or 0, self.num_layers)
+        self.budget: PagedBudget = PagedBudget(spec.kv_capacity_tokens or 0, self.num_layers)
         self._skipper: Skipper | None = None
         self._soft: SoftTokens | None = None
 
@@ -66,7 +68,7 @@ class Engine(Budgeted):
         *,
         head_ids: Tensor | None = None,
         check: bool = True,
-    ) -> Engine:
+    ) -> NativeEngine:
         """An engine on a copy of a transformers model in memory.
 
         `head_ids`: those of a student. Raises StartError when the self-check fails.
@@ -82,7 +84,7 @@ class Engine(Budgeted):
         return engine
 
     @classmethod
-    def load(cls, spec: ModelSpec, read: Read | None = None) -> Engine:
+    def load(cls, spec: ModelSpec, read: Read | None = None) -> NativeEngine:
         """Load the weights of `spec.model`, prepare and check them.
 
         `read`: how a folder with a whole model is read, if not as usual. Raises
@@ -102,7 +104,7 @@ class Engine(Budgeted):
         return engine
 
     @classmethod
-    def taking(cls, model: Any, spec: ModelSpec) -> Engine:
+    def taking(cls, model: Any, spec: ModelSpec) -> NativeEngine:
         """An engine on this very model, which it prepares and checks: no copy of it."""
         pin(spec.threads)
         engine = cls(model, spec)
@@ -129,7 +131,7 @@ class Engine(Budgeted):
         )
 
     def _bytes_per_token(self) -> int:
-        probe = KVCache(KVBudget(1, self.budget.layers), 1)
+        probe = PagedCache(PagedBudget(1, self.budget.layers), 1)
         self.forward([Segment(probe, [0], logits_from=1)])
         return probe.bytes_per_token
 
@@ -154,9 +156,9 @@ class Engine(Budgeted):
         """Token ids that stand for soft tokens, right after the vocabulary."""
         return range(self.vocab_size, self.vocab_size + len(self._soft or ()))
 
-    def new_cache(self, reserve: int) -> KVCache:
+    def new_cache(self, reserve: int) -> PagedCache:
         """An empty cache for at most `reserve` tokens; raises Overloaded without room."""
-        return KVCache(self.budget, reserve)
+        return PagedCache(self.budget, reserve)
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment], skip: SkipMask | None = None) -> list[Tensor]:
@@ -179,7 +181,7 @@ class Engine(Budgeted):
     def lay_out(self, segments: Sequence[Segment], skipped: frozenset[int] = frozenset()) -> Layout:
         """The first half of `forward`: what it raises ValueError for, with nothing changed."""
         layout = Layout(segments, skipped)
-        self._check_ranges(layout)
+        self.check_ranges(layout.token_ids, layout.positions, len(self.soft_ids))
         return layout
 
     @torch.inference_mode()
@@ -190,6 +192,21 @@ class Engine(Budgeted):
         # Last of all: a step that failed is run again, and its tokens must not stand there twice.
         layout.commit(self.num_layers)
         return rows
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """All but judging, where it is a draft model of part of the vocabulary."""
+        missing = set() if self.head_ids is None else {Capability.WHOLE_VOCABULARY}
+        return frozenset(set(Capability) - missing)
+
+    def borrow(self, cache: KVCache) -> Loan:
+        """A loan of a cache of this engine."""
+        assert isinstance(cache, PagedCache)
+        return Loan(cache)
+
+    def require_skipping(self) -> None:
+        """Raise StartError for an architecture whose layers cannot be left out."""
+        self.skipper()
 
     def skipper(self) -> Skipper:
         """What leaves sub-layers out; StartError for an architecture that cannot skip."""
@@ -214,12 +231,3 @@ class Engine(Budgeted):
         if self._soft is None or int(token_ids.max()) < self.vocab_size:
             return {"input_ids": token_ids}
         return {"inputs_embeds": self._soft.embed(token_ids)}
-
-    def _check_ranges(self, layout: Layout) -> None:
-        if min(layout.token_ids) < 0 or max(layout.token_ids) >= self.soft_ids.stop:
-            raise ValueError(f"token ids must be within 0..{self.vocab_size - 1}")
-        if max(layout.positions) >= self.max_context_length:
-            raise ValueError(
-                f"position {max(layout.positions)} is beyond the context of "
-                f"{self.max_context_length} tokens"
-            )

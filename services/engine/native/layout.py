@@ -7,35 +7,17 @@ once a step; the attention of each layer only looks it up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from services.contract.types import is_chain, node_depths
+from services.engine.budgeted import check_apart, place
 from services.engine.native.attending import Scoring
-from services.engine.native.kv import KVCache
+from services.engine.native.kv import PagedCache
 from services.engine.native.pages import Memory
 from services.engine.native.paging import Paging
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """New tokens of one session for one forward.
-
-    `parents`: None for a chain; else, in topological order, the index of each
-    token's parent in the tree that starts at `base`, -1 for one that follows the
-    text before it. `base`: a length of the cache; None is its length now. What the
-    cache holds from `base` on are the first nodes of that tree, which so may grow
-    segment by segment. Rows `token_ids[logits_from:]` get logits.
-    """
-
-    cache: KVCache
-    token_ids: Sequence[int]
-    parents: Sequence[int] | None = None
-    logits_from: int = 0
-    base: int | None = None
+from services.engine.port import Segment
 
 
 class Piece:
@@ -43,20 +25,20 @@ class Piece:
 
     def __init__(self, segment: Segment, first_row: int, skipped: frozenset[int]) -> None:
         """Check the segment; raises ValueError when its cache cannot take it."""
-        self.row = first_row
-        self.count = len(segment.token_ids)
-        _check_tokens(segment, self.count, skipped)
-        self.cache = segment.cache
-        self.past = segment.cache.length
-        self.base = self.past if segment.base is None else segment.base
-        self.parents = _tree_parents(segment, self.base)
+        placed = place(segment, PagedCache)
+        placed.cache.check_layers(skipped)
+        self.row, self.count = first_row, placed.count
+        self.cache, self.past, self.base = placed.cache, placed.past, placed.base
+        self.parents = placed.parents
         """Of all nodes from `base` on; None when they form a chain."""
         self.logits_from = segment.logits_from
+        self.places = placed.places
+        """Position of every token from `base` on."""
 
     @property
     def positions(self) -> list[int]:
         """Position of each token in its session's text: what lies before it on its path."""
-        return self._places()[-self.count :]
+        return self.places[-self.count :]
 
     @property
     def chained(self) -> bool:
@@ -74,42 +56,12 @@ class Piece:
 
     def visible(self, window: int | None) -> Tensor:
         """Bool [n, past + n]: the past, ancestors and the token itself, within the window."""
-        keys = torch.cat((torch.arange(self.base), torch.tensor(self._places())))[None, :]
+        keys = torch.cat((torch.arange(self.base), torch.tensor(self.places)))[None, :]
         rows = keys[0, -self.count :, None]
         visible = keys <= rows
         if self.parents is not None:
             visible[:, self.base :] = _ancestors(self.parents)[-self.count :]
         return visible if window is None else visible & (keys > rows - window)
-
-    def _places(self) -> list[int]:
-        """Position of every token from `base` on."""
-        if self.parents is None:
-            return list(range(self.base, self.past + self.count))
-        return [self.base + depth for depth in node_depths(self.parents)]
-
-
-def _check_tokens(segment: Segment, count: int, skipped: frozenset[int]) -> None:
-    if count == 0:
-        raise ValueError("a segment needs at least one token")
-    if not 0 <= segment.logits_from <= count:
-        raise ValueError(f"logits_from {segment.logits_from} is not within 0..{count}")
-    if segment.base is not None and segment.parents is None:
-        raise ValueError("a tree that grows needs the parents of its new nodes")
-    segment.cache.check_append(count, segment.base, skipped)
-
-
-def _tree_parents(segment: Segment, base: int) -> tuple[int, ...] | None:
-    """The parents of all nodes from `base` on; None when they form a chain."""
-    parents, count = segment.parents, len(segment.token_ids)
-    if parents is None:
-        return None
-    if len(parents) != count:
-        raise ValueError(f"{len(parents)} parents for {count} tokens")
-    known = segment.cache.tree_at(base)
-    if any(not -1 <= parent < index for index, parent in enumerate(parents, len(known))):
-        raise ValueError("parents must come before their children")
-    whole = (*known, *parents)
-    return None if is_chain(whole) else whole
 
 
 def _ancestors(parents: tuple[int, ...]) -> Tensor:
@@ -130,8 +82,7 @@ class Layout:
 
         `skipped`: layers whose attention is left out, and which so keep no K/V.
         """
-        if len({id(segment.cache) for segment in segments}) < len(segments):
-            raise ValueError("two segments of one forward share a cache")
+        check_apart(segments)
         self.skipped = skipped
         starts = accumulate((len(segment.token_ids) for segment in segments), initial=0)
         self.pieces = [Piece(*pair, skipped) for pair in zip(segments, starts, strict=False)]

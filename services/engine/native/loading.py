@@ -25,7 +25,7 @@ from services.engine.native.fingerprint import (
     gguf_weights,
 )
 from services.engine.native.gguf import GGUF_SOURCE, converted
-from services.engine.native.spec import DEFAULT_CACHE_DIR, DTYPES, ModelSpec
+from services.engine.spec import DEFAULT_CACHE_DIR, DTYPES, ModelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from services.contract.errors import StartError
 from services.engine.native.attention import install
-from services.engine.native.kv import KVBudget, KVCache
-from services.engine.native.layout import Segment
+from services.engine.native.kv import PagedBudget, PagedCache
+from services.engine.port import Segment
 
 Forward = Callable[[Sequence[Segment]], list[Tensor]]
 
@@ -63,8 +63,8 @@ def stock_logits(model: Any, texts: Tensor) -> Tensor:
 def ragged_logits(model: Any, forward: Forward, texts: Tensor) -> Tensor:
     """The same logits from the ragged forward, through rollback and tree."""
     install(model)
-    budget = KVBudget(4 * _LENGTH, _layers(model))
-    first, second = KVCache(budget, 2 * _LENGTH), KVCache(budget, 2 * _LENGTH)
+    budget = PagedBudget(4 * _LENGTH, _layers(model))
+    first, second = PagedCache(budget, 2 * _LENGTH), PagedCache(budget, 2 * _LENGTH)
     text, left, right = texts.tolist()
     with _short_windows(model):
         return _in_pieces(forward, first, second, text, left, right)
@@ -77,8 +77,8 @@ def _layers(model: Any) -> int:
 
 def _in_pieces(
     forward: Forward,
-    first: KVCache,
-    second: KVCache,
+    first: PagedCache,
+    second: PagedCache,
     text: list[int],
     left: list[int],
     right: list[int],

@@ -1,14 +1,15 @@
-"""A session's text in place of its K/V, with the rules and the budget of the real cache."""
+"""A session's text in place of its K/V, with the rules and the budget of all caches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
-from services.engine.native.kv import KVBudget, KVCache
+from services.engine.budgeted import BudgetedCache, KVBudget
 from services.engine.synthetic.world import Place, World
 
 
-class PlaceCache(KVCache):
+class PlaceCache(BudgetedCache):
     """Holds the place after every token."""
 
     def __init__(self, budget: KVBudget, reserve: int) -> None:
@@ -32,20 +33,19 @@ class PlaceCache(KVCache):
             self._places.append(place.then(token, world))
         return self._places[first:]
 
-    def copy_prefix(self, other: KVCache, length: int) -> None:
-        """Also take the places of these tokens over."""
-        super().copy_prefix(other, length)
-        assert isinstance(other, PlaceCache)
+    def _copy(self, other: PlaceCache, length: int) -> None:
         self._places = other._places[:length]
+
+    def _move(self, base: int, kept: Sequence[int]) -> None:
+        self._places[base:] = [self._places[base + node] for node in kept]
 
     def _shorten(self, length: int) -> None:
         del self._places[length:]
         super()._shorten(length)
 
-    def _keep(self, base: int, kept: Sequence[int]) -> None:
-        self._places[base:] = [self._places[base + node] for node in kept]
-        super()._keep(base, kept)
+    def _hand_over(self, parked: Self) -> int:
+        parked._places, self._places = self._places, []
+        return self._length
 
-    def _end(self) -> None:
+    def _drop(self) -> None:
         self._places = []
-        super()._end()

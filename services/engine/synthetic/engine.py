@@ -1,4 +1,4 @@
-"""An engine whose forwards take given times; see `services.engine.native.Forwards`."""
+"""An engine whose forwards take given times; see `services.engine.port.Engine`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ import torch
 from torch import Tensor
 
 from services.contract.types import TokenizerBundle
-from services.engine.native.kv import Budgeted, KVBudget, KVCache
-from services.engine.native.layout import Layout, Segment
+from services.engine.budgeted import (
+    BudgetedEngine,
+    KVBudget,
+    Placed,
+    check_apart,
+    place,
+)
+from services.engine.port import Capability, Segment
 from services.engine.synthetic.cache import PlaceCache
 from services.engine.synthetic.costs import Costs
 from services.engine.synthetic.pacemaker import Pacemaker
@@ -23,8 +29,10 @@ MAX_CONTEXT = 1 << 17
 KV_TOKENS = 1 << 24
 
 
-class SyntheticEngine(Budgeted):
+class SyntheticEngine(BudgetedEngine):
     """Sleeps for the time of a forward, then says the token of each row's place."""
+
+    capabilities = frozenset(Capability)
 
     def __init__(
         self,
@@ -43,8 +51,7 @@ class SyntheticEngine(Budgeted):
         self.bundle: TokenizerBundle | None = make_tokenizer()
         self.vocab_size, self.max_context_length = VOCAB_SIZE, MAX_CONTEXT
         self._world, self._costs, self._says = world, costs, says
-        # No layers: nothing has to be written for a token to count as held.
-        self.budget = KVBudget(kv_capacity_tokens or KV_TOKENS, layers=0)
+        self.budget = KVBudget(kv_capacity_tokens or KV_TOKENS)
         self._pacemaker = pacemaker or Pacemaker()
 
     def new_cache(self, reserve: int) -> PlaceCache:
@@ -56,20 +63,25 @@ class SyntheticEngine(Budgeted):
         if not segments:
             return []
         began = self._pacemaker.begin()
-        layout = Layout(segments)
-        places = [
-            _cache(segment).say(segment.token_ids, piece.parents, piece.base, self._world)
-            for segment, piece in zip(segments, layout.pieces, strict=True)
-        ]
-        layout.commit()
-        logits = self._logits(layout, places)
+        check_apart(segments)
+        placed = [place(segment, PlaceCache) for segment in segments]
+        for segment, one in zip(segments, placed, strict=True):
+            self.check_ranges(segment.token_ids, one.positions)
+        places = [self._say(*pair) for pair in zip(segments, placed, strict=True)]
+        wanted = [own[one.logits_from :] for one, own in zip(segments, places, strict=True)]
+        logits = self._logits([said for own in wanted for said in own])
         self._pacemaker.until(began + 1e-3 * self._cost_ms(segments, places))
-        return list(logits.split_with_sizes(layout.logit_counts))
+        return list(logits.split_with_sizes([len(own) for own in wanted]))
 
-    def _logits(self, layout: Layout, places: Sequence[Sequence[Place]]) -> Tensor:
-        """Logits [wanted rows, V], sure of one token each."""
-        rows = [place for own in places for place in own]
-        said = torch.tensor([self._says(rows[row]) for row in layout.logit_rows], dtype=torch.long)
+    def _say(self, segment: Segment, placed: Placed[PlaceCache]) -> list[Place]:
+        base, parents = placed.base, placed.parents
+        places = placed.cache.say(segment.token_ids, parents, base, self._world)
+        placed.cache.commit(placed.count, base, parents)
+        return places
+
+    def _logits(self, places: Sequence[Place]) -> Tensor:
+        """Logits [places, V], sure of one token each."""
+        said = torch.tensor([self._says(place) for place in places], dtype=torch.long)
         logits = torch.zeros(len(said), self.vocab_size)
         return logits.scatter_(1, said[:, None], SURE)
 
@@ -111,12 +123,6 @@ def draft_engine(
         kv_capacity_tokens=kv_capacity_tokens,
         pacemaker=pacemaker or Pacemaker(whole_steps=spec.whole_steps),
     )
-
-
-def _cache(segment: Segment) -> PlaceCache:
-    cache: KVCache = segment.cache
-    assert isinstance(cache, PlaceCache)
-    return cache
 
 
 def _prompt_tokens(segment: Segment, places: Sequence[Place]) -> int:

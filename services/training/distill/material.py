@@ -7,7 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec
+from services.engine.native import NativeEngine
+from services.engine.spec import ModelSpec
 from services.training.distill.checks import HELD_EVERY, HELD_REST, Commission
 from services.training.distill.prompts import overlapping
 from services.training.distill.series import Series
@@ -68,7 +69,7 @@ def _writer(job: Commission) -> Writer:
         # One more text for the header that all texts begin with.
         kv_capacity_tokens=(options.batch + 1) * (around + words + options.answer_tokens),
     )
-    return Writer(Engine.load(spec), plan, options.batch)
+    return Writer(NativeEngine.load(spec), plan, options.batch)
 
 
 def _writing_plan(job: Commission) -> Plan:

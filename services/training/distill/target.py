@@ -13,7 +13,6 @@ from torch import Tensor
 
 from services.contract.errors import PacelineError, StartError
 from services.contract.types import TokenizerBundle
-from services.engine.native import ModelSpec
 from services.engine.native.context import max_context
 from services.engine.native.dialogue import Dialogue, dialogue_of, tokenizer_of
 from services.engine.native.fingerprint import file_digest
@@ -25,9 +24,9 @@ from services.engine.native.loading import (
     read_folder,
     weights_digest,
 )
-from services.engine.native.spec import DEFAULT_CACHE_DIR
 from services.engine.native.student import Student, cut, is_draft, shell
 from services.engine.native.student.base import read_config, read_generation_config
+from services.engine.spec import DEFAULT_CACHE_DIR, ModelSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.engine.native import Engine, KVCache, Segment
+from services.engine.native import NativeEngine
 from services.engine.native.dialogue import Dialogue
+from services.engine.port import KVCache, Segment
 from services.training.distill.texts import LAW_TOKENS, Text
 
 
@@ -86,7 +87,7 @@ class _Page:
 class Writer:
     """Writes texts of a plan, `batch` at a time, with a target's engine."""
 
-    def __init__(self, engine: Engine, plan: Plan, batch: int) -> None:
+    def __init__(self, engine: NativeEngine, plan: Plan, batch: int) -> None:
         self._engine = engine
         self._plan = plan
         self._batch = batch

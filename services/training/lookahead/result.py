@@ -9,7 +9,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from services.engine.native.lookahead import Lookahead, save_lookahead
+from services.engine.lookahead_file import Lookahead, save_lookahead
 from services.training.distill.card import (
     Course,
     data_of,

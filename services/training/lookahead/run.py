@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec, pin
-from services.engine.native.lookahead import Lookahead
+from services.engine.lookahead_file import Lookahead
+from services.engine.native import NativeEngine, pin
+from services.engine.spec import ModelSpec
 from services.training.distill.card import Course
 from services.training.distill.checks import Commission
 from services.training.distill.material import Material, allowed, divide, written
@@ -72,7 +73,7 @@ def _frozen(job: Commission, options: LookaheadOptions) -> Any:
     spec = ModelSpec(
         options.target, device=job.device.type, threads=options.threads, differentiable=True
     )
-    return Engine.load(spec).model
+    return NativeEngine.load(spec).model
 
 
 def _beginning(texts: Sequence[Text], laws: int) -> Sequence[Text]:

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from services.engine.native import Engine, KVCache, Segment
+from services.engine.native import NativeEngine
 from services.engine.ngram_file import FIRSTS
+from services.engine.port import KVCache, Segment
 from services.runtime.atomic_file import replacing
 
 ROWS = 256
@@ -49,7 +50,7 @@ class Firsts:
         with replacing(path) as scratch, scratch.open("wb") as file:
             np.savez(file, ids=self.ids[: self.done], probabilities=self.probabilities[: self.done])
 
-    def learn(self, engine: Engine, header: Sequence[int], path: Path) -> Generator[int]:
+    def learn(self, engine: NativeEngine, header: Sequence[int], path: Path) -> Generator[int]:
         """Find out the rest, kept in `path` now and then; yields the tokens done so far."""
         cache = engine.new_cache(len(header) + ROWS)
         try:
@@ -63,7 +64,7 @@ class Firsts:
             cache.free()
             self.save(path)
 
-    def _step(self, engine: Engine, cache: KVCache) -> None:
+    def _step(self, engine: NativeEngine, cache: KVCache) -> None:
         start, length = self.done, cache.length
         tokens = list(range(start, min(start + ROWS, len(self.ids))))
         (logits,) = engine.forward([Segment(cache, tokens, parents=[-1] * len(tokens))])

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from services.contract.top_rows import WIDTH
 from services.contract.types import DraftTree
-from services.engine.native import Engine, Segment
-from services.engine.native.sampling import likeliest
+from services.engine.native import NativeEngine
+from services.engine.port import Segment
+from services.engine.sampling import likeliest
 
 
 class TargetReader:
     """Verifies drafts of one text after the other, for their rows alone."""
 
-    def __init__(self, engine: Engine, longest: int) -> None:
+    def __init__(self, engine: NativeEngine, longest: int) -> None:
         """`longest`: tokens of a text with its draft."""
         self._engine = engine
         self._cache = engine.new_cache(longest)

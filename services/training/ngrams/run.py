@@ -13,9 +13,11 @@ from torch import Tensor
 
 from services.contract.errors import StartError
 from services.contract.top_rows import MOST_ROWS
-from services.engine.native import Engine, ModelSpec, Segment, pin
-from services.engine.native.sampling import head_of, kept_laws
+from services.engine.native import NativeEngine, pin
 from services.engine.ngram_file import Laws, Lesson, NgramFile, code_of, save_ngrams
+from services.engine.port import Segment
+from services.engine.sampling import head_of, kept_laws
+from services.engine.spec import ModelSpec
 from services.training.distill.checks import Commission
 from services.training.distill.material import Material, written
 from services.training.distill.texts import LAW_TOKENS, Text
@@ -96,7 +98,7 @@ def _engine(
     tokens: int,
     model: str | None = None,
     base: str | None = None,
-) -> Engine:
+) -> NativeEngine:
     """One of the target, or of another model."""
     spec = ModelSpec(
         model or options.target,
@@ -106,12 +108,12 @@ def _engine(
         kv_capacity_tokens=tokens,
         base=base,
     )
-    return Engine.load(spec)
+    return NativeEngine.load(spec)
 
 
 def _reading(
     job: Commission, options: NgramOptions, lessons: Sequence[Lesson]
-) -> tuple[Engine, int]:
+) -> tuple[NativeEngine, int]:
     """The target, and how long a text with a draft behind it gets."""
     longest = max((len(lesson.tokens) for lesson in lessons), default=0) + MOST_ROWS
     return _engine(job, options, longest), longest
@@ -138,7 +140,7 @@ def _read(
     return read
 
 
-def _laws_of(engine: Engine, header: Sequence[int], part: Sequence[int], number: int) -> Text:
+def _laws_of(engine: NativeEngine, header: Sequence[int], part: Sequence[int], number: int) -> Text:
     logits = _logits(engine, [*header, *part], len(header))
     best = torch.topk(logits.log_softmax(-1), min(LAW_TOKENS, logits.shape[-1]))
     places = np.arange(len(header), len(header) + len(logits), dtype=np.int32)
@@ -169,7 +171,7 @@ def _lesson(job: Commission, text: Text) -> Lesson | None:
     return Lesson(tokens, start, ids.tolist(), logs.astype(float).tolist(), greedy)
 
 
-def _draft(job: Commission, options: NgramOptions) -> Engine | None:
+def _draft(job: Commission, options: NgramOptions) -> NativeEngine | None:
     """The draft model that is to draft beside the file, if there is to be one."""
     if options.draft is None:
         return None
@@ -180,7 +182,7 @@ def _draft(job: Commission, options: NgramOptions) -> Engine | None:
     return engine
 
 
-def _told(draft: Engine, lessons: Sequence[Lesson], reporter: Reporter) -> list[Lesson]:
+def _told(draft: NativeEngine, lessons: Sequence[Lesson], reporter: Reporter) -> list[Lesson]:
     """The lessons with what the draft model says at each place."""
     reporter.stage("asking the draft model", len(lessons), 0)
     head, told = head_of(draft), list[Lesson]()
@@ -191,7 +193,7 @@ def _told(draft: Engine, lessons: Sequence[Lesson], reporter: Reporter) -> list[
     return told
 
 
-def _logits(engine: Engine, tokens: Sequence[int], start: int) -> Tensor:
+def _logits(engine: NativeEngine, tokens: Sequence[int], start: int) -> Tensor:
     """Logits [R, V] after the first `start` tokens of a text, and after every token from there."""
     cache = engine.new_cache(len(tokens))
     try:

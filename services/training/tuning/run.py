@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, ModelSpec, pin
+from services.engine.native import NativeEngine, pin
 from services.engine.native.dialogue import dialogue_of, tokenizer_of
-from services.engine.native.skipping import MaskFile, SkipMask, write_mask
+from services.engine.skip_mask import SkipMask
+from services.engine.skip_mask_file import MaskFile, write_mask
+from services.engine.spec import ModelSpec
 from services.training.reporting import Reporter
 from services.training.tuning.checks import Job, check
 from services.training.tuning.figures import Figures, total
@@ -40,7 +42,7 @@ def tune(options: TuneOptions, reporter: Reporter) -> Result:
     pin(options.threads, options.cpus)
     reporter.say(f"loading {options.target} in {options.dtype} on {options.device}")
     engine = _load(options)
-    engine.skipper()
+    engine.require_skipping()
     speculation = Speculation(engine, _prompts(job, engine), _rules(options))
     search = Search(engine.num_layers, options.seed, job.plan, options.journal_file)
     _search(search, speculation, options, reporter)
@@ -49,11 +51,11 @@ def tune(options: TuneOptions, reporter: Reporter) -> Result:
     return result
 
 
-def _load(options: TuneOptions) -> Engine:
+def _load(options: TuneOptions) -> NativeEngine:
     rules = _rules(options)
     # Two caches a prompt, and one token to size them.
     tokens = 2 * options.num_prompts * (options.prompt_tokens + rules.reserve) + 1
-    return Engine.load(
+    return NativeEngine.load(
         ModelSpec(
             options.target,
             dtype=options.dtype,
@@ -68,7 +70,7 @@ def _rules(options: TuneOptions) -> Rules:
     return Rules(options.tokens, options.max_draft, options.threshold, options.placement)
 
 
-def _prompts(job: Job, engine: Engine) -> list[list[int]]:
+def _prompts(job: Job, engine: NativeEngine) -> list[list[int]]:
     """Token ids of the prompts as a chat has them, cut to the longest allowed.
 
     Raises StartError where the model's context has no room for them.
@@ -114,7 +116,7 @@ def _finals(masks: Sequence[SkipMask], speculation: Speculation, reporter: Repor
     return min(results, key=lambda result: result.figures.cost)
 
 
-def _publish(job: Job, engine: Engine, trials: Sequence[Trial], result: Result) -> None:
+def _publish(job: Job, engine: NativeEngine, trials: Sequence[Trial], result: Result) -> None:
     options = job.options
     measured = {
         **result.figures.described(),

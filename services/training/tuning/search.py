@@ -25,7 +25,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from services.contract.errors import StartError
-from services.engine.native.skipping import SkipMask, every_second, middle_half, whole
+from services.engine.skip_mask import SkipMask, every_second, middle_half, whole
 from services.training.tuning.figures import Figures
 
 _NAME, _PLAN, _FIGURES = "skip mask", "plan", "figures"

@@ -15,8 +15,9 @@ from operator import eq
 from torch import Tensor
 
 from services.contract.errors import StartError
-from services.engine.native import Engine, KVCache, Segment
-from services.engine.native.skipping import SkipMask
+from services.engine.native import NativeEngine
+from services.engine.port import KVCache, Segment
+from services.engine.skip_mask import SkipMask
 from services.training.tuning.figures import Figures, total
 from services.training.tuning.options import Placement
 
@@ -45,7 +46,7 @@ class Speculation:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: NativeEngine,
         prompts: Sequence[Sequence[int]],
         rules: Rules,
         clock: Callable[[], float] = time.perf_counter,

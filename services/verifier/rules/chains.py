@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from services.contract.types import VerifyMode
-from services.engine.native.noise import Stream
+from services.engine.noise import Stream
 from services.verifier.rules import block, standard
 from services.verifier.rules.proposed import Stop
 from services.verifier.rules.rows import Case, Laws

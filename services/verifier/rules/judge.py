@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from services.contract.types import VerifyMode
-from services.engine.native.noise import Stream
-from services.engine.native.sampling import NO_CHOICE, draw
+from services.engine.noise import Stream
+from services.engine.sampling import NO_CHOICE, draw
 from services.verifier.rules.chains import judge_chains
 from services.verifier.rules.exact import walk_rows
 from services.verifier.rules.proposed import Outcome, Proposed, Stop

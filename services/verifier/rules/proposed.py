@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from services.contract.types import DraftTree, VerifyMode
-from services.engine.native.noise import Stream
+from services.engine.noise import Stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.engine.native.sampling import NO_CHOICE
+from services.engine.sampling import NO_CHOICE
 
 
 def target_law(log_p: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from services.engine.native.noise import Stream
+from services.engine.noise import Stream
 from services.verifier.rules.candidates import first_accepted
 from services.verifier.rules.proposed import Stop
 from services.verifier.rules.rows import Case, Laws

@@ -14,9 +14,11 @@ from bench.peers.options import TRANSFORMERS
 from bench.peers.transformers_child import Generator, WholeHead, assistant
 from bench.prompts import BenchPrompt
 from bench.runner import Configuration, Schedule, Trial, run_schedule
-from services.engine.native import Engine, ModelSpec, Segment
+from services.engine.native import NativeEngine
 from services.engine.native.loading import weights_digest
 from services.engine.native.student import cut, save_student
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
 from tests.bench.peers.kit import GREEDY, child
 from tests.models import tiny_model, tiny_model_folder, tiny_tokenizer
 
@@ -137,7 +139,7 @@ def test_a_distilled_drafter_assists_with_its_own_layers_and_head(folder):
 
 def test_an_assistant_has_the_law_of_our_own_drafter(folder):
     draft, base = str(folder / "draft"), str(folder / "llama-0")
-    engine = Engine.load(ModelSpec(draft, base=base))
+    engine = NativeEngine.load(ModelSpec(draft, base=base))
     ids = prompt(0).token_ids
     [ours] = engine.forward([Segment(engine.new_cache(len(ids)), ids)])
     theirs = assistant(draft, base, "float32")(torch.tensor([ids])).logits[0, :, engine.head_ids]

@@ -23,8 +23,7 @@ from services.drafter.methods.graph.graph_state import NODES_IN_KV, GraphSession
 from services.drafter.methods.graph.tree_growth import GrowthPlan, default_growth
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.protocol import SessionKey
-from services.engine.native import Forwards
-from services.engine.native.kv import freed_on_error
+from services.engine.port import Engine, freed_on_error
 
 
 class GraphDrafter(ModelDrafter):
@@ -39,7 +38,7 @@ class GraphDrafter(ModelDrafter):
 
     def __init__(
         self,
-        engine: Forwards,
+        engine: Engine,
         rules: GraphRules | None = None,
         *,
         plan: Callable[[], GrowthPlan] = default_growth,

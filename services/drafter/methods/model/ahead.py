@@ -36,9 +36,9 @@ from torch import Tensor
 
 from services.contract.step_time import StepTimeModel
 from services.drafter.methods.model.places import Places
-from services.engine.native import Forwards, Segment
-from services.engine.native.sampling import RowContext, head_of, kept_laws, log_law
 from services.engine.ngram_file import DraftLaw
+from services.engine.port import Engine, Segment
+from services.engine.sampling import RowContext, head_of, kept_laws, log_law
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Ahead:
 
     def __init__(
         self,
-        engine: Forwards,
+        engine: Engine,
         rules: AheadRules,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:

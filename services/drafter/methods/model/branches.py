@@ -34,7 +34,7 @@ from services.drafter.comb import Level
 from services.drafter.methods.graph.draft_graph import PLAIN_TREE, ROOT, DraftGraph
 from services.drafter.methods.model.stepping import Feed
 from services.drafter.protocol import Ask
-from services.engine.native import KVCache
+from services.engine.port import KVCache
 
 CHOICES = 3
 """Candidates at a place that are remembered, the drafted one among them."""

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from services.contract.types import Proposal, SparseRow, VerifyMode
 from services.drafter.comb import Level
-from services.engine.native.noise import Stream, exponentials, uniform
-from services.engine.native.sampling import (
+from services.engine.noise import Stream, exponentials, uniform
+from services.engine.sampling import (
     Head,
     RowContext,
     WholeHead,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.contract.types import OpenDraft
-from services.engine.native.sampling import History, wants_history
+from services.engine.sampling import History, wants_history
 
 
 class TextCounts:

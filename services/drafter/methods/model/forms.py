@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from services.contract.errors import BusyError
 from services.contract.types import ResponseFormat
-from services.engine.native.structure import Compiled, Matcher, StructureError, Structures
+from services.engine.structure import Compiled, Matcher, StructureError, Structures
 
 
 class TextForm:

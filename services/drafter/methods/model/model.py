@@ -36,10 +36,9 @@ from services.drafter.methods.model.preparing import Preparing
 from services.drafter.methods.model.stepping import Feed, Stepping
 from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
-from services.engine.native import Forwards, KVCache, Segment
-from services.engine.native.kv import freed_on_error
-from services.engine.native.sampling import PartHead
-from services.engine.native.structure import Structures, structures_of
+from services.engine.port import Engine, KVCache, Segment, freed_on_error
+from services.engine.sampling import PartHead
+from services.engine.structure import Structures, structures_of
 
 TREE_RULES = GraphRules(max_nodes=MAX_TREE_NODES, sibling_share=0.0, leaf_weight=0.0, repeat=None)
 """A tree: nothing is merged, and the shape alone says what is left out."""
@@ -71,7 +70,7 @@ class ModelDrafter:
 
     def __init__(
         self,
-        engine: Forwards,
+        engine: Engine,
         *,
         step_tokens: int = 512,
         q_top: int = 64,
@@ -105,7 +104,7 @@ class ModelDrafter:
         return structures_of(self._engine)
 
     @property
-    def engine(self) -> Forwards:
+    def engine(self) -> Engine:
         """What runs the draft model."""
         return self._engine
 

@@ -24,8 +24,8 @@ from services.drafter.methods.model.counts import TextCounts
 from services.drafter.methods.model.forms import TextForm
 from services.drafter.methods.model.stepping import Feed
 from services.drafter.protocol import Ask, Proposed
-from services.engine.native import KVCache
-from services.engine.native.sampling import RowContext
+from services.engine.port import KVCache
+from services.engine.sampling import RowContext
 
 
 class ModelSession:

@@ -16,9 +16,9 @@ from services.drafter.comb import Level
 from services.drafter.methods.graph.draft_graph import PLAIN_TREE, ROOT, DraftGraph
 from services.drafter.methods.model.counts import TextCounts
 from services.drafter.methods.model.forms import TextForm
-from services.engine.native import KVCache, Segment
-from services.engine.native.sampling import RowContext
 from services.engine.ngram_file import DraftLaw, draft_law
+from services.engine.port import KVCache, Segment
+from services.engine.sampling import RowContext
 
 PLACES_IN_KV = 48
 """Room for places that a session reserves beside its text."""

@@ -17,7 +17,7 @@ from services.drafter.methods.model.candidates import Place
 from services.drafter.methods.model.model_state import ModelSession
 from services.drafter.methods.model.stepping import Feed
 from services.drafter.protocol import Ask
-from services.engine.native import Forwards, KVCache, Segment
+from services.engine.port import Engine, KVCache, Segment
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Preparing:
 
     def __init__(
         self,
-        engine: Forwards,
+        engine: Engine,
         rules: PrepareRules,
         levels: Callable[[Sequence[Tensor], Sequence[Place]], list[Level]],
     ) -> None:

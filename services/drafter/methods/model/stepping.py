@@ -10,7 +10,7 @@ from services.drafter.comb import Level
 from services.drafter.methods.model.candidates import Place
 from services.drafter.methods.model.forms import TextForm
 from services.drafter.protocol import Ask, Proposed
-from services.engine.native import KVCache
+from services.engine.port import KVCache
 
 
 @dataclass(frozen=True, slots=True)

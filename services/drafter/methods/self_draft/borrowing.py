@@ -22,8 +22,8 @@ from typing import Protocol
 
 from services.contract.types import OpenDraft
 from services.drafter.protocol import Ask, Proposed, SessionKey
-from services.engine.native import Engine, KVCache
-from services.engine.native.lending import Lending, Loan, Offer
+from services.engine.lending import Lending, Offer
+from services.engine.port import KVCache, Loan, SelfDrafting
 
 
 class Borrower(Protocol):
@@ -46,13 +46,15 @@ class _State:
     reserve: int
     """Tokens of K/V of its own, if it comes to that."""
     offer: Offer | None = None
+    loan: Loan | None = None
+    """Of that offer."""
     alone: bool = False
 
 
 class Borrowing:
     """The loans of a drafter's sessions, all on `engine`, which the verifier runs on, too."""
 
-    def __init__(self, lending: Lending, engine: Engine) -> None:
+    def __init__(self, lending: Lending, engine: SelfDrafting) -> None:
         self._lending, self._engine = lending, engine
         self._states: dict[SessionKey, _State] = {}
 
@@ -86,7 +88,11 @@ class Borrowing:
             return None
         if state.offer is None or not _agrees(state.offer, ask):
             return Proposed(waits=True)
-        return _adopt(session, state.offer, ask)
+        assert state.loan is not None
+        state.loan.adopt(state.offer.cache.length)
+        # What follows the lender's last token is the lender's own to say.
+        all_verified = state.offer.cache.length == len(ask.text) + len(session.unsent)
+        return Proposed(final=True) if all_verified else None
 
     def _look(self, ask: Ask, state: _State, session: Borrower) -> None:
         if state.alone:
@@ -94,7 +100,8 @@ class Borrowing:
         lost = state.offer is not None
         state.offer = self._lending.find(ask.key[1], state.prompt)
         if state.offer is not None:
-            self._give(session, Loan(state.offer.cache))
+            state.loan = self._engine.borrow(state.offer.cache)
+            self._give(session, state.loan)
         elif lost or ask.committed_length > state.began:
             self._give(session, self._engine.new_cache(state.reserve))
             state.alone = True
@@ -109,12 +116,3 @@ def _agrees(offer: Offer, ask: Ask) -> bool:
     """Whether the lender's prompt is in K/V, and all of its text is the drafter's text, too."""
     known = len(offer.text)
     return offer.cache.length >= known - 1 and list(ask.text[:known]) == offer.text
-
-
-def _adopt(session: Borrower, offer: Offer, ask: Ask) -> Proposed | None:
-    """Take the lender's K/V in. What follows its last token is the lender's own to say."""
-    assert isinstance(session.cache, Loan)
-    session.cache.adopt(offer.cache.length)
-    return (
-        Proposed(final=True) if offer.cache.length == len(ask.text) + len(session.unsent) else None
-    )

@@ -36,10 +36,9 @@ from services.drafter.methods.model.model_state import ModelSession
 from services.drafter.methods.model.stepping import Feed
 from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.protocol import Ask, Proposed, SessionKey
-from services.engine.native import Engine, KVCache
-from services.engine.native.kv import freed_on_error
-from services.engine.native.lending import Offer
-from services.engine.native.sampling import RowContext
+from services.engine.lending import Offer
+from services.engine.port import KVCache, SelfDrafting, freed_on_error
+from services.engine.sampling import RowContext
 
 
 class LookaheadDrafter(ModelDrafter):
@@ -53,7 +52,7 @@ class LookaheadDrafter(ModelDrafter):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SelfDrafting,
         *,
         step_tokens: int = 512,
         q_top: int = 64,

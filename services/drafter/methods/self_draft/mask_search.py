@@ -29,7 +29,7 @@ from math import inf, sqrt
 from statistics import fmean, pstdev
 
 from services.contract.errors import StartError
-from services.engine.native.skipping import SkipMask
+from services.engine.skip_mask import SkipMask
 
 _CONFIDENCE = 2.5
 

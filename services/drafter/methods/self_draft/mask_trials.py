@@ -20,8 +20,8 @@ import torch
 
 from services.contract.errors import Overloaded, out_of_memory
 from services.drafter.protocol import Ask
-from services.engine.native import Engine, KVCache, Segment
-from services.engine.native.skipping import SkipMask
+from services.engine.port import KVCache, Segment, SelfDrafting
+from services.engine.skip_mask import SkipMask
 
 if TYPE_CHECKING:
     from services.drafter.methods.self_draft.mask_search import MaskSearch
@@ -46,7 +46,7 @@ def window_of(ask: Ask) -> range | None:
 class MaskTrials:
     """Scores the masks of a search, one at a time. An error ends the search, nothing else."""
 
-    def __init__(self, engine: Engine, search: MaskSearch) -> None:
+    def __init__(self, engine: SelfDrafting, search: MaskSearch) -> None:
         self._engine = engine
         self._search = search
         self._failed = False

@@ -43,9 +43,8 @@ from services.drafter.methods.self_draft.mask_search import MaskSearch
 from services.drafter.methods.self_draft.mask_trials import MaskTrials
 from services.drafter.methods.self_draft.skip_state import SkipSession
 from services.drafter.protocol import Ask, SessionKey
-from services.engine.native import Engine
-from services.engine.native.kv import freed_on_error
-from services.engine.native.skipping import SkipMask
+from services.engine.port import SelfDrafting, freed_on_error
+from services.engine.skip_mask import SkipMask
 
 
 class SkipDrafter(ModelDrafter):
@@ -58,7 +57,7 @@ class SkipDrafter(ModelDrafter):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SelfDrafting,
         mask: SkipMask,
         exit_rule: Exit,
         *,
@@ -77,7 +76,7 @@ class SkipDrafter(ModelDrafter):
                 f"skip: the mask is for {mask.layers} layers, {engine.model_id} has "
                 f"{engine.num_layers}"
             )
-        engine.skipper()
+        engine.require_skipping()
         self._target = engine
         self._mask = mask
         self._exit_rule = exit_rule

@@ -22,7 +22,7 @@ from services.drafter.methods.model.stepping import Feed
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.protocol import Ask, Proposed
 from services.drafter.session import common_prefix
-from services.engine.native import KVCache
+from services.engine.port import KVCache
 
 
 class SkipSession(ModelSession):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from services.engine.native.engine import Engine
+from services.engine.native.engine import NativeEngine
 from services.engine.native.parallel.messages import LastWords
 from services.engine.native.parallel.mirror import Mirror
 from services.engine.native.parallel.shards import Shard, join, leave, read_shard
@@ -34,7 +34,7 @@ def _follow(link: Connection[Any, Any], rank: int) -> None:
     join(shard, rank)
     model = read_shard(shard)
     _meet(link)
-    engine = Engine.taking(model, shard.spec)
+    engine = NativeEngine.taking(model, shard.spec)
     _meet(link, engine.kv_tokens_capacity)
     mirror = Mirror(engine)
     while message := link.recv_bytes():

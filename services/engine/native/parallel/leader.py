@@ -9,26 +9,29 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import PacelineError, StartError
-from services.engine.native.engine import Engine
-from services.engine.native.kv import Budgeted, KVCache
-from services.engine.native.layout import Segment
+from services.engine.budgeted import BudgetedEngine
+from services.engine.native.engine import NativeEngine
+from services.engine.native.kv import PagedBudget, PagedCache
 from services.engine.native.parallel.mirror import Journal, new_mirrored
 from services.engine.native.parallel.ranks import Ranks
-from services.engine.native.spec import ModelSpec
+from services.engine.port import Capability, Segment
+from services.engine.spec import ModelSpec
 
 
-class Leader(Budgeted):
-    """An `Engine` that runs on all ranks; see `services.engine.native.Forwards`.
+class Leader(BudgetedEngine):
+    """A `NativeEngine` that runs on all ranks.
 
     A forward that fails for other reasons than its segments ends the process.
     """
 
-    def __init__(self, engine: Engine, ranks: Ranks, capacity: int) -> None:
+    capabilities = frozenset({Capability.TREES, Capability.WHOLE_VOCABULARY})
+
+    def __init__(self, engine: NativeEngine, ranks: Ranks, capacity: int) -> None:
         """`capacity`: tokens of K/V that the rank with the least room holds."""
         self._engine = engine
         self._ranks = ranks
         self._journal = Journal()
-        self.budget = engine.budget
+        self.budget: PagedBudget = engine.budget
         self.budget.capacity = capacity
         self.model_id, self.dtype = engine.model_id, engine.dtype
         self.fingerprint, self.bundle = engine.fingerprint, engine.bundle
@@ -39,10 +42,10 @@ class Leader(Budgeted):
     def load(cls, spec: ModelSpec, ranks: Ranks) -> Leader:
         """Load `spec.model` over the ranks, each of which checks its own part.
 
-        Raises StartError as `Engine.load` does, and for a model that cannot be split.
+        Raises StartError as `NativeEngine.load` does, and for a model that cannot be split.
         """
         try:
-            engine = Engine.load(replace(spec, threads=threads_of(spec)), ranks.read)
+            engine = NativeEngine.load(replace(spec, threads=threads_of(spec)), ranks.read)
         except PacelineError:
             ranks.settle()
             raise
@@ -50,12 +53,12 @@ class Leader(Budgeted):
             raise StartError(f"target: {spec.model} is a distilled drafter, not a whole model")
         return cls(engine, ranks, min([engine.kv_tokens_capacity, *ranks.serve()]))
 
-    def new_cache(self, reserve: int) -> KVCache:
+    def new_cache(self, reserve: int) -> PagedCache:
         """An empty cache for at most `reserve` tokens; raises Overloaded without room."""
         return new_mirrored(self._journal, self.budget, reserve)
 
     def forward(self, segments: Sequence[Segment]) -> list[Tensor]:
-        """As `Engine.forward`, on all ranks.
+        """As `NativeEngine.forward`, on all ranks.
 
         Raises ValueError, with nothing changed anywhere, for a segment that does not fit.
         """

@@ -18,8 +18,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from torch import Tensor
 
-from services.engine.native.kv import KVBudget, KVCache
-from services.engine.native.layout import Segment
+from services.engine.native.kv import PagedBudget, PagedCache
+from services.engine.port import Segment
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +28,7 @@ R = TypeVar("R")
 class Caching(Protocol):
     """What a mirror needs of an engine."""
 
-    def new_cache(self, reserve: int) -> KVCache:
+    def new_cache(self, reserve: int) -> PagedCache:
         """An empty cache."""
 
     def forward(self, segments: Sequence[Segment], /) -> list[Tensor]:
@@ -39,7 +39,7 @@ class Caching(Protocol):
 class Call:
     """`name(*arguments)` of a cache, or of the engine; `made`: the number of what it returned."""
 
-    cache: KVCache | None
+    cache: PagedCache | None
     name: str
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
@@ -60,14 +60,14 @@ class Journal:
     def __init__(self) -> None:
         self._numbers = count(1)
         self._written = io.BytesIO()
-        self._changing: list[KVCache] = []
+        self._changing: list[PagedCache] = []
 
     def new_number(self) -> int:
         """A number for a cache; each is given once."""
         return next(self._numbers)
 
     @contextmanager
-    def one_call(self, cache: KVCache) -> Iterator[bool]:
+    def one_call(self, cache: PagedCache) -> Iterator[bool]:
         """Around a method: whether it is no part of another one of the same cache.
 
         What it does to other caches, as to those that make room for it, is noted.
@@ -93,7 +93,7 @@ class Journal:
 
 
 def _mirrored(
-    method: Callable[Concatenate[KVCache, P], R],
+    method: Callable[Concatenate[PagedCache, P], R],
 ) -> Callable[Concatenate[MirroredCache, P], R]:
     """The method, and a note of its call once it has succeeded."""
 
@@ -103,40 +103,40 @@ def _mirrored(
         with cache.journal.one_call(cache) as from_outside:
             result = method(cache, *args, **kwargs)
         if from_outside and not was_freed:
-            made = _number(result) if isinstance(result, KVCache) else None
+            made = _number(result) if isinstance(result, PagedCache) else None
             cache.journal.note(Call(cache, method.__name__, args, kwargs, made))
         return result
 
     return call
 
 
-class MirroredCache(KVCache):
+class MirroredCache(PagedCache):
     """A cache of rank 0, whose changes the other ranks repeat on one of their own.
 
     Whatever changes a cache apart from a forward is named here.
     """
 
-    def __init__(self, journal: Journal, budget: KVBudget, reserve: int) -> None:
-        """As `KVCache`; raises Overloaded, with nothing noted, without room."""
+    def __init__(self, journal: Journal, budget: PagedBudget, reserve: int) -> None:
+        """As `PagedCache`; raises Overloaded, with nothing noted, without room."""
         super().__init__(budget, reserve)
         self.journal = journal
         self.number = journal.new_number()
 
-    def _sibling(self, reserve: int) -> KVCache:
+    def _sibling(self, reserve: int) -> PagedCache:
         return MirroredCache(self.journal, self._budget, reserve)
 
-    rollback = _mirrored(KVCache.rollback)
-    keep_path = _mirrored(KVCache.keep_path)
-    keep_branch = _mirrored(KVCache.keep_branch)
-    fork = _mirrored(KVCache.fork)
-    free = _mirrored(KVCache.free)
-    grow = _mirrored(KVCache.grow)
-    copy_prefix = _mirrored(KVCache.copy_prefix)
-    park = _mirrored(KVCache.park)
-    claim = _mirrored(KVCache.claim)
+    rollback = _mirrored(PagedCache.rollback)
+    keep_path = _mirrored(PagedCache.keep_path)
+    keep_branch = _mirrored(PagedCache.keep_branch)
+    fork = _mirrored(PagedCache.fork)
+    free = _mirrored(PagedCache.free)
+    grow = _mirrored(PagedCache.grow)
+    copy_prefix = _mirrored(PagedCache.copy_prefix)
+    park = _mirrored(PagedCache.park)
+    claim = _mirrored(PagedCache.claim)
 
 
-def new_mirrored(journal: Journal, budget: KVBudget, reserve: int) -> MirroredCache:
+def new_mirrored(journal: Journal, budget: PagedBudget, reserve: int) -> MirroredCache:
     """An empty cache, made on the other ranks, too. Raises Overloaded without room."""
     cache = MirroredCache(journal, budget, reserve)
     journal.note(Call(None, "new_cache", (reserve,), {}, cache.number))
@@ -148,7 +148,7 @@ class Mirror:
 
     def __init__(self, engine: Caching) -> None:
         self._engine = engine
-        self._caches: dict[int, KVCache] = {}
+        self._caches: dict[int, PagedCache] = {}
 
     def __len__(self) -> int:
         """Caches that were made and not freed."""
@@ -184,21 +184,21 @@ class _Pickler(pickle.Pickler):
     """Writes a number for a cache."""
 
     def persistent_id(self, obj: object) -> int | None:
-        return _number(obj) if isinstance(obj, KVCache) else None
+        return _number(obj) if isinstance(obj, PagedCache) else None
 
 
 class _Unpickler(pickle.Unpickler):
     """Finds a cache by its number."""
 
-    def __init__(self, file: io.BytesIO, caches: dict[int, KVCache]) -> None:
+    def __init__(self, file: io.BytesIO, caches: dict[int, PagedCache]) -> None:
         super().__init__(file)
         self._caches = caches
 
-    def persistent_load(self, pid: int) -> KVCache:
+    def persistent_load(self, pid: int) -> PagedCache:
         return self._caches[pid]
 
 
-def _number(cache: KVCache) -> int:
+def _number(cache: PagedCache) -> int:
     if not isinstance(cache, MirroredCache):
         raise TypeError("a cache that the other ranks do not have")
     return cache.number

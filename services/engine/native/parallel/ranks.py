@@ -29,7 +29,7 @@ from services.engine.native.parallel.shards import (
     leave,
     read_shard,
 )
-from services.engine.native.spec import ModelSpec
+from services.engine.spec import ModelSpec
 from services.runtime.logs import in_a_line
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Any
 
 from services.contract.errors import StartError
 from services.engine.native.loading import one_line, read_folder
-from services.engine.native.spec import ModelSpec
+from services.engine.spec import ModelSpec
 
 LOOPBACK = "127.0.0.1"
 _HEADS = ("num_attention_heads", "num_key_value_heads")

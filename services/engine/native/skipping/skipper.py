@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from services.contract.errors import PacelineError, StartError
-from services.engine.native.kv import KVBudget, KVCache
-from services.engine.native.layout import Layout, Segment
-from services.engine.native.skipping.mask import SkipMask
+from services.engine.native.kv import PagedBudget, PagedCache
+from services.engine.native.layout import Layout
 from services.engine.native.skipping.sublayers import SubLayers
+from services.engine.port import Segment
+from services.engine.skip_mask import SkipMask
 
 _TOLERANCE = 1e-5
 _TEXT = (0, 1, 2, 1)
@@ -53,7 +54,7 @@ class Skipper:
     def _check(self, name: str, run: Any) -> None:
         every = range(self.layers)
         mask = SkipMask.of(self.layers, every, every)
-        cache = KVCache(KVBudget(len(_TEXT), self.layers), len(_TEXT))
+        cache = PagedCache(PagedBudget(len(_TEXT), self.layers), len(_TEXT))
         layout = Layout([Segment(cache, _TEXT, logits_from=len(_TEXT))], mask.attention)
         with (
             torch.inference_mode(),

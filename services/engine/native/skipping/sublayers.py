@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from services.contract.errors import StartError
-from services.engine.native.skipping.mask import SkipMask
 from services.engine.native.student.shape import stack_path
+from services.engine.skip_mask import SkipMask
 
 #: Names that architectures give a layer's attention, and the modules of its MLP in order.
 _ATTENTIONS = (("self_attn",), ("attn",), ("attention",), ("self_attention",))

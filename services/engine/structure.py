@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from services.contract.errors import BusyError
 from services.contract.formats import LIMITS, dead_end, grammar
 from services.contract.types import ResponseFormat, TokenizerBundle
-from services.engine.native.forwards import Forwards
+from services.engine.port import Engine
 from services.runtime.vetting import Vetted, Vetting
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def _was_busy(compiled: Compiled) -> bool:
     return compiled.done and isinstance(compiled.matcher.exception(), BusyError)
 
 
-def structures_of(engine: Forwards, vetting: Vetting | None = None) -> Structures | None:
+def structures_of(engine: Engine, vetting: Vetting | None = None) -> Structures | None:
     """For the engine's tokenizer; None, and a warning, where it has none that can be used."""
     if engine.bundle is None:
         return None

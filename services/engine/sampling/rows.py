@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.contract.types import ResolvedSampling, VerifyMode
-from services.engine.native.sampling.history import History
-from services.engine.native.structure import Matcher
+from services.engine.sampling.history import History
+from services.engine.structure import Matcher
 
 NO_CHOICE = -1
 """In place of a token where the model gave no finite law (NaN or infinity)."""

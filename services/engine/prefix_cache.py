@@ -15,9 +15,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from services.engine.native.forwards import Forwards
-from services.engine.native.kv import KVCache, freed_on_error
+from services.engine.port import freed_on_error
+
+if TYPE_CHECKING:
+    from services.engine.budgeted import BudgetedCache, BudgetedEngine
 
 BLOCK = 16
 """Tokens of a hashed block. A shorter common beginning is not worth a copy."""
@@ -28,11 +31,40 @@ _MOST_COMPARED = 4
 class Known:
     """A text with K/V: parked, or a session's that may go on growing."""
 
+    owner: PrefixCache
     scope: str
     text: Sequence[int]
-    cache: KVCache
+    cache: BudgetedCache
     parked: bool = False
+    cached: int = 0
+    """Tokens that it began with and that nobody fed for it."""
+    awaited: Match | None = None
+    """What another session is fed first, to be copied then."""
     hashes: list[int] = field(default_factory=list)
+
+    @property
+    def waits(self) -> bool:
+        """Whether another sequence is fed first, whose K/V it copies then."""
+        return self.awaited is not None
+
+    def settle(self) -> bool:
+        """Copy what it waits for, if that is there; whether it waits for nothing any more."""
+        match = self.awaited
+        if match is None:
+            return True
+        if not match.ready:
+            return False
+        self.owner.copy(match, self.cache)
+        self.awaited, self.cached = None, self.cache.length
+        return True
+
+    def end(self) -> None:
+        """Its session ended: park it, or free its cache."""
+        self.owner.end(self)
+
+    def discard(self) -> None:
+        """Its session ended in a way that leaves nothing to others."""
+        self.owner.discard(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +88,7 @@ class Match:
 class PrefixCache:
     """The texts of one engine. One caller at a time."""
 
-    def __init__(self, engine: Forwards, most_tokens: int) -> None:
+    def __init__(self, engine: BudgetedEngine, most_tokens: int) -> None:
         """`most_tokens`: how many the parked texts may hold together; 0 = nothing is shared."""
         self._engine = engine
         self._most_tokens = most_tokens
@@ -69,6 +101,21 @@ class PrefixCache:
     def parked_tokens(self) -> int:
         """Tokens that parked texts hold."""
         return self._engine.budget.spare
+
+    def open(self, scope: str, text: Sequence[int], reserve: int) -> Known:
+        """Room for at least `reserve` tokens of a text, with what is known of its beginning.
+
+        Others may copy from it while it goes on. Raises Overloaded, with nothing taken,
+        without room.
+        """
+        match = self.find(scope, text)
+        ready = match if match is not None and match.ready else None
+        with freed_on_error(self._begin(ready, reserve)) as cache:
+            known = Known(self, scope, text, cache, cached=cache.length)
+            known.awaited = match if ready is None else None
+            if scope and self._most_tokens:
+                self._index(known, text)
+        return known
 
     def find(self, scope: str, text: Sequence[int]) -> Match | None:
         """The known text that has most in common with all of `text` but its last token."""
@@ -85,7 +132,7 @@ class PrefixCache:
         # Two texts may share a hash.
         return best if best is not None and best.length >= BLOCK else None
 
-    def open(self, match: Match | None, reserve: int) -> KVCache:
+    def _begin(self, match: Match | None, reserve: int) -> BudgetedCache:
         """A cache for at least `reserve` tokens that begins with what is ready of a match.
 
         Raises Overloaded without room.
@@ -98,20 +145,13 @@ class PrefixCache:
             self.copy(match, cache)
         return cache
 
-    def copy(self, match: Match, cache: KVCache) -> None:
+    def copy(self, match: Match, cache: BudgetedCache) -> None:
         """Fill an empty cache with what a match has in K/V; its text may be gone by now."""
         # Room made for the cache may have cost the match its own.
         if not match.known.cache.freed:
             cache.copy_prefix(match.known.cache, match.usable)
             if match.known.parked:
                 self._parked.move_to_end(match.known)
-
-    def share(self, scope: str, text: Sequence[int], cache: KVCache) -> Known:
-        """Let others copy from a session's text while it goes on."""
-        known = Known(scope, text, cache)
-        if scope and self._most_tokens:
-            self._index(known, text)
-        return known
 
     def end(self, known: Known) -> None:
         """A session's text ended: park it, or free its cache."""
@@ -123,7 +163,7 @@ class PrefixCache:
         text = tuple(known.text[:length])
         for other in self._beginnings(known.scope, text):
             self._drop(other)
-        parked = Known(known.scope, text, known.cache.park(), parked=True)
+        parked = Known(self, known.scope, text, known.cache.park(), parked=True)
         self._parked[parked] = None
         self._index(parked, text)
         self.evict(self.parked_tokens - self._most_tokens)
@@ -133,6 +173,12 @@ class PrefixCache:
         self._forget(known)
         known.cache.free()
 
+    def evict_all(self) -> int:
+        """Free all parked texts; how many tokens of K/V that were."""
+        tokens = self.parked_tokens
+        self.evict(tokens)
+        return tokens
+
     def evict(self, tokens: int) -> None:
         """Free parked texts of at least so many tokens in all, those used longest ago first."""
         while tokens > 0 and self._parked:
@@ -140,7 +186,7 @@ class PrefixCache:
             tokens -= known.cache.reserve
             self._drop(known)
 
-    def _take_over(self, match: Match, reserve: int) -> KVCache:
+    def _take_over(self, match: Match, reserve: int) -> BudgetedCache:
         known = match.known
         # Room made for it must not cost it its own.
         del self._parked[known]

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from services.engine.native.sampling import by_batch, by_row
-from services.engine.native.sampling.adjust import adjusted
-from services.engine.native.sampling.head import Head, whole_head
-from services.engine.native.sampling.rows import RowContext
+from services.engine.sampling import by_batch, by_row
+from services.engine.sampling.adjust import adjusted
+from services.engine.sampling.head import Head, whole_head
+from services.engine.sampling.rows import RowContext
 
 WIDE = 1024
 """Tokens from which a CPU works row by row. The choice of a path depends on device and

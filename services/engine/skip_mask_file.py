@@ -15,7 +15,7 @@ from typing import Any
 
 from services.engine.native.described import Kind, read_described
 from services.engine.native.loading import require_weights, weights_digest
-from services.engine.native.skipping.mask import SkipMask
+from services.engine.skip_mask import SkipMask
 from services.runtime.atomic_file import replacing
 
 KIND = Kind("paceline-skip-mask", 1, "a skip mask's")

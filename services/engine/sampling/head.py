@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.engine.native.noise import fold
-from services.engine.native.sampling.rows import NO_CHOICE
+from services.engine.noise import fold
+from services.engine.sampling.rows import NO_CHOICE
 
 Ids = NDArray[np.int64]
 

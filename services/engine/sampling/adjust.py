@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.engine.native.sampling.head import Head, Ids
-from services.engine.native.sampling.history import History, wants_history
-from services.engine.native.sampling.rows import RowContext
+from services.engine.sampling.head import Head, Ids
+from services.engine.sampling.history import History, wants_history
+from services.engine.sampling.rows import RowContext
 
 _Values = NDArray[np.float32]
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.contract.types import ResolvedSampling
-from services.engine.native.noise import exponential_of, words_of
-from services.engine.native.sampling.head import Head
-from services.engine.native.sampling.rows import NO_CHOICE, RowContext
+from services.engine.noise import exponential_of, words_of
+from services.engine.sampling.head import Head
+from services.engine.sampling.rows import NO_CHOICE, RowContext
 
 _Row = NDArray[np.float32]
 _Ids = NDArray[np.int64]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.engine.native.noise import to_exponential, word_rows
-from services.engine.native.sampling.head import Head
-from services.engine.native.sampling.rows import NO_CHOICE, RowContext
+from services.engine.noise import to_exponential, word_rows
+from services.engine.sampling.head import Head
+from services.engine.sampling.rows import NO_CHOICE, RowContext
 
 
 def first_largest(scores: Tensor) -> Tensor:

@@ -16,11 +16,11 @@ heeds all up to the mask.
     choices    tokens; laws    probabilities, and draws from them
 """
 
-from services.engine.native.sampling.choices import best, choose, coupled_best, likeliest
-from services.engine.native.sampling.head import Head, PartHead, WholeHead, head_of
-from services.engine.native.sampling.history import History, wants_history
-from services.engine.native.sampling.laws import draw, forbids_all, kept_laws, log_law, top_law
-from services.engine.native.sampling.rows import NO_CHOICE, RowContext
+from services.engine.sampling.choices import best, choose, coupled_best, likeliest
+from services.engine.sampling.head import Head, PartHead, WholeHead, head_of
+from services.engine.sampling.history import History, wants_history
+from services.engine.sampling.laws import draw, forbids_all, kept_laws, log_law, top_law
+from services.engine.sampling.rows import NO_CHOICE, RowContext
 
 __all__ = [
     "NO_CHOICE",

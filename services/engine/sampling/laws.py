@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.engine.native.sampling.adjust import adjusted
-from services.engine.native.sampling.head import Head, whole_head
-from services.engine.native.sampling.paths import parts
-from services.engine.native.sampling.rows import NO_CHOICE, RowContext
 from services.engine.ngram_file import DRAFTED, DraftLaw, draft_law
+from services.engine.sampling.adjust import adjusted
+from services.engine.sampling.head import Head, whole_head
+from services.engine.sampling.paths import parts
+from services.engine.sampling.rows import NO_CHOICE, RowContext
 
 
 def log_law(logits: Tensor, rows: Sequence[RowContext], head: Head | None = None) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from services.contract.types import VerifyMode
-from services.engine.native.sampling.head import Head, whole_head
-from services.engine.native.sampling.paths import Path, parts
-from services.engine.native.sampling.rows import RowContext
+from services.engine.sampling.head import Head, whole_head
+from services.engine.sampling.paths import Path, parts
+from services.engine.sampling.rows import RowContext
 
 
 def choose(logits: Tensor, rows: Sequence[RowContext], head: Head | None = None) -> list[int]:

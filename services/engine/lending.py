@@ -24,46 +24,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from services.contract.handover import Handover
-from services.engine.native.kv import KVCache
-
-
-class Loan(KVCache):
-    """The lender's K/V and, behind it, some more. It reserves nothing of its own."""
-
-    def __init__(self, lender: KVCache) -> None:
-        """Nothing is taken over yet: see `adopt`."""
-        self._start(lender._budget, lender.reserve, lender._memory)
-        self._lender = lender
-
-    @property
-    def ended(self) -> bool:
-        """Whether the lender gave its memory back."""
-        return self.freed or self._lender.freed
-
-    def adopt(self, length: int) -> None:
-        """The first `length` tokens of both texts are the same: the lender's K/V holds for them.
-
-        Raises ValueError for more than the lender has.
-        """
-        if not 0 <= length <= self._lender.length:
-            raise ValueError(f"{length} tokens of a lender that has {self._lender.length}")
-        kept = {max(start, length): layers for start, layers in self._lacking}
-        self._length = max(self._length, length)
-        self._lacking = [(start, kept[start]) for start in sorted(kept) if start < self._length]
-
-    def check_append(
-        self, count: int, base: int | None = None, skipped: frozenset[int] = frozenset()
-    ) -> None:
-        """Also raise ValueError where the lender's text would be written over."""
-        if self.ended:
-            raise ValueError("the lender's cache was freed")
-        if self._length < self._lender.length:
-            raise ValueError(f"the lender holds {self._lender.length} tokens, not {self._length}")
-        super().check_append(count, base, skipped)
-
-    def free(self) -> None:
-        """Let go of the memory, which stays the lender's."""
-        self._end()
+from services.engine.port import KVCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,61 @@
+"""Engines by what they run: the one place that knows which there are.
+
+Each is imported when it is asked for: an orchestrator's image holds none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from services.contract.types import Role
+
+if TYPE_CHECKING:
+    from services.engine.native.parallel.ranks import Ranks as Ranks
+    from services.engine.port import Engine, SelfDrafting
+    from services.engine.spec import ModelSpec
+
+
+def load(spec: ModelSpec) -> SelfDrafting:
+    """A model in this process, with the threads of `spec`. Raises StartError."""
+    from services.engine.native import NativeEngine
+
+    return NativeEngine.load(spec)
+
+
+def ranks(count: int, cpus: Sequence[int]) -> AbstractContextManager[Ranks | None]:
+    """The other processes of a model that is split over `count`; None where it is not."""
+    if count == 1:
+        return nullcontext()
+    from services.engine.native.parallel.ranks import Ranks
+
+    return Ranks(count, cpus=cpus)
+
+
+def load_split(spec: ModelSpec, others: Ranks) -> Engine:
+    """A model that is split over this process and others. Raises StartError."""
+    from services.engine.native.parallel.leader import Leader
+
+    return Leader.load(spec, others)
+
+
+def synthetic(
+    file: Path, role: Role, *, threads: int | None = None, kv_capacity_tokens: int | None = None
+) -> Engine:
+    """No model: forwards that take the times that a file gives. Raises StartError."""
+    from services.engine.native import pin
+    from services.engine.synthetic.engine import draft_engine, target_engine
+    from services.engine.synthetic.spec import read_spec
+
+    pin(threads)
+    make = target_engine if role is Role.VERIFIER else draft_engine
+    return make(read_spec(file), kv_capacity_tokens)
+
+
+def drafts_in_int8() -> bool:
+    """Whether this CPU multiplies int8 weights, so that a draft model runs fastest in them."""
+    from services.engine.native.packing import rounds
+
+    return rounds()

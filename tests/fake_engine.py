@@ -1,0 +1,170 @@
+"""An engine without a model: each row's logits are a pure function of the text before it.
+
+A cache holds tokens where others hold K/V, so a token fed twice, skipped, or left over from a
+rejected branch changes every row after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.contract.types import TokenizerBundle
+from services.engine.budgeted import (
+    BudgetedCache,
+    BudgetedEngine,
+    KVBudget,
+    Placed,
+    check_apart,
+    place,
+)
+from services.engine.port import Capability, Segment
+
+VOCAB = 12
+
+
+def law(text: Sequence[int], vocab: int = VOCAB, scale: float = 2.0) -> Tensor:
+    """Logits [V] after `text`."""
+    digest = blake2b(bytes(str(tuple(text)), "ascii"), digest_size=7).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+    return torch.randn(vocab, generator=generator) * scale
+
+
+class TokenCache(BudgetedCache):
+    """Holds the tokens themselves."""
+
+    def __init__(self, budget: KVBudget, reserve: int) -> None:
+        super().__init__(budget, reserve)
+        self.tokens: list[int] = []
+        self.rolled_back = 0
+
+    def say(self, tokens: Sequence[int]) -> None:
+        """Append a chain."""
+        self.tokens += tokens
+        self.commit(len(tokens), self.length, None)
+
+    def append(self, placed: Placed[TokenCache], tokens: Sequence[int]) -> None:
+        """Append a segment's tokens where they go."""
+        self.tokens += tokens
+        self.commit(placed.count, placed.base, placed.parents)
+
+    def text_at(self, node: int) -> list[int]:
+        """The text that a node of the open tree ends, or a token of the chain."""
+        if self._tree is None:
+            return self.tokens[: node + 1]
+        base, parents = self._tree
+        path: list[int] = []
+        while node >= base:
+            path.append(self.tokens[node])
+            node = base + parents[node - base] if parents[node - base] >= 0 else -1
+        return [*self.tokens[:base], *reversed(path)]
+
+    def rollback(self, length: int) -> None:
+        before = self.length
+        super().rollback(length)
+        self.rolled_back += before - length
+
+    def _copy(self, other: TokenCache, length: int) -> None:
+        self.tokens = other.tokens[:length]
+
+    def _move(self, base: int, kept: Sequence[int]) -> None:
+        self.tokens[base:] = [self.tokens[base + node] for node in kept]
+
+    def _shorten(self, length: int) -> None:
+        del self.tokens[length:]
+        super()._shorten(length)
+
+    def _hand_over(self, parked: Any) -> int:
+        parked.tokens, self.tokens = self.tokens, []
+        return self.length
+
+    def _drop(self) -> None:
+        """It stays to be looked at."""
+
+
+class FakeEngine(BudgetedEngine):
+    """`poison`: a text whose row is NaN; `explode`: a token that makes a forward raise."""
+
+    model_id, fingerprint, dtype = "fake", "fake-fingerprint", "float32"
+    capabilities = frozenset(Capability)
+    head_ids: Tensor | None = None
+    bundle: TokenizerBundle | None = None
+    soft_ids = range(0)
+    vocab_size = VOCAB
+
+    def __init__(
+        self,
+        capacity: int = 100_000,
+        context: int = 512,
+        poison: Sequence[int] | None = None,
+        explode: int | None = None,
+        vocab_size: int | None = None,
+    ) -> None:
+        self.max_context_length = context
+        self.vocab_size = vocab_size or self.vocab_size
+        self.poison, self.explode = poison, explode
+        self.budget = KVBudget(capacity)
+        self.forwards: list[list[int]] = []
+        """Tokens of each segment of each forward."""
+        self.caches: list[TokenCache] = []
+
+    def new_cache(self, reserve: int) -> TokenCache:
+        self.caches.append(TokenCache(self.budget, reserve))
+        return self.caches[-1]
+
+    def forward(self, segments: Sequence[Segment]) -> list[Tensor]:
+        if any(self.explode in segment.token_ids for segment in segments):
+            raise RuntimeError("the fake engine exploded")
+        if not segments:
+            return []
+        self.forwards.append([len(segment.token_ids) for segment in segments])
+        check_apart(segments)
+        placed = [place(segment, TokenCache) for segment in segments]
+        for segment, one in zip(segments, placed, strict=True):
+            self.check_ranges(segment.token_ids, one.positions, len(self.soft_ids))
+        texts: list[list[list[int]]] = []
+        for segment, one in zip(segments, placed, strict=True):
+            one.cache.append(one, segment.token_ids)
+            rows = range(one.past + segment.logits_from, one.past + one.count)
+            texts.append([one.cache.text_at(row) for row in rows])
+        rows = self.rows([text for own in texts for text in own])
+        return list(rows.split([len(own) for own in texts]))
+
+    def rows(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        """Logits [texts, V]."""
+        if not texts:
+            return torch.empty(0, self.vocab_size)
+        return torch.stack([self._row(text) for text in texts])
+
+    def _row(self, text: Sequence[int]) -> Tensor:
+        return self.logits(text) * (float("nan") if text == self.poison else 1.0)
+
+    def logits(self, text: Sequence[int]) -> Tensor:
+        return law(text, self.vocab_size)
+
+
+class TableEngine(FakeEngine):
+    """Looks the logits up, [V, V, V] after tokens a, b; a text's first one stands for both.
+
+    For a model whose law depends on the last two tokens only, a table of all pairs is
+    the model, and a forward costs a tenth.
+    """
+
+    model_id, fingerprint = "table", ""
+
+    def __init__(
+        self, logits: np.ndarray, context: int, bundle: TokenizerBundle | None = None
+    ) -> None:
+        super().__init__(1 << 40, context, vocab_size=len(logits))
+        self._table = torch.from_numpy(logits).float()
+        self.bundle = bundle
+
+    def rows(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        pairs = [(text[-2] if len(text) > 1 else text[-1], text[-1]) for text in texts]
+        places = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
+        return self._table[places[:, 0], places[:, 1]]
