@@ -4,7 +4,7 @@
     prefix_cache    the same for texts that others may begin with: automatic prefix caching
     forward         one packed pass for many sequences: chunks of prompts, chains, trees
     keep_path, …    what of the new tokens became text
-    free, close     the room given back
+    free, end       the room given back
 
 An engine reserves what it promised: a cache that was made always takes the tokens that it has
 room for. Epochs, rounds, fairness, preemption and the rules of acceptance are the worker's;
