@@ -243,11 +243,10 @@ def _rows(told: Any) -> Iterator[str]:
     """Lines of flags, each with its text beside it, or below where the flag is long."""
     for head, text in told:
         first, *more = _wrapped(text, _INDENT)
-        head = f"  {head}"
-        if len(head) > _INDENT - 2:
-            yield from (head, first)
+        if len(head) > _INDENT - 4:
+            yield from (f"  {head}", first)
         else:
-            yield head.ljust(_INDENT) + first.lstrip()
+            yield f"  {head}".ljust(_INDENT) + first.lstrip()
         yield from more
 
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 PREFIX = "PACELINE_"
+
+T = TypeVar("T")
 
 
 class Settings(BaseModel, frozen=True, validate_default=True):
     """The options of a process: every one of them has a variable."""
+
+
+@dataclass_transform(frozen_default=True)
+def options(kind: type[T]) -> type[T]:
+    """The options of a command, as a dataclass: only what is declared as `option` is a flag."""
+    return dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(kind)
 
 
 def option(
