@@ -98,7 +98,7 @@ class Flag:
     def explained(self) -> tuple[str, str]:
         """Its line of `--help`."""
         default = self.field.default
-        told = default not in (PydanticUndefined, None, "", ())
+        told = default not in (PydanticUndefined, None, "", ()) and (self.off or not self.is_switch)
         parts = [
             self.field.description or "",
             f"(default: {default})" if told else "",

@@ -16,7 +16,6 @@ from services.contract.types import split_methods
 from services.engine.synthetic.spec import read_spec
 from services.runtime.options import option, options
 
-
 Dtype = Literal["float32", "bfloat16"]
 Target = Annotated[
     str,

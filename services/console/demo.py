@@ -23,8 +23,8 @@ from services.cluster.figures import Measured, by_source, common_prefix, summary
 from services.cluster.fresh import FRESH, Recalled, require_fresh
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
-from services.cluster.process import complain
 from services.cluster.models import DEMO_MODEL
+from services.cluster.process import complain
 from services.cluster.specs import ClusterOptions, Dtype, Target
 from services.console.demo_table import (
     LEGEND,

@@ -52,7 +52,8 @@ class Asked:
 
     def arguments(self) -> dict[str, Any]:
         """What `Client.generate` takes: all that was given."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
+        given = asdict(self).items()
+        return {name: value for name, value in given if value is not None and value is not False}
 
 
 @options

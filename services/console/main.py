@@ -14,7 +14,10 @@ SUMMARY = "Large language models served faster, with the same output distributio
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a command does, its options as `module:class`, and the module with its `run_<name>`."""
+    """What a command does, its options as `module:class`, and the module of its `run_<name>`.
+
+    `module` empty: that of the options.
+    """
 
     summary: str
     options: str = ""
@@ -30,17 +33,14 @@ COMMANDS = PROCESSES | {
     "up": Command(
         "Start a whole local cluster as separate processes, and keep it alive until Ctrl-C.",
         "services.console.up:UpOptions",
-        "services.console.up",
     ),
     "generate": Command(
         "Generate text: streamed as it is committed, with a summary at the end.",
         "services.console.generate:GenerateOptions",
-        "services.console.generate",
     ),
     "demo": Command(
         "Answer three prompts through a cluster of real processes, then end it.",
         "services.console.demo:DemoOptions",
-        "services.console.demo",
     ),
     "bench": Command(
         "Measure plain decoding, pacings, drafters and peers on the same prompts, taking turns.",
@@ -75,17 +75,14 @@ COMMANDS = PROCESSES | {
     "trace": Command(
         "Show where each millisecond and each drafted token of a session went.",
         "services.console.trace:TraceOptions",
-        "services.console.trace",
     ),
     "top": Command(
         "Watch workers, sessions, tokens per second and acceptance, until Ctrl-C.",
         "services.console.top:TopOptions",
-        "services.console.top",
     ),
     "token": Command(
         "Draw a client token; print it, and its entry for the orchestrator's --tokens-file.",
         "services.console.token:TokenOptions",
-        "services.console.token",
     ),
 }
 
@@ -131,7 +128,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         given = flags.read(options)
     except StartError as error:
         return complain(name, error, status=2)
-    status: int = getattr(import_module(command.module), f"run_{name.replace('-', '_')}")(given)
+    runs = import_module(command.module or module)
+    status: int = getattr(runs, f"run_{name.replace('-', '_')}")(given)
     return status
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
@@ -51,6 +53,11 @@ def option(
         validate_default=True,
         **rules,
     )
+
+
+def typed() -> str:
+    """The command line, for a card."""
+    return shlex.join(["paceline", *sys.argv[1:]])
 
 
 def numbers(text: str) -> tuple[int, ...]:
