@@ -91,8 +91,10 @@ class Flag:
 
     @property
     def given(self) -> Any:
-        """What its variable says; None where that is not set, or empty."""
-        text = os.environ.get(self.variable) or None
+        """What its variable says; None where that is not set. A command takes nothing for that."""
+        text = os.environ.get(self.variable)
+        if not text and self.told("variable"):
+            return None
         return text.split() if text and self.is_repeatable else text
 
     def explained(self) -> tuple[str, str]:
@@ -253,4 +255,6 @@ def _rows(told: Any) -> Iterator[str]:
 def _wrapped(text: str, indent: int) -> list[str]:
     space = " " * indent
     width = max(40, shutil.get_terminal_size().columns - 2)
-    return textwrap.wrap(text, width, initial_indent=space, subsequent_indent=space)
+    return textwrap.wrap(
+        text, width, initial_indent=space, subsequent_indent=space, break_on_hyphens=False
+    )

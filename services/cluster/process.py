@@ -64,16 +64,19 @@ ROLES = {
 }
 
 
+def flags_of(name: str) -> Flags:
+    """The flags of a role."""
+    kinds = [ROLES[name].settings_class(), ProcessSettings]
+    kinds += [beside.BesideSettings] if name == "verifier" else []
+    return Flags(f"paceline {name}", ROLES[name].summary, *kinds, helps=("--help", "-h"))
+
+
 def run_process(name: str, arguments: Sequence[str]) -> int:
     """Run one role until it is told to stop; the exit status.
 
     1 = it could not start or failed, 2 = a setting is not allowed; one line says why.
     """
-    role = ROLES[name]
-    kinds: list[type[Settings]] = [role.settings_class(), ProcessSettings]
-    if name == "verifier":
-        kinds.append(beside.BesideSettings)
-    flags = Flags(f"paceline {name}", role.summary, *kinds, helps=("--help", "-h"))
+    role, flags = ROLES[name], flags_of(name)
     try:
         flags.parse(arguments)
         process = flags.read(ProcessSettings)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from services.runtime.polling import poll_in_one_thread
 
@@ -22,6 +23,17 @@ class Command:
     summary: str
     options: str = ""
     module: str = ""
+
+    def kind(self) -> Any:
+        """The options class."""
+        module, _, name = self.options.partition(":")
+        return getattr(import_module(module), name)
+
+    def run(self, name: str, options: Any) -> int:
+        """Run it; the exit status."""
+        module = import_module(self.module or self.options.partition(":")[0])
+        status: int = getattr(module, f"run_{name.replace('-', '_')}")(options)
+        return status
 
 
 PROCESSES = {
@@ -120,17 +132,14 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     from services.contract.errors import StartError
 
     command = COMMANDS[name]
-    module, _, kind = command.options.partition(":")
-    options = getattr(import_module(module), kind)
-    flags = Flags(f"paceline {name}", command.summary, options)
+    kind = command.kind()
+    flags = Flags(f"paceline {name}", command.summary, kind)
     try:
         flags.parse(arguments)
-        given = flags.read(options)
+        options = flags.read(kind)
     except StartError as error:
         return complain(name, error, status=2)
-    runs = import_module(command.module or module)
-    status: int = getattr(runs, f"run_{name.replace('-', '_')}")(given)
-    return status
+    return command.run(name, options)
 
 
 def overview() -> str:
