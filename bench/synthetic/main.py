@@ -51,7 +51,7 @@ class _Run:
         with Network(self.delays) as network:
             async with served(self.ways, scenario.spec, network.before, say) as each:
                 await measure(
-                    each, scenario.tokens, options.repeats, *options.concurrency, self.trials, say
+                    each, scenario.tokens, options.repeats, options.concurrency[0], self.trials, say
                 )
         return True
 

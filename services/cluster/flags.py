@@ -232,7 +232,7 @@ class Flags:
         lines = [f"usage: {self._prog}{words} [flags]", "", *_wrapped(self._summary, 0)]
         for title, flags in self.sections.items():
             lines += ["", f"{title}:", *_rows(flag.explained() for flag in flags)]
-        lines += ["", "Other:", *_rows([(", ".join(sorted(self._helps)), _HELP)]), ""]
+        lines += ["", "Other:", *_rows([(", ".join(self._helps), _HELP)]), ""]
         return "\n".join(lines)
 
 

@@ -66,7 +66,7 @@ ROLES = {
 
 def flags_of(name: str) -> Flags:
     """The flags of a role."""
-    kinds = [ROLES[name].settings_class(), ProcessSettings]
+    kinds: list[type] = [ROLES[name].settings_class(), ProcessSettings]
     kinds += [beside.BesideSettings] if name == "verifier" else []
     return Flags(f"paceline {name}", ROLES[name].summary, *kinds, helps=("--help", "-h"))
 

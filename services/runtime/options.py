@@ -16,14 +16,17 @@ PREFIX = "PACELINE_"
 T = TypeVar("T")
 
 
-class Settings(BaseModel, frozen=True, validate_default=True):
+class Settings(BaseModel):
     """The options of a process: every one of them has a variable."""
+
+    model_config = ConfigDict(frozen=True, validate_default=True)
 
 
 @dataclass_transform(frozen_default=True)
 def options(kind: type[T]) -> type[T]:
     """The options of a command, as a dataclass: only what is declared as `option` is a flag."""
-    return dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(kind)
+    made: Any = dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(kind)
+    return made  # type: ignore[no-any-return]
 
 
 def option(
@@ -44,7 +47,7 @@ def option(
     turns it off. `shown`: what stands for its value. `variable`: `PACELINE_<FLAG>` sets it, too.
     `word`: it has no flag. `rules`: as pydantic's fields have them.
     """
-    typed = {"flag": flag, "off": off, "shown": shown, "variable": variable, "word": word}
+    typed: Any = {"flag": flag, "off": off, "shown": shown, "variable": variable, "word": word}
     return Field(
         default,
         title=section,

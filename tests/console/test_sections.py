@@ -17,11 +17,11 @@ def test_every_flag_of_a_command_stands_in_one_section(name):
     told, other = done.stdout.split("\nOther:\n")
     words = [line.split()[0].rstrip(",") for line in told.splitlines() if line[:4].strip() == "--"]
     assert sorted(words) == sorted(on for on in flags_of(name).known if on.startswith("--"))
-    assert other.split()[-7 - (name in PROCESSES)] in ("-h,", "--help")
+    assert other.split()[0] == ("--help," if name in PROCESSES else "--help")
 
 
 @pytest.mark.parametrize("name", SECTIONED)
 def test_a_command_with_many_flags_shows_them_in_sections_with_titles(name):
     sections = flags_of(name).sections
-    assert len(sections) > 4
+    assert len(sections) > 3
     assert "Flags" not in sections
