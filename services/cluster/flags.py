@@ -91,7 +91,7 @@ class Flag:
 
     @property
     def given(self) -> Any:
-        """What its variable says; None where that is not set. A command takes nothing for that."""
+        """What its variable says; None where it is not set. Empty, it counts for processes alone."""
         text = os.environ.get(self.variable)
         if not text and self.told("variable"):
             return None
@@ -228,7 +228,9 @@ class Flags:
 
     def help(self) -> str:
         """What `--help` prints."""
-        words = "".join(f" {flag.on}" for flag in self._words)
+        words = "".join(
+            f" {flag.on}" if flag.field.is_required() else f" [{flag.on}]" for flag in self._words
+        )
         lines = [f"usage: {self._prog}{words} [flags]", "", *_wrapped(self._summary, 0)]
         for title, flags in self.sections.items():
             lines += ["", f"{title}:", *_rows(flag.explained() for flag in flags)]

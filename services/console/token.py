@@ -13,7 +13,7 @@ TOKEN_BYTES = 32
 
 @options
 class TokenOptions:
-    """None."""
+    """There are none."""
 
 
 def run_token(_: TokenOptions) -> int:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from paceline import Client, NotFound, PacelineError, Session, SessionStatus
+from pydantic import Field
 from rich.console import Console
 
 from services.cluster.process import complain
@@ -27,7 +28,7 @@ _OVER = (SessionStatus.FINISHED, SessionStatus.ABORTED)
 class AnyConnection(Connection):
     """The same, for who may not need it."""
 
-    addresses: Addresses = ()  # type: ignore[assignment]
+    addresses: Addresses = Field(default_factory=list)
 
 
 @options
