@@ -91,7 +91,7 @@ class Flag:
 
     @property
     def given(self) -> Any:
-        """What its variable says; None where it is not set. Empty, it counts for processes alone."""
+        """What its variable says; None where that is not set. Empty, it counts for processes."""
         text = os.environ.get(self.variable)
         if not text and self.told("variable"):
             return None
