@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from services.cluster.arguments import typed
 from services.cluster.tether import available_cores
+from services.runtime.options import typed
 
 PACKAGES = ("paceline", "torch", "transformers", "grpcio", "redis")
 

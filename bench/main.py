@@ -13,14 +13,14 @@ from paceline import PacelineError
 from bench.configurations import baselines, cores_in_words, drafting, plain
 from bench.journal import Journal
 from bench.machine import machine, origin
-from bench.options import PLAIN, PLAIN_ALL, BenchOptions, read_options
+from bench.options import PLAIN, PLAIN_ALL, BenchOptions
 from bench.output import WIDTH, publish, result_file, say, table_console
 from bench.plots import plot_all
-from bench.prompts import load_set
+from bench.prompts import SPEC_BENCH, load_set
 from bench.report import print_report, summary_of, trial_content
 from bench.runner import Configuration, Schedule, Trial, run_schedule
 from bench.sections import sections_of
-from bench.synthetic.main import run_given as run_synthetic_given
+from bench.synthetic.main import run_synthetic
 from services.cluster.fresh import Recalled
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
@@ -37,6 +37,7 @@ FRESH_TRIALS = "each trial in a scope of its own: nothing cached, nothing learne
 SEEN_BEFORE = "text seen before: every prompt was answered once by each, all in one scope"
 
 NOT_MEASURED = {"out", "summary", "resume", "repeats", "prompts", "prompt_set", "peers"}
+NOT_MEASURED |= {"synthetic", "trace", "delay_ms"}
 """Options that change no trial, or that a journal notes in other words."""
 
 
@@ -55,22 +56,13 @@ class Progress:
             self.journal.add(trial)
 
 
-def run_given(given: Mapping[str, object]) -> int:
-    """Measure as the command line says, by the names of its flags; the exit status."""
-    if given["synthetic"] is not None or given["trace"] is not None:
-        return run_synthetic_given(given)
-    try:
-        options = read_options(given)
-    except StartError as error:
-        return complain("bench", error, status=1)
-    return run_bench(options)
-
-
 def run_bench(options: BenchOptions) -> int:
     """Measure, print tables and write JSON and plots; the exit status.
 
     A run that is stopped prints what it has.
     """
+    if options.synthetic is not None or options.trace is not None:
+        return run_synthetic(options)
     progress = Progress()
     try:
         schedule = _schedule(options)
@@ -85,7 +77,7 @@ def run_bench(options: BenchOptions) -> int:
 
 def _schedule(options: BenchOptions) -> Schedule:
     options.check()
-    prompts = load_set(options.prompts, options.prompt_set)
+    prompts = load_set(options.prompts or SPEC_BENCH, options.prompt_set)
     if max(options.concurrency) > len(prompts):
         raise StartError(
             f"--concurrency: {max(options.concurrency)} at a time need as many prompts, "
@@ -208,7 +200,7 @@ def _setting(
         "drafting": options.drafters or options.draft or options.method or "ngram",
         "dtype": options.dtype,
         "draft_dtype": options.draft_dtype or "auto",
-        "prompts": f"{options.prompt_set} of {options.prompts.name}, first turns",
+        "prompts": f"{options.prompt_set} of {(options.prompts or SPEC_BENCH).name}, first turns",
         "sampling": options.sampling,
         "speculation": options.speculation(""),
         "fixed_tokens": options.windows("fixed"),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from bench.peers.options import PeerOptions
-from bench.prompts import SPEC_BENCH
 from orchestrator.core.pacing import DEFAULT_POLICY, POLICIES
 from services.cluster.cores import CorePlan
-from services.cluster.specs import ClusterOptions
+from services.cluster.models import DEMO_MODEL
+from services.cluster.specs import ClusterOptions, Dtype, Models, Target
 from services.cluster.tether import available_cores
 from services.contract.errors import StartError
+from services.runtime.options import Numbers, Words, option, options
 
 PACINGS = POLICIES
 RULES = ("standard", "block", "coupled")
@@ -27,50 +30,80 @@ FIXED_TOKENS = 5
 MOST_AT_A_TIME = 64
 
 
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
+@options
+class BenchOptions(Models):
     """What to measure.
 
-    `prompt_set`: all, stratified, or a number of prompts. `drafters`: one cluster each, of
-    methods joined by +, behind which @verifier says that they draft in the verifiers'
-    processes, @pool in their own; empty: one cluster, drafting as `method` says. Methods need
-    what they need of `draft`, `lookahead` and `skip_mask`. `rejection_sample_methods` None: the
-    server's own choice, at every pacing of `pacings` (None: all). Several are told apart
-    at the asynchronous pacing, unless `pacings` says otherwise. `fixed_tokens`: drafts of
-    `fixed`, one configuration each; empty: `num_speculative_tokens`, else 5. `concurrency`:
-    prompts at a time, one level each. `seen_before`: every prompt has been answered once, in the
-    one scope of all, before it is measured; else each trial has a scope of its own. `resume`:
-    where every trial is noted as it ends, and what was noted there before is not measured
-    again. `out` None: a file in bench/results. `summary`: a second file, without the trials.
+    `drafters`: one cluster each, of methods joined by +, behind which @verifier says that they
+    draft in the verifiers' processes, @pool in their own; empty: one cluster, drafting as
+    `method` says. Methods need what they need of `draft`, `lookahead` and `skip_mask`. Several
+    rules are told apart at the asynchronous pacing, unless `pacings` says otherwise.
     """
 
-    target: str
-    draft: str | None = None
-    lookahead: str | None = None
-    skip_mask: Path | None = None
-    method: str = ""
-    drafters: tuple[str, ...] = ()
-    pool: bool | None = None
-    dtype: str = "float32"
-    draft_dtype: str | None = None
-    prompts: Path = SPEC_BENCH
-    prompt_set: str = "6"
-    max_tokens: int = 64
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 1
-    pacings: tuple[str, ...] | None = None
-    rejection_sample_methods: tuple[str, ...] | None = None
-    num_candidates: int = 1
-    num_speculative_tokens: int | None = None
-    fixed_tokens: tuple[int, ...] = ()
-    repeats: int = 3
-    concurrency: tuple[int, ...] = (1,)
-    peers: PeerOptions = field(default_factory=PeerOptions)
-    seen_before: bool = False
-    resume: Path | None = None
-    out: Path | None = None
-    summary: Path | None = None
+    target: Target = DEMO_MODEL
+    draft: str | None = option("Draft model; left out: n-grams.", None)
+    dtype: Dtype = option("Number format of the models.", "float32")
+    drafters: Words = option(
+        "Drafters to compare, a cluster each: ngram, model, skip, lookahead, graph, or several "
+        "joined by +.",
+        "",
+        section="What is compared",
+    )
+    pacings: Words = option("Pacings of the orchestrator; left out: all, with rules thompson.", "")
+    rejection_sample_methods: Words = option(
+        "Rules to compare: standard, block, coupled; left out: AUTO.", ""
+    )
+    num_candidates: int = option("Draft tokens per place.", 1, ge=1)
+    num_speculative_tokens: int | None = option(
+        "Most tokens drafted ahead; left out: the server's.", None, ge=1
+    )
+    fixed_tokens: Numbers = option(
+        "Draft tokens per round of the pacing fixed, a configuration each; left out: "
+        "--num-speculative-tokens, else 5.",
+        "",
+    )
+    prompts: Path | None = option(
+        "JSON lines as Spec-Bench has them; left out: its own.", None, section="What is asked"
+    )
+    prompt_set: str = option(
+        "Which of them: all, three of each category (always the same), or a number.",
+        "6",
+        flag="set",
+        shown="all|stratified|N",
+    )
+    max_tokens: int = option("Most tokens of each answer.", 64, ge=1)
+    temperature: float = option("0 = greedy.", 0.0, ge=0)
+    top_p: float = option("Keep the likeliest tokens, up to this.", 1.0, ge=0, le=1)
+    seed: int = option("Seed of the first repeat's answers.", 1, ge=0)
+    repeats: int = option("How often each prompt is answered.", 3, ge=1)
+    concurrency: Numbers = option("Prompts at a time, 1 to 64; one table each.", "1")
+    seen_before: bool = option(
+        "Measure text seen before: every prompt is answered once, all in one scope, before it "
+        "counts. Left out: each trial finds nothing of those before it.",
+        False,
+    )
+    peers: PeerOptions = Field(default_factory=PeerOptions)
+    synthetic: str | None = option(
+        "Run no model: plain_ms, verify_ms, draft_ms, agreement (0 to 1), or their file.",
+        None,
+        section="Without a model",
+        shown="FILE|NAME=VALUE,..",
+    )
+    trace: str | None = option(
+        "The same as a published trace has it: humaneval or refactorchat.", None
+    )
+    delay_ms: str = option(
+        "Without a model: network delay each way, to verifier and drafter.",
+        "0",
+        shown="MS|ROLE=MS,..",
+    )
+    resume: Path | None = option(
+        "File of every finished trial: a later run goes on from there.", None, section="Results"
+    )
+    out: Path | None = option("JSON file; left out: a new one in bench/results.", None)
+    summary: Path | None = option(
+        "A second one without the trials, small enough for docs/results.", None
+    )
 
     def check(self) -> None:
         """Raises StartError naming the flag of what is not known or not possible."""
@@ -180,43 +213,7 @@ def _split_drafter(drafter: str) -> tuple[list[str], list[str]]:
     return methods.split("+"), place
 
 
-def _check(flag: str, given: Sequence[str] | None, allowed: Collection[str]) -> None:
-    for name in given or ():
+def _check(flag: str, given: Sequence[str], allowed: Collection[str]) -> None:
+    for name in given:
         if name not in allowed:
             raise StartError(f"{flag}: {name!r} is not one of {', '.join(allowed)}")
-
-
-def read_options(given: Mapping[str, Any]) -> BenchOptions:
-    """The options of a command line, whose lists are words joined by commas.
-
-    Raises StartError for a number that is none.
-    """
-    values = dict(given)
-    for name in ("synthetic", "trace", "delay_ms"):
-        del values[name]
-    for name in ("pacings", "rejection_sample_methods"):
-        values[name] = words(values[name]) or None
-    for name in ("concurrency", "fixed_tokens"):
-        values[name] = numbers(f"--{name.replace('_', '-')}", values[name])
-    values["drafters"] = words(values["drafters"])
-    values["peers"] = PeerOptions(
-        names=words(values["peers"]),
-        places=words(values.pop("peer_cores")),
-        dtype=values.pop("peer_dtype"),
-        vllm_python=values.pop("vllm_python"),
-        llama_server=values.pop("llama_server"),
-    )
-    return BenchOptions(**{name: value for name, value in values.items() if value is not None})
-
-
-def words(text: str) -> tuple[str, ...]:
-    """What commas join."""
-    return tuple(one.strip() for one in text.split(",") if one.strip())
-
-
-def numbers(flag: str, text: str) -> tuple[int, ...]:
-    """Whole numbers that commas join. Raises StartError naming the flag."""
-    try:
-        return tuple(int(word) for word in words(text))
-    except ValueError:
-        raise StartError(f"{flag}: {text!r} is not a list of whole numbers") from None

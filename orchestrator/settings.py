@@ -4,163 +4,28 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import NoDecode
 
 from services.contract.types import split_methods
-from services.runtime.settings import LinkSettings, Sections
+from services.runtime.options import Words
+from services.runtime.settings import LinkSettings
 from services.runtime.vetting import Bounds
 
 
 class OrchestratorSettings(LinkSettings):
     """Run one orchestrator: clients speak to it, it drives drafters and verifiers."""
 
-    SECTIONS: ClassVar[Sections] = {
-        "workers": (
-            "verifier_addresses",
-            "drafter_addresses",
-            "model",
-            "verifier_wait",
-            "verdict_wait",
-            "opening_wait",
-            "worker_silence",
-            "engine_stall",
-            "start_timeout",
-        ),
-        "drafting and pacing": (
-            "method",
-            "pacing",
-            "fallback",
-            "num_speculative_tokens",
-            "chained_blocks",
-        ),
-        "sessions and their store": (
-            "redis",
-            "durability",
-            "session_ttl",
-            "finished_ttl",
-            "lease",
-            "store_patience",
-            "store_silence",
-            "orchestrator_id",
-        ),
-        "who may call, and limits": (
-            "tokens_file",
-            "tenant_key",
-            "tenant_share",
-            "max_sessions",
-            "max_tokens_in_flight",
-            "max_calls",
-            "logprobs_kept",
-            "logprobs_memory",
-            "deadline",
-            "detach_grace",
-            "read_patience",
-        ),
-        "response formats": ("form_processes", "form_seconds", "form_memory_mb"),
-        "gateways": ("vllm_engine",),
-    }
-
-    port: int = Field(50051, ge=0, le=65535, description="port to listen on, 0 = a free one")
-    redis: str | None = Field(
-        None, description="URL of the Redis for sessions; left out: a private local server"
+    verifier_addresses: Words = Field(
+        (),
+        title="workers",
+        description="host:port of verifiers, joined by commas, beside those in the registry",
     )
-    verifier_addresses: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="host:port of verifiers, joined by commas, beside those in the registry"
-    )
-    drafter_addresses: Annotated[tuple[str, ...], NoDecode] = Field(
+    drafter_addresses: Words = Field(
         (), description="host:port of drafters, joined by commas, beside those in the registry"
     )
     model: str = Field("", description="target model to accept; left out: the first verifier's")
-    method: str = Field(
-        "",
-        description="default drafting method, or several joined by commas; "
-        "left out: the first offered",
-    )
-    pacing: Literal["thompson", "matched", "eager", "fixed"] = Field(
-        "thompson",
-        description="when to verify: thompson (asynchronous, as many draft tokens as pay), "
-        "matched (as many as are drafted while a block is verified), eager (whatever is there) "
-        "or fixed (synchronous, always as many as may be ahead)",
-    )
-    fallback: bool = Field(
-        True,
-        description="draft only as much as pays, and stop drafting while nothing does; "
-        "off: the drafter never rests",
-    )
-    num_speculative_tokens: int = Field(
-        16, ge=1, le=64, description="most tokens a drafter may be ahead of the committed text"
-    )
-    chained_blocks: int = Field(
-        2,
-        ge=1,
-        le=4,
-        description="most blocks of one session at the verifier at once; "
-        "1: none leaves before the verdict on the one before",
-    )
-    max_sessions: int = Field(1024, ge=1, description="most sessions open at once")
-    max_tokens_in_flight: int | None = Field(
-        None,
-        ge=1,
-        description="most tokens, prompt and max_tokens, of all sessions open at once; "
-        "left out: twice what the connected verifiers hold",
-    )
-    logprobs_kept: int = Field(
-        4096,
-        ge=256,
-        description="tokens of a session whose logprobs wait for readers that are behind or come "
-        "back; those before them are sent without",
-    )
-    logprobs_memory: int = Field(
-        512,
-        ge=16,
-        description="MiB that such logprobs of all sessions may come to take; a session that would "
-        "pass it is refused",
-    )
-    tokens_file: Path | None = Field(
-        None,
-        description="JSON file of tenants: digests of their tokens, and their limits; "
-        "left out: no client is asked who it is",
-    )
-    vllm_engine: bool = Field(
-        False,
-        description="serve vllm.grpc.engine.VllmEngine on the same port, too: what gateways "
-        "with an OpenAI API speak to an engine; needs the extra gateway",
-    )
-    max_calls: int | None = Field(
-        None,
-        ge=1,
-        description="most streams open at once, slow readers and retries included, and as many "
-        "other calls; left out: four for each session of --max-sessions",
-    )
-    read_patience: float = Field(
-        60.0, gt=0, description="seconds after which a stream that its client does not read ends"
-    )
-    tenant_share: float = Field(
-        0.25,
-        gt=0,
-        description="of one core's time, what the requests of one tenant may cost this process "
-        "before they are sessions (reading, tokenizing, compiling) and in going on with old ones; "
-        "beyond that the tenant is refused until it is paid off; needs a tokens file",
-    )
-    form_processes: int = Field(
-        3,
-        ge=1,
-        description="most processes that compile response formats of requests, to see whether "
-        "they can be served; with several, one is left for other tenants",
-    )
-    form_seconds: float = Field(
-        2.0, gt=0, description="seconds of CPU that compiling a response format may take"
-    )
-    form_memory_mb: int = Field(
-        512, ge=64, description="MiB of memory that compiling a response format may take"
-    )
-    deadline: float = Field(300.0, gt=0, description="seconds that one session may take")
-    detach_grace: float = Field(
-        10.0, ge=0, description="seconds that a session goes on after its client has left"
-    )
     verifier_wait: float = Field(
         60.0, gt=0, description="seconds that a session waits for a verifier"
     )
@@ -190,6 +55,45 @@ class OrchestratorSettings(LinkSettings):
     start_timeout: float = Field(
         120.0, gt=0, description="seconds to wait for a first verifier at start"
     )
+    method: str = Field(
+        "",
+        title="drafting and pacing",
+        description="default drafting method, or several joined by commas; "
+        "left out: the first offered",
+    )
+    pacing: Literal["thompson", "matched", "eager", "fixed"] = Field(
+        "thompson",
+        description="when to verify: thompson (asynchronous, as many draft tokens as pay), "
+        "matched (as many as are drafted while a block is verified), eager (whatever is there) "
+        "or fixed (synchronous, always as many as may be ahead)",
+    )
+    fallback: bool = Field(
+        True,
+        description="draft only as much as pays, and stop drafting while nothing does; "
+        "off: the drafter never rests",
+    )
+    num_speculative_tokens: int = Field(
+        16, ge=1, le=64, description="most tokens a drafter may be ahead of the committed text"
+    )
+    chained_blocks: int = Field(
+        2,
+        ge=1,
+        le=4,
+        description="most blocks of one session at the verifier at once; "
+        "1: none leaves before the verdict on the one before",
+    )
+    redis: str | None = Field(
+        None,
+        title="sessions and their store",
+        description="URL of the Redis for sessions; left out: a private local server",
+    )
+    durability: Literal["required", "relaxed"] = Field(
+        "required",
+        description="whether tokens wait for Redis before they are sent: required (nothing is "
+        "sent that is not stored) or relaxed (a Redis that is slow or away holds nobody up; "
+        "what is not stored when the orchestrator dies is generated again, the same where the "
+        "session is greedy or coupled, and is missing otherwise)",
+    )
     session_ttl: float = Field(3600.0, gt=0, description="seconds that an idle session is kept")
     finished_ttl: float = Field(600.0, gt=0, description="seconds that a finished one is kept")
     lease: float = Field(5.0, gt=0, description="seconds that the lease of a session lasts")
@@ -201,23 +105,81 @@ class OrchestratorSettings(LinkSettings):
         gt=0,
         description="seconds that Redis may take no writes before health says: not ready",
     )
-    durability: Literal["required", "relaxed"] = Field(
-        "required",
-        description="whether tokens wait for Redis before they are sent: required (nothing is "
-        "sent that is not stored) or relaxed (a Redis that is slow or away holds nobody up; "
-        "what is not stored when the orchestrator dies is generated again, the same where the "
-        "session is greedy or coupled, and is missing otherwise)",
+    orchestrator_id: str = Field(
+        default_factory=lambda: f"orchestrator-{secrets.token_hex(4)}",
+        min_length=1,
+        description="name in leases and logs; left out: a random one",
+    )
+    tokens_file: Path | None = Field(
+        None,
+        title="who may call, and limits",
+        description="JSON file of tenants: digests of their tokens, and their limits; "
+        "left out: no client is asked who it is",
     )
     tenant_key: SecretStr | None = Field(
         None,
         description="key of the digests by which drafters tell tenants apart, the same for all "
         "orchestrators of a cluster; left out: digests that anybody can compute",
     )
-    orchestrator_id: str = Field(
-        default_factory=lambda: f"orchestrator-{secrets.token_hex(4)}",
-        min_length=1,
-        description="name in leases and logs; left out: a random one",
+    tenant_share: float = Field(
+        0.25,
+        gt=0,
+        description="of one core's time, what the requests of one tenant may cost this process "
+        "before they are sessions (reading, tokenizing, compiling) and in going on with old ones; "
+        "beyond that the tenant is refused until it is paid off; needs a tokens file",
     )
+    max_sessions: int = Field(1024, ge=1, description="most sessions open at once")
+    max_tokens_in_flight: int | None = Field(
+        None,
+        ge=1,
+        description="most tokens, prompt and max_tokens, of all sessions open at once; "
+        "left out: twice what the connected verifiers hold",
+    )
+    max_calls: int | None = Field(
+        None,
+        ge=1,
+        description="most streams open at once, slow readers and retries included, and as many "
+        "other calls; left out: four for each session of --max-sessions",
+    )
+    logprobs_kept: int = Field(
+        4096,
+        ge=256,
+        description="tokens of a session whose logprobs wait for readers that are behind or come "
+        "back; those before them are sent without",
+    )
+    logprobs_memory: int = Field(
+        512,
+        ge=16,
+        description="MiB that such logprobs of all sessions may come to take; a session that would "
+        "pass it is refused",
+    )
+    deadline: float = Field(300.0, gt=0, description="seconds that one session may take")
+    detach_grace: float = Field(
+        10.0, ge=0, description="seconds that a session goes on after its client has left"
+    )
+    read_patience: float = Field(
+        60.0, gt=0, description="seconds after which a stream that its client does not read ends"
+    )
+    form_processes: int = Field(
+        3,
+        title="response formats",
+        ge=1,
+        description="most processes that compile response formats of requests, to see whether "
+        "they can be served; with several, one is left for other tenants",
+    )
+    form_seconds: float = Field(
+        2.0, gt=0, description="seconds of CPU that compiling a response format may take"
+    )
+    form_memory_mb: int = Field(
+        512, ge=64, description="MiB of memory that compiling a response format may take"
+    )
+    vllm_engine: bool = Field(
+        False,
+        title="gateways",
+        description="serve vllm.grpc.engine.VllmEngine on the same port, too: what gateways "
+        "with an OpenAI API speak to an engine; needs the extra gateway",
+    )
+    port: int = Field(50051, ge=0, le=65535, description="port to listen on, 0 = a free one")
     grace: float = Field(
         5.0,
         ge=0,
@@ -236,11 +198,6 @@ class OrchestratorSettings(LinkSettings):
         if len(set(names)) < len(names) or "" in names:
             raise ValueError(f"{value!r} is not a list of methods, each named once")
         return ",".join(names)
-
-    @field_validator("verifier_addresses", "drafter_addresses", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
     @field_validator("verifier_addresses", "drafter_addresses")
     @classmethod

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from typing import Literal
 
 from services.contract.errors import StartError
+from services.runtime.options import Words, option, options
 
 TRANSFORMERS = ("transformers", "assisted", "lookup")
 VLLM = ("vllm", "vllm-ngram")
@@ -18,19 +19,26 @@ FORMATS = ("float32", "bfloat16")
 and may overflow."""
 
 
-@dataclass(frozen=True, slots=True)
+@options
 class PeerOptions:
-    """Peers by name, and the cores they run on: those of the verifier, or all, or each in turn.
+    """Peers by name, and the cores they run on: those of the verifier, or all, or each in turn."""
 
-    `dtype`: their number format; `auto`: for each peer the one that a short trial finds fastest.
-    `vllm_python`: the Python of an environment with vLLM; `llama_server`: the command.
-    """
-
-    names: tuple[str, ...] = ()
-    places: tuple[str, ...] = ("verifier",)
-    vllm_python: str | None = None
-    llama_server: str | None = None
-    dtype: str = AUTO
+    names: Words = option(
+        "Set beside: transformers, assisted (with --draft), lookup, vllm, vllm-ngram, llama.cpp.",
+        "",
+        section="Peers",
+        flag="peers",
+    )
+    places: Words = option(
+        "Where they run: verifier (its cores), all, or both.", "verifier", flag="peer-cores"
+    )
+    vllm_python: str | None = option("Python of an environment that holds vLLM.", None)
+    llama_server: str | None = option("The command llama-server of llama.cpp.", None)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
+        "Number format of peers; auto: for each the one that a short trial finds fastest.",
+        AUTO,
+        flag="peer-dtype",
+    )
 
     def check(self, draft: str | None) -> None:
         """Raises StartError for an unknown peer, and for one that lacks what it needs."""

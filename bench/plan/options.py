@@ -10,31 +10,38 @@ from bench.simulation import Agreement, Independent, Runs, StepTime
 from orchestrator.core.pacing import POLICIES
 from services.cluster.arguments import fractions_of, within
 from services.contract.errors import StartError
+from services.runtime.options import option, options
 
 LONGEST_MS = 1e6
 LARGEST_WINDOW = 64
 
 
-@dataclass(frozen=True, slots=True)
+@options
 class PlanOptions:
     """The flags of `paceline plan`; None = not given."""
 
-    source: Path | None = None
-    draft_ms: float | None = None
-    draft_session_ms: float | None = None
-    verify_ms: float | None = None
-    verify_row_ms: float | None = None
-    verify_session_ms: float | None = None
-    verify_table: str = ""
-    plain_ms: float | None = None
-    acceptance: str = ""
-    hop_ms: float | None = None
-    sessions: int | None = None
-    pacing: str = ""
-    num_speculative_tokens: int = 16
-    tokens: int = 64
-    seed: int = 1
-    as_json: bool = False
+    source: Path | None = option(
+        "JSON of paceline bench; what is given beside it counts more.", None, flag="from"
+    )
+    draft_ms: float | None = option("One drafted token.", None)
+    draft_session_ms: float | None = option(
+        "Each further session in a drafting step; left out: 0.", None
+    )
+    verify_ms: float | None = option("A verify of a block, beside its rows.", None)
+    verify_row_ms: float | None = option("Each draft token in it; left out: 0.", None)
+    verify_session_ms: float | None = option("Each further session of a batch; left out: 0.", None)
+    verify_table: str = option(
+        "In place of --verify-ms: by tokens in all.", "", shown="ROWS:MS,..."
+    )
+    plain_ms: float | None = option("A round of plain decoding; left out: --verify-ms.", None)
+    acceptance: str = option("How often a draft token is right: one, or by place.", "", shown="A,B")
+    hop_ms: float | None = option("One way from orchestrator to worker; left out: 0.25.", None)
+    sessions: int | None = option("Sessions at a time on one verifier; left out: 1.", None)
+    pacing: str = option("Pacings to plan with; left out: all.", "", shown="A,B")
+    num_speculative_tokens: int = option("Most tokens drafted ahead.", 16)
+    tokens: int = option("Tokens of each simulated answer.", 64)
+    seed: int = option("The same seed draws the same texts.", 1)
+    as_json: bool = option("One JSON object.", False, flag="json")
 
     def check(self) -> None:
         """Raises StartError naming a flag and its range."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
 from paceline import PacelineError
 
 from bench.machine import machine, origin
-from bench.options import PLAIN, numbers, words
+from bench.options import PLAIN, BenchOptions
 from bench.output import publish, result_file, say, table_console
 from bench.report import trial_content
 from bench.runner import Trial
@@ -29,38 +27,20 @@ from services.contract.errors import StartError
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticOptions:
-    """What to replay and how often, as `paceline bench --help` has it.
-
-    `max_tokens`: of every output, where no trace tells. `out` None: a new file in
-    bench/results. `summary`: a second file, without the trials.
-    """
-
-    synthetic: str | None = None
-    trace: str | None = None
-    delay_ms: str = "0"
-    pacings: tuple[str, ...] | None = None
-    num_speculative_tokens: int | None = None
-    max_tokens: int = 64
-    repeats: int = 3
-    concurrency: int = 1
-    out: Path | None = None
-    summary: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     """A run that is asked for, and what it has measured so far."""
 
-    options: SyntheticOptions
+    options: BenchOptions
     scenario: Scenario
     delays: Mapping[str, float]
     ways: list[Way]
     trials: list[Trial] = field(default_factory=list)
 
     @classmethod
-    def of(cls, options: SyntheticOptions) -> _Run:
+    def of(cls, options: BenchOptions) -> _Run:
         """Raises StartError for what cannot be run."""
+        if len(options.concurrency) != 1 or options.concurrency[0] < 1:
+            raise StartError("--concurrency: without a model, one number of 1 or more")
         scenario = make_scenario(options.synthetic, options.trace, options.max_tokens)
         chosen = ways(options.pacings, options.num_speculative_tokens)
         return cls(options, scenario, parse_delays(options.delay_ms), chosen)
@@ -71,7 +51,7 @@ class _Run:
         with Network(self.delays) as network:
             async with served(self.ways, scenario.spec, network.before, say) as each:
                 await measure(
-                    each, scenario.tokens, options.repeats, options.concurrency, self.trials, say
+                    each, scenario.tokens, options.repeats, options.concurrency[0], self.trials, say
                 )
         return True
 
@@ -103,37 +83,14 @@ class _Run:
             "network_ms_each_way": dict(self.delays),
             "tokens": self.scenario.tokens,
             "repeats": self.options.repeats,
-            "concurrency": self.options.concurrency,
+            "concurrency": self.options.concurrency[0],
             "flags": {way.name: " ".join(way.flags) for way in self.ways},
             "machine": machine(),
             **origin(),
         }
 
 
-def run_given(given: Mapping[str, Any]) -> int:
-    """Measure as the command line says, by the names of its flags; the exit status."""
-    try:
-        options = options_of(given)
-    except ServerError as error:
-        return complain("bench", error, status=1)
-    return run_synthetic(options)
-
-
-def options_of(given: Mapping[str, Any]) -> SyntheticOptions:
-    """Those among all flags of `paceline bench`; the others speak of models and prompts.
-
-    Raises StartError for a concurrency that is not one number.
-    """
-    names = {one.name for one in fields(SyntheticOptions)}
-    values = {name: value for name, value in given.items() if name in names}
-    levels = numbers("--concurrency", values["concurrency"])
-    if len(levels) != 1 or levels[0] < 1:
-        raise StartError("--concurrency: without a model, one number of 1 or more")
-    values |= {"concurrency": levels[0], "pacings": words(values["pacings"]) or None}
-    return SyntheticOptions(**values)
-
-
-def run_synthetic(options: SyntheticOptions) -> int:
+def run_synthetic(options: BenchOptions) -> int:
     """Measure, print a table and write JSON; the exit status.
 
     A run that is stopped prints what it has.

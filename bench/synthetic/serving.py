@@ -37,7 +37,7 @@ class Way:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def ways(pacings: Sequence[str] | None, window: int | None = None) -> list[Way]:
+def ways(pacings: Sequence[str], window: int | None = None) -> list[Way]:
     """Plain decoding, `fixed`, bare AMUSD and every other pacing, or those of `pacings` alone.
 
     `window`: most tokens drafted ahead, 5 in `fixed` and the server's number elsewhere if
@@ -45,10 +45,10 @@ def ways(pacings: Sequence[str] | None, window: int | None = None) -> list[Way]:
     Raises StartError for an unknown name.
     """
     known = (FIXED, AMUSD, *(name for name in POLICIES if name != FIXED))
-    for name in pacings or ():
+    for name in pacings:
         if name not in known:
             raise StartError(f"--pacings: {name!r} is not one of {', '.join(known)}")
-    chosen = [name for name in known if pacings is None or name in (FIXED, *pacings)]
+    chosen = [name for name in known if not pacings or name in (FIXED, *pacings)]
     return [Way(PLAIN, options=NO_DRAFTS), *(_drafting(name, window) for name in chosen)]
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from orchestrator import main as process
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.workers import link
+from services.cluster.flags import Flags
 
 
 @dataclass
@@ -59,7 +60,7 @@ def main() -> int:
     codecs: Any = link
     watch = Watch(codecs.VERIFIER_LINK, heard)
     codecs.VERIFIER_LINK, codecs.DRAFTER_LINK = watch, Watch(codecs.DRAFTER_LINK, heard)
-    status = process.run(OrchestratorSettings.model_validate({}))
+    status = process.run(Flags("watched", "", OrchestratorSettings).read(OrchestratorSettings))
     Path(sys.argv[1]).write_text(json.dumps([round(1e6 * taken) for taken in watch.taken]))
     return status
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, create_model
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.contract.errors import StartError
 from services.contract.types import split_methods
 from services.drafter.settings import NEED_DRAFT, DrafterSettings
-from services.runtime.settings import Sections
+from services.runtime.options import Settings
 
 if TYPE_CHECKING:
     from services.cluster.flags import Flags
@@ -33,13 +32,10 @@ _SETTINGS = (
 )
 
 
-class _Drafting(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="PACELINE_", extra="ignore")
-
-    SECTIONS: ClassVar[Sections] = {"drafting beside the verifier": ("drafting", *_SETTINGS)}
-
+class _Drafting(Settings):
     drafting: str = Field(
         "",
+        title="drafting beside the verifier",
         description="drafting methods that this process serves, too, with its target and from its "
         "K/V, joined by commas (skip, lookahead, ngram); left out: none",
     )

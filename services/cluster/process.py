@@ -7,29 +7,24 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.cluster import beside
 from services.cluster.flags import Flags
 from services.cluster.tether import die_with
 from services.contract.errors import PacelineError, StartError
 from services.runtime.logs import setup_logging
-from services.runtime.settings import Sections
+from services.runtime.options import Settings
 from services.runtime.telemetry import trace_ids
 
 
-class ProcessSettings(BaseSettings):
+class ProcessSettings(Settings):
     """What every process has besides its own settings."""
 
-    model_config = SettingsConfigDict(env_prefix="PACELINE_", extra="ignore")
-
-    SECTIONS: ClassVar[Sections] = {"logs and the process": ("log_level", "log_json", "tether")}
-
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least serious log lines to write"
+        "info", title="logs and the process", description="least serious log lines to write"
     )
     log_json: bool = Field(False, description="write log lines as JSON objects")
     tether: int | None = Field(None, description="end when this parent process is gone")
@@ -43,9 +38,9 @@ class Role:
     settings: str
     summary: str
 
-    def settings_class(self) -> type[BaseSettings]:
+    def settings_class(self) -> type[Settings]:
         """The settings class of this role."""
-        kind: type[BaseSettings] = getattr(
+        kind: type[Settings] = getattr(
             importlib.import_module(f"{self.package}.settings"), self.settings
         )
         return kind
@@ -69,18 +64,21 @@ ROLES = {
 }
 
 
+def flags_of(name: str) -> Flags:
+    """The flags of a role."""
+    kinds: list[type] = [ROLES[name].settings_class(), ProcessSettings]
+    kinds += [beside.BesideSettings] if name == "verifier" else []
+    return Flags(f"paceline {name}", ROLES[name].summary, *kinds, helps=("--help", "-h"))
+
+
 def run_process(name: str, arguments: Sequence[str]) -> int:
     """Run one role until it is told to stop; the exit status.
 
     1 = it could not start or failed, 2 = a setting is not allowed; one line says why.
     """
-    role = ROLES[name]
-    kinds: list[type[BaseSettings]] = [role.settings_class(), ProcessSettings]
-    if name == "verifier":
-        kinds.append(beside.BesideSettings)
-    flags = Flags(f"paceline {name}", role.summary, *kinds)
-    flags.parse(arguments)
+    role, flags = ROLES[name], flags_of(name)
     try:
+        flags.parse(arguments)
         process = flags.read(ProcessSettings)
     except StartError as error:
         return complain(name, error, status=2)

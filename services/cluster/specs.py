@@ -6,54 +6,102 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 from services.cluster.cores import CorePlan, plan_cores
-from services.cluster.models import is_distilled, ngrams_for
+from services.cluster.models import DEMO_MODEL, is_distilled, ngrams_for
 from services.cluster.supervisor import ProcessSpec
 from services.contract.errors import StartError
 from services.contract.types import split_methods
 from services.engine.synthetic.spec import read_spec
+from services.runtime.options import option, options
+
+Dtype = Literal["float32", "bfloat16"]
+Target = Annotated[
+    str,
+    option(
+        f"Target model: Hugging Face id, folder with safetensors, .gguf file, or {DEMO_MODEL}.",
+        section="Models",
+        variable=True,
+    ),
+]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
+@options
+class Models:
+    """What runs, and where drafts come from."""
+
+    target: Target = ""
+    draft: str | None = option("Draft model; left out: n-gram drafters.", None, variable=True)
+    lookahead: str | None = option(
+        "Look-ahead embeddings, with which the target itself drafts: a file of train-lookahead, "
+        "or smollm2-135m-instruct-lookahead.",
+        None,
+        variable=True,
+    )
+    skip_mask: Path | None = option(
+        "File of tune-skip for the method skip; left out: a guess.", None, variable=True
+    )
+    dtype: Dtype = option("Number format of the models.", "float32", variable=True)
+    draft_dtype: Literal["auto", "float32", "bfloat16", "int8"] | None = option(
+        "Number format of the draft model; left out: the fastest, on a CPU int8.",
+        None,
+        variable=True,
+    )
+    method: str = option(
+        "Drafting methods, joined by commas (ngram, model, skip, lookahead, graph).",
+        "",
+        section="Drafting",
+        variable=True,
+    )
+    pool: bool | None = option(
+        "Let drafters be processes of their own (skip and lookahead with a copy of the target), "
+        "or draft in the verifiers' (all but a draft model). Left out: a draft model and several "
+        "drafters apart, everything else beside the verifiers, n-grams in both places where there "
+        "is a draft model.",
+        None,
+        off="--beside",
+        variable=True,
+    )
+
+
+@options
+class ClusterOptions(Models):
     """A whole cluster on one machine.
 
-    `draft` and `lookahead` None and `method` empty: n-gram drafters. `ngrams`: their file; None:
-    the one that comes with Paceline for this target, "none": no file. `synthetic`: no
-    model runs, and `target` is empty; the workers are as that file says. `pool`: drafters
-    are processes of their own; False: verifiers draft beside verifying, all but a draft model;
-    None: as is faster, see `beside`.
-    `tensor_parallel`: over how many processes each verifier's model is split.
-    `redis` None: a server of its own. `draft_dtype` None: the fastest. Threads None: as
-    many as the process has cores; else the process is not pinned. `spare_core`: verifiers
-    leave the drafters' cores alone, even where no drafter runs a model. One orchestrator
-    for each of `pacings` (empty: its default); the first listens on `port`, the others on
-    free ones. `vllm_engine`: they serve gateways, too.
+    Threads None: as many as the process has cores; else the process is not pinned. `spare_core`:
+    verifiers leave the drafters' cores alone, even where no drafter runs a model. One orchestrator
+    for each of `pacings` (empty: its default); the first listens on `port`, the others on free
+    ones.
     """
 
-    target: str
-    draft: str | None = None
-    lookahead: str | None = None
-    ngrams: str | None = None
-    skip_mask: Path | None = None
-    method: str = ""
-    pool: bool | None = None
-    host: str = "127.0.0.1"
-    port: int = 0
-    redis: str | None = None
-    verifiers: int = 1
-    tensor_parallel: int = 1
-    drafters: int = 1
-    dtype: str = "float32"
-    draft_dtype: str | None = None
-    verifier_threads: int | None = None
-    drafter_threads: int | None = None
-    pin: bool = True
+    ngrams: str | None = option(
+        "N-gram file of the target for the method ngram: a file of learn-ngrams; left out: the "
+        f"one that comes with {DEMO_MODEL}; none: without.",
+        None,
+        variable=True,
+    )
+    verifiers: int = option("How many verifiers.", 1, section="Processes", ge=1)
+    tensor_parallel: int = option(
+        "Processes that the model of each verifier is split over.", 1, variable=True, ge=1
+    )
+    drafters: int = option("How many drafters.", 1, ge=0)
+    verifier_threads: int | None = option(
+        "Threads of each of a verifier's processes; left out: its share of the cores.", None, ge=1
+    )
+    drafter_threads: int | None = option(
+        "Threads of each drafter with a model; left out: one.", None, ge=1
+    )
+    pin: bool = option("Keep each model on cores of its own.", True)
+    synthetic: Path | None = option("Run no model: a JSON file says how long forwards take.", None)
+    host: str = option("Where to listen.", "127.0.0.1", section="Serving", variable=True)
+    port: int = option("0 picks a free one.", 0, variable=True, ge=0, le=65535)
+    redis: str | None = option("URL of a Redis; left out: one of its own.", None, variable=True)
+    vllm_engine: bool = option(
+        "Serve what gateways with an OpenAI API speak, too.", False, variable=True
+    )
     spare_core: bool = False
     pacings: tuple[str, ...] = ("",)
-    synthetic: Path | None = None
-    vllm_engine: bool = False
 
     def check(self) -> None:
         """Raises StartError where it is not told what runs, or told twice."""

@@ -23,8 +23,9 @@ from services.cluster.figures import Measured, by_source, common_prefix, summary
 from services.cluster.fresh import FRESH, Recalled, require_fresh
 from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
+from services.cluster.models import DEMO_MODEL
 from services.cluster.process import complain
-from services.cluster.specs import ClusterOptions
+from services.cluster.specs import ClusterOptions, Dtype, Target
 from services.console.demo_table import (
     LEGEND,
     Answered,
@@ -37,22 +38,23 @@ from services.console.generate import shown_by
 from services.console.render import Colours, Marks
 from services.console.up import describe
 from services.contract.errors import PacelineError as ServerError
+from services.runtime.options import option, options
 
 MAX_TOKENS = 72
 
 
-@dataclass(frozen=True, slots=True)
+@options
 class DemoOptions:
-    """The models. `draft` None: n-grams of the text so far."""
+    """The models."""
 
-    target: str
-    draft: str | None
-    dtype: str
+    target: Target = DEMO_MODEL
+    draft: str = option("Draft model; empty: n-grams of the text.", "", variable=True)
+    dtype: Dtype = option("Number format of the models.", "bfloat16", variable=True)
 
     @property
     def cluster(self) -> ClusterOptions:
         """Drafter and verifier on cores of their own."""
-        return ClusterOptions(target=self.target, draft=self.draft, dtype=self.dtype)
+        return ClusterOptions(target=self.target, draft=self.draft or None, dtype=self.dtype)
 
     @property
     def alone(self) -> ClusterOptions:

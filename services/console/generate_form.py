@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from services.contract.errors import StartError
-
-JsonSchema = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT|@FILE", help="The text is JSON of this schema."),
-]
-Regex = Annotated[
-    str | None, typer.Option(help="The text matches this expression from start to end.")
-]
-Choices = Annotated[
-    list[str] | None,
-    typer.Option("--choice", help="The text is this, or another one given so; repeatable."),
-]
+from services.runtime.options import option, options
 
 
-@dataclass(frozen=True, slots=True)
+@options
 class Form:
     """At most one of three; none = any text."""
 
-    json_schema: str | None = None
-    regex: str | None = None
-    choice: Sequence[str] | None = None
+    json_schema: str | None = option(
+        "The text is JSON of this schema.", None, section="Structured output", shown="TEXT|@FILE"
+    )
+    regex: str | None = option("The text matches this expression from start to end.", None)
+    choice: list[str] | None = option(
+        "The text is this, or another one given so; repeatable.", None
+    )
 
     def arguments(self) -> dict[str, Any]:
         """What `Client.generate` takes.

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from services.cluster.process import complain
 from services.cluster.progress import INTERRUPTED, StopSign, reporting
-from services.contract.errors import PacelineError, StartError
+from services.contract.errors import PacelineError
 from services.training.reporting import Reporter, Stopped
 
 Options = TypeVar("Options")
@@ -18,30 +18,26 @@ Result = TypeVar("Result")
 
 def carry_out(
     name: str,
-    ask: Callable[[], Options],
+    options: Options,
     make: Callable[[Options, Reporter], Result],
     *,
     tell: Callable[[Options, Result], None],
-    kept: Callable[[Options], Path],
+    kept: Path,
     nothing: str,
 ) -> int:
     """Run one; the exit status (130 = stopped, and the same command goes on).
 
-    `ask` reads the command line, `make` does the work, `tell` prints what came of it. A run
-    that was stopped goes on from `kept`; where that is not there yet, `nothing` was done.
+    `make` does the work, `tell` prints what came of it. A run that was stopped goes on from
+    `kept`; where that is not there yet, `nothing` was done.
     """
     # What transformers has to say about a model's files is not for these commands' lines.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     stop = StopSign()
     try:
-        options = ask()
-    except StartError as error:
-        return complain(name, error, status=1)
-    try:
         with stop.watching(), reporting(stop) as reporter:
             result = make(options, reporter)
     except (Stopped, KeyboardInterrupt):
-        return _stopped(name, kept(options), nothing)
+        return _stopped(name, kept, nothing)
     except PacelineError as error:
         return complain(name, error, status=1)
     tell(options, result)

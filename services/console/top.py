@@ -17,18 +17,19 @@ from services.cluster.process import complain
 from services.console.connection import Connection
 from services.console.generate import INTERRUPTED
 from services.contract.errors import StartError
+from services.runtime.options import option, options
 
 _ANSWER_SECONDS = 5.0
 _NONE = "-"
 
 
-@dataclass(frozen=True, slots=True)
+@options
 class TopOptions:
-    """Which cluster, and how often to look; `once` = print one interval and end."""
+    """Which cluster, and how often to look."""
 
     connection: Connection
-    every: float = 1.0
-    once: bool = False
+    every: float = option("Seconds between two looks.", 1.0, section="What is shown", ge=0.1)
+    once: bool = option("Look twice, print what was between, end.", False)
 
 
 @dataclass(frozen=True, slots=True)

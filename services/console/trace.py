@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 
 from paceline import Client, NotFound, PacelineError, Session, SessionStatus
+from pydantic import Field
 from rich.console import Console
 
 from services.cluster.process import complain
-from services.console.connection import Connection
+from services.console.connection import Addresses, Connection
 from services.console.generate import INTERRUPTED
 from services.console.timeline.page import page
 from services.console.timeline.records import Record, Trace, load, save
@@ -18,22 +18,32 @@ from services.console.timeline.rounds import Round, Timeline, timeline
 from services.console.timeline.terminal import render, row_of
 from services.contract.errors import StartError
 from services.runtime.atomic_file import write_whole
+from services.runtime.options import option, options
 
 POLL_SECONDS = 0.5
 _OVER = (SessionStatus.FINISHED, SessionStatus.ABORTED)
 
 
-@dataclass(frozen=True, slots=True)
-class TraceOptions:
-    """Which session, and where its timeline goes. `last` rounds on the screen, 0 = all."""
+@options
+class AnyConnection(Connection):
+    """The same, for who may not need it."""
 
-    connection: Connection
-    session: str = ""
-    file: Path | None = None
-    follow: bool = False
-    last: int = 24
-    html: Path | None = None
-    save: Path | None = None
+    addresses: Addresses = Field(default_factory=list)
+
+
+@options
+class TraceOptions:
+    """Which session, and where its timeline goes."""
+
+    connection: AnyConnection
+    session: str = option("The session's id (its request_id).", "", section="Arguments", word=True)
+    file: Path | None = option(
+        "Read a trace file instead of asking for a session.", None, section="What is shown"
+    )
+    follow: bool = option("Go on until the session ends.", False)
+    last: int = option("How many rounds to show on the screen; 0 = all.", 24, ge=0)
+    html: Path | None = option("Also write the timeline as a page.", None)
+    save: Path | None = option("Also write the rounds as a trace file.", None)
 
 
 def run_trace(options: TraceOptions) -> int:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from services.cluster.arguments import numbers_of, typed
 from services.console.long_run import carry_out
 from services.training.tuning.options import TuneOptions
 from services.training.tuning.run import Result, tune
 
 
-def run_tune_skip(given: dict[str, Any]) -> int:
+def run_tune_skip(options: TuneOptions) -> int:
     """Search a mask; the exit status (130 = stopped, and the same command goes on)."""
-    return carry_out(
-        "tune-skip",
-        lambda: asked(given),
-        tune,
-        tell=_tell,
-        kept=lambda options: options.journal_file,
-        nothing="nothing was measured yet",
-    )
-
-
-def asked(given: dict[str, Any]) -> TuneOptions:
-    """The options of a command line; raises StartError for a list that is none."""
-    cpus = numbers_of("--cpus", given["cpus"])
-    return TuneOptions(**{**given, "cpus": cpus, "command": typed()})
+    kept = options.journal_file
+    nothing = "nothing was measured yet"
+    return carry_out("tune-skip", options, tune, tell=_tell, kept=kept, nothing=nothing)
 
 
 def _tell(options: TuneOptions, result: Result) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from services.cluster.lifetime import unless_stopped
@@ -12,14 +13,27 @@ from services.cluster.local import local_cluster
 from services.cluster.process import complain
 from services.cluster.specs import ClusterOptions
 from services.contract.errors import PacelineError
+from services.runtime.options import option, options
 from services.runtime.readyfile import write_line
 
 
-def run_up(options: ClusterOptions, ready_file: Path | None = None) -> int:
+@options
+class UpOptions(ClusterOptions):
+    """A cluster, and who is told that it serves."""
+
+    port: int = option("0 picks a free one.", 50051, variable=True, ge=0, le=65535)
+    ready_file: Path | None = option("Gets the address as one line when the cluster serves.", None)
+    pacing: str = option(
+        "When to verify: thompson, matched, eager or fixed.", "", section="Drafting", variable=True
+    )
+
+
+def run_up(options: UpOptions) -> int:
     """Serve until told to stop; the exit status (1 = it could not start)."""
     try:
         options.check()
-        return asyncio.run(_until_stopped(options, ready_file))
+        served = replace(options, pacings=(options.pacing,))
+        return asyncio.run(_until_stopped(served, options.ready_file))
     except PacelineError as error:
         return complain("up", error, status=1)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from services.contract.types import split_methods
-from services.runtime.settings import Sections, WorkerSettings
+from services.runtime.settings import WorkerSettings
 
 NEED_DRAFT = ("model", "graph")
 """Methods that run a draft model."""
@@ -18,59 +18,151 @@ NEED_DRAFT = ("model", "graph")
 class DrafterSettings(WorkerSettings):
     """Run one drafter: it proposes tokens for the verifier to check."""
 
-    SECTIONS: ClassVar[Sections] = {
-        "model and device": ("draft", "draft_base", "target"),
-        "drafting": ("method", "max_window", "step_tokens", "q_top", "lengthen"),
-        "n-grams": ("ngrams", "ngram_nodes", "ngram_min", "ngram_max"),
-        "a draft model": ("prepare_tokens", "prepare_depth", "prepare_rows", "ahead_rows"),
-        "trees": (
-            "tree",
-            "tree_nodes",
-            "tree_depth",
-            "tree_level_cost",
-            "tree_node_cost",
-        ),
-        "draft graphs": (
-            "graph_nodes",
-            "graph_sibling_share",
-            "graph_leaf_weight",
-            "graph_repeat",
-        ),
-        "phrases": (
-            "phrase_length",
-            "phrases_per_tenant",
-            "phrases",
-            "phrase_redis",
-            "phrase_ttl",
-        ),
-        "layer skipping": (
-            "skip_mask",
-            "skip_threshold",
-            "skip_adaptive",
-            "skip_search",
-            "skip_share",
-        ),
-        "look-ahead": ("lookahead", "lookahead_riding"),
-    }
-
     draft: str | None = Field(
         None,
+        title="model and device",
         description="draft model of the methods `model` and `graph`: "
         "Hugging Face id, folder with safetensors, .gguf file, folder that `paceline distill` "
         "wrote, or smollm2-135m-instruct-draft",
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(  # type: ignore[assignment]
-        "auto",
-        description="number format of the model; auto: int8 of a draft model on a CPU that has it, "
-        "as what it drafts is judged by the target, else float32, on a GPU bfloat16",
+    draft_base: str | None = Field(
+        None,
+        description="model that a distilled draft model was made from, where that is not found "
+        "by the name it had then",
     )
     target: str | None = Field(
         None,
         description="target model, for the methods `skip` and `lookahead`, which draft with it: as "
         "the verifiers have it; `lookahead` finds it by the name that its file gives, too",
     )
+    method: str = Field(
+        "",
+        title="drafting",
+        description="drafting methods, joined by commas, the default one first; "
+        "left out: `ngram,model` with a draft model, `lookahead` with look-ahead embeddings, "
+        "else `ngram`",
+    )
+    max_window: int = Field(
+        64, ge=1, description="most tokens drafted ahead of a session's committed text"
+    )
+    step_tokens: int = Field(
+        512, ge=1, description="prompt tokens that one step takes in beside drafting"
+    )
+    q_top: int = Field(
+        64,
+        ge=1,
+        le=1024,
+        description="tokens that a draft law is cut to before it is drawn from and sent "
+        "(standard and block verification)",
+    )
+    lengthen: int = Field(
+        0,
+        ge=0,
+        description="places at the end of a window where methods named together draft in the "
+        "opposite order: with method model,ngram a model's draft ends in a copy or a phrase",
+    )
+    ngrams: str | None = Field(
+        None,
+        title="n-grams",
+        description="n-gram file of the target for `ngram`: what it says after a few tokens, a "
+        "file that `paceline learn-ngrams` wrote, or smollm2-135m-instruct-ngrams",
+    )
+    ngram_nodes: int = Field(
+        12,
+        ge=1,
+        le=64,
+        description="most nodes of a tree of `ngram`; pacing sends as many of them as pay",
+    )
+    ngram_min: int = Field(
+        1, ge=1, description="shortest n-gram that `ngram` looks up in the session's own text"
+    )
+    ngram_max: int = Field(4, ge=1, description="longest n-gram that `ngram` looks up")
+    prepare_tokens: int = Field(
+        8,
+        title="a draft model",
+        ge=0,
+        le=256,
+        description="tokens that `model` prepares for each session while it waits for a verdict, "
+        "in greedy and coupled verification: what follows where the target may say another "
+        "token than was drafted; 0 = none",
+    )
+    prepare_depth: int = Field(
+        4, ge=1, le=64, description="most of them behind one token that the target may say"
+    )
+    prepare_rows: int = Field(
+        4,
+        ge=1,
+        le=64,
+        description="most of them in one step, of all sessions; a draft that comes to be "
+        "owed meanwhile waits for that step",
+    )
+    ahead_rows: int = Field(
+        12,
+        ge=1,
+        le=1024,
+        description="most places that one step of the draft model goes to where `ngram,model` "
+        "draft small trees together, of a quarter as many sessions",
+    )
+    tree: Literal["comb", "measured"] = Field(
+        "measured",
+        title="trees",
+        description="trees of `model` in greedy and coupled verification: as pays most by what "
+        "was accepted so far, or a chain with candidates beside it",
+    )
+    tree_nodes: int = Field(16, ge=1, le=256, description="most nodes of a tree")
+    tree_depth: int = Field(8, ge=1, le=64, description="most levels of a tree")
+    tree_level_cost: float = Field(
+        0.2,
+        ge=0,
+        description="what a step of the draft model takes, as a share of a verification "
+        "without draft tokens",
+    )
+    tree_node_cost: float = Field(
+        0.02, ge=0, description="what each node of a tree adds to it, as a share, too"
+    )
+    graph_nodes: int = Field(
+        64,
+        title="draft graphs",
+        ge=1,
+        le=1024,
+        description="most nodes of one draft graph of `graph`",
+    )
+    graph_sibling_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="a candidate is dropped below this share of the best beside it",
+    )
+    graph_leaf_weight: float = Field(
+        0.05, ge=0, le=1, description="nothing is drafted after a candidate less likely than this"
+    )
+    graph_repeat: int = Field(
+        1,
+        ge=-1,
+        le=8,
+        description="tokens in front of two equal candidates that must be equal, too, for `graph` "
+        "to draft what follows them once; -1: it never does",
+    )
+    phrase_length: int = Field(
+        8, title="phrases", ge=1, le=64, description="most tokens of one phrase that `ngram` learns"
+    )
+    phrases_per_tenant: int = Field(
+        32_768, ge=1, description="phrases of one tenant's outputs that `ngram` remembers"
+    )
+    phrases: int = Field(
+        262_144, ge=1, description="phrases of all tenants that `ngram` remembers, ~0.4 KB each"
+    )
+    phrase_redis: str | None = Field(
+        None,
+        description="URL of a Redis where `ngram` keeps outputs (token ids, not of ephemeral "
+        "sessions) for its next start; left out: phrases go with the process",
+    )
+    phrase_ttl: float = Field(
+        86_400.0, gt=0, description="seconds that a tenant's outputs stay there after the last one"
+    )
     skip_mask: Path | None = Field(
         None,
+        title="layer skipping",
         description="file from `paceline tune-skip`: the sub-layers that `skip` leaves out; "
         "left out: every second layer",
     )
@@ -95,13 +187,9 @@ class DrafterSettings(WorkerSettings):
         description="share of the sub-layers between the first and the last layer that the sets "
         "it looks at leave out",
     )
-    draft_base: str | None = Field(
-        None,
-        description="model that a distilled draft model was made from, where that is not found "
-        "by the name it had then",
-    )
     lookahead: str | None = Field(
         None,
+        title="look-ahead",
         description="look-ahead embeddings of the method `lookahead`: a file that "
         "`paceline train-lookahead` wrote, or smollm2-135m-instruct-lookahead",
     )
@@ -110,122 +198,10 @@ class DrafterSettings(WorkerSettings):
         description="beside its verifier, let `lookahead` draft on the verifier's forwards alone, "
         "and run none of its own",
     )
-    method: str = Field(
-        "",
-        description="drafting methods, joined by commas, the default one first; "
-        "left out: `ngram,model` with a draft model, `lookahead` with look-ahead embeddings, "
-        "else `ngram`",
-    )
-    step_tokens: int = Field(
-        512, ge=1, description="prompt tokens that one step takes in beside drafting"
-    )
-    q_top: int = Field(
-        64,
-        ge=1,
-        le=1024,
-        description="tokens that a draft law is cut to before it is drawn from and sent "
-        "(standard and block verification)",
-    )
-    max_window: int = Field(
-        64, ge=1, description="most tokens drafted ahead of a session's committed text"
-    )
-    lengthen: int = Field(
-        0,
-        ge=0,
-        description="places at the end of a window where methods named together draft in the "
-        "opposite order: with method model,ngram a model's draft ends in a copy or a phrase",
-    )
-    prepare_tokens: int = Field(
-        8,
-        ge=0,
-        le=256,
-        description="tokens that `model` prepares for each session while it waits for a verdict, "
-        "in greedy and coupled verification: what follows where the target may say another "
-        "token than was drafted; 0 = none",
-    )
-    prepare_depth: int = Field(
-        4, ge=1, le=64, description="most of them behind one token that the target may say"
-    )
-    prepare_rows: int = Field(
-        4,
-        ge=1,
-        le=64,
-        description="most of them in one step, of all sessions; a draft that comes to be "
-        "owed meanwhile waits for that step",
-    )
-    ahead_rows: int = Field(
-        12,
-        ge=1,
-        le=1024,
-        description="most places that one step of the draft model goes to where `ngram,model` "
-        "draft small trees together, of a quarter as many sessions",
-    )
-    ngram_min: int = Field(
-        1, ge=1, description="shortest n-gram that `ngram` looks up in the session's own text"
-    )
-    ngram_max: int = Field(4, ge=1, description="longest n-gram that `ngram` looks up")
-    ngrams: str | None = Field(
-        None,
-        description="n-gram file of the target for `ngram`: what it says after a few tokens, a "
-        "file that `paceline learn-ngrams` wrote, or smollm2-135m-instruct-ngrams",
-    )
-    ngram_nodes: int = Field(
-        12,
-        ge=1,
-        le=64,
-        description="most nodes of a tree of `ngram`; pacing sends as many of them as pay",
-    )
-    tree: Literal["comb", "measured"] = Field(
-        "measured",
-        description="trees of `model` in greedy and coupled verification: as pays most by what "
-        "was accepted so far, or a chain with candidates beside it",
-    )
-    tree_nodes: int = Field(16, ge=1, le=256, description="most nodes of a tree")
-    tree_depth: int = Field(8, ge=1, le=64, description="most levels of a tree")
-    tree_level_cost: float = Field(
-        0.2,
-        ge=0,
-        description="what a step of the draft model takes, as a share of a verification "
-        "without draft tokens",
-    )
-    tree_node_cost: float = Field(
-        0.02, ge=0, description="what each node of a tree adds to it, as a share, too"
-    )
-    graph_nodes: int = Field(
-        64, ge=1, le=1024, description="most nodes of one draft graph of `graph`"
-    )
-    graph_sibling_share: float = Field(
-        0.1,
-        ge=0,
-        le=1,
-        description="a candidate is dropped below this share of the best beside it",
-    )
-    graph_leaf_weight: float = Field(
-        0.05, ge=0, le=1, description="nothing is drafted after a candidate less likely than this"
-    )
-    graph_repeat: int = Field(
-        1,
-        ge=-1,
-        le=8,
-        description="tokens in front of two equal candidates that must be equal, too, for `graph` "
-        "to draft what follows them once; -1: it never does",
-    )
-    phrase_length: int = Field(
-        8, ge=1, le=64, description="most tokens of one phrase that `ngram` learns"
-    )
-    phrases_per_tenant: int = Field(
-        32_768, ge=1, description="phrases of one tenant's outputs that `ngram` remembers"
-    )
-    phrases: int = Field(
-        262_144, ge=1, description="phrases of all tenants that `ngram` remembers, ~0.4 KB each"
-    )
-    phrase_redis: str | None = Field(
-        None,
-        description="URL of a Redis where `ngram` keeps outputs (token ids, not of ephemeral "
-        "sessions) for its next start; left out: phrases go with the process",
-    )
-    phrase_ttl: float = Field(
-        86_400.0, gt=0, description="seconds that a tenant's outputs stay there after the last one"
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(  # type: ignore[assignment]
+        "auto",
+        description="number format of the model; auto: int8 of a draft model on a CPU that has it, "
+        "as what it drafts is judged by the target, else float32, on a GPU bfloat16",
     )
     worker_id: str = Field(
         default_factory=lambda: f"drafter-{secrets.token_hex(4)}",

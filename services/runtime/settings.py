@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
-from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field
 
+from services.runtime.options import Numbers, Settings
 from services.runtime.serving import (
     ClusterToken,
     Dialing,
@@ -20,35 +20,11 @@ from services.runtime.serving import (
 )
 from services.runtime.vetting import Bounds, Vetting
 
-Sections = Mapping[str, tuple[str, ...]]
-"""The fields of a class, or those of its own, by the part of `--help` that shows them."""
 
-
-class ServingSettings(BaseSettings):
+class ServingSettings(Settings):
     """How a process listens and tells others that it does."""
 
-    model_config = SettingsConfigDict(env_prefix="PACELINE_", frozen=True, extra="ignore")
-
-    SECTIONS: ClassVar[Sections] = {
-        "where it listens": ("host", "port", "ready_file", "grace", "reflection"),
-        "TLS and who may call": (
-            "insecure",
-            "tls_cert",
-            "tls_key",
-            "tls_ca",
-            "cluster_token_file",
-        ),
-        "metrics and health": (
-            "metrics_port",
-            "metrics_host",
-            "metrics_tls",
-            "health_port",
-            "health_host",
-            "health_file",
-        ),
-    }
-
-    host: str = Field("127.0.0.1", description="address to listen on")
+    host: str = Field("127.0.0.1", title="where it listens", description="address to listen on")
     port: int = Field(0, ge=0, le=65535, description="port to listen on, 0 = a free one")
     ready_file: Path | None = Field(
         None, description="file that gets the address as one line once this process serves"
@@ -56,8 +32,26 @@ class ServingSettings(BaseSettings):
     grace: float = Field(
         10.0, ge=0, description="seconds that open sessions get when the process is stopped"
     )
+    reflection: bool = Field(False, description="serve gRPC reflection")
+    insecure: bool = Field(
+        False,
+        title="TLS and who may call",
+        description="allow plaintext, and anybody, on other than loopback",
+    )
+    tls_cert: Path | None = Field(None, description="PEM file of this server's certificate")
+    tls_key: Path | None = Field(None, description="PEM file of its private key")
+    tls_ca: Path | None = Field(None, description="PEM file of the CA that clients must be of")
+    cluster_token_file: Path | None = Field(
+        None,
+        description="file with the secret of this cluster, by which workers know orchestrators; "
+        "one a line: the first is sent, each is good",
+    )
     metrics_port: int | None = Field(
-        None, ge=0, le=65535, description="port of /metrics, 0 = a free one; left out: none"
+        None,
+        title="metrics and health",
+        ge=0,
+        le=65535,
+        description="port of /metrics, 0 = a free one; left out: none",
     )
     metrics_host: str = Field("127.0.0.1", description="address that /metrics listens on")
     metrics_tls: bool = Field(
@@ -74,18 +68,6 @@ class ServingSettings(BaseSettings):
     health_host: str = Field("127.0.0.1", description="address that the health port listens on")
     health_file: Path | None = Field(
         None, description="file that gets the health port's address as one line"
-    )
-    reflection: bool = Field(False, description="serve gRPC reflection")
-    insecure: bool = Field(
-        False, description="allow plaintext, and anybody, on other than loopback"
-    )
-    tls_cert: Path | None = Field(None, description="PEM file of this server's certificate")
-    tls_key: Path | None = Field(None, description="PEM file of its private key")
-    tls_ca: Path | None = Field(None, description="PEM file of the CA that clients must be of")
-    cluster_token_file: Path | None = Field(
-        None,
-        description="file with the secret of this cluster, by which workers know orchestrators; "
-        "one a line: the first is sent, each is good",
     )
 
     @property
@@ -116,12 +98,10 @@ class ServingSettings(BaseSettings):
 class LinkSettings(ServingSettings):
     """How an orchestrator connects to workers."""
 
-    SECTIONS: ClassVar[Sections] = {
-        "links to workers": ("link_ca", "link_cert", "link_key", "link_server_name"),
-    }
-
     link_ca: Path | None = Field(
-        None, description="PEM file of the CA that workers must be of; given: links use TLS"
+        None,
+        title="links to workers",
+        description="PEM file of the CA that workers must be of; given: links use TLS",
     )
     link_cert: Path | None = Field(
         None, description="PEM file of the certificate that this orchestrator shows to workers"
@@ -147,39 +127,35 @@ class LinkSettings(ServingSettings):
 class WorkerSettings(ServingSettings):
     """What every worker has: its place in the registry, and how its model runs."""
 
-    SECTIONS: ClassVar[Sections] = {
-        "registry": ("worker_id", "redis", "advertise"),
-        "model and device": ("dtype", "device", "threads", "cpus", "cache_dir", "synthetic"),
-        "K/V memory": ("kv_capacity_tokens", "max_context"),
-        "response formats": ("form_seconds", "form_memory_mb"),
-    }
-
+    redis: str | None = Field(
+        None, title="registry", description="URL of the Redis with the worker registry"
+    )
     worker_id: str = Field(min_length=1, description="name in the registry")
-    redis: str | None = Field(None, description="URL of the Redis with the worker registry")
     advertise: str = Field(
         "", description="host:port that others reach this worker by, if not the one it listens on"
     )
+    device: str = Field("cpu", title="model and device", description="where the model runs")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="number format of the model"
+    )
+    threads: int | None = Field(None, ge=1, description="threads of the model")
+    cpus: Numbers = Field((), description="run the model on these cores only, joined by commas")
+    cache_dir: Path | None = Field(None, description="folder for converted weights")
     synthetic: Path | None = Field(
         None,
         description="run no model: a JSON file says how long forwards take, and how often "
         "drafts are right",
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="number format of the model"
-    )
-    device: str = Field("cpu", description="where the model runs")
-    threads: int | None = Field(None, ge=1, description="threads of the model")
-    cpus: Annotated[tuple[int, ...], NoDecode] = Field(
-        (), description="run the model on these cores only, joined by commas"
-    )
-    cache_dir: Path | None = Field(None, description="folder for converted weights")
     kv_capacity_tokens: int | None = Field(
-        None, ge=1, description="tokens of K/V that all sessions may hold together"
+        None,
+        title="K/V memory",
+        ge=1,
+        description="tokens of K/V that all sessions may hold together",
     )
     max_context: int | None = Field(None, ge=1, description="longest text of a session, in tokens")
-
     form_seconds: float = Field(
         4.0,
+        title="response formats",
         gt=0,
         description="seconds of CPU that compiling a response format may take; more than at the "
         "orchestrators, so that what they let in is taken",
@@ -191,8 +167,3 @@ class WorkerSettings(ServingSettings):
     def vetting(self) -> Vetting:
         """What compiles response formats first, in a process of its own."""
         return Vetting(Bounds(self.form_seconds, self.form_memory_mb << 20), processes=1)
-
-    @field_validator("cpus", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return [part for part in value.split(",") if part] if isinstance(value, str) else value

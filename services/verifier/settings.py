@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
-from services.runtime.settings import Sections, WorkerSettings
+from services.runtime.settings import WorkerSettings
 
 
 class VerifierSettings(WorkerSettings):
     """Run one verifier: it runs the target model and decides what is emitted."""
 
-    SECTIONS: ClassVar[Sections] = {
-        "model and device": ("target", "tensor_parallel"),
-        "K/V memory": ("prefix_cache_tokens",),
-        "steps": ("max_step_tokens", "target_step_ms", "prefill_slowdown", "gather_ms"),
-    }
-
     target: str = Field(
         "",
+        title="model and device",
         description="target model: Hugging Face id, folder with safetensors, .gguf file, "
         "or smollm2-135m-instruct",
     )
@@ -30,8 +25,18 @@ class VerifierSettings(WorkerSettings):
         description="processes that the model is split over, each with a device of its own; "
         "1 = this one alone",
     )
+    prefix_cache_tokens: int | None = Field(
+        None,
+        title="K/V memory",
+        ge=0,
+        description="tokens of K/V that texts that ended may hold, for texts that begin as they "
+        "do; left out: half of what fits; 0 = nothing is kept or shared",
+    )
     max_step_tokens: int = Field(
-        2048, ge=1, description="rows of one forward: blocks first, prompts in what is left"
+        2048,
+        title="steps",
+        ge=1,
+        description="rows of one forward: blocks first, prompts in what is left",
     )
     target_step_ms: float = Field(
         500.0, gt=0, description="milliseconds that prompts may make a forward take"
@@ -47,12 +52,6 @@ class VerifierSettings(WorkerSettings):
         ge=0,
         description="most milliseconds that a step waits for sessions about to come back, "
         "where more of them in one step save more than that; 0 = none",
-    )
-    prefix_cache_tokens: int | None = Field(
-        None,
-        ge=0,
-        description="tokens of K/V that texts that ended may hold, for texts that begin as they "
-        "do; left out: half of what fits; 0 = nothing is kept or shared",
     )
     worker_id: str = Field(
         default_factory=lambda: f"verifier-{secrets.token_hex(4)}",

@@ -8,11 +8,12 @@ import pytest
 
 from bench import main
 from bench.configurations import baselines, drafting, plain
-from bench.options import PACINGS, BenchOptions, read_options
+from bench.options import PACINGS, BenchOptions
 from bench.peers.options import PeerOptions
 from bench.peers.served import context
 from orchestrator.core.pacing import POLICIES
 from services.contract.errors import StartError
+from tests.console.typed import read
 
 RULES = ("standard", "block", "coupled")
 COMPARING = BenchOptions(target="m", temperature=1.0, rejection_sample_methods=RULES)
@@ -95,17 +96,13 @@ def test_a_drafter_that_runs_no_model_leaves_all_cores_to_its_verifier_when_it_i
 
 
 def test_lists_of_the_command_line_are_words_joined_by_commas():
-    given = dict.fromkeys(("pacings", "rejection_sample_methods", "drafters", "fixed_tokens"), "")
-    given |= {"target": "m", "concurrency": "1, 4,16", "peers": "lookup,vllm"}
-    given |= {"synthetic": None, "trace": None, "delay_ms": "0"}
-    given |= {"peer_cores": "verifier,all", "vllm_python": "/bin/sh", "llama_server": None}
-    given |= {"peer_dtype": "auto"}
-    options = read_options(given)
+    peers = ("--peers", "lookup,vllm", "--peer-cores", "verifier,all", "--vllm-python", "/bin/sh")
+    options = read("bench", "--concurrency", "1, 4,16", *peers)
     assert options.concurrency == (1, 4, 16)
-    assert options.pacings is None
+    assert options.pacings == ()
     assert options.peers == PeerOptions(("lookup", "vllm"), ("verifier", "all"), "/bin/sh")
-    with pytest.raises(StartError, match="--concurrency: '1,many' is not a list"):
-        read_options({**given, "concurrency": "1,many"})
+    with pytest.raises(StartError, match="--concurrency: '1,many' is not allowed: no list"):
+        read("bench", "--concurrency", "1,many")
 
 
 def test_without_the_standard_rule_the_first_one_is_the_measure():

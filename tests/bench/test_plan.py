@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from bench.plan.capacity import Planner, Ratio
 from bench.plan.main import run_plan
@@ -14,7 +13,7 @@ from bench.plan.measured import read_bench
 from bench.plan.options import PlanOptions, costs_of
 from bench.simulation import PLAIN, Independent, Runs, Scenario, Simulation, StepTime, simulate
 from orchestrator.core.events import Persist
-from services.console.main import app
+from tests.console.typed import paceline
 
 GIVEN = PlanOptions(
     draft_ms=5.0, verify_ms=30.0, plain_ms=28.0, acceptance="0.8", hop_ms=0.5, pacing="eager",
@@ -136,7 +135,7 @@ def test_a_wrong_number_is_one_line_that_names_its_flag(changed, complaint, caps
 
 def test_the_command_passes_its_flags_on():
     given = ["--draft-ms", "5", "--verify-ms", "30", "--acceptance", "0.8", "--sessions", "300"]
-    found = CliRunner().invoke(app, ["plan", *given])
+    found = paceline("plan", *given)
     assert found.exit_code == 1
     assert "--sessions: 300 is not between 1 and 256" in found.output
 

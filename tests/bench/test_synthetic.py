@@ -7,9 +7,10 @@ import socket
 
 import pytest
 
+from bench.options import BenchOptions
 from bench.runner import Trial
 from bench.synthetic.figures import figures_of, speed_ups
-from bench.synthetic.main import SyntheticOptions, run_synthetic
+from bench.synthetic.main import run_synthetic
 from bench.synthetic.network import parse_delays
 from bench.synthetic.relay import join
 from bench.synthetic.report import rows
@@ -81,7 +82,7 @@ def test_times_can_be_given_on_the_command_line():
     ],
 )
 def test_bad_input_ends_the_bench_with_one_line(capsys, options, named):
-    assert run_synthetic(SyntheticOptions(**options)) == 1
+    assert run_synthetic(BenchOptions(**options)) == 1
     told = capsys.readouterr().err
     assert told.startswith("paceline bench: ")
     assert told.count("\n") == 1

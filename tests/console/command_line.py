@@ -6,26 +6,19 @@
 
 from __future__ import annotations
 
-import argparse
-import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
-from unittest.mock import patch
+from typing import Any, get_args
 
 import annotated_types
-import typer
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, NoDecode
-from typer.testing import CliRunner
 
-from services.cluster import process
-from services.cluster.flags import Flags, variable
-from services.console.main import app
+from services.cluster import flags as typed
+from services.console.main import COMMANDS, PROCESSES
+from tests.console.typed import flags_of
 
 FILE = Path(__file__).with_name("command_line.json")
 REWRITE = "python -m tests.console.command_line"
@@ -80,7 +73,8 @@ def as_text(commands: Commands) -> str:
 
 def read() -> Commands:
     """What the program has."""
-    found = dict(_commands("paceline", typer.main.get_command(app)))
+    found = {f"paceline {name}": dict(_flags(name)) for name in COMMANDS}
+    found["paceline"] = {"--help": {"kind": "switch", "default": False}}
     return {command: dict(sorted(found[command].items())) for command in sorted(found)}
 
 
@@ -117,112 +111,34 @@ def _of_flag(flag: str, before: Flag, now: Flag) -> Iterator[str]:
             yield f"{flag}: `{fact}` was {old} and is {new}."
 
 
-def _commands(name: str, command: Any) -> Iterator[tuple[str, dict[str, Flag]]]:
-    """A command and those below it."""
-    takes_all = command.context_settings.get("allow_extra_args", False)
-    yield name, {**dict(_typer_flags(command)), **(_own_flags(name) if takes_all else {})}
-    for word, below in getattr(command, "commands", {}).items():
-        yield from _commands(f"{name} {word}", below)
+def _flags(name: str) -> Iterator[tuple[str, Flag]]:
+    short = ["-h"] if name in PROCESSES else []
+    yield "--help", {"kind": "switch"} | ({"short": short} if short else {}) | {"default": False}
+    for flag in flags_of(name).known.values():
+        yield flag.on, _told(flag, "joined by commas" if name in PROCESSES else "repeatable")
 
 
-def _typer_flags(command: Any) -> Iterator[tuple[str, Flag]]:
-    callback = command.callback
-    hints = get_type_hints(inspect.unwrap(callback), include_extras=True) if callback else {}
-    for parameter in command.get_params(typer.Context(command, **command.context_settings)):
-        annotation, *told = _unwrapped(hints.get(parameter.name, bool))
-        limits = [(">=", one.min) for one in told] + [("<=", one.max) for one in told]
-        names = parameter.opts if parameter.opts[0].startswith("-") else [parameter.name.upper()]
-        yield _flag(
-            names,
-            annotation,
-            many="repeatable",
-            off=next(iter(parameter.secondary_opts), None),
-            env=parameter.envvar,
-            bounds=[_bound(sign, limit) for sign, limit in limits if limit is not None],
-            default=parameter.default if parameter.name in hints else False,
-            required=parameter.required,
-        )
-
-
-def _own_flags(name: str) -> dict[str, Flag]:
-    """The flags of a command that takes them from settings classes: what it builds, it is asked."""
-    built: list[tuple[argparse.ArgumentParser, Sequence[type[BaseSettings]]]] = []
-
-    class Seen(Flags):
-        def __init__(self, prog: str, description: str, *kinds: type[BaseSettings]) -> None:
-            super().__init__(prog, description, *kinds)
-            built.append((self._parser, kinds))
-
-    with patch.object(process, "Flags", Seen):
-        asked = CliRunner().invoke(app, [*name.split()[1:], "--help"])
-    assert asked.exit_code == 0, f"{name} --help: {asked.output}"
-    ((parser, kinds),) = built
-    return dict(_settings_flag(action, kinds) for action in parser._actions)
-
-
-def _settings_flag(
-    action: argparse.Action, kinds: Sequence[type[BaseSettings]]
-) -> tuple[str, Flag]:
-    name, strings = action.dest, list(action.option_strings)
-    kind = next((kind for kind in kinds if name in kind.model_fields), None)
-    if kind is None:
-        assert action.nargs == 0, f"{strings} is of no settings class"
-        return _flag(strings, bool, default=False)
-    field = kind.model_fields[name]
-    off = strings.pop() if isinstance(action, argparse.BooleanOptionalAction) else None
-    return _flag(
-        strings,
-        field.annotation,
-        many="joined by commas",
-        off=off,
-        env=variable(kind, name),
-        bounds=_bounds(field),
-        default=_default(field),
-        required=field.is_required(),
-    )
-
-
-def _flag(
-    names: Sequence[str],
-    annotation: Any,
-    *,
-    many: str = "",
-    default: Any = None,
-    **facts: Any,
-) -> tuple[str, Flag]:
-    """A flag by its longest name; what it has not is left out."""
-    members = _members(annotation)
-    several = get_origin(members[0]) in (list, tuple)
-    choices = [word for one in members if get_origin(one) is Literal for word in get_args(one)]
-    single = get_args(members[0])[0] if several else members[0]
-    name, *short = sorted(names, key=len, reverse=True)
-    facts["bounds"] = sorted(facts.get("bounds", ()), reverse=True)
+def _told(flag: typed.Flag, many: str) -> Flag:
+    """What is known of a flag; what it has not is left out."""
+    single = get_args(flag.members[0])[0] if flag.is_list else flag.members[0]
+    # What is told as one text is one to a person, too.
+    text = flag.is_list and isinstance(flag.field.default, str)
     known = {
-        "kind": "choice" if choices else _KINDS[single],
-        "choices": choices,
-        "many": many if several else "",
-        "short": short,
-        **facts,
+        "kind": "choice" if flag.choices else "text" if text else _KINDS[single],
+        "choices": list(flag.choices),
+        "many": many if flag.is_list and not text else "",
+        "off": flag.off,
+        "env": flag.variable,
+        "bounds": sorted(_bounds(flag.field), reverse=True),
+        "required": flag.field.is_required(),
     }
-    if not facts.get("required"):
-        known["default"] = _plain(default)
-    return name, {fact: value for fact, value in known.items() if value or fact == "default"}
-
-
-def _unwrapped(annotation: Any) -> tuple[Any, ...]:
-    """A type, and what Annotated says of it."""
-    return get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    """What an annotation allows, None left out."""
-    if get_origin(annotation) in (Union, UnionType):
-        return tuple(member for member in get_args(annotation) if member is not NoneType)
-    return (annotation,)
+    default = None if flag.is_repeatable else _plain(_default(flag.field))
+    told = {fact: value for fact, value in known.items() if value}
+    return told if flag.field.is_required() else {**told, "default": default}
 
 
 def _bounds(field: FieldInfo) -> list[str]:
-    found = [(one, *_BOUNDS[type(one)]) for one in field.metadata if one is not NoDecode]
+    found = [(one, *_BOUNDS[type(one)]) for one in field.metadata if type(one) in _BOUNDS]
     return [_bound(sign, getattr(one, attribute)) for one, attribute, sign in found]
 
 

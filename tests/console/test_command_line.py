@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 import services.cluster.beside
 import services.console.demo
 import services.console.generate
 import services.console.up
 from services.cluster import process
-from services.console.main import app
 from tests.console.command_line import (
     FILE,
     REWRITE,
@@ -28,6 +25,8 @@ from tests.console.command_line import (
     held,
     read,
 )
+from tests.console.typed import flags_of, paceline
+from tests.console.typed import read as read_options
 
 HELD = held()
 PROCESSES = tuple(f"paceline {role}" for role in process.ROLES)
@@ -162,10 +161,10 @@ def test_a_variable_sets_the_value_of_its_flag(
     text, value = (different[0],) * 2 if different else SAMPLES[flag["kind"]]
     monkeypatch.setenv(flag["env"], text)
     word = command.removeprefix("paceline ")
-    group: Any = typer.main.get_command(app)
-    given = group.commands[word].make_context(word, needed_beside(command, name)).params
-    parameter = name.removeprefix("--").replace("-", "_")
-    assert given[parameter] == ([value] if "many" in flag else value)
+    options = read_options(word, *needed_beside(command, name))
+    field = flags_of(word).known[name].name
+    given = getattr(options if hasattr(options, field) else options.connection, field)
+    assert given == ([value] if "many" in flag else value)
 
 
 @pytest.fixture
@@ -191,7 +190,7 @@ def test_a_process_reads_each_variable_and_names_it_where_its_value_is_not_allow
 ) -> None:
     monkeypatch.setenv("PACELINE_TARGET", "m")
     monkeypatch.setenv(flag["env"], "nonsense")
-    done = CliRunner().invoke(app, command.split()[1:])
+    done = paceline(*command.split()[1:])
     assert done.exit_code == 2
     assert f"{flag['env']}: 'nonsense' is not allowed" in done.output
     assert not served
@@ -226,7 +225,7 @@ def test_a_process_runs_with_what_the_environment_says(
 ) -> None:
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
-    done = CliRunner().invoke(app, [command])
+    done = paceline(command)
     assert done.exit_code == 0, done.output
     (settings,) = served
     assert getattr(settings, attribute) == value
@@ -251,7 +250,7 @@ def test_a_verifier_that_drafts_is_told_so_by_the_environment(
     monkeypatch.setenv("PACELINE_TARGET", "m")
     monkeypatch.setenv("PACELINE_DRAFTING", "ngram")
     monkeypatch.setenv("PACELINE_NGRAM_MAX", "6")
-    done = CliRunner().invoke(app, ["verifier"])
+    done = paceline("verifier")
     assert done.exit_code == 0, done.output
     ((_, drafter),) = noted
     assert (drafter.method, drafter.ngram_max) == ("ngram", 6)
@@ -269,7 +268,7 @@ def test_up_and_generate_run_with_what_the_environment_says_and_a_flag_wins(
         monkeypatch.setattr(module, run, noting(asked))
     environment = {"PACELINE_PORT": "5", "PACELINE_TARGET": "m", "PACELINE_ADDRESS": "h:1"}
     for words in (["up"], ["up", "--port", "6"], ["demo"], ["generate", "hello"]):
-        done = CliRunner().invoke(app, words, env=environment)
+        done = paceline(*words, **environment)
         assert done.exit_code == 0, done.output
     up, flagged, demo, generate = (given[0] for given in asked)
     assert (up.port, up.target, flagged.port, demo.target) == (5, "m", 6, "m")

@@ -6,27 +6,25 @@ from typing import Literal
 
 import pytest
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
-from typer.testing import CliRunner
 
 import bench.main
 from bench.options import BenchOptions
 from services.cluster.flags import Flags
-from services.console.main import app
 from services.contract.errors import StartError
+from services.runtime.options import Numbers, Settings
+from tests.console.typed import paceline
+from tests.console.typed import read as typed
 
 
-class Knobs(BaseSettings):
+class Knobs(Settings):
     """A thing with knobs."""
-
-    model_config = SettingsConfigDict(env_prefix="PACELINE_TRIAL_", frozen=True)
 
     target: str = Field(description="What to run.")
     port: int = Field(default=0, ge=0, le=65535, description="Where to listen.")
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    cpus: tuple[int, ...] = ()
-    loud: bool = False
-    threads: int | None = None
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Number format.")
+    cpus: Numbers = Field((), description="Cores.")
+    loud: bool = Field(False, description="Say more.")
+    threads: int | None = Field(None, description="How many.")
 
 
 def read(*arguments: str) -> Knobs:
@@ -41,13 +39,13 @@ def test_flags_become_settings():
 
 
 def test_a_flag_wins_over_the_environment(monkeypatch):
-    monkeypatch.setenv("PACELINE_TRIAL_PORT", "5")
+    monkeypatch.setenv("PACELINE_PORT", "5")
     assert read("--target", "m").port == 5
     assert read("--target", "m", "--port", "6").port == 6
 
 
 def test_no_loud_turns_off_what_the_environment_turned_on(monkeypatch):
-    monkeypatch.setenv("PACELINE_TRIAL_LOUD", "1")
+    monkeypatch.setenv("PACELINE_LOUD", "1")
     assert read("--target", "m").loud
     assert not read("--target", "m", "--no-loud").loud
 
@@ -55,7 +53,7 @@ def test_no_loud_turns_off_what_the_environment_turned_on(monkeypatch):
 def test_a_missing_setting_is_named_with_its_variable():
     with pytest.raises(StartError) as caught:
         read()
-    assert str(caught.value) == "--target is needed (or PACELINE_TRIAL_TARGET)"
+    assert str(caught.value) == "--target is needed (or PACELINE_TARGET)"
 
 
 @pytest.mark.parametrize(
@@ -71,16 +69,36 @@ def test_a_bad_value_is_named_with_its_flag_in_one_line(flag, value):
 
 
 def test_a_bad_value_from_the_environment_is_named_with_its_variable(monkeypatch):
-    monkeypatch.setenv("PACELINE_TRIAL_PORT", "-1")
-    with pytest.raises(StartError, match=r"^PACELINE_TRIAL_PORT: '-1'"):
+    monkeypatch.setenv("PACELINE_PORT", "-1")
+    with pytest.raises(StartError, match=r"^PACELINE_PORT: '-1'"):
         read("--target", "m")
 
 
-def test_an_unknown_flag_ends_with_status_2(capsys):
-    with pytest.raises(SystemExit) as caught:
-        read("--target", "m", "--colour", "red")
-    assert caught.value.code == 2
-    assert "--colour" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--colour", "red"), "--colour: there is no such flag"),
+        (("-x",), "-x: there is no such flag"),
+        (("red",), "'red' is one word too many"),
+        (("--port",), "--port needs a value"),
+        (("--loud=1",), "--loud takes no value"),
+    ],
+)
+def test_what_cannot_be_read_is_named(words, named):
+    with pytest.raises(StartError, match=named):
+        read("--target", "m", *words)
+
+
+def test_a_value_may_begin_with_a_dash_and_words_may_follow_two():
+    options = typed("generate", "--address", "a:1", "--regex", "-?[0-9]+", "--", "--help")
+    assert (options.form.regex, options.prompt) == ("-?[0-9]+", "--help")
+
+
+def test_an_unknown_flag_ends_with_status_2():
+    for command in ("up", "verifier", "generate", "bench"):
+        done = paceline(command, "--colour", "red")
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert "--colour" in done.stderr
 
 
 def test_help_explains_every_setting_with_its_default_and_variable():
@@ -93,16 +111,14 @@ def test_help_explains_every_setting_with_its_default_and_variable():
         "--no-loud",
     ):
         assert word in text
-    assert "PACELINE_TRIAL_THREADS" in text.replace("\n", "").replace(" ", "")
+    assert "PACELINE_THREADS" in text.replace("\n", "").replace(" ", "")
 
 
-class Voice(BaseSettings):
+class Voice(Settings):
     """How to speak."""
 
-    model_config = SettingsConfigDict(env_prefix="PACELINE_TRIAL_")
-
-    tone: str = "calm"
-    loud: bool = True
+    tone: str = Field("calm", description="How.")
+    loud: bool = Field(True, description="Say more.")
 
 
 def test_two_classes_read_one_command_line_and_share_a_flag():
@@ -121,7 +137,7 @@ def bench_options(monkeypatch, *flags: str) -> BenchOptions:
 
     monkeypatch.setattr(bench.main, "run_bench", run_bench)
     monkeypatch.delenv("PACELINE_TARGET", raising=False)
-    done = CliRunner().invoke(app, ["bench", *flags])
+    done = paceline("bench", *flags)
     assert done.exit_code == 0, done.output
     return asked[0]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
 from services.console import generate as generation
 from services.console.connection import Connection
-from services.console.main import app
 from services.contract.errors import StartError
+from tests.console import typed
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def asked(monkeypatch):
 
 
 def paceline(*arguments, **environment):
-    return CliRunner().invoke(app, ["generate", "hi", *arguments], env=environment)
+    return typed.paceline("generate", "hi", *arguments, **environment)
 
 
 def test_every_connection_flag_reaches_the_client(asked, tmp_path):
@@ -45,15 +44,15 @@ def test_every_connection_flag_reaches_the_client(asked, tmp_path):
         "key": b"key",
         "server_name": "n",
         "insecure": True,
-        "resume": False,
     }
+    assert asked[0].no_resume
 
 
 def test_the_environment_says_where_to_connect_and_what_to_show_there(asked):
     assert paceline(PACELINE_ADDRESS="a:1,b:2", PACELINE_TOKEN="secret").exit_code == 0
     arguments = asked[0].connection.arguments()
     assert (arguments["address"], arguments["token"]) == (["a:1,b:2"], "secret")
-    assert (arguments["resume"], arguments["insecure"]) == (True, False)
+    assert (asked[0].no_resume, arguments["insecure"]) == (False, False)
 
 
 def test_a_token_is_not_shown(asked):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
 from services.console import generate as generation
-from services.console.main import app
+from tests.console import typed
 
 SCHEMA = '{"type": "integer"}'
 
@@ -24,8 +23,8 @@ def asked(monkeypatch):
 
 
 def paceline(*arguments):
-    return CliRunner().invoke(
-        app, ["generate", "hi", "--address", "localhost:1", "--raw", "--json", *arguments]
+    return typed.paceline(
+        "generate", "hi", "--address", "localhost:1", "--raw", "--json", *arguments
     )
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 
-from typer.testing import CliRunner
-
 from orchestrator.frontdoor.authentication import TokensFile
-from services.console.main import app
+from tests.console.typed import paceline
 
 
 def drawn() -> tuple[str, str]:
-    done = CliRunner().invoke(app, ["token"])
+    done = paceline("token")
     assert done.exit_code == 0
     (first, token), (second, entry) = (line.split() for line in done.output.splitlines())
     assert (first, second) == ("token", "entry")

@@ -13,10 +13,11 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from services.cluster.arguments import fractions_of, numbers_of
 from services.cluster.progress import Bars, Lines, StopSign, time_left
 from services.contract.errors import StartError
+from services.runtime.options import fractions, numbers
 from services.training.reporting import Stopped
+from tests.console.typed import read
 
 _GIVEN = """
 --layers 0 --head-tokens 200 --prompt-tokens 24 --answer-tokens 40 --batch 16
@@ -86,17 +87,18 @@ def test_bad_input_ends_it_with_one_line(target, tmp_path):
 
 
 def test_lists_are_read_with_their_ranges():
-    assert numbers_of("--layers", "0, 2-4,9") == (0, 2, 3, 4, 9)
-    assert numbers_of("--cpus", "") == ()
-    assert fractions_of("--temperatures", "0,0.7, 1") == (0.0, 0.7, 1.0)
+    assert numbers("0, 2-4,9") == (0, 2, 3, 4, 9)
+    assert numbers("") == ()
+    assert fractions("0,0.7, 1") == (0.0, 0.7, 1.0)
 
 
 @pytest.mark.parametrize("text", ["a", "1-", "-1", "1.5", "3-1"])
 def test_a_bad_list_is_named_by_its_option(text):
+    needed = ("--target", "m", "--out", "o")
     with pytest.raises(StartError, match="--layers: "):
-        numbers_of("--layers", text)
+        read("distill", *needed, "--layers", text)
     with pytest.raises(StartError, match="--temperatures: "):
-        fractions_of("--temperatures", "warm")
+        read("distill", *needed, "--temperatures", "warm")
 
 
 def test_a_signal_stops_between_two_steps_and_a_second_one_at_once():

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any
 
 import pytest
-import typer
 
-from services.console.main import app
+from tests.console.typed import read
 from tests.gateway.openai_kit import GUIDE, RECIPE, ROOT, command_of, recipe
-
-
-def accepted(words: list[str]) -> dict[str, Any]:
-    """The values of a `paceline` command, which is not run."""
-    name, *arguments = words
-    command: Any = typer.main.get_command(app)
-    values: dict[str, Any] = command.commands[name].make_context(name, arguments).params
-    return values
 
 
 def flags_of(words: list[str]) -> set[str]:
@@ -26,12 +16,12 @@ def flags_of(words: list[str]) -> set[str]:
 
 
 def test_the_recipes_cluster_takes_its_flags_and_serves_gateways():
-    values = accepted(command_of("paceline"))
-    assert values["vllm_engine"]
-    assert values["host"] == "127.0.0.1"
+    options = read(*command_of("paceline"))
+    assert options.vllm_engine
+    assert options.host == "127.0.0.1"
     [worker] = [word for word in command_of("gateway") if word.startswith("--worker-urls=")]
-    assert worker == f"--worker-urls=grpc://127.0.0.1:{values['port']}"
-    assert values["redis"] == "redis://127.0.0.1:6379"
+    assert worker == f"--worker-urls=grpc://127.0.0.1:{options.port}"
+    assert options.redis == "redis://127.0.0.1:6379"
 
 
 def test_one_port_is_published_and_everything_else_stays_on_loopback():
@@ -62,7 +52,7 @@ def test_the_guides_commands_have_flags_that_exist(program):
     [line] = re.findall(rf"^\.venv/bin/({program} .*)$", GUIDE.read_text(), re.MULTILINE)
     words = shlex.split(line)[1:]
     if program == "paceline":
-        assert accepted(words)["vllm_engine"]
+        assert read(*words).vllm_engine
     else:
         # The recipe's are run by the tests of the gateway.
         assert words[0] == "launch"

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pydantic import ValidationError
-from pydantic_settings import BaseSettings
-
 from orchestrator.frontdoor.authentication import token_entry
 from orchestrator.main import _door
 from services.cluster.beside import BesideSettings
-from services.cluster.flags import variable
+from services.cluster.flags import Flags, variable
 from services.cluster.process import ROLES, ProcessSettings
 from services.contract.errors import StartError
 from services.drafter.registry import METHODS
 from services.runtime import serving
+from services.runtime.options import Settings
 from tests.certificates import Authority
 from tests.k8s.cluster import Cluster, Workload
 
@@ -28,16 +26,16 @@ _PORTS = {"grpc": "PORT", "metrics": "METRICS_PORT", "health": "HEALTH_PORT"}
 _OTHERS = ("OTEL_", "HF_", "POD_", "NODE_")
 
 
-def kinds(role: str) -> list[type[BaseSettings]]:
+def kinds(role: str) -> list[type[Settings]]:
     """The settings classes that `paceline ROLE` reads."""
-    beside: list[type[BaseSettings]] = [BesideSettings] if role == "verifier" else []
+    beside: list[type[Settings]] = [BesideSettings] if role == "verifier" else []
     return [ROLES[role].settings_class(), ProcessSettings, *beside]
 
 
 def read(role: str, environment: Mapping[str, str]) -> Any:
-    """The settings of a role in this environment; ValidationError for a value not allowed."""
+    """The settings of a role in this environment; StartError for a value not allowed."""
     with patch.dict(os.environ, environment, clear=True):
-        own, *_ = [kind() for kind in kinds(role)]
+        own, *_ = [Flags(role, "", kind).read(kind) for kind in kinds(role)]
     return own
 
 
@@ -55,7 +53,7 @@ def known(cluster: Cluster) -> Iterator[str]:
                 yield f"{workload.name}: {name} is nobody's"
         try:
             read(role, environment)
-        except ValidationError as error:
+        except StartError as error:
             yield f"{workload.name}: {error}"
 
 

@@ -16,6 +16,7 @@ import pytest
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc
 from pydantic import ValidationError
 
+from services.cluster.flags import Flags
 from services.contract.errors import StartError
 from services.contract.types import (
     Draft,
@@ -113,8 +114,8 @@ def test_a_setting_that_makes_no_sense_is_named(values: dict[str, Any], named: s
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_CPUS", "0,1")
     monkeypatch.setenv("PACELINE_MAX_WINDOW", "9")
-    assert DrafterSettings().cpus == (0, 1)
-    assert DrafterSettings().max_window == 9
+    settings = Flags("paceline drafter", "", DrafterSettings).read(DrafterSettings)
+    assert (settings.cpus, settings.max_window) == ((0, 1), 9)
 
 
 def test_two_drafters_left_unnamed_have_different_names() -> None:

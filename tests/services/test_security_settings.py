@@ -4,6 +4,7 @@ import pytest
 
 from orchestrator.main import run
 from orchestrator.settings import OrchestratorSettings
+from services.cluster.flags import Flags
 from services.contract.errors import StartError
 from services.contract.types import Role
 from services.runtime.settings import ServingSettings, WorkerSettings
@@ -76,7 +77,9 @@ def test_an_ipv6_host_gets_its_brackets():
 def test_links_take_their_settings_from_flags_or_variables(files, monkeypatch):
     monkeypatch.setenv("PACELINE_LINK_CA", str(files.ca))
     monkeypatch.setenv("PACELINE_LINK_SERVER_NAME", "paceline-worker")
-    dialing = OrchestratorSettings(link_cert=files.cert, link_key=files.key).dialing()
+    flags = Flags("paceline orchestrator", "", OrchestratorSettings)
+    flags.parse(["--link-cert", str(files.cert), f"--link-key={files.key}"])
+    dialing = flags.read(OrchestratorSettings).dialing()
     assert dialing.tls is not None
     assert dialing.tls.paths == files.paths
     assert dialing.server_name == "paceline-worker"

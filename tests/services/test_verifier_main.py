@@ -16,6 +16,7 @@ import pytest
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 from pydantic import ValidationError
 
+from services.cluster.flags import Flags
 from services.contract.errors import StartError
 from services.contract.types import LinkHello, Progress, Verdict, VerifyOpened
 from services.contract.wire import VERIFIER_LINK, decode_description
@@ -58,8 +59,8 @@ def test_a_setting_that_makes_no_sense_is_named(values: dict[str, Any], named: s
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_TARGET", "some-model")
     monkeypatch.setenv("PACELINE_CPUS", "0,1")
-    assert VerifierSettings().target == "some-model"  # type: ignore[call-arg]
-    assert VerifierSettings().cpus == (0, 1)  # type: ignore[call-arg]
+    settings = Flags("paceline verifier", "", VerifierSettings).read(VerifierSettings)
+    assert (settings.target, settings.cpus) == ("some-model", (0, 1))
 
 
 def test_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from services.engine.native.student import Storage
+from pydantic import Field
+
+from services.runtime.options import Fractions, Numbers, option, options, typed
+
+Write = Annotated[int, option("Laws (tokens) that the target writes.")]
+Temperatures = Annotated[Fractions, option("Every answer is drawn at one of these.")]
+PromptTokens = Annotated[int, option("Most tokens of a prompt.", ge=1)]
+AnswerTokens = Annotated[int, option("Most tokens of an answer.", ge=1)]
+Dtype = Annotated[
+    Literal["float32", "bfloat16"], option("Number format of the target while it writes.")
+]
 
 
-@dataclass(frozen=True, slots=True)
+@options
 class WritingOptions:
-    """What a target writes to learn from, and where.
+    """What a target writes to learn from, and where. `command`: as it was typed, for the card."""
 
-    `write`: laws to write. `batch`: texts written side by side. `work` None: `out`
-    with ".work" added. `command`: as it was typed, for the card.
-    """
-
-    target: str
-    out: Path
-    prompts: Path | None = None
-    openings: Path | None = None
-    exclude: tuple[Path, ...] = ()
-    write: int = 500_000
-    temperatures: tuple[float, ...] = (0.0, 0.7, 1.0, 1.0)
-    prompt_tokens: int = 384
-    answer_tokens: int = 192
-    batch: int = 64
-    dtype: str = "bfloat16"
-    seed: int = 0
-    threads: int | None = None
-    cpus: tuple[int, ...] = ()
-    device: str = "auto"
-    work: Path | None = None
-    command: str = ""
+    target: str = option("The model to learn from, as `paceline up` takes it; it is frozen.")
+    out: Path = option("The new file, or folder of a drafter; its card goes with it.")
+    prompts: Path | None = option(
+        "Prompts: one a line, or JSON lines with prompt, text or turns; left out: the target "
+        "writes its own.",
+        None,
+    )
+    openings: Path | None = option("Beginnings of the target's own prompts, one a line.", None)
+    exclude: tuple[Path, ...] = option("Prompts that must not be trained on; repeatable.", ())
+    write: Write = 500_000
+    temperatures: Temperatures = "0,0.7,1,1"  # type: ignore[assignment]
+    prompt_tokens: PromptTokens = 384
+    answer_tokens: AnswerTokens = 192
+    batch: int = option("Texts written side by side.", 64, ge=1)
+    dtype: Dtype = "bfloat16"
+    seed: int = option("The same seed gives the same result.", 0)
+    threads: int | None = option("Threads; left out: PyTorch decides.", None, ge=1)
+    cpus: Numbers = option("Run on these cores only.", "")
+    device: Literal["auto", "cpu", "cuda"] = option("Where; auto: a GPU if there is one.", "auto")
+    work: Path | None = option(
+        "Folder of the unfinished run; left out: OUT with .work added.", None
+    )
+    command: str = Field(default_factory=typed)
 
     @property
     def work_folder(self) -> Path:
@@ -40,22 +52,19 @@ class WritingOptions:
         return self.work or self.out.with_name(self.out.name + ".work")
 
 
-@dataclass(frozen=True, slots=True)
+@options
 class DistillOptions(WritingOptions):
-    """The command line of a distillation.
+    """The command line of a distillation."""
 
-    `layers` empty: the first and the last half of the target's stack, `num_layers`
-    together. `train`: positions to see, None: three times `write`. `batch_positions`:
-    laws per step.
-    """
-
-    layers: tuple[int, ...] = ()
-    num_layers: int = 6
-    head_tokens: int = 8192
-    train: int | None = None
-    storage: Storage = "int8"
-    learning_rate: float = 3e-3
-    batch_positions: int = 768
+    layers: Numbers = option(
+        "The target's layers to begin with, as 0,1,28-29; see --num-layers.", ""
+    )
+    num_layers: int = option("Without --layers: the first and last ones, half each.", 6, ge=1)
+    head_tokens: int = option("Tokens the drafter can propose.", 8192)
+    train: int | None = option("Positions seen in training; left out: three times --write.", None)
+    storage: Literal["bfloat16", "int8", "int4"] = option("How the drafter is stored.", "int8")
+    learning_rate: float = option("AdamW's, at its highest.", 3e-3)
+    batch_positions: int = option("Positions per step.", 768, ge=1)
 
     @property
     def positions(self) -> int:

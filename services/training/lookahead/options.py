@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from services.training.distill.options import WritingOptions
+from services.runtime.options import option, options
+from services.training.distill.options import Write, WritingOptions
 
 
-@dataclass(frozen=True, slots=True)
+@options
 class LookaheadOptions(WritingOptions):
-    """The command line of a training of look-ahead embeddings.
+    """The command line of a training of look-ahead embeddings."""
 
-    `out`: the file. `steps`: how many embeddings. `texts`: folders of texts that the
-    target wrote for an earlier run, in place of writing. `train`: rows (steps at
-    places) to see. `learning_rate`: in units of the spread of the target's embeddings.
-    `batch_positions`: rows per step of the optimiser, about.
-    """
-
-    write: int = 100_000
-    steps: int = 4
-    texts: tuple[Path, ...] = ()
-    train: int = 100_000
-    learning_rate: float = 0.05
-    batch_positions: int = 256
+    write: Write = 100_000
+    steps: int = option("Tokens drafted beyond the next one.", 4)
+    texts: tuple[Path, ...] = option(
+        "Folder of texts that the target wrote for an earlier run (texts/ of its work folder), in "
+        "place of writing; repeatable.",
+        (),
+    )
+    train: int = option("Rows seen in training: steps at places of a text.", 100_000)
+    learning_rate: float = option(
+        "AdamW's, at its highest, in spreads of the target's embeddings.", 0.05
+    )
+    batch_positions: int = option("Rows per step, about.", 256, ge=1)

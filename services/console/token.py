@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import secrets
 
+from orchestrator.frontdoor.authentication import token_entry
+from services.runtime.options import options
+
 # 256 bits: the digest of so random a token can be stored without a salt.
 TOKEN_BYTES = 32
 
 
-def token() -> None:
-    """Draw a client token; print it, and its entry for the orchestrator's --tokens-file."""
-    from orchestrator.frontdoor.authentication import token_entry
+@options
+class TokenOptions:
+    """There are none."""
 
+
+def run_token(_: TokenOptions) -> int:
+    """Draw a client token; print it, and its entry."""
     drawn = secrets.token_urlsafe(TOKEN_BYTES)
     print(f"token  {drawn}")
     print(f"entry  {token_entry(drawn)}")
+    return 0
