@@ -1,7 +1,5 @@
 """Expected acceptance of the rules, against what is known of them."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """How often a draft model agrees with its target."""
 
-from __future__ import annotations
-
 import pytest
 
 from research.agreement import chosen, measure, parser, show

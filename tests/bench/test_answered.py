@@ -1,7 +1,5 @@
 """The target's answers in token ids, for simulations."""
 
-from __future__ import annotations
-
 from bench.prompts import BenchPrompt
 from research.answered import answered
 from services.engine.native import Engine

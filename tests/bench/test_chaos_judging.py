@@ -1,7 +1,5 @@
 """How chaos judges a session whose text is left to chance: by what the session has at last."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

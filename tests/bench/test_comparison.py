@@ -1,7 +1,5 @@
 """Rules beside one another, from trials made by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.comparison import Paired, Tally, accepted_per_round, block_efficiency, compare

@@ -1,7 +1,5 @@
 """The check of a device, on the one device there is."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """`paceline plan`: what it is told, what a bench tells it, and what it foretells."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

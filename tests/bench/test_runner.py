@@ -1,7 +1,5 @@
 """The order in which a bench runs, what it keeps, and the report of a run that was stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

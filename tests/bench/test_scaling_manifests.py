@@ -1,7 +1,5 @@
 """The scalers that are shipped: what they ask Prometheus, and that both kinds ask the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The default trees in exact time, on texts: the served drafter, its pacing, and the ideal."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

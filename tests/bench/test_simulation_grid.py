@@ -1,7 +1,5 @@
 """The grid of pacings, the replay of published traces, and their command line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`paceline bench --synthetic`: what is replayed, through which delays, what follows from it."""
 
-from __future__ import annotations
-
 import json
 import socket
 

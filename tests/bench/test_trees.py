@@ -1,7 +1,5 @@
 """Tokens per verification by the shape of the draft."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Somewhere to open session stores: fakeredis, or a real server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

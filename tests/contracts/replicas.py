@@ -1,7 +1,5 @@
 """A second server that follows the first, and one day takes its place."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

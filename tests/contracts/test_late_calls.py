@@ -1,7 +1,5 @@
 """A call that is carried out after its reader called again takes nothing away."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.session.ports import Call

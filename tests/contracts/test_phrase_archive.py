@@ -1,7 +1,5 @@
 """Outputs kept in Redis for the phrases of later drafters."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

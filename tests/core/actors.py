@@ -6,8 +6,6 @@ draws one of them anew in every epoch, a bonus is drawn without a look at the
 draft, and a token that is not allowed is rejected.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 

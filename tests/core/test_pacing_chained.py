@@ -1,7 +1,5 @@
 """Blocks sent before the verdict on the last one, and blocks as long as a step."""
 
-from __future__ import annotations
-
 from functools import reduce
 
 import pytest

@@ -1,7 +1,5 @@
 """What the adaptive policies learn, and what they plan by it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

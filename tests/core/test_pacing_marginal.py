@@ -1,7 +1,5 @@
 """Trees that come best first: how many of their nodes are sent, and when the drafter rests."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Under load a session drafts less, down to nothing, and more again when the load has gone."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core.events import Capped, OpenOnWorker, SendToDrafter, WorkerLost

@@ -1,7 +1,5 @@
 """Workers that are lost, refuse, or never say that they opened the session."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core import rounds

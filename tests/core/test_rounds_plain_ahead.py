@@ -1,7 +1,5 @@
 """Plain blocks leave before they are due: with the opening, and behind one another."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

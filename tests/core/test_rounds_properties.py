@@ -1,7 +1,5 @@
 """The five properties of the round machine, over any interleaving."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A verifier that gives a session up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Drafts that are judged by rejection: when a bonus is asked for, and what survives."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A verifier that is alive and says nothing of a block."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core import rounds

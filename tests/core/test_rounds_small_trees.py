@@ -5,8 +5,6 @@ what it says repeats. Every answer comes at once. Beside its verifier a drafter 
 itself, be it before the orchestrator or after it, and of those that the orchestrator never gets.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Where draft tokens came from, counted once the verifier has judged them."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core.events import Persist, Release

@@ -6,8 +6,6 @@ the orchestrator, the two workers and the store say to each other arrives in ord
 in any order among the ways.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace

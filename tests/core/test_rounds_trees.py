@@ -1,7 +1,5 @@
 """Drafts that are trees: which ones are taken, and what a verdict may say of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

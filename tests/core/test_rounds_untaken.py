@@ -1,7 +1,5 @@
 """Draft tokens that the text did not take are named, once each."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core.events import Persist, SendVerify

@@ -6,8 +6,6 @@ can be checked token by token. Delivery order, duplicates and losses are drawn
 from one seed.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace

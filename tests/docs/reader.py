@@ -1,7 +1,5 @@
 """Somebody who reads a page and types in each of its examples."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib

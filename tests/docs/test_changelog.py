@@ -1,7 +1,5 @@
 """The newest version of the changelog is the one that is built, installed and deployed."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

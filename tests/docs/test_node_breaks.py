@@ -1,7 +1,5 @@
 """The Node.js client goes on by itself: what a server does at its worst, and what comes of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The client in `examples/node`, run by Node.js against real processes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The programs in `examples/python`, run as they stand against real processes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The README stays two screens, and begins with what a newcomer does first."""
 
-from __future__ import annotations
-
 import re
 
 from tests.docs.pages import ROOT

@@ -1,7 +1,5 @@
 """A machine with more to do than it can: everything is slow, and nobody takes that for death."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess

@@ -4,8 +4,6 @@ Every call and every link shows a certificate. Processes that run a model take s
 so most of this is left to `make faults`, and CI runs that of this file.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Iterator

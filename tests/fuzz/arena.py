@@ -4,8 +4,6 @@ Real servers, links, store and cores; the engine is a table, so that a message c
 next to nothing. Caches count their tokens, so that a leak shows.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

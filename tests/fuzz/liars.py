@@ -1,7 +1,5 @@
 """Workers that lie: a real core whose events are replaced on their way out, and a raw one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager

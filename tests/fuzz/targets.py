@@ -1,7 +1,5 @@
 """What is fuzzed: every method of every service, and a good message of each to start from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random

@@ -3,8 +3,6 @@
 No pickle is ever read, whatever a folder holds.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

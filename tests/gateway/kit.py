@@ -1,7 +1,5 @@
 """The service of gateways by its bare stubs."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The service that gateways speak, beside our own, on one orchestrator with real workers."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The flag that serves gateways: off, on, and on without the extra."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each row of the page's tables of requests: what the real smg passes on, and what comes back."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """The images' Dockerfile: what it copies, what it runs, and the check that does the same."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

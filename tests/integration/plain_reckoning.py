@@ -3,8 +3,6 @@
 One row at a time in float64; it knows nothing of drafts, blocks or batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Several methods for one session, and phrases from one session to the next, over gRPC."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A verifier process that drafts, too: the same text, one copy of weights and K/V."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

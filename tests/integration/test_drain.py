@@ -1,7 +1,5 @@
 """An orchestrator that is told to stop: refuses what is new, finishes what it can, hands over."""
 
-from __future__ import annotations
-
 import asyncio
 
 import grpc

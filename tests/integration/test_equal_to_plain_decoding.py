@@ -1,7 +1,5 @@
 """The text that leaves the whole system is the target's own, token for token (float32)."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

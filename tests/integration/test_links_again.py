@@ -1,7 +1,5 @@
 """A link that was given up is made anew, as often as it takes."""
 
-from __future__ import annotations
-
 from orchestrator.workers.link import LinkLimits, WorkerLink
 from services.contract.types import Role
 from tests.integration.cluster import start_drafter

@@ -1,7 +1,5 @@
 """A long text that was kept, and logprobs that nobody took, cost nobody else anything."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,5 @@
 """A tenant's messages are read few at a time, slow ones hold up nobody, and none is kept."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Nobody's text is the beginning of one and the end of another, whatever the store lost."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

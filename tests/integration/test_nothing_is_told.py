@@ -1,7 +1,5 @@
 """What a client writes and gets is in no log line, span, metric or error of others."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import logging

@@ -1,7 +1,5 @@
 """More than fits is refused with a delay; a reader that is slow stalls itself alone."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

@@ -1,7 +1,5 @@
 """Calls that go on with a session are spans of their callers, and lead to the session's."""
 
-from __future__ import annotations
-
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits

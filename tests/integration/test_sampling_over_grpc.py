@@ -1,7 +1,5 @@
 """Every sampling parameter under every rule, through the services, against plain reckoning."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A whole cluster behind certificates and a token says what a plain one says."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

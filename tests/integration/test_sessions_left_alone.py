@@ -1,7 +1,5 @@
 """Sessions that nobody reads, that nobody may go on with, and those whose record is broken."""
 
-from __future__ import annotations
-
 import asyncio
 
 import grpc

@@ -1,7 +1,5 @@
 """Resume, abort, retry and refuse, through the client and a real store."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import random

@@ -1,7 +1,5 @@
 """What a client sees of a Redis that is away, comes back empty, or never got what was sent."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

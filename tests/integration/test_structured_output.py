@@ -1,7 +1,5 @@
 """Outputs of a given form under every rule: their law, and whether they have the form."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

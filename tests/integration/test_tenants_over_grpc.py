@@ -1,7 +1,5 @@
 """Nobody without a token, and no tenant in another's sessions or beyond its own limits."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Two orchestrators in front of the same workers and the same Redis: one session has one owner."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """Workers die, drain, come late or do not fit: the text does not change."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """An orchestrator knows how loaded its workers are, and forgets those that are gone."""
 
-from __future__ import annotations
-
 from services.contract.types import Role
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import known_verifier, read, request, stub

@@ -1,7 +1,5 @@
 """One thing broken at a time, and the check that must find it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.k8s.cluster import Cluster, Workload

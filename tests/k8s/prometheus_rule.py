@@ -3,8 +3,6 @@
 `python -m tests.k8s.prometheus_rule` writes it anew.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

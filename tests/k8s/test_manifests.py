@@ -1,7 +1,5 @@
 """What the manifests promise together, in every overlay; and that each check can fail."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

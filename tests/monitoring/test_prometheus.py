@@ -1,7 +1,5 @@
 """The Prometheus of tests and benches: it scrapes, answers, and says what is wrong."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Real processes: `paceline up` on a tiny model, asked through `paceline generate`."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

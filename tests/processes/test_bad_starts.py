@@ -1,7 +1,5 @@
 """What real processes do with a start that cannot be: one line, a status, nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """`paceline bench` from end to end: real processes, a peer beside them, everything written."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

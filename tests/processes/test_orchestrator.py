@@ -1,7 +1,5 @@
 """Orchestrators as real processes with one store: who may call, and how they are told to stop."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """What real processes tell probes: from their start, while a model loads, without Redis."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

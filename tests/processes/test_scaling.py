@@ -1,7 +1,5 @@
 """A real cluster under a real load, as the scalers' own expressions see it in a real Prometheus."""
 
-from __future__ import annotations
-
 import pytest
 
 from research.scaling.manifests import queries

@@ -1,7 +1,5 @@
 """A local cluster in real processes on development certificates: settings reach every process."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One request's trace, joined over all processes, and `paceline trace` on real sessions."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from importlib.metadata import version

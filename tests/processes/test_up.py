@@ -1,7 +1,5 @@
 """A whole local cluster in real processes, with real signals."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess

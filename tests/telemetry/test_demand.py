@@ -1,7 +1,5 @@
 """What sessions ask of workers is told by their orchestrator, with workers or without."""
 
-from __future__ import annotations
-
 from orchestrator.core.events import AbortRequested, Capped, WorkerLost
 from orchestrator.recorder import watch_memory
 from orchestrator.recorder.demand import queued_tokens, wants_drafts

@@ -1,7 +1,5 @@
 """What `/metrics` says over HTTP agrees with what happened."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

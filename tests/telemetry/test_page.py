@@ -1,7 +1,5 @@
 """Who gets past TLS to `/metrics`, and that nobody keeps others from it."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Spans of the real round machine, received by a real collector."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Collectors that are down, slow or misnamed; ports; the page of names."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from urllib.error import URLError

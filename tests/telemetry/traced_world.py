@@ -1,7 +1,5 @@
 """The simulated cluster of tests/core with a recorder, and a tracer at its verifier."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a peer answered, in our own figures."""
 
-from __future__ import annotations
-
 import pytest
 from paceline import FinishReason, Method
 

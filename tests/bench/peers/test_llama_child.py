@@ -1,7 +1,5 @@
 """llama.cpp as a peer, against a server that speaks as llama-server documents it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

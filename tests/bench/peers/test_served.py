@@ -1,7 +1,5 @@
 """Which processes the peers of a bench need, and what each is told to load."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 from dataclasses import replace
 

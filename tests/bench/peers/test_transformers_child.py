@@ -1,7 +1,5 @@
 """transformers as a peer: its three ways write the very text of plain decoding in float32."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 
