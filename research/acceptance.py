@@ -26,8 +26,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     pin(arguments.threads)
     study = Study(arguments.temperature, arguments.length, chains=arguments.chains)
     target = Engine.load(ModelSpec(arguments.model, arguments.dtype))
-    draft = Engine.load(ModelSpec(arguments.draft, arguments.dtype))
-    pair = Pair(target, draft, study)
+    pair = Pair(target, Engine.load(ModelSpec(arguments.draft, arguments.dtype)), study)
     texts = answers(target, asked_prompts(arguments.model, arguments.prompts), arguments.tokens)
     each = []
     for number, text in enumerate(texts, 1):

@@ -140,8 +140,7 @@ class Pair:
 
     def _coupled(self, place: Place, tokens: list[int], logits: Tensor) -> list[float]:
         wanted = choose(logits[:-1], [self._row(place, depth) for depth in range(len(tokens))])
-        agrees = [float(a == b) for a, b in zip(tokens, wanted, strict=True)]
-        return list(accumulate(agrees, min))
+        return list(accumulate([float(a == b) for a, b in zip(tokens, wanted, strict=True)], min))
 
     def _row(self, place: Place, depth: int) -> RowContext:
         return RowContext(VerifyMode.COUPLED, self._sampling, place.seed, depth)

@@ -67,8 +67,7 @@ def answers(
     words = [tokenizer.encode(prompt.text, add_special_tokens=False) for prompt in prompts]
     plan = Plan(dialogue_of(tokenizer), 0, words, temperatures=(temperature,), answer_tokens=tokens)
     written = Writer(target, plan, _BATCH).write(iter(range(len(words))))
-    texts = chain.from_iterable(done for done, _ in written)
-    return sorted(texts, key=lambda text: text.number)
+    return sorted(chain.from_iterable(done for done, _ in written), key=lambda text: text.number)
 
 
 def scores(draft: Engine, texts: Sequence[Text]) -> list[Score]:

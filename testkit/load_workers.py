@@ -134,8 +134,7 @@ class KnownVerifier:
         """Absorb one command."""
         match command:
             case OpenVerify():
-                opened = _Session(command, len(command.committed))
-                self._sessions[link, command.session] = opened
+                self._sessions[link, command.session] = _Session(command, len(command.committed))
                 self._emit(link, VerifyOpened(command.session, command.epoch))
             case Verify():
                 if (session := self._sessions.get((link, command.session))) is not None:
@@ -160,8 +159,7 @@ class KnownVerifier:
         rows = sum(1 + verdict.draft_tokens for _, verdict in answers)
         size = len(answers)
         for link, verdict in answers:
-            told = verdict._replace(verify_ms=took, batch_size=size, batch_rows=rows)
-            self._emit(link, told)
+            self._emit(link, verdict._replace(verify_ms=took, batch_size=size, batch_rows=rows))
         return True
 
     def drop_link(self, link: int) -> None:

@@ -223,8 +223,7 @@ class Chaos:
     async def _check_rest(self) -> None:
         """Nothing may be held for sessions that have all ended."""
         self._outcome.violations += await left_behind(self._scene.cluster)
-        stored = self._scene.cluster.store.sessions()
-        states = Counter(stored.values())
+        states = Counter(self._scene.cluster.store.sessions().values())
         self._outcome.violations += [
             f"{states[state]} stored sessions are still {state}" for state in _OPEN if states[state]
         ]

@@ -110,8 +110,7 @@ class Cluster:
         places = list(addresses) or self.addresses
         first %= len(places)
         own = self._mutual_tls.of_a_client() if self._mutual_tls else {}
-        token = self.layout.token
-        return Client(places[first:] + places[:first], token=token, **own, **options)
+        return Client(places[first:] + places[:first], token=self.layout.token, **own, **options)
 
     @property
     def credentials(self) -> grpc.ChannelCredentials | None:

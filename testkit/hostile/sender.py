@@ -105,8 +105,7 @@ def main() -> int:
     token, lanes, seconds, *addresses = sys.argv[1:]
     os.setsid()
     give_way(19)
-    ends = asyncio.run(send(token, int(lanes), float(seconds), addresses))
-    print(json.dumps(ends))
+    print(json.dumps(asyncio.run(send(token, int(lanes), float(seconds), addresses))))
     return 0
 
 

@@ -65,8 +65,7 @@ def test_texts_answer_each_prompt_alone_up_to_its_end():
     for text, prompt in zip(together, prompts, strict=True):
         assert text.token_ids[0, : text.start].tolist() == prompt
         assert 1 <= text.token_ids.shape[1] - text.start <= 12
-    first = answers(target, prompts[:1], 12)[0]
-    assert torch.equal(first.token_ids, together[0].token_ids)
+    assert torch.equal(answers(target, prompts[:1], 12)[0].token_ids, together[0].token_ids)
 
 
 def test_chained_blocks_emit_no_bonus_unless_they_are_coupled():

@@ -99,8 +99,7 @@ def test_the_first_error_ends_a_trial_bare():
 
 def test_every_level_and_repeat_is_run_by_every_configuration():
     trials = run(Schedule(PROMPTS, repeats=2, levels=(1, 2)), answered_by("plain", "eager"))
-    keys = {one.key for one in trials}
-    assert len(keys) == len(trials) == 2 * 2 * (9 + 1)
+    assert len({one.key for one in trials}) == len(trials) == 2 * 2 * (9 + 1)
 
 
 def test_what_is_done_already_is_not_run_again():
@@ -208,8 +207,7 @@ def test_a_run_whose_drafts_come_from_other_texts_ends_and_names_the_trial():
 
 
 def test_text_seen_before_may_be_found_and_is_counted():
-    schedule = Schedule(PROMPTS[:2], repeats=1, seen_before=True)
-    trials = run(schedule, [counting(10, 12, 12, 15)])
+    trials = run(Schedule(PROMPTS[:2], repeats=1, seen_before=True), [counting(10, 12, 12, 15)])
     assert [one.recalled for one in trials] == [2, 3]
 
 
@@ -264,8 +262,7 @@ def test_a_run_that_was_stopped_still_reports(capsys, tmp_path):
         [trial("plain", 0, 4.0), trial("eager", 0, 2.0), trial("plain", 1, 4.0)],
     )
     path = tmp_path / "figures.json"
-    options = main.BenchOptions(target="m", out=path)
-    main._conclude(options, progress, complete=False)
+    main._conclude(main.BenchOptions(target="m", out=path), progress, complete=False)
     assert "complete: False" in capsys.readouterr().out
     written = json.loads(path.read_text())
     [level] = written["levels"]

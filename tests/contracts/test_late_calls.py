@@ -49,8 +49,7 @@ async def test_of_many_readers_the_latest_are_remembered(backend):
     await store.create(KEY, NEW, Call("reader-0", 2))
     for number in range(1, 40):
         await store.acquire(KEY, "o2", Call(f"reader-{number}", 2))
-    kept = await backend.client().hget(f"paceline:{{{KEY.name}}}:meta", "reader_calls")
-    assert len(kept) < 400
+    assert len(await backend.client().hget(f"paceline:{{{KEY.name}}}:meta", "reader_calls")) < 400
     with pytest.raises(Fenced):
         await store.acquire(KEY, "o3", Call("reader-30", 1))
 
@@ -86,6 +85,5 @@ async def test_an_earlier_call_is_not_noted_over_a_later_one(backend):
 
 
 async def test_a_session_that_is_gone_has_nobody_to_note(backend):
-    store = await backend.store()
-    await store.attend(KEY, 1, FIRST)
+    await (await backend.store()).attend(KEY, 1, FIRST)
     assert not await backend.keys()

@@ -54,8 +54,7 @@ async def test_an_idle_owner_keeps_its_lease_and_its_session(backend):
 
 async def test_a_released_session_is_renewed_no_more(backend):
     store = await backend.store(StoreOptions(lease_ms=150, ttl_ms=600))
-    owner = await Owner.create(store)
-    owner.release()
+    (await Owner.create(store)).release()
     assert store.held == 0
     for _ in range(600):
         if not await backend.keys():

@@ -169,8 +169,7 @@ async def test_absence_alone_gives_nothing_back(real, server):
 
 
 async def test_a_loss_before_the_last_acknowledged_write_counts_no_more(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
+    owner = await Owner.create(await real.store())
     restart(server)
     await owner.write(7)
     await ask(server, "FLUSHALL")
@@ -180,8 +179,7 @@ async def test_a_loss_before_the_last_acknowledged_write_counts_no_more(real, se
 
 
 async def test_nothing_is_given_back_for_a_session_that_was_released(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
+    owner = await Owner.create(await real.store())
     await owner.write(7)
     owner.release()
     restart(server)

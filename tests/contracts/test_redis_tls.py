@@ -26,11 +26,9 @@ async def test_a_store_behind_mutual_tls_is_reached_by_its_url_alone(tmp_path):
     shown = f"ssl_certfile={client.cert}&ssl_keyfile={client.key}"
     with EmbeddedRedis() as redis, Network() as network:
         behind = redis.url.replace("unix://", "unix:")
-        proxy = network.proxy(lambda: behind, tls=demanding(ours))
-        port = proxy.address.rpartition(":")[2]
+        port = network.proxy(lambda: behind, tls=demanding(ours)).address.rpartition(":")[2]
         url = f"rediss://localhost:{port}"
-        store = await connect(f"{url}?ssl_ca_certs={ours.path}&{shown}")
-        await store.close()
+        await (await connect(f"{url}?ssl_ca_certs={ours.path}&{shown}")).close()
         reached = open_client(f"{url}?ssl_ca_certs={ours.path}&{shown}", timeout_s=60)
         assert await reached.ping()
         await reached.aclose()

@@ -33,8 +33,7 @@ async def relaxed(backend):
 async def away():
     """A relaxed store whose server can be switched off; writes wait a second for it."""
     backend = Backend(fake=FakeServer())
-    store = await backend.store(RELAXED, WriterOptions(patience_s=1.0))
-    yield backend.fake, store
+    yield backend.fake, await backend.store(RELAXED, WriterOptions(patience_s=1.0))
     backend.fake.connected = True
     await backend.close()
 

@@ -119,8 +119,7 @@ async def test_a_store_tells_whether_the_server_takes_writes(durable):
     assert not await store.answers()
     durable.start()
     # Connections, and scripts that the new process has to be taught.
-    answers = [await store.answers() for _ in range(8)]
-    assert answers[-1]
+    assert [await store.answers() for _ in range(8)][-1]
     await store.close()
 
 

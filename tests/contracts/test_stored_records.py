@@ -133,8 +133,7 @@ def test_no_bytes_in_a_record_end_the_store():
         @settings(max_examples=60, deadline=None)
         @given(st.sampled_from(FIELDS), VALUES)
         def survive(field, value):
-            key = SessionKey("acme", str(next(examples)))
-            runner.run(use(store, backend, key, field, value))
+            runner.run(use(store, backend, SessionKey("acme", str(next(examples))), field, value))
 
         survive()
         runner.run(_still_serves(store, backend))

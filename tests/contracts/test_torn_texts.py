@@ -42,8 +42,7 @@ async def test_a_commit_gives_the_whole_text_back(backend, store, tear):
 
 @torn
 async def test_an_end_gives_the_whole_text_back(backend, store, tear):
-    owner = await Owner.create(store)
-    await owner.write(7, 8)
+    await (await Owner.create(store)).write(7, 8)
     await TEARS[tear](backend.client())
     await store.finish(KEY, 1, 2, FinishReason.LENGTH)
     stored = await store.get(KEY)
@@ -51,8 +50,7 @@ async def test_an_end_gives_the_whole_text_back(backend, store, tear):
 
 
 async def test_a_pause_gives_the_whole_text_back(backend, store):
-    owner = await Owner.create(store)
-    await owner.write(7, 8)
+    await (await Owner.create(store)).write(7, 8)
     await backend.client().delete(TEXT)
     await store.pause(KEY, 1)
     stored = await store.get(KEY)
@@ -123,8 +121,7 @@ async def test_one_acknowledged_write_is_needed_before_a_text_is_given_back_agai
 
 
 async def test_an_ephemeral_end_is_no_loss(backend, store):
-    owner = await Owner.create(store)
-    await owner.write(7)
+    await (await Owner.create(store)).write(7)
     await backend.client().hset(keys_of(StoreOptions().prefix, KEY)[0], "ephemeral", "1")
     await store.finish(KEY, 1, 1, FinishReason.STOP)
     stored = await store.get(KEY)
@@ -136,8 +133,7 @@ async def test_an_ephemeral_end_is_no_loss(backend, store):
 
 
 async def test_a_finished_text_that_is_gone_is_a_loss(backend, store):
-    owner = await Owner.create(store)
-    await owner.write(7)
+    await (await Owner.create(store)).write(7)
     await store.finish(KEY, 1, 1, FinishReason.STOP)
     await backend.client().delete(TEXT)
     with pytest.raises(DataLoss, match="does it evict keys"):

@@ -115,9 +115,7 @@ class Machine:
     def flags(self) -> list[bool]:
         return [block.want_bonus for block in self.sent()]
 
-    def answer(
-        self, *tokens: int, accepted: int, whole: bool, nodes=(), at=0.0, verify_ms=0.0
-    ) -> None:
+    def answer(self, *tokens: int, accepted: int, whole: bool, nodes=(), at=0.0, verify_ms=0.0):
         block = self.state.in_flight[0]
         verdict = Verdict(
             "s", block.epoch, block.round, block.base_len, tokens, accepted, whole,

@@ -55,9 +55,7 @@ def test_a_session_may_lose_any_number_of_verifiers(made: Machine, opened: bool)
 
 
 @pytest.mark.parametrize("opened", [True, False])
-def test_after_each_loss_it_waits_anew_and_the_reason_says_what_was_lost(
-    made: Machine, opened: bool
-):
+def test_after_each_loss_it_waits_anew_and_the_reason_says_what_was_lost(made, opened):
     wait = _limits(made).verifier_wait
     now = 0.0
     for _ in range(2):
@@ -174,8 +172,7 @@ def test_a_drafter_that_never_opens_is_left_and_the_verifier_goes_on_alone(made:
     made.feed(WorkerLost(0.0, Role.DRAFTER, "d", SILENT))
     made.feed(WorkerAttached(1.0, Role.DRAFTER, "mute"))
     made.answer(5, accepted=0, whole=True)
-    assert made.state.committed == (5,)
-    assert made.sent()[-1].tree.token_ids == ()
+    assert (made.state.committed, made.sent()[-1].tree.token_ids) == ((5,), ())
     made.feed(Tick(limit - 1.0))
     made.answer(6, accepted=0, whole=True)
     made.feed(Tick(1.0 + limit))

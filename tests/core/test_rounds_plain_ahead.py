@@ -32,9 +32,7 @@ def opening(mode: VerifyMode = GREEDY, **more) -> Machine:
     return made
 
 
-def answer(
-    made: Machine, token: int, at: float, verify_ms: float = 0.0, *, stored: bool = True
-) -> None:
+def answer(made: Machine, token: int, at: float, verify_ms: float = 0.0, *, stored: bool = True):
     """The verdict on a block without drafts; what it brings is stored at once."""
     number = made.state.in_flight[0].round
     made.answer(token, accepted=0, whole=True, at=at, verify_ms=verify_ms)
@@ -60,8 +58,7 @@ def test_its_verdict_is_the_first_token_and_what_was_drafted_behind_it_goes_on(m
     made.draft(1, 2)
     made.feed(WorkerOpened(2.0, Role.VERIFIER, "v", made.state.epoch))
     answer(made, 1, at=2.0)
-    assert made.state.committed == (1,)
-    assert made.state.speculated == (2,)
+    assert (made.state.committed, made.state.speculated) == ((1,), (2,))
 
 
 def test_it_is_a_round_of_the_step_that_verified_it_and_pacing_learns_nothing_of_it():
@@ -130,8 +127,7 @@ def plain(mode: VerifyMode = GREEDY, **more) -> Machine:
 def resting(rounds: int, mode: VerifyMode = GREEDY, **more) -> Machine:
     """A session whose drafter rests for so many rounds more, before its first block."""
     made = Machine(mode, plain_ahead=True, **more)
-    policy = Marginal(4, 4, resting=rounds)
-    made.state = replace(made.state, policy=policy)
+    made.state = replace(made.state, policy=Marginal(4, 4, resting=rounds))
     made.serve()
     return made
 
@@ -158,8 +154,7 @@ def test_none_leaves_for_a_token_that_is_not_wanted():
     answer(made, 5, at=1.0)
     assert places(made) == [(0, 0), (1, 1)]
     answer(made, 6, at=2.0)
-    assert made.state.committed == (5, 6)
-    assert made.state.in_flight == ()
+    assert (made.state.committed, made.state.in_flight) == ((5, 6), ())
 
 
 def test_none_leaves_while_the_store_is_behind():
@@ -212,8 +207,7 @@ def test_what_a_drafter_still_says_fits_behind_the_blocks_ahead_or_is_void():
     answer(made, 5, at=1.0)
     assert made.state.speculated == (6, 8)
     answer(made, 7, at=2.0)
-    assert made.state.committed == (5, 7)
-    assert made.state.speculated == ()
+    assert (made.state.committed, made.state.speculated) == ((5, 7), ())
     assert not any(block.doomed for block in made.state.in_flight)
 
 

@@ -74,8 +74,7 @@ def test_a_block_behind_another_draws_no_bonus_for_the_commit_wakes_the_drafter(
     machine = Machine(mode, max_in_flight=2)
     machine.draft(1, 2, 3, 4, final=True)
     machine.serve()
-    assert machine.flags() == [False, False]
-    assert machine.sent()[1].extends_round == 1
+    assert (machine.flags(), machine.sent()[1].extends_round) == ([False, False], 1)
 
 
 @pytest.mark.parametrize("mode", list(VerifyMode))
@@ -186,8 +185,7 @@ def test_every_token_keeps_its_own_row_where_its_neighbours_row_is_missing():
         text = state.speculated
         tree = DraftTree((token,), q=q, proposal=Proposal.SAMPLED)
         prefix = extend_hash(EMPTY_HASH, text)
-        draft = Draft("s", state.epoch, 0, len(text), prefix, tree)
-        machine.feed(DraftArrived(0.0, "d", draft))
+        machine.feed(DraftArrived(0.0, "d", Draft("s", state.epoch, 0, len(text), prefix, tree)))
     machine.serve()
     assert machine.sent()[0].tree.q == (SparseRow((), ()), row, row)
 

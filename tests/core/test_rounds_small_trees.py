@@ -153,8 +153,7 @@ class World:
                 self.core.handle(0, message)
             case OpenOnWorker(worker, message):
                 assert message.top_rows == 2
-                opened = WorkerOpened(self.now, Role.VERIFIER, worker, message.epoch)
-                self.waiting.append(opened)
+                self.waiting.append(WorkerOpened(self.now, Role.VERIFIER, worker, message.epoch))
             case SendToDrafter(_, message):
                 if self.told or not isinstance(message, CommitDraft):
                     self.core.handle(0, message)
@@ -165,8 +164,7 @@ class World:
 
     def _verify(self, block: Verify) -> None:
         self.sent += 1
-        text = [*self.prompt, *self.state.committed]
-        verdict = verdict_of(self.target, text, block)
+        verdict = verdict_of(self.target, [*self.prompt, *self.state.committed], block)
         overtakes = self.hears[min(self.sent, len(self.hears)) - 1]
         if overtakes is not None:
             self.handover.verdicts.append(verdict)
@@ -227,16 +225,14 @@ def test_a_text_that_repeats_takes_few_rounds() -> None:
 def test_drafts_are_never_taken_twice() -> None:
     world = World(follows([7, 1, 4, 2, 9, 3]), (3, 1, 4, 1, 5))
     world.run()
-    assert world.state.drafter_failures == 0
-    assert world.state.verifier_failures == 0
+    assert (world.state.drafter_failures, world.state.verifier_failures) == (0, 0)
 
 
 @pytest.mark.parametrize("overtakes", [False, True], ids=["after the verdict", "before it"])
 def test_a_drafter_that_hears_the_verdicts_drafts_the_same_and_once(overtakes: bool) -> None:
     told = World(follows([7, 1, 4, 2, 9, 3]), (3, 1, 4, 1, 5))
     hears = World(follows([7, 1, 4, 2, 9, 3]), (3, 1, 4, 1, 5), hears=(overtakes,))
-    assert hears.run() == told.run()
-    assert (hears.sent, hears.drafts) == (told.sent, told.drafts)
+    assert (hears.run(), hears.sent, hears.drafts) == (told.run(), told.sent, told.drafts)
     assert (hears.state.resyncs, hears.failures, hears.state.drafter_failures) == (0, 0, 0)
 
 

@@ -231,9 +231,7 @@ ORDERS = st.lists(st.integers(0, 59), max_size=40)
 
 @settings(max_examples=150, deadline=None)
 @given(TABLES, PROMPTS, ORDERS)
-def test_the_text_is_the_targets_in_any_order(
-    table: list[int], prompt: tuple[int, ...], order: list[int]
-) -> None:
+def test_the_text_is_the_targets_in_any_order(table, prompt, order):
     world = World(follows(table), prompt, order)
     assert world.run() == text_of(world.target, prompt, MOST)
     state = world.state
@@ -243,12 +241,7 @@ def test_the_text_is_the_targets_in_any_order(
 
 @settings(max_examples=80, deadline=None)
 @given(TABLES, PROMPTS, ORDERS, st.lists(st.tuples(st.integers(1, 120), st.booleans()), max_size=4))
-def test_workers_that_are_lost_meanwhile_cost_no_token(
-    table: list[int],
-    prompt: tuple[int, ...],
-    order: list[int],
-    losses: list[tuple[int, bool]],
-) -> None:
+def test_workers_that_are_lost_meanwhile_cost_no_token(table, prompt, order, losses):
     """Of the two in one process either is lost, and comes back beside the other or not."""
     world = World(follows(table), prompt, order)
     due = dict(losses)
@@ -301,9 +294,7 @@ class Missed(deque[Verdict]):
 
 
 @pytest.mark.parametrize("missed", [False, True])
-def test_a_drafter_beside_is_told_of_some_rounds_at_a_time_and_has_what_it_missed(
-    missed: bool,
-) -> None:
+def test_a_drafter_beside_is_told_of_some_rounds_at_a_time_and_has_what_it_missed(missed: bool):
     world = World(follows([1, 2, 3, 4, 5, 6, 0, 7, 7, 8]), (1, 2), [0])
     told: list[CommitDraft] = []
     world.on_step = lambda _, actions, __: told.extend(

@@ -69,8 +69,7 @@ def test_workers_are_told_what_a_block_may_hold():
     assert isinstance(verify, OpenVerify)
     assert (draft.num_candidates, draft.window, draft.vocab_size) == (2, 4, 100)
     assert verify.window == machine.state.config.limits.max_tree_nodes
-    narrow = replace(machine.state.config, num_candidates=1)
-    assert narrow.largest_block == 4
+    assert replace(machine.state.config, num_candidates=1).largest_block == 4
 
 
 def estimated(**options) -> Machine:
@@ -87,8 +86,7 @@ def test_a_tree_with_chances_is_cut_to_a_beginning_and_the_rest_is_void():
     assert (block.tree.token_ids, block.tree.parents) == ((1, 2, 3), (-1, -1, 0))
     assert not machine.state.tail
     machine.answer(1, 3, 9, accepted=2, whole=True, nodes=(0, 2))
-    assert machine.state.committed == (1, 3, 9)
-    assert machine.state.epoch == 1
+    assert (machine.state.committed, machine.state.epoch) == ((1, 3, 9), 1)
 
 
 def test_what_is_cut_to_a_chain_is_verified_as_one():
@@ -133,5 +131,4 @@ def test_chances_that_are_none_end_their_drafters_part(reach):
 
 
 def test_a_verifier_keeps_little_room_for_small_trees():
-    machine = estimated()
-    assert machine.state.config.largest_block == 16
+    assert estimated().state.config.largest_block == 16

@@ -22,5 +22,4 @@ def test_the_first_screen_says_how_to_see_it_work_and_how_to_test_it():
 
 def test_its_figure_stands_in_the_page_of_figures_too():
     [said] = re.findall(r"\*\*(\d\.\d\d) times", README)
-    figures = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
-    assert f"**{said}**" in figures
+    assert f"**{said}**" in (ROOT / "docs" / "benchmarks.md").read_text("utf-8")

@@ -204,8 +204,7 @@ class Arena:
         await asyncio.gather(*(one(*call) for call in calls))
 
     async def _call(self, target: Target, messages: list[bytes]) -> Answer:
-        channel = self._channels[target.service]
-        call = channel.stream_stream(target.path)(wait_for_ready=True)
+        call = self._channels[target.service].stream_stream(target.path)(wait_for_ready=True)
         try:
             async with asyncio.timeout(LIMIT):
                 reading = asyncio.create_task(_read_all(call))

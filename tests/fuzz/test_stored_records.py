@@ -157,9 +157,7 @@ def test_the_figures_of_a_damaged_round_are_left_out(record):
 
 @given(damaged({"temperature": 0.5, "top_k": 4, "eos_token_id": [1], "bad_words_ids": None}))
 def test_a_damaged_generation_config_is_neutral_or_usable(config):
-    text = config.decode(errors="replace")
-    defaults = parse_defaults(text)
-    assert 0 <= defaults.top_p <= 1
+    assert 0 <= parse_defaults(config.decode(errors="replace")).top_p <= 1
 
 
 WORKER = WorkerDescription("w1", Role.VERIFIER, methods=("model",), vocab_size=9)

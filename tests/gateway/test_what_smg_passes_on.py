@@ -217,8 +217,7 @@ async def grammars(front: Front) -> None:
 async def media(front: Front) -> None:
     for kind in ("image", "video", "audio"):
         part = {"type": f"{kind}_url", f"{kind}_url": {"url": "data:;base64,AAAA"}}
-        call = front.chat(messages=[{"role": "user", "content": [part]}])
-        await refused(call, 400)
+        await refused(front.chat(messages=[{"role": "user", "content": [part]}]), 400)
         assert not front.ears.asked
 
 
@@ -297,6 +296,5 @@ async def _loads(front: Front) -> Any:
     from tests.gateway.kit import gateway_stub
 
     async with gateway_stub(front.running.address) as stub:
-        other = await stub.GetLoads(vllm.GetLoadsRequest(dp_rank=1))
-        assert not other.loads
+        assert not (await stub.GetLoads(vllm.GetLoadsRequest(dp_rank=1))).loads
         return await stub.GetLoads(vllm.GetLoadsRequest())

@@ -78,8 +78,7 @@ def law_at(logits: np.ndarray, prompt: Sequence[int], output: Sequence[int], s: 
 @torch.no_grad()
 def logits_along(prompt: Sequence[int], output: Sequence[int]) -> np.ndarray:
     """The target's logits at each position of the output, [n, V]: one plain forward."""
-    rows = target()(torch.tensor([[*prompt, *output]])).logits[0]
-    return rows[len(prompt) - 1 : -1].numpy()
+    return target()(torch.tensor([[*prompt, *output]])).logits[0][len(prompt) - 1 : -1].numpy()
 
 
 def laws_along(prompt: Sequence[int], output: Sequence[int], s: Any) -> np.ndarray:

@@ -115,8 +115,7 @@ BY_ROWS = {
 
 
 async def start_drafter_by_rows() -> Worker:
-    trees = SmallTrees(NgramFile("", "", "", 0, [], b"", (), BY_ROWS))
-    drafter = NgramDrafter(small=trees)
+    drafter = NgramDrafter(small=SmallTrees(NgramFile("", "", "", 0, [], b"", (), BY_ROWS)))
     return await start_worker(
         lambda emit: DrafterCore({"ngram": drafter}, emit=emit, worker_id="rows")
     )

@@ -61,8 +61,7 @@ async def test_tokens_that_come_otherwise_the_second_time_are_a_loss_once_they_a
     """As in bfloat16, where a step of another size may choose another token."""
     async with one(keep) as (running, door):
         whole = await left_behind(running, door, "s", KEPT)
-        other = [*whole[:20], whole[20] + 1, *whole[21:HAD]]
-        lost = await door.resume("s", HAD, had=other).end()
+        lost = await door.resume("s", HAD, had=[*whole[:20], whole[20] + 1, *whole[21:HAD]]).end()
         again = await door.resume("s", 0, had=()).end()
     assert (lost.status, lost.tokens) == (DATA_LOSS, [])
     assert (again.status, again.tokens) == (OK, whole)

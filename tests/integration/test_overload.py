@@ -235,8 +235,7 @@ async def test_long_prompts_wait_in_a_short_line(monkeypatch, held_tokenizing):
         held_tokenizing.set()
         ends = await asyncio.gather(*asked)
         unknown = await refused(front.GetSession(pb.GetSessionRequest(session_id="none")))
-    counts = Counter(end.code for end in ends)
-    assert counts == {None: 2, grpc.StatusCode.RESOURCE_EXHAUSTED: 10}
+    assert Counter(end.code for end in ends) == {None: 2, grpc.StatusCode.RESOURCE_EXHAUSTED: 10}
     assert all(end.retry_after for end in ends if end.complete is None)
     assert [end.tokens for n, end in enumerate(ends) if end.complete] == [
         text(n, 5) for n, end in enumerate(ends) if end.complete

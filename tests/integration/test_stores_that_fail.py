@@ -68,16 +68,14 @@ async def test_a_redis_that_restarts_empty_is_only_a_pause():
         restart_empty(running)
         await reading.end()
         assert (reading.status, reading.tokens) == (OK, plain(PROMPT, LONG))
-        again = await door.resume("s", 7).end()
-        assert again.tokens == reading.tokens[7:]
+        assert (await door.resume("s", 7).end()).tokens == reading.tokens[7:]
 
 
 async def test_a_session_that_nobody_works_on_is_gone_with_an_empty_redis():
     async with one(QUICK) as (running, door):
         await door.generate("s", 5).end()
         restart_empty(running)
-        again = await door.resume("s", 0).end()
-        assert again.status is grpc.StatusCode.NOT_FOUND
+        assert (await door.resume("s", 0).end()).status is grpc.StatusCode.NOT_FOUND
 
 
 async def test_with_required_nothing_is_sent_while_redis_does_not_answer():
@@ -180,8 +178,7 @@ async def test_what_a_relaxed_store_did_not_keep_comes_again_unchanged(sampling)
 async def test_what_a_relaxed_store_did_not_keep_is_lost_where_it_would_come_out_otherwise(rule):
     async with one(RELAXED) as (running, door):
         await left_behind(running, door, "s", 10, temperature=1.0)
-        key = SessionKey("default", "s")
-        await set_mode(running, key, rule)
+        await set_mode(running, SessionKey("default", "s"), rule)
         assert (await door.resume("s", 35).end()).status is grpc.StatusCode.DATA_LOSS
         rest = await door.resume("s", 10).end()
         assert (rest.status, len(rest.tokens)) == (OK, 50)

@@ -100,9 +100,7 @@ async def test_a_verifier_that_is_stuck_in_a_command_gets_no_new_sessions_and_lo
         bad.gate.set()
 
 
-async def test_a_session_that_its_verifier_forgot_to_open_goes_to_another(
-    bad: Trouble, good: Trouble
-):
+async def test_a_session_that_its_verifier_forgot_to_open_goes_to_another(bad, good):
     bad.forgets = True
     limits = Limits(opening_wait=0.3)
     async with cluster(

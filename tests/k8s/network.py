@@ -114,8 +114,7 @@ def _rules(cluster: Cluster, direction: Direction, workload: Workload) -> list[M
     bound = False
     for policy in cluster.of("NetworkPolicy"):
         spec = policy["spec"]
-        wanted = spec["podSelector"].get("matchLabels", {})
-        selects = wanted.items() <= workload.labels.items()
+        selects = spec["podSelector"].get("matchLabels", {}).items() <= workload.labels.items()
         if selects and direction.capitalize() in spec["policyTypes"]:
             bound = True
             found += spec.get(direction, ())

@@ -45,9 +45,7 @@ def values(models: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
         ),
     ],
 )
-def test_it_ends_with_one_json_line_and_a_status(
-    values: dict[str, str], tmp_path: Path, command: str, named: str
-) -> None:
+def test_it_ends_with_one_json_line_and_a_status(values, tmp_path, command, named):
     role, *flags = command.split()
     for word, value in values.items():
         flags = [value if flag == word else flag for flag in flags]
@@ -61,8 +59,7 @@ def test_it_ends_with_one_json_line_and_a_status(
         timeout=START_SECONDS,
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (1, "")
     # Of a taken port gRPC's core writes a line of its own.
     ours = [line for line in done.stderr.splitlines() if "add_port.cc" not in line]
     lines = [json.loads(line) for line in ours]

@@ -25,9 +25,7 @@ async def code_of(address: str, tls: TlsFiles | None) -> grpc.StatusCode:
         return await call.code()
 
 
-def test_variables_alone_put_every_process_behind_mutual_tls(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_alone_put_every_process_behind_mutual_tls(models, tmp_path, monkeypatch):
     certs, token = tmp_path / "certs", tmp_path / "token"
     make_certificates(certs)
     token.write_text("a-secret-of-this-cluster")

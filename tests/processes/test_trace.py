@@ -99,8 +99,7 @@ def test_paceline_trace_follows_a_session_to_its_end(up):
         rest = [json.loads(line) for line in generating.stdout]
     assert followed.returncode == 0, followed.stderr
     assert "(finished)" in followed.stdout
-    assert rest[-1]["event"] == "complete"
-    assert rest[-1]["usage"]["completion_tokens"] == 400
+    assert (rest[-1]["event"], rest[-1]["usage"]["completion_tokens"]) == ("complete", 400)
 
 
 def test_paceline_trace_says_in_one_line_what_is_wrong(up, tmp_path):

@@ -185,8 +185,7 @@ def test_the_rounds_of_a_lost_verifier_are_abandoned_at_once(start):
     world.run(steps=50)
     while not world.state.in_flight:
         world.turn()
-    lost = world.state.verifier.worker
-    world.feed(WorkerLost(world.now, Role.VERIFIER, lost))
+    world.feed(WorkerLost(world.now, Role.VERIFIER, world.state.verifier.worker))
     assert scrape(telemetry).value("paceline_rounds_total", outcome="abandoned") == 1
 
 
@@ -261,8 +260,7 @@ def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, star
     orchestrator.gauge(names.STORE_AWAY, lambda: [(0.0, ())])
     orchestrator.gauge(names.CONNECTED_WORKERS, lambda: [(1, ("verifier",))])
     watch_memory(orchestrator, lambda role: [])
-    recorder = TracedWorld(orchestrator).recorder
-    recorder.end_generate("s", error="Fenced")
+    TracedWorld(orchestrator).recorder.end_generate("s", error="Fenced")
     families = page.families | scrape(worker).families | scrape(orchestrator).families
 
     declared = {metric.prometheus.removesuffix("_total"): metric for metric in names.every_metric()}

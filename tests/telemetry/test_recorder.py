@@ -43,8 +43,7 @@ def test_a_session_is_one_tree_whose_rounds_add_up_to_its_tokens(receiver, start
 
     root = only(got.named("Generate"))
     rounds = got.named("spec_round")
-    assert root.parent_id == ""
-    assert root.kind == "server"
+    assert (root.parent_id, root.kind) == ("", "server")
     assert {round.parent_id for round in rounds} == {root.span_id}
     assert len(got.spans) == 1 + len(got.children(root)) + sum(
         len(got.children(round)) for round in rounds
@@ -77,8 +76,7 @@ def test_a_round_says_what_its_record_says_and_has_its_parts(receiver, start):
         share = record.accepted_tokens / drafted if drafted else None
         assert said.get(names.ACCEPTANCE_RATE) == share
         assert said[names.DRAFTER] == record.drafter
-        assert said[names.VERIFIER] == record.verifier
-        assert said[names.EPOCH] == record.epoch
+        assert (said[names.VERIFIER], said[names.EPOCH]) == (record.verifier, record.epoch)
         assert spans[index].end - spans[index].start == pytest.approx(
             record.round_ms * 1e6, abs=2e3
         )
@@ -181,8 +179,7 @@ def test_a_lost_verifier_is_a_migration_to_another(receiver, start):
     telemetry = start()
     world = TracedWorld(telemetry, max_tokens=64)
     world.run(steps=50)
-    lost = world.state.verifier.worker
-    world.feed(WorkerLost(world.now, Role.VERIFIER, lost, busy=True))
+    world.feed(WorkerLost(world.now, Role.VERIFIER, world.state.verifier.worker, busy=True))
     world.finish()
     got = received(receiver, telemetry)
 
@@ -196,16 +193,14 @@ def test_a_lost_verifier_is_a_migration_to_another(receiver, start):
 
 def test_drafts_beyond_a_rejection_are_linked_to_the_round_that_rejected(receiver, start):
     telemetry = start()
-    faults = Faults(accuracy=0.6)
-    world = TracedWorld(telemetry, faults=faults, max_in_flight=3, max_tokens=128)
+    world = TracedWorld(telemetry, faults=Faults(accuracy=0.6), max_in_flight=3, max_tokens=128)
     world.finish()
     got = received(receiver, telemetry)
 
     rounds = {span.place: span for span in got.named("spec_round")}
     rejecting = {"partial", "rejected_all", "accepted_all", "plain"}
     thrown = [s for s in got.named("spec_draft") if names.DISCARDED_DRAFT in s.attributes]
-    unsent = sum(span.attributes[names.DRAFT_TOKENS] for span in thrown)
-    assert unsent == world.unsent > 0
+    assert sum(span.attributes[names.DRAFT_TOKENS] for span in thrown) == world.unsent > 0
     root = only(got.named("Generate"))
     for span in thrown:
         assert span.parent_id == root.span_id
@@ -330,8 +325,7 @@ def test_every_span_and_attribute_is_declared(receiver, start):
     got = received(receiver, telemetry)
 
     assert {span.name for span in got.spans} <= {span.name for span in names.every_span()}
-    said = {key for span in got.spans for key in span.attributes}
-    assert said <= set(names.every_attribute())
+    assert {key for span in got.spans for key in span.attributes} <= set(names.every_attribute())
 
 
 async def test_log_lines_of_a_bound_task_carry_the_trace_ids(receiver, start):
