@@ -47,7 +47,7 @@ class Count:
 
 @dataclass
 class Machine:
-    """A session with both workers, ready to be sent drafts and verdicts."""
+    """A session with both workers; what is done to it can be written in a chain."""
 
     mode: VerifyMode
     count: int = 2
@@ -62,41 +62,26 @@ class Machine:
 
     def __post_init__(self) -> None:
         config = SessionConfig(
-            "s",
-            (7,),
-            self.mode,
-            ResolvedSampling(max_tokens=self.max_tokens),
-            seed=1,
-            method=self.method,
-            window=self.window,
-            num_candidates=self.num_candidates,
-            estimated=self.estimated,
-            vocab_size=100,
-            plain_ahead=self.plain_ahead,
+            "s", (7,), self.mode, ResolvedSampling(max_tokens=self.max_tokens), seed=1,
+            method=self.method, window=self.window, num_candidates=self.num_candidates,
+            estimated=self.estimated, vocab_size=100, plain_ahead=self.plain_ahead,
             limits=Limits(max_in_flight=self.max_in_flight, drafter_backoff=0.0),
-        )
+        )  # fmt: skip
         self.state = rounds.new_session(config, Count(self.count, self.window))
         self.feed(Begin(0.0))
         if self.method:
             self.attach(Role.DRAFTER, "d")
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: Event) -> Machine:
         self.state, actions = rounds.step(self.state, event)
         self.actions += actions
+        return self
 
-    def attach(self, role: Role, name: str) -> None:
+    def attach(self, role: Role, name: str) -> Machine:
         self.feed(WorkerAttached(0.0, role, name))
-        self.feed(WorkerOpened(0.0, role, name, self.state.epoch))
+        return self.feed(WorkerOpened(0.0, role, name, self.state.epoch))
 
-    def draft(
-        self,
-        *tokens: int,
-        final: bool = False,
-        parents=None,
-        worker: str = "d",
-        reach=(),
-        sources: bytes = b"",
-    ) -> None:
+    def draft(self, *tokens: int, final=False, parents=None, worker="d", reach=(), sources=b""):
         state = self.state
         text = state.committed + state.speculated
         tree = DraftTree(tokens, parents, proposal=Proposal.SAMPLED)
@@ -104,10 +89,10 @@ class Machine:
         draft = Draft(
             "s", state.epoch, known, len(text), prefix, tree, final, reach=reach, sources=sources
         )
-        self.feed(DraftArrived(0.0, worker, draft))
+        return self.feed(DraftArrived(0.0, worker, draft))
 
-    def serve(self) -> None:
-        self.attach(Role.VERIFIER, "v")
+    def serve(self) -> Machine:
+        return self.attach(Role.VERIFIER, "v")
 
     def sent(self) -> list:
         return [action.message for action in self.actions if isinstance(action, SendVerify)]
@@ -121,7 +106,7 @@ class Machine:
             "s", block.epoch, block.round, block.base_len, tokens, accepted, whole,
             accepted_nodes=nodes, mode=self.mode, verify_ms=verify_ms,
         )  # fmt: skip
-        self.feed(VerdictArrived(at, "v", verdict))
+        return self.feed(VerdictArrived(at, "v", verdict))
 
     def performed(self, kind: type) -> list:
         return [action for action in self.actions if isinstance(action, kind)]

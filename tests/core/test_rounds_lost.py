@@ -63,8 +63,7 @@ def test_after_each_loss_it_waits_anew_and_the_reason_says_what_was_lost(made, o
         if opened:
             made.feed(WorkerOpened(now, Role.VERIFIER, "v", made.state.epoch))
         now += 1.1 * wait
-        made.feed(WorkerLost(now, Role.VERIFIER, "v", SILENT))
-        made.feed(Tick(now + 0.99 * wait))
+        made.feed(WorkerLost(now, Role.VERIFIER, "v", SILENT)).feed(Tick(now + 0.99 * wait))
         assert made.state.phase is Phase.RUNNING
     made.feed(Tick(now + wait))
     [suspended] = made.performed(Suspend)
@@ -104,8 +103,7 @@ def test_drafters_are_looked_for_however_many_were_lost(made: Machine):
         assert made.state.drafter is None
         now += 10.0
         made.answer(7, accepted=0, whole=True, at=now)
-        made.feed(Persisted(now, made.state.next_round))
-        made.feed(Tick(now))
+        made.feed(Persisted(now, made.state.next_round)).feed(Tick(now))
         assert made.performed(NeedWorker)[-1].role is Role.DRAFTER
         made.feed(WorkerAttached(now, Role.DRAFTER, "d"))
         made.feed(WorkerOpened(now, Role.DRAFTER, "d", made.state.epoch))
@@ -134,8 +132,7 @@ def test_a_verifier_that_never_says_it_opened_is_left_for_another(made: Machine)
     assert made.performed(NeedWorker)[-1].role is Role.VERIFIER
     assert made.state.phase is Phase.RUNNING
     _attach(made, limit, "other")
-    made.feed(WorkerOpened(limit + 1, Role.VERIFIER, "other", made.state.epoch))
-    made.draft(1, 2)
+    made.feed(WorkerOpened(limit + 1, Role.VERIFIER, "other", made.state.epoch)).draft(1, 2)
     assert made.performed(SendVerify)[-1].worker == "other"
 
 
@@ -168,21 +165,16 @@ def test_each_opening_in_a_row_has_twice_the_time_and_none_counts_as_a_refusal(m
 
 def test_a_drafter_that_never_opens_is_left_and_the_verifier_goes_on_alone(made: Machine):
     limit = _limits(made).opening_wait
-    made.serve()
-    made.feed(WorkerLost(0.0, Role.DRAFTER, "d", SILENT))
-    made.feed(WorkerAttached(1.0, Role.DRAFTER, "mute"))
-    made.answer(5, accepted=0, whole=True)
+    made.serve().feed(WorkerLost(0.0, Role.DRAFTER, "d", SILENT))
+    made.feed(WorkerAttached(1.0, Role.DRAFTER, "mute")).answer(5, accepted=0, whole=True)
     assert (made.state.committed, made.sent()[-1].tree.token_ids) == ((5,), ())
-    made.feed(Tick(limit - 1.0))
-    made.answer(6, accepted=0, whole=True)
-    made.feed(Tick(1.0 + limit))
+    made.feed(Tick(limit - 1.0)).answer(6, accepted=0, whole=True).feed(Tick(1.0 + limit))
     assert made.performed(Release)[-1] == Release(Role.DRAFTER, "mute")
     assert made.state.verifier is not None
 
 
 def test_an_open_session_is_never_overdue(made: Machine):
-    made.serve()
-    made.feed(Tick(2 * _limits(made).opening_wait))
+    made.serve().feed(Tick(2 * _limits(made).opening_wait))
     assert made.state.verifier is not None
     assert made.state.drafter is not None
 
@@ -191,24 +183,20 @@ def test_an_open_session_is_never_overdue(made: Machine):
 
 
 def test_no_verdict_and_no_opening_is_late_because_this_process_stood_still(made: Machine):
-    made.serve()
-    made.draft(1, 2)
+    made.serve().draft(1, 2)
     limits = _limits(made)
-    made.feed(StoodStill(100.0, 100.0))
-    made.feed(Tick(99.9 + limits.verdict_wait))
+    made.feed(StoodStill(100.0, 100.0)).feed(Tick(99.9 + limits.verdict_wait))
     assert made.state.verifier is not None
     made.feed(Tick(100.0 + limits.verdict_wait))
     assert made.state.verifier is None
     _attach(made, 200.0)
-    made.feed(StoodStill(300.0, 100.0))
-    made.feed(Tick(299.9 + limits.opening_wait))
+    made.feed(StoodStill(300.0, 100.0)).feed(Tick(299.9 + limits.opening_wait))
     assert made.state.verifier is not None
 
 
 def test_a_standstill_takes_nothing_from_the_waits_for_workers_and_readers(made: Machine):
     limits = _limits(made)
-    made.feed(StoodStill(1000.0, 1000.0))
-    made.feed(Tick(999.9 + limits.verifier_wait))
+    made.feed(StoodStill(1000.0, 1000.0)).feed(Tick(999.9 + limits.verifier_wait))
     assert made.state.phase is Phase.RUNNING
     made.feed(Tick(1000.0 + limits.verifier_wait))
     assert made.performed(Suspend)[-1].reason is SuspendReason.NO_VERIFIER

@@ -27,9 +27,7 @@ MODES = pytest.mark.parametrize("mode", [GREEDY, STANDARD], ids=lambda mode: mod
 
 def opening(mode: VerifyMode = GREEDY, **more) -> Machine:
     """A session whose verifier is opening it."""
-    made = Machine(mode, plain_ahead=True, **more)
-    made.feed(WorkerAttached(0.0, Role.VERIFIER, "v"))
-    return made
+    return Machine(mode, plain_ahead=True, **more).feed(WorkerAttached(0.0, Role.VERIFIER, "v"))
 
 
 def answer(made: Machine, token: int, at: float, verify_ms: float = 0.0, *, stored: bool = True):
@@ -47,15 +45,13 @@ def test_the_first_block_leaves_with_the_opening_and_holds_no_draft(mode):
     assert kinds.index(SendVerify) > kinds.index(OpenOnWorker)
     [block] = made.sent()
     assert (block.round, block.base_len, len(block.tree), block.want_bonus) == (1, 0, 0, True)
-    made.draft(1, 2)
-    made.feed(WorkerOpened(2.0, Role.VERIFIER, "v", made.state.epoch))
+    made.draft(1, 2).feed(WorkerOpened(2.0, Role.VERIFIER, "v", made.state.epoch))
     assert len(made.sent()) == 1
 
 
 @MODES
 def test_its_verdict_is_the_first_token_and_what_was_drafted_behind_it_goes_on(mode):
-    made = opening(mode)
-    made.draft(1, 2)
+    made = opening(mode).draft(1, 2)
     made.feed(WorkerOpened(2.0, Role.VERIFIER, "v", made.state.epoch))
     answer(made, 1, at=2.0)
     assert (made.state.committed, made.state.speculated) == ((1,), (2,))
@@ -119,9 +115,7 @@ def test_after_a_loss_in_the_middle_it_goes_on_from_what_is_committed():
 
 def plain(mode: VerifyMode = GREEDY, **more) -> Machine:
     """A session without a drafting method, whose verifier has it open."""
-    made = Machine(mode, plain_ahead=True, method="", **more)
-    made.serve()
-    return made
+    return Machine(mode, plain_ahead=True, method="", **more).serve()
 
 
 def resting(rounds: int, mode: VerifyMode = GREEDY, **more) -> Machine:
@@ -171,11 +165,9 @@ def test_none_leaves_while_the_store_is_behind():
 
 
 def test_none_leaves_while_a_drafter_is_at_work_or_where_it_was_not_asked_for():
-    made = Machine(GREEDY, plain_ahead=True, count=0)
-    made.serve()
+    made = Machine(GREEDY, plain_ahead=True, count=0).serve()
     assert len(made.sent()) == 1
-    made = Machine(GREEDY, method="")
-    made.serve()
+    made = Machine(GREEDY, method="").serve()
     assert len(made.sent()) == 1
 
 
@@ -191,9 +183,7 @@ def test_blocks_are_ahead_until_the_last_round_of_a_rest():
 
 
 def test_a_load_that_allows_no_draft_lets_them_go_ahead():
-    made = Machine(GREEDY, plain_ahead=True, count=0)
-    made.feed(Capped(0.0, 0))
-    made.serve()
+    made = Machine(GREEDY, plain_ahead=True, count=0).feed(Capped(0.0, 0)).serve()
     assert len(made.sent()) == 2
 
 
@@ -202,8 +192,7 @@ def test_with_a_drafter_tokens_that_are_drawn_are_not_asked_for_ahead():
 
 
 def test_what_a_drafter_still_says_fits_behind_the_blocks_ahead_or_is_void():
-    made = resting(9)
-    made.draft(5, 6, 8)
+    made = resting(9).draft(5, 6, 8)
     answer(made, 5, at=1.0)
     assert made.state.speculated == (6, 8)
     answer(made, 7, at=2.0)
@@ -233,8 +222,7 @@ def test_a_verifier_of_before_that_discards_one_gets_none_any_more():
     answer(made, 6, at=2.0)
     assert made.state.committed == (5, 6)
     assert len(made.state.in_flight) == 1
-    made.feed(WorkerLost(2.0, Role.VERIFIER, "v", "gone"))
-    made.feed(Persisted(2.0, 9))
+    made.feed(WorkerLost(2.0, Role.VERIFIER, "v", "gone")).feed(Persisted(2.0, 9))
     made.attach(Role.VERIFIER, "w")
     assert len(made.state.in_flight) == 2
 

@@ -14,8 +14,7 @@ from tests.core.machine import Machine
     [(True, SuspendReason.IMPOSSIBLE), (False, SuspendReason.REFUSED)],
 )
 def test_what_fails_for_good_is_told_apart_from_a_refusal(for_good, reason):
-    made = Machine(VerifyMode.GREEDY)
-    made.serve()
+    made = Machine(VerifyMode.GREEDY).serve()
     assert made.state.verifier is not None
     worker, epoch = made.state.verifier.worker, made.state.verifier.epoch
     lost = WorkerLost(1.0, Role.VERIFIER, worker, "why", fatal=True, epoch=epoch, for_good=for_good)

@@ -10,9 +10,7 @@ from tests.core.machine import Machine
 
 @pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.STANDARD])
 def test_a_block_without_a_verdict_is_taken_elsewhere_in_the_end(mode):
-    made = Machine(mode)
-    made.serve()
-    made.draft(1, 2)
+    made = Machine(mode).serve().draft(1, 2)
     limit = made.state.config.limits.verdict_wait
     assert rounds.next_wake(made.state, 0.0) == limit
     made.feed(Tick(limit - 0.01))
@@ -24,17 +22,12 @@ def test_a_block_without_a_verdict_is_taken_elsewhere_in_the_end(mode):
     assert made.state.epoch > before
     assert made.performed(Release)[-1].role is Role.VERIFIER
     assert made.performed(NeedWorker)[-1].role is Role.VERIFIER
-    made.serve()
-    made.attach(Role.DRAFTER, "d")
-    made.draft(1, 2)
-    made.answer(1, 5, accepted=1, whole=False)
+    made.serve().attach(Role.DRAFTER, "d").draft(1, 2).answer(1, 5, accepted=1, whole=False)
     assert made.state.committed == (1, 5)
 
 
 def test_a_verifier_that_owes_nothing_is_not_hurried():
-    made = Machine(VerifyMode.GREEDY)
-    made.serve()
-    made.draft(1, 2)
+    made = Machine(VerifyMode.GREEDY).serve().draft(1, 2)
     made.answer(1, 2, 3, accepted=2, whole=True)
     assert made.state.in_flight == ()
     made.feed(Tick(2.0 * made.state.config.limits.verdict_wait))
