@@ -19,8 +19,7 @@ def sent_and_committed(world: World):
 @pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.STANDARD])
 @pytest.mark.parametrize("seed", [1, 2, 4, 5, 7])
 def test_a_block_is_what_was_accepted_and_what_was_rejected(mode, seed):
-    world = World(seed, Faults(accuracy=0.6), mode=mode, **PACED, max_tokens=64)
-    world.run()
+    world = World(seed, Faults(accuracy=0.6), mode=mode, **PACED, max_tokens=64).run()
     sent, commits = sent_and_committed(world)
     assert any(commit.record.rejected for commit in commits)
     for commit in commits:
@@ -33,8 +32,7 @@ def test_a_block_is_what_was_accepted_and_what_was_rejected(mode, seed):
 
 
 def test_what_was_drafted_beyond_a_rejection_is_void_and_beyond_an_acceptance_is_not():
-    world = World(3, Faults(accuracy=0.8), **PACED, max_tokens=128)
-    world.run()
+    world = World(3, Faults(accuracy=0.8), **PACED, max_tokens=128).run()
     _, commits = sent_and_committed(world)
     rejecting = [c for c in commits if c.record.rejected]
     assert any(commit.record.unjudged for commit in rejecting)

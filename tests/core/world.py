@@ -145,12 +145,13 @@ class World:
 
     # --- driving ------------------------------------------------------------------
 
-    def run(self, steps: int = 10_000) -> None:
+    def run(self, steps: int = 10_000):
         self.feed(Begin(self.now))
         for _ in range(steps):
             if self.finished:
-                return
+                break
             self.turn()
+        return self
 
     def turn(self) -> None:
         ready = [name for name, wire in self.wires.items() if wire]

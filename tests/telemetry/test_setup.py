@@ -36,9 +36,7 @@ def test_a_silent_collector_delays_neither_the_session_nor_the_exit(start, monke
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     telemetry = start()
-    world = TracedWorld(telemetry, max_tokens=200)
-    world.finish()
-    assert world.lawful()
+    assert TracedWorld(telemetry, max_tokens=200).finish().lawful()
     assert ends(telemetry)
 
 
@@ -67,9 +65,7 @@ def test_a_collector_that_holds_every_batch_back_does_not_hold_the_session(start
         for name, value in receiver.environment.items():
             monkeypatch.setenv(name, value)
         telemetry = start()
-        world = TracedWorld(telemetry, max_tokens=200)
-        world.finish()
-        assert world.finished
+        assert TracedWorld(telemetry, max_tokens=200).finish().finished
         assert receiver.spans == []
         held.set()
         telemetry.shutdown(20)
@@ -97,9 +93,7 @@ def test_tracing_can_be_turned_off(receiver, start, monkeypatch, off):
     for name, value in off.items():
         monkeypatch.setenv(name, value)
     telemetry = start(metrics_port=0)
-    world = TracedWorld(telemetry)
-    world.finish()
-    assert world.lawful()
+    assert TracedWorld(telemetry).finish().lawful()
     scrape(telemetry)
     telemetry.shutdown()
     assert receiver.spans == []
