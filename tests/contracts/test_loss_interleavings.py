@@ -89,7 +89,7 @@ KEY_OF: dict[int, SessionKey] = {}
 async def play(server: Server, stores, key: SessionKey, actions) -> None:
     KEY_OF[id(server)] = key
     await server.backend.client().flushall()
-    owners = {"o1": await Owner.create(stores["o1"], key)}
+    owners = {"o1": await Owner.create(stores["o1"], key=key)}
     server.saved = {}
     world = World(1)
     for name, action, tokens in actions:

@@ -27,16 +27,12 @@ async def test_a_store_behind_mutual_tls_is_reached_by_its_url_alone(tmp_path):
     with EmbeddedRedis() as redis, Network() as network:
         behind = redis.url.replace("unix://", "unix:")
         port = network.proxy(lambda: behind, tls=demanding(ours)).address.rpartition(":")[2]
-        url = f"rediss://localhost:{port}"
-        await (await connect(f"{url}?ssl_ca_certs={ours.path}&{shown}")).close()
-        reached = open_client(f"{url}?ssl_ca_certs={ours.path}&{shown}", timeout_s=60)
+        url, trusts = f"rediss://localhost:{port}", f"ssl_ca_certs={ours.path}"
+        await (await connect(f"{url}?{trusts}&{shown}")).close()
+        reached = open_client(f"{url}?{trusts}&{shown}", timeout_s=60)
         assert await reached.ping()
         await reached.aclose()
-        for wrong in (
-            f"?ssl_ca_certs={others.path}&{shown}",
-            f"?{shown}",
-            f"?ssl_ca_certs={ours.path}",
-        ):
+        for wrong in (f"?ssl_ca_certs={others.path}&{shown}", f"?{shown}", f"?{trusts}"):
             with pytest.raises(StartError, match=rf"^Redis at rediss://localhost:{port}") as told:
                 await connect(url + wrong)
             assert str(client.key) not in str(told.value)

@@ -9,15 +9,9 @@ from redis.crc import key_slot
 from orchestrator.session.ports import Created, SessionKey, StoredRound
 from orchestrator.store import StoreOptions
 from orchestrator.store.codec import keys_of
-from services.contract.errors import (
-    AlreadyExists,
-    DataLoss,
-    Fenced,
-    NotFound,
-    StoreError,
-)
+from services.contract.errors import AlreadyExists, DataLoss, Fenced, NotFound, StoreError
 from services.contract.types import FinishReason, SessionStatus
-from tests.contracts.backends import KEY, NEW
+from tests.contracts.backends import KEY, NEW, begun
 
 
 async def test_a_session_comes_back_as_it_was_stored(store):
@@ -85,8 +79,7 @@ async def test_an_unknown_session_is_not_found(store, ask):
 
 
 async def test_acquire_takes_the_next_term_even_over_a_live_lease(store):
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7, 8])
+    await begun(store, 7, 8)
     taken = await store.acquire(KEY, "o2")
     assert (taken.term, taken.owner, taken.committed) == (2, "o2", (7, 8))
     assert (taken.prompt, taken.request, taken.seed) == (NEW.prompt, NEW.request, NEW.seed)
@@ -114,8 +107,7 @@ async def test_rounds_count_anew_in_every_term(store):
 
 
 async def test_a_repeated_round_changes_nothing(store):
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7, 8])
+    await begun(store, 7, 8)
     await store.commit(KEY, 1, 3, 2, [9])
     assert await store.commit(KEY, 1, 3, 2, [9]) == 3
     assert await store.commit(KEY, 1, 1, 0, [7, 8]) == 2
@@ -129,8 +121,7 @@ async def test_a_repeated_round_changes_nothing(store):
     ids=str,
 )
 async def test_a_round_cannot_be_repeated_with_other_content(store, base_len, tokens):
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7, 8])
+    await begun(store, 7, 8)
     await store.commit(KEY, 1, 2, 2, [9])
     with pytest.raises(StoreError):
         await store.commit(KEY, 1, 2, base_len, tokens)
@@ -138,8 +129,7 @@ async def test_a_round_cannot_be_repeated_with_other_content(store, base_len, to
 
 
 async def test_a_commit_must_follow_the_text(store):
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7, 8])
+    await begun(store, 7, 8)
     with pytest.raises(StoreError):
         await store.commit(KEY, 1, 2, 1, [9])
     with pytest.raises(DataLoss):

@@ -52,12 +52,14 @@ async def test_a_missing_socket_is_one_clear_line():
 @pytest.mark.parametrize(
     "url",
     [
-        "http://:hunter2@h:1",
         "",
-        "localhost:6379",
-        "redis://h:port",
-        "redis://[::1",
-        "redis://h?db=x",
+        *[
+            "http://:hunter2@h:1",
+            "localhost:6379",
+            "redis://h:port",
+            "redis://[::1",
+            "redis://h?db=x",
+        ],
     ],
 )
 async def test_a_url_that_says_nothing_is_one_clear_line(url):
