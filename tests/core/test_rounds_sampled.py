@@ -5,20 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.events import DraftArrived, Persist, SendToDrafter, WorkerLost
-from services.contract.types import (
-    EMPTY_HASH,
-    Draft,
-    DraftTree,
-    Proposal,
-    Role,
-    SparseRow,
-    VerifyMode,
-    extend_hash,
-)
+from services.contract import types as t
 from tests.core.machine import Machine
 
-SAMPLED = [VerifyMode.STANDARD, VerifyMode.BLOCK]
-EXACT = [VerifyMode.GREEDY, VerifyMode.COUPLED]
+SAMPLED = [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK]
+EXACT = [t.VerifyMode.GREEDY, t.VerifyMode.COUPLED]
 
 
 @pytest.mark.parametrize("mode", EXACT)
@@ -60,7 +51,7 @@ def test_a_block_behind_another_draws_no_bonus_for_the_commit_wakes_the_drafter(
     assert (machine.flags(), machine.sent()[1].extends_round) == ([False, False], 1)
 
 
-@pytest.mark.parametrize("mode", list(VerifyMode))
+@pytest.mark.parametrize("mode", list(t.VerifyMode))
 def test_nothing_is_chained_behind_a_bonus_that_is_no_part_of_the_draft(mode):
     machine = Machine(mode, max_in_flight=2).draft(1, 2, final=True).serve()
     machine.draft(3, 4, final=True)
@@ -105,7 +96,7 @@ def test_any_other_bonus_ends_the_epoch(mode, tail):
 
 
 def test_plain_rounds_without_a_drafter_stay_in_their_epoch():
-    machine = Machine(VerifyMode.BLOCK).feed(WorkerLost(0.0, Role.DRAFTER, "d"))
+    machine = Machine(t.VerifyMode.BLOCK).feed(WorkerLost(0.0, t.Role.DRAFTER, "d"))
     epoch = machine.state.epoch
     machine.serve().answer(5, accepted=0, whole=True)
     assert machine.state.epoch == epoch
@@ -125,40 +116,40 @@ def test_a_drafter_that_was_not_there_for_a_block_starts_anew_unless_it_follows_
     mode, follows, epochs
 ):
     machine = Machine(mode, count=3).draft(1, 2, 3).draft(4).serve()
-    machine.feed(WorkerLost(0.0, Role.DRAFTER, "d")).attach(Role.DRAFTER, "e")
+    machine.feed(WorkerLost(0.0, t.Role.DRAFTER, "d")).attach(t.Role.DRAFTER, "e")
     before = machine.state.epoch
     if follows:
-        drafted = DraftTree((1, 2, 3, 9), proposal=Proposal.SAMPLED)
-        machine.feed(DraftArrived(0.0, "e", Draft("s", before, 0, 0, EMPTY_HASH, drafted)))
+        drafted = t.DraftTree((1, 2, 3, 9), proposal=t.Proposal.SAMPLED)
+        machine.feed(DraftArrived(0.0, "e", t.Draft("s", before, 0, 0, t.EMPTY_HASH, drafted)))
     machine.answer(1, 2, 3, accepted=3, whole=True)
     assert machine.state.epoch == before + epochs
     assert machine.state.verifier is not None
 
 
 def test_a_round_is_recorded_with_the_rule_that_judged_it():
-    machine = Machine(VerifyMode.BLOCK).draft(final=True).serve()
-    machine.mode = VerifyMode.STANDARD
+    machine = Machine(t.VerifyMode.BLOCK).draft(final=True).serve()
+    machine.mode = t.VerifyMode.STANDARD
     machine.answer(5, accepted=0, whole=True)
-    assert machine.performed(Persist)[-1].commit.record.mode is VerifyMode.STANDARD
+    assert machine.performed(Persist)[-1].commit.record.mode is t.VerifyMode.STANDARD
 
 
 def test_every_token_keeps_its_own_row_where_its_neighbours_row_is_missing():
-    machine = Machine(VerifyMode.BLOCK, count=3)
-    row = SparseRow((2,), (1.0,))
+    machine = Machine(t.VerifyMode.BLOCK, count=3)
+    row = t.SparseRow((2,), (1.0,))
     for token, q in ((1, None), (2, (row,)), (3, (row, row))):
         state = machine.state
         text = state.speculated
-        tree = DraftTree((token,), q=q, proposal=Proposal.SAMPLED)
-        prefix = extend_hash(EMPTY_HASH, text)
-        machine.feed(DraftArrived(0.0, "d", Draft("s", state.epoch, 0, len(text), prefix, tree)))
+        tree = t.DraftTree((token,), q=q, proposal=t.Proposal.SAMPLED)
+        prefix = t.extend_hash(t.EMPTY_HASH, text)
+        machine.feed(DraftArrived(0.0, "d", t.Draft("s", state.epoch, 0, len(text), prefix, tree)))
     machine.serve()
-    assert machine.sent()[0].tree.q == (SparseRow((), ()), row, row)
+    assert machine.sent()[0].tree.q == (t.SparseRow((), ()), row, row)
 
 
 @pytest.mark.parametrize("mode", SAMPLED)
 def test_a_new_drafter_whose_only_token_is_the_bonus_need_not_start_anew(mode):
-    machine = Machine(mode).draft(final=True).serve().feed(WorkerLost(0.0, Role.DRAFTER, "d"))
-    machine.attach(Role.DRAFTER, "e")
+    machine = Machine(mode).draft(final=True).serve().feed(WorkerLost(0.0, t.Role.DRAFTER, "d"))
+    machine.attach(t.Role.DRAFTER, "e")
     before = machine.state.epoch
     machine.draft(5, worker="e").answer(5, accepted=0, whole=True)
     assert (machine.state.epoch, machine.state.tail) == (before, ())

@@ -33,19 +33,10 @@ TOGETHER = 24
 _LINGER = 0.005
 
 Code = grpc.StatusCode
-PROPER = frozenset(
-    {
-        Code.OK,
-        Code.INVALID_ARGUMENT,
-        Code.ALREADY_EXISTS,
-        Code.NOT_FOUND,
-        Code.OUT_OF_RANGE,
-        Code.RESOURCE_EXHAUSTED,
-        Code.ABORTED,
-        Code.DATA_LOSS,
-        Code.FAILED_PRECONDITION,
-    }
-)
+PROPER = {
+    Code.OK, Code.INVALID_ARGUMENT, Code.ALREADY_EXISTS, Code.NOT_FOUND, Code.OUT_OF_RANGE,
+    Code.RESOURCE_EXHAUSTED, Code.ABORTED, Code.DATA_LOSS, Code.FAILED_PRECONDITION,
+}  # fmt: skip
 """What may be answered while nothing is away. UNAVAILABLE would mean that the front door
 took what no worker can serve."""
 
@@ -170,14 +161,8 @@ class Arena:
         self._engines = table_engine(0), table_engine(1)
         workers = await _start_workers(*self._engines)
         limits = Limits(detach_grace=1.0, deadline=LIMIT)
-        async with cluster(
-            [workers[0]],
-            [workers[1]],
-            patience=PATIENT,
-            limits=limits,
-            num_speculative_tokens=4,
-            vllm_engine=True,
-        ) as running:
+        options = {"limits": limits, "num_speculative_tokens": 4, "vllm_engine": True}
+        async with cluster([workers[0]], [workers[1]], PATIENT, **options) as running:
             self._cluster, self._workers = running, workers
             orchestrator, (verifier, drafter) = running.address, workers
             addresses = orchestrator, orchestrator, verifier.address, drafter.address

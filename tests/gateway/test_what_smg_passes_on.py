@@ -1,6 +1,5 @@
 """Each row of the page's tables of requests: what the real smg passes on, and what comes back."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.gateway.overheard import OWN_DEFAULTS, Front, front_of, rows_under
+from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
@@ -283,9 +283,7 @@ async def test_a_session_is_called_as_the_id_that_the_client_was_given(front: Fr
 
 
 async def test_the_gateway_asks_for_loads_and_for_no_cache_events_that_are_not_served(front: Front):
-    async with asyncio.timeout(60):
-        while "GetLoads" not in front.ears.called:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    await until(lambda: "GetLoads" in front.ears.called)
     [load] = (await _loads(front)).loads
     assert load.num_total_reqs == 0
 

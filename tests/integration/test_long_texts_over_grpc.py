@@ -15,6 +15,7 @@ from orchestrator.text import TextStream
 from services.contract.types import FinishReason
 from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, start_verifier
 from tests.integration.known import known_verifier, read, request, stub, text
+from tests.waiting import until
 
 TOKENS = 30_000
 BUSY = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -121,9 +122,7 @@ async def test_readers_of_what_has_ended_are_bounded_and_told_when_to_come_back(
         await leaving.read()
         leaving.cancel()
     assert (await served.client.resume("s", 0)).token_ids == tuple(whole)
-    async with asyncio.timeout(60):
-        while texts.readers:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: not texts.readers)
 
 
 async def test_who_comes_back_far_behind_gets_every_token_and_the_last_ones_logprobs():

@@ -5,14 +5,7 @@ from collections import Counter
 
 import pytest
 
-from orchestrator.core.events import (
-    Discarded,
-    Persist,
-    SendVerify,
-    Suspend,
-    Tick,
-    WorkerLost,
-)
+from orchestrator.core import events
 from orchestrator.recorder import Recorder
 from services.contract.types import Role, VerifyMode
 from services.runtime.telemetry import names, trace_ids
@@ -67,7 +60,8 @@ def test_a_session_is_one_tree_whose_rounds_add_up_to_its_tokens(traced):
 def test_a_round_says_what_its_record_says_and_has_its_parts(traced):
     world, got = traced(faults=Faults(accuracy=0.7))
     records = {
-        action.commit.record.round: action.commit.record for action in world.performed(Persist)
+        action.commit.record.round: action.commit.record
+        for action in world.performed(events.Persist)
     }
     spans = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
     assert spans.keys() == records.keys()
@@ -102,7 +96,7 @@ def test_a_round_and_its_verifying_say_which_rule_was_used(receiver, start):
     got = received(receiver, telemetry)
     said = {
         action.commit.record.round: action.commit.record.mode.name.lower()
-        for action in world.performed(Persist)
+        for action in world.performed(events.Persist)
     }
     assert {*said.values()} == {"standard", "block"}
     for round in got.named("spec_round"):
@@ -113,7 +107,7 @@ def test_a_round_and_its_verifying_say_which_rule_was_used(receiver, start):
 
 def test_unusable_rows_of_q_are_on_their_round(traced):
     world, got = traced(2, mode=VerifyMode.BLOCK, max_tokens=48)
-    records = [action.commit.record for action in world.performed(Persist)]
+    records = [action.commit.record for action in world.performed(events.Persist)]
     bad = {record.round: record.bad_q_rows for record in records if record.bad_q_rows}
     assert bad
     spans = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
@@ -150,7 +144,7 @@ def test_a_session_without_a_drafter_says_so_and_when_it_has_one_again(receiver,
     telemetry = start()
     world = TracedWorld(telemetry, max_tokens=400).run(steps=100)
     lost = world.state.drafter.worker
-    world.feed(WorkerLost(world.now, Role.DRAFTER, lost))
+    world.feed(events.WorkerLost(world.now, Role.DRAFTER, lost))
     world.finish()
     got = received(receiver, telemetry)
     migrate = only(got.named("migrate"))
@@ -166,7 +160,7 @@ def test_a_session_without_a_drafter_says_so_and_when_it_has_one_again(receiver,
 def test_a_lost_verifier_is_a_migration_to_another(receiver, start):
     telemetry = start()
     world = TracedWorld(telemetry, max_tokens=64).run(steps=50)
-    world.feed(WorkerLost(world.now, Role.VERIFIER, world.state.verifier.worker, busy=True))
+    world.feed(events.WorkerLost(world.now, Role.VERIFIER, world.state.verifier.worker, busy=True))
     world.finish()
     got = received(receiver, telemetry)
     migrate = only(got.named("migrate"))
@@ -213,9 +207,9 @@ def test_every_block_ends_as_one_round_span_whatever_happens(receiver, start):
 
     rounds = got.named("spec_round")
     outcomes = Counter(span.attributes[names.ROUND_OUTCOME] for span in rounds)
-    sent = sum(len(world.performed(SendVerify)) for world in worlds)
-    verdicts = sum(len(world.performed(Persist)) for world in worlds)
-    discarded = sum(len(world.performed(Discarded)) for world in worlds)
+    sent = sum(len(world.performed(events.SendVerify)) for world in worlds)
+    verdicts = sum(len(world.performed(events.Persist)) for world in worlds)
+    discarded = sum(len(world.performed(events.Discarded)) for world in worlds)
     assert outcomes.total() == sent == len(got.named("spec_verify"))
     assert outcomes["discarded"] == discarded > 0
     assert outcomes["abandoned"] == sent - verdicts - discarded > 0
@@ -248,14 +242,14 @@ def test_a_suspended_session_ends_with_the_reason_and_leaves_nothing_open(receiv
     telemetry = start()
     world = TracedWorld(telemetry, max_tokens=1000).run(steps=60)
     world.now = 2e6
-    world.feed(Tick(world.now))
-    assert world.performed(Suspend)
+    world.feed(events.Tick(world.now))
+    assert world.performed(events.Suspend)
     world.recorder.end_generate("s")
     world.recorder.end_generate("s")
     got = received(receiver, telemetry)
     root = only(got.named("Generate"))
     assert root.attributes[names.ERROR_TYPE] == root.error == "deadline"
-    assert len(got.named("spec_round")) == len(world.performed(SendVerify))
+    assert len(got.named("spec_round")) == len(world.performed(events.SendVerify))
 
 
 @pytest.mark.parametrize(
@@ -318,7 +312,7 @@ def test_a_draft_that_was_taken_at_the_verifier_is_part_of_its_round(receiver, s
     records = []
 
     def on_step(event, actions, state):
-        records.extend(one.commit.record for one in actions if isinstance(one, Persist))
+        records.extend(one.commit.record for one in actions if isinstance(one, events.Persist))
         recorder.on_step("s", event, actions, state)
 
     world.on_step = on_step
