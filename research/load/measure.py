@@ -159,15 +159,11 @@ def _settings(
     case: Case, around: Surroundings, workers: str, sink: str, redis: str
 ) -> dict[str, str]:
     settings = {
-        "PACELINE_PORT": "0",
-        "PACELINE_REDIS": redis,
-        "PACELINE_VERIFIER_ADDRESSES": workers,
+        "PACELINE_PORT": "0", "PACELINE_REDIS": redis, "PACELINE_VERIFIER_ADDRESSES": workers,
         "PACELINE_DRAFTER_ADDRESSES": workers,
-        "PACELINE_NUM_SPECULATIVE_TOKENS": str(around.window),
-        "PACELINE_FALLBACK": "false",
-        "PACELINE_GRACE": "0.2",
-        "PACELINE_DETACH_GRACE": "0",
-    }
+        "PACELINE_NUM_SPECULATIVE_TOKENS": str(around.window), "PACELINE_FALLBACK": "false",
+        "PACELINE_GRACE": "0.2", "PACELINE_DETACH_GRACE": "0",
+    }  # fmt: skip
     if case.sampling:
         settings |= {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{sink}",

@@ -38,15 +38,10 @@ class Way:
 
 
 MODEL_WAYS = (
-    Way("auto", "model"),
-    Way("standard", "model"),
-    Way("block", "model"),
-    Way("auto", "ngram"),
-    Way("standard", "model", 3),
-    Way("auto", "model", 3),
-    Way("block", "ngram,model"),
+    Way("auto", "model"), Way("standard", "model"), Way("block", "model"), Way("auto", "ngram"),
+    Way("standard", "model", 3), Way("auto", "model", 3), Way("block", "ngram,model"),
     Way("coupled", "graph", 3),
-)
+)  # fmt: skip
 METHODS = "model,ngram,graph"
 """What those ways need of a drafter."""
 

@@ -38,13 +38,9 @@ def trial(name, repeat, wall, tokens=4, rounds=(), steps=4, ids=None) -> Trial:
 
 def test_a_speed_up_is_taken_within_each_repeat():
     trials = [
-        trial("plain", 0, 4.0),
-        trial("eager", 0, 2.0),
-        trial("plain", 1, 9.0),
-        trial("eager", 1, 3.0),
-        trial("plain", 2, 1.0),
-        trial("eager", 2, 1.0),
-    ]
+        trial("plain", 0, 4.0), trial("eager", 0, 2.0), trial("plain", 1, 9.0),
+        trial("eager", 1, 3.0), trial("plain", 2, 1.0), trial("eager", 2, 1.0),
+    ]  # fmt: skip
     assert figures_of(trials, "eager").speed_up == Spread(2.0, 1.0, 3.0, 3)
 
 

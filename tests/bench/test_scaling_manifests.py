@@ -109,13 +109,9 @@ def loaded(**instead: list[dict[str, str]]) -> list[dict[str, str]]:
 
 NOTHING = dict.fromkeys(QUERIES, 0.0)
 BUSY = {
-    "orchestrator streams": 80.0,
-    "orchestrator lag": 50.0,
-    "drafter wanted": 60.0,
-    "drafter starved": 2.5,
-    "verifier queue": 400.0,
-    "verifier kv": 300.0,
-}
+    "orchestrator streams": 80.0, "orchestrator lag": 50.0, "drafter wanted": 60.0,
+    "drafter starved": 2.5, "verifier queue": 400.0, "verifier kv": 300.0,
+}  # fmt: skip
 A_WORKER = 'paceline_event_loop_lag_seconds_bucket{instance="w",le='
 SITUATIONS = {
     "idle, and no worker there": (idle(), "15m", NOTHING),

@@ -34,14 +34,9 @@ from services.contract.types import (
 )
 
 EXACT = Scenario(
-    text=Independent(0.8),
-    verify=StepTime(30.0),
-    draft=StepTime(5.0),
-    hop_ms=1.0,
-    persist_ms=0.0,
-    sessions=4,
-    tokens=40,
-)
+    text=Independent(0.8), verify=StepTime(30.0), draft=StepTime(5.0), hop_ms=1.0, persist_ms=0.0,
+    sessions=4, tokens=40,
+)  # fmt: skip
 BUSY = replace(
     EXACT,
     verify=StepTime(25.0, row_ms=0.5, session_ms=1.0, several_ms=27.0),
