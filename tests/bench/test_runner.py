@@ -111,27 +111,6 @@ def test_what_is_done_already_is_not_run_again():
     ]
 
 
-def test_every_repeat_draws_anew_and_all_configurations_draw_alike(monkeypatch):
-    asked: list[tuple[int, str]] = []
-
-    async def follow(_, options, __):
-        if "seed" in options:
-            asked.append((options["seed"], options.get("rejection_sample_method", "")))
-        return trial("any", 0, 1.0).results[0]
-
-    async def question(_, prompt):
-        return {"prompt": prompt}
-
-    monkeypatch.setattr(runner, "follow", follow)
-    monkeypatch.setattr(runner, "question", question)
-    configurations = [
-        Configuration("plain", "127.0.0.1:1"),
-        Configuration("block", "127.0.0.1:1", "", {"rejection_sample_method": "block"}),
-    ]
-    run(Schedule(PROMPTS[:1], repeats=2, seed=5), configurations)
-    assert sorted(asked) == [(5, ""), (5, "block"), (6, ""), (6, "block")]
-
-
 @pytest.fixture
 def asked(monkeypatch) -> list[dict[str, Any]]:
     """What every session was asked with, the warm-up first."""
@@ -150,6 +129,13 @@ def asked(monkeypatch) -> list[dict[str, Any]]:
 
 
 SERVED = [Configuration("plain", "127.0.0.1:1"), Configuration("eager", "127.0.0.1:1")]
+
+
+def test_every_repeat_draws_anew_and_all_configurations_draw_alike(asked):
+    block = Configuration("block", "127.0.0.1:1", "", {"rejection_sample_method": "block"})
+    run(Schedule(PROMPTS[:1], repeats=2, seed=5), [SERVED[0], block])
+    drawn = [(o["seed"], o.get("rejection_sample_method", "")) for o in asked if "seed" in o]
+    assert sorted(drawn) == [(5, ""), (5, "block"), (6, ""), (6, "block")]
 
 
 def test_every_session_shares_nothing_with_those_before_it(asked):
@@ -230,18 +216,11 @@ def test_a_summary_holds_every_figure_and_no_trial(tmp_path, capsys):
     assert {"machine", "date", "command", "commit", "scenario"} <= kept["setting"].keys()
 
 
-def test_a_prompt_with_token_ids_is_asked_by_them(monkeypatch):
-    asked = []
-
-    async def follow(_, options, __):
-        asked.append(options.get("tokens"))
-        return trial("any", 0, 1.0).results[0]
-
-    monkeypatch.setattr(runner, "follow", follow)
+def test_a_prompt_with_token_ids_is_asked_by_them(asked):
     prompts = [replace(PROMPTS[0], token_ids=(4, 5))]
     warm = BenchPrompt(0, "warm-up", "Hello", (9,))
-    run(Schedule(prompts, repeats=1, warm_up=warm), [Configuration("plain", "127.0.0.1:1")])
-    assert asked == [(9,), (4, 5)]
+    run(Schedule(prompts, repeats=1, warm_up=warm), SERVED[:1])
+    assert [one.get("tokens") for one in asked] == [(9,), (4, 5)]
 
 
 def test_cpu_time_of_a_process_grows_with_its_work():

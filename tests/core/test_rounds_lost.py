@@ -1,8 +1,11 @@
-"""Workers that are lost, refuse, or never say that they opened the session."""
+"""Workers that are lost, refuse, say nothing of a block, or never say that they opened it."""
+
+from dataclasses import replace
 
 import pytest
 
 from orchestrator.core import events, rounds
+from orchestrator.core.events import NeedWorker, Release, Suspend, SuspendReason, Tick, WorkerLost
 from orchestrator.core.state import Phase
 from services.contract.types import Role, VerifyMode
 from tests.core.machine import Machine
@@ -190,3 +193,50 @@ def test_a_standstill_takes_nothing_from_the_waits_for_workers_and_readers(made:
     assert made.state.phase is Phase.RUNNING
     made.feed(events.Tick(1000.0 + limits.verifier_wait))
     assert made.performed(events.Suspend)[-1].reason is events.SuspendReason.NO_VERIFIER
+
+
+# --- given up -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("for_good", "reason"),
+    [(True, SuspendReason.IMPOSSIBLE), (False, SuspendReason.REFUSED)],
+)
+def test_what_fails_for_good_is_told_apart_from_a_refusal(for_good, reason):
+    made = Machine(VerifyMode.GREEDY).serve()
+    assert made.state.verifier is not None
+    worker, epoch = made.state.verifier.worker, made.state.verifier.epoch
+    lost = WorkerLost(1.0, Role.VERIFIER, worker, "why", fatal=True, epoch=epoch, for_good=for_good)
+    made.feed(replace(lost, epoch=epoch - 1))
+    assert not made.performed(Suspend), "a late notice of an earlier open"
+    made.feed(lost)
+    assert made.performed(Suspend) == [Suspend(reason, "why")]
+
+
+# --- silent -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.STANDARD])
+def test_a_block_without_a_verdict_is_taken_elsewhere_in_the_end(mode):
+    made = Machine(mode).serve().draft(1, 2)
+    limit = made.state.config.limits.verdict_wait
+    assert rounds.next_wake(made.state, 0.0) == limit
+    made.feed(Tick(limit - 0.01))
+    assert made.state.verifier is not None
+    before = made.state.epoch
+    made.feed(Tick(limit))
+    assert made.state.verifier is None
+    assert made.state.in_flight == ()
+    assert made.state.epoch > before
+    assert made.performed(Release)[-1].role is Role.VERIFIER
+    assert made.performed(NeedWorker)[-1].role is Role.VERIFIER
+    made.serve().attach(Role.DRAFTER, "d").draft(1, 2).answer(1, 5, accepted=1, whole=False)
+    assert made.state.committed == (1, 5)
+
+
+def test_a_verifier_that_owes_nothing_is_not_hurried():
+    made = Machine(VerifyMode.GREEDY).serve().draft(1, 2)
+    made.answer(1, 2, 3, accepted=2, whole=True)
+    assert made.state.in_flight == ()
+    made.feed(Tick(2.0 * made.state.config.limits.verdict_wait))
+    assert made.state.verifier is not None

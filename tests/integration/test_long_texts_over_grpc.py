@@ -14,7 +14,7 @@ from orchestrator.session.ports import SessionKey
 from orchestrator.text import TextStream
 from services.contract.types import FinishReason
 from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, start_verifier
-from tests.integration.known import known_verifier, read, request, stub, text
+from tests.integration.known import known_front, known_verifier, read, request, stub, text
 from tests.waiting import until
 
 TOKENS = 30_000
@@ -145,10 +145,7 @@ async def test_who_comes_back_far_behind_gets_every_token_and_the_last_ones_logp
 
 
 async def test_logprobs_of_all_sessions_have_one_bound():
-    async with (
-        cluster([await known_verifier(5.0)], [], PATIENT, logprobs_memory=30_000) as running,
-        stub(running.address) as front,
-    ):
+    async with known_front(5.0, logprobs_memory=30_000) as (_, front):
         first = front.Generate(asking(1, 100))
         await first.read()
         more, never = [await read(front.Generate(asking(seed, seed * 50))) for seed in (2, 4)]

@@ -205,8 +205,7 @@ async def fail_over(replica: EmbeddedRedis, owner: Cluster) -> None:
 async def test_an_owner_that_has_not_heard_of_a_later_one_refuses_nobody_s_text():
     async with two() as both:
         (here, there) = both.doors
-        reading = here.generate("s", 100)
-        await until(lambda: len(reading.tokens) > 10)
+        reading = await here.under_way(100, said=10)
         stalls(both.first)
         await asyncio.sleep(0.1)
         rest = await there.resume("s", len(reading.tokens), had=reading.tokens).end()

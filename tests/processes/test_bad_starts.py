@@ -3,13 +3,12 @@
 import json
 import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.processes.conftest import COMMAND, START_SECONDS
+from tests.processes.conftest import run
 
 pytestmark = pytest.mark.processes
 
@@ -50,15 +49,8 @@ def test_it_ends_with_one_json_line_and_a_status(values, tmp_path, command, name
     for word, value in values.items():
         flags = [value if flag == word else flag for flag in flags]
         named = named.replace(word, value)
-    done = subprocess.run(
-        [*COMMAND, role, "--port", "0", "--log-json", "--health-port", "0", *flags],
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-        check=False,
-    )
+    flags = ["--port", "0", "--log-json", "--health-port", "0", *flags]
+    done = run(role, *flags, env={**os.environ, "HF_HUB_OFFLINE": "1"}, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     # Of a taken port gRPC's core writes a line of its own.
     ours = [line for line in done.stderr.splitlines() if "add_port.cc" not in line]
@@ -71,13 +63,7 @@ def test_it_ends_with_one_json_line_and_a_status(values, tmp_path, command, name
 
 
 def test_a_setting_that_is_not_allowed_is_a_json_line_too() -> None:
-    done = subprocess.run(
-        [*COMMAND, "drafter", "--log-json", "--port", "70000"],
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-        check=False,
-    )
+    done = run("drafter", "--log-json", "--port", "70000")
     assert done.returncode == 2
     [line] = [json.loads(line) for line in done.stderr.splitlines()]
     assert "--port: '70000' is not allowed" in line["message"]
