@@ -9,8 +9,6 @@
 So the first two need no random number beyond the chain, and are told apart sharply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

@@ -14,8 +14,6 @@ stand the draft's laws q after the same texts:
 Both models run as they do when they serve.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import defaultdict
 from collections.abc import Sequence

@@ -17,8 +17,6 @@ token. A command that comes while a step runs waits for its end, as it does in a
 - *gain*: time without preparing over time with it.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Sequence

@@ -13,8 +13,6 @@ cores, plain decoding. Everything that is compared takes turns in one run:
 Sessions of `crowd` and `prompts` are ephemeral, so that they share no K/V.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

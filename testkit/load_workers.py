@@ -7,8 +7,6 @@ follows from the session's seed and its place alone, and so does whether the dra
 gets it right. A step sleeps as long as told (0: not at all), whatever it holds.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import deque

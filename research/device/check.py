@@ -1,7 +1,5 @@
 """The same rows from two engines: chunks, crowds, rollbacks, trees, copies, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Callable, Sequence

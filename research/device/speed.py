@@ -1,7 +1,5 @@
 """Milliseconds of steps beside the floor: what reading the weights and the K/V takes at least."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """One case after another: start the processes, let them run, read what they cost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -10,8 +10,6 @@ gathers them at one end.
 Only a checkout has tests, whose statistics these are: import this where it is needed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

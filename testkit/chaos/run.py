@@ -1,7 +1,5 @@
 """A chaos run: sessions without end, faults one after another, and the checks at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

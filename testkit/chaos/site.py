@@ -1,7 +1,5 @@
 """A cluster of real processes, each behind a proxy, each to be killed and started again."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Which generations are asked for: forms, ways to draft and to verify, seeds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Good sessions in a quiet time, under attack, and in a quiet time again."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -7,8 +7,6 @@ off the last one when the time is over. It goes behind everybody else: what it s
 machine's. At the end it prints, as JSON, how many calls of each kind ended with which status.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
