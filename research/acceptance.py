@@ -9,8 +9,6 @@ of the target's own; `chained`, the next block is on its way, so that a standard
 block verification that accepts all adds none.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from statistics import fmean, stdev

@@ -9,8 +9,6 @@
 So the first two need no random number beyond the chain, and are told apart sharply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -141,8 +139,7 @@ class Pair:
 
     def _coupled(self, place: Place, tokens: list[int], logits: Tensor) -> list[float]:
         wanted = choose(logits[:-1], [self._row(place, depth) for depth in range(len(tokens))])
-        agrees = [float(a == b) for a, b in zip(tokens, wanted, strict=True)]
-        return list(accumulate(agrees, min))
+        return list(accumulate([float(a == b) for a, b in zip(tokens, wanted, strict=True)], min))
 
     def _row(self, place: Place, depth: int) -> RowContext:
         return RowContext(VerifyMode.COUPLED, self._sampling, place.seed, depth)

@@ -14,8 +14,6 @@ stand the draft's laws q after the same texts:
 Both models run as they do when they serve.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import defaultdict
 from collections.abc import Sequence
@@ -69,8 +67,7 @@ def answers(
     words = [tokenizer.encode(prompt.text, add_special_tokens=False) for prompt in prompts]
     plan = Plan(dialogue_of(tokenizer), 0, words, temperatures=(temperature,), answer_tokens=tokens)
     written = Writer(target, plan, _BATCH).write(iter(range(len(words))))
-    texts = chain.from_iterable(done for done, _ in written)
-    return sorted(texts, key=lambda text: text.number)
+    return sorted(chain.from_iterable(done for done, _ in written), key=lambda text: text.number)
 
 
 def scores(draft: NativeEngine, texts: Sequence[Text]) -> list[Score]:

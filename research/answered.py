@@ -3,8 +3,6 @@
 python -m research.answered --out FILE
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the measuring commands `python -m research.<name>` share."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence

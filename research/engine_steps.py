@@ -6,8 +6,6 @@ Every repeat runs all of them in turn, so that a busy machine slows them alike;
 the ratios are medians over repeats, with their least and greatest value.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Mapping

@@ -17,8 +17,6 @@ token. A command that comes while a step runs waits for its end, as it does in a
 - *gain*: time without preparing over time with it.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Sequence
@@ -168,8 +166,7 @@ class Answer:
         agrees = tail[: accepted + 1] == [*block[:accepted], *own][: len(tail)]
         self._epoch += not agrees
         self._timed.tail = self._timed.tail[accepted + 1 :] if agrees else []
-        commit = (*block[:accepted], *own)
-        self._timed.core.handle(0, CommitDraft("s", self._epoch, base, commit))
+        self._timed.core.handle(0, CommitDraft("s", self._epoch, base, (*block[:accepted], *own)))
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:

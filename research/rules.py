@@ -9,8 +9,6 @@ medians over repeats, with their least and greatest value. Drafts of the exact r
 are accepted whole: the dearest case.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Sequence

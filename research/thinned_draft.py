@@ -10,8 +10,6 @@ skips layers too) is good for comparing rules, not for speed: it costs nearly as
 much as its target.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import shutil

@@ -13,8 +13,6 @@ cores, plain decoding. Everything that is compared takes turns in one run:
 Sessions of `crowd` and `prompts` are ephemeral, so that they share no K/V.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random
@@ -79,8 +77,7 @@ class Bench:
         asked = {"messages": chat, "max_tokens": 4}
         again = await follow(self._client, {**asked, **ALONE}, _ignore)
         kept = await follow(self._client, {**asked, **PLAIN}, _ignore)
-        found = kept.complete.usage.cached_tokens
-        return kept.first_token_s, again.first_token_s, found
+        return kept.first_token_s, again.first_token_s, kept.complete.usage.cached_tokens
 
     async def gaps(self, sessions: int, *, prompts: bool) -> list[float]:
         """Times per token of sessions that decode, with or without long prompts coming."""
@@ -148,8 +145,7 @@ async def _measured(asked: argparse.Namespace) -> dict[str, Any]:
             keep("turn alone", again)
             keep("turn found", found)
             for prompts in (False, True):
-                gaps = await bench.gaps(asked.beside, prompts=prompts)
-                times = Percentiles.of(gaps)
+                times = Percentiles.of(await bench.gaps(asked.beside, prompts=prompts))
                 assert times is not None
                 keep("gaps beside prompts" if prompts else "gaps", times.p95 / 1e3)
     over = {

@@ -10,8 +10,6 @@ from what a node adds to a verification and from what a level costs: `waits`, wh
 verifier waits for the draft; `hidden`, where drafting costs no time.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

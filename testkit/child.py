@@ -1,7 +1,5 @@
 """A child process that says in a file when it is ready."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -7,8 +7,6 @@ follows from the session's seed and its place alone, and so does whether the dra
 gets it right. A step sleeps as long as told (0: not at all), whatever it holds.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import deque
@@ -20,22 +18,7 @@ from typing import Any
 import grpc
 
 from bench.simulation.chained import judged, overlap
-from services.contract.types import (
-    CloseVerify,
-    DraftTree,
-    OpenDraft,
-    OpenVerify,
-    Progress,
-    Proposal,
-    Role,
-    TokenizerBundle,
-    Verdict,
-    VerifierCommand,
-    Verify,
-    VerifyMode,
-    VerifyOpened,
-    WorkerDescription,
-)
+from services.contract import types as t
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 from services.runtime import serving
@@ -49,7 +32,7 @@ _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
 
-def bundle() -> TokenizerBundle:
+def bundle() -> t.TokenizerBundle:
     """A tokenizer of letters: what is measured is not how long text takes to tokenize."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -58,7 +41,7 @@ def bundle() -> TokenizerBundle:
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    return TokenizerBundle("letters", made.to_str())
+    return t.TokenizerBundle("letters", made.to_str())
 
 
 def draw(seed: int, position: int) -> int:
@@ -77,12 +60,12 @@ def truth(seed: int, position: int) -> int:
 class _Session:
     """One session at the verifier: its output is the first `length` tokens of the truth."""
 
-    opening: OpenVerify
+    opening: t.OpenVerify
     length: int
-    blocks: deque[tuple[Verify, float]] = field(default_factory=deque)
-    last: Verdict | None = None
+    blocks: deque[tuple[t.Verify, float]] = field(default_factory=deque)
+    last: t.Verdict | None = None
 
-    def next(self, now: float) -> Verdict | None:
+    def next(self, now: float) -> t.Verdict | None:
         """The verdict on the block that waits longest; None where none waits."""
         if not self.blocks:
             return None
@@ -92,12 +75,12 @@ class _Session:
             self.last, self.length = verdict, verdict.base_len + len(verdict.token_ids)
         return verdict
 
-    def _judge(self, block: Verify) -> Verdict:
+    def _judge(self, block: t.Verify) -> t.Verdict:
         """Keep what is right of a chain, and add the next token."""
         skip, mode = overlap(block, self.last, self.length), self.opening.mode
         if skip is None:
             about = block.session, block.epoch, block.round, block.base_len
-            return Verdict(*about, mode=mode, discarded=True)
+            return t.Verdict(*about, mode=mode, discarded=True)
         base, drafted = block.base_len + skip, block.tree.token_ids[skip:]
         own = [truth(self.opening.seed, base + place) for place in range(len(drafted) + 1)]
         return judged(block, base, drafted, own)._replace(mode=mode)
@@ -108,9 +91,9 @@ class KnownVerifier:
 
     def __init__(self, emit: Emit, worker_id: str, step_ms: float) -> None:
         self._emit, self._pause = emit, 1e-3 * step_ms
-        self._about = WorkerDescription(
+        self._about = t.WorkerDescription(
             worker_id,
-            Role.VERIFIER,
+            t.Role.VERIFIER,
             model="known",
             model_fingerprint="known",
             tokenizer_fingerprint="letters",
@@ -130,17 +113,16 @@ class KnownVerifier:
         """None."""
         return 0.0
 
-    def handle(self, link: int, command: VerifierCommand, arrived: float) -> None:
+    def handle(self, link: int, command: t.VerifierCommand, arrived: float) -> None:
         """Absorb one command."""
         match command:
-            case OpenVerify():
-                opened = _Session(command, len(command.committed))
-                self._sessions[link, command.session] = opened
-                self._emit(link, VerifyOpened(command.session, command.epoch))
-            case Verify():
+            case t.OpenVerify():
+                self._sessions[link, command.session] = _Session(command, len(command.committed))
+                self._emit(link, t.VerifyOpened(command.session, command.epoch))
+            case t.Verify():
                 if (session := self._sessions.get((link, command.session))) is not None:
                     session.blocks.append((command, arrived))
-            case CloseVerify(session_id):
+            case t.CloseVerify(session_id):
                 self._sessions.pop((link, session_id), None)
 
     def step(self) -> bool:
@@ -160,8 +142,7 @@ class KnownVerifier:
         rows = sum(1 + verdict.draft_tokens for _, verdict in answers)
         size = len(answers)
         for link, verdict in answers:
-            told = verdict._replace(verify_ms=took, batch_size=size, batch_rows=rows)
-            self._emit(link, told)
+            self._emit(link, verdict._replace(verify_ms=took, batch_size=size, batch_rows=rows))
         return True
 
     def drop_link(self, link: int) -> None:
@@ -169,11 +150,11 @@ class KnownVerifier:
         kept = {key: session for key, session in self._sessions.items() if key[0] != link}
         self._sessions = kept
 
-    def progress(self) -> Progress:
+    def progress(self) -> t.Progress:
         """The load now."""
-        return Progress(self._steps, len(self._sessions), self.waiting, 0, 1 << 30, 1.0)
+        return t.Progress(self._steps, len(self._sessions), self.waiting, 0, 1 << 30, 1.0)
 
-    def describe(self) -> WorkerDescription:
+    def describe(self) -> t.WorkerDescription:
         """What it is."""
         return self._about
 
@@ -181,7 +162,7 @@ class KnownVerifier:
 class KnownDrafter:
     """A `Drafter`: `chunk` tokens a step, each right with probability `acceptance`."""
 
-    modes = frozenset({VerifyMode.GREEDY, VerifyMode.COUPLED})
+    modes = frozenset({t.VerifyMode.GREEDY, t.VerifyMode.COUPLED})
     samples = trees = False
 
     def __init__(self, acceptance: float, chunk: int, step_ms: float) -> None:
@@ -189,7 +170,7 @@ class KnownDrafter:
         self._chunk, self._pause = chunk, 1e-3 * step_ms
         self._seeds: dict[SessionKey, int] = {}
 
-    def describe(self, worker: WorkerDescription) -> WorkerDescription:
+    def describe(self, worker: t.WorkerDescription) -> t.WorkerDescription:
         """Bound to the tokenizer."""
         return replace(worker, model="known", tokenizer_fingerprint="letters")
 
@@ -197,7 +178,7 @@ class KnownDrafter:
         """None."""
         return KVUsage()
 
-    def open(self, key: SessionKey, opening: OpenDraft) -> None:
+    def open(self, key: SessionKey, opening: t.OpenDraft) -> None:
         """Note the seed."""
         self._seeds[key] = opening.seed
 
@@ -214,11 +195,11 @@ class KnownDrafter:
             time.sleep(self._pause)
         return [Proposed(self._draft(ask)) for ask in asks]
 
-    def _draft(self, ask: Ask) -> DraftTree:
+    def _draft(self, ask: Ask) -> t.DraftTree:
         seed, first = self._seeds[ask.key], ask.position
         places = range(first, first + min(self._chunk, ask.room))
-        return DraftTree(
-            tuple(self._guess(seed, place) for place in places), proposal=Proposal.ONE_HOT
+        return t.DraftTree(
+            tuple(self._guess(seed, place) for place in places), proposal=t.Proposal.ONE_HOT
         )
 
     def _guess(self, seed: int, place: int) -> int:

@@ -5,8 +5,6 @@ with prometheus(tool, ["127.0.0.1:9464"]) as server:
     [sample] = server.query("sum(paceline_streams_active)")
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """See `research.device`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """The same rows from two engines: chunks, crowds, rollbacks, trees, copies, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Callable, Sequence
@@ -44,8 +42,7 @@ def check(model: Any, device: str, dtypes: Sequence[str]) -> list[Finding]:
         engine = _engine(model, device, dtype)
         tolerance = TOLERANCES[getattr(torch, dtype)]
         for name, rows in _rows(engine).items():
-            figure = difference(rows, expected[name])
-            findings.append(Finding(name, dtype, figure, tolerance))
+            findings.append(Finding(name, dtype, difference(rows, expected[name]), tolerance))
         findings += [Finding(name, dtype, float(not kept), 0.0) for name, kept in _refusals(engine)]
     return findings
 

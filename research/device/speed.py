@@ -1,7 +1,5 @@
 """Milliseconds of steps beside the floor: what reading the weights and the K/V takes at least."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -86,8 +84,7 @@ def bandwidth(device: str, megabytes: int = 256, repeats: int = 9) -> float:
     """Bytes per millisecond that a copy reads and writes together, the median of some."""
     source = torch.ones(megabytes << 18, device=device)
     target = torch.empty_like(source)
-    took = _timed(lambda: target.copy_(source), device, repeats)
-    return 2 * source.nbytes / took
+    return 2 * source.nbytes / _timed(lambda: target.copy_(source), device, repeats)
 
 
 def speed(

@@ -6,8 +6,6 @@ alone, all its threads; "quiet" is the same at the fastest that a core ran (5th 
 between, by a fixed piece of Python. Compare ratios: a busy machine slows both sides.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from statistics import median

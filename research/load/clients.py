@@ -1,7 +1,5 @@
 """Sessions at one orchestrator or several, as many at once as asked for."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager

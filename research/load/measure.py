@@ -1,7 +1,5 @@
 """One case after another: start the processes, let them run, read what they cost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -159,15 +157,11 @@ def _settings(
     case: Case, around: Surroundings, workers: str, sink: str, redis: str
 ) -> dict[str, str]:
     settings = {
-        "PACELINE_PORT": "0",
-        "PACELINE_REDIS": redis,
-        "PACELINE_VERIFIER_ADDRESSES": workers,
+        "PACELINE_PORT": "0", "PACELINE_REDIS": redis, "PACELINE_VERIFIER_ADDRESSES": workers,
         "PACELINE_DRAFTER_ADDRESSES": workers,
-        "PACELINE_NUM_SPECULATIVE_TOKENS": str(around.window),
-        "PACELINE_FALLBACK": "false",
-        "PACELINE_GRACE": "0.2",
-        "PACELINE_DETACH_GRACE": "0",
-    }
+        "PACELINE_NUM_SPECULATIVE_TOKENS": str(around.window), "PACELINE_FALLBACK": "false",
+        "PACELINE_GRACE": "0.2", "PACELINE_DETACH_GRACE": "0",
+    }  # fmt: skip
     if case.sampling:
         settings |= {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{sink}",

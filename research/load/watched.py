@@ -9,8 +9,6 @@ is still at the verifier is not counted: it leaves when pacing chooses, and nobo
 it. Run by its path, it measures whatever checkout PYTHONPATH names.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -4,8 +4,6 @@ A core whose twin is busy, or whose caches are, needs more CPU time for the same
 A fixed piece of plain Python, timed all along, says how much more.
 """
 
-from __future__ import annotations
-
 import time
 
 _TURNS = 20_000

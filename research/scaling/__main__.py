@@ -7,8 +7,6 @@ The expressions are those of the ScaledObjects in k8s/components/keda. docs/scal
 how to read them.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

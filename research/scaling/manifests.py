@@ -1,7 +1,5 @@
 """The scalers, as the manifests have them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A crowd that grows and shrinks over time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

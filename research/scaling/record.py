@@ -5,8 +5,6 @@ long as a forward would take. Orchestrators, gRPC, the store, `/metrics` and Pro
 real. How many processes there are does not change meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """What was recorded: the scalers' expressions over time, in a file that is JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -12,8 +12,6 @@ The exit status is 1 where anything did not hold; the same --seed deals the same
 Ctrl-C ends it with a report of what was seen.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import signal

@@ -4,8 +4,6 @@ The library aborts what its caller gives up. Here a call is only cancelled, as b
 that died, and resumed later.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The kinds of faults, each a function of the scene; a deck deals them so that all occur."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal

@@ -1,7 +1,5 @@
 """When a cluster is whole, and when it is at rest: what its processes say of themselves."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -10,8 +10,6 @@ gathers them at one end.
 Only a checkout has tests, whose statistics these are: import this where it is needed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,8 +76,7 @@ class Models:
         draft = _log_law(self._draft, prompt, one) if self._draft is not None else 0.0
         order = np.argsort(draft - target, axis=-1, kind="stable")
         rows = np.exp(np.take_along_axis(target, order, axis=-1))
-        places = (order == np.array(one.token_ids)[:, None]).argmax(axis=-1)
-        return transform(rows, places, noise)
+        return transform(rows, (order == np.array(one.token_ids)[:, None]).argmax(axis=-1), noise)
 
 
 def _uniform(transformed: np.ndarray) -> float:

@@ -46,8 +46,7 @@ class Listener:
         """Resume the session a second time, from where this one is."""
         self.second = Listener(self.name, self.case)
         self.second.transcript.start = self.transcript.next
-        stream = client.resume(self.name, self.transcript.next)
-        return self.second._listen(aiter(stream))
+        return self.second._listen(aiter(client.resume(self.name, self.transcript.next)))
 
     @property
     def chain(self) -> list[Listener]:

@@ -4,8 +4,6 @@ Start members from a thread that lives as long as they should: the kernel ties a
 the thread that started it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The models of a chaos run where none are named: tiny, random, float32, and quick."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

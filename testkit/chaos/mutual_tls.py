@@ -1,7 +1,5 @@
 """What processes and callers of a cluster on mutual TLS show each other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_urlsafe

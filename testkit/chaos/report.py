@@ -1,7 +1,5 @@
 """What a chaos run found, as a table and as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A chaos run: sessions without end, faults one after another, and the checks at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -223,8 +221,7 @@ class Chaos:
     async def _check_rest(self) -> None:
         """Nothing may be held for sessions that have all ended."""
         self._outcome.violations += await left_behind(self._scene.cluster)
-        stored = self._scene.cluster.store.sessions()
-        states = Counter(stored.values())
+        states = Counter(self._scene.cluster.store.sessions().values())
         self._outcome.violations += [
             f"{states[state]} stored sessions are still {state}" for state in _OPEN if states[state]
         ]

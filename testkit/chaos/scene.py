@@ -1,7 +1,5 @@
 """Where faults happen: the cluster, and the sessions that run through it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A cluster of real processes, each behind a proxy, each to be killed and started again."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile
@@ -110,8 +108,7 @@ class Cluster:
         places = list(addresses) or self.addresses
         first %= len(places)
         own = self._mutual_tls.of_a_client() if self._mutual_tls else {}
-        token = self.layout.token
-        return Client(places[first:] + places[:first], token=token, **own, **options)
+        return Client(places[first:] + places[:first], token=self.layout.token, **own, **options)
 
     @property
     def credentials(self) -> grpc.ChannelCredentials | None:

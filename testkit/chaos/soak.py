@@ -34,8 +34,7 @@ class Holding:
         process = psutil.Process(pid)
         every = process.net_connections("all")
         sockets = sum(one.status == psutil.CONN_ESTABLISHED for one in every)
-        memory = process.memory_info().rss
-        return cls(memory, sockets, process.num_fds(), process.num_threads())
+        return cls(process.memory_info().rss, sockets, process.num_fds(), process.num_threads())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """The Redis-compatible server of a cluster, behind a proxy."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -53,8 +53,7 @@ class Drawn:
     @classmethod
     def by(cls, case: Case, token_ids: Sequence[int]) -> Self:
         """What a case became."""
-        temperature = float(case.options["temperature"])
-        return cls(case.rule, case.prompt, temperature, tuple(token_ids))
+        return cls(case.rule, case.prompt, float(case.options["temperature"]), tuple(token_ids))
 
 
 @dataclass

@@ -10,8 +10,6 @@ the text of its seed, it must be that of plain decoding. Two orchestrators, two 
 drafter and a store, all real processes. The exit status is 1 where anything did not hold.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

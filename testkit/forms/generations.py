@@ -1,7 +1,5 @@
 """Which generations are asked for: forms, ways to draft and to verify, seeds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,15 +36,10 @@ class Way:
 
 
 MODEL_WAYS = (
-    Way("auto", "model"),
-    Way("standard", "model"),
-    Way("block", "model"),
-    Way("auto", "ngram"),
-    Way("standard", "model", 3),
-    Way("auto", "model", 3),
-    Way("block", "ngram,model"),
+    Way("auto", "model"), Way("standard", "model"), Way("block", "model"), Way("auto", "ngram"),
+    Way("standard", "model", 3), Way("auto", "model", 3), Way("block", "ngram,model"),
     Way("coupled", "graph", 3),
-)
+)  # fmt: skip
 METHODS = "model,ngram,graph"
 """What those ways need of a drafter."""
 

@@ -5,8 +5,6 @@ lose their session to a second reader there. Either way the session gets a new o
 opens it at a verifier anew: its form is followed again through what is committed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ Together they have what schemas are made of. Every string, list and number has a
 so that no text needs to be cut.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import cached_property

@@ -12,8 +12,6 @@ where a loop is late, where a process grows by half, or with the children that c
 beyond what its pod may have, where one ends, or where a good session fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -1,7 +1,5 @@
 """The worst requests that a tenant with a token can make, each new every time it is sent."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

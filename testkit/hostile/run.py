@@ -1,7 +1,5 @@
 """Good sessions in a quiet time, under attack, and in a quiet time again."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -120,8 +118,7 @@ class Hostile:
         return (self._heard() - heard) / (time.monotonic() - began)
 
     def _heard(self) -> int:
-        running = sum(len(one.transcript.token_ids) for one in self._listeners)
-        return self._ended_tokens + running
+        return self._ended_tokens + sum(len(one.transcript.token_ids) for one in self._listeners)
 
     async def _attack(self) -> None:
         """Let the sender run, and read what it says."""

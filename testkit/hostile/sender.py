@@ -7,8 +7,6 @@ off the last one when the time is over. It goes behind everybody else: what it s
 machine's. At the end it prints, as JSON, how many calls of each kind ended with which status.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -105,8 +103,7 @@ def main() -> int:
     token, lanes, seconds, *addresses = sys.argv[1:]
     os.setsid()
     give_way(19)
-    ends = asyncio.run(send(token, int(lanes), float(seconds), addresses))
-    print(json.dumps(ends))
+    print(json.dumps(asyncio.run(send(token, int(lanes), float(seconds), addresses))))
     return 0
 
 

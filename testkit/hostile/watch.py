@@ -1,7 +1,5 @@
 """What is read of every process while it is attacked: memory, how late its loop is, its end."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import urllib.request

@@ -1,7 +1,5 @@
 """How often a draft model agrees with its target."""
 
-from __future__ import annotations
-
 import pytest
 
 from research.agreement import chosen, measure, parser, show
@@ -9,19 +7,16 @@ from tests.models import tiny_model_folder
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return str(
-        tiny_model_folder(tmp_path_factory.mktemp("target"), "llama", max_position_embeddings=8192)
-    )
+def folders(tmp_path_factory):
+    """Of a target and of a stranger."""
+    made = tmp_path_factory.mktemp("models")
+    long = {"max_position_embeddings": 8192}
+    return [str(tiny_model_folder(made, "llama", seed=seed, **long)) for seed in (0, 1)]
 
 
-@pytest.fixture(scope="module")
-def other(tmp_path_factory):
-    return str(
-        tiny_model_folder(
-            tmp_path_factory.mktemp("other"), "llama", seed=1, max_position_embeddings=8192
-        )
-    )
+@pytest.fixture
+def folder(folders):
+    return folders[0]
 
 
 def report(model, draft):
@@ -36,8 +31,8 @@ def test_a_target_agrees_with_itself(folder):
     assert 0.9 < figures["acceptance"]["all"] < 1.0001
 
 
-def test_a_stranger_hardly_agrees(folder, other):
-    figures = report(folder, other)
+def test_a_stranger_hardly_agrees(folders):
+    figures = report(*folders)
     assert figures["acceptance"]["all"] < 0.5
     assert figures["greedy"]["all"] < 0.5
 

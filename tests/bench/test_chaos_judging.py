@@ -1,7 +1,5 @@
 """How chaos judges a session whose text is left to chance: by what the session has at last."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -41,8 +39,7 @@ WHOLE = heard((0, STORED))
 
 
 def test_what_every_reader_heard_is_what_the_session_has():
-    parts = heard((0, STORED[:2]), (2, STORED[2:]))
-    assert departures(listener(parts), WHOLE) == []
+    assert departures(listener(heard((0, STORED[:2]), (2, STORED[2:]))), WHOLE) == []
     first, second = heard((0, STORED[:3]), ended=False), heard((3, STORED[3:]), start=3)
     assert departures(listener(first, second), WHOLE) == []
 

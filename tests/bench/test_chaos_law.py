@@ -1,7 +1,5 @@
 """Texts drawn through faults are told from texts of another law, known mistakes among them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

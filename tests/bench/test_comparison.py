@@ -1,7 +1,5 @@
 """Rules beside one another, from trials made by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.comparison import Paired, Tally, accepted_per_round, block_efficiency, compare
@@ -16,8 +14,7 @@ def answer(tokens: int, steps: int, *rounds) -> Measured:
 
 
 def trial(name: str, repeat: int, question: int, measured: Measured, wall: float = 1.0) -> Trial:
-    prompt = BenchPrompt(question, "qa", "?")
-    return Trial(name, repeat, question, (prompt,), (measured,), wall)
+    return Trial(name, repeat, question, (BenchPrompt(question, "qa", "?"),), (measured,), wall)
 
 
 def test_block_efficiency_is_compared_within_each_repeat():
@@ -45,8 +42,7 @@ def test_gains_are_taken_prompt_by_prompt_over_all_repeats():
 
 
 def test_prompts_that_one_of_both_never_answered_do_not_count():
-    trials = [trial("a", 0, 1, answer(4, 2)), trial("b", 0, 2, answer(4, 2))]
-    compared = compare(trials, "a", "b")
+    compared = compare([trial("a", 0, 1, answer(4, 2)), trial("b", 0, 2, answer(4, 2))], "a", "b")
     assert compared.block_efficiency is None
     assert compared.block_efficiency_gain is None
 

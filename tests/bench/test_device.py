@@ -1,7 +1,5 @@
 """The check of a device, on the one device there is."""
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -59,8 +57,7 @@ def test_rows_that_read_wrong_pages_are_found(tiny, monkeypatch):
 
 
 def test_steps_are_timed_beside_the_floor(tiny):
-    spec = ModelSpec("tiny", kv_capacity_tokens=4096)
-    timings = speed(tiny, spec, [1, 3], text=70, repeats=1)
+    timings = speed(tiny, ModelSpec("tiny", kv_capacity_tokens=4096), [1, 3], text=70, repeats=1)
     assert [timing.name.split(",")[0] for timing in timings[:4]] == ["1 sessions"] * 2 + [
         "3 sessions"
     ] * 2

@@ -1,7 +1,5 @@
 """Figures of a bench, from trials made by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -40,13 +38,9 @@ def trial(name, repeat, wall, tokens=4, rounds=(), steps=4, ids=None) -> Trial:
 
 def test_a_speed_up_is_taken_within_each_repeat():
     trials = [
-        trial("plain", 0, 4.0),
-        trial("eager", 0, 2.0),
-        trial("plain", 1, 9.0),
-        trial("eager", 1, 3.0),
-        trial("plain", 2, 1.0),
-        trial("eager", 2, 1.0),
-    ]
+        trial("plain", 0, 4.0), trial("eager", 0, 2.0), trial("plain", 1, 9.0),
+        trial("eager", 1, 3.0), trial("plain", 2, 1.0), trial("eager", 2, 1.0),
+    ]  # fmt: skip
     assert figures_of(trials, "eager").speed_up == Spread(2.0, 1.0, 3.0, 3)
 
 
@@ -106,8 +100,7 @@ def test_what_came_from_texts_before_is_a_figure_of_its_own():
     usage = replace(result.complete.usage, cached_tokens=2)
     result = replace(result, complete=replace(result.complete, usage=usage))
     figures = figures_of([replace(made, results=(result,), recalled=7)], "eager", dtype="float32")
-    assert figures.cached_share == pytest.approx(2 / 5)
-    assert figures.recalled_tokens == 7
+    assert (figures.cached_share, figures.recalled_tokens) == (pytest.approx(2 / 5), 7)
     assert figures.dtype == "float32"
     assert figures_of([made], "eager").recalled_tokens is None
 
@@ -136,8 +129,7 @@ def test_acceptance_of_a_place_counts_only_drafts_that_reached_it():
 
 
 def test_waste_and_acceptance_add_up():
-    trials = [trial("eager", 0, 1.0, rounds=[stats(4, 3), stats(4, 1)])]
-    figures = figures_of(trials, "eager")
+    figures = figures_of([trial("eager", 0, 1.0, rounds=[stats(4, 3), stats(4, 1)])], "eager")
     assert figures.acceptance_rate == pytest.approx(0.5)
     assert figures.wasted_share == pytest.approx(0.5)
     assert figures.drafted_per_token == pytest.approx(2.0)

@@ -1,7 +1,5 @@
 """The bench of forms: what it asks for, how it judges an answer, what it counts."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import defaultdict

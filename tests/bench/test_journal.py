@@ -1,7 +1,5 @@
 """The journal of an unfinished run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which configurations a bench runs, and what it may claim of each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

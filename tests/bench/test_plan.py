@@ -1,7 +1,5 @@
 """`paceline plan`: what it is told, what a bench tells it, and what it foretells."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -60,8 +58,7 @@ def test_a_drafter_that_is_never_right_pays_at_no_distance():
 
 
 def test_a_slow_drafter_is_shared_by_nobody_and_a_fast_one_feeds_many():
-    costly = replace(QUICK, sessions=4, draft_ms=8.0, draft_session_ms=8.0)
-    slow = planner(costly).ratio("eager")
+    slow = planner(replace(QUICK, sessions=4, draft_ms=8.0, draft_session_ms=8.0)).ratio("eager")
     assert slow.verifiers == 1
     assert slow.drafters > 1
     fast = planner(replace(QUICK, draft_ms=0.2)).ratio("eager")
@@ -182,11 +179,9 @@ def bench_json(tmp_path):
 
 def test_costs_and_agreement_are_found_again_in_a_bench_s_json(bench_json):
     found = read_bench(bench_json)
-    assert found.sessions == 1
-    assert found.plain_ms == pytest.approx(20.0)
+    assert (found.sessions, found.plain_ms) == (1, pytest.approx(20.0))
     assert found.verify_ms == pytest.approx(24.0)
-    assert found.verify_row_ms == pytest.approx(0.5)
-    assert found.draft_ms == pytest.approx(6.0)
+    assert (found.verify_row_ms, found.draft_ms) == (pytest.approx(0.5), pytest.approx(6.0))
     assert found.hop_ms == pytest.approx(1.5)
     assert found.text.after_miss == pytest.approx(0.6, abs=0.08)
     assert found.text.after_hit == pytest.approx(0.85, abs=0.04)
@@ -204,17 +199,14 @@ def test_what_several_sessions_at_a_time_cost_is_found_in_their_batches(tmp_path
     path = tmp_path / "bench.json"
     path.write_text(json.dumps(bench_of(busy)))
     found = read_bench(path)
-    assert found.sessions == 4
-    assert found.verify_session_ms == pytest.approx(2.0, rel=0.2)
+    assert (found.sessions, found.verify_session_ms) == (4, pytest.approx(2.0, rel=0.2))
     assert found.plain_ms == pytest.approx(20.0, rel=0.1)
 
 
 def test_a_given_number_counts_more_than_a_measured_one(bench_json):
     costs = costs_of(PlanOptions(source=bench_json, draft_ms=9.0, acceptance="0.5", hop_ms=0.0))
-    assert costs.draft.one_ms == 9.0
-    assert costs.text == Independent(0.5)
-    assert costs.hop_ms == 0.0
-    assert costs.verify.several_ms == pytest.approx(24.0)
+    assert (costs.draft.one_ms, costs.text) == (9.0, Independent(0.5))
+    assert (costs.hop_ms, costs.verify.several_ms) == (0.0, pytest.approx(24.0))
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"trials": [3], "setting": {}}'])

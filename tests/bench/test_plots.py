@@ -1,7 +1,5 @@
 """The plots of a bench: what is drawn, and where."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ElementTree
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What idle moments bring, counted on a clock of draft steps."""
 
-from __future__ import annotations
-
 import pytest
 
 from research.preparing import Answer, Pace, Timed, measure, parser, show

@@ -1,7 +1,5 @@
 """The prompts of a bench."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """What the bench of the rules times is what it says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The order in which a bench runs, what it keeps, and the report of a run that was stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -101,8 +99,7 @@ def test_the_first_error_ends_a_trial_bare():
 
 def test_every_level_and_repeat_is_run_by_every_configuration():
     trials = run(Schedule(PROMPTS, repeats=2, levels=(1, 2)), answered_by("plain", "eager"))
-    keys = {one.key for one in trials}
-    assert len(keys) == len(trials) == 2 * 2 * (9 + 1)
+    assert len({one.key for one in trials}) == len(trials) == 2 * 2 * (9 + 1)
 
 
 def test_what_is_done_already_is_not_run_again():
@@ -112,27 +109,6 @@ def test_what_is_done_already_is_not_run_again():
     assert [one.key for one in run(schedule, answered_by("plain", "eager"), done)] == [
         one.key for one in whole[5:]
     ]
-
-
-def test_every_repeat_draws_anew_and_all_configurations_draw_alike(monkeypatch):
-    asked: list[tuple[int, str]] = []
-
-    async def follow(_, options, __):
-        if "seed" in options:
-            asked.append((options["seed"], options.get("rejection_sample_method", "")))
-        return trial("any", 0, 1.0).results[0]
-
-    async def question(_, prompt):
-        return {"prompt": prompt}
-
-    monkeypatch.setattr(runner, "follow", follow)
-    monkeypatch.setattr(runner, "question", question)
-    configurations = [
-        Configuration("plain", "127.0.0.1:1"),
-        Configuration("block", "127.0.0.1:1", "", {"rejection_sample_method": "block"}),
-    ]
-    run(Schedule(PROMPTS[:1], repeats=2, seed=5), configurations)
-    assert sorted(asked) == [(5, ""), (5, "block"), (6, ""), (6, "block")]
 
 
 @pytest.fixture
@@ -153,6 +129,13 @@ def asked(monkeypatch) -> list[dict[str, Any]]:
 
 
 SERVED = [Configuration("plain", "127.0.0.1:1"), Configuration("eager", "127.0.0.1:1")]
+
+
+def test_every_repeat_draws_anew_and_all_configurations_draw_alike(asked):
+    block = Configuration("block", "127.0.0.1:1", "", {"rejection_sample_method": "block"})
+    run(Schedule(PROMPTS[:1], repeats=2, seed=5), [SERVED[0], block])
+    drawn = [(o["seed"], o.get("rejection_sample_method", "")) for o in asked if "seed" in o]
+    assert sorted(drawn) == [(5, ""), (5, "block"), (6, ""), (6, "block")]
 
 
 def test_every_session_shares_nothing_with_those_before_it(asked):
@@ -210,8 +193,7 @@ def test_a_run_whose_drafts_come_from_other_texts_ends_and_names_the_trial():
 
 
 def test_text_seen_before_may_be_found_and_is_counted():
-    schedule = Schedule(PROMPTS[:2], repeats=1, seen_before=True)
-    trials = run(schedule, [counting(10, 12, 12, 15)])
+    trials = run(Schedule(PROMPTS[:2], repeats=1, seen_before=True), [counting(10, 12, 12, 15)])
     assert [one.recalled for one in trials] == [2, 3]
 
 
@@ -234,18 +216,11 @@ def test_a_summary_holds_every_figure_and_no_trial(tmp_path, capsys):
     assert {"machine", "date", "command", "commit", "scenario"} <= kept["setting"].keys()
 
 
-def test_a_prompt_with_token_ids_is_asked_by_them(monkeypatch):
-    asked = []
-
-    async def follow(_, options, __):
-        asked.append(options.get("tokens"))
-        return trial("any", 0, 1.0).results[0]
-
-    monkeypatch.setattr(runner, "follow", follow)
+def test_a_prompt_with_token_ids_is_asked_by_them(asked):
     prompts = [replace(PROMPTS[0], token_ids=(4, 5))]
     warm = BenchPrompt(0, "warm-up", "Hello", (9,))
-    run(Schedule(prompts, repeats=1, warm_up=warm), [Configuration("plain", "127.0.0.1:1")])
-    assert asked == [(9,), (4, 5)]
+    run(Schedule(prompts, repeats=1, warm_up=warm), SERVED[:1])
+    assert [one.get("tokens") for one in asked] == [(9,), (4, 5)]
 
 
 def test_cpu_time_of_a_process_grows_with_its_work():
@@ -266,8 +241,7 @@ def test_a_run_that_was_stopped_still_reports(capsys, tmp_path):
         [trial("plain", 0, 4.0), trial("eager", 0, 2.0), trial("plain", 1, 4.0)],
     )
     path = tmp_path / "figures.json"
-    options = main.BenchOptions(target="m", out=path)
-    main._conclude(options, progress, complete=False)
+    main._conclude(main.BenchOptions(target="m", out=path), progress, complete=False)
     assert "complete: False" in capsys.readouterr().out
     written = json.loads(path.read_text())
     [level] = written["levels"]

@@ -1,7 +1,5 @@
 """What was recorded of the scalers' expressions: its file, its table, the page that shows it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

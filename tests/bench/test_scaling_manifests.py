@@ -1,7 +1,5 @@
 """The scalers that are shipped: what they ask Prometheus, and that both kinds ask the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -57,67 +55,58 @@ def test_every_metric_that_the_page_speaks_of_is_exported():
         assert re.sub("_(bucket|count)$", "", name) in exported
 
 
-def counted(series: str, **values: str) -> list[dict[str, str]]:
-    """A series of each of two orchestrators, a and b; `@` in a name is where labels go."""
+SERIES = {
+    "streams": "paceline_streams_active{@}",
+    "queue": "paceline_verify_queue_tokens{@}",
+    "wanted": "paceline_drafters_wanted{@}",
+    "starved": "paceline_verifier_starved_seconds_total{@}",
+    "rests": 'paceline_rounds_fallback_total{@,reason="does_not_pay"}',
+    "drafts": "paceline_drafts_total{@}",
+    "verifiers": 'paceline_workers_connected{@,role="verifier"}',
+    "drafters": 'paceline_workers_connected{@,role="drafter"}',
+    "used": 'paceline_kv_used_tokens{@,role="verifier"}',
+    "capacity": 'paceline_kv_capacity_tokens{@,role="verifier"}',
+    "in_time": 'paceline_event_loop_lag_seconds_bucket{@,le="0.025"}',
+    "late": 'paceline_event_loop_lag_seconds_bucket{@,le="+Inf"}',
+}
+"""`@` is where labels go."""
+
+
+def counted(name: str, **values: str) -> list[dict[str, str]]:
+    """A series of each of two orchestrators, a and b."""
     return [
-        {"series": series.replace("@", f'instance="{instance}"'), "values": value}
+        {"series": SERIES[name].replace("@", f'instance="{instance}"'), "values": value}
         for instance, value in values.items()
     ]
 
 
-def both(series: str, values: str) -> list[dict[str, str]]:
-    return counted(series, a=values, b=values)
+def both(name: str, values: str) -> list[dict[str, str]]:
+    return counted(name, a=values, b=values)
 
 
 def idle(**instead: list[dict[str, str]]) -> list[dict[str, str]]:
     """What two orchestrators show that never had a session nor a worker."""
-    quiet = {
-        "streams": both("paceline_streams_active{@}", "0+0x60"),
-        "queue": both("paceline_verify_queue_tokens{@}", "0+0x60"),
-        "wanted": both("paceline_drafters_wanted{@}", "0+0x60"),
-        "starved": both("paceline_verifier_starved_seconds_total{@}", "0+0x60"),
-        "rests": both('paceline_rounds_fallback_total{@,reason="does_not_pay"}', "0+0x60"),
-        "drafts": both("paceline_drafts_total{@}", "0+0x60"),
-        "verifiers": both('paceline_workers_connected{@,role="verifier"}', "0+0x60"),
-        "drafters": both('paceline_workers_connected{@,role="drafter"}', "0+0x60"),
-        "used": both('paceline_kv_used_tokens{@,role="verifier"}', "0+0x60"),
-        "capacity": both('paceline_kv_capacity_tokens{@,role="verifier"}', "0+0x60"),
-        "in_time": both('paceline_event_loop_lag_seconds_bucket{@,le="0.025"}', "0+0x60"),
-        "late": both('paceline_event_loop_lag_seconds_bucket{@,le="+Inf"}', "0+0x60"),
-    }
+    quiet = {name: both(name, "0+0x60") for name in SERIES}
     return [series for group in (quiet | instead).values() for series in group]
 
 
 def loaded(**instead: list[dict[str, str]]) -> list[dict[str, str]]:
     """Two orchestrators, with two drafters and four verifiers that both of them know."""
-    busy = {
-        "streams": counted("paceline_streams_active{@}", a="30+0x60", b="50+0x60"),
-        "queue": counted("paceline_verify_queue_tokens{@}", a="100+0x60", b="300+0x60"),
-        "wanted": counted("paceline_drafters_wanted{@}", a="20+0x60", b="40+0x60"),
-        # A quarter and a half of a second every second.
-        "starved": counted(
-            "paceline_verifier_starved_seconds_total{@}", a="0+3.75x60", b="0+7.5x60"
-        ),
-        "rests": both('paceline_rounds_fallback_total{@,reason="does_not_pay"}', "0+1x60"),
-        "drafts": both("paceline_drafts_total{@}", "0+100x60"),
-        "verifiers": both('paceline_workers_connected{@,role="verifier"}', "4+0x60"),
-        "drafters": both('paceline_workers_connected{@,role="drafter"}', "2+0x60"),
-        "used": both('paceline_kv_used_tokens{@,role="verifier"}', "300+0x60"),
-        "capacity": both('paceline_kv_capacity_tokens{@,role="verifier"}', "400+0x60"),
-        "late": both('paceline_event_loop_lag_seconds_bucket{@,le="+Inf"}', "0+150x60"),
-    }
+    alike = {"rests": "0+1x60", "drafts": "0+100x60", "verifiers": "4+0x60", "drafters": "2+0x60"}
+    alike |= {"used": "300+0x60", "capacity": "400+0x60", "late": "0+150x60"}
+    apart = {"streams": ("30+0x60", "50+0x60"), "queue": ("100+0x60", "300+0x60")}
+    # A quarter and a half of a second every second.
+    apart |= {"wanted": ("20+0x60", "40+0x60"), "starved": ("0+3.75x60", "0+7.5x60")}
+    busy = {name: both(name, values) for name, values in alike.items()}
+    busy |= {name: counted(name, a=a, b=b) for name, (a, b) in apart.items()}
     return idle(**(busy | instead))
 
 
 NOTHING = dict.fromkeys(QUERIES, 0.0)
 BUSY = {
-    "orchestrator streams": 80.0,
-    "orchestrator lag": 50.0,
-    "drafter wanted": 60.0,
-    "drafter starved": 2.5,
-    "verifier queue": 400.0,
-    "verifier kv": 300.0,
-}
+    "orchestrator streams": 80.0, "orchestrator lag": 50.0, "drafter wanted": 60.0,
+    "drafter starved": 2.5, "verifier queue": 400.0, "verifier kv": 300.0,
+}  # fmt: skip
 A_WORKER = 'paceline_event_loop_lag_seconds_bucket{instance="w",le='
 SITUATIONS = {
     "idle, and no worker there": (idle(), "15m", NOTHING),
@@ -126,7 +115,7 @@ SITUATIONS = {
     "late event loops of workers": (
         loaded(
             late=[
-                *both('paceline_event_loop_lag_seconds_bucket{@,le="+Inf"}', "0+150x60"),
+                *both("late", "0+150x60"),
                 {"series": f'{A_WORKER}"0.025"}}', "values": "0+0x60"},
                 {"series": f'{A_WORKER}"5"}}', "values": "0+0x60"},
                 {"series": f'{A_WORKER}"+Inf"}}', "values": "0+900x60"},
@@ -136,22 +125,17 @@ SITUATIONS = {
         BUSY,
     ),
     "drafts that do not pay": (
-        loaded(rests=both('paceline_rounds_fallback_total{@,reason="does_not_pay"}', "0+201x60")),
+        loaded(rests=both("rests", "0+201x60")),
         "15m",
         BUSY | {"drafter wanted": 0.0},
     ),
     "a drafter for each session": (
-        loaded(wanted=both("paceline_drafters_wanted{@}", "1+0x60")),
+        loaded(wanted=both("wanted", "1+0x60")),
         "15m",
         BUSY | {"drafter wanted": 2.0, "drafter starved": 0.0},
     ),
     "drafters and verifiers away": (
-        loaded(
-            verifiers=both('paceline_workers_connected{@,role="verifier"}', "0+0x60"),
-            drafters=both('paceline_workers_connected{@,role="drafter"}', "0+0x60"),
-            used=both('paceline_kv_used_tokens{@,role="verifier"}', "0+0x60"),
-            capacity=both('paceline_kv_capacity_tokens{@,role="verifier"}', "0+0x60"),
-        ),
+        loaded(**{n: both(n, "0+0x60") for n in ("verifiers", "drafters", "used", "capacity")}),
         "15m",
         BUSY | {"drafter starved": 0.0, "verifier kv": 0.0},
     ),

@@ -1,7 +1,5 @@
 """The drafter that comes with Paceline does what its card says."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The default trees in exact time, on texts: the served drafter, its pacing, and the ideal."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace
@@ -117,8 +115,7 @@ def test_a_tree_is_accepted_down_to_the_first_token_that_is_not_the_target_s(own
     assert walked(TREE, own) == (path, whole)
     verdict = judged(Verify("s", 1, 1, 0, TREE), 0, TREE.token_ids, own)
     assert (verdict.accepted_nodes, verdict.accepted) == (path, len(path))
-    assert verdict.all_accepted == whole
-    assert verdict.token_ids == own[: len(path) + 1]
+    assert (verdict.all_accepted, verdict.token_ids) == (whole, own[: len(path) + 1])
 
 
 # --- the text and the run -------------------------------------------------------------
@@ -129,8 +126,7 @@ def test_a_tree_is_accepted_down_to_the_first_token_that_is_not_the_target_s(own
 def test_every_session_says_what_the_target_wrote(verify, file):
     drafts = TreeDrafts((*TEXTS, copied(length=1), copied(length=2)), file)
     simulation = Simulation(Scenario(trees=drafts, verify=verify, sessions=6, concurrency=2))
-    report = simulation.run()
-    assert report.tokens == sum(len(text.answer) for text in drafts.texts)
+    assert simulation.run().tokens == sum(len(text.answer) for text in drafts.texts)
     for session in simulation.ended_sessions:
         assert session.state.committed == drafts.text(session.name).answer
 
@@ -177,8 +173,7 @@ def test_the_first_round_goes_with_the_opening_and_holds_no_draft():
     simulation.run()
     (session,) = simulation.ended_sessions
     account = session.account
-    assert account.blocks[0] == (0, 0)
-    assert account.sent_as.total() == account.rounds - 1
+    assert (account.blocks[0], account.sent_as.total()) == ((0, 0), account.rounds - 1)
     assert account.first == pytest.approx(account.opened + 1e-3 * Scenario().persist_ms)
 
 
@@ -235,8 +230,7 @@ def test_where_rows_are_dear_the_drafter_rests_unless_it_must_not():
 
 
 def test_where_nothing_is_known_the_drafter_has_nothing_and_what_is_never_true_does_not_pay():
-    new = RecordedText("new", (63,), tuple(range(40)))
-    awake = row_of(new, verify=FREE, fallback=False)
+    awake = row_of(RecordedText("new", (63,), tuple(range(40))), verify=FREE, fallback=False)
     assert awake.shares[Sent.NOTHING.value] == pytest.approx(38 / 39)
     assert awake.shares[Sent.LAST.value] == pytest.approx(1 / 39)
     wrong = row_of(shuffled(1), shuffled(2), verify=DEAR, file=a_file(), fallback=False)
@@ -293,8 +287,7 @@ def test_a_node_of_the_ideal_pays_where_its_chance_is_more_than_its_time_is_wort
     """The chance is .8, and the pace 2 tokens in two rows' time."""
     drafts = TreeDrafts((), a_file(), nodes=1)
     verify = StepTime(20.0, table=((1, 20.0), (2, two_rows_ms)))
-    counted = RecordedText("count", (63,), tuple(range(40)))
-    found = ideal(counted, drafts, drafts.trees(), verify)
+    found = ideal(RecordedText("count", (63,), tuple(range(40))), drafts, drafts.trees(), verify)
     assert found.nodes == (19 if pays else 0)
     assert found.rounds == (20 if pays else 39)
 

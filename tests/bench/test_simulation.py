@@ -34,14 +34,9 @@ from services.contract.types import (
 )
 
 EXACT = Scenario(
-    text=Independent(0.8),
-    verify=StepTime(30.0),
-    draft=StepTime(5.0),
-    hop_ms=1.0,
-    persist_ms=0.0,
-    sessions=4,
-    tokens=40,
-)
+    text=Independent(0.8), verify=StepTime(30.0), draft=StepTime(5.0), hop_ms=1.0, persist_ms=0.0,
+    sessions=4, tokens=40,
+)  # fmt: skip
 BUSY = replace(
     EXACT,
     verify=StepTime(25.0, row_ms=0.5, session_ms=1.0, several_ms=27.0),
@@ -92,8 +87,7 @@ def test_a_replay_that_hears_something_else_decides_something_else():
 @pytest.mark.parametrize("rate", [0.0, 0.7, 1.0])
 def test_every_session_says_what_the_target_says(pacing, rate):
     simulation = Simulation(replace(BUSY, pacing=pacing, text=Independent(rate)))
-    report = simulation.run()
-    assert report.tokens == BUSY.sessions * BUSY.tokens
+    assert simulation.run().tokens == BUSY.sessions * BUSY.tokens
     for session in simulation.ended_sessions:
         assert session.state.committed == tuple(session._truth[: BUSY.tokens])
 
@@ -178,8 +172,7 @@ def test_with_a_perfect_drafter_the_slower_side_sets_the_pace():
 def test_sessions_that_are_ready_together_share_a_forward():
     many = replace(EXACT, pacing="plain", sessions=8, concurrency=8)
     report = simulate(many)
-    assert report.forwards == many.tokens
-    assert report.ms_per_token == pytest.approx(32.0)
+    assert (report.forwards, report.ms_per_token) == (many.tokens, pytest.approx(32.0))
     dearer = replace(many, verify=StepTime(30.0, session_ms=2.0))
     assert simulate(dearer).ms_per_token == pytest.approx(30.0 + 7 * 2.0 + 2.0)
 
@@ -294,8 +287,7 @@ def verdicts(*blocks: Verify, truth=(2, 4, 6, 8, 10, 12, 14)) -> tuple[list[Verd
         heard.append(what[-1])
 
     verifier = SimulatedVerifier("v", agenda, StepTime(10.0), {"s": truth}, deliver)
-    opening = OpenVerify("s", 1, 1, (0,), (), VerifyMode.GREEDY, ResolvedSampling(), 1, 8)
-    verifier.handle(opening)
+    verifier.handle(OpenVerify("s", 1, 1, (0,), (), VerifyMode.GREEDY, ResolvedSampling(), 1, 8))
     for block in blocks:
         verifier.handle(block)
     agenda.run()
@@ -322,7 +314,6 @@ def test_a_chained_block_behind_a_rejection_is_discarded_without_a_forward():
 
 def test_a_chained_block_that_differs_from_the_bonus_is_discarded():
     first = Verify("s", 1, 1, 0, DraftTree((2, 4)))
-    second = Verify("s", 1, 2, 2, DraftTree((7, 8)), extends_round=1)
-    (_, two), forwards = verdicts(first, second)
+    (_, two), forwards = verdicts(first, Verify("s", 1, 2, 2, DraftTree((7, 8)), extends_round=1))
     assert two.discarded
     assert forwards == 1

@@ -1,7 +1,5 @@
 """The grid of pacings, the replay of published traces, and their command line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace
@@ -162,6 +160,5 @@ def test_the_grid_is_printed_and_written(monkeypatch, capsys, tmp_path):
     written = json.loads(out.read_text())
     assert [place["cell"]["load"] for place in written["places"]] == [1, 2]
     cell = Cell(**written["places"][0]["cell"])
-    grid = Grid(texts=2, tokens=12)
-    again = simulate(grid.scenarios(cell)["eager"]).ms_per_token
+    again = simulate(Grid(texts=2, tokens=12).scenarios(cell)["eager"]).ms_per_token
     assert written["places"][0]["ms"]["eager"] == again

@@ -1,7 +1,5 @@
 """`paceline bench --synthetic`: what is replayed, through which delays, what follows from it."""
 
-from __future__ import annotations
-
 import json
 import socket
 
@@ -33,8 +31,7 @@ def test_a_published_trace_becomes_times_and_a_place_for_each_token(name, tokens
     spec = scenario.spec
     assert spec.verifier.plain_ms == trace.plain.token_ms
     assert spec.verifier.costs().forward_ms([2]) == spec.verifier.costs().forward_ms([40])
-    assert spec.agreement().listed == trace.places
-    assert spec.target_id == f"synthetic-{name}"
+    assert (spec.agreement().listed, spec.target_id) == (trace.places, f"synthetic-{name}")
 
 
 @pytest.mark.parametrize(
@@ -61,10 +58,8 @@ def test_a_trace_file_of_another_form_is_told_in_one_line(tmp_path, change, name
 def test_times_can_be_given_on_the_command_line():
     given = "plain_ms=20, verify_ms=25,row_ms=0.5,draft_ms=8,draft_session_ms=1,agreement=0.9"
     scenario = make_scenario(given, None, tokens=77)
-    assert scenario.tokens == 77
-    assert scenario.spec.verifier.row_ms == 0.5
-    assert scenario.spec.drafter.session_ms == 1
-    assert scenario.spec.agreement().rate == 0.9
+    assert (scenario.tokens, scenario.spec.verifier.row_ms) == (77, 0.5)
+    assert (scenario.spec.drafter.session_ms, scenario.spec.agreement().rate) == (1, 0.9)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +85,7 @@ def test_bad_input_ends_the_bench_with_one_line(capsys, options, named):
 
 
 def test_plain_decoding_and_fixed_are_always_measured():
-    names = [way.name for way in ways(("amusd",))]
-    assert names == ["plain", "fixed", "amusd"]
+    assert [way.name for way in ways(("amusd",))] == ["plain", "fixed", "amusd"]
     fixed, amusd = ways(("amusd",))[1:]
     assert fixed.flags == ("--pacing", "fixed", "--no-fallback", "--num-speculative-tokens", "5")
     assert amusd.flags == ("--pacing", "eager", "--no-fallback")

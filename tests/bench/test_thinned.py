@@ -1,7 +1,5 @@
 """The stand-in draft model: the target with layers left out."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Tokens per verification by the shape of the draft."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -32,8 +30,7 @@ def engine(seed: int) -> NativeEngine:
 
 def test_a_comb_is_a_trunk_of_first_candidates_with_others_beside_them() -> None:
     assert comb(3, 2).parents == (-1, -1, -1, 0, 0, 0)
-    assert comb(3, 2).ranks == (0, 1, 2, 0, 1, 2)
-    assert comb(1, 3).parents == (-1, 0, 1)
+    assert (comb(3, 2).ranks, comb(1, 3).parents) == ((0, 1, 2, 0, 1, 2), (-1, 0, 1))
 
 
 @pytest.mark.parametrize(
@@ -47,9 +44,7 @@ def test_a_comb_is_a_trunk_of_first_candidates_with_others_beside_them() -> None
         (TreeShape((-1, -1, 0, 2), (0, 1, 1, 0)), 2 + 1),
     ],
 )
-def test_a_verification_goes_down_to_the_first_token_that_is_no_candidate(
-    shape: TreeShape, rounds: int
-) -> None:
+def test_a_verification_goes_down_to_the_first_token_that_is_no_candidate(shape, rounds):
     assert tokens_per_round(shape, RANKS) == pytest.approx(8 / rounds)
 
 

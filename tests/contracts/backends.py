@@ -1,7 +1,5 @@
 """Somewhere to open session stores: fakeredis, or a real server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +12,15 @@ from services.runtime.redis_client import open_client
 
 KEY = SessionKey("acme", "s-1")
 NEW = NewSession(
-    request=b"\x00request\xff",
-    digest="d1",
-    prompt=(5, 0, 4_294_967_295),
-    seed=2**64 - 1,
-    owner="o1",
-    resolved=b"greedy",
-    target_fingerprint="f1",
-)
+    request=b"\x00request\xff", digest="d1", prompt=(5, 0, 4_294_967_295), seed=2**64 - 1,
+    owner="o1", resolved=b"greedy", target_fingerprint="f1",
+)  # fmt: skip
+
+
+async def begun(store: RedisSessionStore, *tokens: int, new: NewSession = NEW):
+    """A session of one round."""
+    await store.create(KEY, new)
+    await store.commit(KEY, 1, 1, 0, tokens)
 
 
 @dataclass
@@ -47,6 +46,9 @@ class Backend:
 
     async def keys(self) -> list[bytes]:
         return sorted(await self.client().keys("*"))
+
+    async def empty(self) -> bool:
+        return not await self.keys()
 
     async def close(self) -> None:
         opened_so_far, self.opened = self.opened, []

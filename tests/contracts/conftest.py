@@ -1,7 +1,5 @@
 """The same contracts on fakeredis and on real servers."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -27,13 +27,16 @@ class Owner:
 
     @classmethod
     async def create(
-        cls, store: RedisSessionStore, key: SessionKey = KEY, name: str = "o1"
+        cls, store: RedisSessionStore, *said: int, key: SessionKey = KEY, name: str = "o1"
     ) -> Owner:
+        """One that has written a round of tokens, if it said any."""
         session = replace(NEW, owner=name)
         created = await store.create(key, session)
         assert created.created
         owner = cls(store, session, key, created.term)
         store.hold(key, owner.term, owner)
+        if said:
+            await owner.write(*said)
         return owner
 
     @classmethod
@@ -55,6 +58,15 @@ class Owner:
 
     def on_refused(self, error: PacelineError) -> None:
         self.refused.append(error)
+
+    async def stored(self) -> bool:
+        """Whether the store has all of the text."""
+        return await text_of(self.store, self.key) == self.text
+
+    async def closed_up(self) -> bool:
+        """The same once one more token was written."""
+        await self.write(0)
+        return await self.stored()
 
     def release(self) -> None:
         self.store.release(self.key, self.term)

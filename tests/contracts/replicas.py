@@ -1,7 +1,5 @@
 """A second server that follows the first, and one day takes its place."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -37,9 +35,7 @@ async def follow(replica: EmbeddedRedis, primary: EmbeddedRedis) -> None:
     )
 
 
-async def _until(
-    replica: EmbeddedRedis, holds: Callable[[dict[str, Any]], bool], problem: str
-) -> None:
+async def _until(replica: EmbeddedRedis, holds: Callable[[dict[str, Any]], bool], problem: str):
     """Wait for what it tells of its replication."""
     for _ in range(600):
         if holds(await ask(replica, "INFO", "replication")):

@@ -32,14 +32,12 @@ def folder_of(server: EmbeddedRedis) -> Path:
 def test_only_this_user_can_reach_the_server():
     with EmbeddedRedis() as server:
         assert stat.S_IMODE(folder_of(server).stat().st_mode) == 0o700
-        listening = psutil.Process(server.pid).net_connections("inet")
-        assert listening == []
+        assert psutil.Process(server.pid).net_connections("inet") == []
 
 
 def test_ps_shows_what_it_is():
     with EmbeddedRedis() as server:
-        title = " ".join(psutil.Process(server.pid).cmdline())
-        assert title.startswith("paceline-redis")
+        assert " ".join(psutil.Process(server.pid).cmdline()).startswith("paceline-redis")
 
 
 def test_stop_leaves_nothing_behind_and_may_be_repeated():

@@ -42,8 +42,7 @@ async def test_a_session_that_is_gone_is_heard_of_without_a_write(backend):
 
 async def test_an_idle_owner_keeps_its_lease_and_its_session(backend):
     store = await backend.store(StoreOptions(lease_ms=300, ttl_ms=3_000))
-    owner = await Owner.create(store)
-    await owner.write(7)
+    owner = await Owner.create(store, 7)
     first = (await store.get(KEY)).lease_until_ms
     await asyncio.sleep(4)
     stored = await store.get(KEY)
@@ -54,14 +53,9 @@ async def test_an_idle_owner_keeps_its_lease_and_its_session(backend):
 
 async def test_a_released_session_is_renewed_no_more(backend):
     store = await backend.store(StoreOptions(lease_ms=150, ttl_ms=600))
-    owner = await Owner.create(store)
-    owner.release()
+    (await Owner.create(store)).release()
     assert store.held == 0
-    for _ in range(600):
-        if not await backend.keys():
-            break
-        await asyncio.sleep(0.1)
-    assert await backend.keys() == []
+    await until(backend.empty)
 
 
 async def test_busy_sessions_cost_no_renewals(backend, monkeypatch):
@@ -77,7 +71,7 @@ async def test_busy_sessions_cost_no_renewals(backend, monkeypatch):
 async def test_while_the_server_is_away_one_renewal_of_a_session_waits_at_most():
     backend = Backend(fake=FakeServer())
     store = await backend.store(StoreOptions(lease_ms=60))
-    owners = [await Owner.create(store, SessionKey("acme", str(n))) for n in range(5)]
+    owners = [await Owner.create(store, key=SessionKey("acme", str(n))) for n in range(5)]
     backend.fake.connected = False
     await asyncio.sleep(1)
     assert len(store._writer._pending) <= 5

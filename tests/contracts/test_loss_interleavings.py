@@ -60,8 +60,7 @@ async def act(server: Server, stores, owners, world: World, name: str, action: s
     owner = owners.get(name)
     match action:
         case "write" if owner:
-            written = owner.write(*tokens)
-            await written
+            await owner.write(*tokens)
             stored = await stores[name].get(owner.key)
             assert list(stored.committed) == owner.text
             assert (stored.term, stored.owner) == (owner.term, name)
@@ -76,8 +75,7 @@ async def act(server: Server, stores, owners, world: World, name: str, action: s
         case "pause" if owner:
             await stores[name].pause(owner.key, owner.term)
         case "abort":
-            ended = await stores[name].abort(KEY_OF[id(server)])
-            world.aborted = ended is SessionStatus.ABORTED
+            world.aborted = await stores[name].abort(KEY_OF[id(server)]) is SessionStatus.ABORTED
         case "save":
             await server.save()
         case "fall back":
@@ -91,7 +89,7 @@ KEY_OF: dict[int, SessionKey] = {}
 async def play(server: Server, stores, key: SessionKey, actions) -> None:
     KEY_OF[id(server)] = key
     await server.backend.client().flushall()
-    owners = {"o1": await Owner.create(stores["o1"], key)}
+    owners = {"o1": await Owner.create(stores["o1"], key=key)}
     server.saved = {}
     world = World(1)
     for name, action, tokens in actions:

@@ -25,13 +25,16 @@ QUICK = StoreOptions(lease_ms=300)
 
 
 @pytest.fixture
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
+def server(request) -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(append_only=getattr(request, "param", False)) as server:
         yield server
 
 
+on_disk = pytest.mark.parametrize("server", [True], indirect=True, ids=["on disk"])
+
+
 @pytest.fixture
-async def real(server):
+async def backend(server):
     backend = Backend(url=server.url)
     yield backend
     await backend.close()
@@ -43,30 +46,23 @@ def restart(server: EmbeddedRedis) -> None:
     server.restart()
 
 
-async def test_a_server_that_restarts_empty_gets_a_live_session_back(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
-    await owner.write(7, 8)
+async def test_a_server_that_restarts_empty_gets_a_live_session_back(backend, store, server):
+    owner = await Owner.create(store, 7, 8)
     restart(server)
     assert await owner.write(9) == 3
     stored = await store.get(KEY)
     assert stored.committed == (7, 8, 9)
-    assert (stored.request, stored.resolved, stored.prompt) == (
-        NEW.request,
-        NEW.resolved,
-        NEW.prompt,
-    )
-    assert (stored.seed, stored.term, stored.owner) == (NEW.seed, 1, "o1")
-    assert (stored.target_fingerprint, stored.status) == ("f1", SessionStatus.ACTIVE)
+    assert (stored.request, stored.resolved) == (NEW.request, NEW.resolved)
+    assert (stored.prompt, stored.seed) == (NEW.prompt, NEW.seed)
+    assert (stored.term, stored.owner, stored.target_fingerprint) == (1, "o1", "f1")
+    assert stored.status is SessionStatus.ACTIVE
     assert (await store.acquire(KEY, "o2")).committed == (7, 8, 9)
-    assert all([await ask(server, "PTTL", key) > 0 for key in await real.keys()])
+    assert all([await ask(server, "PTTL", key) > 0 for key in await backend.keys()])
     assert owner.refused == []
 
 
-async def test_a_server_that_falls_back_to_an_older_snapshot_gets_the_rest_back(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
-    await owner.write(7)
+async def test_a_server_that_falls_back_to_an_older_snapshot_gets_the_rest_back(store, server):
+    owner = await Owner.create(store, 7)
     await ask(server, "SAVE")
     await owner.write(8)
     restart(server)
@@ -76,10 +72,8 @@ async def test_a_server_that_falls_back_to_an_older_snapshot_gets_the_rest_back(
     assert await owner.write(10) == 4
 
 
-async def test_writes_under_way_when_the_server_dies_are_stored_once_each(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
-    await owner.write(1)
+async def test_writes_under_way_when_the_server_dies_are_stored_once_each(store, server):
+    owner = await Owner.create(store, 1)
     os.kill(server.pid, signal.SIGSTOP)
     writes = [owner.write(number) for number in (2, 3, 4)]
     await asyncio.sleep(0.1)
@@ -88,10 +82,8 @@ async def test_writes_under_way_when_the_server_dies_are_stored_once_each(real, 
     assert await text_of(store) == [1, 2, 3, 4]
 
 
-async def test_an_end_under_way_when_the_server_dies_is_stored(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
-    await owner.write(1)
+async def test_an_end_under_way_when_the_server_dies_is_stored(store, server):
+    owner = await Owner.create(store, 1)
     restart(server)
     last = owner.write(2)
     await store.finish(KEY, 1, 2, FinishReason.LENGTH)
@@ -100,10 +92,8 @@ async def test_an_end_under_way_when_the_server_dies_is_stored(real, server):
     assert (stored.status, stored.committed) == (SessionStatus.FINISHED, (1, 2))
 
 
-async def test_a_pause_leaves_all_of_the_session_behind(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
-    await owner.write(1)
+async def test_a_pause_leaves_all_of_the_session_behind(store, server):
+    owner = await Owner.create(store, 1)
     await ask(server, "SAVE")
     await owner.write(2)
     restart(server)
@@ -112,10 +102,9 @@ async def test_a_pause_leaves_all_of_the_session_behind(real, server):
     assert (stored.status, stored.committed) == (SessionStatus.PAUSED, (1, 2))
 
 
-async def test_a_session_that_writes_nothing_is_given_back_as_well(real, server):
-    store = await real.store(QUICK)
-    owner = await Owner.create(store)
-    await owner.write(7)
+async def test_a_session_that_writes_nothing_is_given_back_as_well(backend, server):
+    store = await backend.store(QUICK)
+    owner = await Owner.create(store, 7)
     restart(server)
 
     async def there() -> bool:
@@ -124,18 +113,12 @@ async def test_a_session_that_writes_nothing_is_given_back_as_well(real, server)
         except NotFound:
             return False
 
-    for _ in range(600):
-        if await there():
-            break
-        await asyncio.sleep(0.1)
-    assert await there()
+    await until(there)
     assert owner.refused == []
 
 
-async def test_a_failover_to_a_replica_that_lagged_gets_the_rest_back(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
-    await owner.write(7)
+async def test_a_failover_to_a_replica_that_lagged_gets_the_rest_back(store, server):
+    owner = await Owner.create(store, 7)
     with EmbeddedRedis() as replica:
         await follow(replica, server)
         await lag(replica, server)
@@ -146,10 +129,8 @@ async def test_a_failover_to_a_replica_that_lagged_gets_the_rest_back(real, serv
         await store.close()
 
 
-async def test_a_failover_that_breaks_no_connection_is_noticed(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
-    await owner.write(7)
+async def test_a_failover_that_breaks_no_connection_is_noticed(store, server):
+    owner = await Owner.create(store, 7)
     await ask(server, "REPLICAOF", "127.0.0.1", "1")
     await ask(server, "REPLICAOF", "NO", "ONE")
     await ask(server, "FLUSHALL")
@@ -157,10 +138,8 @@ async def test_a_failover_that_breaks_no_connection_is_noticed(real, server):
     assert await text_of(store) == [7, 8]
 
 
-async def test_absence_alone_gives_nothing_back(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
-    await owner.write(7)
+async def test_absence_alone_gives_nothing_back(store, server):
+    owner = await Owner.create(store, 7)
     await ask(server, "FLUSHALL")
     with pytest.raises(DataLoss):
         await owner.write(8)
@@ -168,26 +147,23 @@ async def test_absence_alone_gives_nothing_back(real, server):
         await store.get(KEY)
 
 
-async def test_a_loss_before_the_last_acknowledged_write_counts_no_more(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
+async def test_a_loss_before_the_last_acknowledged_write_counts_no_more(backend, server):
+    owner = await Owner.create(await backend.store())
     restart(server)
     await owner.write(7)
     await ask(server, "FLUSHALL")
     with pytest.raises(DataLoss):
         await owner.write(8)
-    assert await real.keys() == []
+    assert await backend.keys() == []
 
 
-async def test_nothing_is_given_back_for_a_session_that_was_released(real, server):
-    store = await real.store()
-    owner = await Owner.create(store)
-    await owner.write(7)
+async def test_nothing_is_given_back_for_a_session_that_was_released(backend, server):
+    owner = await Owner.create(await backend.store(), 7)
     owner.release()
     restart(server)
     with pytest.raises(DataLoss):
         await owner.write(8)
-    assert await real.keys() == []
+    assert await backend.keys() == []
 
 
 async def test_a_server_that_does_not_say_who_it_is_never_shows_a_loss():
@@ -200,10 +176,9 @@ async def test_a_server_that_does_not_say_who_it_is_never_shows_a_loss():
 
 
 @pytest.mark.parametrize("first", ["lower", "higher"])
-async def test_of_two_that_give_a_session_back_the_later_owner_wins(real, server, first):
-    stores = [await real.store(), await real.store()]
-    lower = await Owner.create(stores[0], name="o1")
-    await lower.write(1)
+async def test_of_two_that_give_a_session_back_the_later_owner_wins(backend, server, first):
+    stores = [await backend.store(), await backend.store()]
+    lower = await Owner.create(stores[0], 1, name="o1")
     higher = await Owner.take(stores[1], "o2")
     await higher.write(2)
     restart(server)
@@ -218,9 +193,9 @@ async def test_of_two_that_give_a_session_back_the_later_owner_wins(real, server
     assert (await stores[0].get(KEY)).term == 2
 
 
-async def test_two_owners_of_one_term_are_told_apart(real, server):
+async def test_two_owners_of_one_term_are_told_apart(backend, server):
     """A server that forgot an acquire gives its term again; lengths may be equal by chance."""
-    stores = [await real.store(), await real.store()]
+    stores = [await backend.store(), await backend.store()]
     await (await Owner.create(stores[0])).write(1)
     await ask(server, "SAVE")
     before = await Owner.take(stores[0], "o1")
@@ -235,10 +210,9 @@ async def test_two_owners_of_one_term_are_told_apart(real, server):
     assert await text_of(stores[0]) == [1, 5, 6]
 
 
-async def test_what_an_older_owner_ended_after_the_loss_has_ended(real, server):
-    stores = [await real.store(), await real.store()]
-    older = await Owner.create(stores[0])
-    await older.write(1)
+async def test_what_an_older_owner_ended_after_the_loss_has_ended(backend, server):
+    stores = [await backend.store(), await backend.store()]
+    older = await Owner.create(stores[0], 1)
     await ask(server, "SAVE")
     later = await Owner.take(stores[1], "o2")
     await later.write(2)
@@ -252,44 +226,38 @@ async def test_what_an_older_owner_ended_after_the_loss_has_ended(real, server):
     assert (stored.status, stored.committed) == (SessionStatus.FINISHED, (1, 9))
 
 
-async def test_who_took_the_id_anew_after_the_loss_is_not_written_over(real, server):
-    stores = [await real.store(), await real.store()]
-    before = await Owner.create(stores[0], name="o1")
-    await before.write(1, 2)
+async def test_who_took_the_id_anew_after_the_loss_is_not_written_over(backend, server):
+    stores = [await backend.store(), await backend.store()]
+    before = await Owner.create(stores[0], 1, 2, name="o1")
     restart(server)
-    anew = await Owner.create(stores[1], name="o2")
-    await anew.write(5)
+    anew = await Owner.create(stores[1], 5, name="o2")
     with pytest.raises(Fenced):
         await before.write(3)
     assert await anew.write(6) == 2
     assert await text_of(stores[0]) == [5, 6]
 
 
+@on_disk
 @pytest.mark.parametrize("ending", ["abort", "finish"])
-async def test_an_end_that_the_server_kept_wins_over_every_owner(ending):
-    with EmbeddedRedis(append_only=True) as server:
-        backend = Backend(url=server.url)
-        store, other = await backend.store(), await backend.store()
-        owner = await Owner.create(store)
-        await owner.write(7)
-        if ending == "abort":
-            await other.abort(KEY)
-        else:
-            taken = await Owner.take(other, "o2")
-            await other.finish(KEY, taken.term, 1, FinishReason.STOP)
-            taken.release()
-        await ask(server, "SAVE")
-        server.restart()
-        with pytest.raises(SessionAborted if ending == "abort" else Fenced):
-            await owner.write(8)
-        assert await text_of(other) == [7]
-        await backend.close()
+async def test_an_end_that_the_server_kept_wins_over_every_owner(backend, store, server, ending):
+    other, owner = await backend.store(), await Owner.create(store, 7)
+    if ending == "abort":
+        await other.abort(KEY)
+    else:
+        taken = await Owner.take(other, "o2")
+        await other.finish(KEY, taken.term, 1, FinishReason.STOP)
+        taken.release()
+    await ask(server, "SAVE")
+    server.restart()
+    with pytest.raises(SessionAborted if ending == "abort" else Fenced):
+        await owner.write(8)
+    assert await text_of(other) == [7]
 
 
-async def test_hundreds_of_sessions_are_given_back_at_once(real, server):
-    store = await real.store(writer=WriterOptions(max_batch=50))
+async def test_hundreds_of_sessions_are_given_back_at_once(backend, server):
+    store = await backend.store(writer=WriterOptions(max_batch=50))
     keys = [SessionKey("acme", f"s-{number}") for number in range(300)]
-    owners = [await Owner.create(store, key) for key in keys]
+    owners = [await Owner.create(store, key=key) for key in keys]
     await asyncio.gather(*(owner.write(1) for owner in owners))
     restart(server)
     writes = [owner.write(number) for number in (2, 3) for owner in owners]
@@ -298,10 +266,10 @@ async def test_hundreds_of_sessions_are_given_back_at_once(real, server):
         assert await text_of(store, key) == [1, 2, 3]
 
 
-async def test_long_sessions_are_given_back_in_pipelines_of_bounded_size(real, server):
-    store = await real.store(writer=WriterOptions(max_bytes=10_000))
+async def test_long_sessions_are_given_back_in_pipelines_of_bounded_size(backend, server):
+    store = await backend.store(writer=WriterOptions(max_bytes=10_000))
     keys = [SessionKey("acme", f"s-{number}") for number in range(40)]
-    owners = [await Owner.create(store, key) for key in keys]
+    owners = [await Owner.create(store, key=key) for key in keys]
     await asyncio.gather(*(owner.write(*range(1_500)) for owner in owners))
     restart(server)
     writes = [owner.write(number) for number in (2, 3) for owner in owners]
@@ -317,37 +285,30 @@ def _seeds(store: RedisSessionStore, owners: list[Owner]):
     return [store._leases._seed(one, one.holder, lost=True) for one in held]
 
 
-async def test_a_restart_that_kept_everything_gives_nothing_back():
-    with EmbeddedRedis(append_only=True) as server:
-        backend = Backend(url=server.url)
-        store = await backend.store()
-        owner = await Owner.create(store)
-        await owner.write(7)
-        server.restart()
-        assert await owner.write(8) == 2
-        assert len(await store.rounds(KEY)) == 2
-        await backend.close()
+@on_disk
+async def test_a_restart_that_kept_everything_gives_nothing_back(store, server):
+    owner = await Owner.create(store, 7)
+    server.restart()
+    assert await owner.write(8) == 2
+    assert len(await store.rounds(KEY)) == 2
 
 
-async def test_owner_and_server_die_together_and_what_the_server_kept_on_disk_goes_on():
-    with EmbeddedRedis(append_only=True) as server:
-        backend = Backend(url=server.url)
-        store = await backend.store()
-        owner = await Owner.create(store)
-        await asyncio.gather(*(owner.write(number) for number in range(20)))
-        await store.close()
-        restart(server)
-        taken = await Owner.take(await backend.store(), "o2")
-        assert (taken.term, taken.text) == (2, owner.text)
-        assert await taken.write(20) == 21
-        await backend.close()
-
-
-async def test_a_stopped_server_answers_nobody_twice_and_nobody_wrongly(real, server):
-    """Replies that come after their time are never taken for those of later calls."""
-    store: RedisSessionStore = await real.store()
+@on_disk
+async def test_owner_and_server_die_together_and_what_the_server_kept_on_disk_goes_on(
+    backend, store, server
+):
     owner = await Owner.create(store)
-    await owner.write(1)
+    await asyncio.gather(*(owner.write(number) for number in range(20)))
+    await store.close()
+    restart(server)
+    taken = await Owner.take(await backend.store(), "o2")
+    assert (taken.term, taken.text) == (2, owner.text)
+    assert await taken.write(20) == 21
+
+
+async def test_a_stopped_server_answers_nobody_twice_and_nobody_wrongly(store, server):
+    """Replies that come after their time are never taken for those of later calls."""
+    owner = await Owner.create(store, 1)
     os.kill(server.pid, signal.SIGSTOP)
     writes = [owner.write(number) for number in (2, 3)]
     # Longer than a pipeline may take.
@@ -359,8 +320,7 @@ async def test_a_stopped_server_answers_nobody_twice_and_nobody_wrongly(real, se
     assert len(await store.rounds(KEY)) == 3
 
 
-async def test_a_close_while_the_server_is_stopped_is_bounded(real, server):
-    store = await real.store()
+async def test_a_close_while_the_server_is_stopped_is_bounded(store, server):
     owner = await Owner.create(store)
     os.kill(server.pid, signal.SIGSTOP)
     writes = [owner.write(number) for number in range(200)]

@@ -1,8 +1,5 @@
 """Outputs kept in Redis for the phrases of later drafters."""
 
-from __future__ import annotations
-
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +15,7 @@ from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.protocol import Ask
 from services.runtime.redis_client import open_client
 from tests.contracts.backends import Backend
+from tests.waiting import until
 
 SAID = tuple(range(11, 31))
 
@@ -104,9 +102,7 @@ async def test_a_drafter_that_starts_drafts_what_an_earlier_one_heard(archives):
         drafter.close((0, "s1"))
     early.close()
     late = NgramDrafter(archive=archives())
-    async with asyncio.timeout(10):
-        while drafted(late, "s2", "acme", SAID[:4]) != list(SAID[4:8]):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: drafted(late, "s2", "acme", SAID[:4]) == list(SAID[4:8]))
     assert drafted(late, "s3", "other", SAID[:4]) == drafted(late, "s4", "", SAID[:4]) == []
 
 

@@ -26,19 +26,13 @@ async def test_a_store_behind_mutual_tls_is_reached_by_its_url_alone(tmp_path):
     shown = f"ssl_certfile={client.cert}&ssl_keyfile={client.key}"
     with EmbeddedRedis() as redis, Network() as network:
         behind = redis.url.replace("unix://", "unix:")
-        proxy = network.proxy(lambda: behind, tls=demanding(ours))
-        port = proxy.address.rpartition(":")[2]
-        url = f"rediss://localhost:{port}"
-        store = await connect(f"{url}?ssl_ca_certs={ours.path}&{shown}")
-        await store.close()
-        reached = open_client(f"{url}?ssl_ca_certs={ours.path}&{shown}", timeout_s=60)
+        port = network.proxy(lambda: behind, tls=demanding(ours)).address.rpartition(":")[2]
+        url, trusts = f"rediss://localhost:{port}", f"ssl_ca_certs={ours.path}"
+        await (await connect(f"{url}?{trusts}&{shown}")).close()
+        reached = open_client(f"{url}?{trusts}&{shown}", timeout_s=60)
         assert await reached.ping()
         await reached.aclose()
-        for wrong in (
-            f"?ssl_ca_certs={others.path}&{shown}",
-            f"?{shown}",
-            f"?ssl_ca_certs={ours.path}",
-        ):
+        for wrong in (f"?ssl_ca_certs={others.path}&{shown}", f"?{shown}", f"?{trusts}"):
             with pytest.raises(StartError, match=rf"^Redis at rediss://localhost:{port}") as told:
                 await connect(url + wrong)
             assert str(client.key) not in str(told.value)

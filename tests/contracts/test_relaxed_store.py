@@ -8,12 +8,7 @@ import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
 
 from orchestrator.session.ports import Durability
-from orchestrator.store import (
-    EmbeddedRedis,
-    RedisSessionStore,
-    StoreOptions,
-    WriterOptions,
-)
+from orchestrator.store import EmbeddedRedis, RedisSessionStore, StoreOptions, WriterOptions
 from orchestrator.store.background import MOST_WAITING
 from services.contract.errors import Fenced, NotFound, SessionAborted
 from services.contract.types import FinishReason, SessionStatus
@@ -33,8 +28,7 @@ async def relaxed(backend):
 async def away():
     """A relaxed store whose server can be switched off; writes wait a second for it."""
     backend = Backend(fake=FakeServer())
-    store = await backend.store(RELAXED, WriterOptions(patience_s=1.0))
-    yield backend.fake, store
+    yield backend.fake, await backend.store(RELAXED, WriterOptions(patience_s=1.0))
     backend.fake.connected = True
     await backend.close()
 
@@ -82,16 +76,7 @@ async def test_what_does_not_fit_is_dropped_and_closed_up_later(away, caplog):
     server.connected = True
     stored = await text_of(store)
     assert stored == owner.text[: len(stored)]
-
-    async def closed_up() -> bool:
-        await owner.write(0)
-        return await text_of(store) == owner.text
-
-    for _ in range(300):
-        if await closed_up():
-            break
-        await asyncio.sleep(0.1)
-    assert await text_of(store) == owner.text
+    await until(owner.closed_up)
     assert owner.refused == []
     assert caplog.text.count("does not keep up") == 1
 
@@ -103,11 +88,7 @@ async def test_an_idle_session_is_closed_up_as_well(away):
     for number in range(2 * MOST_WAITING):
         await owner.write(number)
     server.connected = True
-    for _ in range(300):
-        if await text_of(store) == owner.text:
-            break
-        await asyncio.sleep(0.1)
-    assert await text_of(store) == owner.text
+    await until(owner.stored)
 
 
 async def test_an_end_closes_up_what_is_missing(away):
@@ -125,8 +106,7 @@ async def test_an_end_closes_up_what_is_missing(away):
 
 async def test_a_text_whose_rest_was_never_stored_simply_ends(away):
     server, store = away
-    owner = await Owner.create(store)
-    await owner.write(1, 2)
+    owner = await Owner.create(store, 1, 2)
     assert await text_of(store) == [1, 2]
     server.connected = False
     for number in range(3):
@@ -195,20 +175,13 @@ async def test_a_session_that_is_gone_is_not_made_anew_and_its_owner_goes_on(bac
 async def test_a_server_that_restarts_empty_gets_the_whole_text():
     with EmbeddedRedis() as server:
         backend = Backend(url=server.url)
-        store = await backend.store(RELAXED)
-        owner = await Owner.create(store)
-        await owner.write(1)
+        owner = await Owner.create(await backend.store(RELAXED), 1)
         os.kill(server.pid, signal.SIGKILL)
         server.end_process()
         for number in range(2 * MOST_WAITING):
             await owner.write(number)
         server.start()
-        for _ in range(600):
-            await owner.write(0)
-            if await text_of(store) == owner.text:
-                break
-            await asyncio.sleep(0.1)
-        assert await text_of(store) == owner.text
+        await until(owner.closed_up)
         await backend.close()
 
 
@@ -226,8 +199,7 @@ async def test_a_session_without_a_holder_waits_for_the_store(away):
 
 async def test_an_owner_that_stood_still_and_was_fenced_hears_it_before_it_emits(backend):
     store, other = await backend.store(RELAXED), await backend.store(RELAXED)
-    zombie = await Owner.create(store)
-    await zombie.write(1)
+    zombie = await Owner.create(store, 1)
     await Owner.take(other, "o2")
     store.stood_still()
     written = zombie.write(2)
@@ -247,8 +219,7 @@ async def test_an_owner_that_stood_still_and_was_not_fenced_goes_on(relaxed):
 
 async def test_after_a_standstill_a_store_that_is_away_holds_nobody_up_for_long(away):
     server, store = away
-    owner = await Owner.create(store)
-    await owner.write(1)
+    owner = await Owner.create(store, 1)
     server.connected = False
     store.stood_still()
     async with asyncio.timeout(20):

@@ -9,7 +9,7 @@ from orchestrator.session.ports import GivenUp, SessionKey
 from orchestrator.store import StoreOptions
 from services.contract.errors import DataLoss, NotFound, SessionAborted, StoreError
 from services.contract.types import FinishReason, SessionStatus
-from tests.contracts.backends import KEY, NEW
+from tests.contracts.backends import KEY, NEW, begun
 
 EPHEMERAL = replace(NEW, ephemeral=True)
 
@@ -18,8 +18,7 @@ EPHEMERAL = replace(NEW, ephemeral=True)
     "stop", ["\n\nUser: é", "", "token:5", 0, 2**32 - 1, None, GivenUp("a: b")]
 )
 async def test_a_finished_session_keeps_its_text_and_reason(store, stop):
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7])
+    await begun(store, 7)
     await store.finish(KEY, 1, 1, FinishReason.STOP, stop)
     stored = await store.get(KEY)
     assert (stored.status, stored.finish_reason) == (SessionStatus.FINISHED, FinishReason.STOP)
@@ -35,8 +34,7 @@ async def test_finish_may_be_repeated_but_not_changed(store):
 
 
 async def test_finish_refuses_a_text_of_another_length(store):
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7])
+    await begun(store, 7)
     with pytest.raises(DataLoss):
         await store.finish(KEY, 1, 2, FinishReason.STOP)
     with pytest.raises(StoreError):
@@ -45,8 +43,7 @@ async def test_finish_refuses_a_text_of_another_length(store):
 
 
 async def test_nothing_is_committed_after_the_finish(store):
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7])
+    await begun(store, 7)
     await store.finish(KEY, 1, 1, FinishReason.STOP)
     with pytest.raises(StoreError):
         await store.commit(KEY, 1, 2, 1, [8])
@@ -63,8 +60,7 @@ async def test_a_finished_session_is_acquired_as_it_is(store):
 
 
 async def test_a_paused_session_resumes(store):
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7])
+    await begun(store, 7)
     await store.pause(KEY, 1)
     paused = await store.get(KEY)
     assert (paused.status, paused.lease_until_ms) == (SessionStatus.PAUSED, 0)
@@ -118,16 +114,14 @@ async def test_an_ephemeral_session_keeps_no_text_after_its_end(store, backend, 
 
 
 async def test_a_commit_repeated_after_an_ephemeral_end_is_known(store):
-    await store.create(KEY, EPHEMERAL)
-    await store.commit(KEY, 1, 1, 0, [7])
+    await begun(store, 7, new=EPHEMERAL)
     await store.finish(KEY, 1, 1, FinishReason.STOP)
     assert await store.commit(KEY, 1, 1, 0, [7]) == 1
 
 
 async def test_a_session_expires_when_nothing_is_written(backend):
     store = await backend.store(StoreOptions(ttl_ms=150))
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7])
+    await begun(store, 7)
     await asyncio.sleep(0.3)
     with pytest.raises(NotFound):
         await store.get(KEY)
@@ -136,8 +130,7 @@ async def test_a_session_expires_when_nothing_is_written(backend):
 
 async def test_commits_keep_a_session_alive(backend):
     store = await backend.store(StoreOptions(ttl_ms=60_000))
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7])
+    await begun(store, 7)
     client = backend.client()
     for key in await backend.keys():
         await client.pexpire(key, 5_000)
@@ -152,8 +145,7 @@ async def test_commits_keep_a_session_alive(backend):
 
 async def test_the_end_starts_the_shorter_expiry(backend):
     store = await backend.store(StoreOptions(ttl_ms=60_000, finished_ttl_ms=100))
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7])
+    await begun(store, 7)
     await store.finish(KEY, 1, 1, FinishReason.LENGTH)
     await asyncio.sleep(0.3)
     assert await backend.keys() == []

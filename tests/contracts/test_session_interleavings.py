@@ -43,9 +43,7 @@ class World:
     ended: SessionStatus | None = None
 
 
-async def act(
-    store, key: SessionKey, world: World, owner: Owner, action: str, tokens: list[int]
-) -> None:
+async def act(store, key: SessionKey, world: World, owner: Owner, action: str, tokens: list[int]):
     owns = world.ended is None and owner.term == world.term
     match action:
         case "acquire":

@@ -34,8 +34,7 @@ async def test_writes_of_many_sessions_keep_their_order_unawaited(backend):
 async def test_a_read_sees_the_writes_before_it(store):
     create = store.create(KEY, NEW)
     commit = store.commit(KEY, 1, 1, 0, [7])
-    stored = await store.get(KEY)
-    assert stored.committed == (7,)
+    assert (await store.get(KEY)).committed == (7,)
     assert create.done()
     assert commit.done()
 
@@ -112,8 +111,7 @@ async def test_a_broken_connection_is_not_noticed_by_callers(valkey):
 async def away():
     """A store whose server can be switched off; calls wait half a second for it."""
     backend = Backend(fake=FakeServer())
-    store = await backend.store(writer=WriterOptions(patience_s=0.5, max_pending=5))
-    yield backend.fake, store
+    yield backend.fake, await backend.store(writer=WriterOptions(patience_s=0.5, max_pending=5))
     await backend.close()
 
 
@@ -144,8 +142,7 @@ async def test_calls_beyond_the_bound_are_refused_at_once(away):
     server, store = away
     server.connected = False
     writes = [store.get(KEY) for _ in range(12)]
-    refused = [write for write in writes if write.done()]
-    assert len(refused) == 7
+    assert len([write for write in writes if write.done()]) == 7
     answers = await asyncio.gather(*writes, return_exceptions=True)
     assert all(isinstance(answer, StoreError) for answer in answers)
 

@@ -52,12 +52,14 @@ async def test_a_missing_socket_is_one_clear_line():
 @pytest.mark.parametrize(
     "url",
     [
-        "http://:hunter2@h:1",
         "",
-        "localhost:6379",
-        "redis://h:port",
-        "redis://[::1",
-        "redis://h?db=x",
+        *[
+            "http://:hunter2@h:1",
+            "localhost:6379",
+            "redis://h:port",
+            "redis://[::1",
+            "redis://h?db=x",
+        ],
     ],
 )
 async def test_a_url_that_says_nothing_is_one_clear_line(url):
@@ -119,8 +121,7 @@ async def test_a_store_tells_whether_the_server_takes_writes(durable):
     assert not await store.answers()
     durable.start()
     # Connections, and scripts that the new process has to be taught.
-    answers = [await store.answers() for _ in range(8)]
-    assert answers[-1]
+    assert [await store.answers() for _ in range(8)][-1]
     await store.close()
 
 

@@ -10,31 +10,13 @@ from hypothesis import strategies as st
 
 from orchestrator.session.ports import SessionKey
 from services.contract.errors import DataLoss, PacelineError, StoreError
-from tests.contracts.backends import KEY, NEW, Backend
+from tests.contracts.backends import KEY, NEW, Backend, begun
 
 FIELDS = (
-    "version",
-    "status",
-    "term",
-    "owner",
-    "digest",
-    "target_fingerprint",
-    "prompt",
-    "prompt_len",
-    "committed_len",
-    "seed",
-    "ephemeral",
-    "finish_reason",
-    "matched_stop",
-    "created_ms",
-    "lease_ms",
-    "lease_until_ms",
-    "ttl_ms",
-    "round",
-    "round_base",
-    "acquired_by",
-    "relaxed",
-)
+    "version", "status", "term", "owner", "digest", "target_fingerprint", "prompt", "prompt_len",
+    "committed_len", "seed", "ephemeral", "finish_reason", "matched_stop", "created_ms",
+    "lease_ms", "lease_until_ms", "ttl_ms", "round", "round_base", "acquired_by", "relaxed",
+)  # fmt: skip
 VALUES = st.one_of(
     st.none(),
     st.binary(max_size=12),
@@ -64,8 +46,7 @@ async def keys_of(backend: Backend) -> dict[str, bytes]:
     ids=str,
 )
 async def test_a_malformed_record_is_one_error_and_no_more(store, backend, field, value):
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7])
+    await begun(store, 7)
     client, meta = backend.client(), (await keys_of(backend))["meta"]
     await (client.hset(meta, field, value) if value is not None else client.hdel(meta, field))
     with pytest.raises(DataLoss, match="malformed"):
@@ -74,16 +55,14 @@ async def test_a_malformed_record_is_one_error_and_no_more(store, backend, field
 
 
 async def test_a_length_that_is_not_the_text_s_is_one_error_and_no_more(store, backend):
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7])
+    await begun(store, 7)
     await backend.client().hset((await keys_of(backend))["meta"], "committed_len", b"7")
     with pytest.raises(DataLoss, match="1 of its 7 tokens"):
         await store.get(KEY)
 
 
 async def test_a_text_that_was_cut_is_one_error_and_no_more(store, backend):
-    await store.create(KEY, NEW)
-    await store.commit(KEY, 1, 1, 0, [7, 8])
+    await begun(store, 7, 8)
     await backend.client().set((await keys_of(backend))["tokens"], b"\x07\x00\x00\x00\x08")
     with pytest.raises(DataLoss, match="1 of its 2 tokens"):
         await store.get(KEY)
@@ -109,17 +88,10 @@ async def use(store, backend: Backend, key: SessionKey, field: str, value: bytes
     client = backend.client()
     meta = f"paceline:{{{key.tenant}/{key.session_id}}}:meta"
     await (client.hset(meta, field, value) if value is not None else client.hdel(meta, field))
-    calls = (
-        lambda: store.get(key),
-        lambda: store.commit(key, 1, 2, 1, [8]),
-        lambda: store.create(key, NEW),
-        lambda: store.rounds(key),
-        lambda: store.pause(key, 1),
-        lambda: store.acquire(key, "o2"),
-        lambda: store.abort(key),
-    )
-    for call in calls:
-        answer = (await asyncio.gather(call(), return_exceptions=True))[0]
+    calls = [(store.get,), (store.commit, 1, 2, 1, [8]), (store.create, NEW), (store.rounds,)]
+    calls += [(store.pause, 1), (store.acquire, "o2"), (store.abort,)]
+    for call, *more in calls:
+        [answer] = await asyncio.gather(call(key, *more), return_exceptions=True)
         if isinstance(answer, BaseException):
             assert isinstance(answer, PacelineError)
             assert len(str(answer)) < 200
@@ -133,8 +105,7 @@ def test_no_bytes_in_a_record_end_the_store():
         @settings(max_examples=60, deadline=None)
         @given(st.sampled_from(FIELDS), VALUES)
         def survive(field, value):
-            key = SessionKey("acme", str(next(examples)))
-            runner.run(use(store, backend, key, field, value))
+            runner.run(use(store, backend, SessionKey("acme", str(next(examples))), field, value))
 
         survive()
         runner.run(_still_serves(store, backend))

@@ -6,24 +6,10 @@ draws one of them anew in every epoch, a bonus is drawn without a look at the
 draft, and a token that is not allowed is rejected.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
-from services.contract.types import (
-    EMPTY_HASH,
-    CommitDraft,
-    Draft,
-    DraftTree,
-    OpenDraft,
-    Proposal,
-    SparseRow,
-    Verdict,
-    Verify,
-    VerifyMode,
-    extend_hash,
-)
+from services.contract import types as t
 
 VOCABULARY = 997
 TREE_DEPTH = 3
@@ -42,30 +28,30 @@ def truth(text: Text) -> int:
     return 1 + draw(b"target", 0, text) % (VOCABULARY - 1)
 
 
-def allowed(mode: VerifyMode, text: Text) -> Text:
+def allowed(mode: t.VerifyMode, text: Text) -> Text:
     """The tokens that the target may say next."""
     first = truth(text)
     return (first,) if mode.exact_match else (first, 1 + first % (VOCABULARY - 1))
 
 
-def row_of(text: Text, token: int) -> SparseRow | None:
+def row_of(text: Text, token: int) -> t.SparseRow | None:
     """The law that the drafter sends with a token, or None where it forgets to."""
     forgets = draw(b"row", 0, text) % 5 == 0
-    return None if forgets else SparseRow((token, token + 1), (0.75, 0.25))
+    return None if forgets else t.SparseRow((token, token + 1), (0.75, 0.25))
 
 
 @dataclass
 class Ledger:
     """Everything that any drafter drafted, by epoch and by the text before it."""
 
-    mode: VerifyMode
+    mode: t.VerifyMode
     tokens: dict[tuple[int, Text], int] = field(default_factory=dict)
     # A new window may have a tree drafted again, to another depth.
-    trees: dict[tuple[int, Text], list[DraftTree]] = field(default_factory=dict)
+    trees: dict[tuple[int, Text], list[t.DraftTree]] = field(default_factory=dict)
     places: set[tuple[int, int]] = field(default_factory=set)
     furthest: dict[int, int] = field(default_factory=dict)
 
-    def write(self, epoch: int, text: Text, tree: DraftTree, levels: int) -> None:
+    def write(self, epoch: int, text: Text, tree: t.DraftTree, levels: int) -> None:
         # A tree that is asked for twice after one text is the same: draws are keyed.
         again = tree in self.trees.get((epoch, text), [])
         if tree.is_chain:
@@ -83,21 +69,21 @@ class Ledger:
 class SimVerifier:
     """The verifier's side of the protocol; an `older` one takes no block behind a bonus."""
 
-    mode: VerifyMode
+    mode: t.VerifyMode
     text: list[int] = field(default_factory=list)
     older: bool = False
     opened: bool = False
-    last: Verdict | None = None
-    outcomes: dict[int, Verdict] = field(default_factory=dict)
+    last: t.Verdict | None = None
+    outcomes: dict[int, t.Verdict] = field(default_factory=dict)
 
-    def verify(self, block: Verify) -> Verdict:
+    def verify(self, block: t.Verify) -> t.Verdict:
         if block.round not in self.outcomes:
             self.last = self.outcomes[block.round] = self._decide(block)
         return self.outcomes[block.round]
 
-    def _decide(self, block: Verify) -> Verdict:
+    def _decide(self, block: t.Verify) -> t.Verdict:
         tree, base, last = block.tree, block.base_len, self.last
-        refused = Verdict(
+        refused = t.Verdict(
             block.session, block.epoch, block.round, base, discarded=True, mode=self.mode
         )
         if block.extends_round:
@@ -106,17 +92,17 @@ class SimVerifier:
             if len(last.token_ids) > last.accepted and (self.older or base != len(self.text)):
                 if not tree.is_chain or tree.token_ids[:1] != last.token_ids[-1:]:
                     return refused
-                tree, base = DraftTree(tree.token_ids[1:]), base + 1
+                tree, base = t.DraftTree(tree.token_ids[1:]), base + 1
         return refused if base != len(self.text) else self._walk(block, tree, base)
 
-    def _walk(self, block: Verify, tree: DraftTree, base: int) -> Verdict:
+    def _walk(self, block: t.Verify, tree: t.DraftTree, base: int) -> t.Verdict:
         path, leaf = self._path(tree)
         out = [tree.token_ids[node] for node in path]
         if not leaf or block.want_bonus or not tree.token_ids:
             choices = allowed(self.mode, (*self.text, *out))
             out.append(choices[draw(b"own", block.round, (*self.text, *out)) % len(choices)])
         self.text += out
-        return Verdict(
+        return t.Verdict(
             block.session,
             block.epoch,
             block.round,
@@ -131,7 +117,7 @@ class SimVerifier:
             draft_tokens=len(tree),
         )
 
-    def _path(self, tree: DraftTree) -> tuple[list[int], bool]:
+    def _path(self, tree: t.DraftTree) -> tuple[list[int], bool]:
         parents = tree.parents or tuple(range(-1, len(tree) - 1))
         path: list[int] = []
         while True:
@@ -169,7 +155,7 @@ class SimDrafter:
             return choices[draw(b"choice", seed, text) % len(choices)]
         return 1 + draw(b"wrong", seed, text) % (VOCABULARY - 1)
 
-    def open(self, message: OpenDraft) -> None:
+    def open(self, message: t.OpenDraft) -> None:
         self.epoch, self.text = message.epoch, list(message.committed)
         self.known, self.limit = len(self.text), message.sampling.max_tokens
         self.width = message.num_candidates
@@ -178,7 +164,7 @@ class SimDrafter:
     def credit(self, window: int) -> None:
         self.window, self.turn = window, window > 0
 
-    def commit(self, message: CommitDraft) -> bool:
+    def commit(self, message: t.CommitDraft) -> bool:
         """False if a commit is missing before this one."""
         if message.epoch < self.epoch:
             return True
@@ -196,33 +182,33 @@ class SimDrafter:
         self.turn = self.window > 0
         return True
 
-    def draft(self, session: str) -> Draft | None:
+    def draft(self, session: str) -> t.Draft | None:
         """One token more, or a tree; the last draft of a turn says that it is."""
         if not self.turn:
             return None
         before, epoch = tuple(self.text), self.epoch
         room = min(self.window - len(before) + self.known, self.limit - len(before))
-        tree = DraftTree()
+        tree = t.DraftTree()
         if room > 0:
             tree = self._comb(before, min(room, TREE_DEPTH)) if self.width > 1 else self._token()
         final = room <= 1 or not tree.is_chain
         self.turn = not final
-        prefix = extend_hash(EMPTY_HASH, before)
-        return Draft(session, epoch, self.known, len(before), prefix, tree, final, draft_ms=1.0)
+        prefix = t.extend_hash(t.EMPTY_HASH, before)
+        return t.Draft(session, epoch, self.known, len(before), prefix, tree, final, draft_ms=1.0)
 
-    def _token(self) -> DraftTree:
+    def _token(self) -> t.DraftTree:
         text = tuple(self.text)
-        tree = DraftTree((self.guess(text),))
+        tree = t.DraftTree((self.guess(text),))
         self.ledger.write(self.epoch, text, tree, 1)
         self.text += tree.token_ids
-        if self.ledger.mode is VerifyMode.COUPLED:
-            return replace(tree, proposal=Proposal.COUPLED)
+        if self.ledger.mode is t.VerifyMode.COUPLED:
+            return replace(tree, proposal=t.Proposal.COUPLED)
         if self.ledger.mode.exact_match:
             return tree
         row = row_of(text, tree.token_ids[0])
-        return replace(tree, q=(row,) if row else None, proposal=Proposal.SAMPLED)
+        return replace(tree, q=(row,) if row else None, proposal=t.Proposal.SAMPLED)
 
-    def _comb(self, text: Text, levels: int) -> DraftTree:
+    def _comb(self, text: Text, levels: int) -> t.DraftTree:
         """A path of guesses, at each step among others that lead nowhere."""
         tokens: list[int] = []
         parents: list[int] = []
@@ -234,6 +220,6 @@ class SimDrafter:
             here = len(tokens) + rank
             tokens += [*others[:rank], guess, *others[rank:]]
             path = (*path, guess)
-        tree = DraftTree(tuple(tokens), tuple(parents))
+        tree = t.DraftTree(tuple(tokens), tuple(parents))
         self.ledger.write(self.epoch, text, tree, levels)
         return tree

@@ -4,29 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from orchestrator.core import rounds
-from orchestrator.core.events import (
-    Begin,
-    DraftArrived,
-    Event,
-    SendVerify,
-    VerdictArrived,
-    WorkerAttached,
-    WorkerOpened,
-)
+from orchestrator.core import events, rounds
 from orchestrator.core.pacing import Decision, Outcome, Send, View, Wait
 from orchestrator.core.state import Limits, SessionConfig
-from services.contract.types import (
-    EMPTY_HASH,
-    Draft,
-    DraftTree,
-    Proposal,
-    ResolvedSampling,
-    Role,
-    Verdict,
-    VerifyMode,
-    extend_hash,
-)
+from services.contract import types as t
 
 
 @dataclass(frozen=True)
@@ -47,9 +28,9 @@ class Count:
 
 @dataclass
 class Machine:
-    """A session with both workers, ready to be sent drafts and verdicts."""
+    """A session with both workers; what is done to it can be written in a chain."""
 
-    mode: VerifyMode
+    mode: t.VerifyMode
     count: int = 2
     window: int = 4
     max_tokens: int = 20
@@ -62,68 +43,51 @@ class Machine:
 
     def __post_init__(self) -> None:
         config = SessionConfig(
-            "s",
-            (7,),
-            self.mode,
-            ResolvedSampling(max_tokens=self.max_tokens),
-            seed=1,
-            method=self.method,
-            window=self.window,
-            num_candidates=self.num_candidates,
-            estimated=self.estimated,
-            vocab_size=100,
-            plain_ahead=self.plain_ahead,
+            "s", (7,), self.mode, t.ResolvedSampling(max_tokens=self.max_tokens), seed=1,
+            method=self.method, window=self.window, num_candidates=self.num_candidates,
+            estimated=self.estimated, vocab_size=100, plain_ahead=self.plain_ahead,
             limits=Limits(max_in_flight=self.max_in_flight, drafter_backoff=0.0),
-        )
+        )  # fmt: skip
         self.state = rounds.new_session(config, Count(self.count, self.window))
-        self.feed(Begin(0.0))
+        self.feed(events.Begin(0.0))
         if self.method:
-            self.attach(Role.DRAFTER, "d")
+            self.attach(t.Role.DRAFTER, "d")
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: events.Event) -> Machine:
         self.state, actions = rounds.step(self.state, event)
         self.actions += actions
+        return self
 
-    def attach(self, role: Role, name: str) -> None:
-        self.feed(WorkerAttached(0.0, role, name))
-        self.feed(WorkerOpened(0.0, role, name, self.state.epoch))
+    def attach(self, role: t.Role, name: str) -> Machine:
+        self.feed(events.WorkerAttached(0.0, role, name))
+        return self.feed(events.WorkerOpened(0.0, role, name, self.state.epoch))
 
-    def draft(
-        self,
-        *tokens: int,
-        final: bool = False,
-        parents=None,
-        worker: str = "d",
-        reach=(),
-        sources: bytes = b"",
-    ) -> None:
+    def draft(self, *tokens: int, final=False, parents=None, worker="d", reach=(), sources=b""):
         state = self.state
         text = state.committed + state.speculated
-        tree = DraftTree(tokens, parents, proposal=Proposal.SAMPLED)
-        known, prefix = len(state.committed), extend_hash(EMPTY_HASH, text)
-        draft = Draft(
+        tree = t.DraftTree(tokens, parents, proposal=t.Proposal.SAMPLED)
+        known, prefix = len(state.committed), t.extend_hash(t.EMPTY_HASH, text)
+        draft = t.Draft(
             "s", state.epoch, known, len(text), prefix, tree, final, reach=reach, sources=sources
         )
-        self.feed(DraftArrived(0.0, worker, draft))
+        return self.feed(events.DraftArrived(0.0, worker, draft))
 
-    def serve(self) -> None:
-        self.attach(Role.VERIFIER, "v")
+    def serve(self) -> Machine:
+        return self.attach(t.Role.VERIFIER, "v")
 
     def sent(self) -> list:
-        return [action.message for action in self.actions if isinstance(action, SendVerify)]
+        return [action.message for action in self.actions if isinstance(action, events.SendVerify)]
 
     def flags(self) -> list[bool]:
         return [block.want_bonus for block in self.sent()]
 
-    def answer(
-        self, *tokens: int, accepted: int, whole: bool, nodes=(), at=0.0, verify_ms=0.0
-    ) -> None:
+    def answer(self, *tokens: int, accepted: int, whole: bool, nodes=(), at=0.0, verify_ms=0.0):
         block = self.state.in_flight[0]
-        verdict = Verdict(
+        verdict = t.Verdict(
             "s", block.epoch, block.round, block.base_len, tokens, accepted, whole,
             accepted_nodes=nodes, mode=self.mode, verify_ms=verify_ms,
         )  # fmt: skip
-        self.feed(VerdictArrived(at, "v", verdict))
+        return self.feed(events.VerdictArrived(at, "v", verdict))
 
     def performed(self, kind: type) -> list:
         return [action for action in self.actions if isinstance(action, kind)]

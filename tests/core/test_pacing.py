@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core.pacing import (
@@ -51,8 +49,7 @@ def test_eager_waits_a_moment_for_a_first_token_and_then_decodes_plainly():
 
 
 def test_eager_never_waits_longer_than_half_a_round():
-    policy = Eager(16).observe(Outcome(4, 2, 3, round_ms=4.0, draft_ms=400.0))
-    decision = policy.decide(view())
+    decision = Eager(16).observe(Outcome(4, 2, 3, round_ms=4.0, draft_ms=400.0)).decide(view())
     assert isinstance(decision, Wait)
     assert decision.until <= 10.002
 
@@ -107,8 +104,7 @@ def test_what_plain_rounds_take_is_found_out_again_only_after_a_long_time():
 
 def test_drafts_that_keep_failing_are_given_up():
     policy = judged(drafted(0, ms=9.0))
-    assert policy.window == 0
-    assert policy.decide(view(drafted=5)) == Send(0)
+    assert (policy.window, policy.decide(view(drafted=5))) == (0, Send(0))
 
 
 def test_drafts_that_cost_more_than_they_bring_are_given_up():
@@ -116,8 +112,7 @@ def test_drafts_that_cost_more_than_they_bring_are_given_up():
 
 
 def test_the_wait_for_drafts_counts_as_their_cost():
-    waited = Outcome(4, 1, 2, 12.0, draft_ms=2.0, waited_ms=13.0)
-    assert judged(waited).window == 0
+    assert judged(Outcome(4, 1, 2, 12.0, draft_ms=2.0, waited_ms=13.0)).window == 0
 
 
 def test_drafts_that_pay_are_kept():

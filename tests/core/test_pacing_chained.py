@@ -1,7 +1,5 @@
 """Blocks sent before the verdict on the last one, and blocks as long as a step."""
 
-from __future__ import annotations
-
 from functools import reduce
 
 import pytest
@@ -67,8 +65,7 @@ def test_a_chained_block_holds_the_bonus_and_what_the_inner_policy_sends_after_i
     policy = after(Chained(Eager(8)), [ROUND] * 20)
     assert policy.decide(under_way(11.0, drafted=3)) == Send(3)
     assert policy.decide(under_way(11.0, drafted=3, bonus=False)) == Send(3)
-    drafts_nothing = Chained(Eager(8), policy.costs)
-    assert drafts_nothing.decide(under_way(11.0, drafted=0)) == Send(1)
+    assert Chained(Eager(8), policy.costs).decide(under_way(11.0, drafted=0)) == Send(1)
 
 
 def test_nothing_is_chained_while_the_drafter_rests():
@@ -91,8 +88,7 @@ def matched(*, exact: bool = True) -> Matched:
 
 def test_a_matched_block_takes_as_long_to_draft_as_to_verify():
     policy = matched()
-    assert policy.length == 5
-    assert policy.window == 11
+    assert (policy.length, policy.window) == (5, 11)
 
 
 def test_after_a_rejection_the_verifier_goes_on_without_a_draft():
@@ -186,8 +182,7 @@ def test_in_a_crowd_nobody_waits_for_drafts_that_a_lone_session_waits_for():
 
 def test_tokens_after_a_rejected_one_are_no_failures():
     short, long = (after(Thompson(16), [sent(k, 1)] * 40).learned for k in (2, 16))
-    assert short.first == long.first
-    assert short.later == long.later
+    assert (short.first, short.later) == (long.first, long.later)
 
 
 def sent(k: int, accepted: int) -> Outcome:

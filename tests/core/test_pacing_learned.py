@@ -1,7 +1,5 @@
 """What the adaptive policies learn, and what they plan by it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -63,8 +61,7 @@ def test_the_line_never_falls():
     line = StepTimeModel()
     for n in range(8):
         line = line.add(n, 100.0 - 5.0 * n)
-    assert line.slope == 0.0
-    assert line.at(16) == line.at(0)
+    assert (line.slope, line.at(16)) == (0.0, line.at(0))
 
 
 def test_one_stall_says_little_and_a_lasting_change_is_learned():
@@ -83,14 +80,12 @@ def test_what_a_wait_takes_beyond_drafting_is_the_hop():
 
 
 def test_a_wait_for_the_rest_of_a_block_says_nothing_of_the_hop():
-    learned = taught(*[chain(4, 1, waited_ms=11.0)] * 40)
-    assert learned.hop_ms == Learned().hop_ms
+    assert taught(*[chain(4, 1, waited_ms=11.0)] * 40).hop_ms == Learned().hop_ms
 
 
 def test_a_wait_in_vain_makes_waiting_dearer():
     before = taught(*[chain(1, 0, waited_ms=13.0)] * 4)
-    after = before.add(Outcome(0, 0, 1, 70.0, 0.0, waited_ms=60.0))
-    assert after.hop_ms > before.hop_ms + 5.0
+    assert before.add(Outcome(0, 0, 1, 70.0, 0.0, waited_ms=60.0)).hop_ms > before.hop_ms + 5.0
 
 
 # --- acceptance ----------------------------------------------------------------------
@@ -141,8 +136,7 @@ def test_the_expected_tokens_are_those_of_the_literature():
 def test_by_rejection_the_last_draft_token_of_a_block_brings_only_a_chance_to_go_on():
     learned = taught(*[chain(4, 3)] * 9, exact=False)
     brings = expected(learned, 4)
-    assert brings.tokens[1] == 1.0
-    assert brings.warm[1] == learned.first_rate
+    assert (brings.tokens[1], brings.warm[1]) == (1.0, learned.first_rate)
     assert brings.tokens[2] == 1.0 + learned.first_rate
 
 
@@ -261,12 +255,10 @@ def test_a_session_that_never_saw_a_round_teaches_nothing():
 
 def test_policies_without_a_memory_take_and_give_no_experience():
     known = Experience().joined(Session(eager(), lambda place: 0.8).run(50).policy)
-    assert known.seeded(Fixed(4)) == Fixed(4)
-    assert known.joined(Fixed(4)) == known
+    assert (known.seeded(Fixed(4)), known.joined(Fixed(4))) == (Fixed(4), known)
     seeded = known.seeded(Fallback(Fixed(4)))
     assert (seeded.inner, seeded.plain.rounds > 0) == (Fixed(4), True)
 
 
 def test_what_a_draft_takes_is_known_without_sending_one():
-    guess = plain(False)._replace(tail_ms=11.0)
-    assert taught(guess).draft_ms == 11.0
+    assert taught(plain(False)._replace(tail_ms=11.0)).draft_ms == 11.0

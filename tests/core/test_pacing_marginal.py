@@ -1,7 +1,5 @@
 """Trees that come best first: how many of their nodes are sent, and when the drafter rests."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -182,8 +180,7 @@ def test_the_rest_of_a_crowd_ends_when_the_others_have_gone():
         rests = rests.observe(outcome(**alone))
     assert not rests.resting
     # Who comes after a crowd does not rest for it.
-    late = Marginal(12, 8).told(full(rises=1.1).learned).observe(outcome(**alone))
-    assert not late.resting
+    assert not Marginal(12, 8).told(full(rises=1.1).learned).observe(outcome(**alone)).resting
 
 
 def test_among_many_sessions_a_row_is_reckoned_dearer_than_it_is():

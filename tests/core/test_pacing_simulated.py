@@ -93,16 +93,14 @@ def test_it_profits_when_a_text_becomes_predictable(text):
 
 def test_with_a_drafter_that_costs_nothing_it_waits_for_whole_blocks():
     free = Costs(draft=1.0)
-    run = Session(make("thompson", 16), always(0.8), free).run(ROUNDS)
-    late = run.sent[50:]
+    late = Session(make("thompson", 16), always(0.8), free).run(ROUNDS).sent[50:]
     assert sum(late) / len(late) > 4
     assert speed(make("thompson", 16), always(0.8), free) >= 0.93 * best_choice(always(0.8), free)
 
 
 def test_where_a_row_is_dear_it_sends_few():
     dear = Costs(row=30.0)
-    late = Session(make("thompson", 16), always(0.5), dear).run(ROUNDS).sent[50:]
-    assert max(late) <= 2
+    assert max(Session(make("thompson", 16), always(0.5), dear).run(ROUNDS).sent[50:]) <= 2
     assert speed(make("thompson", 16), always(0.3), dear) >= 0.97
     assert speed(make("thompson", 16), always(0.8), dear) >= 0.93 * best_choice(always(0.8), dear)
 
@@ -122,8 +120,7 @@ def test_a_drafter_that_slows_the_verifier_down_is_turned_off():
 def test_a_drafter_whose_guesses_pay_without_a_wait_is_not_turned_off():
     slow = Costs(draft=25.0)
     run = Session(make("thompson", 16), always(0.45), slow).run(ROUNDS)
-    waited = [wait for wait in run.waits[20:] if wait]
-    assert len(waited) < 0.1 * ROUNDS, "to wait does not pay"
+    assert len([wait for wait in run.waits[20:] if wait]) < 0.1 * ROUNDS, "to wait does not pay"
     assert run.windows.count(0) < 0.1 * ROUNDS
     assert run.per_ms * slow.plain > 1.05
 
@@ -134,8 +131,7 @@ def test_guessing_shows_for_free_that_drafts_are_bad():
 
 
 def test_drafts_are_probed_less_and_less_often_while_nothing_comes_of_them():
-    policy = Thompson(16)
-    sent = Session(policy, always(0.0)).run(600).sent
+    sent = Session(Thompson(16), always(0.0)).run(600).sent
     probes = [at for at, count in enumerate(sent) if count]
     gaps = [after - before for before, after in pairwise(probes)]
     assert 3 <= len(probes) <= 8

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 from orchestrator.core.placement import Candidate, Wanted, choose
@@ -10,8 +8,7 @@ def worker(name: str, role: Role = Role.VERIFIER, *, assigned=0, draining=False,
     description = WorkerDescription(
         name, role, model_fingerprint="m", tokenizer_fingerprint="t", methods=("model",)
     )
-    progress = Progress(kv_tokens_capacity=1000, **load)
-    return Candidate(description, progress, assigned, draining)
+    return Candidate(description, Progress(kv_tokens_capacity=1000, **load), assigned, draining)
 
 
 VERIFIER = Wanted(Role.VERIFIER, tokens=100)
@@ -68,8 +65,7 @@ def test_a_drafter_needs_the_targets_tokenizer_and_the_method():
 
 
 def test_a_drafter_without_a_tokenizer_works_with_any():
-    description = WorkerDescription("n", Role.DRAFTER, methods=("ngram",))
-    anyone = Candidate(description, Progress())
+    anyone = Candidate(WorkerDescription("n", Role.DRAFTER, methods=("ngram",)), Progress())
     assert choose([anyone], Wanted(Role.DRAFTER, tokenizer_fingerprint="x")) == "n"
 
 
@@ -93,8 +89,7 @@ def test_a_drafter_that_can_what_is_asked_comes_before_an_idle_one_that_cannot()
 def test_a_drafter_in_the_verifiers_process_comes_before_a_less_loaded_one():
     judge = replace(worker("v", assigned=1), address="10.0.0.1:1")
     near = replace(worker("near", Role.DRAFTER, assigned=5), address="10.0.0.1:1")
-    far = replace(worker("far", Role.DRAFTER), address="10.0.0.2:1")
-    everyone = [judge, near, far]
+    everyone = [judge, near, replace(worker("far", Role.DRAFTER), address="10.0.0.2:1")]
     assert choose(everyone, DRAFTER) == "far"
     assert choose(everyone, replace(DRAFTER, beside="v")) == "near"
     assert choose(everyone, replace(DRAFTER, beside="gone")) == "far"

@@ -1,7 +1,5 @@
 """Deliberate faults in the rules: each must break a property, or the properties are blind."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import replace

@@ -38,8 +38,7 @@ def told(made: Machine) -> Outcome:
 @pytest.mark.parametrize(("tail", "guessed"), [((5, 6), True), ((6, 5), False), ((), None)])
 @pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.STANDARD])
 def test_pacing_learns_whether_the_drafter_had_the_token_of_a_plain_round(mode, tail, guessed):
-    made = machine(0, mode)
-    made.serve()
+    made = machine(0, mode).serve()
     if tail:
         made.draft(*tail)
     made.answer(5, accepted=0, whole=True)
@@ -48,26 +47,18 @@ def test_pacing_learns_whether_the_drafter_had_the_token_of_a_plain_round(mode, 
 
 
 def test_after_a_rejection_there_was_nothing_to_guess():
-    made = machine(2)
-    made.serve()
-    made.draft(1, 2, 3)
-    made.answer(1, 9, accepted=1, whole=False)
-    outcome = told(made)
+    outcome = told(machine(2).serve().draft(1, 2, 3).answer(1, 9, accepted=1, whole=False))
     assert (outcome.guessed, outcome.accepted_tokens, outcome.to_leaf) == (None, 1, False)
 
 
 def test_after_a_whole_block_the_next_token_was_guessed_or_not():
     for bonus, guessed in ((3, True), (4, False)):
-        made = machine(2)
-        made.serve()
-        made.draft(1, 2, 3)
-        made.answer(1, 2, bonus, accepted=2, whole=True)
+        made = machine(2).serve().draft(1, 2, 3).answer(1, 2, bonus, accepted=2, whole=True)
         assert told(made).guessed is guessed
 
 
 def test_a_tree_is_told_by_its_levels_and_whether_a_leaf_was_reached():
-    made = machine(2, num_candidates=2)
-    made.serve()
+    made = machine(2, num_candidates=2).serve()
     made.draft(1, 2, 3, 4, parents=(-1, -1, 0, 0), final=True)
     made.answer(2, 9, accepted=1, whole=True, nodes=(1,))
     outcome = told(made)
@@ -89,8 +80,7 @@ def arrive(made: Machine, *tokens: int, at: float) -> None:
 
 
 def test_the_wait_for_a_draft_is_told_and_no_other_delay():
-    made = machine(2)
-    made.serve()
+    made = machine(2).serve()
     later(made, Tick(0.01), 0.01)
     arrive(made, 1, 2, at=0.03)
     made.answer(1, 2, 3, accepted=2, whole=True)

@@ -1,24 +1,10 @@
 """Plain blocks leave before they are due: with the opening, and behind one another."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
-from orchestrator.core import rounds
-from orchestrator.core.events import (
-    Capped,
-    OpenOnWorker,
-    Persist,
-    Persisted,
-    SendVerify,
-    Tick,
-    VerdictArrived,
-    WorkerAttached,
-    WorkerLost,
-    WorkerOpened,
-)
+from orchestrator.core import events, rounds
 from orchestrator.core.pacing import Marginal
 from services.contract.types import Role, Verdict, VerifyMode
 from tests.core.machine import Machine
@@ -29,49 +15,44 @@ MODES = pytest.mark.parametrize("mode", [GREEDY, STANDARD], ids=lambda mode: mod
 
 def opening(mode: VerifyMode = GREEDY, **more) -> Machine:
     """A session whose verifier is opening it."""
-    made = Machine(mode, plain_ahead=True, **more)
-    made.feed(WorkerAttached(0.0, Role.VERIFIER, "v"))
-    return made
+    return Machine(mode, plain_ahead=True, **more).feed(
+        events.WorkerAttached(0.0, Role.VERIFIER, "v")
+    )
 
 
-def answer(
-    made: Machine, token: int, at: float, verify_ms: float = 0.0, *, stored: bool = True
-) -> None:
+def answer(made: Machine, token: int, at: float, verify_ms: float = 0.0, *, stored: bool = True):
     """The verdict on a block without drafts; what it brings is stored at once."""
     number = made.state.in_flight[0].round
     made.answer(token, accepted=0, whole=True, at=at, verify_ms=verify_ms)
     if stored:
-        made.feed(Persisted(at, number))
+        made.feed(events.Persisted(at, number))
 
 
 @MODES
 def test_the_first_block_leaves_with_the_opening_and_holds_no_draft(mode):
     made = opening(mode)
     kinds = [type(action) for action in made.actions if not hasattr(action, "role")]
-    assert kinds.index(SendVerify) > kinds.index(OpenOnWorker)
+    assert kinds.index(events.SendVerify) > kinds.index(events.OpenOnWorker)
     [block] = made.sent()
     assert (block.round, block.base_len, len(block.tree), block.want_bonus) == (1, 0, 0, True)
-    made.draft(1, 2)
-    made.feed(WorkerOpened(2.0, Role.VERIFIER, "v", made.state.epoch))
+    made.draft(1, 2).feed(events.WorkerOpened(2.0, Role.VERIFIER, "v", made.state.epoch))
     assert len(made.sent()) == 1
 
 
 @MODES
 def test_its_verdict_is_the_first_token_and_what_was_drafted_behind_it_goes_on(mode):
-    made = opening(mode)
-    made.draft(1, 2)
-    made.feed(WorkerOpened(2.0, Role.VERIFIER, "v", made.state.epoch))
+    made = opening(mode).draft(1, 2)
+    made.feed(events.WorkerOpened(2.0, Role.VERIFIER, "v", made.state.epoch))
     answer(made, 1, at=2.0)
-    assert made.state.committed == (1,)
-    assert made.state.speculated == (2,)
+    assert (made.state.committed, made.state.speculated) == ((1,), (2,))
 
 
 def test_it_is_a_round_of_the_step_that_verified_it_and_pacing_learns_nothing_of_it():
     made = opening()
     before = made.state.policy
-    made.feed(WorkerOpened(5.0, Role.VERIFIER, "v", made.state.epoch))
+    made.feed(events.WorkerOpened(5.0, Role.VERIFIER, "v", made.state.epoch))
     answer(made, 1, at=5.0, verify_ms=40.0)
-    [persist] = made.performed(Persist)
+    [persist] = made.performed(events.Persist)
     record = persist.commit.record
     assert (record.started_at, record.ended_at) == (pytest.approx(4.96), 5.0)
     assert record.round_ms == pytest.approx(40.0)
@@ -81,13 +62,13 @@ def test_it_is_a_round_of_the_step_that_verified_it_and_pacing_learns_nothing_of
 def test_it_is_overdue_only_from_the_opening_on():
     made = opening()
     limits = made.state.config.limits
-    made.feed(Tick(limits.verdict_wait - 0.1))
+    made.feed(events.Tick(limits.verdict_wait - 0.1))
     late = limits.opening_wait - 0.1
-    made.feed(WorkerOpened(late, Role.VERIFIER, "v", made.state.epoch))
-    made.feed(Tick(late + limits.verdict_wait - 0.1))
+    made.feed(events.WorkerOpened(late, Role.VERIFIER, "v", made.state.epoch))
+    made.feed(events.Tick(late + limits.verdict_wait - 0.1))
     assert made.state.verifier is not None
     assert rounds.next_wake(made.state, late) == late + limits.verdict_wait
-    made.feed(Tick(late + limits.verdict_wait))
+    made.feed(events.Tick(late + limits.verdict_wait))
     assert made.state.verifier is None
 
 
@@ -95,27 +76,29 @@ def test_it_is_overdue_only_from_the_opening_on():
 def test_where_the_opening_fails_the_next_verifier_gets_a_block_of_its_own(busy):
     made = opening()
     epoch = made.state.epoch
-    made.feed(WorkerLost(1.0, Role.VERIFIER, "v", "full", busy=busy, epoch=epoch))
+    made.feed(events.WorkerLost(1.0, Role.VERIFIER, "v", "full", busy=busy, epoch=epoch))
     assert made.state.in_flight == ()
     # What the first one still says of the block that it cannot know is of an older epoch.
     assert made.state.epoch > epoch
-    made.feed(WorkerAttached(1.0, Role.VERIFIER, "v"))
-    made.feed(WorkerLost(1.0, Role.VERIFIER, "v", "no such session on this link", epoch=epoch))
+    made.feed(events.WorkerAttached(1.0, Role.VERIFIER, "v"))
+    made.feed(
+        events.WorkerLost(1.0, Role.VERIFIER, "v", "no such session on this link", epoch=epoch)
+    )
     assert made.state.verifier is not None
     first, second = made.sent()
     assert (second.round, second.base_len) == (first.round + 1, 0)
     assert second.epoch > first.epoch
-    made.feed(WorkerOpened(1.0, Role.VERIFIER, "v", made.state.epoch))
+    made.feed(events.WorkerOpened(1.0, Role.VERIFIER, "v", made.state.epoch))
     answer(made, 4, at=1.0)
     assert made.state.committed == (4,)
 
 
 def test_after_a_loss_in_the_middle_it_goes_on_from_what_is_committed():
     made = opening()
-    made.feed(WorkerOpened(0.0, Role.VERIFIER, "v", made.state.epoch))
+    made.feed(events.WorkerOpened(0.0, Role.VERIFIER, "v", made.state.epoch))
     answer(made, 4, at=0.0)
-    made.feed(WorkerLost(1.0, Role.VERIFIER, "v", "gone"))
-    made.feed(WorkerAttached(1.0, Role.VERIFIER, "w"))
+    made.feed(events.WorkerLost(1.0, Role.VERIFIER, "v", "gone"))
+    made.feed(events.WorkerAttached(1.0, Role.VERIFIER, "w"))
     assert made.sent()[-1].base_len == 1
 
 
@@ -124,16 +107,13 @@ def test_after_a_loss_in_the_middle_it_goes_on_from_what_is_committed():
 
 def plain(mode: VerifyMode = GREEDY, **more) -> Machine:
     """A session without a drafting method, whose verifier has it open."""
-    made = Machine(mode, plain_ahead=True, method="", **more)
-    made.serve()
-    return made
+    return Machine(mode, plain_ahead=True, method="", **more).serve()
 
 
 def resting(rounds: int, mode: VerifyMode = GREEDY, **more) -> Machine:
     """A session whose drafter rests for so many rounds more, before its first block."""
     made = Machine(mode, plain_ahead=True, **more)
-    policy = Marginal(4, 4, resting=rounds)
-    made.state = replace(made.state, policy=policy)
+    made.state = replace(made.state, policy=Marginal(4, 4, resting=rounds))
     made.serve()
     return made
 
@@ -160,8 +140,7 @@ def test_none_leaves_for_a_token_that_is_not_wanted():
     answer(made, 5, at=1.0)
     assert places(made) == [(0, 0), (1, 1)]
     answer(made, 6, at=2.0)
-    assert made.state.committed == (5, 6)
-    assert made.state.in_flight == ()
+    assert (made.state.committed, made.state.in_flight) == ((5, 6), ())
 
 
 def test_none_leaves_while_the_store_is_behind():
@@ -171,18 +150,16 @@ def test_none_leaves_while_the_store_is_behind():
     answer(made, 6, at=1.0, stored=False)
     assert len(made.state.unpersisted) == made.state.config.limits.max_unpersisted == 2
     assert made.state.in_flight == ()
-    made.feed(Persisted(2.0, 1))
+    made.feed(events.Persisted(2.0, 1))
     assert len(made.state.in_flight) == 1
-    made.feed(Persisted(2.0, 2))
+    made.feed(events.Persisted(2.0, 2))
     assert len(made.state.in_flight) == 2
 
 
 def test_none_leaves_while_a_drafter_is_at_work_or_where_it_was_not_asked_for():
-    made = Machine(GREEDY, plain_ahead=True, count=0)
-    made.serve()
+    made = Machine(GREEDY, plain_ahead=True, count=0).serve()
     assert len(made.sent()) == 1
-    made = Machine(GREEDY, method="")
-    made.serve()
+    made = Machine(GREEDY, method="").serve()
     assert len(made.sent()) == 1
 
 
@@ -198,9 +175,7 @@ def test_blocks_are_ahead_until_the_last_round_of_a_rest():
 
 
 def test_a_load_that_allows_no_draft_lets_them_go_ahead():
-    made = Machine(GREEDY, plain_ahead=True, count=0)
-    made.feed(Capped(0.0, 0))
-    made.serve()
+    made = Machine(GREEDY, plain_ahead=True, count=0).feed(events.Capped(0.0, 0)).serve()
     assert len(made.sent()) == 2
 
 
@@ -209,13 +184,11 @@ def test_with_a_drafter_tokens_that_are_drawn_are_not_asked_for_ahead():
 
 
 def test_what_a_drafter_still_says_fits_behind_the_blocks_ahead_or_is_void():
-    made = resting(9)
-    made.draft(5, 6, 8)
+    made = resting(9).draft(5, 6, 8)
     answer(made, 5, at=1.0)
     assert made.state.speculated == (6, 8)
     answer(made, 7, at=2.0)
-    assert made.state.committed == (5, 7)
-    assert made.state.speculated == ()
+    assert (made.state.committed, made.state.speculated) == ((5, 7), ())
     assert not any(block.doomed for block in made.state.in_flight)
 
 
@@ -224,7 +197,7 @@ def test_a_round_that_was_ahead_begins_with_the_verdict_before_or_its_step():
     answer(made, 5, at=1.0, verify_ms=30.0)
     answer(made, 6, at=1.031, verify_ms=30.0)
     answer(made, 7, at=1.060, verify_ms=30.0)
-    records = [persist.commit.record for persist in made.performed(Persist)]
+    records = [persist.commit.record for persist in made.performed(events.Persist)]
     assert [record.started_at for record in records] == pytest.approx([0.0, 1.0, 1.030])
     assert [record.round_ms for record in records[1:]] == pytest.approx([31.0, 30.0])
 
@@ -235,14 +208,15 @@ def test_a_verifier_of_before_that_discards_one_gets_none_any_more():
     for number in (2, 3):
         block = made.state.in_flight[0]
         assert block.round == number
-        made.feed(VerdictArrived(1.0, "v", Verdict("s", block.epoch, number, 1, discarded=True)))
+        made.feed(
+            events.VerdictArrived(1.0, "v", Verdict("s", block.epoch, number, 1, discarded=True))
+        )
     assert made.state.verifier is not None
     assert places(made)[3:] == [(1, 0)]
     answer(made, 6, at=2.0)
     assert made.state.committed == (5, 6)
     assert len(made.state.in_flight) == 1
-    made.feed(WorkerLost(2.0, Role.VERIFIER, "v", "gone"))
-    made.feed(Persisted(2.0, 9))
+    made.feed(events.WorkerLost(2.0, Role.VERIFIER, "v", "gone")).feed(events.Persisted(2.0, 9))
     made.attach(Role.VERIFIER, "w")
     assert len(made.state.in_flight) == 2
 
@@ -250,7 +224,7 @@ def test_a_verifier_of_before_that_discards_one_gets_none_any_more():
 def test_after_a_loss_both_blocks_are_asked_for_anew():
     made = plain()
     answer(made, 5, at=1.0)
-    made.feed(WorkerLost(1.0, Role.VERIFIER, "v", "gone"))
+    made.feed(events.WorkerLost(1.0, Role.VERIFIER, "v", "gone"))
     assert made.state.in_flight == ()
     made.attach(Role.VERIFIER, "w")
     assert places(made)[3:] == [(1, 0), (2, 4)]

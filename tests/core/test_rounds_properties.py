@@ -1,7 +1,5 @@
 """The five properties of the round machine, over any interleaving."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -40,8 +38,7 @@ WORLDS = {
 @given(**WORLDS)
 def test_every_session_ends_with_a_text_of_the_target_whatever_happens(seed, faults, **world):
     """Lossless, fresh, live and growing at once: `World.check` looks after every event."""
-    sim = World(seed, faults, **world)
-    sim.run()
+    sim = World(seed, faults, **world).run()
     assert sim.finished
     assert sim.lawful()
 
@@ -56,8 +53,7 @@ def test_every_session_ends_with_a_text_of_the_target_whatever_happens(seed, fau
     window=st.sampled_from([2, 6]),
 )
 def test_a_perfect_drafter_is_never_rolled_back(seed, duplicates, **world):
-    sim = World(seed, Faults(accuracy=1.0, duplicates=duplicates), **world)
-    sim.run()
+    sim = World(seed, Faults(accuracy=1.0, duplicates=duplicates), **world).run()
     assert sim.finished
     assert not sim.wasted()
     assert sim.state.epoch == 1 or not sim.state.config.mode.exact_match
@@ -66,8 +62,7 @@ def test_a_perfect_drafter_is_never_rolled_back(seed, duplicates, **world):
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32), mode=WORLDS["mode"])
 def test_plain_decoding_needs_no_drafter(seed, mode):
-    sim = World(seed, Faults(), mode=mode, method="")
-    sim.run()
+    sim = World(seed, Faults(), mode=mode, method="").run()
     assert sim.lawful()
     assert not sim.drafters
     assert sim.state.epoch == 1
@@ -89,8 +84,7 @@ def test_a_session_without_a_verifier_is_suspended_in_time(pacing):
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32), turns=st.integers(1, 400), mode=WORLDS["mode"])
 def test_a_new_owner_goes_on_from_what_was_stored(seed, turns, mode):
-    first = World(seed, Faults(accuracy=0.7), mode=mode)
-    first.run(steps=turns)
+    first = World(seed, Faults(accuracy=0.7), mode=mode).run(steps=turns)
     second = World(seed + 1, Faults(accuracy=0.7), mode=mode)
     config = replace(second.state.config, term=2)
     second.state = new_session(config, second.state.policy, tuple(first.persisted))

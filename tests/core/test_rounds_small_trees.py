@@ -5,8 +5,6 @@ what it says repeats. Every answer comes at once. Beside its verifier a drafter 
 itself, be it before the orchestrator or after it, and of those that the orchestrator never gets.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -14,38 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import rounds
-from orchestrator.core.events import (
-    Begin,
-    DraftArrived,
-    Event,
-    OpenOnWorker,
-    Persist,
-    Persisted,
-    SendToDrafter,
-    SendVerify,
-    Tick,
-    VerdictArrived,
-    WorkerAttached,
-    WorkerLost,
-    WorkerOpened,
-)
+from orchestrator.core import events, rounds
 from orchestrator.core.pacing import make_policy
 from orchestrator.core.state import Phase, SessionConfig, State
+from services.contract import types as t
 from services.contract.handover import Handover
 from services.contract.top_rows import pack
-from services.contract.types import (
-    CommitDraft,
-    Draft,
-    DraftOpened,
-    OpenDraft,
-    ResolvedSampling,
-    Role,
-    SessionFailed,
-    Verdict,
-    Verify,
-    VerifyMode,
-)
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 
@@ -53,7 +25,7 @@ Target = Callable[[Sequence[int]], int]
 MOST = 60
 
 
-def verdict_of(target: Target, text: Sequence[int], block: Verify) -> Verdict:
+def verdict_of(target: Target, text: Sequence[int], block: t.Verify) -> t.Verdict:
     """What a verifier says of a block behind `text`."""
     parents = block.tree.parents or tuple(range(-1, len(block.tree) - 1))
     path, said = [], [target(text)]
@@ -66,15 +38,15 @@ def verdict_of(target: Target, text: Sequence[int], block: Verify) -> Verdict:
         path.append(taken[0])
         said.append(target([*text, *said]))
     nodes = () if block.tree.is_chain else tuple(path)
-    return Verdict(
+    return t.Verdict(
         block.session, block.epoch, block.round, block.base_len, tuple(said), len(path),
-        not below, accepted_nodes=nodes, mode=VerifyMode.GREEDY, verify_ms=30.0,
+        not below, accepted_nodes=nodes, mode=t.VerifyMode.GREEDY, verify_ms=30.0,
         batch_rows=1 + len(block.tree), batch_size=1,
         top_rows=rows_of(target, text, block, parents),
     )  # fmt: skip
 
 
-def rows_of(target: Target, text: Sequence[int], block: Verify, parents: Sequence[int]) -> bytes:
+def rows_of(target: Target, text: Sequence[int], block: t.Verify, parents: Sequence[int]) -> bytes:
     """What a verifier says at each row of a draft: the target's token, and another one."""
     paths: list[list[int]] = []
     for token, parent in zip(block.tree.token_ids, parents, strict=True):
@@ -104,7 +76,7 @@ class World:
         told: bool = True,
     ) -> None:
         config = SessionConfig(
-            "s", prompt, VerifyMode.GREEDY, ResolvedSampling(temperature=0.0, max_tokens=MOST),
+            "s", prompt, t.VerifyMode.GREEDY, t.ResolvedSampling(temperature=0.0, max_tokens=MOST),
             seed=1, method="ngram", window=8, num_candidates=8, estimated=True, vocab_size=50,
             top_rows=2,
         )  # fmt: skip
@@ -115,7 +87,7 @@ class World:
         self.losses, self.unsaid, self.hears = frozenset(losses), frozenset(unsaid), hears
         self.handover = Handover()
         self.told = told
-        self.waiting: deque[Event] = deque([Begin(0.0)])
+        self.waiting: deque[events.Event] = deque([events.Begin(0.0)])
         self.sent = self.drafts = self.failures = 0
         self.core = self._core()
 
@@ -124,16 +96,16 @@ class World:
         return DrafterCore(drafters, emit=self._heard, worker_id="d", handover=self.handover)
 
     def _heard(self, link: int, event: object) -> None:
-        self.drafts += isinstance(event, Draft)
-        if isinstance(event, Draft):
-            self.waiting.append(DraftArrived(self.now, "d", event))
-        elif isinstance(event, DraftOpened):
-            self.waiting.append(WorkerOpened(self.now, Role.DRAFTER, "d", event.epoch))
-        self.failures += isinstance(event, SessionFailed)
+        self.drafts += isinstance(event, t.Draft)
+        if isinstance(event, t.Draft):
+            self.waiting.append(events.DraftArrived(self.now, "d", event))
+        elif isinstance(event, t.DraftOpened):
+            self.waiting.append(events.WorkerOpened(self.now, t.Role.DRAFTER, "d", event.epoch))
+        self.failures += isinstance(event, t.SessionFailed)
 
     def run(self) -> tuple[int, ...]:
-        for role, name in ((Role.VERIFIER, "v"), (Role.DRAFTER, "d")):
-            self.waiting.append(WorkerAttached(0.0, role, name))
+        for role, name in ((t.Role.VERIFIER, "v"), (t.Role.DRAFTER, "d")):
+            self.waiting.append(events.WorkerAttached(0.0, role, name))
         for _ in range(40 * MOST):
             if self.state.phase in (Phase.DONE, Phase.FINISHING):
                 break
@@ -142,7 +114,7 @@ class World:
 
     def _turn(self) -> None:
         self.now += 0.001
-        event = self.waiting.popleft() if self.waiting else Tick(self.now)
+        event = self.waiting.popleft() if self.waiting else events.Tick(self.now)
         self.state, actions = rounds.step(self.state, event)
         for action in actions:
             self._perform(action)
@@ -151,24 +123,24 @@ class World:
 
     def _perform(self, action: object) -> None:
         match action:
-            case OpenOnWorker(worker, message) if isinstance(message, OpenDraft):
+            case events.OpenOnWorker(worker, message) if isinstance(message, t.OpenDraft):
                 self.core.handle(0, message)
-            case OpenOnWorker(worker, message):
+            case events.OpenOnWorker(worker, message):
                 assert message.top_rows == 2
-                opened = WorkerOpened(self.now, Role.VERIFIER, worker, message.epoch)
-                self.waiting.append(opened)
-            case SendToDrafter(_, message):
-                if self.told or not isinstance(message, CommitDraft):
+                self.waiting.append(
+                    events.WorkerOpened(self.now, t.Role.VERIFIER, worker, message.epoch)
+                )
+            case events.SendToDrafter(_, message):
+                if self.told or not isinstance(message, t.CommitDraft):
                     self.core.handle(0, message)
-            case SendVerify(_, block, _):
+            case events.SendVerify(_, block, _):
                 self._verify(block)
-            case Persist(commit):
-                self.waiting.append(Persisted(self.now, commit.record.round))
+            case events.Persist(commit):
+                self.waiting.append(events.Persisted(self.now, commit.record.round))
 
-    def _verify(self, block: Verify) -> None:
+    def _verify(self, block: t.Verify) -> None:
         self.sent += 1
-        text = [*self.prompt, *self.state.committed]
-        verdict = verdict_of(self.target, text, block)
+        verdict = verdict_of(self.target, [*self.prompt, *self.state.committed], block)
         overtakes = self.hears[min(self.sent, len(self.hears)) - 1]
         if overtakes is not None:
             self.handover.verdicts.append(verdict)
@@ -176,14 +148,14 @@ class World:
             while self.core.step():
                 pass
         if self.sent in self.unsaid:
-            self.waiting.append(WorkerLost(self.now, Role.VERIFIER, "v", "gone"))
-            self.waiting.append(WorkerAttached(self.now + 10, Role.VERIFIER, "v"))
+            self.waiting.append(events.WorkerLost(self.now, t.Role.VERIFIER, "v", "gone"))
+            self.waiting.append(events.WorkerAttached(self.now + 10, t.Role.VERIFIER, "v"))
         else:
-            self.waiting.append(VerdictArrived(self.now, "v", verdict))
+            self.waiting.append(events.VerdictArrived(self.now, "v", verdict))
         if self.sent in self.losses:
             self.core = self._core()
-            self.waiting.append(WorkerLost(self.now, Role.DRAFTER, "d", "gone"))
-            self.waiting.append(WorkerAttached(self.now + 10, Role.DRAFTER, "d"))
+            self.waiting.append(events.WorkerLost(self.now, t.Role.DRAFTER, "d", "gone"))
+            self.waiting.append(events.WorkerAttached(self.now + 10, t.Role.DRAFTER, "d"))
 
 
 def text_of(target: Target, prompt: Sequence[int], count: int) -> tuple[int, ...]:
@@ -229,16 +201,14 @@ def test_a_text_that_repeats_takes_few_rounds() -> None:
 def test_drafts_are_never_taken_twice() -> None:
     world = World(follows([7, 1, 4, 2, 9, 3]), (3, 1, 4, 1, 5))
     world.run()
-    assert world.state.drafter_failures == 0
-    assert world.state.verifier_failures == 0
+    assert (world.state.drafter_failures, world.state.verifier_failures) == (0, 0)
 
 
 @pytest.mark.parametrize("overtakes", [False, True], ids=["after the verdict", "before it"])
 def test_a_drafter_that_hears_the_verdicts_drafts_the_same_and_once(overtakes: bool) -> None:
     told = World(follows([7, 1, 4, 2, 9, 3]), (3, 1, 4, 1, 5))
     hears = World(follows([7, 1, 4, 2, 9, 3]), (3, 1, 4, 1, 5), hears=(overtakes,))
-    assert hears.run() == told.run()
-    assert (hears.sent, hears.drafts) == (told.sent, told.drafts)
+    assert (hears.run(), hears.sent, hears.drafts) == (told.run(), told.sent, told.drafts)
     assert (hears.state.resyncs, hears.failures, hears.state.drafter_failures) == (0, 0, 0)
 
 
@@ -262,12 +232,12 @@ def test_rows_that_are_none_are_kept_from_the_drafter_and_do_no_harm(broken: byt
         handle(link, command, at),
     )[1]
 
-    def breaks(block: Verify) -> None:
+    def breaks(block: t.Verify) -> None:
         verify(block)
         event = world.waiting.pop()
-        assert isinstance(event, VerdictArrived)
+        assert isinstance(event, events.VerdictArrived)
         verdict = event.verdict._replace(top_rows=broken if len(block.tree) else b"")
-        world.waiting.append(VerdictArrived(event.at, event.worker, verdict))
+        world.waiting.append(events.VerdictArrived(event.at, event.worker, verdict))
 
     world._verify = breaks  # type: ignore[method-assign]
     assert world.run() == sound.state.committed

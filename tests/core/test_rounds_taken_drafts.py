@@ -6,8 +6,6 @@ the orchestrator, the two workers and the store say to each other arrives in ord
 in any order among the ways.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,43 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import rounds
-from orchestrator.core.events import (
-    Action,
-    Begin,
-    DraftArrived,
-    Event,
-    OpenOnWorker,
-    Persist,
-    Persisted,
-    Release,
-    SendToDrafter,
-    SendVerify,
-    Tick,
-    VerdictArrived,
-    WorkerAttached,
-    WorkerLost,
-    WorkerOpened,
-)
+from orchestrator.core import events, rounds
 from orchestrator.core.pacing import Estimates, Marginal, RoundCosts
 from orchestrator.core.pacing.steps import Steps
 from orchestrator.core.state import Phase, SessionConfig, State
+from services.contract import types as t
 from services.contract.handover import Handover
-from services.contract.types import (
-    CloseDraft,
-    CommitDraft,
-    Draft,
-    DraftOpened,
-    DraftTree,
-    OpenDraft,
-    ResolvedSampling,
-    Role,
-    SessionFailed,
-    TakenDraft,
-    Verdict,
-    Verify,
-    VerifyMode,
-)
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.verifier.trees import shortened
@@ -75,17 +42,17 @@ class Verifier:
     def __init__(self, target: Target, opening_text: Sequence[int], handover: Handover) -> None:
         self.target, self.handover = target, handover
         self.text, self.start = list(opening_text), 0
-        self.queue: deque[Verify] = deque()
-        self.last: Verdict | None = None
+        self.queue: deque[t.Verify] = deque()
+        self.last: t.Verdict | None = None
         self.epoch = 0
 
-    def send(self, block: Verify) -> None:
+    def send(self, block: t.Verify) -> None:
         self.epoch = max(self.epoch, block.epoch)
         self.queue.append(block)
         if block.allowance is not None:
             self.handover.expect(block.session)
 
-    def step(self) -> Verdict:
+    def step(self) -> t.Verdict:
         """The next block's verdict."""
         block, taken = self.queue.popleft(), None
         if block.allowance is not None:
@@ -93,7 +60,9 @@ class Verifier:
             taken = shortened(taken, MOST - self.output - 1)
             block = block._replace(tree=taken.tree, base_len=self.output)
         if not self._fits(block):
-            return Verdict(block.session, block.epoch, block.round, block.base_len, discarded=True)
+            return t.Verdict(
+                block.session, block.epoch, block.round, block.base_len, discarded=True
+            )
         verdict = verdict_of(self.target, self.text, block)._replace(taken=taken, top_rows=b"")
         self.text += verdict.token_ids
         self.last = verdict
@@ -104,7 +73,7 @@ class Verifier:
     def output(self) -> int:
         return len(self.text) - self.start
 
-    def _fits(self, block: Verify) -> bool:
+    def _fits(self, block: t.Verify) -> bool:
         stale = block.epoch < self.epoch and block.allowance is None
         if stale or self.output >= MOST or block.base_len != self.output:
             return False
@@ -118,7 +87,7 @@ class World:
 
     def __init__(self, target: Target, prompt: tuple[int, ...], order: Sequence[int]) -> None:
         config = SessionConfig(
-            "s", prompt, VerifyMode.GREEDY, ResolvedSampling(temperature=0.0, max_tokens=MOST),
+            "s", prompt, t.VerifyMode.GREEDY, t.ResolvedSampling(temperature=0.0, max_tokens=MOST),
             seed=1, method="ngram", window=8, num_candidates=8, estimated=True, vocab_size=50,
             plain_ahead=True,
         )  # fmt: skip
@@ -131,25 +100,25 @@ class World:
         self.verifier: Verifier | None = None
         self.to_verifier: deque[object] = deque()
         self.to_drafter: deque[object] = deque()
-        self.from_verifier: deque[Event] = deque()
-        self.from_drafter: deque[Event] = deque()
-        self.stored: deque[Event] = deque()
-        self.verdicts: list[Verdict] = []
+        self.from_verifier: deque[events.Event] = deque()
+        self.from_drafter: deque[events.Event] = deque()
+        self.stored: deque[events.Event] = deque()
+        self.verdicts: list[t.Verdict] = []
         self.failures = self.drafts = 0
-        self.on_step: Callable[[Event, Sequence[Action], State], None] = lambda *_: None
+        self.on_step: Callable[..., None] = lambda *_: None
 
     def run(self, most: int = LIMIT) -> tuple[int, ...]:
-        self.feed(Begin(0.0))
-        self.attach(Role.VERIFIER, "v")
-        self.attach(Role.DRAFTER, "d", beside="v")
+        self.feed(events.Begin(0.0))
+        self.attach(t.Role.VERIFIER, "v")
+        self.attach(t.Role.DRAFTER, "d", beside="v")
         for _ in range(most):
             if self.state.phase in (Phase.DONE, Phase.FINISHING):
                 break
             self.turn()
         return self.state.committed
 
-    def attach(self, role: Role, worker: str, beside: str = "") -> None:
-        self.feed(WorkerAttached(self.now, role, worker, beside=beside))
+    def attach(self, role: t.Role, worker: str, beside: str = "") -> None:
+        self.feed(events.WorkerAttached(self.now, role, worker, beside=beside))
 
     def turn(self) -> None:
         self.now += 0.001
@@ -159,7 +128,7 @@ class World:
             busy.append(self.verifier)
         if not busy:
             self.now += 0.05
-            self.feed(Tick(self.now))
+            self.feed(events.Tick(self.now))
             return
         self._deliver(busy[next(self.order) % len(busy)])
 
@@ -167,7 +136,7 @@ class World:
         if isinstance(way, Verifier):
             verdict = way.step()
             self.verdicts.append(verdict)
-            self.from_verifier.append(VerdictArrived(self.now, "v", verdict))
+            self.from_verifier.append(events.VerdictArrived(self.now, "v", verdict))
             self.draft()
         elif way is self.to_verifier:
             self._at_verifier(self.to_verifier.popleft())
@@ -179,15 +148,15 @@ class World:
             self.feed(replace(way.popleft(), at=self.now))
 
     def _at_verifier(self, command: object) -> None:
-        if isinstance(command, Verify):
+        if isinstance(command, t.Verify):
             if self.verifier is not None:
                 self.verifier.send(command)
             return
-        assert not isinstance(command, Verify)
+        assert not isinstance(command, t.Verify)
         text = [*command.prompt, *command.committed]  # type: ignore[attr-defined]
         self.verifier = Verifier(self.target, text, self.handover)
         self.verifier.start = len(self.prompt)
-        opened = WorkerOpened(self.now, Role.VERIFIER, "v", command.epoch)  # type: ignore[attr-defined]
+        opened = events.WorkerOpened(self.now, t.Role.VERIFIER, "v", command.epoch)  # type: ignore[attr-defined]
         self.from_verifier.append(opened)
 
     def draft(self) -> None:
@@ -195,33 +164,35 @@ class World:
             pass
 
     def _drafted(self, link: int, event: object) -> None:
-        self.failures += isinstance(event, SessionFailed)
-        self.drafts += isinstance(event, Draft)
-        if isinstance(event, Draft):
-            self.from_drafter.append(DraftArrived(self.now, "d", event))
-        elif isinstance(event, DraftOpened):
-            self.from_drafter.append(WorkerOpened(self.now, Role.DRAFTER, "d", event.epoch))
+        self.failures += isinstance(event, t.SessionFailed)
+        self.drafts += isinstance(event, t.Draft)
+        if isinstance(event, t.Draft):
+            self.from_drafter.append(events.DraftArrived(self.now, "d", event))
+        elif isinstance(event, t.DraftOpened):
+            self.from_drafter.append(
+                events.WorkerOpened(self.now, t.Role.DRAFTER, "d", event.epoch)
+            )
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: events.Event) -> None:
         self.state, actions = rounds.step(self.state, event)
         self.on_step(event, actions, self.state)
         for action in actions:
             match action:
-                case OpenOnWorker(_, message) if isinstance(message, OpenDraft):
+                case events.OpenOnWorker(_, message) if isinstance(message, t.OpenDraft):
                     self.to_drafter.append(message)
-                case OpenOnWorker(_, message):
+                case events.OpenOnWorker(_, message):
                     self.to_verifier.append(message)
-                case SendToDrafter(_, message):
+                case events.SendToDrafter(_, message):
                     self.to_drafter.append(message)
-                case SendVerify(_, block, _):
+                case events.SendVerify(_, block, _):
                     self.to_verifier.append(block)
-                case Release(Role.DRAFTER, _):
-                    self.to_drafter.append(CloseDraft("s"))
-                case Persist(commit):
-                    self.stored.append(Persisted(self.now, commit.record.round))
+                case events.Release(t.Role.DRAFTER, _):
+                    self.to_drafter.append(t.CloseDraft("s"))
+                case events.Persist(commit):
+                    self.stored.append(events.Persisted(self.now, commit.record.round))
 
     @property
-    def taken(self) -> list[TakenDraft]:
+    def taken(self) -> list[t.TakenDraft]:
         """What blocks with an allowance took."""
         return [verdict.taken for verdict in self.verdicts if verdict.taken is not None]
 
@@ -233,9 +204,7 @@ ORDERS = st.lists(st.integers(0, 59), max_size=40)
 
 @settings(max_examples=150, deadline=None)
 @given(TABLES, PROMPTS, ORDERS)
-def test_the_text_is_the_targets_in_any_order(
-    table: list[int], prompt: tuple[int, ...], order: list[int]
-) -> None:
+def test_the_text_is_the_targets_in_any_order(table, prompt, order):
     world = World(follows(table), prompt, order)
     assert world.run() == text_of(world.target, prompt, MOST)
     state = world.state
@@ -245,12 +214,7 @@ def test_the_text_is_the_targets_in_any_order(
 
 @settings(max_examples=80, deadline=None)
 @given(TABLES, PROMPTS, ORDERS, st.lists(st.tuples(st.integers(1, 120), st.booleans()), max_size=4))
-def test_workers_that_are_lost_meanwhile_cost_no_token(
-    table: list[int],
-    prompt: tuple[int, ...],
-    order: list[int],
-    losses: list[tuple[int, bool]],
-) -> None:
+def test_workers_that_are_lost_meanwhile_cost_no_token(table, prompt, order, losses):
     """Of the two in one process either is lost, and comes back beside the other or not."""
     world = World(follows(table), prompt, order)
     due = dict(losses)
@@ -260,7 +224,7 @@ def test_workers_that_are_lost_meanwhile_cost_no_token(
         turn()
         if (both := due.get(next(turns))) is None or world.state.phase is not Phase.RUNNING:
             return
-        role, worker = (Role.VERIFIER, "v") if both else (Role.DRAFTER, "d")
+        role, worker = (t.Role.VERIFIER, "v") if both else (t.Role.DRAFTER, "d")
         if both:
             world.verifier = None
             world.to_verifier.clear()
@@ -269,7 +233,7 @@ def test_workers_that_are_lost_meanwhile_cost_no_token(
             world.to_drafter.clear()
             world.from_drafter.clear()
             world.core.drop_link(0)
-        world.feed(WorkerLost(world.now, role, worker, "gone"))
+        world.feed(events.WorkerLost(world.now, role, worker, "gone"))
         world.now += 10.0
         world.attach(role, worker, beside="" if both else "v")
 
@@ -291,28 +255,27 @@ def test_once_rounds_are_known_no_draft_comes_to_the_orchestrator() -> None:
     assert len(world.verdicts) <= len(apart.verdicts) + 2 < MOST - 5
 
 
-class Missed(deque[Verdict]):
+class Missed(deque[t.Verdict]):
     """What is left for a drafter that misses the first `left_out` of it."""
 
     left_out = 9
 
-    def append(self, verdict: Verdict) -> None:
+    def append(self, verdict: t.Verdict) -> None:
         self.left_out -= 1
         if self.left_out < 0:
             super().append(verdict)
 
 
 @pytest.mark.parametrize("missed", [False, True])
-def test_a_drafter_beside_is_told_of_some_rounds_at_a_time_and_has_what_it_missed(
-    missed: bool,
-) -> None:
+def test_a_drafter_beside_is_told_of_some_rounds_at_a_time_and_has_what_it_missed(missed: bool):
     world = World(follows([1, 2, 3, 4, 5, 6, 0, 7, 7, 8]), (1, 2), [0])
-    told: list[CommitDraft] = []
+    told: list[t.CommitDraft] = []
     world.on_step = lambda _, actions, __: told.extend(
         [
             action.message
             for action in actions
-            if isinstance(action, SendToDrafter) and isinstance(action.message, CommitDraft)
+            if isinstance(action, events.SendToDrafter)
+            and isinstance(action.message, t.CommitDraft)
         ]
     )
     if missed:
@@ -339,26 +302,26 @@ def elsewhere() -> World:
     return world
 
 
-TREE = DraftTree((1, 2), (-1, -1))
+TREE = t.DraftTree((1, 2), (-1, -1))
 LIES = {
-    "without being asked": TakenDraft(),
-    "beyond the vocabulary": TakenDraft(DraftTree((50,)), (0.5,), b"\1"),
-    "with chances that rise": TakenDraft(TREE, (0.2, 0.3), b"\1\1"),
-    "without chances": TakenDraft(TREE),
-    "with parents behind their children": TakenDraft(DraftTree((1, 2), (1, -1)), (0.3, 0.2)),
-    "larger than may be": TakenDraft(DraftTree((1,) * 17), (0.5,) * 17),
-    "with too many sources": TakenDraft(DraftTree((1,)), (0.5,), b"\1\1"),
+    "without being asked": t.TakenDraft(),
+    "beyond the vocabulary": t.TakenDraft(t.DraftTree((50,)), (0.5,), b"\1"),
+    "with chances that rise": t.TakenDraft(TREE, (0.2, 0.3), b"\1\1"),
+    "without chances": t.TakenDraft(TREE),
+    "with parents behind their children": t.TakenDraft(t.DraftTree((1, 2), (1, -1)), (0.3, 0.2)),
+    "larger than may be": t.TakenDraft(t.DraftTree((1,) * 17), (0.5,) * 17),
+    "with too many sources": t.TakenDraft(t.DraftTree((1,)), (0.5,), b"\1\1"),
 }
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_a_verifier_that_says_it_took_what_it_cannot_have_is_left(lie: TakenDraft) -> None:
+def test_a_verifier_that_says_it_took_what_it_cannot_have_is_left(lie: t.TakenDraft) -> None:
     world = World(follows([1, 2, 3, 4, 5]), (1, 2), [0])
     asked = lie != LIES["without being asked"]
     while not any((verdict.taken is not None) == asked for verdict in world.verdicts):
         world.run(1) if not world.verdicts and world.now == 0.0 else world.turn()
     event = world.from_verifier.pop()
-    assert isinstance(event, VerdictArrived)
+    assert isinstance(event, events.VerdictArrived)
     world.from_verifier.append(replace(event, verdict=event.verdict._replace(taken=lie)))
     while world.from_verifier and not world.state.verifier_failures:
         world.turn()

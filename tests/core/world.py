@@ -6,36 +6,12 @@ can be checked token by token. Delivery order, duplicates and losses are drawn
 from one seed.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from orchestrator.core import rounds
+from orchestrator.core import events, rounds
 from orchestrator.core.drafts import NO_ROW, Piece
-from orchestrator.core.events import (
-    Action,
-    Begin,
-    Capped,
-    DraftArrived,
-    Emit,
-    Event,
-    Finish,
-    NeedWorker,
-    OpenOnWorker,
-    Persist,
-    Persisted,
-    Release,
-    SendToDrafter,
-    SendVerify,
-    Suspend,
-    Tick,
-    VerdictArrived,
-    WorkerAttached,
-    WorkerLost,
-    WorkerOpened,
-)
 from orchestrator.core.pacing import (
     Chained,
     Eager,
@@ -143,16 +119,17 @@ class World:
         # Commits that cost the drafter what it had drafted beyond them.
         self.rollbacks: list[CommitDraft] = []
         self.told_now = False
-        self.trace: list[tuple[Event, tuple[Action, ...]]] = []
+        self.trace: list[tuple[events.Event, tuple[events.Action, ...]]] = []
 
     # --- driving ------------------------------------------------------------------
 
-    def run(self, steps: int = 10_000) -> None:
-        self.feed(Begin(self.now))
+    def run(self, steps: int = 10_000):
+        self.feed(events.Begin(self.now))
         for _ in range(steps):
             if self.finished:
-                return
+                break
             self.turn()
+        return self
 
     def turn(self) -> None:
         ready = [name for name, wire in self.wires.items() if wire]
@@ -163,9 +140,9 @@ class World:
         if self.random.random() < self.faults.drafter_speed:
             self._draft()
         if self.random.random() < 0.2:
-            self.feed(Tick(self.now))
+            self.feed(events.Tick(self.now))
         if self.faults.caps and self.random.random() < self.faults.caps:
-            self.feed(Capped(self.now, self.random.randrange(2 * self.state.config.window)))
+            self.feed(events.Capped(self.now, self.random.randrange(2 * self.state.config.window)))
 
     def _deliver(self, name: str) -> None:
         if "verifier" in name and self.random.random() >= self.faults.verifier_speed:
@@ -191,7 +168,7 @@ class World:
         workers: dict[str, object] = self.verifiers if role is Role.VERIFIER else self.drafters  # type: ignore[assignment]
         workers.pop(name)
         self.wires = {k: w for k, w in self.wires.items() if name not in k}
-        self.feed(WorkerLost(self.now, role, name))
+        self.feed(events.WorkerLost(self.now, role, name))
 
     def _draft(self) -> None:
         for name, drafter in self.drafters.items():
@@ -200,48 +177,48 @@ class World:
                 self._post(f"{name}>", lambda n=name, d=draft: self._arrive(n, d))
 
     def _arrive(self, name: str, draft: Draft) -> None:
-        self.feed(DraftArrived(self.now, name, draft))
+        self.feed(events.DraftArrived(self.now, name, draft))
 
     def _post(self, wire: str, message: Callable[[], None]) -> None:
         self.wires.setdefault(wire, []).append(message)
 
     # --- actions ------------------------------------------------------------------
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: events.Event) -> None:
         before = self.state
         self.state, actions = rounds.step(self.state, replace(event, at=self.now))
         self.trace.append((event, actions))
         self.check(before)
-        self.told_now = any(isinstance(action, SendToDrafter) for action in actions)
+        self.told_now = any(isinstance(action, events.SendToDrafter) for action in actions)
         for action in actions:
             self.perform(action)
 
-    def perform(self, action: Action) -> None:
+    def perform(self, action: events.Action) -> None:
         match action:
-            case NeedWorker(role):
+            case events.NeedWorker(role):
                 name = f"{role.value}{self.random.randrange(10**9)}"
                 self._post("placement", lambda: self._attach(role, name))
-            case OpenOnWorker(name, message):
+            case events.OpenOnWorker(name, message):
                 self._post(f">{name}", lambda: self._open(name, message))
-            case SendVerify(name, message):
+            case events.SendVerify(name, message):
                 self._check_not_lost(message)
                 self._check_bonus(message)
                 self._check_rows(message)
                 self._post(f">{name}", lambda: self._verify(name, message))
-            case SendToDrafter(name, message):
+            case events.SendToDrafter(name, message):
                 self._post(f">{name}", lambda: self._tell(name, message))
-            case Persist(commit):
+            case events.Persist(commit):
                 self._post("store", lambda: self._store(commit.record.round, commit))
-            case Emit(commit):
+            case events.Emit(commit):
                 done = len(self.emitted) + len(commit.token_ids)
                 assert done <= len(self.persisted), "emitted before it was stored"
                 self.emitted += commit.token_ids
-            case Release(_, name):
+            case events.Release(_, name):
                 self.verifiers.pop(name, None)
                 self.drafters.pop(name, None)
-            case Finish():
+            case events.Finish():
                 self.finished = True
-            case Suspend():
+            case events.Suspend():
                 self.suspended = True
 
     def _attach(self, role: Role, name: str) -> None:
@@ -252,7 +229,7 @@ class World:
             self.verifiers[name] = SimVerifier(self.ledger.mode, older=not self.seed % 5)
         else:
             self.drafters[name] = SimDrafter(self.faults.accuracy, self.seed, self.ledger)
-        self.feed(WorkerAttached(self.now, role, name))
+        self.feed(events.WorkerAttached(self.now, role, name))
 
     def _open(self, name: str, message: OpenDraft | OpenVerify) -> None:
         role = Role.VERIFIER if isinstance(message, OpenVerify) else Role.DRAFTER
@@ -266,13 +243,15 @@ class World:
             if drafter is None or drafter.epoch >= message.epoch:
                 return
             drafter.open(message)
-        opened = WorkerOpened(self.now, role, name, message.epoch)
+        opened = events.WorkerOpened(self.now, role, name, message.epoch)
         self._post(f"{name}>", lambda: self.feed(opened))
 
     def _verify(self, name: str, message: Verify) -> None:
         if verifier := self.verifiers.get(name):
             verdict = verifier.verify(message)
-            self._post(f"{name}>", lambda: self.feed(VerdictArrived(self.now, name, verdict)))
+            self._post(
+                f"{name}>", lambda: self.feed(events.VerdictArrived(self.now, name, verdict))
+            )
 
     def _tell(self, name: str, message: CommitDraft | Credit) -> None:
         drafter = self.drafters.get(name)
@@ -288,14 +267,14 @@ class World:
 
     def _fail(self, name: str, drafter: SimDrafter) -> None:
         self.drafters.pop(name)
-        lost = WorkerLost(self.now, Role.DRAFTER, name, epoch=drafter.epoch)
+        lost = events.WorkerLost(self.now, Role.DRAFTER, name, epoch=drafter.epoch)
         self._post(f"{name}>", lambda: self.feed(lost))
 
     def _store(self, index: int, commit: object) -> None:
         base, tokens = commit.base_len, commit.token_ids  # type: ignore[attr-defined]
         if base == len(self.persisted):
             self.persisted += tokens
-        self.feed(Persisted(self.now, index))
+        self.feed(events.Persisted(self.now, index))
 
     # --- properties -----------------------------------------------------------------
 
@@ -383,7 +362,9 @@ class World:
         """
         if self.state.config.mode.exact_match:
             return self.rollbacks
-        done = [a.commit for _, actions in self.trace for a in actions if isinstance(a, Persist)]
+        done = [
+            a.commit for _, actions in self.trace for a in actions if isinstance(a, events.Persist)
+        ]
         drafted = {commit.base_len for commit in done if commit.record.draft_tokens}
         return [commit for commit in self.rollbacks if commit.base_len in drafted]
 

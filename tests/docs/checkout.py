@@ -1,7 +1,5 @@
 """A folder that looks like a checkout, in which examples may write."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

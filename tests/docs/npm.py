@@ -1,7 +1,5 @@
 """The packages of the Node.js client: fetched once per checkout, kept in `build`."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

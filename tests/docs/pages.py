@@ -11,8 +11,6 @@
 Anything else is a mistake, a fence that says nothing included.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

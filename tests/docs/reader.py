@@ -1,7 +1,5 @@
 """Somebody who reads a page and types in each of its examples."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib
@@ -150,9 +148,7 @@ class Reader:
 class _Servers:
     """What one block started, all in a process group of its own."""
 
-    def __init__(
-        self, command: list[str], folder: Path, environment: dict[str, str], log: Path
-    ) -> None:
+    def __init__(self, command: list[str], folder: Path, environment: dict[str, str], log: Path):
         self._log = log
         with log.open("w") as said:
             self._process = subprocess.Popen(

@@ -1,7 +1,5 @@
 """The lists of CONTRIBUTING.md name every file that has to be edited, and no other."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

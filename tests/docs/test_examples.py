@@ -1,7 +1,5 @@
 """Every example of the documentation runs as it stands, or says what it needs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every link from the documentation to this repository leads somewhere."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache

@@ -1,7 +1,5 @@
 """The Node.js client goes on by itself: what a server does at its worst, and what comes of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -111,8 +109,7 @@ async def test_an_answer_is_no_break(folder, how):
     cluster.plan += [Break(2, GONE), Break(1, how)]
     ended, service = await run(folder, cluster)
     name = next(code.name for code in Code if code.value[0] == how.code)
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1] == f"{name}: said so"
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (1, f"{name}: said so")
     assert len(service.requests) == 2
 
 

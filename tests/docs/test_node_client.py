@@ -1,7 +1,5 @@
 """The client in `examples/node`, run by Node.js against real processes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -158,8 +156,7 @@ def test_a_connection_cut_in_the_middle_is_a_pause_and_the_text_is_the_same(serv
 
 def test_a_bad_request_says_its_status_and_its_field(served: Secured):
     ended = served.generate("--temperature=-1")
-    assert ended.returncode == 1
-    assert ended.stdout == ""
+    assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("INVALID_ARGUMENT: ")
     assert "\n  sampling.temperature: " in ended.stderr
 

@@ -1,7 +1,5 @@
 """The programs in `examples/python`, run as they stand against real processes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -26,8 +24,7 @@ TOKENS = 150
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("examples")
-    target = tiny_model_folder(folder)
-    up = start_up(folder, "--target", str(target))
+    up = start_up(folder, "--target", str(tiny_model_folder(folder)))
     yield up
     up.stop()
     assert up.left() == []

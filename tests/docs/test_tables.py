@@ -1,7 +1,5 @@
 """Every table of a page is a table, and the index of the documentation lists all of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path

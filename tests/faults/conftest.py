@@ -1,7 +1,5 @@
 """Real processes behind proxies, streams through them, and what their texts must be."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

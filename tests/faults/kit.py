@@ -82,8 +82,7 @@ class Site:
         """Wait for the end of each; its text must be the undisturbed one."""
         for listener in listeners:
             await listener.end()
-            whole_text = self.texts[CASES.index(listener.case)]
-            assert listener.differences(whole_text) == []
+            assert listener.differences(self.texts[CASES.index(listener.case)]) == []
 
     async def in_use(self, role: str, listeners: Sequence[Listener]) -> Member:
         """A worker of that role that serves one of these sessions now."""

@@ -1,7 +1,5 @@
 """A machine with more to do than it can: everything is slow, and nobody takes that for death."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess
@@ -90,5 +88,4 @@ async def test_an_orchestrator_that_runs_in_fits_and_starts_gives_up_nobody(site
         await asyncio.sleep(STOPS_SECONDS)
         orchestrator.send(signal.SIGCONT)
     assert await crowd == {"whole": CLIENTS}
-    said = orchestrator.words()[known:]
-    assert "orchestrator.workers.link" not in said, "a link was given up"
+    assert "orchestrator.workers.link" not in orchestrator.words()[known:], "a link was given up"

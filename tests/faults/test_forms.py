@@ -1,7 +1,5 @@
 """Answers of JSON schemas that are broken off, resumed and moved: each is of its form."""
 
-from __future__ import annotations
-
 import pytest
 
 from testkit.chaos.health import whole

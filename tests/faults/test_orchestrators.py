@@ -1,7 +1,5 @@
 """Orchestrators die, stall and drain, clients leave and come back: no token is lost or doubled."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Iterator

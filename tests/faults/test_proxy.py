@@ -1,7 +1,5 @@
 """The proxy that the faults on wires are made with does what it says, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator

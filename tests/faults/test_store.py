@@ -1,7 +1,5 @@
 """The session store restarts, crashes, stalls and is cut off: streams pause, nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Iterator

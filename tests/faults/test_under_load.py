@@ -1,7 +1,5 @@
 """Streams without end, while every process is replaced, and while every fault strikes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

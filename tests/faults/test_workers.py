@@ -4,8 +4,6 @@ Every call and every link shows a certificate. Processes that run a model take s
 so most of this is left to `make faults`, and CI runs that of this file.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Iterator
@@ -48,8 +46,7 @@ async def test_who_shows_no_certificate_is_not_served(site: Site):
 @WORKERS
 async def test_a_worker_that_is_killed_changes_nothing_but_pace(site: Site, role: str):
     async with site.streams() as streams:
-        victim = await site.in_use(role, streams)
-        victim.kill()
+        (await site.in_use(role, streams)).kill()
 
 
 @WORKERS
@@ -63,9 +60,7 @@ async def test_a_worker_that_stalls_is_left_and_may_come_back(site: Site, role: 
 
 
 @pytest.mark.parametrize("seconds", [4.0, pytest.param(8.0, marks=pytest.mark.faults)])
-async def test_an_orchestrator_that_stood_still_takes_no_worker_for_dead(
-    site: Site, seconds: float
-):
+async def test_an_orchestrator_that_stood_still_takes_no_worker_for_dead(site, seconds):
     [owner] = site.cluster.of(ORCHESTRATOR)
     async with site.streams() as streams:
         assert any(stream.running for stream in streams)
@@ -94,8 +89,7 @@ async def test_a_worker_behind_a_half_open_connection_is_left(site: Site, role: 
 @WORKERS
 async def test_a_link_that_is_cut_is_made_again(site: Site, role: str):
     async with site.streams() as streams:
-        victim = await site.in_use(role, streams)
-        assert victim.proxy.cut() > 0
+        assert (await site.in_use(role, streams)).proxy.cut() > 0
 
 
 @pytest.mark.faults

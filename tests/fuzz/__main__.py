@@ -4,8 +4,6 @@ Ends with status 1 if any answer was improper, anything was logged that must not
 or anything was left behind.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -4,8 +4,6 @@ Real servers, links, store and cores; the engine is a table, so that a message c
 next to nothing. Caches count their tokens, so that a leak shows.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -35,19 +33,10 @@ TOGETHER = 24
 _LINGER = 0.005
 
 Code = grpc.StatusCode
-PROPER = frozenset(
-    {
-        Code.OK,
-        Code.INVALID_ARGUMENT,
-        Code.ALREADY_EXISTS,
-        Code.NOT_FOUND,
-        Code.OUT_OF_RANGE,
-        Code.RESOURCE_EXHAUSTED,
-        Code.ABORTED,
-        Code.DATA_LOSS,
-        Code.FAILED_PRECONDITION,
-    }
-)
+PROPER = {
+    Code.OK, Code.INVALID_ARGUMENT, Code.ALREADY_EXISTS, Code.NOT_FOUND, Code.OUT_OF_RANGE,
+    Code.RESOURCE_EXHAUSTED, Code.ABORTED, Code.DATA_LOSS, Code.FAILED_PRECONDITION,
+}  # fmt: skip
 """What may be answered while nothing is away. UNAVAILABLE would mean that the front door
 took what no worker can serve."""
 
@@ -172,14 +161,8 @@ class Arena:
         self._engines = table_engine(0), table_engine(1)
         workers = await _start_workers(*self._engines)
         limits = Limits(detach_grace=1.0, deadline=LIMIT)
-        async with cluster(
-            [workers[0]],
-            [workers[1]],
-            patience=PATIENT,
-            limits=limits,
-            num_speculative_tokens=4,
-            vllm_engine=True,
-        ) as running:
+        options = {"limits": limits, "num_speculative_tokens": 4, "vllm_engine": True}
+        async with cluster([workers[0]], [workers[1]], PATIENT, **options) as running:
             self._cluster, self._workers = running, workers
             orchestrator, (verifier, drafter) = running.address, workers
             addresses = orchestrator, orchestrator, verifier.address, drafter.address
@@ -206,8 +189,7 @@ class Arena:
         await asyncio.gather(*(one(*call) for call in calls))
 
     async def _call(self, target: Target, messages: list[bytes]) -> Answer:
-        channel = self._channels[target.service]
-        call = channel.stream_stream(target.path)(wait_for_ready=True)
+        call = self._channels[target.service].stream_stream(target.path)(wait_for_ready=True)
         try:
             async with asyncio.timeout(LIMIT):
                 reading = asyncio.create_task(_read_all(call))

@@ -1,7 +1,5 @@
 """An engine that is a table, with a budget that ends: so a leak shows."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from services.engine.native.bundle import make_bundle

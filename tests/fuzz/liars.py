@@ -1,7 +1,5 @@
 """Workers that lie: a real core whose events are replaced on their way out, and a raw one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -93,18 +91,10 @@ def description(**changes: Any) -> bytes:
     """The answer to Describe, of a verifier with the table's tokenizer."""
     bundle = table_engine().bundle
     assert bundle is not None
-    worker = t.WorkerDescription(
-        "raw",
-        t.Role.VERIFIER,
-        model="table",
-        tokenizer_fingerprint=bundle.fingerprint,
-        vocab_size=12,
-        max_context_length=64,
-    )
-    message = verifier_pb2.VerifierServiceDescribeResponse(
-        worker=wire.encode_description(replace(worker, **changes))
-    )
-    return message.SerializeToString()
+    worker = t.WorkerDescription("raw", t.Role.VERIFIER, "table", vocab_size=12)
+    worker = replace(worker, tokenizer_fingerprint=bundle.fingerprint, max_context_length=64)
+    described = wire.encode_description(replace(worker, **changes))
+    return verifier_pb2.VerifierServiceDescribeResponse(worker=described).SerializeToString()
 
 
 def part(data: bytes) -> bytes:

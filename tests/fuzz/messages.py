@@ -4,8 +4,6 @@ All choices come from a `random.Random`: a seeded one makes a long run that can 
 repeated, and one of hypothesis (`st.randoms`) a property that shrinks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from random import Random

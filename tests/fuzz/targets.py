@@ -1,7 +1,5 @@
 """What is fuzzed: every method of every service, and a good message of each to start from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -62,8 +60,10 @@ class Target:
         return [first, *(self.message(random) for _ in range(count - 1))]
 
 
-def _method(service: str, name: str, request: type[Message], *good: Message) -> Target:
-    return Target(f"/paceline.v1.{service}/{name}", request, good or (request(),))
+def _method(service: str, kind: type[Message], *good: Message, **fields: Any) -> Target:
+    """Named after its request, of which `fields` make a good one."""
+    name = kind.__name__.removeprefix(service).removesuffix("Request")
+    return Target(f"/paceline.v1.{service}/{name}", kind, good or (kind(**fields),))
 
 
 def _link(service: str, request: type[Message], codec: Any, commands: Sequence[Any]) -> Target:
@@ -72,32 +72,18 @@ def _link(service: str, request: type[Message], codec: Any, commands: Sequence[A
     return Target(f"/paceline.v1.{service}/Link", request, tuple(good), link=True, most=8)
 
 
-def _generate(**fields: Any) -> inference_pb2.GenerateRequest:
-    return inference_pb2.GenerateRequest(**fields)
-
-
-def _sampling(**fields: Any) -> inference_pb2.SamplingParams:
-    return inference_pb2.SamplingParams(**fields)
-
-
+_generate, _sampling = inference_pb2.GenerateRequest, inference_pb2.SamplingParams
 _SPOKEN = inference_pb2.Message(role="user", content=f"abc {CANARY}")
+_MANY = {
+    "max_tokens": 6, "temperature": 0.8, "top_p": 0.9, "top_k": 5, "stop": ["kk"],
+    "stop_token_ids": [4], "logit_bias": {3: 1.5}, "logprobs": 2,
+}  # fmt: skip
 _GOOD_REQUESTS = (
     _generate(prompt=f"abcd {CANARY}", sampling=_sampling(max_tokens=8, temperature=0.0)),
     _generate(
         request_id="s1",
         tokens=inference_pb2.TokenIds(ids=[1, 2, 3]),
-        sampling=_sampling(
-            max_tokens=6,
-            temperature=0.8,
-            top_p=0.9,
-            top_k=5,
-            seed=7,
-            stop=["kk"],
-            stop_token_ids=[4],
-            logit_bias={3: 1.5},
-            logprobs=2,
-            frequency_penalty=0.1,
-        ),
+        sampling=_sampling(**_MANY, seed=7, frequency_penalty=0.1),
         include_rounds=True,
     ),
     _generate(
@@ -106,14 +92,12 @@ _GOOD_REQUESTS = (
         conversation=inference_pb2.Conversation(messages=[_SPOKEN]),
         sampling=_sampling(max_tokens=5, min_tokens=2, repetition_penalty=1.1),
         speculation=inference_pb2.SpeculationParams(
-            method="model",
-            num_speculative_tokens=4,
-            num_candidates=2,
+            method="model", num_speculative_tokens=4, num_candidates=2,
             rejection_sample_method=inference_pb2.REJECTION_SAMPLE_METHOD_STANDARD,
         ),
         ephemeral=True,
     ),
-)
+)  # fmt: skip
 _SAMPLING = t.ResolvedSampling(max_tokens=20, temperature=0.7, logprobs=1, logit_bias=((2, 1.0),))
 _TREE = t.DraftTree((1, 2, 3), (-1, -1, 0))
 _DRAWN = t.DraftTree(
@@ -132,70 +116,37 @@ _DRAFTER_COMMANDS = (
     t.OpenDraft("s1", 1, (1, 2, 3, 1, 2), (), t.VerifyMode.BLOCK, _SAMPLING, 5, 4, vocab_size=12),
     t.CommitDraft("s1", 1, 0, (4, 5)),
     t.OpenDraft(
-        "s2",
-        1,
-        (1, 2, 3, 1, 2),
-        (3,),
-        t.VerifyMode.GREEDY,
-        _SAMPLING,
-        5,
-        4,
-        num_candidates=3,
-        method="model,ngram",
-        phrase_scope="scope",
+        "s2", 1, (1, 2, 3, 1, 2), (3,), t.VerifyMode.GREEDY, _SAMPLING, 5, 4,
+        num_candidates=3, method="model,ngram", phrase_scope="scope",
     ),
     t.Credit("s1", 6),
     t.CommitDraft("s2", 2, 1, (4,)),
     t.CloseDraft("s1"),
-)
+)  # fmt: skip
 
 INFERENCE = (
-    _method("InferenceService", "Generate", inference_pb2.GenerateRequest, *_GOOD_REQUESTS),
-    _method(
-        "InferenceService",
-        "Resume",
-        inference_pb2.ResumeRequest,
-        inference_pb2.ResumeRequest(session_id="s1", offset=1),
-    ),
-    _method(
-        "InferenceService",
-        "Abort",
-        inference_pb2.AbortRequest,
-        inference_pb2.AbortRequest(session_id="s1"),
-    ),
-    _method(
-        "InferenceService",
-        "GetSession",
-        inference_pb2.GetSessionRequest,
-        inference_pb2.GetSessionRequest(session_id="s2"),
-    ),
-    _method("InferenceService", "GetModelInfo", inference_pb2.GetModelInfoRequest),
-    _method("InferenceService", "GetServerInfo", inference_pb2.GetServerInfoRequest),
+    _method("InferenceService", inference_pb2.GenerateRequest, *_GOOD_REQUESTS),
+    _method("InferenceService", inference_pb2.ResumeRequest, session_id="s1", offset=1),
+    _method("InferenceService", inference_pb2.AbortRequest, session_id="s1"),
+    _method("InferenceService", inference_pb2.GetSessionRequest, session_id="s2"),
+    _method("InferenceService", inference_pb2.GetModelInfoRequest),
+    _method("InferenceService", inference_pb2.GetServerInfoRequest),
 )
+_VERIFY, _DRAFT = verifier_pb2.VerifierServiceLinkRequest, drafter_pb2.DrafterServiceLinkRequest
 VERIFIER = (
-    _method("VerifierService", "Describe", verifier_pb2.VerifierServiceDescribeRequest),
-    _method("VerifierService", "GetTokenizer", verifier_pb2.GetTokenizerRequest),
-    _link(
-        "VerifierService",
-        verifier_pb2.VerifierServiceLinkRequest,
-        wire.VERIFIER_LINK,
-        _VERIFIER_COMMANDS,
-    ),
+    _method("VerifierService", verifier_pb2.VerifierServiceDescribeRequest),
+    _method("VerifierService", verifier_pb2.GetTokenizerRequest),
+    _link("VerifierService", _VERIFY, wire.VERIFIER_LINK, _VERIFIER_COMMANDS),
 )
 DRAFTER = (
-    _method("DrafterService", "Describe", drafter_pb2.DrafterServiceDescribeRequest),
-    _link(
-        "DrafterService",
-        drafter_pb2.DrafterServiceLinkRequest,
-        wire.DRAFTER_LINK,
-        _DRAFTER_COMMANDS,
-    ),
+    _method("DrafterService", drafter_pb2.DrafterServiceDescribeRequest),
+    _link("DrafterService", _DRAFT, wire.DRAFTER_LINK, _DRAFTER_COMMANDS),
 )
 
 
-def _engine(name: str, request: type[Message], *good: Message, served: bool = True) -> Target:
-    path = f"/vllm.grpc.engine.VllmEngine/{name}"
-    return Target(path, request, good or (request(),), served=served)
+def _engine(kind: type[Message], *good: Message, served: bool = True) -> Target:
+    path = f"/vllm.grpc.engine.VllmEngine/{kind.__name__.removesuffix('Request')}"
+    return Target(path, kind, good or (kind(),), served=served)
 
 
 _ASKED = vllm_engine_pb2.GenerateRequest
@@ -205,47 +156,31 @@ _GOOD_ASKED = (
     _ASKED(
         request_id="s1",
         tokenized=vllm_engine_pb2.TokenizedInput(original_text=CANARY, input_ids=[1, 2, 3]),
-        sampling_params=_PARAMS(
-            max_tokens=6,
-            temperature=0.8,
-            top_p=0.9,
-            top_k=5,
-            seed=-7,
-            stop=["kk"],
-            stop_token_ids=[4],
-            logit_bias={3: 1.5},
-            logprobs=2,
-            n=1,
-        ),
+        sampling_params=_PARAMS(**_MANY, seed=-7, n=1),
     ),
 )
 ENGINE = (
-    _engine("Generate", _ASKED, *_GOOD_ASKED),
-    _engine(
-        "Abort",
-        vllm_engine_pb2.AbortRequest,
-        vllm_engine_pb2.AbortRequest(request_ids=["s1", "s2"]),
-    ),
-    _engine("HealthCheck", vllm_engine_pb2.HealthCheckRequest),
-    _engine("GetModelInfo", vllm_engine_pb2.GetModelInfoRequest),
-    _engine("GetServerInfo", vllm_engine_pb2.GetServerInfoRequest),
-    _engine("GetLoads", vllm_engine_pb2.GetLoadsRequest),
-    _engine("GetTokenizer", common_pb2.GetTokenizerRequest),
-    _engine("Embed", vllm_engine_pb2.EmbedRequest, served=False),
-    _engine("FlushCache", common_pb2.FlushCacheRequest, served=False),
-    _engine("StartProfile", common_pb2.StartProfileRequest, served=False),
-    _engine("StopProfile", common_pb2.StopProfileRequest, served=False),
-    _engine("SubscribeKvEvents", common_pb2.SubscribeKvEventsRequest, served=False),
+    _engine(_ASKED, *_GOOD_ASKED),
+    _engine(vllm_engine_pb2.AbortRequest, vllm_engine_pb2.AbortRequest(request_ids=["s1", "s2"])),
+    _engine(vllm_engine_pb2.HealthCheckRequest),
+    _engine(vllm_engine_pb2.GetModelInfoRequest),
+    _engine(vllm_engine_pb2.GetServerInfoRequest),
+    _engine(vllm_engine_pb2.GetLoadsRequest),
+    _engine(common_pb2.GetTokenizerRequest),
+    _engine(vllm_engine_pb2.EmbedRequest, served=False),
+    _engine(common_pb2.FlushCacheRequest, served=False),
+    _engine(common_pb2.StartProfileRequest, served=False),
+    _engine(common_pb2.StopProfileRequest, served=False),
+    _engine(common_pb2.SubscribeKvEventsRequest, served=False),
 )
 TARGETS = INFERENCE + VERIFIER + DRAFTER + ENGINE
 
 _HELLO: dict[type[Message], bytes] = {
-    verifier_pb2.VerifierServiceLinkRequest: wire.VERIFIER_LINK.encode_request(
-        _VERIFIER_COMMANDS[:1], t.LinkHello("fuzz")
-    ).SerializeToString(),
-    drafter_pb2.DrafterServiceLinkRequest: wire.DRAFTER_LINK.encode_request(
-        _DRAFTER_COMMANDS[:1], t.LinkHello("fuzz")
-    ).SerializeToString(),
+    kind: codec.encode_request(commands[:1], t.LinkHello("fuzz")).SerializeToString()
+    for kind, codec, commands in (
+        (_VERIFY, wire.VERIFIER_LINK, _VERIFIER_COMMANDS),
+        (_DRAFT, wire.DRAFTER_LINK, _DRAFTER_COMMANDS),
+    )
 }
 
 

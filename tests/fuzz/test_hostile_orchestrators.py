@@ -76,14 +76,15 @@ async def drafter():
     await worker.task
 
 
+USUAL = {"committed": (), "mode": t.VerifyMode.GREEDY, "sampling": SAMPLING, "seed": 1, "window": 4}
+
+
 def open_verify(session="s", prompt=(1, 2), **fields):
-    fields = {"committed": (), "mode": t.VerifyMode.GREEDY, "sampling": SAMPLING} | fields
-    return t.OpenVerify(session, 1, 1, prompt, seed=1, window=4, **fields)
+    return t.OpenVerify(session, 1, 1, prompt, **USUAL | fields)
 
 
 def open_draft(session="s", prompt=(1, 2, 1), **fields):
-    fields = {"committed": (), "mode": t.VerifyMode.GREEDY, "sampling": SAMPLING} | fields
-    return t.OpenDraft(session, 1, prompt, seed=1, window=4, **fields)
+    return t.OpenDraft(session, 1, prompt, **USUAL | fields)
 
 
 async def still_serves(peer):

@@ -13,6 +13,7 @@ from tests.fuzz import liars
 from tests.fuzz.engine import CONTEXT, table_engine
 from tests.fuzz.liars import drafts, lying_drafter, lying_verifier, of_kind, trees, verdicts
 from tests.integration.cluster import PATIENT, cluster
+from tests.waiting import until
 
 TOKENS, FEWER = 24, 10
 PROMPTS = [(first, second) for first in range(3) for second in range(2)]
@@ -62,18 +63,29 @@ def one_more(verdict):
     return (*verdict.token_ids, 1, 2, 3)
 
 
+def ending_in(token):
+    return lambda verdict: (*verdict.token_ids[:-1], token)
+
+
+def opened(change):
+    return of_kind(t.VerifyOpened, change)
+
+
+def each(change):
+    return of_kind(t.Verdict, change)
+
+
+MOST = t.Progress(2**64 - 1, 2**32 - 1, 2**32 - 1, 2**64 - 1, 2**64 - 1, 1e8)
+
+
 FALSE_VERDICTS = {
     "another epoch": verdicts(epoch=lambda verdict: verdict.epoch + 1),
     "a round that was never sent": verdicts(round=lambda verdict: verdict.round + 1000),
     "a round at the end of all numbers": verdicts(round=2**32 - 1),
     "another place in the text": verdicts(base_len=lambda verdict: verdict.base_len + 1),
     "no token at all": verdicts(token_ids=(), accepted=0, accepted_nodes=()),
-    "a token beyond the vocabulary": verdicts(
-        token_ids=lambda verdict: (*verdict.token_ids[:-1], 12)
-    ),
-    "the largest token there is": verdicts(
-        token_ids=lambda verdict: (*verdict.token_ids[:-1], 2**32 - 1)
-    ),
+    "a token beyond the vocabulary": verdicts(token_ids=ending_in(12)),
+    "the largest token there is": verdicts(token_ids=ending_in(2**32 - 1)),
     "more tokens than the block allows": verdicts(token_ids=one_more),
     "more accepted than was sent": verdicts(
         token_ids=(1,) * 70, accepted=70, accepted_nodes=(), all_accepted=True
@@ -81,40 +93,21 @@ FALSE_VERDICTS = {
     "an endless text": verdicts(token_ids=(1,) * 100_000, accepted=99_999, accepted_nodes=()),
     "an acceptance that is none": verdicts(all_accepted=lambda verdict: not verdict.all_accepted),
     "discarded without a reason": verdicts(discarded=True),
-    "logprobs that nobody asked for": verdicts(
-        logprobs=lambda verdict: (ROW,) * len(verdict.token_ids)
-    ),
+    "logprobs that nobody asked for": verdicts(logprobs=lambda of: (ROW,) * len(of.token_ids)),
     "a time that is no number": verdicts(verify_ms=nan),
     "an endless time": verdicts(queue_ms=inf),
     "a negative time": verdicts(verify_ms=-1.0),
-    "each many times": of_kind(t.Verdict, lambda verdict: [verdict] * 200),
-    "verdicts before there is a session": of_kind(
-        t.VerifyOpened, lambda opened: [t.Verdict(opened.session, 1, 1, 0, (1,)), opened]
+    "each many times": each(lambda verdict: [verdict] * 200),
+    "verdicts before there is a session": opened(
+        lambda told: [t.Verdict(told.session, 1, 1, 0, (1,)), told]
     ),
-    "an epoch that nobody opened": of_kind(
-        t.VerifyOpened, lambda opened: replace(opened, epoch=opened.epoch + 5)
-    ),
-    "a prompt from the future": of_kind(
-        t.VerifyOpened, lambda opened: replace(opened, prefill_ms=-inf)
-    ),
-    "drains without end": of_kind(
-        t.Verdict, lambda verdict: [*[t.Draining(2**32 - 1)] * 50, verdict]
-    ),
-    "progress that is no number": of_kind(
-        t.Verdict, lambda verdict: [t.Progress(step_ms=nan), verdict]
-    ),
-    "progress beyond measure": of_kind(
-        t.Verdict,
-        lambda verdict: [
-            t.Progress(2**64 - 1, 2**32 - 1, 2**32 - 1, 2**64 - 1, 2**64 - 1, 1e8),
-            verdict,
-        ],
-    ),
-    "failures of a megabyte": of_kind(
-        t.Verdict,
-        lambda verdict: t.SessionFailed(
-            verdict.session, t.FailureReason.INTERNAL, "x" * 2**20, verdict.epoch
-        ),
+    "an epoch that nobody opened": opened(lambda told: replace(told, epoch=told.epoch + 5)),
+    "a prompt from the future": opened(lambda told: replace(told, prefill_ms=-inf)),
+    "drains without end": each(lambda verdict: [*[t.Draining(2**32 - 1)] * 50, verdict]),
+    "progress that is no number": each(lambda verdict: [t.Progress(step_ms=nan), verdict]),
+    "progress beyond measure": each(lambda verdict: [MOST, verdict]),
+    "failures of a megabyte": each(
+        lambda of: t.SessionFailed(of.session, t.FailureReason.INTERNAL, "x" * 2**20, of.epoch)
     ),
     "sessions that nobody has": verdicts(session="default/nobody"),
     "a session without a name": verdicts(session="a\nforged line"),
@@ -147,17 +140,10 @@ async def test_an_answer_for_nobody_holds_up_only_the_sessions_it_was_kept_from(
     false = await lying_verifier("liar", FALSE_VERDICTS["sessions that nobody has"])
     true = await lying_verifier("honest", liars.honest)
     async with served([false, true], []) as running:
-        generations = [
-            asyncio.ensure_future(
-                running.client.generate(
-                    tokens=prompt, temperature=0.0, max_tokens=TOKENS, ignore_eos=True
-                )
-            )
-            for prompt in PROMPTS
-        ]
-        async with asyncio.timeout(60):
-            while sum(one.done() for one in generations) < len(PROMPTS) / 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        options = {"temperature": 0.0, "max_tokens": TOKENS, "ignore_eos": True}
+        asked = [running.client.generate(tokens=prompt, **options) for prompt in PROMPTS]
+        generations = [asyncio.ensure_future(one) for one in asked]
+        await until(lambda: sum(one.done() for one in generations) >= len(PROMPTS) / 2)
         kept = {prompt for prompt, one in zip(PROMPTS, generations, strict=True) if not one.done()}
         assert kept
         await false.kill()
@@ -182,15 +168,10 @@ async def test_logprobs_that_cannot_be_are_not_emitted(row):
     false = await lying_verifier("liar", late(lie))
     true = await lying_verifier("honest", liars.honest)
     async with served([false, true], []) as running:
+        options = {"temperature": 0.0, "max_tokens": TOKENS, "logprobs": 2}
+        asked = [running.client.generate(tokens=prompt, **options) for prompt in PROMPTS]
         async with asyncio.timeout(120):
-            done = await asyncio.gather(
-                *(
-                    running.client.generate(
-                        tokens=prompt, temperature=0.0, max_tokens=TOKENS, logprobs=2
-                    )
-                    for prompt in PROMPTS
-                )
-            )
+            done = await asyncio.gather(*asked)
         for generation in done:
             assert len(generation.logprobs) == len(generation.token_ids)
             for entry in generation.logprobs:

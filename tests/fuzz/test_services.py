@@ -4,8 +4,6 @@ A short form of `make fuzz`. Seeded random messages find most per second; those 
 hypothesis chooses shrink to the smallest that goes wrong.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -15,13 +15,7 @@ from orchestrator.session.resume import count_round
 from orchestrator.session.totals import SpecTotals
 from orchestrator.store import codec
 from services.contract.errors import DataLoss, PacelineError, StoreError
-from services.contract.types import (
-    Progress,
-    ResolvedSampling,
-    Role,
-    VerifyMode,
-    WorkerDescription,
-)
+from services.contract.types import Progress, ResolvedSampling, Role, VerifyMode, WorkerDescription
 from services.drafter.methods.ngram import archive
 from services.runtime import registry
 
@@ -34,16 +28,10 @@ values = st.recursive(
     max_leaves=6,
 )
 SPEC = SessionSpec(
-    session="s",
-    model="m",
-    prompt=(1, 2),
+    session="s", model="m", prompt=(1, 2), seed=7, mode=VerifyMode.COUPLED, digest="d",
     sampling=ResolvedSampling(logit_bias=((3, 0.5),), stop_token_ids=(4,)),
-    seed=7,
-    mode=VerifyMode.COUPLED,
-    digest="d",
-    stop=("x",),
-    method=("model",),
-)
+    stop=("x",), method=("model",),
+)  # fmt: skip
 
 
 def changed(document, path, value):
@@ -101,23 +89,12 @@ def test_the_loss_of_a_spec_quotes_nothing_of_it():
 
 
 META = {
-    b"status": b"active",
-    b"term": b"3",
-    b"owner": b"o1",
-    b"request": b"",
-    b"resolved": dump_spec(SPEC),
-    b"digest": b"d",
-    b"target_fingerprint": b"f",
-    b"prompt": codec.pack((1, 2)),
-    b"prompt_len": b"2",
-    b"committed_len": b"1",
-    b"seed": b"7",
-    b"ephemeral": b"0",
-    b"finish_reason": b"stop",
-    b"matched_stop": b"token:4",
-    b"created_ms": b"1",
-    b"lease_until_ms": b"2",
-}
+    b"status": b"active", b"term": b"3", b"owner": b"o1", b"request": b"",
+    b"resolved": dump_spec(SPEC), b"digest": b"d", b"target_fingerprint": b"f",
+    b"prompt": codec.pack((1, 2)), b"prompt_len": b"2", b"committed_len": b"1", b"seed": b"7",
+    b"ephemeral": b"0", b"finish_reason": b"stop", b"matched_stop": b"token:4",
+    b"created_ms": b"1", b"lease_until_ms": b"2",
+}  # fmt: skip
 # What the store's writer makes a StoreError of.
 MALFORMED = LookupError, ValueError, TypeError
 junk = st.binary(max_size=9) | st.sampled_from([b"9" * 5000, b"nan", b"-1", b"token:", b"\xff"])
@@ -157,9 +134,7 @@ def test_the_figures_of_a_damaged_round_are_left_out(record):
 
 @given(damaged({"temperature": 0.5, "top_k": 4, "eos_token_id": [1], "bad_words_ids": None}))
 def test_a_damaged_generation_config_is_neutral_or_usable(config):
-    text = config.decode(errors="replace")
-    defaults = parse_defaults(text)
-    assert 0 <= defaults.top_p <= 1
+    assert 0 <= parse_defaults(config.decode(errors="replace")).top_p <= 1
 
 
 WORKER = WorkerDescription("w1", Role.VERIFIER, methods=("model",), vocab_size=9)

@@ -1,7 +1,5 @@
 """The service of gateways by its bare stubs."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,7 +10,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 from smg_grpc_proto.generated import vllm_engine_pb2_grpc as engine_grpc
 
 from services.contract.types import Role
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import PATIENT, Cluster, cluster
 from tests.integration.known import Ended
 from tests.waiting import until
 
@@ -28,6 +26,16 @@ async def gateway_stub(
     alone = [*options, ("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(address, options=alone) as channel:
         yield engine_grpc.VllmEngineStub(channel)
+
+
+@asynccontextmanager
+async def gateway_front(
+    *given: Any, narrow: Sequence[tuple[str, int]] = (), **options: Any
+) -> AsyncIterator[tuple[Cluster, engine_grpc.VllmEngineStub]]:
+    """A cluster that serves gateways, and that service of it."""
+    made = cluster(*given, PATIENT, vllm_engine=True, **options)
+    async with made as running, gateway_stub(running.address, narrow) as front:
+        yield running, front
 
 
 def asked(

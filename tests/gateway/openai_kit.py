@@ -1,7 +1,5 @@
 """The real gateway, smg, as a process in front of a real cluster: the published recipe."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The real gateway in front of an orchestrator of this process, where all it asks is overheard."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator

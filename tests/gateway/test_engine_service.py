@@ -1,7 +1,5 @@
 """The service that gateways speak, beside our own, on one orchestrator with real workers."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io
@@ -25,6 +23,7 @@ from tests.gateway.kit import (
     PROMPT_IDS,
     answered,
     asked,
+    gateway_front,
     gateway_stub,
     stored_keys,
     until_free,
@@ -190,10 +189,8 @@ async def test_what_cannot_be_served_is_refused_by_the_gateways_own_name(running
     async with gateway_stub(running.address) as front:
         for field, params in UNSERVED.items():
             refusal = (await answered(front.Generate(asked(**params)))).refusal
-            assert (refusal.code, refusal.reason) == (
-                grpc.StatusCode.INVALID_ARGUMENT,
-                "INVALID_REQUEST",
-            )
+            assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refusal.reason == "INVALID_REQUEST"
             assert refusal.message.startswith(f"{field}: ")
     assert not running.inference.active_sessions
 
@@ -284,17 +281,8 @@ async def test_nothing_that_a_gateway_generates_is_stored(slow):
 
 
 async def test_overload_is_told_before_any_work_with_the_time_to_wait():
-    async with (
-        cluster(
-            [await known_verifier(5.0)],
-            [],
-            PATIENT,
-            vllm_engine=True,
-            limits=LASTING,
-            max_sessions=1,
-        ) as made,
-        gateway_stub(made.address) as front,
-    ):
+    known = [await known_verifier(5.0)], []
+    async with gateway_front(*known, limits=LASTING, max_sessions=1) as (made, front):
         call, _ = await begun(front, "first")
         refusal = (await answered(front.Generate(asked("second", **GREEDY)))).refusal
         call.cancel()
@@ -326,25 +314,17 @@ async def test_a_draining_orchestrator_says_so_and_takes_no_more(slow):
 
 async def test_a_request_that_takes_too_long_ends_by_its_deadline():
     brief = Limits(deadline=0.5, detach_grace=500.0)
-    async with (
-        cluster([await known_verifier(5.0)], [], PATIENT, vllm_engine=True, limits=brief) as made,
-        gateway_stub(made.address) as front,
-    ):
+    async with gateway_front([await known_verifier(5.0)], [], limits=brief) as (_, front):
         long = asked("long", seed=1, **GREEDY | {"max_tokens": 50_000})
         answer = await answered(front.Generate(long))
-    assert (answer.refusal.code, answer.refusal.message) == (
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        "the time that a request may take is over",
-    )
+    assert answer.refusal.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert answer.refusal.message == "the time that a request may take is over"
     assert answer.tokens == text(1, len(answer.tokens))
 
 
 async def test_without_a_verifier_in_time_a_request_may_be_sent_again():
     hasty = Limits(verifier_wait=0.5, detach_grace=500.0)
-    async with (
-        cluster([await known_verifier(5.0)], [], PATIENT, vllm_engine=True, limits=hasty) as made,
-        gateway_stub(made.address) as front,
-    ):
+    async with gateway_front([await known_verifier(5.0)], [], limits=hasty) as (made, front):
         await made.verifiers[0].kill()
         await until(lambda: not made.pool.reports("verifier"))
         refusal = (await answered(front.Generate(asked("late", **GREEDY)))).refusal
@@ -353,26 +333,15 @@ async def test_without_a_verifier_in_time_a_request_may_be_sent_again():
 
 
 async def test_a_reader_that_does_not_read_loses_its_session():
-    async with (
-        cluster(
-            [await known_verifier()],
-            [],
-            PATIENT,
-            vllm_engine=True,
-            limits=LASTING,
-            read_patience=0.5,
-        ) as made,
-        gateway_stub(made.address, NARROW) as front,
-    ):
+    options = {"limits": LASTING, "read_patience": 0.5, "narrow": NARROW}
+    async with gateway_front([await known_verifier()], [], **options) as (made, front):
         call = front.Generate(asked("mine", seed=1, **GREEDY | {"max_tokens": 50_000}))
         await call.read()
         await until_free(made)
         end = await answered(call)
-    assert (end.refusal.code, end.refusal.reason) == (
-        grpc.StatusCode.UNAVAILABLE,
-        "STREAM_STALLED",
-    )
-    assert end.refusal.message == "nothing was read for 0.5 s"
+    assert end.refusal.code is grpc.StatusCode.UNAVAILABLE
+    told = (end.refusal.reason, end.refusal.message)
+    assert told == ("STREAM_STALLED", "nothing was read for 0.5 s")
     assert len(end.tokens) < 50_000
 
 
@@ -442,8 +411,7 @@ async def test_the_tokenizer_is_streamed_and_is_the_served_one(running):
         parts = [part async for part in front.GetTokenizer(common.GetTokenizerRequest())]
         again = [part async for part in front.GetTokenizer(common.GetTokenizerRequest())]
     data = b"".join(part.data for part in parts)
-    assert parts == again
-    assert parts[-1].sha256 == hashlib.sha256(data).hexdigest()
+    assert (parts, parts[-1].sha256) == (again, hashlib.sha256(data).hexdigest())
     with zipfile.ZipFile(io.BytesIO(data)) as files:
         config = json.loads(files.read("tokenizer_config.json"))
         read = TokenizerBundle(
@@ -491,13 +459,8 @@ ASKED = {
 """Of what a method that is served takes beside a request to generate: every field."""
 LEFT_OUT = {
     "GenerateStreamChunk": {"cached_tokens", "input_logprobs", "index"},
-    "GenerateComplete": {
-        "input_logprobs",
-        "index",
-        "kv_transfer_params",
-        "kv_transfer_params_json",
-        "media_identity",
-    },
+    "GenerateComplete": {"input_logprobs", "index", "media_identity"}
+    | {"kv_transfer_params", "kv_transfer_params_json"},
     "OutputLogProbs": set(),
     "GetLoadsResponse": set(),
     "AbortResponse": set(),
@@ -506,18 +469,9 @@ LEFT_OUT = {
 """Of what is answered: the fields that are always empty."""
 TOLD = {
     "GenerateStreamChunk": {"token_ids", "prompt_tokens", "completion_tokens", "output_logprobs"},
-    "GenerateComplete": {
-        "output_ids",
-        "finish_reason",
-        "prompt_tokens",
-        "completion_tokens",
-        "cached_tokens",
-        "output_logprobs",
-        "matched_token_id",
-        "matched_stop_str",
-        "spec_accepted_tokens",
-        "spec_draft_tokens",
-    },
+    "GenerateComplete": {"output_ids", "finish_reason", "output_logprobs"}
+    | {"prompt_tokens", "completion_tokens", "cached_tokens"}
+    | {"matched_token_id", "matched_stop_str", "spec_accepted_tokens", "spec_draft_tokens"},
     "OutputLogProbs": {"token_logprobs", "token_ids", "top_logprobs"},
     "GetLoadsResponse": {"timestamp", "version", "dp_rank_count", "loads"},
     "AbortResponse": set(),

@@ -3,8 +3,6 @@
 The page says so. When a newer smg fails these tests, its way may be secured, and the page changes.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The real OpenAI client and the real gateway in front of `paceline up`: the published recipe."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

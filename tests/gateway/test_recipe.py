@@ -1,7 +1,5 @@
 """What is published of the gateway: flags that exist, and one port that is reached."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

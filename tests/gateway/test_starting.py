@@ -1,9 +1,6 @@
 """The flag that serves gateways: off, on, and on without the extra."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 from pathlib import Path
 
 import grpc
@@ -16,7 +13,7 @@ from services.cluster.specs import ClusterOptions, Site, orchestrator_specs
 from tests.gateway.kit import gateway_stub
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import known_verifier, refused
-from tests.processes.conftest import COMMAND, START_SECONDS
+from tests.processes.conftest import run
 
 
 async def test_without_the_flag_there_is_no_such_service():
@@ -50,14 +47,8 @@ def test_without_the_extra_the_flag_ends_the_start_with_one_line_that_names_it(t
     missing.mkdir()
     (missing / "__init__.py").write_text("raise ImportError('not installed')\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [*COMMAND, "orchestrator", "--port", "0", "--vllm-engine"],
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-        check=False,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    flags = ("--port", "0", "--vllm-engine")
+    done = run("orchestrator", *flags, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode != 0
     [line] = done.stderr.strip().splitlines()
     assert "vllm_engine: needs the extra gateway, pip install 'paceline[gateway]'" in line

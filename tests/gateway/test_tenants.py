@@ -1,7 +1,5 @@
 """Tenants in front of the gateways' service: the same door as before our own."""
 
-from __future__ import annotations
-
 import json
 
 import grpc

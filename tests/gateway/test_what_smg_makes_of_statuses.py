@@ -1,7 +1,5 @@
 """Each row of the page's table of statuses, through the real gateway; what it shows an engine."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import patch

@@ -1,8 +1,5 @@
 """Each row of the page's tables of requests: what the real smg passes on, and what comes back."""
 
-from __future__ import annotations
-
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -12,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.gateway.overheard import OWN_DEFAULTS, Front, front_of, rows_under
+from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
@@ -219,8 +217,7 @@ async def grammars(front: Front) -> None:
 async def media(front: Front) -> None:
     for kind in ("image", "video", "audio"):
         part = {"type": f"{kind}_url", f"{kind}_url": {"url": "data:;base64,AAAA"}}
-        call = front.chat(messages=[{"role": "user", "content": [part]}])
-        await refused(call, 400)
+        await refused(front.chat(messages=[{"role": "user", "content": [part]}]), 400)
         assert not front.ears.asked
 
 
@@ -286,9 +283,7 @@ async def test_a_session_is_called_as_the_id_that_the_client_was_given(front: Fr
 
 
 async def test_the_gateway_asks_for_loads_and_for_no_cache_events_that_are_not_served(front: Front):
-    async with asyncio.timeout(60):
-        while "GetLoads" not in front.ears.called:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    await until(lambda: "GetLoads" in front.ears.called)
     [load] = (await _loads(front)).loads
     assert load.num_total_reqs == 0
 
@@ -299,6 +294,5 @@ async def _loads(front: Front) -> Any:
     from tests.gateway.kit import gateway_stub
 
     async with gateway_stub(front.running.address) as stub:
-        other = await stub.GetLoads(vllm.GetLoadsRequest(dp_rank=1))
-        assert not other.loads
+        assert not (await stub.GetLoads(vllm.GetLoadsRequest(dp_rank=1))).loads
         return await stub.GetLoads(vllm.GetLoadsRequest())

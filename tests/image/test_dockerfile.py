@@ -1,7 +1,5 @@
 """The images' Dockerfile: what it copies, what it runs, and the check that does the same."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
@@ -106,9 +104,7 @@ def test_the_slim_image_holds_the_shipped_n_grams_and_little_else(codes: dict[st
     assert max(sizes.values()) < 100_000
 
 
-def test_the_models_image_holds_every_model_that_comes_with_paceline(
-    codes: dict[str, Path],
-) -> None:
+def test_the_models_image_holds_every_model_that_comes_with_paceline(codes: dict[str, Path]):
     drafter = ROOT / "services" / "drafter"
     shipped = [file for file in drafter.rglob("*") if file.suffix in {".safetensors", ".bin"}]
     assert len(shipped) == 3
@@ -125,9 +121,7 @@ def test_the_models_image_holds_every_model_that_comes_with_paceline(
         ("models", "bench/main.py", ""),
     ],
 )
-def test_what_an_image_must_not_hold_is_found(
-    target: str, name: str, text: str, tmp_path: Path
-) -> None:
+def test_what_an_image_must_not_hold_is_found(target: str, name: str, text: str, tmp_path: Path):
     look_through(target, tmp_path)
     (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / name).write_text(text)

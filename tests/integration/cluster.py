@@ -3,8 +3,6 @@
 Processes are what is missing; the tests that need them start `paceline up`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -13,7 +13,8 @@ from paceline import EMPTY_HASH, extend_hash
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
-from tests.integration.cluster import PROMPT, Cluster
+from tests.integration.cluster import PROMPT, Cluster, cluster
+from tests.waiting import until
 
 
 @dataclass
@@ -45,6 +46,12 @@ class FrontDoor:
             request_id=name, prompt=PROMPT, sampling=pb.SamplingParams(**values)
         )
         return _read(self.stub.Generate(request, metadata=_mine(call)))
+
+    async def under_way(self, tokens: int, said: int = 5, call: str = "") -> Reading:
+        """A session "s" of which more than `said` tokens were read."""
+        reading = self.generate("s", tokens, call)
+        await until(lambda: len(reading.tokens) > said)
+        return reading
 
     def resume(
         self, name: str, offset: int, call: str = "", had: Sequence[int] | None = None
@@ -102,3 +109,10 @@ async def doors(*clusters: Cluster) -> AsyncIterator[list[FrontDoor]]:
     finally:
         for channel in channels:
             await channel.close()
+
+
+@asynccontextmanager
+async def behind_a_door(*given: Any, **options: Any) -> AsyncIterator[tuple[Cluster, FrontDoor]]:
+    """A cluster of one orchestrator, and its front door."""
+    async with cluster(*given, **options) as running, doors(running) as (door,):
+        yield running, door

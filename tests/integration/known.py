@@ -17,7 +17,7 @@ from services.drafter.core import DrafterCore
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
 from testkit.load_workers import KnownDrafter, KnownVerifier, bundle, truth
-from tests.integration.cluster import Worker, serve
+from tests.integration.cluster import PATIENT, Cluster, Worker, cluster, serve
 
 
 async def known_verifier(step_ms: float = 0.0) -> Worker:
@@ -63,6 +63,16 @@ async def stub(
     alone = [*options, ("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(address, options=alone) as channel:
         yield pb_grpc.InferenceServiceStub(channel)
+
+
+@asynccontextmanager
+async def known_front(
+    step_ms: float = 0.0, **options: Any
+) -> AsyncIterator[tuple[Cluster, pb_grpc.InferenceServiceStub]]:
+    """A cluster with one verifier of known text, and its front door."""
+    made = cluster([await known_verifier(step_ms)], [], PATIENT, **options)
+    async with made as running, stub(running.address) as front:
+        yield running, front
 
 
 @dataclass

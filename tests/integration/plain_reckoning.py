@@ -3,8 +3,6 @@
 One row at a time in float64; it knows nothing of drafts, blocks or batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -81,8 +79,7 @@ def law_at(logits: np.ndarray, prompt: Sequence[int], output: Sequence[int], s: 
 @torch.no_grad()
 def logits_along(prompt: Sequence[int], output: Sequence[int]) -> np.ndarray:
     """The target's logits at each position of the output, [n, V]: one plain forward."""
-    rows = target()(torch.tensor([[*prompt, *output]])).logits[0]
-    return rows[len(prompt) - 1 : -1].numpy()
+    return target()(torch.tensor([[*prompt, *output]])).logits[0][len(prompt) - 1 : -1].numpy()
 
 
 def laws_along(prompt: Sequence[int], output: Sequence[int], s: Any) -> np.ndarray:

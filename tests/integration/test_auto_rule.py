@@ -1,11 +1,10 @@
 """AUTO follows what the workers say of themselves: how fast they are, and what they can do."""
 
-import asyncio
-
 import pytest
 
 from services.contract.types import Role
 from tests.integration.cluster import PROMPT, cluster, start_drafter, start_verifier
+from tests.waiting import until
 
 SAMPLED = {"temperature": 1.0, "max_tokens": 12, "include_rounds": True}
 
@@ -38,8 +37,6 @@ async def test_the_pool_knows_how_long_a_step_takes_by_role_and_method():
     workers = [await start_verifier()], [await start_drafter()]
     async with cluster(*workers) as running:
         await running.client.generate(PROMPT, temperature=0.0, max_tokens=200, ignore_eos=True)
-        async with asyncio.timeout(20):
-            while not all(running.pool.step_ms(role) for role in Role):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(lambda: all(running.pool.step_ms(role) for role in Role))
         assert running.pool.step_ms(Role.DRAFTER, "model") > 0
         assert running.pool.step_ms(Role.DRAFTER, "ngram") == 0

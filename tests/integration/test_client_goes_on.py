@@ -1,7 +1,5 @@
 """The client and the orchestrator together: a session that is let go of is taken up again."""
 
-from __future__ import annotations
-
 import pytest
 from paceline import Aborted, Chunk, Complete, Started
 

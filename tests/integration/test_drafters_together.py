@@ -1,9 +1,5 @@
 """Several methods for one session, and phrases from one session to the next, over gRPC."""
 
-from __future__ import annotations
-
-import asyncio
-
 import pytest
 from paceline import DraftSource, Generation, InvalidArgument
 
@@ -21,6 +17,7 @@ from tests.integration.cluster import (
     start_verifier,
     start_worker,
 )
+from tests.waiting import until
 
 TOKENS = 40
 # Too short for its words to come again in the text.
@@ -117,8 +114,7 @@ BY_ROWS = {
 
 
 async def start_drafter_by_rows() -> Worker:
-    trees = SmallTrees(NgramFile("", "", "", 0, [], b"", (), BY_ROWS))
-    drafter = NgramDrafter(small=trees)
+    drafter = NgramDrafter(small=SmallTrees(NgramFile("", "", "", 0, [], b"", (), BY_ROWS)))
     return await start_worker(
         lambda emit: DrafterCore({"ngram": drafter}, emit=emit, worker_id="rows")
     )
@@ -193,6 +189,4 @@ async def test_a_session_is_drafted_what_one_before_it_said_unless_that_was_ephe
 
 async def _closed(running: Cluster) -> None:
     """Wait until the drafter has forgotten every session."""
-    async with asyncio.timeout(10):
-        while running.drafters[0].host.progress().sessions:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not running.drafters[0].host.progress().sessions)

@@ -1,7 +1,5 @@
 """A verifier process that drafts, too: the same text, one copy of weights and K/V."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -131,8 +129,7 @@ async def test_rounds_take_what_is_drafted_beside_them_and_the_text_is_the_same(
     )
     judge, drafts = await start_beside()
     async with cluster([judge], [drafts], pacing="thompson") as running:
-        run = await greedy(running, method="ngram")
-        assert list(run.token_ids) == plain(PROMPT, TOKENS)
+        assert list((await greedy(running, method="ngram")).token_ids) == plain(PROMPT, TOKENS)
         alone = await coupled(running, disable_speculative_decoding=True)
         runs = [coupled(running, method="ngram") for _ in range(6)]
         assert {one.token_ids for one in await asyncio.gather(*runs)} == {alone.token_ids}

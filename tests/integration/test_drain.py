@@ -1,7 +1,5 @@
 """An orchestrator that is told to stop: refuses what is new, finishes what it can, hands over."""
 
-from __future__ import annotations
-
 import asyncio
 
 import grpc
@@ -13,7 +11,7 @@ from orchestrator.frontdoor.draining import Grace, drain
 from orchestrator.session.ports import SessionKey
 from services.contract.types import SessionStatus
 from tests.integration.cluster import PATIENT, cluster
-from tests.integration.known import known_verifier, read, request, stub, text
+from tests.integration.known import known_front, known_verifier, read, request, stub, text
 from tests.waiting import until
 
 # Long enough for a busy machine to say everything within the streams' share.
@@ -35,10 +33,7 @@ async def begin(front, seed: int, tokens: int, name: str):
 
 
 async def test_new_calls_are_refused_while_streams_go_on_and_what_is_left_is_handed_over():
-    async with (
-        cluster([await known_verifier(5.0)], [], PATIENT) as running,
-        stub(running.address) as front,
-    ):
+    async with known_front(5.0) as (running, front):
         call, said = await begin(front, 1, 50_000, "long")
         assert await ready(running.address)
         draining = asyncio.create_task(
@@ -73,10 +68,7 @@ async def test_new_calls_are_refused_while_streams_go_on_and_what_is_left_is_han
 
 
 async def test_a_stream_that_ends_within_the_grace_time_ends_as_if_nothing_were():
-    async with (
-        cluster([await known_verifier(5.0)], [], PATIENT) as running,
-        stub(running.address) as front,
-    ):
+    async with known_front(5.0) as (running, front):
         call, said = await begin(front, 1, 60, "short")
         began = asyncio.get_running_loop().time()
         draining = asyncio.create_task(
@@ -119,10 +111,7 @@ async def test_a_session_that_begins_after_all_were_handed_over_is_handed_over_t
 
 
 async def test_without_a_grace_time_everything_is_handed_over_and_over():
-    async with (
-        cluster([await known_verifier(5.0)], [], PATIENT) as running,
-        stub(running.address) as front,
-    ):
+    async with known_front(5.0) as (running, front):
         calls = [(await begin(front, seed, 50_000, f"s{seed}"))[0] for seed in range(5)]
         await drain(running.server, running.door, running.inference, Grace(0.0))
         ends = await asyncio.gather(*(read(call) for call in calls))

@@ -1,7 +1,5 @@
 """The text that leaves the whole system is the target's own, token for token (float32)."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -213,5 +211,4 @@ async def test_logprobs_are_those_of_the_raw_law():
         row = rows[first + index]
         assert entry.token_id == run.token_ids[index]
         assert entry.logprob == pytest.approx(row[entry.token_id].item(), abs=1e-3)
-        best = torch.topk(row, 3)
-        assert entry.top_token_ids == tuple(best.indices.tolist())
+        assert entry.top_token_ids == tuple(torch.topk(row, 3).indices.tolist())

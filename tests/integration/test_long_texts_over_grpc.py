@@ -1,7 +1,5 @@
 """A long text that was kept, and logprobs that nobody took, cost nobody else anything."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 
@@ -16,7 +14,8 @@ from orchestrator.session.ports import SessionKey
 from orchestrator.text import TextStream
 from services.contract.types import FinishReason
 from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, start_verifier
-from tests.integration.known import known_verifier, read, request, stub, text
+from tests.integration.known import known_front, known_verifier, read, request, stub, text
+from tests.waiting import until
 
 TOKENS = 30_000
 BUSY = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -86,8 +85,7 @@ def blocked(monkeypatch) -> list[int]:
 async def test_its_rounds_are_told_while_the_loop_goes_on(served, monkeypatch):
     await kept(served, "s")
     blocks = blocked(monkeypatch)
-    session = await served.client.get_session("s", rounds=True)
-    assert len(session.rounds) == 10
+    assert len((await served.client.get_session("s", rounds=True)).rounds) == 10
     assert blocks
     assert max(blocks) < TOKENS // 10
 
@@ -124,9 +122,7 @@ async def test_readers_of_what_has_ended_are_bounded_and_told_when_to_come_back(
         await leaving.read()
         leaving.cancel()
     assert (await served.client.resume("s", 0)).token_ids == tuple(whole)
-    async with asyncio.timeout(60):
-        while texts.readers:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: not texts.readers)
 
 
 async def test_who_comes_back_far_behind_gets_every_token_and_the_last_ones_logprobs():
@@ -149,15 +145,11 @@ async def test_who_comes_back_far_behind_gets_every_token_and_the_last_ones_logp
 
 
 async def test_logprobs_of_all_sessions_have_one_bound():
-    async with (
-        cluster([await known_verifier(5.0)], [], PATIENT, logprobs_memory=30_000) as running,
-        stub(running.address) as front,
-    ):
+    async with known_front(5.0, logprobs_memory=30_000) as (_, front):
         first = front.Generate(asking(1, 100))
         await first.read()
         more, never = [await read(front.Generate(asking(seed, seed * 50))) for seed in (2, 4)]
-        plain = request(4, 5)
-        assert (await read(front.Generate(plain))).tokens == text(4, 5)
+        assert (await read(front.Generate(request(4, 5)))).tokens == text(4, 5)
         first.cancel()
     assert (more.code, more.reason) == (BUSY, "OVERLOADED")
     assert more.retry_after

@@ -1,7 +1,5 @@
 """A tenant's messages are read few at a time, slow ones hold up nobody, and none is kept."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
@@ -19,6 +17,7 @@ from orchestrator.frontdoor.grpc.call_limits import Door
 from orchestrator.frontdoor.intake import AT_ONCE, PATIENCE
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import bearer, known_verifier, read, request, stub, text
+from tests.waiting import until
 
 ACME, BETA = "token-of-acme-0123456789", "token-of-beta-0123456789"
 GENERATE = "/paceline.v1.InferenceService/Generate"
@@ -52,9 +51,7 @@ async def begun(channel, token: str):
 
 async def test_calls_that_send_no_request_hold_up_their_tenant_for_a_moment_only(running, channel):
     silent = [await begun(channel, ACME) for _ in range(AT_ONCE)]
-    async with asyncio.timeout(10):
-        while running.door.streams.total < AT_ONCE:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: running.door.streams.total >= AT_ONCE)
     async with stub(running.address) as front:
         began = time.monotonic()
         others = await read(front.Generate(request(1, 5), metadata=bearer(BETA)))

@@ -1,7 +1,5 @@
 """Nobody's text is the beginning of one and the end of another, whatever the store lost."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -63,8 +61,7 @@ async def test_tokens_that_come_otherwise_the_second_time_are_a_loss_once_they_a
     """As in bfloat16, where a step of another size may choose another token."""
     async with one(keep) as (running, door):
         whole = await left_behind(running, door, "s", KEPT)
-        other = [*whole[:20], whole[20] + 1, *whole[21:HAD]]
-        lost = await door.resume("s", HAD, had=other).end()
+        lost = await door.resume("s", HAD, had=[*whole[:20], whole[20] + 1, *whole[21:HAD]]).end()
         again = await door.resume("s", 0, had=()).end()
     assert (lost.status, lost.tokens) == (DATA_LOSS, [])
     assert (again.status, again.tokens) == (OK, whole)
@@ -208,8 +205,7 @@ async def fail_over(replica: EmbeddedRedis, owner: Cluster) -> None:
 async def test_an_owner_that_has_not_heard_of_a_later_one_refuses_nobody_s_text():
     async with two() as both:
         (here, there) = both.doors
-        reading = here.generate("s", 100)
-        await until(lambda: len(reading.tokens) > 10)
+        reading = await here.under_way(100, said=10)
         stalls(both.first)
         await asyncio.sleep(0.1)
         rest = await there.resume("s", len(reading.tokens), had=reading.tokens).end()

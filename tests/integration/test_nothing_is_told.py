@@ -1,7 +1,5 @@
 """What a client writes and gets is in no log line, span, metric or error of others."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import logging
@@ -73,8 +71,7 @@ async def test_a_marked_prompt_is_found_nowhere(lines, receiver, monkeypatch, te
         run = await running.client.generate(PROMPT, request_id="one", **asked)
         failed = await running.client.generate(PROMPT, method="quoting", **asked)
         assert len(run.token_ids) == len(failed.token_ids) == 24
-        again = await running.client.resume("one", 3)
-        assert again.token_ids == run.token_ids[3:]
+        assert (await running.client.resume("one", 3)).token_ids == run.token_ids[3:]
         broken = asyncio.ensure_future(running.client.generate(PROMPT, **asked))
         await asyncio.sleep(0.01)
         broken.cancel()

@@ -1,7 +1,5 @@
 """A step of a worker is one message for all sessions, and so is what it leads to."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """More than fits is refused with a delay; a reader that is slow stalls itself alone."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading
@@ -21,6 +19,7 @@ from orchestrator.frontdoor.grpc.call_limits import Door
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import (
     known_drafter,
+    known_front,
     known_verifier,
     read,
     refused,
@@ -62,10 +61,7 @@ async def test_two_thousand_sessions_at_once_are_each_served_or_refused_with_a_d
 
 
 async def test_who_comes_back_as_told_is_served_in_the_end():
-    async with (
-        cluster([await known_verifier()], [], PATIENT, max_sessions=20) as running,
-        stub(running.address) as front,
-    ):
+    async with known_front(max_sessions=20) as (_, front):
 
         async def insist(seed: int) -> list[int]:
             for _ in range(200):
@@ -81,10 +77,7 @@ async def test_who_comes_back_as_told_is_served_in_the_end():
 
 async def test_more_streams_than_may_be_open_are_refused_and_other_calls_are_answered():
     door = Door(anyone, 3)
-    async with (
-        cluster([await known_verifier(1.0)], [], PATIENT, door=door) as running,
-        stub(running.address) as front,
-    ):
+    async with known_front(1.0, door=door) as (running, front):
         held = [front.Generate(request(1, 50_000, "held"))]
         await held[0].read()
         held += [front.Resume(pb.ResumeRequest(session_id="held")) for _ in range(2)]
@@ -226,10 +219,7 @@ def held_tokenizing(monkeypatch):
 
 async def test_long_prompts_wait_in_a_short_line(monkeypatch, held_tokenizing):
     monkeypatch.setattr("orchestrator.frontdoor.aside.MOST_WAITING", 2)
-    async with (
-        cluster([await known_verifier()], [], PATIENT) as running,
-        stub(running.address) as front,
-    ):
+    async with known_front() as (_, front):
         prompts = [request(n, 5, prompt="a" * 60_000) for n in range(12)]
         asked = [asyncio.ensure_future(read(front.Generate(prompt))) for prompt in prompts]
         await until(lambda: sum(answer.done() for answer in asked) == 10)
@@ -237,8 +227,7 @@ async def test_long_prompts_wait_in_a_short_line(monkeypatch, held_tokenizing):
         held_tokenizing.set()
         ends = await asyncio.gather(*asked)
         unknown = await refused(front.GetSession(pb.GetSessionRequest(session_id="none")))
-    counts = Counter(end.code for end in ends)
-    assert counts == {None: 2, grpc.StatusCode.RESOURCE_EXHAUSTED: 10}
+    assert Counter(end.code for end in ends) == {None: 2, grpc.StatusCode.RESOURCE_EXHAUSTED: 10}
     assert all(end.retry_after for end in ends if end.complete is None)
     assert [end.tokens for n, end in enumerate(ends) if end.complete] == [
         text(n, 5) for n, end in enumerate(ends) if end.complete

@@ -1,7 +1,5 @@
 """Calls that go on with a session are spans of their callers, and lead to the session's."""
 
-from __future__ import annotations
-
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits
@@ -27,8 +25,7 @@ async def some_of(call, tokens: int = 5) -> list[int]:
 
 
 def resume(front, offset: int, caller: int):
-    asked = pb.ResumeRequest(session_id="s", offset=offset)
-    return front.Resume(asked, metadata=trace(caller))
+    return front.Resume(pb.ResumeRequest(session_id="s", offset=offset), metadata=trace(caller))
 
 
 async def test_a_second_reader_is_a_span_of_its_own_that_leads_to_the_session(receiver):

@@ -1,7 +1,5 @@
 """Every sampling parameter under every rule, through the services, against plain reckoning."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -104,15 +102,11 @@ async def test_a_law_that_forgets_a_parameter_is_told_apart():
 async def test_a_coupled_text_is_the_targets_own_sample_whoever_drafts(name):
     own = PARAMETERS[name]
     ways: list[dict[str, Any]] = [
-        {"disable_speculative_decoding": True},
-        {"method": "model"},
-        {"method": "ngram"},
-        {"method": "model", "num_candidates": 3},
-        {"method": "model", "num_speculative_tokens": 2},
-        {"method": "ngram,model"},
-        {"method": "ngram,model", "num_candidates": 3},
+        {"disable_speculative_decoding": True}, {"method": "model"}, {"method": "ngram"},
+        {"method": "model", "num_candidates": 3}, {"method": "model", "num_speculative_tokens": 2},
+        {"method": "ngram,model"}, {"method": "ngram,model", "num_candidates": 3},
         {"method": "model,ngram", "num_candidates": 2},
-    ]
+    ]  # fmt: skip
     async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
         runs = [await generate(live, 5, **own, **way) for way in ways]
     assert len({run.token_ids for run in runs}) == 1

@@ -1,7 +1,5 @@
 """A whole cluster behind certificates and a token says what a plain one says."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from paceline.v1 import verifier_pb2, verifier_pb2_grpc
 from services.runtime.serving import ClusterToken, Dialing, ServingOptions, TlsFiles, open_channel
 from tests.certificates import Authority
 from tests.integration.cluster import PATIENT, PROMPT, cluster, plain, start_drafter, start_verifier
+from tests.waiting import until
 
 SECRET = "only-the-processes-of-this-cluster-know"
 GREEDY = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
@@ -103,9 +102,7 @@ async def test_links_that_break_come_back_with_the_certificates_of_that_moment(a
         [held] = running.pool.links()
         held.cut("the test says so")
         assert not held.up
-        async with asyncio.timeout(60):
-            while not held.up:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: held.up)
         run = await running.client.generate(PROMPT, **GREEDY)
         assert list(run.token_ids) == plain(PROMPT, 24)
         assert await link_of(running.verifiers[0].address, other.issue("c")) is grpc.StatusCode.OK

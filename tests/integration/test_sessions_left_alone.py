@@ -1,7 +1,5 @@
 """Sessions that nobody reads, that nobody may go on with, and those whose record is broken."""
 
-from __future__ import annotations
-
 import asyncio
 
 import grpc
@@ -18,12 +16,11 @@ from tests.integration.cluster import (
     PATIENT,
     PROMPT,
     Cluster,
-    cluster,
     plain,
     start_drafter,
     start_verifier,
 )
-from tests.integration.front_door import doors
+from tests.integration.front_door import behind_a_door
 from tests.waiting import until
 
 OK = grpc.StatusCode.OK
@@ -35,14 +32,10 @@ async def test_a_client_that_left_costs_nothing_after_the_grace_time():
     limits = Limits(detach_grace=0.2)
     keep = StoreOptions(lease_ms=600)
     verifiers, drafters = [await start_verifier()], [await start_drafter()]
-    async with (
-        cluster(verifiers, drafters, PATIENT, keep, limits=limits) as running,
-        doors(running) as (door,),
-    ):
+    async with behind_a_door(verifiers, drafters, PATIENT, keep, limits=limits) as (running, door):
         await door.generate("warm", 5).end()
         tasks = len(asyncio.all_tasks())
-        reading = door.generate("s", LONG)
-        await until(lambda: len(reading.tokens) > 5)
+        reading = await door.under_way(LONG)
         reading.call.cancel()
         await reading.end()
         await until(lambda: running.inference.active_sessions == 0)
@@ -66,14 +59,10 @@ async def test_a_client_that_left_costs_nothing_after_the_grace_time():
 
 async def test_a_session_that_nobody_resumed_is_gone_after_its_time_and_leaves_no_key():
     keep = StoreOptions(lease_ms=300, ttl_ms=1_500)
-    async with (
-        cluster(
-            [await start_verifier()], [], PATIENT, keep, limits=Limits(detach_grace=0.1)
-        ) as running,
-        doors(running) as (door,),
-    ):
-        reading = door.generate("s", LONG)
-        await until(lambda: len(reading.tokens) > 5)
+    async with behind_a_door(
+        [await start_verifier()], [], PATIENT, keep, limits=Limits(detach_grace=0.1)
+    ) as (running, door):
+        reading = await door.under_way(LONG)
         reading.call.cancel()
         await until(lambda: running.inference.active_sessions == 0)
         client = open_client(running.redis.url)
@@ -105,9 +94,9 @@ async def stored_as(running: Cluster, name: str, **fields: bytes) -> None:
 
 async def test_another_target_never_goes_on_with_a_session():
     limits = Limits(verifier_wait=1.0)
-    async with (
-        cluster([await start_verifier()], [], PATIENT, limits=limits) as running,
-        doors(running) as (door,),
+    async with behind_a_door([await start_verifier()], [], PATIENT, limits=limits) as (
+        running,
+        door,
     ):
         await stored_as(running, "s", target_fingerprint=b"another target")
         end = await door.resume("s", 10).end()
@@ -119,10 +108,7 @@ async def test_another_target_never_goes_on_with_a_session():
 
 async def test_a_session_waits_for_its_own_target():
     """It is resumed while only another target is there, and goes on when its own comes."""
-    async with (
-        cluster([await start_verifier(seed=1)], [], PATIENT) as running,
-        doors(running) as (door,),
-    ):
+    async with behind_a_door([await start_verifier(seed=1)], [], PATIENT) as (running, door):
         own = await start_verifier("v2")
         fingerprint = own.host.describe().model_fingerprint
         assert fingerprint != running.verifiers[0].host.describe().model_fingerprint
@@ -168,20 +154,13 @@ async def test_a_record_that_cannot_be_read_is_a_proper_status(fields, status, s
 
 @pytest.fixture
 async def shared():
-    async with (
-        cluster([await start_verifier()], [], PATIENT) as running,
-        doors(running) as (door,),
-    ):
+    async with behind_a_door([await start_verifier()], [], PATIENT) as (running, door):
         yield running, door, []
 
 
 async def test_a_repeated_request_finds_the_session_that_redis_lost():
-    async with (
-        cluster([await start_verifier()], [], PATIENT) as running,
-        doors(running) as (door,),
-    ):
-        first = door.generate("s", LONG)
-        await until(lambda: len(first.tokens) > 5)
+    async with behind_a_door([await start_verifier()], [], PATIENT) as (running, door):
+        first = await door.under_way(LONG)
         running.redis.restart()
         again = await door.generate("s", LONG).end()
         await first.end()

@@ -1,7 +1,5 @@
 """Resume, abort, retry and refuse, through the client and a real store."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import random
@@ -226,8 +224,7 @@ async def refuses_a_second(running, first, second):
 
 async def test_too_many_sessions_are_refused_before_any_work():
     async with cluster([await one_verifier()], [], max_sessions=1) as running:
-        options = {**GREEDY, "max_tokens": 400}
-        await refuses_a_second(running, options, GREEDY)
+        await refuses_a_second(running, {**GREEDY, "max_tokens": 400}, GREEDY)
 
 
 async def test_tokens_in_flight_beyond_the_limit_are_refused_before_any_work():
@@ -243,8 +240,7 @@ async def test_sessions_close_to_the_limit_of_tokens_are_served_without_speculat
     workers = [await one_verifier()], [await start_drafter()]
     async with cluster(*workers, max_tokens_in_flight=100) as running:
         prompt = len(tiny_tokenizer().encode(PROMPT))
-        options = {**GREEDY, "max_tokens": 95 - prompt}
-        full = await running.client.generate(PROMPT, **options)
+        full = await running.client.generate(PROMPT, **{**GREEDY, "max_tokens": 95 - prompt})
         half = await running.client.generate(PROMPT, **{**GREEDY, "max_tokens": 10})
     assert full.speculation.num_draft_tokens == 0
     assert half.speculation.num_draft_tokens > 0

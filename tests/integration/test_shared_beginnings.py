@@ -1,7 +1,5 @@
 """Texts that begin as others did cost less, and change nothing; what does not fit gives way."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """With a search for a skip mask in the loop the text is the target's own, token for token."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

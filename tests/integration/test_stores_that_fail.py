@@ -1,7 +1,5 @@
 """What a client sees of a Redis that is away, comes back empty, or never got what was sent."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -20,8 +18,8 @@ from orchestrator.session.ports import Durability, SessionKey
 from orchestrator.store import StoreOptions
 from services.contract.types import VerifyMode
 from services.runtime.redis_client import open_client
-from tests.integration.cluster import PATIENT, PROMPT, Cluster, cluster, plain, start_verifier
-from tests.integration.front_door import FrontDoor, Reading, doors
+from tests.integration.cluster import PATIENT, PROMPT, Cluster, plain, start_verifier
+from tests.integration.front_door import FrontDoor, behind_a_door
 from tests.waiting import until
 
 OK = grpc.StatusCode.OK
@@ -50,41 +48,30 @@ def restart_empty(running: Cluster) -> None:
 @asynccontextmanager
 async def one(keep: StoreOptions, **options) -> AsyncIterator[tuple[Cluster, FrontDoor]]:
     """An orchestrator with one verifier, and its front door."""
-    async with (
-        cluster([await start_verifier()], [], PATIENT, keep, **options) as running,
-        doors(running) as (door,),
-    ):
-        yield running, door
-
-
-async def under_way(door: FrontDoor, tokens: int = 5) -> Reading:
-    """A long session "s" of which more than that many tokens were read."""
-    reading = door.generate("s", LONG)
-    await until(lambda: len(reading.tokens) > tokens)
-    return reading
+    made = behind_a_door([await start_verifier()], [], PATIENT, keep, **options)
+    async with made as running_and_door:
+        yield running_and_door
 
 
 async def test_a_redis_that_restarts_empty_is_only_a_pause():
     async with one(QUICK) as (running, door):
-        reading = await under_way(door, 10)
+        reading = await door.under_way(LONG, said=10)
         restart_empty(running)
         await reading.end()
         assert (reading.status, reading.tokens) == (OK, plain(PROMPT, LONG))
-        again = await door.resume("s", 7).end()
-        assert again.tokens == reading.tokens[7:]
+        assert (await door.resume("s", 7).end()).tokens == reading.tokens[7:]
 
 
 async def test_a_session_that_nobody_works_on_is_gone_with_an_empty_redis():
     async with one(QUICK) as (running, door):
         await door.generate("s", 5).end()
         restart_empty(running)
-        again = await door.resume("s", 0).end()
-        assert again.status is grpc.StatusCode.NOT_FOUND
+        assert (await door.resume("s", 0).end()).status is grpc.StatusCode.NOT_FOUND
 
 
 async def test_with_required_nothing_is_sent_while_redis_does_not_answer():
     async with one(QUICK) as (running, door):
-        reading = await under_way(door)
+        reading = await door.under_way(LONG)
         with stopped(running):
             await asyncio.sleep(0.2)
             before, state = len(reading.tokens), running.inference._live["default/s"].state
@@ -100,7 +87,7 @@ async def test_with_required_nothing_is_sent_while_redis_does_not_answer():
 async def test_a_session_whose_deadline_passes_meanwhile_can_be_resumed():
     limits = Limits(deadline=4.0)
     async with one(QUICK, limits=limits) as (running, door):
-        reading = await under_way(door)
+        reading = await door.under_way(LONG)
         with stopped(running):
             await reading.end()
         assert reading.status is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -116,7 +103,7 @@ async def test_a_session_whose_deadline_passes_meanwhile_can_be_resumed():
 
 async def test_an_abort_while_redis_does_not_answer_frees_the_workers_at_once():
     async with one(QUICK) as (running, door):
-        reading = await under_way(door)
+        reading = await door.under_way(LONG)
         with stopped(running):
             aborted = asyncio.create_task(door.abort("s"))
             await reading.end()
@@ -128,7 +115,7 @@ async def test_an_abort_while_redis_does_not_answer_frees_the_workers_at_once():
 
 async def test_an_aborted_session_is_not_given_back_to_a_redis_that_lost_it():
     async with one(QUICK) as (running, door):
-        reading = await under_way(door)
+        reading = await door.under_way(LONG)
         with stopped(running):
             aborted = asyncio.create_task(door.abort("s"))
             await reading.end()
@@ -139,7 +126,7 @@ async def test_an_aborted_session_is_not_given_back_to_a_redis_that_lost_it():
 
 async def test_with_relaxed_nobody_waits_for_redis():
     async with one(RELAXED) as (running, door):
-        reading = await under_way(door)
+        reading = await door.under_way(LONG)
         with stopped(running):
             await reading.end()
             assert (reading.status, reading.tokens) == (OK, plain(PROMPT, LONG))
@@ -182,8 +169,7 @@ async def test_what_a_relaxed_store_did_not_keep_comes_again_unchanged(sampling)
 async def test_what_a_relaxed_store_did_not_keep_is_lost_where_it_would_come_out_otherwise(rule):
     async with one(RELAXED) as (running, door):
         await left_behind(running, door, "s", 10, temperature=1.0)
-        key = SessionKey("default", "s")
-        await set_mode(running, key, rule)
+        await set_mode(running, SessionKey("default", "s"), rule)
         assert (await door.resume("s", 35).end()).status is grpc.StatusCode.DATA_LOSS
         rest = await door.resume("s", 10).end()
         assert (rest.status, len(rest.tokens)) == (OK, 50)

@@ -1,7 +1,5 @@
 """Outputs of a given form under every rule: their law, and whether they have the form."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any
@@ -144,8 +142,7 @@ async def test_a_session_whose_verifier_dies_goes_on_in_its_form():
         ):
             seen += getattr(event, "token_ids", ())
             if len(seen) > 5 and not any(worker.task.done() for worker in verifiers):
-                busy = next(w for w in verifiers if w.host.progress().sessions)
-                await busy.kill()
+                await next(w for w in verifiers if w.host.progress().sessions).kill()
     assert seen == list(whole.token_ids)
 
 

@@ -18,6 +18,7 @@ from services.runtime.serving import Served
 from testkit.load_workers import KnownVerifier, bundle
 from tests.integration.cluster import Cluster, Worker, cluster, serve
 from tests.integration.known import read, request, stub, text
+from tests.waiting import until
 
 TOKENS = 40
 SOON = LinkLimits(silence=20.0, engine_stall=3.0)
@@ -88,9 +89,7 @@ async def test_a_verifier_that_is_stuck_in_a_command_gets_no_new_sessions_and_lo
     async with cluster([await bad.serve(), await good.serve()], [], SOON) as running:
         bad.gate.clear()
         first = asyncio.create_task(_said(running, 1))
-        async with asyncio.timeout(20):
-            while not any(link.stuck_s > 1.2 for link in running.pool.links()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: any(link.stuck_s > 1.2 for link in running.pool.links()))
         [stuck] = bad.opened
         await _said(running, 2, 3, 4, 5, 6)
         assert bad.opened == [stuck]
@@ -100,9 +99,7 @@ async def test_a_verifier_that_is_stuck_in_a_command_gets_no_new_sessions_and_lo
         bad.gate.set()
 
 
-async def test_a_session_that_its_verifier_forgot_to_open_goes_to_another(
-    bad: Trouble, good: Trouble
-):
+async def test_a_session_that_its_verifier_forgot_to_open_goes_to_another(bad, good):
     bad.forgets = True
     limits = Limits(opening_wait=0.3)
     async with cluster(

@@ -1,7 +1,5 @@
 """Nobody without a token, and no tenant in another's sessions or beyond its own limits."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -13,7 +11,16 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.frontdoor.authentication import TokensFile, token_entry
 from orchestrator.frontdoor.grpc.call_limits import Door
 from tests.integration.cluster import PATIENT, cluster
-from tests.integration.known import bearer, known_verifier, read, refused, request, stub, text
+from tests.integration.known import (
+    bearer,
+    known_front,
+    known_verifier,
+    read,
+    refused,
+    request,
+    stub,
+    text,
+)
 
 ACME, BETA = "token-of-acme-0123456789", "token-of-beta-0123456789"
 PROMPT = "averysecretprompt"
@@ -168,10 +175,7 @@ async def test_a_request_that_names_no_length_gets_what_its_tenant_may_have(tmp_
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps({"tenants": {"acme": TENANTS["acme"] | {"max_tokens": 7}}}))
     door = Door(TokensFile(path), 1000)
-    async with (
-        cluster([await known_verifier()], [], PATIENT, door=door) as running,
-        stub(running.address) as front,
-    ):
+    async with known_front(door=door) as (_, front):
         asked = request(1, 1)
         asked.sampling.ClearField("max_tokens")
         assert (await read(front.Generate(asked, metadata=bearer(ACME)))).tokens == text(1, 7)

@@ -1,7 +1,5 @@
 """Two orchestrators in front of the same workers and the same Redis: one session has one owner."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -44,6 +42,7 @@ async def two(
         )
         both = [first, second]
         yield both, await stack.enter_async_context(doors(*both))
+        await nothing_is_left(both)
 
 
 async def nothing_is_left(both: list[Cluster]) -> None:
@@ -56,14 +55,12 @@ async def nothing_is_left(both: list[Cluster]) -> None:
 
 
 async def test_a_resume_elsewhere_over_a_live_lease_fences_the_first_owner():
-    async with two([await start_verifier()], [await start_drafter()]) as (both, (one, other)):
-        first = one.generate("s", LONG)
-        await until(lambda: len(first.tokens) > 10)
+    async with two([await start_verifier()], [await start_drafter()]) as (_, (one, other)):
+        first = await one.under_way(LONG, said=10)
         seen = len(first.tokens)
         second = await other.resume("s", seen).end()
         await first.end()
         stored = await other.stored("s")
-        await nothing_is_left(both)
     text = plain_text()
     assert (second.status, second.tokens) == (OK, text[seen:])
     assert first.status is ABORTED
@@ -74,9 +71,8 @@ async def test_a_resume_elsewhere_over_a_live_lease_fences_the_first_owner():
 @pytest.mark.parametrize("again", ["resumed", "asked for"])
 async def test_a_call_carried_out_late_takes_nothing_from_its_reader(again):
     """As by a server that stood still while its reader went elsewhere."""
-    async with two([await start_verifier()], [await start_drafter()]) as (both, (one, other)):
-        first = one.generate("s", LONG, call="reader/1")
-        await until(lambda: len(first.tokens) > 5)
+    async with two([await start_verifier()], [await start_drafter()]) as (_, (one, other)):
+        first = await one.under_way(LONG, call="reader/1")
         first.call.cancel()
         third = one.resume("s", 0, call="reader/3")
         await until(lambda: len(third.tokens) > 10)
@@ -85,18 +81,15 @@ async def test_a_call_carried_out_late_takes_nothing_from_its_reader(again):
         else:
             late = await other.generate("s", LONG, call="reader/2").end()
         await third.end()
-        await nothing_is_left(both)
     assert (late.status, late.tokens) == (ABORTED, [])
     assert (third.status, third.tokens) == (OK, plain_text())
 
 
 async def test_a_name_that_cannot_be_read_is_no_name():
-    async with two([await start_verifier()]) as (both, (one, other)):
-        first = one.generate("s", LONG, call="reader/9")
-        await until(lambda: len(first.tokens) > 5)
+    async with two([await start_verifier()]) as (_, (one, other)):
+        first = await one.under_way(LONG, call="reader/9")
         second = await other.resume("s", 0, call="reader/minus one").end()
         await first.end()
-        await nothing_is_left(both)
     assert (first.status, second.status) == (ABORTED, OK)
     assert second.tokens == plain_text()
 
@@ -108,8 +101,7 @@ def plain_text(tokens: int = LONG) -> list[int]:
 async def test_an_owner_that_waits_for_a_verifier_still_hears_that_it_owns_nothing():
     verifier = await start_verifier()
     async with two([verifier], patience=SHORT) as (both, (one, other)):
-        first = one.generate("s", LONG)
-        await until(lambda: len(first.tokens) > 5)
+        first = await one.under_way(LONG)
         await verifier.kill()
         await until(lambda: both[0].inference._live["default/s"].state.verifier is None)
         second = other.resume("s", 0)
@@ -119,26 +111,22 @@ async def test_an_owner_that_waits_for_a_verifier_still_hears_that_it_owns_nothi
         assert await one.abort("s") is OK
         await second.end()
         assert second.reason == pb.FINISH_REASON_ABORT
-        await nothing_is_left(both)
 
 
 async def test_an_abort_elsewhere_ends_an_owner_that_has_nothing_to_write():
     verifier = await start_verifier()
     async with two([verifier], patience=SHORT) as (both, (one, other)):
-        first = one.generate("s", LONG)
-        await until(lambda: len(first.tokens) > 5)
+        first = await one.under_way(LONG)
         await verifier.kill()
         await until(lambda: both[0].inference._live["default/s"].state.verifier is None)
         assert await other.abort("s") is OK
         await first.end()
         assert (first.status, first.reason) == (OK, pb.FINISH_REASON_ABORT)
-        await nothing_is_left(both)
 
 
 async def test_the_same_request_at_both_is_one_session_and_the_last_to_ask_has_it():
-    async with two([await start_verifier()]) as (both, (one, other)):
-        first = one.generate("s", LONG)
-        await until(lambda: len(first.tokens) > 5)
+    async with two([await start_verifier()]) as (_, (one, other)):
+        first = await one.under_way(LONG)
         second = await other.generate("s", LONG).end()
         await first.end()
         assert (second.status, second.tokens) == (OK, plain_text())
@@ -146,22 +134,20 @@ async def test_the_same_request_at_both_is_one_session_and_the_last_to_ask_has_i
         assert first.tokens == plain_text()[: len(first.tokens)]
         again = await one.generate("s", LONG).end()
         assert (again.status, again.tokens) == (OK, plain_text())
-        await nothing_is_left(both)
 
 
 async def test_requests_at_both_at_the_same_moment_make_one_session():
-    async with two([await start_verifier()]) as (both, (one, other)):
+    async with two([await start_verifier()]) as (_, (one, other)):
         for name in ("a", "b", "c"):
             ends = [await r.end() for r in (one.generate(name), other.generate(name))]
             assert {end.status for end in ends} <= {OK, ABORTED}
             assert any(end.tokens == plain_text(40) for end in ends)
             assert all(end.tokens == plain_text(40)[: len(end.tokens)] for end in ends)
-        await nothing_is_left(both)
 
 
 @pytest.mark.parametrize("where", [0, 1], ids=["where it resumes", "elsewhere"])
 async def test_an_abort_during_a_resume_wins_in_every_interleaving(where):
-    async with two([await start_verifier()]) as (both, both_doors):
+    async with two([await start_verifier()]) as (_, both_doors):
         for pause in range(0, 24, 2):
             name = f"s-{pause}"
             first = both_doors[0].generate(name, LONG)
@@ -178,19 +164,15 @@ async def test_an_abort_during_a_resume_wins_in_every_interleaving(where):
                 grpc.StatusCode.FAILED_PRECONDITION,
             }
             assert all(end.reason == pb.FINISH_REASON_ABORT for end in ends if end.status is OK)
-        await nothing_is_left(both)
 
 
 async def test_of_resumes_at_both_the_last_wins_and_both_tell_the_same_text():
-    async with two([await start_verifier()]) as (both, (one, other)):
-        first = one.generate("s", LONG)
-        await until(lambda: len(first.tokens) > 5)
+    async with two([await start_verifier()]) as (_, (one, other)):
+        first = await one.under_way(LONG)
         ends = await asyncio.gather(
             *(door.resume("s", 0).end() for door in (one, other, one, other))
         )
         await first.end()
         assert {end.status for end in ends} <= {OK, ABORTED}
         assert all(end.tokens == plain_text()[: len(end.tokens)] for end in (*ends, first))
-        last = await one.resume("s", 0).end()
-        assert last.tokens == plain_text()
-        await nothing_is_left(both)
+        assert (await one.resume("s", 0).end()).tokens == plain_text()

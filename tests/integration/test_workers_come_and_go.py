@@ -1,6 +1,4 @@
-"""Workers die, drain, come late or do not fit: the text does not change."""
-
-from __future__ import annotations
+"""Workers die, drain, come late, do not fit: the text does not change, links are made again."""
 
 import asyncio
 
@@ -8,15 +6,19 @@ import pytest
 from paceline import Chunk, Client, Unavailable
 
 from orchestrator.core.state import Limits
+from orchestrator.workers.link import LinkLimits, WorkerLink
 from services.contract.types import Role
 from tests.integration.cluster import (
     ARCHITECTURES,
+    PATIENT,
     PROMPT,
     cluster,
     plain,
     start_drafter,
     start_verifier,
 )
+from tests.integration.known import known_verifier, read, request, stub
+from tests.waiting import until
 
 TOKENS = 120
 # A drafter is looked for at a tick, of which a shorter text may see none.
@@ -190,3 +192,48 @@ async def test_a_drafter_with_another_tokenizer_is_refused_with_both_fingerprint
     assert run.speculation.num_draft_tokens == 0
     assert stranger.bundle.fingerprint in caplog.text
     assert verifier.host.describe().tokenizer_fingerprint in caplog.text
+
+
+async def test_workers_are_counted_and_their_memory_is_heard_of_until_they_are_gone():
+    verifier = await known_verifier(1.0)
+    async with (
+        cluster([verifier], [], PATIENT) as running,
+        stub(running.address) as front,
+    ):
+        pool = running.pool
+        assert (pool.connected(Role.VERIFIER), pool.connected(Role.DRAFTER)) == (1, 0)
+        await read(front.Generate(request(1, 5)))
+        await until(lambda: pool.reports(Role.VERIFIER)[0].steps)
+        [progress] = pool.reports(Role.VERIFIER)
+        assert progress.kv_tokens_capacity == verifier.host.progress().kv_tokens_capacity
+        await verifier.kill()
+        await until(lambda: not pool.connected(Role.VERIFIER))
+        assert pool.reports(Role.VERIFIER) == []
+
+
+async def test_a_link_that_was_cut_off_is_made_again_while_its_worker_is_well():
+    drafter = await start_drafter(seed=3)
+    ups: list[WorkerLink] = []
+    downs: list[str] = []
+
+    async def on_up(link: WorkerLink) -> None:
+        ups.append(link)
+
+    link = WorkerLink(
+        drafter.address,
+        Role.DRAFTER,
+        "orchestrator",
+        on_up=on_up,
+        on_event=lambda _link, _event: None,
+        on_down=lambda _link, reason: downs.append(reason),
+        limits=LinkLimits(),
+    )
+    link.start()
+    for cut in range(3):
+        await until(lambda cut=cut: len(ups) > cut and link.up)
+        link.cut("it was told to")
+        await until(lambda cut=cut: len(downs) > cut)
+    await until(lambda: len(ups) == 4)
+    assert downs == ["it was told to"] * 3
+    await link.close()
+    await drafter.kill()

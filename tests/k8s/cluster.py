@@ -136,20 +136,17 @@ class Workload:
     @property
     def spec(self) -> Manifest:
         """Its own part."""
-        spec: Manifest = self.manifest["spec"]
-        return spec
+        return self.manifest["spec"]
 
     @property
     def labels(self) -> Labels:
         """Those of its pods."""
-        labels: Labels = self.spec["template"]["metadata"]["labels"]
-        return labels
+        return self.spec["template"]["metadata"]["labels"]
 
     @property
     def pod(self) -> Manifest:
         """The part of its pods."""
-        pod: Manifest = self.spec["template"]["spec"]
-        return pod
+        return self.spec["template"]["spec"]
 
     @property
     def containers(self) -> Sequence[Manifest]:
@@ -159,8 +156,7 @@ class Workload:
     @property
     def container(self) -> Manifest:
         """The first, which is the process."""
-        first: Manifest = self.pod["containers"][0]
-        return first
+        return self.pod["containers"][0]
 
     @property
     def role(self) -> str | None:

@@ -1,7 +1,5 @@
 """One thing broken at a time, and the check that must find it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.k8s.cluster import Cluster, Workload
@@ -19,12 +17,32 @@ def drafter(cluster: Cluster) -> Workload:
     return cluster.workload("drafter")
 
 
+def spec(cluster: Cluster, kind: str, name: str) -> Any:
+    return cluster.get(kind, name)["spec"]
+
+
+def budget(cluster: Cluster, name: str) -> Any:
+    return spec(cluster, "PodDisruptionBudget", name)
+
+
+def context(cluster: Cluster) -> Any:
+    return verifier(cluster).container["securityContext"]
+
+
+def mount(cluster: Cluster, **volume: Any) -> None:
+    verifier(cluster).pod["volumes"].append({"name": "x", **volume})
+
+
+def spread(cluster: Cluster) -> Any:
+    return orchestrator(cluster).pod["topologySpreadConstraints"][0]
+
+
 def config(cluster: Cluster, name: str) -> Any:
     return cluster.get("ConfigMap", name)["data"]
 
 
 def policy(cluster: Cluster, name: str) -> Any:
-    return cluster.get("NetworkPolicy", name)["spec"]
+    return spec(cluster, "NetworkPolicy", name)
 
 
 def remove(cluster: Cluster, kind: str, name: str) -> None:
@@ -33,11 +51,8 @@ def remove(cluster: Cluster, kind: str, name: str) -> None:
 
 OF_DEVELOPMENT = [
     ("selectors", lambda c: verifier(c).labels.update({"app.kubernetes.io/component": "other"})),
-    ("selectors", lambda c: c.get("Service", "redis")["spec"].update(selector={"app": "none"})),
-    (
-        "service_ports",
-        lambda c: c.get("Service", "drafter")["spec"]["ports"][0].update(targetPort="x"),
-    ),
+    ("selectors", lambda c: spec(c, "Service", "redis").update(selector={"app": "none"})),
+    ("service_ports", lambda c: spec(c, "Service", "drafter")["ports"][0].update(targetPort="x")),
     ("probes", lambda c: verifier(c).container["livenessProbe"]["grpc"].update(port=50062)),
     (
         "probes",
@@ -49,28 +64,14 @@ OF_DEVELOPMENT = [
         lambda c: c.workload("redis").container["livenessProbe"]["tcpSocket"].update(port="x"),
     ),
     ("disruption_budgets", lambda c: remove(c, "PodDisruptionBudget", "verifier")),
-    (
-        "disruption_budgets",
-        lambda c: c.get("PodDisruptionBudget", "verifier")["spec"].update(minAvailable=1),
-    ),
-    (
-        "disruption_budgets",
-        lambda c: c.get("PodDisruptionBudget", "drafter")["spec"]["selector"].update(
-            matchLabels={}
-        ),
-    ),
-    (
-        "disruption_budgets",
-        lambda c: c.get("PodDisruptionBudget", "drafter")["spec"].pop("unhealthyPodEvictionPolicy"),
-    ),
+    ("disruption_budgets", lambda c: budget(c, "verifier").update(minAvailable=1)),
+    ("disruption_budgets", lambda c: budget(c, "drafter")["selector"].update(matchLabels={})),
+    ("disruption_budgets", lambda c: budget(c, "drafter").pop("unhealthyPodEvictionPolicy")),
     ("replicas", lambda c: drafter(c).spec.pop("replicas")),
     ("references", lambda c: remove(c, "Secret", "redis")),
     ("references", lambda c: remove(c, "ServiceAccount", "verifier")),
     ("references", lambda c: c.get("Secret", "redis")["data"].pop("url")),
-    (
-        "references",
-        lambda c: verifier(c).pod["volumes"].append({"name": "x", "configMap": {"name": "x"}}),
-    ),
+    ("references", lambda c: mount(c, configMap={"name": "x"})),
     ("namespaces_and_labels", lambda c: c.get("Service", "redis")["metadata"].pop("namespace")),
     ("namespaces_and_labels", lambda c: verifier(c).labels.pop("app.kubernetes.io/part-of")),
     ("flows", lambda c: policy(c, "orchestrator")["egress"].pop()),
@@ -87,19 +88,10 @@ OF_DEVELOPMENT = [
     ("restricted", lambda c: verifier(c).pod.pop("automountServiceAccountToken")),
     ("restricted", lambda c: verifier(c).pod.pop("enableServiceLinks")),
     ("restricted", lambda c: verifier(c).pod.update(hostNetwork=True)),
-    (
-        "restricted",
-        lambda c: verifier(c).pod["volumes"].append({"name": "x", "hostPath": {"path": "/"}}),
-    ),
-    (
-        "restricted",
-        lambda c: verifier(c).container["securityContext"].pop("readOnlyRootFilesystem"),
-    ),
-    (
-        "restricted",
-        lambda c: verifier(c).container["securityContext"].pop("allowPrivilegeEscalation"),
-    ),
-    ("restricted", lambda c: verifier(c).container["securityContext"].pop("capabilities")),
+    ("restricted", lambda c: mount(c, hostPath={"path": "/"})),
+    ("restricted", lambda c: context(c).pop("readOnlyRootFilesystem")),
+    ("restricted", lambda c: context(c).pop("allowPrivilegeEscalation")),
+    ("restricted", lambda c: context(c).pop("capabilities")),
     ("restricted", lambda c: c.of("Namespace")[0]["metadata"]["labels"].clear()),
     ("images", lambda c: verifier(c).container.update(image="paceline-models:latest")),
     ("images", lambda c: verifier(c).container.update(image="paceline-models")),
@@ -112,14 +104,7 @@ OF_DEVELOPMENT = [
     ("leaving", lambda c: verifier(c).container.pop("lifecycle")),
     ("rolling", lambda c: verifier(c).spec["strategy"]["rollingUpdate"].update(maxSurge=1)),
     ("placement", lambda c: orchestrator(c).pod.pop("topologySpreadConstraints")),
-    (
-        "placement",
-        lambda c: (
-            orchestrator(c)
-            .pod["topologySpreadConstraints"][0]["labelSelector"]
-            .update(matchLabels={"app": "none"})
-        ),
-    ),
+    ("placement", lambda c: spread(c)["labelSelector"].update(matchLabels={"app": "none"})),
     ("devices", lambda c: config(c, "verifier-settings").update(PACELINE_DEVICE="cuda")),
     ("known", lambda c: config(c, "settings").update(PACELINE_TARGET="m")),
     ("known", lambda c: config(c, "settings").update(PACELINE_HEALTHPORT="1")),
@@ -137,23 +122,20 @@ OF_DEVELOPMENT = [
 ]
 OF_PRODUCTION = [
     ("replicas", lambda c: drafter(c).spec.update(replicas=3)),
-    (
-        "replicas",
-        lambda c: c.get("ScaledObject", "drafter")["spec"]["scaleTargetRef"].update(name="x"),
-    ),
+    ("replicas", lambda c: spec(c, "ScaledObject", "drafter")["scaleTargetRef"].update(name="x")),
     ("references", lambda c: remove(c, "PersistentVolumeClaim", "models")),
     ("references", lambda c: remove(c, "PriorityClass", "paceline-drafter")),
     ("references", lambda c: remove(c, "Certificate", "drafter-tls")),
     ("certificates", lambda c: remove(c, "Issuer", "link")),
     ("certificates", lambda c: remove(c, "Certificate", "client-ca")),
-    ("certificates", lambda c: c.get("Certificate", "drafter-tls")["spec"].update(dnsNames=["a"])),
+    ("certificates", lambda c: spec(c, "Certificate", "drafter-tls").update(dnsNames=["a"])),
     (
         "certificates",
-        lambda c: c.get("Certificate", "verifier-tls")["spec"]["issuerRef"].update(name="client"),
+        lambda c: spec(c, "Certificate", "verifier-tls")["issuerRef"].update(name="client"),
     ),
     (
         "certificates",
-        lambda c: c.get("Certificate", "orchestrator-tls")["spec"]["issuerRef"].update(name="link"),
+        lambda c: spec(c, "Certificate", "orchestrator-tls")["issuerRef"].update(name="link"),
     ),
     ("monitors", lambda c: drafter(c).container["ports"].pop(1)),
     ("monitors", lambda c: drafter(c).labels.pop("app.kubernetes.io/name")),

@@ -67,17 +67,11 @@ def walls(cluster: Cluster) -> Iterator[str]:
     if denied not in [policy["spec"] for policy in cluster.of("NetworkPolicy")]:
         yield "what no policy speaks of is open"
     orchestrator, verifier, drafter = map(cluster.workload, ("orchestrator", "verifier", "drafter"))
-    forbidden: list[tuple[End | Workload, Workload | End, int]] = [
-        (STRANGER, orchestrator, 50051),
-        (CLIENT, verifier, 50052),
-        (CLIENT, drafter, 50053),
-        (drafter, verifier, 50052),
-        (verifier, drafter, 50053),
-        (verifier, STRANGER, 443),
-        (drafter, STRANGER, 443),
-        (orchestrator, STRANGER, 443),
-        (CLIENT, verifier, 9464),
-    ]
+    forbidden: list[tuple[End | Workload, Workload | End, int]]
+    forbidden = [(one, STRANGER, 443) for one in (verifier, drafter, orchestrator)]
+    forbidden += [(CLIENT, verifier, 50052), (CLIENT, drafter, 50053), (CLIENT, verifier, 9464)]
+    forbidden += [(drafter, verifier, 50052), (verifier, drafter, 50053)]
+    forbidden += [(STRANGER, orchestrator, 50051)]
     if cluster.find("StatefulSet", "redis"):
         forbidden.append((CLIENT, cluster.workload("redis"), 6379))
     for source, target, port in forbidden:
@@ -114,8 +108,7 @@ def _rules(cluster: Cluster, direction: Direction, workload: Workload) -> list[M
     bound = False
     for policy in cluster.of("NetworkPolicy"):
         spec = policy["spec"]
-        wanted = spec["podSelector"].get("matchLabels", {})
-        selects = wanted.items() <= workload.labels.items()
+        selects = spec["podSelector"].get("matchLabels", {}).items() <= workload.labels.items()
         if selects and direction.capitalize() in spec["policyTypes"]:
             bound = True
             found += spec.get(direction, ())

@@ -1,7 +1,5 @@
 """What every pod must be: restricted, pinned, bounded, and given time to leave."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 `python -m tests.k8s.prometheus_rule` writes it anew.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml
@@ -29,8 +27,7 @@ def manifest(rules: str) -> str:
     """The rules file as the `spec` of a PrometheusRule, comments and all."""
     lines = rules.splitlines()
     begins = next(number for number, line in enumerate(lines) if line.startswith("groups:"))
-    indented = [f"  {line}" if line else "" for line in lines[begins:]]
-    return _HEAD + "\n".join(indented) + "\n"
+    return _HEAD + "\n".join([f"  {line}" if line else "" for line in lines[begins:]]) + "\n"
 
 
 def groups(text: str) -> object:

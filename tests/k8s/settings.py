@@ -1,7 +1,5 @@
 """The settings that the manifests give each process: known, well formed, and enough to start."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

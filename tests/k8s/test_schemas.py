@@ -1,7 +1,5 @@
 """What the overlays render to is what Kubernetes takes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

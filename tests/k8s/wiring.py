@@ -1,7 +1,5 @@
 """What must fit together by name: selectors, ports, references. Each check yields findings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Every PromQL expression below k8s/, and the metrics that each of them reads."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Dashboards that Grafana takes as they are, whatever its data source is called."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from pathlib import Path
 

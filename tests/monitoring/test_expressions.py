@@ -1,7 +1,5 @@
 """Expressions are found wherever they stand, and name only what there is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What alerts, dashboards and scalers ask has an answer in a cluster that runs."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

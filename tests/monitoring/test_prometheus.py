@@ -1,7 +1,5 @@
 """The Prometheus of tests and benches: it scrapes, answers, and says what is wrong."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 
@@ -50,8 +48,7 @@ def server(program, target, dead, tmp_path_factory) -> Iterator[Prometheus]:
 
 def test_what_is_scraped_can_be_asked_for_with_its_labels(server, target):
     [sample] = server.query("eggs_total")
-    assert sample.value == 3
-    assert sample.labels["colour"] == "brown"
+    assert (sample.value, sample.labels["colour"]) == (3, "brown")
     assert sample.labels["instance"] == target
     assert server.query("1 + 1") == [Sample({}, 2.0)]
     assert server.query("no_such_metric") == []

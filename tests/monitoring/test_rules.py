@@ -1,7 +1,5 @@
 """Alerts fire and stay silent as they should, and each has its paragraph in the runbooks."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 

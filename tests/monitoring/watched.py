@@ -1,7 +1,5 @@
 """A synthetic cluster in real processes, under load, and a real Prometheus that scrapes it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

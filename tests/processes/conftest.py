@@ -1,7 +1,5 @@
 """Real processes: `paceline up` on a tiny model, asked through `paceline generate`."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -23,11 +21,10 @@ START_SECONDS = 120.0
 COMMAND = (sys.executable, "-m", "paceline")
 
 
-def run(*arguments: str, timeout: float = START_SECONDS) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, timeout: float = START_SECONDS, **more) -> subprocess.CompletedProcess:
     """One `paceline` command to its end."""
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout, check=False
-    )
+    more = {"capture_output": True, "text": True, "timeout": timeout, "check": False, **more}
+    return subprocess.run([*COMMAND, *arguments], **more)
 
 
 @dataclass
@@ -116,13 +113,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def up(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """One cluster with a model drafter for a whole test file."""
-    running = start_up(
-        tmp_path_factory.mktemp("up"),
-        "--target",
-        str(models / "llama-0"),
-        "--draft",
-        str(models / "llama-3"),
-    )
+    flags = ("--target", str(models / "llama-0"), "--draft", str(models / "llama-3"))
+    running = start_up(tmp_path_factory.mktemp("up"), *flags)
     yield running
     running.process.terminate()
     running.process.wait(timeout=30)

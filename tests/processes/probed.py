@@ -1,7 +1,5 @@
 """Processes with a health port and JSON logs, and what they say there."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator, Mapping

@@ -1,17 +1,14 @@
 """What real processes do with a start that cannot be: one line, a status, nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.processes.conftest import COMMAND, START_SECONDS
+from tests.processes.conftest import run
 
 pytestmark = pytest.mark.processes
 
@@ -47,24 +44,14 @@ def values(models: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
         ),
     ],
 )
-def test_it_ends_with_one_json_line_and_a_status(
-    values: dict[str, str], tmp_path: Path, command: str, named: str
-) -> None:
+def test_it_ends_with_one_json_line_and_a_status(values, tmp_path, command, named):
     role, *flags = command.split()
     for word, value in values.items():
         flags = [value if flag == word else flag for flag in flags]
         named = named.replace(word, value)
-    done = subprocess.run(
-        [*COMMAND, role, "--port", "0", "--log-json", "--health-port", "0", *flags],
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stdout == ""
+    flags = ["--port", "0", "--log-json", "--health-port", "0", *flags]
+    done = run(role, *flags, env={**os.environ, "HF_HUB_OFFLINE": "1"}, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
     # Of a taken port gRPC's core writes a line of its own.
     ours = [line for line in done.stderr.splitlines() if "add_port.cc" not in line]
     lines = [json.loads(line) for line in ours]
@@ -76,13 +63,7 @@ def test_it_ends_with_one_json_line_and_a_status(
 
 
 def test_a_setting_that_is_not_allowed_is_a_json_line_too() -> None:
-    done = subprocess.run(
-        [*COMMAND, "drafter", "--log-json", "--port", "70000"],
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-        check=False,
-    )
+    done = run("drafter", "--log-json", "--port", "70000")
     assert done.returncode == 2
     [line] = [json.loads(line) for line in done.stderr.splitlines()]
     assert "--port: '70000' is not allowed" in line["message"]

@@ -1,7 +1,5 @@
 """`paceline bench` from end to end: real processes, a peer beside them, everything written."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -28,17 +26,11 @@ def test_one_command_compares_ours_with_a_peer_and_writes_what_it_found(models, 
         )
     )
     flags = {
-        "--target": models / "llama-0",
-        "--prompts": prompts,
-        "--set": "all",
-        "--max-tokens": 8,
-        "--repeats": 1,
-        "--pacings": "eager",
-        "--peers": "transformers",
-        "--resume": tmp_path / "trials.jsonl",
-        "--out": tmp_path / "bench.json",
+        "--target": models / "llama-0", "--prompts": prompts, "--set": "all", "--max-tokens": 8,
+        "--repeats": 1, "--pacings": "eager", "--peers": "transformers",
+        "--resume": tmp_path / "trials.jsonl", "--out": tmp_path / "bench.json",
         "--summary": tmp_path / "summary.json",
-    }
+    }  # fmt: skip
     words = [str(word) for pair in flags.items() for word in pair]
     done = run("bench", *words, timeout=280)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,5 @@
 """Response formats without end, sent to a real orchestrator: it serves on, and ends when told."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

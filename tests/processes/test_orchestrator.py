@@ -1,7 +1,5 @@
 """Orchestrators as real processes with one store: who may call, and how they are told to stop."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
@@ -94,8 +92,7 @@ def test_a_second_signal_ends_it_at_once_and_the_session_can_be_resumed(start, s
     assert end.code is grpc.StatusCode.UNAVAILABLE
     assert leaving.wait(timeout=60) == -second
     said += end.tokens
-    rest = asyncio.run(go_on(other, said))
-    assert said + rest.tokens == text(7, TOKENS)
+    assert said + asyncio.run(go_on(other, said)).tokens == text(7, TOKENS)
 
 
 def test_with_a_tokens_file_the_process_asks_who_calls(start, tmp_path, capfd):

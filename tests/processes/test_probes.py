@@ -1,7 +1,5 @@
 """What real processes tell probes: from their start, while a model loads, without Redis."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -44,14 +42,11 @@ def test_a_worker_answers_probes_while_its_model_loads(role: str, tmp_path: Path
 
 def test_a_worker_that_is_told_to_stop_while_its_model_loads_ends_at_once(tmp_path: Path) -> None:
     with probed(tmp_path, "drafter", "--synthetic", pipe_in(tmp_path)) as worker:
-        assert worker.says() == LOADING
-        assert worker.ends() == 0
+        assert (worker.says(), worker.ends()) == (LOADING, 0)
         assert [line["message"].split(":")[0] for line in worker.log()[1:]] == ["SIGTERM"]
 
 
-def test_a_verifier_that_drafts_too_lives_while_a_real_model_loads(
-    models: Path, tmp_path: Path
-) -> None:
+def test_a_verifier_that_drafts_too_lives_while_a_real_model_loads(models: Path, tmp_path: Path):
     flags = ("--target", models / "llama-0", "--drafting", "ngram", "--threads", 1)
     with probed(tmp_path, "verifier", *flags) as worker:
         said = worker.until(READY)

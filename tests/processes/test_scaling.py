@@ -1,7 +1,5 @@
 """A real cluster under a real load, as the scalers' own expressions see it in a real Prometheus."""
 
-from __future__ import annotations
-
 import pytest
 
 from research.scaling.manifests import queries
@@ -18,8 +16,7 @@ async def test_a_load_that_comes_and_goes_is_seen_by_every_scaler():
     options = RecordOptions((Phase(4, 6), Phase(0, 1)), tokens=900)
     said = []
     made = await record(options, queries(), ["record"], said.append)
-    assert made.command == "python -m research.scaling record"
-    assert made.times == (0.0, 5.0)
+    assert (made.command, made.times) == ("python -m research.scaling record", (0.0, 5.0))
     assert made.sessions[1] == 4
     signals = {
         name: signal.values for tier in made.signals.values() for name, signal in tier.items()

@@ -1,7 +1,5 @@
 """A local cluster in real processes on development certificates: settings reach every process."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from pathlib import Path
@@ -27,23 +25,16 @@ async def code_of(address: str, tls: TlsFiles | None) -> grpc.StatusCode:
         return await call.code()
 
 
-def test_variables_alone_put_every_process_behind_mutual_tls(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_alone_put_every_process_behind_mutual_tls(models, tmp_path, monkeypatch):
     certs, token = tmp_path / "certs", tmp_path / "token"
     make_certificates(certs)
     token.write_text("a-secret-of-this-cluster")
     variables = {
-        "TLS_CERT": certs / "server.pem",
-        "TLS_KEY": certs / "server.key",
-        "TLS_CA": certs / "ca.pem",
-        "LINK_CERT": certs / "orchestrator.pem",
-        "LINK_KEY": certs / "orchestrator.key",
-        "LINK_CA": certs / "ca.pem",
-        "LINK_SERVER_NAME": SERVER_NAME,
-        "CLUSTER_TOKEN_FILE": token,
-        "HEALTH_PORT": 0,
-    }
+        "TLS_CERT": certs / "server.pem", "TLS_KEY": certs / "server.key",
+        "TLS_CA": certs / "ca.pem", "LINK_CERT": certs / "orchestrator.pem",
+        "LINK_KEY": certs / "orchestrator.key", "LINK_CA": certs / "ca.pem",
+        "LINK_SERVER_NAME": SERVER_NAME, "CLUSTER_TOKEN_FILE": token, "HEALTH_PORT": 0,
+    }  # fmt: skip
     for name, value in variables.items():
         monkeypatch.setenv(f"PACELINE_{name}", str(value))
     up = start_up(tmp_path, "--target", str(models / "llama-0"))

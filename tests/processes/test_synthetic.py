@@ -1,7 +1,5 @@
 """`--synthetic` in real processes: everything but the models."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """A verifier of several processes: it serves as one, and is lost as one."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

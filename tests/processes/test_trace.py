@@ -1,7 +1,5 @@
 """One request's trace, joined over all processes, and `paceline trace` on real sessions."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from importlib.metadata import version
@@ -101,8 +99,7 @@ def test_paceline_trace_follows_a_session_to_its_end(up):
         rest = [json.loads(line) for line in generating.stdout]
     assert followed.returncode == 0, followed.stderr
     assert "(finished)" in followed.stdout
-    assert rest[-1]["event"] == "complete"
-    assert rest[-1]["usage"]["completion_tokens"] == 400
+    assert (rest[-1]["event"], rest[-1]["usage"]["completion_tokens"]) == ("complete", 400)
 
 
 def test_paceline_trace_says_in_one_line_what_is_wrong(up, tmp_path):

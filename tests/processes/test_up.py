@@ -1,7 +1,5 @@
 """A whole local cluster in real processes, with real signals."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess
@@ -94,8 +92,7 @@ def test_a_bad_request_ends_with_one_line_and_a_status(up: Up):
 def test_ctrl_c_leaves_no_process_behind(models, tmp_path):
     up = start_up(tmp_path, "--target", str(models / "llama-0"))
     assert tokens(up.generate("--max-tokens", "10", "--temperature", "0")) == plain(10)
-    assert up.stop() == 0
-    assert up.left() == []
+    assert (up.stop(), up.left()) == (0, [])
 
 
 def test_killing_the_parent_leaves_no_process_behind(models, tmp_path):
@@ -114,8 +111,7 @@ def complaint(*arguments: str) -> str:
 
 
 def test_a_model_that_is_not_there_ends_the_start_with_one_line(tmp_path):
-    line = complaint("up", "--port", "0", "--target", str(tmp_path / "nowhere"))
-    assert "nowhere" in line
+    assert "nowhere" in complaint("up", "--port", "0", "--target", str(tmp_path / "nowhere"))
 
 
 def test_broken_weights_end_the_start_with_one_line(models, tmp_path):
@@ -123,8 +119,7 @@ def test_broken_weights_end_the_start_with_one_line(models, tmp_path):
     subprocess.run(["cp", "-r", str(models / "llama-0"), str(broken)], check=True)
     weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    line = complaint("verifier", "--target", str(broken))
-    assert "broken" in line
+    assert "broken" in complaint("verifier", "--target", str(broken))
 
 
 def test_a_redis_that_refuses_ends_the_start_with_one_line():
@@ -166,8 +161,7 @@ def test_a_method_that_cannot_draft_beside_the_verifier_is_refused_before_weight
 def test_a_cluster_without_drafters_decodes_plainly_and_ends_by_sigterm(models, tmp_path):
     up = start_up(tmp_path, "--target", str(models / "llama-0"), "--drafters", "0")
     [orchestrator] = up.workers("orchestrator")
-    verifier = up.workers("verifier")[0]
-    assert psutil.pid_exists(verifier.pid)
+    assert psutil.pid_exists(up.workers("verifier")[0].pid)
     assert tokens(up.generate("--max-tokens", "5", "--temperature", "0")) == plain(5)
     up.process.terminate()
     assert up.process.wait(timeout=30) == 0

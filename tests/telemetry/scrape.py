@@ -1,7 +1,5 @@
 """Reads a process's `/metrics` over HTTP."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from urllib.request import urlopen
 

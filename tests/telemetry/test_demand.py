@@ -1,7 +1,5 @@
 """What sessions ask of workers is told by their orchestrator, with workers or without."""
 
-from __future__ import annotations
-
 from orchestrator.core.events import AbortRequested, Capped, WorkerLost
 from orchestrator.recorder import watch_memory
 from orchestrator.recorder.demand import queued_tokens, wants_drafts
@@ -14,19 +12,14 @@ from tests.telemetry.traced_world import TracedWorld
 def test_the_whole_text_waits_until_a_verifier_has_the_session_open():
     made = Machine(VerifyMode.GREEDY)
     assert queued_tokens(made.state) == 1
-    made.serve()
-    made.draft(1, 2)
-    made.answer(1, 2, 3, accepted=2, whole=True)
+    made.serve().draft(1, 2).answer(1, 2, 3, accepted=2, whole=True)
     assert queued_tokens(made.state) == 0
     made.feed(WorkerLost(0.0, Role.VERIFIER, "v"))
     assert queued_tokens(made.state) == 1 + 3
 
 
 def test_a_block_waits_from_its_sending_to_its_verdict():
-    made = Machine(VerifyMode.GREEDY)
-    made.serve()
-    made.draft(1, 2)
-    assert queued_tokens(made.state) == 3
+    assert queued_tokens(Machine(VerifyMode.GREEDY).serve().draft(1, 2).state) == 3
 
 
 def test_a_session_wants_drafts_whether_a_drafter_has_it_or_not():
@@ -38,30 +31,26 @@ def test_a_session_wants_drafts_whether_a_drafter_has_it_or_not():
 
 
 def test_a_session_without_room_for_drafts_wants_none():
-    made = Machine(VerifyMode.GREEDY)
-    made.feed(Capped(0.0, 0))
+    made = Machine(VerifyMode.GREEDY).feed(Capped(0.0, 0))
     assert not wants_drafts(made.state)
     made.feed(Capped(0.0, 4))
     assert wants_drafts(made.state)
 
 
 def test_a_session_that_drafters_failed_for_good_wants_none():
-    made = Machine(VerifyMode.GREEDY)
-    made.feed(WorkerLost(0.0, Role.DRAFTER, "d", fatal=True))
+    made = Machine(VerifyMode.GREEDY).feed(WorkerLost(0.0, Role.DRAFTER, "d", fatal=True))
     assert not wants_drafts(made.state)
 
 
 def test_a_session_that_has_ended_asks_for_nothing():
-    made = Machine(VerifyMode.GREEDY)
-    made.feed(AbortRequested(0.0))
+    made = Machine(VerifyMode.GREEDY).feed(AbortRequested(0.0))
     assert queued_tokens(made.state) == 0
     assert not wants_drafts(made.state)
 
 
 def test_what_sessions_ask_for_is_on_the_page_while_they_live(start):
     telemetry = start(metrics_port=0)
-    world = TracedWorld(telemetry, max_tokens=1000)
-    world.run(steps=50)
+    world = TracedWorld(telemetry, max_tokens=1000).run(steps=50)
     while not world.state.in_flight:
         world.turn()
     page = scrape(telemetry)

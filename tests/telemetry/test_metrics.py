@@ -1,7 +1,5 @@
 """What `/metrics` says over HTTP agrees with what happened."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
@@ -43,8 +41,7 @@ def run(start):
     telemetry = start(metrics_port=0)
     faults = Faults(accuracy=0.8, lose_verifier=0.02)
     options = {"pacing": "fixed", "max_in_flight": 2, "max_tokens": 128}
-    world = TracedWorld(telemetry, 3, faults, **options)
-    world.finish()
+    world = TracedWorld(telemetry, 3, faults, **options).finish()
     # The run is worth counting: something accepted, something rejected, something plain.
     rates = {record.accepted_tokens / (record.draft_tokens or 9) for record in records(world)}
     assert {0.0, 1.0} < rates
@@ -101,8 +98,7 @@ def test_time_that_a_free_verifier_waits_for_a_draft_is_counted(start):
 
 def test_a_session_that_ends_with_an_error_is_counted_by_its_name(start):
     telemetry = start(metrics_port=0)
-    world = TracedWorld(telemetry, max_tokens=1000)
-    world.run(steps=30)
+    world = TracedWorld(telemetry, max_tokens=1000).run(steps=30)
     world.recorder.end_generate("s", error="Fenced")
     assert scrape(telemetry).value("paceline_session_errors_total", type="Fenced") == 1
 
@@ -134,8 +130,7 @@ def test_writes_that_are_fenced_are_counted(start):
 
 def test_bad_rows_of_q_are_counted(start):
     telemetry = start(metrics_port=0)
-    world = TracedWorld(telemetry, 2, mode=VerifyMode.BLOCK, max_tokens=64)
-    world.finish()
+    world = TracedWorld(telemetry, 2, mode=VerifyMode.BLOCK, max_tokens=64).finish()
     counted = scrape(telemetry).value("paceline_draft_bad_q_rows_total")
     assert counted == sum(record.bad_q_rows for record in records(world)) > 0
 
@@ -183,12 +178,10 @@ def test_histograms_count_the_rounds(run):
 
 def test_the_rounds_of_a_lost_verifier_are_abandoned_at_once(start):
     telemetry = start(metrics_port=0)
-    world = TracedWorld(telemetry, max_tokens=1000)
-    world.run(steps=50)
+    world = TracedWorld(telemetry, max_tokens=1000).run(steps=50)
     while not world.state.in_flight:
         world.turn()
-    lost = world.state.verifier.worker
-    world.feed(WorkerLost(world.now, Role.VERIFIER, lost))
+    world.feed(WorkerLost(world.now, Role.VERIFIER, world.state.verifier.worker))
     assert scrape(telemetry).value("paceline_rounds_total", outcome="abandoned") == 1
 
 
@@ -203,8 +196,7 @@ def test_a_session_that_opens_again_elsewhere_has_migrated(run):
 
 def test_sessions_are_gauged_while_they_live(start):
     telemetry = start(metrics_port=0)
-    world = TracedWorld(telemetry, method="", max_tokens=8)
-    world.run(steps=20)
+    world = TracedWorld(telemetry, method="", max_tokens=8).run(steps=20)
     page = scrape(telemetry)
     assert page.value("paceline_sessions_active", role="orchestrator") == 1
     assert page.value("paceline_sessions_without_speculation") == 1
@@ -263,8 +255,7 @@ def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, star
     orchestrator.gauge(names.STORE_AWAY, lambda: [(0.0, ())])
     orchestrator.gauge(names.CONNECTED_WORKERS, lambda: [(1, ("verifier",))])
     watch_memory(orchestrator, lambda role: [])
-    recorder = TracedWorld(orchestrator).recorder
-    recorder.end_generate("s", error="Fenced")
+    TracedWorld(orchestrator).recorder.end_generate("s", error="Fenced")
     families = page.families | scrape(worker).families | scrape(orchestrator).families
 
     declared = {metric.prometheus.removesuffix("_total"): metric for metric in names.every_metric()}

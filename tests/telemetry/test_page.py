@@ -1,7 +1,5 @@
 """Who gets past TLS to `/metrics`, and that nobody keeps others from it."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import ssl
@@ -93,8 +91,7 @@ def test_a_hundred_attempts_without_a_certificate_are_refused_and_leave_no_trace
 
 
 def test_without_a_ca_anybody_who_trusts_the_server_reads(ours, serve):
-    address = serve(replace(ours.issue("server"), ca=None))
-    assert READ in asked(address, TlsFiles(ca=ours.path))
+    assert READ in asked(serve(replace(ours.issue("server"), ca=None)), TlsFiles(ca=ours.path))
 
 
 def test_new_files_count_for_the_next_connection_and_broken_ones_never(ours, serve, caplog):

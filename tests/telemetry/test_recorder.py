@@ -1,20 +1,11 @@
 """Spans of the real round machine, received by a real collector."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 
 import pytest
 
-from orchestrator.core.events import (
-    Discarded,
-    Persist,
-    SendVerify,
-    Suspend,
-    Tick,
-    WorkerLost,
-)
+from orchestrator.core import events
 from orchestrator.recorder import Recorder
 from services.contract.types import Role, VerifyMode
 from services.runtime.telemetry import names, trace_ids
@@ -32,21 +23,27 @@ def received(receiver, telemetry):
     return receiver
 
 
+@pytest.fixture
+def traced(receiver, start):
+    """Runs a session to its end: it, and what the collector has of it then."""
+
+    def traced(*given, **options):
+        telemetry = start()
+        return TracedWorld(telemetry, *given, **options).finish(), received(receiver, telemetry)
+
+    return traced
+
+
 def only(spans):
     assert len(spans) == 1
     return spans[0]
 
 
-def test_a_session_is_one_tree_whose_rounds_add_up_to_its_tokens(receiver, start):
-    telemetry = start()
-    world = TracedWorld(telemetry, faults=Faults(accuracy=0.7), max_tokens=48)
-    world.finish()
-    got = received(receiver, telemetry)
-
+def test_a_session_is_one_tree_whose_rounds_add_up_to_its_tokens(traced):
+    world, got = traced(faults=Faults(accuracy=0.7), max_tokens=48)
     root = only(got.named("Generate"))
     rounds = got.named("spec_round")
-    assert root.parent_id == ""
-    assert root.kind == "server"
+    assert (root.parent_id, root.kind) == ("", "server")
     assert {round.parent_id for round in rounds} == {root.span_id}
     assert len(got.spans) == 1 + len(got.children(root)) + sum(
         len(got.children(round)) for round in rounds
@@ -60,14 +57,11 @@ def test_a_session_is_one_tree_whose_rounds_add_up_to_its_tokens(receiver, start
     assert root.resource["service.name"] == "paceline-orchestrator"
 
 
-def test_a_round_says_what_its_record_says_and_has_its_parts(receiver, start):
-    telemetry = start()
-    world = TracedWorld(telemetry, faults=Faults(accuracy=0.7))
-    world.finish()
-    got = received(receiver, telemetry)
-
+def test_a_round_says_what_its_record_says_and_has_its_parts(traced):
+    world, got = traced(faults=Faults(accuracy=0.7))
     records = {
-        action.commit.record.round: action.commit.record for action in world.performed(Persist)
+        action.commit.record.round: action.commit.record
+        for action in world.performed(events.Persist)
     }
     spans = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
     assert spans.keys() == records.keys()
@@ -79,8 +73,7 @@ def test_a_round_says_what_its_record_says_and_has_its_parts(receiver, start):
         share = record.accepted_tokens / drafted if drafted else None
         assert said.get(names.ACCEPTANCE_RATE) == share
         assert said[names.DRAFTER] == record.drafter
-        assert said[names.VERIFIER] == record.verifier
-        assert said[names.EPOCH] == record.epoch
+        assert (said[names.VERIFIER], said[names.EPOCH]) == (record.verifier, record.epoch)
         assert spans[index].end - spans[index].start == pytest.approx(
             record.round_ms * 1e6, abs=2e3
         )
@@ -95,17 +88,15 @@ def test_a_round_says_what_its_record_says_and_has_its_parts(receiver, start):
 
 def test_a_round_and_its_verifying_say_which_rule_was_used(receiver, start):
     telemetry = start()
-    world = TracedWorld(telemetry, mode=VerifyMode.STANDARD, max_tokens=48)
-    world.run(steps=60)
+    world = TracedWorld(telemetry, mode=VerifyMode.STANDARD, max_tokens=48).run(steps=60)
     # The verifier's word counts, not what the session was opened for.
     for verifier in world.verifiers.values():
         verifier.mode = VerifyMode.BLOCK
     world.finish()
     got = received(receiver, telemetry)
-
     said = {
         action.commit.record.round: action.commit.record.mode.name.lower()
-        for action in world.performed(Persist)
+        for action in world.performed(events.Persist)
     }
     assert {*said.values()} == {"standard", "block"}
     for round in got.named("spec_round"):
@@ -114,13 +105,9 @@ def test_a_round_and_its_verifying_say_which_rule_was_used(receiver, start):
         assert round.attributes[names.MODE] == verify.attributes[names.MODE] == rule
 
 
-def test_unusable_rows_of_q_are_on_their_round(receiver, start):
-    telemetry = start()
-    world = TracedWorld(telemetry, 2, mode=VerifyMode.BLOCK, max_tokens=48)
-    world.finish()
-    got = received(receiver, telemetry)
-
-    records = [action.commit.record for action in world.performed(Persist)]
+def test_unusable_rows_of_q_are_on_their_round(traced):
+    world, got = traced(2, mode=VerifyMode.BLOCK, max_tokens=48)
+    records = [action.commit.record for action in world.performed(events.Persist)]
     bad = {record.round: record.bad_q_rows for record in records if record.bad_q_rows}
     assert bad
     spans = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
@@ -128,11 +115,8 @@ def test_unusable_rows_of_q_are_on_their_round(receiver, start):
     assert {index: rows for index, rows in said.items() if rows is not None} == bad
 
 
-def test_opening_a_worker_is_a_prefill_span(receiver, start):
-    telemetry = start()
-    TracedWorld(telemetry).finish()
-    got = received(receiver, telemetry)
-
+def test_opening_a_worker_is_a_prefill_span(traced):
+    _, got = traced()
     prefills = got.named("prefill")
     assert Counter(span.attributes[names.ROLE] for span in prefills) == {
         "verifier": 1,
@@ -142,10 +126,8 @@ def test_opening_a_worker_is_a_prefill_span(receiver, start):
     assert all(span.attributes[names.COMPLETED] for span in prefills)
 
 
-def test_a_round_without_a_draft_says_why_if_the_session_speculates(receiver, start):
-    telemetry = start()
-    TracedWorld(telemetry, max_tokens=32).finish()
-    got = received(receiver, telemetry)
+def test_a_round_without_a_draft_says_why_if_the_session_speculates(traced):
+    _, got = traced(max_tokens=32)
     plain = [s for s in got.named("spec_round") if not s.attributes[names.DRAFT_TOKENS]]
     assert plain
     assert all(span.attributes[names.FALLBACK] in names.FALLBACKS for span in plain)
@@ -153,22 +135,18 @@ def test_a_round_without_a_draft_says_why_if_the_session_speculates(receiver, st
     assert not any(names.FALLBACK in span.attributes for span in drafted)
 
 
-def test_a_session_that_asks_for_no_drafts_does_not_fall_back(receiver, start):
-    telemetry = start()
-    TracedWorld(telemetry, method="", max_tokens=16).finish()
-    got = received(receiver, telemetry)
+def test_a_session_that_asks_for_no_drafts_does_not_fall_back(traced):
+    _, got = traced(method="", max_tokens=16)
     assert not any(names.FALLBACK in span.attributes for span in got.named("spec_round"))
 
 
 def test_a_session_without_a_drafter_says_so_and_when_it_has_one_again(receiver, start):
     telemetry = start()
-    world = TracedWorld(telemetry, max_tokens=400)
-    world.run(steps=100)
+    world = TracedWorld(telemetry, max_tokens=400).run(steps=100)
     lost = world.state.drafter.worker
-    world.feed(WorkerLost(world.now, Role.DRAFTER, lost))
+    world.feed(events.WorkerLost(world.now, Role.DRAFTER, lost))
     world.finish()
     got = received(receiver, telemetry)
-
     migrate = only(got.named("migrate"))
     said = migrate.attributes
     assert migrate.parent_id == only(got.named("Generate")).span_id
@@ -181,13 +159,10 @@ def test_a_session_without_a_drafter_says_so_and_when_it_has_one_again(receiver,
 
 def test_a_lost_verifier_is_a_migration_to_another(receiver, start):
     telemetry = start()
-    world = TracedWorld(telemetry, max_tokens=64)
-    world.run(steps=50)
-    lost = world.state.verifier.worker
-    world.feed(WorkerLost(world.now, Role.VERIFIER, lost, busy=True))
+    world = TracedWorld(telemetry, max_tokens=64).run(steps=50)
+    world.feed(events.WorkerLost(world.now, Role.VERIFIER, world.state.verifier.worker, busy=True))
     world.finish()
     got = received(receiver, telemetry)
-
     migrate = only(got.named("migrate"))
     said = migrate.attributes
     assert (said[names.ROLE], said[names.MIGRATE_CAUSE]) == ("verifier", "full")
@@ -196,18 +171,12 @@ def test_a_lost_verifier_is_a_migration_to_another(receiver, start):
     assert migrate.end == max(span.end for span in opened)
 
 
-def test_drafts_beyond_a_rejection_are_linked_to_the_round_that_rejected(receiver, start):
-    telemetry = start()
-    faults = Faults(accuracy=0.6)
-    world = TracedWorld(telemetry, faults=faults, max_in_flight=3, max_tokens=128)
-    world.finish()
-    got = received(receiver, telemetry)
-
+def test_drafts_beyond_a_rejection_are_linked_to_the_round_that_rejected(traced):
+    world, got = traced(faults=Faults(accuracy=0.6), max_in_flight=3, max_tokens=128)
     rounds = {span.place: span for span in got.named("spec_round")}
     rejecting = {"partial", "rejected_all", "accepted_all", "plain"}
     thrown = [s for s in got.named("spec_draft") if names.DISCARDED_DRAFT in s.attributes]
-    unsent = sum(span.attributes[names.DRAFT_TOKENS] for span in thrown)
-    assert unsent == world.unsent > 0
+    assert sum(span.attributes[names.DRAFT_TOKENS] for span in thrown) == world.unsent > 0
     root = only(got.named("Generate"))
     for span in thrown:
         assert span.parent_id == root.span_id
@@ -238,9 +207,9 @@ def test_every_block_ends_as_one_round_span_whatever_happens(receiver, start):
 
     rounds = got.named("spec_round")
     outcomes = Counter(span.attributes[names.ROUND_OUTCOME] for span in rounds)
-    sent = sum(len(world.performed(SendVerify)) for world in worlds)
-    verdicts = sum(len(world.performed(Persist)) for world in worlds)
-    discarded = sum(len(world.performed(Discarded)) for world in worlds)
+    sent = sum(len(world.performed(events.SendVerify)) for world in worlds)
+    verdicts = sum(len(world.performed(events.Persist)) for world in worlds)
+    discarded = sum(len(world.performed(events.Discarded)) for world in worlds)
     assert outcomes.total() == sent == len(got.named("spec_verify"))
     assert outcomes["discarded"] == discarded > 0
     assert outcomes["abandoned"] == sent - verdicts - discarded > 0
@@ -252,23 +221,16 @@ def test_every_block_ends_as_one_round_span_whatever_happens(receiver, start):
     assert all(span.start <= span.end for span in got.spans)
 
 
-def test_the_clients_trace_goes_on_in_the_session(receiver, start):
-    telemetry = start()
-    TracedWorld(telemetry, traceparent=CLIENT).finish()
-    got = received(receiver, telemetry)
-
+def test_the_clients_trace_goes_on_in_the_session(traced):
+    _, got = traced(traceparent=CLIENT)
     trace_id, span_id = CLIENT.split("-")[1:3]
     assert only(got.named("Generate")).place[0] == trace_id
     assert only(got.named("Generate")).parent_id == span_id
     assert {span.trace_id for span in got.spans} == {trace_id}
 
 
-def test_a_round_travels_under_its_verify_span(receiver, start):
-    telemetry = start()
-    world = TracedWorld(telemetry)
-    world.finish()
-    got = received(receiver, telemetry)
-
+def test_a_round_travels_under_its_verify_span(traced):
+    world, got = traced()
     for round in got.named("spec_round"):
         verify = only([span for span in got.children(round) if span.name == "spec_verify"])
         parent = world.parents[round.attributes[names.ROUND_INDEX]]
@@ -278,18 +240,16 @@ def test_a_round_travels_under_its_verify_span(receiver, start):
 
 def test_a_suspended_session_ends_with_the_reason_and_leaves_nothing_open(receiver, start):
     telemetry = start()
-    world = TracedWorld(telemetry, max_tokens=1000)
-    world.run(steps=60)
+    world = TracedWorld(telemetry, max_tokens=1000).run(steps=60)
     world.now = 2e6
-    world.feed(Tick(world.now))
-    assert world.performed(Suspend)
+    world.feed(events.Tick(world.now))
+    assert world.performed(events.Suspend)
     world.recorder.end_generate("s")
     world.recorder.end_generate("s")
     got = received(receiver, telemetry)
-
     root = only(got.named("Generate"))
     assert root.attributes[names.ERROR_TYPE] == root.error == "deadline"
-    assert len(got.named("spec_round")) == len(world.performed(SendVerify))
+    assert len(got.named("spec_round")) == len(world.performed(events.SendVerify))
 
 
 @pytest.mark.parametrize(
@@ -325,15 +285,10 @@ def test_a_session_the_recorder_never_met_is_ignored(start):
     assert world.recorder.traceparent("s") == world.recorder.round_traceparent("s", 1) == ""
 
 
-def test_every_span_and_attribute_is_declared(receiver, start):
-    telemetry = start()
-    faults = Faults(accuracy=0.6, lose_verifier=0.03)
-    TracedWorld(telemetry, faults=faults, max_in_flight=2).finish()
-    got = received(receiver, telemetry)
-
+def test_every_span_and_attribute_is_declared(traced):
+    _, got = traced(faults=Faults(accuracy=0.6, lose_verifier=0.03), max_in_flight=2)
     assert {span.name for span in got.spans} <= {span.name for span in names.every_span()}
-    said = {key for span in got.spans for key in span.attributes}
-    assert said <= set(names.every_attribute())
+    assert {key for span in got.spans for key in span.attributes} <= set(names.every_attribute())
 
 
 async def test_log_lines_of_a_bound_task_carry_the_trace_ids(receiver, start):
@@ -357,14 +312,13 @@ def test_a_draft_that_was_taken_at_the_verifier_is_part_of_its_round(receiver, s
     records = []
 
     def on_step(event, actions, state):
-        records.extend(one.commit.record for one in actions if isinstance(one, Persist))
+        records.extend(one.commit.record for one in actions if isinstance(one, events.Persist))
         recorder.on_step("s", event, actions, state)
 
     world.on_step = on_step
     world.run()
     recorder.end_generate("s")
     got = received(receiver, telemetry)
-
     rounds = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
     assert sum(len(taken.tree) > 0 for taken in world.taken) > 3
     for record in records:

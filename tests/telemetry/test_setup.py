@@ -1,7 +1,5 @@
 """Collectors that are down, slow or misnamed; ports; the page of names."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from urllib.error import URLError
@@ -38,9 +36,7 @@ def test_a_silent_collector_delays_neither_the_session_nor_the_exit(start, monke
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     telemetry = start()
-    world = TracedWorld(telemetry, max_tokens=200)
-    world.finish()
-    assert world.lawful()
+    assert TracedWorld(telemetry, max_tokens=200).finish().lawful()
     assert ends(telemetry)
 
 
@@ -58,8 +54,7 @@ def test_a_refusing_collector_is_mentioned_at_most_once(start, monkeypatch, capl
     for _ in range(3):
         TracedWorld(telemetry, max_tokens=100).finish()
     assert ends(telemetry)
-    lines = [record for record in caplog.records if "otlp" in record.name]
-    assert len(lines) == 1
+    assert len([record for record in caplog.records if "otlp" in record.name]) == 1
 
 
 def test_a_collector_that_holds_every_batch_back_does_not_hold_the_session(start, monkeypatch):
@@ -70,9 +65,7 @@ def test_a_collector_that_holds_every_batch_back_does_not_hold_the_session(start
         for name, value in receiver.environment.items():
             monkeypatch.setenv(name, value)
         telemetry = start()
-        world = TracedWorld(telemetry, max_tokens=200)
-        world.finish()
-        assert world.finished
+        assert TracedWorld(telemetry, max_tokens=200).finish().finished
         assert receiver.spans == []
         held.set()
         telemetry.shutdown(20)
@@ -100,9 +93,7 @@ def test_tracing_can_be_turned_off(receiver, start, monkeypatch, off):
     for name, value in off.items():
         monkeypatch.setenv(name, value)
     telemetry = start(metrics_port=0)
-    world = TracedWorld(telemetry)
-    world.finish()
-    assert world.lawful()
+    assert TracedWorld(telemetry).finish().lawful()
     scrape(telemetry)
     telemetry.shutdown()
     assert receiver.spans == []
@@ -139,5 +130,4 @@ def test_a_page_that_is_not_up_to_date_is_found(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(document, "PAGE", tmp_path / "docs" / "telemetry.md")
     assert document.main(["--check"]) == 1
     assert "not up to date" in capsys.readouterr().out
-    assert document.main([]) == 0
-    assert document.main(["--check"]) == 0
+    assert (document.main([]), document.main(["--check"])) == (0, 0)

@@ -1,7 +1,5 @@
 """A worker's steps as spans that join the traces of the rounds they served."""
 
-from __future__ import annotations
-
 import pytest
 
 from services.contract.step_records import StepEntry, StepRecord

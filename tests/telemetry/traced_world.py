@@ -1,7 +1,5 @@
 """The simulated cluster of tests/core with a recorder, and a tracer at its verifier."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 
@@ -60,9 +58,10 @@ class TracedWorld(World):
             ended = time.time_ns()
             self.verifier_tracer(StepRecord(ended - 1_000_000, ended, (entry,)))
 
-    def finish(self) -> None:
+    def finish(self):
         self.run()
         self.recorder.end_generate("s")
+        return self
 
     def performed(self, kind: type) -> list:
         return [action for _, actions in self.trace for action in actions if type(action) is kind]

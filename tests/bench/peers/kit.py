@@ -1,7 +1,5 @@
 """Children of a bench as tests start them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """What a peer answered, in our own figures."""
 
-from __future__ import annotations
-
 import pytest
 from paceline import FinishReason, Method
 
@@ -17,8 +15,7 @@ def answer(*pieces: tuple[list[int], int | None]) -> PeerAnswer:
 
 def test_tokens_and_times_are_those_of_the_arrivals():
     measured = answer(([1, 2], None), ([3], None)).finish(1.25, "stop")
-    assert measured.token_ids == (1, 2, 3)
-    assert measured.arrivals == ((0.5, 2), (1.0, 1))
+    assert (measured.token_ids, measured.arrivals) == ((1, 2, 3), ((0.5, 2), (1.0, 1)))
     assert (measured.first_token_s, measured.total_s) == (0.5, 1.25)
     assert measured.complete.finish_reason is FinishReason.STOP
     assert measured.started.prompt_tokens == 5
@@ -39,8 +36,7 @@ def test_verifications_that_are_known_become_rounds():
 
 def test_forwards_that_are_not_known_are_not_guessed():
     measured = answer(([1, 2, 3], None)).finish(2.0, "length")
-    assert measured.rounds == ()
-    assert measured.complete.speculation.num_target_steps == 0
+    assert (measured.rounds, measured.complete.speculation.num_target_steps) == ((), 0)
 
 
 def test_prompt_tokens_from_a_cache_stand_in_the_usage():

@@ -1,7 +1,5 @@
 """llama.cpp as a peer, against a server that speaks as llama-server documents it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -76,8 +74,7 @@ async def test_tokens_come_over_http_as_they_are_written(tmp_path):
 
 async def test_the_prompt_tokens_that_it_kept_are_told(tmp_path):
     command = tmp_path / "llama-server"
-    log = str(tmp_path / "given.json")
-    command.write_text(SERVER.format(python=sys.executable, log=log))
+    command.write_text(SERVER.format(python=sys.executable, log=str(tmp_path / "given.json")))
     command.chmod(0o755)
     given = settings(str(command)) | {"prefix_caching": True}
     async with child("bench.peers.llama_child", tmp_path, **given) as peer:

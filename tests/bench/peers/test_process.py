@@ -1,7 +1,5 @@
 """A peer's process: how it is asked, how it fails, and that nothing of it is left."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 

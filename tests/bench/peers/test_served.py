@@ -1,7 +1,5 @@
 """Which processes the peers of a bench need, and what each is told to load."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -92,8 +90,7 @@ def test_equal_texts_are_looked_for_only_greedily_and_both_in_float32():
 
 def test_ways_of_transformers_in_two_formats_are_two_processes():
     peers = PeerOptions(("transformers", "assisted", "lookup"))
-    formats = {"assisted": "bfloat16"}
-    plain, assisted = children(formats, peers=peers)
+    plain, assisted = children({"assisted": "bfloat16"}, peers=peers)
     assert (plain.ways, plain.dtype) == (("transformers", "lookup"), "float32")
     assert (assisted.ways, assisted.dtype) == (("assisted",), "bfloat16")
     assert assisted.spec.settings["draft_dtype"] == "bfloat16"
@@ -202,5 +199,4 @@ async def test_the_columns_of_peers_say_their_formats_and_keep_their_order(start
 @pytest.mark.demo_model
 def test_every_known_peer_has_a_process():
     peers = PeerOptions(PEERS, vllm_python="python", llama_server="llama-server")
-    ways = {way for child in children(peers=peers) for way in child.ways}
-    assert ways == set(PEERS)
+    assert {way for child in children(peers=peers) for way in child.ways} == set(PEERS)

@@ -1,7 +1,5 @@
 """transformers as a peer: its three ways write the very text of plain decoding in float32."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 
@@ -44,8 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prompt(number: int) -> BenchPrompt:
-    ids = tuple(tiny_tokenizer().encode(TEXTS[number]))
-    return BenchPrompt(number, "qa", TEXTS[number], ids)
+    return BenchPrompt(number, "qa", TEXTS[number], tuple(tiny_tokenizer().encode(TEXTS[number])))
 
 
 def plain(ids: tuple[int, ...], tokens: int = TOKENS) -> tuple[int, ...]:
@@ -133,8 +130,7 @@ def test_a_distilled_drafter_assists_with_its_own_layers_and_head(folder):
     logits = made(torch.tensor([prompt(0).token_ids])).logits
     assert logits.shape[-1] == 320
     assert (logits[..., 300:] == torch.finfo(torch.float32).min).all()
-    small = made.get_output_embeddings().head
-    assert small.out_features == 300
+    assert made.get_output_embeddings().head.out_features == 300
 
 
 def test_an_assistant_has_the_law_of_our_own_drafter(folder):

@@ -1,7 +1,5 @@
 """vLLM as a peer, with a stand-in of that name for the parts that are used."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 
