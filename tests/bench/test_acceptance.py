@@ -89,7 +89,7 @@ def test_the_report_has_a_line_for_each_length():
 
 
 def test_the_target_s_answers_are_its_greedy_ones_up_to_their_most_tokens():
-    engine = Engine.from_model(tiny_model("llama", seed=1), check=False)
+    engine = NativeEngine.from_model(tiny_model("llama", seed=1), check=False)
     prompts = [BenchPrompt(1, "qa", "", (5, 6, 7)), BenchPrompt(2, "rag", "", (8, 9))]
     short, long = answered(engine, prompts, 3), answered(engine, prompts, 6)
     assert [(one.category, one.prompt) for one in long] == [("qa", (5, 6, 7)), ("rag", (8, 9))]
