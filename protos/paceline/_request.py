@@ -8,15 +8,13 @@ from typing import Any, TypedDict
 
 import grpc
 
+from paceline.by_name import numbers_of
 from paceline.errors import FieldViolation, InvalidArgument
 from paceline.results import Method
 from paceline.v1 import inference_pb2 as pb
 
-_METHODS: dict[Method, int] = {
-    method: pb.RejectionSampleMethod.Value(f"REJECTION_SAMPLE_METHOD_{method.name}")
-    for method in Method
-    if method is not Method.GREEDY
-}
+_METHODS: dict[Method, int] = numbers_of(Method, pb.RejectionSampleMethod.DESCRIPTOR)
+del _METHODS[Method.GREEDY]  # It is reported only.
 
 
 class Options(TypedDict, total=False):
