@@ -193,24 +193,27 @@ class RoundRecord(NamedTuple):
     Times in milliseconds; `started_at` and `ended_at` on the driver's clock. `rejected` are
     draft tokens of the block that the text did not take, `unjudged` those drafted beyond it that
     nobody will judge any more. `sources` are those that the block had tokens of.
+
+    One that was read from the store has what is kept there, and Unix time; the rest is zero, and
+    `mode` None where it is not known here.
     """
 
     round: int
-    epoch: int
-    base_len: int
-    draft_tokens: int
-    accepted_tokens: int
-    emitted_tokens: int
-    draft_ms: float
-    verify_ms: float
-    queue_ms: float
-    round_ms: float
-    batch_size: int
-    drafter: str
-    verifier: str
-    mode: VerifyMode
-    started_at: float
-    ended_at: float
+    epoch: int = 0
+    base_len: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    emitted_tokens: int = 0
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+    queue_ms: float = 0.0
+    round_ms: float = 0.0
+    batch_size: int = 0
+    drafter: str = ""
+    verifier: str = ""
+    mode: VerifyMode | None = None
+    started_at: float = 0.0
+    ended_at: float = 0.0
     discarded_tokens: int = 0
     bad_q_rows: int = 0
     rejected: tuple[int, ...] = ()

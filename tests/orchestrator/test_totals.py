@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from orchestrator.core.events import RoundRecord
 from orchestrator.session.totals import SpecTotals
 
 
 def counted(*rounds: tuple[int, int, int]) -> SpecTotals:
     totals = SpecTotals()
     for emitted, drafted, accepted in rounds:
-        totals.count(emitted, drafted, accepted)
+        record = RoundRecord(
+            1, emitted_tokens=emitted, draft_tokens=drafted, accepted_tokens=accepted
+        )
+        totals.add(record)
     return totals
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
+from paceline.by_name import names_of
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.requests import (
@@ -16,9 +17,8 @@ from orchestrator.frontdoor.requests import (
     SpeculationRequest,
 )
 from services.contract.types import FormatKind
-from services.contract.wire.enums import names_of
 
-_RULES = names_of(pb.RejectionSampleMethod)
+_RULES = names_of(pb.RejectionSampleMethod.DESCRIPTOR)
 
 
 def read_request(message: pb.GenerateRequest) -> GenerationRequest:
