@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from enum import Enum
 
 import pytest
 from paceline import results
-from paceline.by_name import members_of, names_of, numbers_of
+from paceline.by_name import members_of, names_of, numbers_of, read, shared, write
 from paceline.v1 import inference_pb2 as pb
 
+from orchestrator.core.events import RoundRecord
 from services.contract import types
 
 SHARED = [
@@ -55,3 +57,53 @@ def test_a_member_that_the_wire_has_not_is_found_at_import():
 
     with pytest.raises(KeyError, match="NEVER"):
         numbers_of(Odd, pb.FinishReason.DESCRIPTOR)
+
+
+RECORDS = {
+    results.RoundStats: pb.RoundStats,
+    results.SessionRound: pb.SessionRound,
+    results.Started: pb.Started,
+    results.Chunk: pb.Chunk,
+    results.TokenLogprobs: pb.TokenLogprobs,
+    results.Complete: pb.Complete,
+    results.Usage: pb.Usage,
+    results.SpecDecodeMetrics: pb.SpecDecodeMetrics,
+    results.DraftSourceMetrics: pb.DraftSourceMetrics,
+    results.Session: pb.GetSessionResponse,
+    results.ModelInfo: pb.GetModelInfoResponse,
+    results.ServerInfo: pb.GetServerInfoResponse,
+    results.ServerTotals: pb.ServerTotals,
+    results.WorkerInfo: pb.WorkerInfo,
+}
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_record_of_the_client_has_the_fields_of_its_message(record):
+    published = {field.name for field in RECORDS[record].DESCRIPTOR.fields}
+    assert {field.name for field in fields(record)} == published
+
+
+def test_all_that_is_told_of_a_round_is_in_its_record():
+    named_otherwise = {"index", "rejection_sample_method"}
+    told = {field.name for field in fields(results.RoundStats)}
+    assert told - set(shared(pb.RoundStats, RoundRecord)) == named_otherwise
+
+
+def test_a_round_goes_to_the_client_by_name():
+    record = RoundRecord(
+        3, 1, 7, 4, 2, 3, 1.5, 2.5, 0.5, 4.5, 2, "d", "v", types.VerifyMode.BLOCK, rejected=(9,)
+    )
+    message = write(pb.RoundStats, record, index=3, rejection_sample_method=4, epoch=6)
+    assert read(results.RoundStats, message) == results.RoundStats(
+        3, 6, 4, 2, 3, 1.5, 2.5, 0.5, 4.5, 2, "d", "v", results.Method.BLOCK
+    )
+
+
+def test_a_number_that_is_not_known_reads_as_unknown_in_every_place():
+    message = pb.GetSessionResponse(status=99, rounds=[pb.SessionRound(origins=[2, 99])])
+    session = read(results.Session, message)
+    assert session.status is results.SessionStatus.UNKNOWN
+    assert session.finish_reason is results.FinishReason.UNKNOWN
+    [told] = session.rounds
+    assert told.origins == (results.Origin.RECOVERED, results.Origin.UNKNOWN)
+    assert told.stats.rejection_sample_method is results.Method.AUTO
