@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache, partial
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -18,6 +18,12 @@ from google.protobuf.message import Message
 E = TypeVar("E", bound=Enum)
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _once(function: F) -> F:
+    """`cache`, with the types of the function."""
+    return cast(F, cache(function))
 
 
 def names_of(wire: EnumDescriptor) -> dict[int, str]:
@@ -61,7 +67,7 @@ def write(kind: type[M], record: Any, **given: Any) -> M:
     return kind(**{name: getattr(record, name) for name in names if name not in given}, **given)
 
 
-@cache
+@_once
 def shared(kind: type[Message], record: type[Any]) -> tuple[str, ...]:
     """The names that the fields of both have: of a message, and of a dataclass or named tuple."""
     known = kind.DESCRIPTOR.fields_by_name
@@ -72,7 +78,7 @@ Reader = Callable[[Any], Any] | None
 """From a field's value in a message to ours; None = as it is."""
 
 
-@cache
+@_once
 def _readers(kind: type[Any], wire: Any) -> tuple[tuple[str, Reader], ...]:
     known: Mapping[str, FieldDescriptor] = wire.fields_by_name
     hints = get_type_hints(kind)
@@ -83,7 +89,7 @@ def _reader(hint: Any, field: FieldDescriptor) -> Reader:
     if get_origin(hint) is tuple:
         each = _reader(get_args(hint)[0], field)
         return tuple if each is None else partial(_read_each, each)
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return partial(read, hint)
     if field.enum_type is None:
         return None

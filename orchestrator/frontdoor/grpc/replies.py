@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any, TypeVar
 
 from paceline.by_name import numbers_of, write
@@ -17,7 +16,7 @@ from services.contract.types import FinishReason, LogprobRow, Origin, SessionSta
 Event = pb.Started | pb.Chunk | pb.Complete
 _R = TypeVar("_R", pb.GenerateResponse, pb.ResumeResponse)
 
-NUMBERS: dict[Enum | None, Any] = {
+NUMBERS: dict[Any, Any] = {
     None: 0,
     **numbers_of(FinishReason, pb.FinishReason.DESCRIPTOR),
     **numbers_of(Origin, pb.TokenOrigin.DESCRIPTOR),
