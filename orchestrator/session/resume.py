@@ -48,7 +48,7 @@ def finished_session(
         return
     totals = SpecTotals()
     for one in rounds:
-        count_round(totals, one)
+        totals.add(load_round(one).record)
         yield None
     yield replies.complete(
         _ending(stored), stored.prompt_len, stored.committed_len, text.text, totals
@@ -143,10 +143,3 @@ def _ending(stored: StoredSession) -> Ending:
         case str(text):
             return Ending(stored.finish_reason, matched_text=text)
     return Ending(stored.finish_reason)
-
-
-def count_round(totals: SpecTotals, stored: StoredRound) -> None:
-    """One of the rounds that are still kept."""
-    kept = load_round(stored.record)
-    totals.count(stored.tokens, kept.draft_tokens, kept.accepted_tokens)
-    totals.count_sources(kept.sources)

@@ -26,19 +26,16 @@ class SpecTotals:
 
     def add(self, record: RoundRecord) -> None:
         """Count one verified round."""
-        self.count(record.emitted_tokens, record.draft_tokens, record.accepted_tokens)
-        self.count_sources(record.sources)
-
-    def count(self, emitted: int, drafted: int, accepted: int) -> None:
-        """Count a round by its numbers of tokens."""
         self.target_steps += 1
-        self.emitted += emitted
-        if drafted:
+        self.emitted += record.emitted_tokens
+        if record.draft_tokens:
+            accepted = record.accepted_tokens
             self.spec_steps += 1
-            self.drafted += drafted
+            self.drafted += record.draft_tokens
             self.accepted += accepted
             self.histogram.extend([0] * (accepted + 1 - len(self.histogram)))
             self.histogram[accepted] += 1
+        self.count_sources(record.sources)
 
     def count_sources(self, counts: Iterable[tuple[int, int, int]]) -> None:
         """Count draft tokens by (source, drafted, accepted)."""

@@ -126,6 +126,14 @@ def test_every_event_fits_both_streams(kind: type, event: replies.Event) -> None
 
 
 def test_every_enum_member_has_its_message_value() -> None:
-    assert {replies.finish_reason(reason) for reason in FinishReason} == {1, 2, 3}
-    assert replies.finish_reason(None) == 0
-    assert {replies.session_status(status) for status in SessionStatus} == {1, 2, 3, 4}
+    numbers = replies.NUMBERS
+    assert [numbers[reason] for reason in FinishReason] == [1, 2, 3]
+    assert [numbers[status] for status in SessionStatus] == [1, 2, 3, 4]
+    assert [numbers[origin] for origin in Origin] == [1, 2, 3]
+    assert {mode.name: numbers[mode] for mode in VerifyMode} == {
+        "GREEDY": 5,
+        "COUPLED": 2,
+        "STANDARD": 3,
+        "BLOCK": 4,
+    }
+    assert numbers[None] == 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from paceline._enums import numbers_of
+from paceline.by_name import numbers_of, write
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import Ending, RoundRecord
@@ -16,12 +16,14 @@ from services.contract.types import FinishReason, LogprobRow, Origin, SessionSta
 Event = pb.Started | pb.Chunk | pb.Complete
 _R = TypeVar("_R", pb.GenerateResponse, pb.ResumeResponse)
 
-_FINISH: dict[FinishReason, pb.FinishReason] = numbers_of(FinishReason, pb.FinishReason)
-_ORIGIN: dict[Origin, pb.TokenOrigin] = numbers_of(Origin, pb.TokenOrigin)
-_RULE: dict[VerifyMode, pb.RejectionSampleMethod] = numbers_of(VerifyMode, pb.RejectionSampleMethod)
-_STATUS: dict[SessionStatus, pb.SessionStatus] = numbers_of(SessionStatus, pb.SessionStatus)
-_TOLD = pb.RoundStats.DESCRIPTOR.fields_by_name
-_OF_ROUND = [name for name in RoundRecord._fields if name in _TOLD]
+NUMBERS: dict[Any, Any] = {
+    None: 0,
+    **numbers_of(FinishReason, pb.FinishReason.DESCRIPTOR),
+    **numbers_of(Origin, pb.TokenOrigin.DESCRIPTOR),
+    **numbers_of(SessionStatus, pb.SessionStatus.DESCRIPTOR),
+    **numbers_of(VerifyMode, pb.RejectionSampleMethod.DESCRIPTOR),
+}
+"""What the wire has for each member of our enums; unspecified for none."""
 
 
 def respond(kind: type[_R], event: Event) -> _R:
@@ -59,7 +61,7 @@ def chunk(
     if include_rounds:
         message.rounds.extend(map(round_stats, rounds))
         message.pieces.extend(pieces)
-        message.origins.extend(_ORIGIN[origin] for origin in origins)
+        message.origins.extend(NUMBERS[origin] for origin in origins)
     return message
 
 
@@ -73,7 +75,7 @@ def complete(
 ) -> pb.Complete:
     """The last event of a stream that reached its end."""
     return pb.Complete(
-        finish_reason=finish_reason(ending.reason),
+        finish_reason=NUMBERS[ending.reason],
         usage=pb.Usage(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
@@ -119,31 +121,8 @@ def server_totals(totals: SpecTotals) -> pb.ServerTotals:
 
 def round_stats(record: RoundRecord) -> pb.RoundStats:
     """One round, as the client sees it."""
-    return pb.RoundStats(
-        index=record.round,
-        rejection_sample_method=_RULE[record.mode],
-        **{name: getattr(record, name) for name in _OF_ROUND},
-    )
-
-
-def origin(origin: Origin) -> pb.TokenOrigin:
-    """Where a token came from."""
-    return _ORIGIN[origin]
-
-
-def rule(mode: VerifyMode) -> pb.RejectionSampleMethod:
-    """How draft tokens were verified."""
-    return _RULE[mode]
-
-
-def finish_reason(reason: FinishReason | None) -> pb.FinishReason:
-    """Why a session ended; unspecified while it has not."""
-    return pb.FINISH_REASON_UNSPECIFIED if reason is None else _FINISH[reason]
-
-
-def session_status(status: SessionStatus) -> pb.SessionStatus:
-    """What a stored session is doing."""
-    return _STATUS[status]
+    rule = NUMBERS[record.mode]
+    return write(pb.RoundStats, record, index=record.round, rejection_sample_method=rule)
 
 
 def _logprobs(token_id: int, row: LogprobRow) -> pb.TokenLogprobs:

@@ -104,10 +104,10 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
                 stored, rounds = await self._inference.stored(key), []
         return pb.GetSessionResponse(
             session_id=request.session_id,
-            status=replies.session_status(stored.status),
+            status=replies.NUMBERS[stored.status],
             prompt_tokens=stored.prompt_len,
             committed_tokens=stored.committed_len,
-            finish_reason=replies.finish_reason(stored.finish_reason),
+            finish_reason=replies.NUMBERS[stored.finish_reason],
             seed=stored.seed,
             created_unix_ms=stored.created_ms,
             rounds=rounds,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline._enums import names_of
+from paceline.by_name import names_of
 from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.frontdoor.grpc import replies
 
-_FINISH = names_of(pb.FinishReason)
+_FINISH = names_of(pb.FinishReason.DESCRIPTOR)
 
 
 class Answer:
