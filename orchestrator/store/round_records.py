@@ -12,12 +12,11 @@ from enum import Enum
 from itertools import starmap
 from typing import Annotated, Any
 
-from paceline.v1 import inference_pb2 as pb
 from pydantic import Field, create_model
 
 from orchestrator.core.events import Commit, RoundRecord, SourceCount
-from orchestrator.frontdoor.grpc.replies import NUMBERS, round_stats
 from orchestrator.frontdoor.requests import load_spec
+from orchestrator.session.answer import SessionRound
 from orchestrator.session.ports import StoredRound, StoredSession
 from orchestrator.text import Tokenizer
 from services.contract.types import Origin, VerifyMode
@@ -127,7 +126,7 @@ def _require_sums(said: dict[str, Any]) -> None:
 
 def session_rounds(
     stored: StoredSession, rounds: Sequence[StoredRound], tokenizer: Tokenizer, offset: int
-) -> Iterator[pb.SessionRound | None]:
+) -> Iterator[SessionRound | None]:
     """The rounds that begin at or after an output offset, with the text of their tokens.
 
     None = a step on the way there, so that others may have their turn.
@@ -143,17 +142,14 @@ def session_rounds(
 
 def _told(
     stored: StoredRound, tokens: Sequence[int], pieces: Sequence[str], tokenizer: Tokenizer
-) -> pb.SessionRound:
+) -> SessionRound:
     commit = load_round(stored, tokens)
-    record = commit.record
-    return pb.SessionRound(
-        term=stored.term,
-        offset=stored.base_len,
-        started_unix_ms=round(1e3 * record.started_at, 2),
-        stats=round_stats(record),
-        token_ids=tokens,
-        pieces=pieces,
-        origins=[NUMBERS[origin] for origin in commit.origins],
-        rejected=[tokenizer.decode((token,)) for token in record.rejected],
-        unjudged=[tokenizer.decode((token,)) for token in record.unjudged],
+    return SessionRound(
+        stored.term,
+        commit.record,
+        commit.token_ids,
+        pieces,
+        commit.origins,
+        rejected=tuple(tokenizer.decode((token,)) for token in commit.record.rejected),
+        unjudged=tuple(tokenizer.decode((token,)) for token in commit.record.unjudged),
     )

@@ -63,8 +63,12 @@ def read(kind: type[T], message: Message, **given: Any) -> T:
 
 def write(kind: type[M], record: Any, **given: Any) -> M:
     """A message of the fields that a record has under the same names, and of those given."""
-    names = shared(kind, type(record))
-    return kind(**{name: getattr(record, name) for name in names if name not in given}, **given)
+    return kind(**fields_of(kind, record, **given))
+
+
+def fields_of(kind: type[Message], record: Any, **given: Any) -> dict[str, Any]:
+    """What `write` makes a message of. Another message takes this for one within it, uncopied."""
+    return {name: getattr(record, name) for name in shared(kind, type(record))} | given
 
 
 @_once

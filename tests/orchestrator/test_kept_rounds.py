@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import Commit, RoundRecord, SourceCount
+from orchestrator.frontdoor.grpc.replies import session_round
 from orchestrator.frontdoor.requests import dump_spec
 from orchestrator.session.ports import StoredRound, StoredSession
 from orchestrator.session.totals import SpecTotals
@@ -52,7 +53,7 @@ def stored_round(record: bytes) -> StoredRound:
 
 def told_rounds(*args) -> list[pb.SessionRound]:
     """What is told in the end, without the steps on the way."""
-    return [one for one in session_rounds(*args) if one is not None]
+    return [session_round(one) for one in session_rounds(*args) if one is not None]
 
 
 def stored(committed: tuple[int, ...]) -> StoredSession:
