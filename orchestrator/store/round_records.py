@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from itertools import starmap
+from operator import attrgetter
 from typing import Annotated, Any
 
 from pydantic import Field, create_model
@@ -24,7 +24,8 @@ from services.contract.types import Origin, VerifyMode
 MOST_DRAFTED = 1 << 16
 """Tokens of one block, in a record that can be believed."""
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode = json.JSONEncoder(separators=(",", ":"), default=attrgetter("name")).encode
+"""Of an enum the name."""
 
 _Count = Annotated[int, Field(ge=0, lt=2**32)]
 _Drafted = Annotated[int, Field(ge=0, le=MOST_DRAFTED)]
@@ -74,13 +75,8 @@ def dump_round(commit: Commit, wall: float, *, ephemeral: bool) -> bytes:
     names = _ORDER
     if not record.sources:
         names = _ORDER[: _ORDER.index("rejected" if ephemeral else "sources")]
-    return _encode([_plain(said[name]) for name in names]).encode()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 2)
-    return value.name if isinstance(value, Enum) else value
+    kept = [round(one, 2) if isinstance(one, float) else one for one in map(said.get, names)]
+    return _encode(kept).encode()
 
 
 def load_round(stored: StoredRound, token_ids: Sequence[int] = ()) -> Commit:
