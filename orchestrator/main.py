@@ -9,9 +9,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib.metadata import version
 
-from paceline.v1 import inference_pb2 as pb
-from paceline.v1 import inference_pb2_grpc as pb_grpc
-
 from orchestrator.core.state import Limits
 from orchestrator.frontdoor import vllm_gateway
 from orchestrator.frontdoor.admission import Work
@@ -178,8 +175,7 @@ async def _answer(
         shared=settings.tokens_file is not None,
         read_patience=settings.read_patience,
     )
-    pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
-    services = [pb.DESCRIPTOR.services_by_name["InferenceService"].full_name]
+    services = [servicer.add_to(server.grpc)]
     if settings.vllm_engine:
         from orchestrator.frontdoor.vllm_gateway.servicer import VllmEngineServicer
 

@@ -65,15 +65,8 @@ class PeerAnswer:
             draft_tokens=drafted,
             accepted_tokens=accepted,
             emitted_tokens=emitted,
-            draft_ms=0.0,
-            verify_ms=0.0,
-            queue_ms=0.0,
-            round_ms=0.0,
             batch_size=1,
-            drafter="",
-            verifier="",
             rejection_sample_method=self.rule,
-            discarded_tokens=0,
         )
 
     def _speculation(self) -> SpecDecodeMetrics:

@@ -193,6 +193,9 @@ class RoundRecord(NamedTuple):
     Times in milliseconds; `started_at` and `ended_at` on the driver's clock. `rejected` are
     draft tokens of the block that the text did not take, `unjudged` those drafted beyond it that
     nobody will judge any more. `sources` are those that the block had tokens of.
+
+    One that was read from the store has Unix time, zero for what is not kept, and no `mode`
+    where it is not known here.
     """
 
     round: int
@@ -208,7 +211,7 @@ class RoundRecord(NamedTuple):
     batch_size: int
     drafter: str
     verifier: str
-    mode: VerifyMode
+    mode: VerifyMode | None
     started_at: float
     ended_at: float
     discarded_tokens: int = 0

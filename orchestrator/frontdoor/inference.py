@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import TypeVar
 from weakref import WeakValueDictionary
-
-from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import (
     AbortRequested,
@@ -22,8 +21,6 @@ from orchestrator.core.events import (
 from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.frontdoor.admission import Admission, Place, Work
 from orchestrator.frontdoor.aside import Aside
-from orchestrator.frontdoor.grpc import replies
-from orchestrator.frontdoor.grpc.stream_reader import follow, follow_alone
 from orchestrator.frontdoor.intake import vetted
 from orchestrator.frontdoor.requests import (
     IncomingRequest,
@@ -39,6 +36,7 @@ from orchestrator.frontdoor.stored_texts import Slices, StoredTexts
 from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.options import Options
 from orchestrator.recorder import Recorder, Resuming
+from orchestrator.session.answer import Event, SessionRound
 from orchestrator.session.driver import SessionDriver
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.logprobs import memory_of
@@ -61,6 +59,7 @@ from orchestrator.session.resume import (
     require_possible,
     require_prefix,
 )
+from orchestrator.session.stream_reader import follow, follow_alone
 from orchestrator.session.totals import SpecTotals
 from orchestrator.store.null_store import NullStore
 from orchestrator.store.round_records import session_rounds
@@ -79,6 +78,8 @@ from services.contract.errors import (
     SessionAborted,
 )
 from services.contract.types import Role, SessionStatus
+
+T = TypeVar("T")
 
 # Seconds in which a store says whose a session is, or its owner here takes it for its own.
 OWNER_KNOWN_WITHIN = 2.0
@@ -127,7 +128,7 @@ class Inference:
         tenant: Tenant,
         parent: str = "",
         call: Call | None = None,
-    ) -> AsyncIterator[replies.Event]:
+    ) -> AsyncIterator[Event]:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request, tenant)
         key = SessionKey(tenant.name, spec.session)
@@ -147,7 +148,7 @@ class Inference:
 
     async def generate_once(
         self, request: IncomingRequest, key: SessionKey, tenant: Tenant, parent: str = ""
-    ) -> AsyncGenerator[replies.Event]:
+    ) -> AsyncGenerator[Event]:
         """Start a session for one reader: it is stored nowhere, and ends when that reader leaves.
 
         No other way may lead to a session of this key. Raises AlreadyExists while it is at
@@ -183,7 +184,7 @@ class Inference:
 
     def _attach(
         self, key: SessionKey, live: SessionDriver, spec: SessionSpec, call: Call | None
-    ) -> AsyncIterator[replies.Event]:
+    ) -> AsyncIterator[Event]:
         """The same request again, or another one under its id, of a session at work here."""
         if live.spec.digest != spec.digest:
             raise AlreadyExists(f"session {spec.session!r} exists with other content")
@@ -206,7 +207,7 @@ class Inference:
         parent: str = "",
         tenant: Tenant = DEFAULT_TENANT,
         call: Call | None = None,
-    ) -> AsyncIterator[replies.Event]:
+    ) -> AsyncIterator[Event]:
         """Attach to a session behind what a reader has: a live one, or one from the store.
 
         Raises Overloaded before anything is changed when there is no room for one more, and
@@ -226,7 +227,7 @@ class Inference:
         resuming: Resuming,
         tenant: Tenant,
         call: Call | None,
-    ) -> AsyncIterator[replies.Event]:
+    ) -> AsyncIterator[Event]:
         # One at a time: a second restore would fence the first.
         async with self._lock(key):
             driver = self._live.get(key.name)
@@ -262,11 +263,11 @@ class Inference:
 
     async def _tell_finished(
         self, key: SessionKey, stored: StoredSession, prefix: Prefix, tenant: Tenant
-    ) -> AsyncIterator[replies.Event]:
+    ) -> AsyncIterator[Event]:
         with self._stored_texts.reader(tenant):
             rounds = await self._store.rounds(key)
             told = finished_session(stored, rounds, self._target.tokenizer, prefix)
-            events: deque[replies.Event] = deque(await self._stored_texts.work(tenant, told))
+            events: deque[Event] = deque(await self._stored_texts.work(tenant, told))
             failure = given_up(stored)
             del stored, rounds, told
             while events:
@@ -274,7 +275,7 @@ class Inference:
             if failure is not None:
                 raise failure
 
-    def _read(self, driver: SessionDriver, prefix: Prefix) -> AsyncIterator[replies.Event]:
+    def _read(self, driver: SessionDriver, prefix: Prefix) -> AsyncIterator[Event]:
         # Log lines of this call carry the session's trace from here on.
         self._recorder.bind(driver.name)
         require_possible(driver.spec, prefix)
@@ -340,17 +341,19 @@ class Inference:
         return await self._store.get(key)
 
     async def stored_rounds(
-        self, key: SessionKey, offset: int, tenant: Tenant = DEFAULT_TENANT
-    ) -> tuple[StoredSession, list[pb.SessionRound]]:
-        """What is known of a session, and its rounds from an output offset on.
+        self, key: SessionKey, offset: int, tenant: Tenant, say: Callable[[SessionRound], T]
+    ) -> tuple[StoredSession, list[T]]:
+        """What is known of a session, and what to say of its rounds from an output offset on.
 
+        They may be many: saying it takes turns with other work, as reading them does.
         Raises NotFound, and Overloaded.
         """
         with self._stored_texts.reader(tenant):
             # In this order the text holds the tokens of every round.
             rounds = await self._store.rounds(key)
             stored = await self._store.get(key)
-            told = session_rounds(stored, rounds, self._target.tokenizer, offset)
+            steps = session_rounds(stored, rounds, self._target.tokenizer, offset)
+            told = (None if one is None else say(one) for one in steps)
             return stored, await self._stored_texts.work(tenant, told)
 
     @property

@@ -59,7 +59,7 @@ def of_round(record: RoundRecord, outcome: str) -> Attributes:
         names.BATCH_SIZE: record.batch_size,
         names.DRAFTER: record.drafter,
         names.VERIFIER: record.verifier,
-        names.MODE: record.mode.name.lower(),
+        names.MODE: record.mode.name.lower() if record.mode else "",
     }
     if record.draft_tokens:
         about[names.ACCEPTANCE_RATE] = record.accepted_tokens / record.draft_tokens

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from orchestrator.core.events import Ending, SuspendReason
-from orchestrator.frontdoor.grpc import replies
 from orchestrator.frontdoor.requests import SessionSpec, load_spec
+from orchestrator.session.answer import Chunk, Complete, Event, Started
 from orchestrator.session.output import MOST_TOGETHER, Beyond, Prefix, ahead, another_text
 from orchestrator.session.ports import GivenUp, NewSession, StoredRound, StoredSession
 from orchestrator.session.totals import SpecTotals
@@ -22,7 +22,7 @@ def finished_session(
     rounds: Sequence[StoredRound],
     tokenizer: Tokenizer,
     prefix: Prefix,
-) -> Iterator[replies.Event | None]:
+) -> Iterator[Event | None]:
     """The events of a session that has ended, for a reader that has a part of its output.
 
     None = a step on the way to them, so that others may have their turn. Raises DataLoss for
@@ -37,22 +37,19 @@ def finished_session(
     spec = load_spec(stored.resolved, stored.prompt)
     text = spec.text_stream(tokenizer)
     yield from text.steps(stored.committed, finished=True)
-    yield replies.started(spec)
+    yield Started(spec.session, len(spec.prompt), spec.seed)
     for first in range(prefix.offset, stored.committed_len, MOST_TOGETHER):
         told = slice(first, first + MOST_TOGETHER)
         pieces = text.pieces(first)[:MOST_TOGETHER]
-        yield replies.chunk(
-            first, stored.committed[told], pieces, include_rounds=spec.include_rounds
-        )
+        apart = pieces if spec.include_rounds else ()
+        yield Chunk(first, stored.committed[told], "".join(pieces), pieces=apart)
     if given_up(stored) is not None:
         return
     totals = SpecTotals()
     for one in rounds:
-        count_round(totals, one)
+        totals.add(load_round(one).record)
         yield None
-    yield replies.complete(
-        _ending(stored), stored.prompt_len, stored.committed_len, text.text, totals
-    )
+    yield Complete(_ending(stored), text.text, totals, stored.prompt_len, stored.committed_len)
 
 
 def require_possible(spec: SessionSpec, prefix: Prefix) -> None:
@@ -143,10 +140,3 @@ def _ending(stored: StoredSession) -> Ending:
         case str(text):
             return Ending(stored.finish_reason, matched_text=text)
     return Ending(stored.finish_reason)
-
-
-def count_round(totals: SpecTotals, stored: StoredRound) -> None:
-    """One of the rounds that are still kept."""
-    kept = load_round(stored.record)
-    totals.count(stored.tokens, kept.draft_tokens, kept.accepted_tokens)
-    totals.count_sources(kept.sources)

@@ -17,28 +17,25 @@ class SpecTotals:
     """
 
     target_steps: int = 0
-    emitted: int = 0
+    emitted_tokens: int = 0
     spec_steps: int = 0
-    drafted: int = 0
-    accepted: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     histogram: list[int] = field(default_factory=list)
     by_source: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, record: RoundRecord) -> None:
         """Count one verified round."""
-        self.count(record.emitted_tokens, record.draft_tokens, record.accepted_tokens)
-        self.count_sources(record.sources)
-
-    def count(self, emitted: int, drafted: int, accepted: int) -> None:
-        """Count a round by its numbers of tokens."""
         self.target_steps += 1
-        self.emitted += emitted
-        if drafted:
+        self.emitted_tokens += record.emitted_tokens
+        if record.draft_tokens:
+            accepted = record.accepted_tokens
             self.spec_steps += 1
-            self.drafted += drafted
-            self.accepted += accepted
+            self.draft_tokens += record.draft_tokens
+            self.accepted_tokens += accepted
             self.histogram.extend([0] * (accepted + 1 - len(self.histogram)))
             self.histogram[accepted] += 1
+        self.count_sources(record.sources)
 
     def count_sources(self, counts: Iterable[tuple[int, int, int]]) -> None:
         """Count draft tokens by (source, drafted, accepted)."""
@@ -49,10 +46,10 @@ class SpecTotals:
     def join(self, other: SpecTotals) -> None:
         """Add another's sums."""
         self.target_steps += other.target_steps
-        self.emitted += other.emitted
+        self.emitted_tokens += other.emitted_tokens
         self.spec_steps += other.spec_steps
-        self.drafted += other.drafted
-        self.accepted += other.accepted
+        self.draft_tokens += other.draft_tokens
+        self.accepted_tokens += other.accepted_tokens
         self.histogram.extend([0] * (len(other.histogram) - len(self.histogram)))
         for accepted, count in enumerate(other.histogram):
             self.histogram[accepted] += count
@@ -61,14 +58,14 @@ class SpecTotals:
     @property
     def mean_acceptance_length(self) -> float:
         """1 + accepted / rounds with a draft, as vLLM defines it; 0 without such a round."""
-        return 1 + self.accepted / self.spec_steps if self.spec_steps else 0.0
+        return 1 + self.accepted_tokens / self.spec_steps if self.spec_steps else 0.0
 
     @property
     def draft_acceptance_rate(self) -> float:
         """Accepted / drafted; 0 when nothing was drafted."""
-        return self.accepted / self.drafted if self.drafted else 0.0
+        return self.accepted_tokens / self.draft_tokens if self.draft_tokens else 0.0
 
     @property
     def block_efficiency(self) -> float:
         """Emitted tokens / target forwards; plain decoding = 1; 0 before the first."""
-        return self.emitted / self.target_steps if self.target_steps else 0.0
+        return self.emitted_tokens / self.target_steps if self.target_steps else 0.0

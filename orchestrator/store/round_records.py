@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import starmap
+from operator import attrgetter
 from typing import Annotated, Any
 
-from paceline.v1 import inference_pb2 as pb
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, create_model
 
-from orchestrator.core.events import Commit
-from orchestrator.frontdoor.grpc.replies import origin, rule
+from orchestrator.core.events import Commit, RoundRecord, SourceCount
 from orchestrator.frontdoor.requests import load_spec
+from orchestrator.session.answer import SessionRound
 from orchestrator.session.ports import StoredRound, StoredSession
 from orchestrator.text import Tokenizer
 from services.contract.types import Origin, VerifyMode
@@ -23,7 +24,8 @@ from services.contract.types import Origin, VerifyMode
 MOST_DRAFTED = 1 << 16
 """Tokens of one block, in a record that can be believed."""
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode = json.JSONEncoder(separators=(",", ":"), default=attrgetter("name")).encode
+"""Of an enum the name."""
 
 _Count = Annotated[int, Field(ge=0, lt=2**32)]
 _Drafted = Annotated[int, Field(ge=0, le=MOST_DRAFTED)]
@@ -33,85 +35,94 @@ _Tokens = Annotated[tuple[_Count, ...], Field(max_length=MOST_DRAFTED)]
 _Source = Annotated[int, Field(ge=0, lt=256)]
 _Sources = Annotated[tuple[tuple[_Source, _Drafted, _Drafted], ...], Field(max_length=256)]
 
+_PLACES: dict[str, Any] = {
+    "epoch": (_Count, 0),
+    "draft_tokens": (_Drafted, 0),
+    "accepted_tokens": (_Drafted, 0),
+    "bonus": (bool, False),
+    "started_ms": (_Time, 0.0),
+    "draft_ms": (_Time, 0.0),
+    "verify_ms": (_Time, 0.0),
+    "queue_ms": (_Time, 0.0),
+    "round_ms": (_Time, 0.0),
+    "batch_size": (_Count, 0),
+    "drafter": (_Name, ""),
+    "verifier": (_Name, ""),
+    "mode": (_Name, ""),
+    "rejected": (_Tokens, ()),
+    "unjudged": (_Tokens, ()),
+    "sources": (_Sources, ()),
+}
+"""The places of a stored record: what may be there, and what is meant where it ends before.
 
-class KeptRound(BaseModel):
-    """One round; times in milliseconds, `started_ms` of Unix time.
-
-    `sources`: (`DraftSource`, drafted, accepted) of those that the block had tokens of.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    epoch: _Count = 0
-    draft_tokens: _Drafted = 0
-    accepted_tokens: _Drafted = 0
-    bonus: bool = False
-    started_ms: _Time = 0.0
-    draft_ms: _Time = 0.0
-    verify_ms: _Time = 0.0
-    queue_ms: _Time = 0.0
-    round_ms: _Time = 0.0
-    batch_size: _Count = 0
-    drafter: _Name = ""
-    verifier: _Name = ""
-    mode: _Name = ""
-    rejected: _Tokens = ()
-    unjudged: _Tokens = ()
-    sources: _Sources = ()
-
-    @model_validator(mode="after")
-    def _adds_up(self) -> KeptRound:
-        counts = [(self.draft_tokens, self.accepted_tokens), *(one[1:] for one in self.sources)]
-        if any(accepted > drafted for drafted, accepted in counts):
-            raise ValueError("more was accepted than drafted")
-        return self
-
-
-_FIELDS = tuple(KeptRound.model_fields)
+The same for ever: a new field goes to the end. `started_ms` is Unix time.
+"""
+_ORDER = tuple(_PLACES)
+_Kept = create_model("_Kept", **_PLACES)
 
 
 def dump_round(commit: Commit, wall: float, *, ephemeral: bool) -> bytes:
-    """The record of a round: the fields of `KeptRound` in their order, as a JSON array.
+    """What is kept of a round, in the order of `_ORDER`, as a JSON array.
 
     `wall` leads from the driver's clock to Unix time, in seconds.
     """
     record = commit.record
-    kept: list[Any] = [
-        record.epoch,
-        record.draft_tokens,
-        record.accepted_tokens,
-        bool(commit.origins) and commit.origins[-1] is Origin.BONUS,
-        round(1e3 * (wall + record.started_at), 2),
-        round(record.draft_ms, 2),
-        round(record.verify_ms, 2),
-        round(record.queue_ms, 2),
-        round(record.round_ms, 2),
-        record.batch_size,
-        record.drafter,
-        record.verifier,
-        record.mode.name,
-    ]
-    if not ephemeral:
-        kept += (record.rejected, record.unjudged)
-    if record.sources:
-        kept += ((), ()) if ephemeral else ()
-        kept.append(record.sources)
+    said = record._asdict()
+    said["bonus"] = bool(commit.origins) and commit.origins[-1] is Origin.BONUS
+    said["started_ms"] = 1e3 * (wall + record.started_at)
+    if ephemeral:
+        said["rejected"] = said["unjudged"] = ()
+    names = _ORDER
+    if not record.sources:
+        names = _ORDER[: _ORDER.index("rejected" if ephemeral else "sources")]
+    kept = [round(one, 2) if isinstance(one, float) else one for one in map(said.get, names)]
     return _encode(kept).encode()
 
 
-def load_round(record: bytes) -> KeptRound:
-    """Inverse of `dump_round`; nothing but zeros for a record that cannot be believed."""
+def load_round(stored: StoredRound, token_ids: Sequence[int] = ()) -> Commit:
+    """Inverse of `dump_round` for the tokens of the round, as far as they are there.
+
+    A record that cannot be believed says nothing.
+    """
+    kept = _believed(stored.record)
+    last = Origin.BONUS if kept.pop("bonus") else Origin.RECOVERED
+    started_at = kept.pop("started_ms") / 1e3
+    kept["mode"] = VerifyMode.__members__.get(kept["mode"])
+    kept["sources"] = tuple(starmap(SourceCount, kept["sources"]))
+    record = RoundRecord(
+        round=stored.round,
+        base_len=stored.base_len,
+        emitted_tokens=stored.tokens,
+        started_at=started_at,
+        ended_at=started_at + kept["round_ms"] / 1e3,
+        discarded_tokens=0,
+        bad_q_rows=0,
+        **kept,
+    )
+    accepted = min(record.accepted_tokens, len(token_ids))
+    origins = (Origin.ACCEPTED,) * accepted + (last,) * (len(token_ids) - accepted)
+    return Commit(record, stored.base_len, tuple(token_ids), origins)
+
+
+def _believed(record: bytes) -> dict[str, Any]:
+    """What a record says at each place."""
     try:
-        values = json.loads(record)
-        # What is missing at the end was not kept.
-        return KeptRound.model_validate(dict(zip(_FIELDS, values, strict=False)))
+        said = dict(_Kept.model_validate(dict(zip(_ORDER, json.loads(record), strict=False))))
+        _require_sums(said)
     except (ValueError, TypeError, RecursionError):
-        return KeptRound()
+        return dict(_Kept())
+    return said
+
+
+def _require_sums(said: dict[str, Any]) -> None:
+    whole = (0, said["draft_tokens"], said["accepted_tokens"])
+    if any(accepted > drafted for _, drafted, accepted in (whole, *said["sources"])):
+        raise ValueError("more was accepted than drafted")
 
 
 def session_rounds(
     stored: StoredSession, rounds: Sequence[StoredRound], tokenizer: Tokenizer, offset: int
-) -> Iterator[pb.SessionRound | None]:
+) -> Iterator[SessionRound | None]:
     """The rounds that begin at or after an output offset, with the text of their tokens.
 
     None = a step on the way there, so that others may have their turn.
@@ -127,35 +138,14 @@ def session_rounds(
 
 def _told(
     stored: StoredRound, tokens: Sequence[int], pieces: Sequence[str], tokenizer: Tokenizer
-) -> pb.SessionRound:
-    kept = load_round(stored.record)
-    last = Origin.BONUS if kept.bonus else Origin.RECOVERED
-    accepted = [place < kept.accepted_tokens for place in range(len(tokens))]
-    return pb.SessionRound(
-        term=stored.term,
-        offset=stored.base_len,
-        started_unix_ms=kept.started_ms,
-        stats=pb.RoundStats(
-            index=stored.round,
-            emitted_tokens=stored.tokens,
-            rejection_sample_method=_rule(kept.mode),
-            **kept.model_dump(include=_AS_THEY_ARE),
-        ),
-        token_ids=tokens,
-        pieces=pieces,
-        origins=[origin(Origin.ACCEPTED if one else last) for one in accepted],
-        rejected=[tokenizer.decode((token,)) for token in kept.rejected],
-        unjudged=[tokenizer.decode((token,)) for token in kept.unjudged],
+) -> SessionRound:
+    commit = load_round(stored, tokens)
+    return SessionRound(
+        stored.term,
+        commit.record,
+        commit.token_ids,
+        pieces,
+        commit.origins,
+        rejected=tuple(tokenizer.decode((token,)) for token in commit.record.rejected),
+        unjudged=tuple(tokenizer.decode((token,)) for token in commit.record.unjudged),
     )
-
-
-_AS_THEY_ARE = {field.name for field in pb.RoundStats.DESCRIPTOR.fields} & set(
-    KeptRound.model_fields
-)
-
-
-def _rule(name: str) -> pb.RejectionSampleMethod:
-    try:
-        return rule(VerifyMode[name])
-    except KeyError:
-        return pb.REJECTION_SAMPLE_METHOD_UNSPECIFIED

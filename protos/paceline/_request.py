@@ -8,12 +8,12 @@ from typing import Any, TypedDict
 
 import grpc
 
-from paceline._enums import numbers_of
+from paceline.by_name import numbers_of
 from paceline.errors import FieldViolation, InvalidArgument
 from paceline.results import Method
 from paceline.v1 import inference_pb2 as pb
 
-_METHODS: dict[Method, int] = numbers_of(Method, pb.RejectionSampleMethod)
+_METHODS: dict[Method, int] = numbers_of(Method, pb.RejectionSampleMethod.DESCRIPTOR)
 del _METHODS[Method.GREEDY]  # No client asks for it: it is what temperature 0 is.
 
 

@@ -63,15 +63,15 @@ class RoundStats:
     draft_tokens: int
     accepted_tokens: int
     emitted_tokens: int
-    draft_ms: float
-    verify_ms: float
-    queue_ms: float
-    round_ms: float
-    batch_size: int
-    drafter: str
-    verifier: str
-    rejection_sample_method: Method
-    discarded_tokens: int
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+    queue_ms: float = 0.0
+    round_ms: float = 0.0
+    batch_size: int = 0
+    drafter: str = ""
+    verifier: str = ""
+    rejection_sample_method: Method = Method.AUTO
+    discarded_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ def stats(draft: int, accepted: int, **times: float) -> RoundStats:
         drafter="d",
         verifier="v",
         rejection_sample_method=Method.GREEDY,
-        discarded_tokens=0,
         **took,
     )
 

@@ -34,7 +34,6 @@ def told(
         drafter="d1" if drafted else "",
         verifier="v1",
         rejection_sample_method=Method.GREEDY,
-        discarded_tokens=0,
         **{**usual, **stats},
     )
     ids = tuple(range(len(pieces)))
@@ -197,6 +196,48 @@ def test_a_trace_file_that_is_cut_short_shows_what_it_has(tmp_path, cut):
     assert len(read.records) < 3
     assert "cut short" in printed(timeline(read))
     assert "cut short" in page(timeline(read))
+
+
+FIGURES = {
+    "index": 2,
+    "epoch": 1,
+    "draft_tokens": 3,
+    "accepted_tokens": 2,
+    "emitted_tokens": 3,
+    "draft_ms": 12.0,
+    "verify_ms": 20.0,
+    "queue_ms": 2.0,
+    "round_ms": 25.0,
+    "batch_size": 2,
+    "drafter": "d1",
+    "verifier": "v1",
+    "rejection_sample_method": "greedy",
+}
+"""Of a round, in a trace file of the first version."""
+
+
+def of_figures(tmp_path, **changed) -> Trace:
+    about = {"term": 1, "offset": 1, "started_unix_ms": START, "stats": {**FIGURES, **changed}}
+    head = {"kind": "paceline trace", "version": 1, "session": "s", "status": "finished"}
+    (tmp_path / "t.jsonl").write_text(f"{json.dumps(head)}\n{json.dumps(about)}\n")
+    return load(tmp_path / "t.jsonl")
+
+
+def test_a_trace_file_of_the_first_version_is_read(tmp_path):
+    [record] = of_figures(tmp_path).records
+    assert record.stats == RoundStats(**{**FIGURES, "rejection_sample_method": Method.GREEDY})
+
+
+def test_a_rule_of_a_later_version_hides_no_round(tmp_path):
+    for rule in ("later", ["later"], None):
+        [record] = of_figures(tmp_path, rejection_sample_method=rule).records
+        assert record.stats.rejection_sample_method is Method.AUTO
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
+def test_a_figure_that_cannot_be_is_where_a_trace_file_ends(tmp_path, value):
+    for name in ("draft_ms", "emitted_tokens"):
+        assert of_figures(tmp_path, **{name: value}) == Trace("s", "finished", (), cut=True)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "text", '{"kind": "other"}', "\x00\xff"])

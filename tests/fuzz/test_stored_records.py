@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from orchestrator.frontdoor.requests import SessionSpec, dump_spec, load_spec, parse_defaults
 from orchestrator.session.ports import StoredRound
-from orchestrator.session.resume import count_round
 from orchestrator.session.totals import SpecTotals
 from orchestrator.store import codec
+from orchestrator.store.round_records import load_round
 from services.contract.errors import DataLoss, PacelineError, StoreError
 from services.contract.types import Progress, ResolvedSampling, Role, VerifyMode, WorkerDescription
 from services.drafter.methods.ngram import archive
@@ -127,7 +127,7 @@ def test_a_damaged_round_is_a_round_or_malformed(name, value):
 @given(damaged({"epoch": 1, "draft_tokens": 4, "accepted_tokens": 2, "verify_ms": 1.0}))
 def test_the_figures_of_a_damaged_round_are_left_out(record):
     totals = SpecTotals()
-    count_round(totals, StoredRound(term=1, round=1, base_len=0, tokens=2, record=record))
+    totals.add(load_round(StoredRound(term=1, round=1, base_len=0, tokens=2, record=record)).record)
     assert totals.target_steps == 1
     assert len(totals.histogram) < 1 << 17
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from paceline.client import Client
-from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from orchestrator.frontdoor.authentication import TokensFile, anyone
 from orchestrator.frontdoor.grpc.call_limits import Door
@@ -302,7 +301,7 @@ async def orchestrator(
             shared=isinstance(door.identify, TokensFile),
             read_patience=read_patience,
         )
-        pb_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
+        servicer.add_to(server.grpc)
         if vllm_engine:
             from orchestrator.frontdoor.vllm_gateway.servicer import VllmEngineServicer
 

@@ -9,40 +9,27 @@ import zipfile
 from typing import Any
 
 import pytest
-from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
+from orchestrator.core.events import Ending
 from orchestrator.frontdoor.vllm_gateway.archive import PART_BYTES, archive, chunks
 from orchestrator.frontdoor.vllm_gateway.response import Answer
-from services.contract.types import TokenizerBundle
+from orchestrator.session.answer import Chunk, Complete, Started
+from orchestrator.session.totals import SpecTotals
+from services.contract.types import FinishReason, LogprobRow, TokenizerBundle
 from tests.orchestrator.text_kit import BOS, EOS, bundle, byte_level_backend
 
-STARTED = pb.Started(session_id="gateway/r", prompt_tokens=4, seed=1)
-
-
-def row(token: int, logprob: float, *others: tuple[int, float]) -> pb.TokenLogprobs:
-    return pb.TokenLogprobs(
-        token_id=token,
-        logprob=logprob,
-        top_token_ids=[token for token, _ in others],
-        top_logprobs=[value for _, value in others],
-    )
-
-
+STARTED = Started(session_id="gateway/r", prompt_tokens=4, seed=1)
 EVENTS = (
     STARTED,
-    pb.Chunk(offset=0, token_ids=[7, 8], logprobs=[row(7, -0.5), row(8, -1.0)]),
-    pb.Chunk(offset=2, token_ids=[9], logprobs=[row(9, -2.0, (3, -0.25), (9, -2.0))]),
+    Chunk(0, (7, 8), "ab", (LogprobRow(-0.5), LogprobRow(-1.0))),
+    Chunk(2, (9,), "c", (LogprobRow(-2.0, (3, 9), (-0.25, -2.0)),)),
 )
+TOTALS = SpecTotals(draft_tokens=9, accepted_tokens=5)
 
 
-def ended(**fields: Any) -> pb.Complete:
-    given: dict[str, Any] = {
-        "finish_reason": pb.FINISH_REASON_LENGTH,
-        "usage": pb.Usage(prompt_tokens=4, completion_tokens=3, cached_tokens=2),
-        "speculation": pb.SpecDecodeMetrics(num_draft_tokens=9, num_accepted_draft_tokens=5),
-    }
-    return pb.Complete(**given | fields)
+def ended(reason: FinishReason = FinishReason.LENGTH, **stop: Any) -> Complete:
+    return Complete(Ending(reason, **stop), "abc", TOTALS, 4, 3, cached_tokens=2)
 
 
 def answers(
@@ -86,32 +73,32 @@ def test_log_probabilities_come_once_with_their_tokens_or_at_the_end():
 
 
 def test_without_log_probabilities_there_is_no_field_of_them():
-    _, complete = answers(STARTED, pb.Chunk(token_ids=[7]), ended(), stream=False)
+    _, complete = answers(STARTED, Chunk(0, (7,), "a"), ended(), stream=False)
     assert not complete.HasField("output_logprobs")
 
 
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        (pb.FINISH_REASON_STOP, "stop"),
-        (pb.FINISH_REASON_LENGTH, "length"),
-        (pb.FINISH_REASON_ABORT, "abort"),
+        (FinishReason.STOP, "stop"),
+        (FinishReason.LENGTH, "length"),
+        (FinishReason.ABORT, "abort"),
     ],
 )
 def test_the_end_is_called_as_vllm_calls_it(reason, said):
-    assert answers(STARTED, ended(finish_reason=reason))[1].finish_reason == said
+    assert answers(STARTED, ended(reason))[1].finish_reason == said
 
 
 def test_what_stopped_it_is_told_but_an_end_of_text_is_not():
-    def matched(stop: pb.MatchedStop) -> str | None:
-        complete = answers(STARTED, ended(matched_stop=stop), stop_token_ids=[9])[1]
+    def matched(**stop: Any) -> str | None:
+        complete = answers(STARTED, ended(FinishReason.STOP, **stop), stop_token_ids=[9])[1]
         kind: str | None = complete.WhichOneof("matched_stop")
         return kind and str(getattr(complete, kind))
 
-    assert matched(pb.MatchedStop(text="ab")) == "ab"
-    assert matched(pb.MatchedStop(token_id=9)) == "9"
-    assert matched(pb.MatchedStop(token_id=1)) is None
-    assert matched(pb.MatchedStop()) is None
+    assert matched(matched_text="ab") == "ab"
+    assert matched(matched_token=9) == "9"
+    assert matched(matched_token=1) is None
+    assert matched() is None
 
 
 def unpacked(packed: TokenizerBundle) -> dict[str, str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import Commit, RoundRecord, SourceCount
+from orchestrator.frontdoor.grpc.replies import session_round
 from orchestrator.frontdoor.requests import dump_spec
 from orchestrator.session.ports import StoredRound, StoredSession
-from orchestrator.session.resume import count_round
 from orchestrator.session.totals import SpecTotals
-from orchestrator.store.round_records import KeptRound, dump_round, load_round, session_rounds
+from orchestrator.store.round_records import dump_round, load_round, session_rounds
 from services.contract.types import Origin, SessionStatus, VerifyMode
 from tests.orchestrator.request_kit import sampled
+from tests.orchestrator.round_kit import NOTHING
 from tests.orchestrator.text_kit import tokenizer
 
 RECORD = RoundRecord(
@@ -38,6 +41,7 @@ RECORD = RoundRecord(
 COMMIT = Commit(RECORD, 1, (1, 2, 6), (Origin.ACCEPTED, Origin.ACCEPTED, Origin.RECOVERED))
 WALL = 1_700_000_000.0
 """Unix time of the driver's zero."""
+WORDS = tokenizer()
 
 
 _SAID = b'[1, 4, 2, true, 0, 0, 0, 0, 0, 1, "d", "v", "GREEDY", [], [], %s]'
@@ -49,7 +53,7 @@ def stored_round(record: bytes) -> StoredRound:
 
 def told_rounds(*args) -> list[pb.SessionRound]:
     """What is told in the end, without the steps on the way."""
-    return [one for one in session_rounds(*args) if one is not None]
+    return [session_round(one) for one in session_rounds(*args) if one is not None]
 
 
 def stored(committed: tuple[int, ...]) -> StoredSession:
@@ -76,34 +80,77 @@ def stored(committed: tuple[int, ...]) -> StoredSession:
 
 
 def test_a_round_is_read_as_it_was_written():
-    kept = load_round(dump_round(COMMIT, WALL, ephemeral=False))
-    assert kept.started_ms == 1e3 * (WALL + 100)
-    assert (kept.draft_tokens, kept.accepted_tokens, kept.bonus) == (4, 2, False)
-    assert (kept.rejected, kept.unjudged) == ((3, 4), (5,))
-    assert (kept.verify_ms, kept.round_ms, kept.mode) == (60.0, 63.5, "COUPLED")
+    read = load_round(stored_round(dump_round(COMMIT, WALL, ephemeral=False)), COMMIT.token_ids)
+    started = WALL + 100
+    kept = RECORD._replace(started_at=started, ended_at=started + 0.0635)
+    assert read == COMMIT._replace(record=kept)
+
+
+SOURCES = (SourceCount(1, 3, 2), SourceCount(5, 1, 0))
+FROM_SOURCES = COMMIT._replace(record=RECORD._replace(sources=SOURCES))
+ODD = RECORD._replace(
+    draft_ms=1.23456,
+    queue_ms=0,
+    rejected=(),
+    unjudged=(),
+    mode=VerifyMode.BLOCK,
+    discarded_tokens=3,
+    bad_q_rows=2,
+)
+BEGINNING = b'[2,4,2,false,1700000100037.12,8.5,60.0,1.25,63.5,2,"d1","v1","COUPLED"'
+ODD_BEGINNING = b'[2,4,2,true,1700000100037.12,1.23,60.0,0,63.5,2,"d1","v1","BLOCK"'
+
+
+@pytest.mark.parametrize(
+    ("commit", "ephemeral", "record"),
+    [
+        (COMMIT, False, BEGINNING + b",[3,4],[5]]"),
+        (COMMIT, True, BEGINNING + b"]"),
+        (FROM_SOURCES, False, BEGINNING + b",[3,4],[5],[[1,3,2],[5,1,0]]]"),
+        (FROM_SOURCES, True, BEGINNING + b",[],[],[[1,3,2],[5,1,0]]]"),
+        (Commit(ODD, 1, (1,), (Origin.BONUS,)), False, ODD_BEGINNING + b",[],[]]"),
+        (Commit(ODD, 1, (1,), (Origin.BONUS,)), True, ODD_BEGINNING + b"]"),
+    ],
+)
+def test_a_record_is_written_as_every_version_wrote_it(commit, ephemeral, record):
+    assert dump_round(commit, WALL + 0.0371234, ephemeral=ephemeral) == record
+
+
+def test_a_rule_of_a_later_version_is_not_told():
+    record = BEGINNING.replace(b"COUPLED", b"LATER") + b"]"
+    [told] = told_rounds(stored((9, 1, 2, 6)), [stored_round(record)], tokenizer(), 0)
+    assert told.stats.rejection_sample_method == pb.REJECTION_SAMPLE_METHOD_UNSPECIFIED
+    assert (told.stats.draft_tokens, told.started_unix_ms) == (4, 1700000100037.12)
+
+
+@given(st.integers(0, 10**15))
+def test_the_time_of_a_round_is_told_as_it_was_written(hundredths):
+    started = hundredths / 100
+    record = b"[1,2,1,true,%s]" % str(started).encode()
+    [told] = told_rounds(stored(()), [stored_round(record)], WORDS, 0)
+    assert told.started_unix_ms == started
 
 
 def test_of_an_ephemeral_session_no_token_is_kept():
     record = dump_round(COMMIT, WALL, ephemeral=True)
-    kept = load_round(record)
+    kept = load_round(stored_round(record)).record
     assert (kept.draft_tokens, kept.rejected, kept.unjudged) == (4, (), ())
 
 
 @pytest.mark.parametrize("ephemeral", [False, True])
 def test_where_the_tokens_came_from_is_kept_whatever_the_session(ephemeral):
-    said = (SourceCount(1, 3, 2), SourceCount(5, 1, 0))
-    commit = COMMIT._replace(record=RECORD._replace(sources=said))
-    record = dump_round(commit, WALL, ephemeral=ephemeral)
-    kept = load_round(record)
-    assert kept.sources == said
+    record = dump_round(FROM_SOURCES, WALL, ephemeral=ephemeral)
+    kept = load_round(stored_round(record)).record
+    assert kept.sources == SOURCES
     assert kept.rejected == (() if ephemeral else (3, 4))
     totals = SpecTotals()
-    count_round(totals, stored_round(record))
+    totals.add(kept)
     assert totals.by_source == {1: (3, 2), 5: (1, 0)}
 
 
 def test_a_round_of_the_version_before_has_no_sources():
-    assert load_round(dump_round(COMMIT, WALL, ephemeral=False)).sources == ()
+    record = dump_round(COMMIT, WALL, ephemeral=False)
+    assert load_round(stored_round(record)).record.sources == ()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +178,8 @@ def test_a_round_of_the_version_before_has_no_sources():
     ],
 )
 def test_a_record_that_cannot_be_believed_says_nothing(record):
-    assert load_round(record) == KeptRound()
+    nothing = NOTHING._replace(round=3, base_len=1, emitted_tokens=3)
+    assert load_round(stored_round(record)) == Commit(nothing, 1, (), ())
 
 
 def test_a_round_is_told_with_the_text_of_every_token():

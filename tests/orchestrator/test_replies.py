@@ -7,9 +7,9 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import Ending, RoundRecord, SourceCount
 from orchestrator.frontdoor.grpc import replies
+from orchestrator.session.answer import Chunk, Complete, Event, Started
 from orchestrator.session.totals import SpecTotals
 from services.contract.types import FinishReason, LogprobRow, Origin, SessionStatus, VerifyMode
-from tests.orchestrator.request_kit import make
 
 
 def record(index: int = 1, draft: int = 4, accepted: int = 2, emitted: int = 3) -> RoundRecord:
@@ -34,16 +34,21 @@ def record(index: int = 1, draft: int = 4, accepted: int = 2, emitted: int = 3) 
     )
 
 
+def said(event: Event) -> pb.GenerateResponse:
+    return replies.respond(pb.GenerateResponse, event)
+
+
+def complete(ending: Ending, totals: SpecTotals | None = None) -> Complete:
+    return Complete(ending, "text", totals or SpecTotals(), 10, 9, cached_tokens=2)
+
+
 def test_started_names_session_prompt_and_seed() -> None:
-    spec = make(request_id="me")
-    assert replies.started(spec) == pb.Started(
-        session_id="me", prompt_tokens=len(spec.prompt), seed=7
-    )
+    assert said(Started("me", 3, 7)).started == pb.Started(session_id="me", prompt_tokens=3, seed=7)
 
 
-def test_a_chunk_joins_its_pieces_and_keeps_rounds_to_itself() -> None:
+def test_each_token_of_a_chunk_has_its_logprobs() -> None:
     rows = (LogprobRow(-0.5, (7, 9), (-0.5, -1.5)), LogprobRow(-2.0))
-    chunk = replies.chunk(5, (7, 8), ("a", "é"), rows, (record(),), (Origin.ACCEPTED, Origin.BONUS))
+    chunk = said(Chunk(5, (7, 8), "aé", rows)).chunk
     assert (chunk.offset, list(chunk.token_ids), chunk.text) == (5, [7, 8], "aé")
     first, second = chunk.logprobs
     assert (first.token_id, first.logprob, list(first.top_token_ids)) == (7, -0.5, [7, 9])
@@ -56,9 +61,7 @@ def test_a_chunk_joins_its_pieces_and_keeps_rounds_to_itself() -> None:
 
 def test_rounds_pieces_and_origins_come_when_asked_for() -> None:
     origins = (Origin.ACCEPTED, Origin.RECOVERED, Origin.BONUS)
-    chunk = replies.chunk(
-        0, (1, 2, 3), ("a", "", "b"), (), (record(),), origins, include_rounds=True
-    )
+    chunk = said(Chunk(0, (1, 2, 3), "ab", (), (record(),), ["a", "", "b"], origins)).chunk
     assert list(chunk.pieces) == ["a", "", "b"]
     assert list(chunk.origins) == [1, 2, 3]
     (stats,) = chunk.rounds
@@ -90,7 +93,7 @@ def test_complete_sums_the_rounds() -> None:
         totals.add(one)
     totals.add(record()._replace(sources=(SourceCount(3, 3, 1), SourceCount(1, 1, 1))))
     ending = Ending(FinishReason.STOP, matched_text="END")
-    message = replies.complete(ending, 10, 9, "text", totals, cached_tokens=2)
+    message = said(complete(ending, totals)).complete
     assert message.finish_reason == pb.FINISH_REASON_STOP
     assert message.usage == pb.Usage(prompt_tokens=10, completion_tokens=9, cached_tokens=2)
     assert message.matched_stop.text == "END"
@@ -107,25 +110,34 @@ def test_complete_sums_the_rounds() -> None:
 
 
 def test_a_session_without_rounds_has_zero_metrics() -> None:
-    message = replies.complete(Ending(FinishReason.ABORT), 1, 0, "", SpecTotals())
+    message = said(complete(Ending(FinishReason.ABORT))).complete
     assert message.speculation == pb.SpecDecodeMetrics()
     assert not message.HasField("matched_stop")
 
 
 def test_a_stop_token_is_named_even_when_its_id_is_zero() -> None:
-    ending = Ending(FinishReason.STOP, matched_token=0)
-    message = replies.complete(ending, 1, 1, "", SpecTotals())
+    message = said(complete(Ending(FinishReason.STOP, matched_token=0))).complete
     assert message.matched_stop.WhichOneof("stop") == "token_id"
 
 
 @pytest.mark.parametrize("kind", [pb.GenerateResponse, pb.ResumeResponse])
-@pytest.mark.parametrize("event", [pb.Started(), pb.Chunk(), pb.Complete()])
-def test_every_event_fits_both_streams(kind: type, event: replies.Event) -> None:
+@pytest.mark.parametrize(
+    "event", [Started("s", 1, 7), Chunk(0, (1,), "a"), complete(Ending(FinishReason.LENGTH))]
+)
+def test_every_event_fits_both_streams(kind: type, event: Event) -> None:
     response = replies.respond(kind, event)
     assert response.WhichOneof("event") == type(event).__name__.lower()
 
 
 def test_every_enum_member_has_its_message_value() -> None:
-    assert {replies.finish_reason(reason) for reason in FinishReason} == {1, 2, 3}
-    assert replies.finish_reason(None) == 0
-    assert {replies.session_status(status) for status in SessionStatus} == {1, 2, 3, 4}
+    numbers = replies.NUMBERS
+    assert [numbers[reason] for reason in FinishReason] == [1, 2, 3]
+    assert [numbers[status] for status in SessionStatus] == [1, 2, 3, 4]
+    assert [numbers[origin] for origin in Origin] == [1, 2, 3]
+    assert {mode.name: numbers[mode] for mode in VerifyMode} == {
+        "GREEDY": 5,
+        "COUPLED": 2,
+        "STANDARD": 3,
+        "BLOCK": 4,
+    }
+    assert numbers[None] == 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from orchestrator.session.totals import SpecTotals
+from tests.orchestrator.round_kit import NOTHING
 
 
 def counted(*rounds: tuple[int, int, int]) -> SpecTotals:
     totals = SpecTotals()
     for emitted, drafted, accepted in rounds:
-        totals.count(emitted, drafted, accepted)
+        totals.add(
+            NOTHING._replace(emitted_tokens=emitted, draft_tokens=drafted, accepted_tokens=accepted)
+        )
     return totals
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
-from paceline._enums import names_of
+from paceline.by_name import names_of
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.requests import (
@@ -20,7 +20,7 @@ from orchestrator.frontdoor.requests import (
 )
 from services.contract.types import FormatKind
 
-_RULES = names_of(pb.RejectionSampleMethod)
+_RULES = names_of(pb.RejectionSampleMethod.DESCRIPTOR)
 
 
 def incoming(message: pb.GenerateRequest) -> IncomingRequest:

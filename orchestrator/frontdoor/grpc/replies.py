@@ -2,95 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from paceline._enums import numbers_of
+from paceline.by_name import fields_of, numbers_of, write
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import Ending, RoundRecord
-from orchestrator.frontdoor.requests import SessionSpec
+from orchestrator.session.answer import Chunk, Complete, Event, SessionRound, Started
 from orchestrator.session.totals import SpecTotals
 from services.contract.types import FinishReason, LogprobRow, Origin, SessionStatus, VerifyMode
 
-Event = pb.Started | pb.Chunk | pb.Complete
 _R = TypeVar("_R", pb.GenerateResponse, pb.ResumeResponse)
 
-_FINISH: dict[FinishReason, pb.FinishReason] = numbers_of(FinishReason, pb.FinishReason)
-_ORIGIN: dict[Origin, pb.TokenOrigin] = numbers_of(Origin, pb.TokenOrigin)
-_RULE: dict[VerifyMode, pb.RejectionSampleMethod] = numbers_of(VerifyMode, pb.RejectionSampleMethod)
-_STATUS: dict[SessionStatus, pb.SessionStatus] = numbers_of(SessionStatus, pb.SessionStatus)
-_TOLD = pb.RoundStats.DESCRIPTOR.fields_by_name
-_OF_ROUND = [name for name in RoundRecord._fields if name in _TOLD]
+NUMBERS: dict[Any, Any] = {
+    None: 0,
+    **numbers_of(FinishReason, pb.FinishReason.DESCRIPTOR),
+    **numbers_of(Origin, pb.TokenOrigin.DESCRIPTOR),
+    **numbers_of(SessionStatus, pb.SessionStatus.DESCRIPTOR),
+    **numbers_of(VerifyMode, pb.RejectionSampleMethod.DESCRIPTOR),
+}
+"""What the wire has for each member of our enums; unspecified for none."""
 
 
 def respond(kind: type[_R], event: Event) -> _R:
     """The event in the response of the method that streams it."""
     match event:
-        case pb.Started():
-            return kind(started=event)
-        case pb.Chunk():
-            return kind(chunk=event)
-        case _:
-            return kind(complete=event)
+        case Chunk():
+            return kind(chunk=_chunk(event))
+        case Started():
+            return kind(started=write(pb.Started, event))
+        case Complete():
+            return kind(complete=_complete(event))
 
 
-def started(spec: SessionSpec) -> pb.Started:
-    """The first event of every stream."""
-    return pb.Started(session_id=spec.session, prompt_tokens=len(spec.prompt), seed=spec.seed)
+def _chunk(chunk: Chunk) -> dict[str, Any]:
+    """The fields of a `pb.Chunk`; an empty list costs as much as a short one."""
+    fields: dict[str, Any] = {
+        "offset": chunk.offset,
+        "token_ids": chunk.token_ids,
+        "text": chunk.text,
+    }
+    if chunk.logprobs:
+        fields["logprobs"] = list(map(_logprobs, chunk.token_ids, chunk.logprobs))
+    if chunk.rounds:
+        fields["rounds"] = list(map(_round_stats, chunk.rounds))
+    if chunk.pieces:
+        fields["pieces"] = chunk.pieces
+    if chunk.origins:
+        fields["origins"] = [NUMBERS[origin] for origin in chunk.origins]
+    return fields
 
 
-def chunk(
-    offset: int,
-    token_ids: Sequence[int],
-    pieces: Sequence[str],
-    logprobs: Sequence[LogprobRow] = (),
-    rounds: Sequence[RoundRecord] = (),
-    origins: Sequence[Origin] = (),
-    include_rounds: bool = False,
-) -> pb.Chunk:
-    """Tokens that follow output[:offset], one piece of text for each.
-
-    `logprobs` and `origins` have one entry per token, or none. Rounds, pieces
-    and origins go out only with `include_rounds`.
-    """
-    message = pb.Chunk(offset=offset, token_ids=token_ids, text="".join(pieces))
-    message.logprobs.extend(map(_logprobs, token_ids, logprobs))
-    if include_rounds:
-        message.rounds.extend(map(round_stats, rounds))
-        message.pieces.extend(pieces)
-        message.origins.extend(_ORIGIN[origin] for origin in origins)
-    return message
-
-
-def complete(
-    ending: Ending,
-    prompt_tokens: int,
-    completion_tokens: int,
-    text: str,
-    totals: SpecTotals,
-    cached_tokens: int = 0,
-) -> pb.Complete:
-    """The last event of a stream that reached its end."""
+def _complete(complete: Complete) -> pb.Complete:
+    ending = complete.ending
     return pb.Complete(
-        finish_reason=finish_reason(ending.reason),
-        usage=pb.Usage(
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            cached_tokens=cached_tokens,
-        ),
-        speculation=metrics(totals),
-        text=text,
+        finish_reason=NUMBERS[ending.reason],
+        usage=write(pb.Usage, complete),
+        speculation=_metrics(complete.totals),
+        text=complete.text,
         matched_stop=_matched_stop(ending),
     )
 
 
-def metrics(totals: SpecTotals) -> pb.SpecDecodeMetrics:
+def _metrics(totals: SpecTotals) -> pb.SpecDecodeMetrics:
     """A session's sums, under the names that vLLM uses."""
     return pb.SpecDecodeMetrics(
         num_spec_steps=totals.spec_steps,
-        num_draft_tokens=totals.drafted,
-        num_accepted_draft_tokens=totals.accepted,
+        num_draft_tokens=totals.draft_tokens,
+        num_accepted_draft_tokens=totals.accepted_tokens,
         mean_acceptance_length=totals.mean_acceptance_length,
         draft_acceptance_rate=totals.draft_acceptance_rate,
         acceptance_histogram=totals.histogram,
@@ -107,52 +86,27 @@ def metrics(totals: SpecTotals) -> pb.SpecDecodeMetrics:
     )
 
 
-def server_totals(totals: SpecTotals) -> pb.ServerTotals:
-    """The sums of all sessions of an orchestrator."""
-    return pb.ServerTotals(
-        target_steps=totals.target_steps,
-        draft_tokens=totals.drafted,
-        accepted_tokens=totals.accepted,
-        emitted_tokens=totals.emitted,
+def session_round(one: SessionRound) -> pb.SessionRound:
+    """One round as the store keeps it, with the text of its tokens."""
+    return write(
+        pb.SessionRound,
+        one,
+        offset=one.record.base_len,
+        started_unix_ms=round(1e3 * one.record.started_at, 2),
+        stats=_round_stats(one.record),
+        origins=[NUMBERS[origin] for origin in one.origins],
     )
 
 
-def round_stats(record: RoundRecord) -> pb.RoundStats:
-    """One round, as the client sees it."""
-    return pb.RoundStats(
-        index=record.round,
-        rejection_sample_method=_RULE[record.mode],
-        **{name: getattr(record, name) for name in _OF_ROUND},
-    )
+def _round_stats(record: RoundRecord) -> dict[str, Any]:
+    """The fields of a `pb.RoundStats`."""
+    rule = NUMBERS[record.mode]
+    return fields_of(pb.RoundStats, record, index=record.round, rejection_sample_method=rule)
 
 
-def origin(origin: Origin) -> pb.TokenOrigin:
-    """Where a token came from."""
-    return _ORIGIN[origin]
-
-
-def rule(mode: VerifyMode) -> pb.RejectionSampleMethod:
-    """How draft tokens were verified."""
-    return _RULE[mode]
-
-
-def finish_reason(reason: FinishReason | None) -> pb.FinishReason:
-    """Why a session ended; unspecified while it has not."""
-    return pb.FINISH_REASON_UNSPECIFIED if reason is None else _FINISH[reason]
-
-
-def session_status(status: SessionStatus) -> pb.SessionStatus:
-    """What a stored session is doing."""
-    return _STATUS[status]
-
-
-def _logprobs(token_id: int, row: LogprobRow) -> pb.TokenLogprobs:
-    return pb.TokenLogprobs(
-        token_id=token_id,
-        logprob=row.logprob,
-        top_token_ids=row.top_token_ids,
-        top_logprobs=row.top_logprobs,
-    )
+def _logprobs(token_id: int, row: LogprobRow) -> dict[str, Any]:
+    """The fields of a `pb.TokenLogprobs`."""
+    return fields_of(pb.TokenLogprobs, row, token_id=token_id)
 
 
 def _matched_stop(ending: Ending) -> pb.MatchedStop | None:

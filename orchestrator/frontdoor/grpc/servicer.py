@@ -6,6 +6,8 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
+import grpc
+from paceline.by_name import write
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
@@ -15,6 +17,7 @@ from orchestrator.frontdoor.grpc.decoding import incoming
 from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, metadata, told, traceparent
 from orchestrator.frontdoor.inference import Inference
 from orchestrator.frontdoor.intake import vetted
+from orchestrator.session.answer import Event
 from orchestrator.session.output import Prefix
 from orchestrator.session.ports import Call, SessionKey
 from orchestrator.workers.link import WorkerLink
@@ -50,6 +53,12 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         self._version, self._shared = version, shared
         self._patience = read_patience
 
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve on this server, too; the service's full name."""
+        pb_grpc.add_InferenceServiceServicer_to_server(self, server)
+        name: str = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
+        return name
+
     async def Generate(  # noqa: N802
         self, request: pb.GenerateRequest, context: Any
     ) -> None:
@@ -78,7 +87,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         self,
         context: Any,
         kind: type[_Response],
-        events: AsyncIterator[replies.Event],
+        events: AsyncIterator[Event],
     ) -> None:
         """Write the events, no faster than they are read."""
         async for event in events:
@@ -98,16 +107,17 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         async with border(context):
             key = _key(request.session_id)
             if request.include_rounds:
-                told = self._inference.stored_rounds(key, request.offset, current_tenant())
-                stored, rounds = await told
+                stored, rounds = await self._inference.stored_rounds(
+                    key, request.offset, current_tenant(), replies.session_round
+                )
             else:
                 stored, rounds = await self._inference.stored(key), []
         return pb.GetSessionResponse(
             session_id=request.session_id,
-            status=replies.session_status(stored.status),
+            status=replies.NUMBERS[stored.status],
             prompt_tokens=stored.prompt_len,
             committed_tokens=stored.committed_len,
-            finish_reason=replies.finish_reason(stored.finish_reason),
+            finish_reason=replies.NUMBERS[stored.finish_reason],
             seed=stored.seed,
             created_unix_ms=stored.created_ms,
             rounds=rounds,
@@ -151,7 +161,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             workers=[_worker_info(link, self._shared) for link in self._pool.links()],
             active_sessions=active,
             default_method=self._inference.offer.default_method(),
-            totals=None if self._shared else replies.server_totals(self._inference.totals()),
+            totals=None if self._shared else write(pb.ServerTotals, self._inference.totals()),
         )
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from paceline._enums import names_of
-from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from orchestrator.frontdoor.grpc import replies
-
-_FINISH = names_of(pb.FinishReason)
+from orchestrator.session.answer import Chunk, Complete, Event, Started
 
 
 class Answer:
@@ -27,21 +21,21 @@ class Answer:
         self._token_ids: list[int] = []
         self._logprobs = engine.OutputLogProbs()
 
-    def add(self, event: replies.Event) -> engine.GenerateResponse | None:
+    def add(self, event: Event) -> engine.GenerateResponse | None:
         """What is to be told of one event, if anything."""
         match event:
-            case pb.Started():
+            case Started():
                 self._prompt_tokens = event.prompt_tokens
                 return None
-            case pb.Chunk():
+            case Chunk():
                 return self._add_chunk(event)
-            case _:
+            case Complete():
                 return engine.GenerateResponse(complete=self._complete(event))
 
-    def _add_chunk(self, chunk: pb.Chunk) -> engine.GenerateResponse | None:
+    def _add_chunk(self, chunk: Chunk) -> engine.GenerateResponse | None:
         self._token_ids += chunk.token_ids
         if not self._stream:
-            _add(self._logprobs, chunk.logprobs)
+            _add(self._logprobs, chunk)
             return None
         told = engine.GenerateStreamChunk(
             token_ids=chunk.token_ids,
@@ -49,34 +43,34 @@ class Answer:
             completion_tokens=len(self._token_ids),
         )
         if chunk.logprobs:
-            _add(told.output_logprobs, chunk.logprobs)
+            _add(told.output_logprobs, chunk)
         return engine.GenerateResponse(chunk=told)
 
-    def _complete(self, ended: pb.Complete) -> engine.GenerateComplete:
+    def _complete(self, ended: Complete) -> engine.GenerateComplete:
         complete = engine.GenerateComplete(
             output_ids=self._token_ids,
-            finish_reason=_FINISH[ended.finish_reason].lower(),
+            finish_reason=ended.ending.reason.name.lower(),
             prompt_tokens=self._prompt_tokens,
             completion_tokens=len(self._token_ids),
-            cached_tokens=ended.usage.cached_tokens,
-            spec_accepted_tokens=ended.speculation.num_accepted_draft_tokens,
-            spec_draft_tokens=ended.speculation.num_draft_tokens,
+            cached_tokens=ended.cached_tokens,
+            spec_accepted_tokens=ended.totals.accepted_tokens,
+            spec_draft_tokens=ended.totals.draft_tokens,
         )
         if self._logprobs.token_ids:
             complete.output_logprobs.CopyFrom(self._logprobs)
-        stop = ended.matched_stop
-        if stop.text:
-            complete.matched_stop_str = stop.text
+        stop = ended.ending
+        if stop.matched_text:
+            complete.matched_stop_str = stop.matched_text
         # As in vLLM, an end of text is no stop that was matched.
-        elif stop.HasField("token_id") and stop.token_id in self._stop_token_ids:
-            complete.matched_token_id = stop.token_id
+        elif stop.matched_token is not None and stop.matched_token in self._stop_token_ids:
+            complete.matched_token_id = stop.matched_token
         return complete
 
 
-def _add(told: engine.OutputLogProbs, rows: Iterable[pb.TokenLogprobs]) -> None:
+def _add(told: engine.OutputLogProbs, chunk: Chunk) -> None:
     """One entry a token; alternatives only where some were asked for."""
-    for row in rows:
-        told.token_ids.append(row.token_id)
+    for token_id, row in zip(chunk.token_ids, chunk.logprobs, strict=False):
+        told.token_ids.append(token_id)
         told.token_logprobs.append(row.logprob)
         if row.top_token_ids:
             told.top_logprobs.add(token_ids=row.top_token_ids, values=row.top_logprobs)

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from paceline import Session, SessionRound
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from paceline import Method, RoundStats, Session, SessionRound
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from services.contract.errors import StartError
 from services.runtime.atomic_file import write_whole
@@ -21,35 +29,29 @@ from services.runtime.atomic_file import write_whole
 KIND, VERSION = "paceline trace", 1
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True)
+def _known_rule(stats: Any) -> Any:
+    """The figures as they are; a rule of a later version is none that can be named here."""
+    if not isinstance(stats, dict) or stats.get("rejection_sample_method") in tuple(Method):
+        return stats
+    return {**stats, "rejection_sample_method": Method.AUTO}
 
 
-class Figures(_Part):
-    """The figures of a round; times in milliseconds."""
-
-    index: int
-    epoch: int
-    draft_tokens: int = Field(ge=0)
-    accepted_tokens: int = Field(ge=0)
-    emitted_tokens: int = Field(ge=0)
-    draft_ms: float = Field(ge=0, allow_inf_nan=False)
-    verify_ms: float = Field(ge=0, allow_inf_nan=False)
-    queue_ms: float = Field(ge=0, allow_inf_nan=False)
-    round_ms: float = Field(ge=0, allow_inf_nan=False)
-    batch_size: int = Field(ge=0)
-    drafter: str
-    verifier: str
-    rejection_sample_method: str
+def _plausible(stats: RoundStats) -> RoundStats:
+    numbers = [value for value in astuple(stats) if isinstance(value, int | float)]
+    if not all(0 <= number < inf for number in numbers):
+        raise ValueError("a figure is negative or not finite")
+    return stats
 
 
-class Record(_Part):
+class Record(BaseModel):
     """One round, as the server told it."""
+
+    model_config = ConfigDict(frozen=True)
 
     term: int
     offset: int = Field(ge=0)
     started_unix_ms: float = Field(ge=0, allow_inf_nan=False)
-    stats: Figures
+    stats: Annotated[RoundStats, BeforeValidator(_known_rule), AfterValidator(_plausible)]
     pieces: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     rejected: tuple[str, ...] = ()

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
+from paceline import Origin
+
 from services.console.timeline.records import Record, Trace
 
-ACCEPTED, RECOVERED, OWN = "accepted", "recovered", "bonus"
+ACCEPTED, RECOVERED, OWN = Origin.ACCEPTED, Origin.RECOVERED, Origin.BONUS
 REJECTED, UNJUDGED = "rejected", "unjudged"
 
 

@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from orchestrator.core.events import AbortRequested, Detached, Reattached
-from orchestrator.frontdoor.grpc import replies
+from orchestrator.session.answer import Chunk, Complete, Event, Started
 from orchestrator.session.driver import SessionDriver
 from orchestrator.session.logprobs import unpack_row
 from orchestrator.session.output import Prefix
 
 
-async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[replies.Event]:
+async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]:
     """The events of a session after what the reader has, at the reader's own pace.
 
     While nobody reads, the session is detached. Raises OffsetOutOfRange or DataLoss
@@ -22,24 +22,24 @@ async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[replie
     output.followers += 1
     driver.feed(Reattached(driver.now()))
     try:
-        yield replies.started(spec)
+        yield Started(spec.session, len(spec.prompt), spec.seed)
         async for delivery in output.follow(prefix):
-            yield replies.chunk(
+            yield Chunk(
                 delivery.offset,
                 delivery.token_ids,
-                delivery.pieces,
+                "".join(delivery.pieces),
                 tuple(map(unpack_row, delivery.logprobs)),
                 delivery.rounds,
+                delivery.pieces if spec.include_rounds else (),
                 delivery.origins,
-                spec.include_rounds,
             )
         assert output.ending is not None
-        yield replies.complete(
+        yield Complete(
             output.ending,
-            len(spec.prompt),
-            output.length,
             output.text(),
             driver.totals,
+            len(spec.prompt),
+            output.length,
             driver.state.cached_tokens,
         )
     finally:
@@ -48,7 +48,7 @@ async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[replie
             driver.feed(Detached(driver.now()))
 
 
-async def follow_alone(driver: SessionDriver) -> AsyncGenerator[replies.Event]:
+async def follow_alone(driver: SessionDriver) -> AsyncGenerator[Event]:
     """The events of a session whose only reader this is: it ends when that reader leaves."""
     try:
         async with aclosing(follow(driver, Prefix())) as events:

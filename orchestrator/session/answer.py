@@ -1,0 +1,63 @@
+"""What a session answers: the events of a stream, and its rounds as the store keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from orchestrator.core.events import Ending, RoundRecord
+from orchestrator.session.totals import SpecTotals
+from services.contract.types import LogprobRow, Origin
+
+
+class Started(NamedTuple):
+    """The first event of every stream."""
+
+    session_id: str
+    prompt_tokens: int
+    seed: int
+
+
+class Chunk(NamedTuple):
+    """Tokens that follow output[:offset].
+
+    `logprobs` has one entry per token, or none. So have `pieces` (what the text is made of) and
+    `origins`; they and `rounds` are there only where rounds were asked for.
+    """
+
+    offset: int
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[LogprobRow, ...] = ()
+    rounds: tuple[RoundRecord, ...] = ()
+    pieces: Sequence[str] = ()
+    origins: tuple[Origin, ...] = ()
+
+
+class Complete(NamedTuple):
+    """The last event of a stream that reached its end, with the whole text."""
+
+    ending: Ending
+    text: str
+    totals: SpecTotals
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+Event = Started | Chunk | Complete
+
+
+class SessionRound(NamedTuple):
+    """One round of a stored session, under its `term`-th owner.
+
+    `rejected` and `unjudged` are the texts of the draft tokens that the record names so.
+    """
+
+    term: int
+    record: RoundRecord
+    token_ids: tuple[int, ...]
+    pieces: Sequence[str]
+    origins: tuple[Origin, ...]
+    rejected: tuple[str, ...]
+    unjudged: tuple[str, ...]
