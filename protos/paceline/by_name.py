@@ -48,7 +48,7 @@ def members_of(kind: type[E], wire: EnumDescriptor) -> dict[int, E]:
 
 
 def read(kind: type[T], message: Message, **given: Any) -> T:
-    """A dataclass of a message's fields of the same names, but for those that are given.
+    """A dataclass or named tuple of a message's fields of the same names, and of those given.
 
     So are the records within it. A number of an enum that is not known here (a newer peer's)
     reads as the first member.
@@ -86,7 +86,9 @@ Reader = Callable[[Any], Any] | None
 def _readers(kind: type[Any], wire: Any) -> tuple[tuple[str, Reader], ...]:
     known: Mapping[str, FieldDescriptor] = wire.fields_by_name
     hints = get_type_hints(kind)
-    return tuple((name, _reader(hint, known[name])) for name, hint in hints.items())
+    return tuple(
+        (name, _reader(hint, known[name])) for name, hint in hints.items() if name in known
+    )
 
 
 def _reader(hint: Any, field: FieldDescriptor) -> Reader:

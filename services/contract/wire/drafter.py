@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never
 
+from paceline.by_name import read, write
 from paceline.v1 import drafter_pb2 as pb
 
 from services.contract.types import (
@@ -67,47 +68,23 @@ def decode_drafter_event(message: pb.DrafterEvent) -> DrafterEvent:
 
 
 def _encode_open(command: OpenDraft) -> pb.OpenDraft:
-    return pb.OpenDraft(
+    return write(
+        pb.OpenDraft,
+        command,
         session_id=command.session,
-        epoch=command.epoch,
-        prompt=command.prompt,
-        committed=command.committed,
-        mode=command.mode.value,  # type: ignore[arg-type]
+        mode=command.mode.value,
         sampling=records.encode_sampling(command.sampling),
-        seed=command.seed,
-        window=command.window,
-        num_candidates=command.num_candidates,
-        drafter_index=command.drafter_index,
-        method=command.method,
-        traceparent=command.traceparent,
-        options=command.options,
-        vocab_size=command.vocab_size,
-        phrase_scope=command.phrase_scope,
-        synchronous=command.synchronous,
-        top_rows=command.top_rows,
     )
 
 
 def _decode_open(message: pb.OpenDraft) -> OpenDraft:
     records.require_message(message, "sampling")
-    return OpenDraft(
+    return read(
+        OpenDraft,
+        message,
         session=_session(message.session_id),
-        epoch=message.epoch,
-        prompt=tuple(message.prompt),
-        committed=tuple(message.committed),
         mode=records.decode_enum(VerifyMode, message.mode, "open.mode"),
         sampling=records.decode_sampling(message.sampling),
-        seed=message.seed,
-        window=message.window,
-        num_candidates=message.num_candidates,
-        drafter_index=message.drafter_index,
-        method=message.method,
-        traceparent=message.traceparent,
-        options=message.options,
-        vocab_size=message.vocab_size,
-        phrase_scope=message.phrase_scope,
-        synchronous=message.synchronous,
-        top_rows=message.top_rows,
     )
 
 

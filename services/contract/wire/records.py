@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, TypeVar, assert_never
 
 from google.protobuf.message import Message
+from paceline.by_name import read, write
 from paceline.v1 import types_pb2 as pb
 
 from services.contract.errors import ProtocolError
@@ -84,36 +85,19 @@ def require_message(message: Message, field: str) -> None:
 
 def encode_sampling(sampling: ResolvedSampling) -> pb.ResolvedSampling:
     """Values leave as float32, which is what every worker computes with."""
-    return pb.ResolvedSampling(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        frequency_penalty=sampling.frequency_penalty,
-        presence_penalty=sampling.presence_penalty,
-        repetition_penalty=sampling.repetition_penalty,
-        max_tokens=sampling.max_tokens,
-        min_tokens=sampling.min_tokens,
-        stop_token_ids=sampling.stop_token_ids,
+    return write(
+        pb.ResolvedSampling,
+        sampling,
         logit_bias=dict(sampling.logit_bias),
-        logprobs=sampling.logprobs,
         response_format=_encode_format(sampling.response_format),
     )
 
 
 def decode_sampling(message: pb.ResolvedSampling) -> ResolvedSampling:
     """`logit_bias` comes out sorted by token id: maps have no order on the wire."""
-    return ResolvedSampling(
-        temperature=message.temperature,
-        top_p=message.top_p,
-        top_k=message.top_k,
-        min_p=message.min_p,
-        frequency_penalty=message.frequency_penalty,
-        presence_penalty=message.presence_penalty,
-        repetition_penalty=message.repetition_penalty,
-        max_tokens=message.max_tokens,
-        min_tokens=message.min_tokens,
-        stop_token_ids=tuple(message.stop_token_ids),
+    return read(
+        ResolvedSampling,
+        message,
         logit_bias=tuple(sorted(message.logit_bias.items())),
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         response_format=_decode_format(message),
@@ -195,43 +179,18 @@ def decode_tree(message: pb.DraftTree) -> DraftTree:
 
 def encode_description(worker: WorkerDescription) -> pb.WorkerDescription:
     """The answer to Describe."""
-    return pb.WorkerDescription(
-        worker_id=worker.worker_id,
-        role=worker.role.value,
-        model=worker.model,
-        model_fingerprint=worker.model_fingerprint,
-        tokenizer_fingerprint=worker.tokenizer_fingerprint,
-        vocab_size=worker.vocab_size,
-        max_context_length=worker.max_context_length,
-        methods=worker.methods,
-        kv_capacity_tokens=worker.kv_capacity_tokens,
-        protocol_min=worker.protocol_min,
-        protocol_max=worker.protocol_max,
-        version=worker.version,
-        capabilities=worker.capabilities,
-        dtype=worker.dtype,
-    )
+    return write(pb.WorkerDescription, worker, role=worker.role.value)
 
 
 def decode_description(message: pb.WorkerDescription) -> WorkerDescription:
     """The worker needs an id, a known role and an ordered range of protocols."""
     if message.protocol_min > message.protocol_max:
         raise ProtocolError("worker.protocol_min is above protocol_max")
-    return WorkerDescription(
+    return read(
+        WorkerDescription,
+        message,
         worker_id=require_name(message.worker_id, "worker.worker_id"),
         role=decode_enum(Role, message.role, "worker.role"),
-        model=message.model,
-        model_fingerprint=message.model_fingerprint,
-        tokenizer_fingerprint=message.tokenizer_fingerprint,
-        vocab_size=message.vocab_size,
-        max_context_length=message.max_context_length,
-        methods=tuple(message.methods),
-        kv_capacity_tokens=message.kv_capacity_tokens,
-        protocol_min=message.protocol_min,
-        protocol_max=message.protocol_max,
-        version=message.version,
-        capabilities=tuple(message.capabilities),
-        dtype=message.dtype,
     )
 
 
@@ -247,33 +206,16 @@ def decode_hello(message: pb.LinkHello) -> LinkHello:
 
 def encode_progress(progress: Progress) -> pb.Progress:
     """How busy a worker is."""
-    return pb.Progress(
-        steps=progress.steps,
-        sessions=progress.sessions,
-        queued_tokens=progress.queued_tokens,
-        kv_tokens_used=progress.kv_tokens_used,
-        kv_tokens_capacity=progress.kv_tokens_capacity,
-        kv_tokens_spare=progress.kv_tokens_spare,
-        recalled_tokens=progress.recalled_tokens,
-        step_ms=progress.step_ms,
-        oldest_command_ms=progress.oldest_command_ms,
-        turn_ms=progress.turn_ms,
-    )
+    return write(pb.Progress, progress)
 
 
 def decode_progress(message: pb.Progress) -> Progress:
     """Any counts will do."""
-    return Progress(
-        steps=message.steps,
-        sessions=message.sessions,
-        queued_tokens=message.queued_tokens,
-        kv_tokens_used=message.kv_tokens_used,
-        kv_tokens_capacity=message.kv_tokens_capacity,
-        kv_tokens_spare=message.kv_tokens_spare,
-        recalled_tokens=message.recalled_tokens,
-        step_ms=require_ms(message.step_ms, "progress.step_ms"),
-        oldest_command_ms=require_ms(message.oldest_command_ms, "progress.oldest_command_ms"),
-        turn_ms=require_ms(message.turn_ms, "progress.turn_ms"),
+    times = ("step_ms", "oldest_command_ms", "turn_ms")
+    return read(
+        Progress,
+        message,
+        **{name: require_ms(getattr(message, name), f"progress.{name}") for name in times},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never
 
+from paceline.by_name import read, write
 from paceline.v1 import verifier_pb2 as pb
 
 from services.contract.errors import ProtocolError
@@ -70,37 +71,23 @@ def decode_verifier_event(message: pb.VerifierEvent) -> VerifierEvent:
 
 
 def _encode_open(command: OpenVerify) -> pb.OpenVerify:
-    return pb.OpenVerify(
+    return write(
+        pb.OpenVerify,
+        command,
         session_id=command.session,
-        term=command.term,
-        epoch=command.epoch,
-        prompt=command.prompt,
-        committed=command.committed,
-        mode=command.mode.value,  # type: ignore[arg-type]
+        mode=command.mode.value,
         sampling=records.encode_sampling(command.sampling),
-        seed=command.seed,
-        window=command.window,
-        traceparent=command.traceparent,
-        cache_scope=command.cache_scope,
-        top_rows=command.top_rows,
     )
 
 
 def _decode_open(message: pb.OpenVerify) -> OpenVerify:
     records.require_message(message, "sampling")
-    return OpenVerify(
+    return read(
+        OpenVerify,
+        message,
         session=_session(message.session_id),
-        term=message.term,
-        epoch=message.epoch,
-        prompt=tuple(message.prompt),
-        committed=tuple(message.committed),
         mode=records.decode_enum(VerifyMode, message.mode, "open.mode"),
         sampling=records.decode_sampling(message.sampling),
-        seed=message.seed,
-        window=message.window,
-        traceparent=message.traceparent,
-        cache_scope=message.cache_scope,
-        top_rows=message.top_rows,
     )
 
 
@@ -147,19 +134,14 @@ def _decode_close(message: pb.CloseVerify) -> CloseVerify:
 
 
 def _encode_opened(event: VerifyOpened) -> pb.VerifyOpened:
-    return pb.VerifyOpened(
-        session_id=event.session,
-        epoch=event.epoch,
-        cached_tokens=event.cached_tokens,
-        prefill_ms=event.prefill_ms,
-    )
+    return write(pb.VerifyOpened, event, session_id=event.session)
 
 
 def _decode_opened(message: pb.VerifyOpened) -> VerifyOpened:
-    return VerifyOpened(
+    return read(
+        VerifyOpened,
+        message,
         session=_session(message.session_id),
-        epoch=message.epoch,
-        cached_tokens=message.cached_tokens,
         prefill_ms=records.require_ms(message.prefill_ms, "opened.prefill_ms"),
     )
 
