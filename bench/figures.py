@@ -79,7 +79,7 @@ class RoundSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ConfigurationFigures:
     """One configuration over all its trials at one level of concurrency.
 
     Three things apart: `decoding` (tokens a second of a session after its first, time after
@@ -134,7 +134,7 @@ def figures_of(
     *,
     exact: bool = True,
     dtype: str = "",
-) -> Figures:
+) -> ConfigurationFigures:
     """The figures of the configuration `name`; `plain` and `plain_all` name the baselines.
 
     `exact`: its text is promised to be that of plain decoding. `dtype`: its number format.
@@ -150,7 +150,7 @@ def figures_of(
     def over(baseline: str, measure: Measure) -> Spread | None:
         return Spread.of(ratios(trials, name, baseline, measure))
 
-    return Figures(
+    return ConfigurationFigures(
         configuration=name,
         dtype=dtype,
         tokens=tokens,

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 
 from bench.comparison import Comparison
-from bench.figures import Figures, Percentiles, RoundSplit
+from bench.figures import ConfigurationFigures, Percentiles, RoundSplit
 from bench.output import Row, answer_content, table, told
 from bench.runner import Trial
 from bench.sections import Ratios, Section
@@ -46,7 +46,7 @@ def _gains(section: Section) -> Iterator[tuple[str, Ratios]]:
             yield f"{name}: over plain by task", gains.tasks
 
 
-def rows(figures: Sequence[Figures]) -> list[Row]:
+def rows(figures: Sequence[ConfigurationFigures]) -> list[Row]:
     """The rows of the table; spreads are median (least–greatest) over the repeats."""
     return [
         ("number format", [one.dtype or "–" for one in figures]),
@@ -140,7 +140,7 @@ def trial_content(trial: Trial) -> dict[str, object]:
     }
 
 
-def _equal(figures: Figures) -> str:
+def _equal(figures: ConfigurationFigures) -> str:
     same = figures.same_text_as_plain
     return "not promised" if same is None else "{}/{}".format(*same)
 
@@ -161,11 +161,11 @@ def _known(figure: float) -> str:
     return f"{figure:.2f}" if figure else "–"
 
 
-def _share(figures: Figures, share: float) -> str:
+def _share(figures: ConfigurationFigures, share: float) -> str:
     return f"{share:.0%}" if figures.drafted_per_token else "–"
 
 
-def _positions(figures: Figures) -> str:
+def _positions(figures: ConfigurationFigures) -> str:
     return " ".join(f"{100 * rate:.0f}" for rate in figures.acceptance_per_position) or "–"
 
 

@@ -31,7 +31,7 @@ from services.engine.native.dialogue import dialogue_of, tokenizer_of
 from services.training.distill.batches import Collator
 from services.training.distill.learning import Score, score_of
 from services.training.distill.texts import Text
-from services.training.distill.writing import Plan, Writer
+from services.training.distill.writing import Writer, WritingPlan
 
 _BATCH = 16
 
@@ -65,7 +65,9 @@ def answers(
     assert target.bundle is not None
     tokenizer = tokenizer_of(target.bundle)
     words = [tokenizer.encode(prompt.text, add_special_tokens=False) for prompt in prompts]
-    plan = Plan(dialogue_of(tokenizer), 0, words, temperatures=(temperature,), answer_tokens=tokens)
+    plan = WritingPlan(
+        dialogue_of(tokenizer), 0, words, temperatures=(temperature,), answer_tokens=tokens
+    )
     written = Writer(target, plan, _BATCH).write(iter(range(len(words))))
     texts = chain.from_iterable(done for done, _ in written)
     return sorted(texts, key=lambda text: text.number)

@@ -51,7 +51,7 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CapacityPlan:
     """The answers. `stops_paying_ms`: round trip to the drafter; None = beyond the longest tried.
 
     0 = it pays nowhere.
@@ -63,12 +63,12 @@ class Plan:
     stops_paying_ms: float | None
 
 
-def make_plan(options: PlanOptions, costs: Costs) -> Plan:
+def make_plan(options: PlanOptions, costs: Costs) -> CapacityPlan:
     """Simulate what was asked for."""
     planner = Planner(options, costs)
     expected = [planner.expected(PLAIN), *map(planner.expected, options.pacings)]
     best = min(expected[1:], key=lambda one: one.ms_per_token).pacing
-    return Plan(best, tuple(expected), planner.ratio(best), planner.stops_paying(best))
+    return CapacityPlan(best, tuple(expected), planner.ratio(best), planner.stops_paying(best))
 
 
 class Planner:
@@ -176,7 +176,7 @@ def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return high
 
 
-def in_words(plan: Plan, costs: Costs) -> Sequence[str]:
+def in_words(plan: CapacityPlan, costs: Costs) -> Sequence[str]:
     """The ratio and the round trip, one sentence each."""
     return [_ratio_in_words(plan.ratio, costs.sessions), _trip_in_words(plan)]
 
@@ -190,7 +190,7 @@ def _ratio_in_words(ratio: Ratio, sessions: int) -> str:
     return f"one drafter feeds {least}{verifiers} ({each}) before it limits"
 
 
-def _trip_in_words(plan: Plan) -> str:
+def _trip_in_words(plan: CapacityPlan) -> str:
     trip = plan.stops_paying_ms
     if trip is None:
         return f"speculation pays at every round trip to the drafter up to {LONGEST_TRIP_MS:g} ms"

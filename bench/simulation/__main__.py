@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bench.output import table_console
 from bench.simulation.flags import add_number, add_numbers, bare_table
-from bench.simulation.grid import Cell, Grid, Place, every_pacing, run_grid, standings
+from bench.simulation.grid import Cell, CellResult, Grid, every_pacing, run_grid, standings
 from bench.simulation.recorded_command import add_flags, show_recorded
 from bench.simulation.traces import replays
 from bench.synthetic.traces import TRACES, load_traces
@@ -69,7 +69,7 @@ def _grid(given: argparse.Namespace, console: Console) -> object:
     return {"grid": asdict(grid), "places": [asdict(place) for place in places]}
 
 
-def _cells(places: Sequence[Place]) -> Table:
+def _cells(places: Sequence[CellResult]) -> Table:
     names = places[0].pacings
     table = bare_table(
         ["acceptance", "ratio", "hop ms", "load", "plain ms", "best k", "its ms", *names, "best"]
@@ -87,7 +87,7 @@ def _cells(places: Sequence[Place]) -> Table:
     return table
 
 
-def _standings(places: Sequence[Place]) -> Table:
+def _standings(places: Sequence[CellResult]) -> Table:
     table = bare_table(["pacing", "best in", "x plain", "x best k", "worst", "there"])
     for one in standings(places):
         table.add_row(

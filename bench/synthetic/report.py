@@ -9,14 +9,14 @@ from rich.console import Console
 
 from bench.figures import Percentiles
 from bench.output import Row, table, told
-from bench.synthetic.figures import Figures
+from bench.synthetic.figures import SyntheticFigures
 
 LABEL = "synthetic"
 
 
 def print_report(
     console: Console,
-    figures: Sequence[Figures],
+    figures: Sequence[SyntheticFigures],
     published: Mapping[str, float],
     setting: Mapping[str, object],
 ) -> None:
@@ -26,7 +26,7 @@ def print_report(
         console.print(f"{name}: {value}", style="dim", highlight=False, soft_wrap=True)
 
 
-def rows(figures: Sequence[Figures], published: Mapping[str, float]) -> list[Row]:
+def rows(figures: Sequence[SyntheticFigures], published: Mapping[str, float]) -> list[Row]:
     """The rows of the table; spreads are median (least–greatest) over the repeats."""
     baselines = list(dict.fromkeys(name for one in figures for name in one.speed_up))
     found = [
@@ -51,7 +51,9 @@ def rows(figures: Sequence[Figures], published: Mapping[str, float]) -> list[Row
     return found
 
 
-def summary_of(figures: Sequence[Figures], setting: Mapping[str, object]) -> dict[str, object]:
+def summary_of(
+    figures: Sequence[SyntheticFigures], setting: Mapping[str, object]
+) -> dict[str, object]:
     """Setting and figures."""
     return {LABEL: True, "setting": dict(setting), "figures": [asdict(one) for one in figures]}
 
@@ -60,5 +62,5 @@ def _times(times: Percentiles | None) -> str:
     return "–" if times is None else f"{times.p50:.2f}/{times.p99:.2f}"
 
 
-def _published(published: Mapping[str, float], one: Figures) -> str:
+def _published(published: Mapping[str, float], one: SyntheticFigures) -> str:
     return f"{published[one.way]:.2f}" if one.way in published else "–"

@@ -36,7 +36,7 @@ from orchestrator.core.events import (
     SourceCount,
     VerdictArrived,
 )
-from orchestrator.core.pacing import Outcome
+from orchestrator.core.pacing import FinishedRound
 from orchestrator.core.state import Block, Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
 from services.contract.top_rows import fits
@@ -272,7 +272,7 @@ def _learn(turn: Turn, block: Block, verdict: Verdict, emitted: int) -> None:
     if block.opening:
         return
     tree = block.piece.tree
-    outcome = Outcome(
+    outcome = FinishedRound(
         len(tree),
         verdict.accepted,
         emitted,

@@ -80,7 +80,7 @@ class Load:
             self._left.popleft()
 
 
-class Place:
+class Reservation:
     """What one session takes of the limits, given back once, however it ends.
 
     Leaving the `with` block gives it back unless it was kept for a driver.
@@ -211,7 +211,7 @@ class Admission:
 
     def enter(
         self, prompt: int, max_tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0
-    ) -> Place:
+    ) -> Reservation:
         """Let a new session in, or raise Overloaded; InvalidRequest if it never fits.
 
         `memory`: bytes that its logprobs may come to take.
@@ -227,15 +227,17 @@ class Admission:
             raise InvalidRequest("sampling.logprobs", f"{memory} bytes of them", allowed)
         for bound in bounds:
             _require_room(bound, tokens, memory)
-        return Place(tuple(bound.load for bound in bounds), tokens, memory)
+        return Reservation(tuple(bound.load for bound in bounds), tokens, memory)
 
-    def come_back(self, tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0) -> Place:
+    def come_back(
+        self, tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0
+    ) -> Reservation:
         """Let a session in again that was begun before, or raise Overloaded."""
         bounds = self._bounds(tenant, RESUMED_BEYOND)
         for bound in bounds:
             if bound.load.sessions:
                 _require_room(bound, tokens, memory)
-        return Place(tuple(bound.load for bound in bounds), tokens, memory)
+        return Reservation(tuple(bound.load for bound in bounds), tokens, memory)
 
     def _bounds(self, tenant: Tenant, beyond: float) -> tuple[_Bound, _Bound]:
         own = self._tenants.setdefault(tenant.name, Load(self._clock))

@@ -20,7 +20,7 @@ from orchestrator.core.events import (
     WorkerLost,
 )
 from orchestrator.core.rounds import MOST_TERMS
-from orchestrator.frontdoor.admission import Admission, Place, Work
+from orchestrator.frontdoor.admission import Admission, Reservation, Work
 from orchestrator.frontdoor.aside import Aside
 from orchestrator.frontdoor.grpc import replies
 from orchestrator.frontdoor.grpc.stream_reader import follow, follow_alone
@@ -169,7 +169,7 @@ class Inference:
         if key.name in self._live:
             raise AlreadyExists(f"session {key.session_id!r} is at work already")
 
-    def _enter(self, spec: SessionSpec, tenant: Tenant, logprobs_kept: int) -> Place:
+    def _enter(self, spec: SessionSpec, tenant: Tenant, logprobs_kept: int) -> Reservation:
         memory = _logprobs_memory(spec, logprobs_kept)
         return self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant, memory)
 
@@ -282,7 +282,7 @@ class Inference:
 
     def _come_back(
         self, stored: StoredSession, tenant: Tenant, prefix: Prefix
-    ) -> Place | nullcontext[None]:
+    ) -> Reservation | nullcontext[None]:
         """A place for a session that is not over yet.
 
         Whoever owns it is left in peace where nobody could go on with it here, or not so that
@@ -437,7 +437,7 @@ class Inference:
         stored: StoredSession,
         text: TextStream | None,
         parent: str,
-        place: Place,
+        place: Reservation,
     ) -> SessionDriver:
         if stored.term > MOST_TERMS:
             raise DataLoss("the session was resumed too often")
@@ -454,7 +454,7 @@ class Inference:
         term: int,
         committed: tuple[int, ...],
         parent: str,
-        place: Place,
+        place: Reservation,
         text: TextStream | None = None,
         ahead: Beyond = Beyond.NOT_YET,
         keeper: SessionKeeper | None = None,
@@ -499,7 +499,7 @@ class Inference:
         if driver.state.cap is not None or self._speculation < 1:
             driver.feed(Capped(driver.now(), window))
 
-    def _forget(self, driver: SessionDriver, place: Place) -> None:
+    def _forget(self, driver: SessionDriver, place: Reservation) -> None:
         if self._live.get(driver.name) is driver:
             del self._live[driver.name]
             place.leave()

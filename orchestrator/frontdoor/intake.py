@@ -30,10 +30,10 @@ class _Line:
 
     def __init__(self) -> None:
         self.turns = asyncio.Semaphore(AT_ONCE)
-        self.aside: dict[Place, None] = {}
+        self.aside: dict[MessageSlot, None] = {}
 
 
-class Place:
+class MessageSlot:
     """Room for the message of one call. Belongs to the event loop."""
 
     def __init__(self, own: _Line, turns: tuple[asyncio.Semaphore, ...]) -> None:
@@ -84,7 +84,7 @@ class Place:
             turn.release()
 
 
-_place: ContextVar[Place | None] = ContextVar("place", default=None)
+_place: ContextVar[MessageSlot | None] = ContextVar("place", default=None)
 
 
 class Intake:
@@ -95,7 +95,7 @@ class Intake:
         self._lines: defaultdict[str, _Line] = defaultdict(_Line)
         self._all = asyncio.Semaphore(OF_ALL)
 
-    async def enter(self, tenant: str) -> Place:
+    async def enter(self, tenant: str) -> MessageSlot:
         """Wait for a place, which is this task's from then on; see `vetted`."""
         own = self._lines[tenant]
         await own.turns.acquire()
@@ -104,7 +104,7 @@ class Intake:
         except BaseException:
             own.turns.release()
             raise
-        place = Place(own, (own.turns, self._all))
+        place = MessageSlot(own, (own.turns, self._all))
         _place.set(place)
         return place
 

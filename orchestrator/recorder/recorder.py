@@ -40,7 +40,7 @@ from orchestrator.recorder.resuming import Resuming
 from orchestrator.recorder.spans import SessionSpans
 from services.contract.types import OpenVerify, Origin, Role, Verify
 from services.runtime.telemetry import Telemetry, names
-from services.runtime.telemetry.names import Cause, Fallback, Outcome
+from services.runtime.telemetry.names import Cause, Fallback, RoundOutcome
 from services.runtime.telemetry.propagation import format_traceparent, parent_context
 
 
@@ -209,9 +209,9 @@ class Recorder:
                 self._emitted(known, len(commit.token_ids), at)
             case Discarded(record):
                 known.rounds.pop(record.round, None)
-                self._meters.round(record, Outcome.DISCARDED)
+                self._meters.round(record, RoundOutcome.DISCARDED)
                 if known.spans is not None:
-                    known.spans.concluded(record, Outcome.DISCARDED)
+                    known.spans.concluded(record, RoundOutcome.DISCARDED)
             case OpenOnWorker():
                 self._opening(known, action, at)
             case Release(role, worker) if known.spans is not None:
@@ -294,13 +294,13 @@ def _void(before: State, after: State) -> bool:
 def _outcome(commit: Commit) -> str:
     record, origins = commit.record, commit.origins
     if record.draft_tokens == 0:
-        return Outcome.PLAIN
+        return RoundOutcome.PLAIN
     if record.accepted_tokens == 0:
-        return Outcome.REJECTED_ALL
+        return RoundOutcome.REJECTED_ALL
     # In a tree a whole path counts as all, though other branches fell away.
     whole = record.accepted_tokens == record.draft_tokens
     whole = whole or bool(origins and origins[-1] is Origin.BONUS)
-    return Outcome.ACCEPTED_ALL if whole else Outcome.PARTIAL
+    return RoundOutcome.ACCEPTED_ALL if whole else RoundOutcome.PARTIAL
 
 
 def _result_attributes(known: _Session) -> dict[str, AttributeValue]:

@@ -102,7 +102,7 @@ class SessionSpans:
         about = of_round(record, outcome)
         if fallback:
             about[names.FALLBACK] = fallback
-        discarded = outcome == names.Outcome.DISCARDED
+        discarded = outcome == names.RoundOutcome.DISCARDED
         links = self._culprit() if discarded else ()
         if under_way.block.allowance is not None and record.draft_tokens:
             # What it took in the verifier's process was drafted before it began.
@@ -140,7 +140,7 @@ class SessionSpans:
             about: dict[str, AttributeValue] = {
                 names.ROUND_INDEX: block.round,
                 names.EPOCH: block.epoch,
-                names.ROUND_OUTCOME: names.Outcome.ABANDONED,
+                names.ROUND_OUTCOME: names.RoundOutcome.ABANDONED,
                 names.DRAFT_TOKENS: len(block.tree),
             }
             self._end_round(under_way, under_way.at, at, about, len(block.tree) > 0)

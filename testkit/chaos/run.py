@@ -31,7 +31,7 @@ _SEEDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChaosPlan:
     """How much of it. `seconds` bounds the faults, not the sessions that run then.
 
     `kinds` of faults: empty = all.
@@ -46,7 +46,7 @@ class Plan:
 
 
 @dataclass
-class Outcome:
+class ChaosResult:
     """What happened. `violations`: each one line; empty = all that is promised held."""
 
     seconds: float = 0.0
@@ -97,7 +97,7 @@ class Chaos:
         self,
         cluster: Cluster,
         cases: Sequence[Case],
-        plan: Plan,
+        plan: ChaosPlan,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`report` gets a line of progress now and then."""
@@ -106,7 +106,7 @@ class Chaos:
         # Sessions and faults draw apart: how fast either goes must not change the other's.
         self._scene = Scene(cluster, random.Random(f"faults {plan.seed}"))
         self._choice = random.Random(f"sessions {plan.seed}")
-        self._outcome = Outcome(violations=self._scene.violations)
+        self._outcome = ChaosResult(violations=self._scene.violations)
         self._texts: dict[int, Transcript] = {}
         self._over = self._stopped = False
         self._told = 0
@@ -115,7 +115,7 @@ class Chaos:
         """No fault after the one under way."""
         self._stopped = True
 
-    async def run(self) -> Outcome:
+    async def run(self) -> ChaosResult:
         """The whole run."""
         same = {which: case for which, case in enumerate(self._cases) if case.same_text}
         texts = await undisturbed(self._scene.cluster, list(same.values()))

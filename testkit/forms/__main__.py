@@ -30,7 +30,7 @@ from testkit.chaos.models import tiny_models
 from testkit.chaos.site import Cluster, Layout
 from testkit.forms.generations import METHODS, Wanted, wanted
 from testkit.forms.report import content, show
-from testkit.forms.run import Disturbed, Ended, Outcome, Struck
+from testkit.forms.run import Disturbed, Ended, FormsResult, Struck
 
 WIRE_SECONDS = 0.005
 """To a verifier and back: without it the answers of tiny models are over at once."""
@@ -39,7 +39,7 @@ WIRE_SECONDS = 0.005
 def main() -> int:
     """Run, print, and judge."""
     given = _parser().parse_args()
-    began, outcome = time.monotonic(), Outcome()
+    began, outcome = time.monotonic(), FormsResult()
     try:
         journal = _journal(given) if given.resume else None
         outcome.records += journal.known if journal else []
@@ -78,7 +78,7 @@ def _journal(given: argparse.Namespace) -> Records[Ended | Struck]:
 def _run(
     given: argparse.Namespace,
     models: tuple[str, str],
-    outcome: Outcome,
+    outcome: FormsResult,
     journal: Records[Ended | Struck] | None,
 ) -> None:
     """What the journal does not have yet; the outcome grows."""
@@ -101,7 +101,11 @@ def _run(
 
 
 async def _on(
-    cluster: Cluster, disturbed: Disturbed, every: Sequence[Wanted], at_once: int, outcome: Outcome
+    cluster: Cluster,
+    disturbed: Disturbed,
+    every: Sequence[Wanted],
+    at_once: int,
+    outcome: FormsResult,
 ) -> None:
     """The run, once the cluster is whole."""
     await whole(cluster)

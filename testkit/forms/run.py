@@ -65,7 +65,7 @@ class Struck:
 
 
 @dataclass
-class Outcome:
+class FormsResult:
     """What happened, in the order in which it did. `violations`: beyond single generations."""
 
     records: list[Ended | Struck] = field(default_factory=list)

@@ -17,7 +17,7 @@ from services.engine.native.structure import Structures
 from testkit.chaos.listener import Listener
 from testkit.forms.generations import MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted
 from testkit.forms.report import Sums, content, verdict
-from testkit.forms.run import VERIFIER_KILLED, Ended, Outcome, Struck, _judged
+from testkit.forms.run import VERIFIER_KILLED, Ended, FormsResult, Struck, _judged
 from testkit.forms.schemas import FORMS, Form
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
 
@@ -106,7 +106,9 @@ def ended(number: int, *wrong: str) -> Ended:
 
 
 def test_a_report_counts_every_generation_and_names_what_is_wrong():
-    outcome = Outcome([ended(0), Struck(VERIFIER_KILLED, 2), ended(1, "no JSON"), ended(2)], ["x"])
+    outcome = FormsResult(
+        [ended(0), Struck(VERIFIER_KILLED, 2), ended(1, "no JSON"), ended(2)], ["x"]
+    )
     sums = Sums.of(outcome.ended)
     assert (sums.generations, sums.rejected, sums.valid) == (3, 21, 2)
     told = verdict(outcome)

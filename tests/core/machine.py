@@ -14,7 +14,7 @@ from orchestrator.core.events import (
     WorkerAttached,
     WorkerOpened,
 )
-from orchestrator.core.pacing import Decision, Outcome, Send, View, Wait
+from orchestrator.core.pacing import Decision, FinishedRound, Send, View, Wait
 from orchestrator.core.state import Limits, SessionConfig
 from services.contract.types import (
     EMPTY_HASH,
@@ -41,7 +41,7 @@ class Count:
             return Send(min(self.count, view.drafted, view.room))
         return Wait(1e9)
 
-    def observe(self, outcome: Outcome) -> Count:
+    def observe(self, outcome: FinishedRound) -> Count:
         return self
 
 

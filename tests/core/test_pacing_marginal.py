@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.pacing import Estimates, Experience, Marginal, Outcome, Send, View, Wait
+from orchestrator.core.pacing import (
+    Estimates,
+    Experience,
+    FinishedRound,
+    Marginal,
+    Send,
+    View,
+    Wait,
+)
 from orchestrator.core.pacing.marginal import CROWDED_REST, FIRST_REST, PLAN_EVERY, TRIAL
 from orchestrator.core.pacing.steps import MOST_ROWS, Steps
 from services.contract.handover import believed, worth_most
@@ -25,11 +33,11 @@ def view(reach: tuple[float, ...] = (), **changes) -> View:
 
 def outcome(
     reach: tuple[float, ...] = (), taken: tuple[int, ...] = (), waited: float = 0.0, **changes
-) -> Outcome:
+) -> FinishedRound:
     rows, ms = 1 + len(reach), STAIRS[1 + len(reach)]
     values = {"verify_ms": ms, "batch_rows": rows, "waited_ms": waited, "reach": reach}
     values |= {"taken": taken, **changes}
-    return Outcome(len(reach), len(taken), len(taken) + 1, ms + 1.0, 0.3, **values)
+    return FinishedRound(len(reach), len(taken), len(taken) + 1, ms + 1.0, 0.3, **values)
 
 
 def learned(rounds: int = 20, seed: int = 0) -> Marginal:

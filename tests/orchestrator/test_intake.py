@@ -9,12 +9,12 @@ import pytest
 
 from orchestrator.frontdoor import intake
 from orchestrator.frontdoor.aside import LARGE
-from orchestrator.frontdoor.intake import AT_ONCE, OF_ALL, Intake, Place, vetted
+from orchestrator.frontdoor.intake import AT_ONCE, OF_ALL, Intake, MessageSlot, vetted
 
 SHORT = LARGE - 1
 
 
-async def is_let_in(door: Intake, tenant: str) -> Place | None:
+async def is_let_in(door: Intake, tenant: str) -> MessageSlot | None:
     """A place, where there is one at once."""
     with suppress(TimeoutError):
         async with asyncio.timeout(0.01):
@@ -22,7 +22,7 @@ async def is_let_in(door: Intake, tenant: str) -> Place | None:
     return None
 
 
-async def filled(door: Intake, tenant: str, count: int = AT_ONCE) -> list[Place]:
+async def filled(door: Intake, tenant: str, count: int = AT_ONCE) -> list[MessageSlot]:
     """Places that are taken, as by calls of their own."""
     return [await asyncio.create_task(door.enter(tenant)) for _ in range(count)]
 

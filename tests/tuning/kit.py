@@ -9,7 +9,7 @@ from pathlib import Path
 from services.engine.native import Engine, Segment
 from services.engine.native.skipping import SkipMask
 from services.training.reporting import Stopped
-from services.training.tuning.figures import Figures
+from services.training.tuning.figures import MaskStats
 from services.training.tuning.options import TuneOptions
 
 
@@ -29,9 +29,9 @@ def small(target: Path, out: Path, **changed: object) -> TuneOptions:
     return replace(options, **changed)
 
 
-def costing(cost: float) -> Figures:
+def costing(cost: float) -> MaskStats:
     """Figures of a mask with this cost."""
-    return Figures(
+    return MaskStats(
         verified=1, drafted=1, rounds=1, draft_seconds=cost, plain_steps=1, plain_seconds=1.0
     )
 

@@ -29,7 +29,15 @@ from orchestrator.core.pacing.learned import Learned
 from orchestrator.core.pacing.levels import Levels
 from orchestrator.core.pacing.marginal import Estimates, Marginal
 from orchestrator.core.pacing.matched import Matched
-from orchestrator.core.pacing.policy import Decision, Flight, Outcome, Policy, Send, View, Wait
+from orchestrator.core.pacing.policy import (
+    Decision,
+    FinishedRound,
+    Flight,
+    Policy,
+    Send,
+    View,
+    Wait,
+)
 from orchestrator.core.pacing.resting import Fallback
 from orchestrator.core.pacing.thompson import Thompson
 from services.contract.types import Allowance
@@ -43,13 +51,13 @@ __all__ = [
     "Estimates",
     "Experience",
     "Fallback",
+    "FinishedRound",
     "Fixed",
     "Flight",
     "Learned",
     "Levels",
     "Marginal",
     "Matched",
-    "Outcome",
     "Policy",
     "RoundCosts",
     "Send",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.core.pacing.costs import blend
-from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, wait_for
+from orchestrator.core.pacing.policy import Decision, FinishedRound, Send, View, wait_for
 
 FIRST_PATIENCE = 0.05
 HOP_ALLOWANCE = 0.005
@@ -34,7 +34,7 @@ class Eager:
             return FIRST_PATIENCE
         return min(HOP_ALLOWANCE + 2e-3 * self.draft_ms, 0.5e-3 * self.round_ms)
 
-    def observe(self, outcome: Outcome) -> Eager:
+    def observe(self, outcome: FinishedRound) -> Eager:
         """Learn how long a drafted token and a round take."""
         draft_ms = self.draft_ms
         if outcome.draft_tokens and outcome.draft_ms:
@@ -61,6 +61,6 @@ class Fixed:
             return Send(min(view.drafted, wanted))
         return wait_for(view, self.patience) or Send(min(view.drafted, wanted))
 
-    def observe(self, outcome: Outcome) -> Fixed:  # noqa: ARG002 - nothing to learn
+    def observe(self, outcome: FinishedRound) -> Fixed:  # noqa: ARG002 - nothing to learn
         """Nothing is learned."""
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.core.pacing.costs import RoundCosts
-from orchestrator.core.pacing.policy import Decision, Outcome, Policy, Send, View, Wait
+from orchestrator.core.pacing.policy import Decision, FinishedRound, Policy, Send, View, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Chained:
             free = max(free, arrived) + 1e-3 * self.costs.step_ms(flight.draft_tokens)
         return free
 
-    def observe(self, outcome: Outcome) -> Chained:
+    def observe(self, outcome: FinishedRound) -> Chained:
         """Learn what steps and ways take."""
         return Chained(self.inner.observe(outcome), self.costs.add(outcome))
 

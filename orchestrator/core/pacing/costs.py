@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from orchestrator.core.pacing.policy import Outcome
+from orchestrator.core.pacing.policy import FinishedRound
 from services.contract.step_time import OUTLIER, StepTimeModel
 
 
@@ -33,7 +33,7 @@ class RoundCosts(NamedTuple):
         """Whether there was a round."""
         return self.line.weight > 0.0
 
-    def add(self, outcome: Outcome) -> RoundCosts:
+    def add(self, outcome: FinishedRound) -> RoundCosts:
         """With one more round."""
         rows = outcome.batch_rows or outcome.batch_size * (1 + outcome.draft_tokens)
         transit_ms, queue_share, shape = self.transit_ms, self.queue_share, self.rows_per_level
@@ -49,7 +49,7 @@ class RoundCosts(NamedTuple):
             shape,
         )
 
-    def _way(self, outcome: Outcome) -> tuple[float, float]:
+    def _way(self, outcome: FinishedRound) -> tuple[float, float]:
         """Transit and share of the queue: a chained block waited for its own session, too."""
         transit = max(0.0, outcome.round_ms - outcome.verify_ms - outcome.queue_ms)
         if self.transit_ms:

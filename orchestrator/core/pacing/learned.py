@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from orchestrator.core.pacing.costs import RoundCosts, blend
-from orchestrator.core.pacing.policy import Outcome
+from orchestrator.core.pacing.policy import FinishedRound
 from services.contract.step_time import KEEP
 
 PRIOR_HITS = 0.5
@@ -70,12 +70,12 @@ class Learned(NamedTuple):
     draft_ms: float = 0.0
     hop_ms: float = FIRST_HOP_MS
 
-    def add(self, outcome: Outcome) -> Learned:
+    def add(self, outcome: FinishedRound) -> Learned:
         """One round more, with the drafter at work."""
         draft_ms, hop_ms = self._times(outcome)
         return Learned(self.exact, *self._hits(outcome), self.costs.add(outcome), draft_ms, hop_ms)
 
-    def _hits(self, outcome: Outcome) -> tuple[Share, Share, Share]:
+    def _hits(self, outcome: FinishedRound) -> tuple[Share, Share, Share]:
         """`first`, `later` and `guess` after the round."""
         first, later, guess = self.first, self.later, self.guess
         if outcome.draft_tokens:
@@ -91,7 +91,7 @@ class Learned(NamedTuple):
             return first, later.add(hit, 1), guess
         return first.add(hit, 1), later, guess
 
-    def _times(self, outcome: Outcome) -> tuple[float, float]:
+    def _times(self, outcome: FinishedRound) -> tuple[float, float]:
         """`draft_ms` and `hop_ms` after the round."""
         per_level, depth = self.draft_ms, outcome.depth
         if depth and outcome.draft_ms:
@@ -159,22 +159,22 @@ class Learned(NamedTuple):
         return self.first_rate if self.exact else self.guess.rate(0.5 * self.first_rate)
 
 
-def _first_hits(outcome: Outcome) -> tuple[int, int]:
+def _first_hits(outcome: FinishedRound) -> tuple[int, int]:
     return min(1, outcome.accepted_tokens), 1
 
 
-def _later_hits(outcome: Outcome) -> tuple[int, int]:
+def _later_hits(outcome: FinishedRound) -> tuple[int, int]:
     hits = max(0, outcome.accepted_tokens - 1)
     missed = 0 < outcome.accepted_tokens < outcome.draft_tokens
     return hits, hits + missed
 
 
-def _level_hits(outcome: Outcome) -> tuple[int, int]:
+def _level_hits(outcome: FinishedRound) -> tuple[int, int]:
     hits = outcome.accepted_tokens
     return hits, hits + (not outcome.to_leaf)
 
 
-def _trunk_hits(outcome: Outcome) -> tuple[int, int]:
+def _trunk_hits(outcome: FinishedRound) -> tuple[int, int]:
     """At the last level nobody can tell a leaf of the trunk from one beside it."""
     accepted = outcome.accepted_tokens
     beside = outcome.to_leaf and accepted < outcome.depth

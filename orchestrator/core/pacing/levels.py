@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.core.pacing.baselines import Fixed
 from orchestrator.core.pacing.learned import Learned
-from orchestrator.core.pacing.policy import Decision, Outcome, View
+from orchestrator.core.pacing.policy import Decision, FinishedRound, View
 
 WORTH_A_CHANGE = 1.02
 
@@ -38,7 +38,7 @@ class Levels:
         """Send the tree when it is there or none will come."""
         return Fixed(self.window, self.patience).decide(view)
 
-    def observe(self, outcome: Outcome) -> Levels:
+    def observe(self, outcome: FinishedRound) -> Levels:
         """Learn from the round, and choose the depth anew."""
         return replace(self, learned=self.learned.add(outcome))
 

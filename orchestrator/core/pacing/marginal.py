@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from orchestrator.core.pacing.costs import RoundCosts, blend
-from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, wait_for
+from orchestrator.core.pacing.policy import Decision, FinishedRound, Send, View, wait_for
 from orchestrator.core.pacing.steps import Steps
 from services.contract.handover import EDGES, believed, range_of, worth_most
 from services.contract.types import Allowance
@@ -109,7 +109,7 @@ class Estimates(NamedTuple):
     queue_ms: float = 0.0
     late_ms: float = 0.0
 
-    def add(self, outcome: Outcome) -> Estimates:
+    def add(self, outcome: FinishedRound) -> Estimates:
         """With one more round."""
         rows = outcome.batch_rows or outcome.batch_size * (1 + outcome.draft_tokens)
         wait_ms, queue_ms, late_ms = self.wait_ms, self.queue_ms, self.late_ms
@@ -131,13 +131,13 @@ class Estimates(NamedTuple):
         """The same, for a session that finds itself among so many."""
         return self._replace(costs=self.costs._replace(sessions=float(sessions)))
 
-    def late(self, outcome: Outcome) -> float:
+    def late(self, outcome: FinishedRound) -> float:
         """Milliseconds that its wait for a tree cost a round in the queue; a step at most."""
         if not outcome.waited_ms:
             return 0.0
         return min(max(0.0, outcome.queue_ms - self.queue_ms), outcome.verify_ms)
 
-    def _ranges(self, outcome: Outcome) -> tuple[Range, ...]:
+    def _ranges(self, outcome: FinishedRound) -> tuple[Range, ...]:
         ranges = list(self.ranges)
         for node, chance in enumerate(outcome.reach):
             place = range_of(chance)
@@ -294,7 +294,7 @@ class Marginal:
             return None
         return Allowance(self._prices[:most], self.learned.factors)
 
-    def observe(self, outcome: Outcome) -> Marginal:
+    def observe(self, outcome: FinishedRound) -> Marginal:
         """Learn from the round, and judge."""
         learned, rounds = self.learned.add(outcome), self.rounds + 1
         if rounds == 1:
@@ -319,7 +319,7 @@ class Marginal:
             return replace(after, resting=CROWDED_REST, crowded=True, trial=TRIAL)
         return after._counted(outcome)._judged()
 
-    def _may_pay(self, outcome: Outcome) -> bool:
+    def _may_pay(self, outcome: FinishedRound) -> bool:
         """Whether a good tree of some size is worth its rows; unknown, small steps find out first.
 
         And, where the round did not wait for it elsewhere, how long its block lay at the verifier.
@@ -331,13 +331,13 @@ class Marginal:
         nodes = range(1, min(self.most, len(USUAL)) + 1)
         return any(USUAL[n - 1] > dear * (self.times[n] - plain) for n in nodes)
 
-    def _counted(self, outcome: Outcome) -> Marginal:
+    def _counted(self, outcome: FinishedRound) -> Marginal:
         rows = self.times[min(outcome.draft_tokens, self.most)] - self.times[0]
         extra = self.learned.dearness * rows + self._way(outcome)
         gain = self.gain.add(outcome.emitted_tokens - 1, extra / self._plain_ms)
         return replace(self, gain=gain, trial=max(0, self.trial - 1))
 
-    def _way(self, outcome: Outcome) -> float:
+    def _way(self, outcome: FinishedRound) -> float:
         """Milliseconds that the round took beside its step, for its draft.
 
         A block that left while the one before was verified waits at the verifier alone: for the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.core.pacing.learned import Learned
-from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, patience, wait_for
+from orchestrator.core.pacing.policy import Decision, FinishedRound, Send, View, patience, wait_for
 
 FIRST_LENGTH = 4
 
@@ -48,7 +48,7 @@ class Matched:
         wait = wait_for(view, patience(wanted * self.learned.draft_ms))
         return wait or Send(min(view.drafted, wanted))
 
-    def observe(self, outcome: Outcome) -> Matched:
+    def observe(self, outcome: FinishedRound) -> Matched:
         """Learn what a draft token and a step take."""
         return self.told(self.learned.add(outcome))
 

@@ -80,7 +80,7 @@ def expected(learned: Learned, most: int) -> Brings:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PacingPlan:
     """The rate that is to be expected, what to do in every state, and what both rest on.
 
     `cold_ms`, `warm_ms`: milliseconds of a round of k = 0, 1, ... draft tokens after a
@@ -101,7 +101,7 @@ class Plan:
         """Most tokens that are ready at a time."""
         return len(self.warm.worths) - 1
 
-    def imagined(self, learned: Learned) -> Plan:
+    def imagined(self, learned: Learned) -> PacingPlan:
         """The plan if drafts hit as often as `learned` has it."""
         plan = replace(self, brings=expected(learned, self.most))
         for _ in range(DRAWN_SWEEPS):
@@ -116,7 +116,7 @@ class Plan:
         """Whether another token is worth waiting for."""
         return ready < self.most and (self.warm if warm else self.cold).waits[ready]
 
-    def swept(self) -> Plan:
+    def swept(self) -> PacingPlan:
         """One sweep of value iteration over all states, measured by the cold one."""
         sent = self._sent(self.warm_ms)
         warm = self._start(sent, 0.0)
@@ -124,7 +124,7 @@ class Plan:
             sent = self._sent(self.cold_ms)
         cold = self._start(sent, self.learned.hop_ms)
         gain = cold.worths[0]
-        return Plan(
+        return PacingPlan(
             self.learned,
             self.brings,
             self.cold_ms,
@@ -206,7 +206,9 @@ def _best(rounds: list[Round], worths: Worths, ready: int) -> tuple[float, int]:
     return greatest, chosen
 
 
-def make_plan(learned: Learned, window: int, before: Plan | None, *, chained: bool) -> Plan | None:
+def make_plan(
+    learned: Learned, window: int, before: PacingPlan | None, *, chained: bool
+) -> PacingPlan | None:
     """The plan from what is known by now, better than the one before; None while nothing is.
 
     `chained`: after a warm start no way there and back is waited for.
@@ -220,7 +222,7 @@ def make_plan(learned: Learned, window: int, before: Plan | None, *, chained: bo
     if before is None:
         states = window + 1
         nothing = Start((0.0,) * states, (0,) * states, (False,) * states)
-        plan = Plan(learned, brings, cold_ms, warm_ms, 1.0 / cold_ms[0], nothing, nothing)
+        plan = PacingPlan(learned, brings, cold_ms, warm_ms, 1.0 / cold_ms[0], nothing, nothing)
     else:
         plan = replace(before, learned=learned, brings=brings, cold_ms=cold_ms, warm_ms=warm_ms)
     for _ in range(SWEEPS if before else FIRST_SWEEPS):

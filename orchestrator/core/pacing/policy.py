@@ -57,7 +57,7 @@ class Wait:
 Decision = Send | Wait
 
 
-class Outcome(NamedTuple):
+class FinishedRound(NamedTuple):
     """One finished round; discarded ones are left out. Times in milliseconds.
 
     `round_ms`: from sending to verdict; `waited_ms`: how long the free verifier was let
@@ -129,5 +129,5 @@ class Policy(Protocol):
     def decide(self, view: View) -> Decision:
         """Send now, or wait."""
 
-    def observe(self, outcome: Outcome) -> Policy:
+    def observe(self, outcome: FinishedRound) -> Policy:
         """The policy after a round."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from orchestrator.core.pacing.levels import Levels
 from orchestrator.core.pacing.matched import Matched
-from orchestrator.core.pacing.policy import Decision, Outcome, Policy, Send, View
+from orchestrator.core.pacing.policy import Decision, FinishedRound, Policy, Send, View
 from orchestrator.core.pacing.thompson import Thompson
 
 JUDGE_AFTER = 8
@@ -36,7 +36,7 @@ class Rate(NamedTuple):
     tries: float = 0.0
     rounds: int = 0
 
-    def add(self, outcome: Outcome, keep: float = 0.97) -> Rate:
+    def add(self, outcome: FinishedRound, keep: float = 0.97) -> Rate:
         """The rate with one more round."""
         hit = bool(outcome.accepted_tokens) or bool(outcome.guessed)
         tried = bool(outcome.draft_tokens) or outcome.guessed is not None
@@ -97,7 +97,7 @@ class Fallback:
         """Plain decoding while resting, else what the inner policy says."""
         return Send(0) if self.resting else self.inner.decide(view)
 
-    def observe(self, outcome: Outcome) -> Fallback:
+    def observe(self, outcome: FinishedRound) -> Fallback:
         """Count the round where it belongs, then judge."""
         if self.resting:
             return self._rested(outcome)
@@ -113,7 +113,7 @@ class Fallback:
         )
         return after._judge() if after.drafting.rounds >= PROBE_ROUNDS else after
 
-    def _rested(self, outcome: Outcome) -> Fallback:
+    def _rested(self, outcome: FinishedRound) -> Fallback:
         plain = self.plain if self.settling else self.plain.add(outcome)
         after = replace(self, plain=plain, resting=self.resting - 1, settling=False, awake=0)
         if after.resting or self.drafting.rounds:

@@ -6,8 +6,16 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from orchestrator.core.pacing.learned import Learned
-from orchestrator.core.pacing.plan import Plan, make_plan
-from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, Wait, patience, wait_for
+from orchestrator.core.pacing.plan import PacingPlan, make_plan
+from orchestrator.core.pacing.policy import (
+    Decision,
+    FinishedRound,
+    Send,
+    View,
+    Wait,
+    patience,
+    wait_for,
+)
 
 FIRST_PROBE = 16
 LONGEST_PROBE = 256
@@ -41,8 +49,8 @@ class Thompson:
     learned: Learned = field(default_factory=Learned)
     seed: int = 0
     chained: bool = False
-    plan: Plan | None = None
-    drawn: Plan | None = None
+    plan: PacingPlan | None = None
+    drawn: PacingPlan | None = None
     # What was drafted when the last verdict came was not void.
     warm: bool = False
     window: int = 0
@@ -93,7 +101,7 @@ class Thompson:
             return wait_for(view, 0.5e-3 * self.learned.costs.round_ms(0))
         return wait_for(view, patience(self.plan.wait(count)))
 
-    def observe(self, outcome: Outcome) -> Thompson:
+    def observe(self, outcome: FinishedRound) -> Thompson:
         """Learn from the round, and plan anew every few of them."""
         plain_rounds, probe = self._counted(outcome)
         after = Thompson(
@@ -112,7 +120,7 @@ class Thompson:
         due = after.rounds % PLAN_EVERY == 0 or after.rounds in FIRST_PLANS
         return after.told(after.learned) if due else after
 
-    def _counted(self, outcome: Outcome) -> tuple[int, int]:
+    def _counted(self, outcome: FinishedRound) -> tuple[int, int]:
         """Plain rounds in a row after this one, and how many there are before a probe."""
         if self._probes:
             return 0, min(2 * self.probe, LONGEST_PROBE)

@@ -225,7 +225,7 @@ ERROR_TYPE = Attribute("error.type", "Why the session ended early, from a fixed 
 # --- Values of labels --------------------------------------------------------------
 
 
-class Outcome:
+class RoundOutcome:
     """What became of a round's block."""
 
     ACCEPTED_ALL = "accepted_all"
@@ -237,12 +237,12 @@ class Outcome:
 
 
 OUTCOMES = {
-    Outcome.ACCEPTED_ALL: "Every draft token was accepted.",
-    Outcome.PARTIAL: "Some were.",
-    Outcome.REJECTED_ALL: "None was.",
-    Outcome.PLAIN: "The block held no draft token: plain decoding.",
-    Outcome.DISCARDED: "A chained block whose predecessor was not fully accepted.",
-    Outcome.ABANDONED: "No verdict came before the verifier or the session was given up.",
+    RoundOutcome.ACCEPTED_ALL: "Every draft token was accepted.",
+    RoundOutcome.PARTIAL: "Some were.",
+    RoundOutcome.REJECTED_ALL: "None was.",
+    RoundOutcome.PLAIN: "The block held no draft token: plain decoding.",
+    RoundOutcome.DISCARDED: "A chained block whose predecessor was not fully accepted.",
+    RoundOutcome.ABANDONED: "No verdict came before the verifier or the session was given up.",
 }
 
 

@@ -12,7 +12,7 @@ from services.training.distill.checks import HELD_EVERY, HELD_REST, Commission
 from services.training.distill.prompts import overlapping
 from services.training.distill.series import Series
 from services.training.distill.texts import Text
-from services.training.distill.writing import Plan, Writer
+from services.training.distill.writing import Writer, WritingPlan
 from services.training.reporting import Reporter
 
 
@@ -71,9 +71,9 @@ def _writer(job: Commission) -> Writer:
     return Writer(Engine.load(spec), plan, options.batch)
 
 
-def _writing_plan(job: Commission) -> Plan:
+def _writing_plan(job: Commission) -> WritingPlan:
     options = job.options
-    return Plan(
+    return WritingPlan(
         job.target.dialogue,
         seed=options.seed,
         prompts=[job.target.encode(text)[: options.prompt_tokens] for text in job.sources.prompts],

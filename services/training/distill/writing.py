@@ -29,7 +29,7 @@ from services.training.distill.texts import LAW_TOKENS, Text
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WritingPlan:
     """How a series of texts is written.
 
     `prompts`: user's words, in token ids, taken in turn; empty: the target writes
@@ -86,7 +86,7 @@ class _Page:
 class Writer:
     """Writes texts of a plan, `batch` at a time, with a target's engine."""
 
-    def __init__(self, engine: Engine, plan: Plan, batch: int) -> None:
+    def __init__(self, engine: Engine, plan: WritingPlan, batch: int) -> None:
         self._engine = engine
         self._plan = plan
         self._batch = batch

@@ -25,7 +25,7 @@ from services.training.lookahead.options import LookaheadOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingResult:
     """What happened on the way, and the scores per step before training and as stored."""
 
     course: Course
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def publish(
-    job: Commission, options: LookaheadOptions, lookahead: Lookahead, outcome: Outcome
+    job: Commission, options: LookaheadOptions, lookahead: Lookahead, outcome: TrainingResult
 ) -> None:
     """Write the file with its card; for people, the card as text and the curve go beside it."""
     card = card_of(job, options, lookahead, outcome)
@@ -45,7 +45,7 @@ def publish(
 
 
 def card_of(
-    job: Commission, options: LookaheadOptions, lookahead: Lookahead, outcome: Outcome
+    job: Commission, options: LookaheadOptions, lookahead: Lookahead, outcome: TrainingResult
 ) -> dict[str, Any]:
     """The card as JSON has it; lists have one entry per step."""
     course = outcome.course

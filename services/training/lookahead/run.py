@@ -19,7 +19,7 @@ from services.training.distill.training import Trainer, TrainingPlan, train
 from services.training.lookahead.checks import check
 from services.training.lookahead.learner import LookaheadLearner, fresh_embeddings
 from services.training.lookahead.options import LookaheadOptions
-from services.training.lookahead.result import Outcome, publish
+from services.training.lookahead.result import TrainingResult, publish
 from services.training.reporting import Reporter
 
 #: Laws of the held-out texts that the figures, and that each point of the curve, are taken from.
@@ -52,7 +52,7 @@ def train_lookahead(options: LookaheadOptions, reporter: Reporter) -> Path:
     )
     figures = LookaheadLearner(model, stored.embeddings).scores(measured)
     course = Course(*material.counts, job.work.seconds, tuple(trainer.curve))
-    publish(job, options, stored, Outcome(course, untrained, figures))
+    publish(job, options, stored, TrainingResult(course, untrained, figures))
     return options.out
 
 
