@@ -25,7 +25,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class RecordedStats(_Part):
+class Figures(_Part):
     """The figures of a round; times in milliseconds."""
 
     index: int
@@ -49,7 +49,7 @@ class Record(_Part):
     term: int
     offset: int = Field(ge=0)
     started_unix_ms: float = Field(ge=0, allow_inf_nan=False)
-    stats: RecordedStats
+    stats: Figures
     pieces: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     rejected: tuple[str, ...] = ()
