@@ -10,8 +10,8 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from services.contract.types import split_methods
+from services.runtime.format_vetting import Bounds
 from services.runtime.settings import LinkSettings, Sections
-from services.runtime.vetting import Bounds
 
 
 class OrchestratorSettings(LinkSettings):

@@ -13,8 +13,8 @@ from rich.table import Table
 from bench.plan.options import table_of
 from bench.simulation.flags import add_number, bare_table
 from bench.simulation.recorded import FLAG, read_texts
+from bench.simulation.round_kinds import Sent
 from bench.simulation.scenario import StepTime
-from bench.simulation.sent import Sent
 from bench.simulation.served import COSTS, SOURCES, VERIFY, Row, scenario_of, served, sources_of
 from bench.simulation.tree_drafter import TreeDrafts
 from services.contract.errors import StartError

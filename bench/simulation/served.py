@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.simulation.ideal import Ideal, ideal
+from bench.simulation.round_kinds import Sent
 from bench.simulation.run import Simulation
 from bench.simulation.scenario import PLAIN, Scenario, StepTime
-from bench.simulation.sent import Sent
 from bench.simulation.session import Account
 from bench.simulation.tree_drafter import TreeDrafts
 from services.engine.ngram_file import NgramFile

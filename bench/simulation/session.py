@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bench.simulation.sent import Sent, sent_as
+from bench.simulation.round_kinds import Sent, sent_as
 from orchestrator.core import rounds
 from orchestrator.core.events import (
     Action,

@@ -21,10 +21,10 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.rounds import MOST_TERMS
 from orchestrator.frontdoor.admission import Admission, Reservation, Work
-from orchestrator.frontdoor.aside import Aside
 from orchestrator.frontdoor.grpc import replies
 from orchestrator.frontdoor.grpc.stream_reader import follow, follow_alone
 from orchestrator.frontdoor.intake import vetted
+from orchestrator.frontdoor.long_requests import Aside
 from orchestrator.frontdoor.requests import (
     IncomingRequest,
     SessionSpec,

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
-from orchestrator.frontdoor.aside import LARGE
+from orchestrator.frontdoor.long_requests import LARGE
 
 AT_ONCE, ASIDE = 2, 8
 """Messages of one tenant."""

@@ -17,7 +17,7 @@ from orchestrator.frontdoor.admission import Work
 from orchestrator.frontdoor.requests.ranges import ALLOWED_FORMATS
 from services.contract.errors import InvalidRequest
 from services.contract.types import ResponseFormat
-from services.runtime.vetting import Vetted, Vetting
+from services.runtime.format_vetting import Vetted, Vetting
 
 KEPT = 4_096
 """Answers that stay; each is one short line."""

@@ -18,7 +18,7 @@ from orchestrator.workers.link import (
     WorkerEvent,
     WorkerLink,
 )
-from orchestrator.workers.texts import Texts, chunks_of
+from orchestrator.workers.prefix_affinity import Texts, chunks_of
 from services.contract.errors import StartError
 from services.contract.types import (
     HANDS_OVER,

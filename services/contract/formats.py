@@ -4,7 +4,7 @@ Grammars are llguidance's. No model and no tokenizer is needed to tell whether o
 can be used; which tokens it allows is `services.engine.native.structure`. The limits
 here bound what follows a grammar, and not the making of one: a schema of 500 bytes may
 take minutes and gigabytes. So nothing of a stranger is compiled before it has passed
-`services.runtime.vetting`.
+`services.runtime.format_vetting`.
 """
 
 from __future__ import annotations

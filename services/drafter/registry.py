@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from services.engine.native import Engine, Forwards
     from services.engine.native.lending import Lending
     from services.engine.native.structure import Structures
-    from services.runtime.vetting import Vetting
+    from services.runtime.format_vetting import Vetting
 
 _log = logging.getLogger(__name__)
 

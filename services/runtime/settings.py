@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from services.runtime.format_vetting import Bounds, Vetting
 from services.runtime.serving import (
     ClusterToken,
     Dialing,
@@ -18,7 +19,6 @@ from services.runtime.serving import (
     host_port,
     tls_contexts,
 )
-from services.runtime.vetting import Bounds, Vetting
 
 Sections = Mapping[str, tuple[str, ...]]
 """The fields of a class, or those of its own, by the part of `--help` that shows them."""

@@ -15,10 +15,10 @@ from services.contract.types import FormatKind, ResponseFormat
 from services.engine.native.bundle import make_bundle
 from services.engine.native.structure import Structures
 from testkit.chaos.listener import Listener
-from testkit.forms.generations import MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted
-from testkit.forms.report import Sums, content, verdict
-from testkit.forms.run import VERIFIER_KILLED, Ended, FormsResult, Struck, _judged
-from testkit.forms.schemas import FORMS, Form
+from testkit.structured.generations import MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted
+from testkit.structured.report import Sums, content, verdict
+from testkit.structured.run import VERIFIER_KILLED, Ended, FormsResult, Struck, _judged
+from testkit.structured.schemas import FORMS, Form
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
 
 TOWN = FORMS[0]

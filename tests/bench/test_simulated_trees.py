@@ -15,8 +15,8 @@ from bench.simulation.agenda import Agenda
 from bench.simulation.chained import judged, walked
 from bench.simulation.ideal import ideal
 from bench.simulation.recorded import RecordedText, read_texts, write_texts
+from bench.simulation.round_kinds import Sent
 from bench.simulation.scenario import PLAIN
-from bench.simulation.sent import Sent
 from bench.simulation.served import (
     ALL,
     SOURCES,

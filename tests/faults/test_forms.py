@@ -6,8 +6,8 @@ import pytest
 
 from testkit.chaos.health import whole
 from testkit.chaos.site import Cluster, Layout
-from testkit.forms.generations import METHODS, wanted
-from testkit.forms.run import VERIFIER_KILLED, Disturbed, FormsResult
+from testkit.structured.generations import METHODS, wanted
+from testkit.structured.run import VERIFIER_KILLED, Disturbed, FormsResult
 from tests.faults.kit import WIRE_SECONDS
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]

@@ -12,11 +12,11 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor import intake
-from orchestrator.frontdoor.aside import LARGE
 from orchestrator.frontdoor.authentication import TokensFile, token_entry
 from orchestrator.frontdoor.grpc import call_limits as door_module
 from orchestrator.frontdoor.grpc.call_limits import Door
 from orchestrator.frontdoor.intake import AT_ONCE, PATIENCE
+from orchestrator.frontdoor.long_requests import LARGE
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import bearer, known_verifier, read, request, stub, text
 

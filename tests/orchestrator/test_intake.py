@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 
 from orchestrator.frontdoor import intake
-from orchestrator.frontdoor.aside import LARGE
 from orchestrator.frontdoor.intake import AT_ONCE, OF_ALL, Intake, MessageSlot, vetted
+from orchestrator.frontdoor.long_requests import LARGE
 
 SHORT = LARGE - 1
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
-from orchestrator.frontdoor import aside as aside_module
-from orchestrator.frontdoor.aside import LARGE, LARGE_AT_ONCE, LONG, Aside
+from orchestrator.frontdoor import long_requests as aside_module
 from orchestrator.frontdoor.grpc.decoding import incoming, read_request
+from orchestrator.frontdoor.long_requests import LARGE, LARGE_AT_ONCE, LONG, Aside
 from orchestrator.frontdoor.requests import build_spec, check_counts
 from orchestrator.frontdoor.requests import inputs as inputs_module
 from orchestrator.frontdoor.requests.spec import _in_parts

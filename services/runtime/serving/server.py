@@ -9,8 +9,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from services.contract.errors import StartError
+from services.runtime.serving.aborted_calls import LettingGo
 from services.runtime.serving.health import Health
-from services.runtime.serving.letting_go import LettingGo
 from services.runtime.serving.options import ServingOptions, server_credentials, server_options
 from services.runtime.serving.parsing import Parsing
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.machine import machine
 from bench.output import table, table_console
-from testkit.forms.run import VERIFIER_KILLED, Ended, FormsResult
+from testkit.structured.run import VERIFIER_KILLED, Ended, FormsResult
 
 _MOST_LINES = 40
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from testkit.chaos.transcript import Case
-from testkit.forms.schemas import FORMS, Form
+from testkit.structured.schemas import FORMS, Form
 
 MAX_TOKENS = 192
 """More than any of the forms takes."""

@@ -1,9 +1,9 @@
 """Response formats of strangers, compiled first where that harms nobody: in child processes.
 
 What compiling one takes cannot be told from its size: a schema of 500 bytes may take minutes
-and gigabytes, in native code that nothing interrupts. So each has a bound of CPU time and of
-memory, held by the kernel in a process of its own (`services.runtime.vet`), which dies beyond.
-That process dies with this one, too, and goes behind it where CPU or memory is short.
+and gigabytes, in native code that nothing interrupts. So each is compiled in a process of its
+own (`services.runtime.format_vetting_child`), whose CPU time and memory the kernel bounds.
+That process yields CPU and memory to this one, and dies with it.
 
     submit → the line (bounded, in turns by owner) → a thread and its child → the future
 
@@ -287,7 +287,7 @@ class _Child:
 
 def _command(handle: int, bounds: Bounds) -> list[str]:
     given = (handle, os.getpid(), bounds.seconds, bounds.memory)
-    return [sys.executable, "-m", "services.runtime.vet", *map(str, given)]
+    return [sys.executable, "-m", "services.runtime.format_vetting_child", *map(str, given)]
 
 
 def _closing() -> Draining:

@@ -22,7 +22,7 @@ from testkit.chaos.run import undisturbed
 from testkit.chaos.scene import Scene
 from testkit.chaos.site import Cluster
 from testkit.chaos.transcript import Transcript
-from testkit.forms.generations import Wanted
+from testkit.structured.generations import Wanted
 
 VERIFIER_KILLED = "verifier SIGKILL"
 FAULTS = (VERIFIER_KILLED, VERIFIER_KILLED, "verifier wire cut")

@@ -1,6 +1,6 @@
-"""The program of a process that vets response formats; see `services.runtime.vetting`.
+"""The program of a process that vets response formats; see `services.runtime.format_vetting`.
 
-    python -m services.runtime.vet LINK PARENT SECONDS BYTES
+    python -m services.runtime.format_vetting_child LINK PARENT SECONDS BYTES
 
 LINK is an open file of its parent's: a format comes as JSON [kind, text, …], what is told of it
 goes back as [complaint, bytes that it takes compiled, seconds of CPU that this took, whether this

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from orchestrator.core.placement import Wanted
 from orchestrator.workers.pool import WorkerPool
-from orchestrator.workers.texts import CHUNK, Texts, chunks_of
+from orchestrator.workers.prefix_affinity import CHUNK, Texts, chunks_of
 from services.contract.types import Role
 
 SYSTEM = list(range(1000, 1000 + 3 * CHUNK))

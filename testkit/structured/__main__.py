@@ -1,7 +1,7 @@
 """Outputs of a form through drafts, rollbacks, resumes and dying verifiers, each checked.
 
-    python -m testkit.forms                                   tiny random models, some minutes
-    python -m testkit.forms --target smollm2-135m-instruct --draft smollm2-135m-instruct-draft
+    python -m testkit.structured                                   tiny random models, some minutes
+    python -m testkit.structured --target smollm2-135m-instruct --draft smollm2-135m-instruct-draft
 
 Ten JSON schemas at temperature 1, drafted and verified in eight ways. Every generation is
 broken off in the middle and resumed at another orchestrator; now and then a verifier is killed
@@ -28,9 +28,9 @@ from services.contract.errors import StartError
 from testkit.chaos.health import whole
 from testkit.chaos.models import tiny_models
 from testkit.chaos.site import Cluster, Layout
-from testkit.forms.generations import METHODS, Wanted, wanted
-from testkit.forms.report import content, show
-from testkit.forms.run import Disturbed, Ended, FormsResult, Struck
+from testkit.structured.generations import METHODS, Wanted, wanted
+from testkit.structured.report import content, show
+from testkit.structured.run import Disturbed, Ended, FormsResult, Struck
 
 WIRE_SECONDS = 0.005
 """To a verifier and back: without it the answers of tiny models are over at once."""
@@ -47,7 +47,7 @@ def main() -> int:
             models = (given.target, given.draft) if given.target else tiny_models(Path(folder))
             _run(given, models, outcome, journal)
     except StartError as error:
-        print(f"testkit.forms: {error}", file=sys.stderr)
+        print(f"testkit.structured: {error}", file=sys.stderr)
         return 1
     show(outcome)
     if given.json is not None:
