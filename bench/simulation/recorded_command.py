@@ -13,7 +13,7 @@ from rich.table import Table
 from bench.plan.options import table_of
 from bench.simulation.flags import add_number, bare_table
 from bench.simulation.recorded import FLAG, read_texts
-from bench.simulation.round_kinds import Sent
+from bench.simulation.round_kinds import RoundKind
 from bench.simulation.scenario import StepTime
 from bench.simulation.served import COSTS, SOURCES, VERIFY, Row, scenario_of, served, sources_of
 from bench.simulation.tree_drafter import TreeDrafts
@@ -23,12 +23,12 @@ from services.engine.ngram_file import NO_FILE, SHIPPED, NgramFile, load_ngrams,
 LONGEST_MS = 10_000.0
 COLUMNS = ("sources", "category", "tokens", "x plain")
 HEADS = {
-    Sent.DRAFT: "drafts",
-    Sent.UNPAID: "unpaid",
-    Sent.NOTHING: "nothing",
-    Sent.LATE: "late",
-    Sent.RESTED: "rested",
-    Sent.LAST: "last",
+    RoundKind.DRAFT: "drafts",
+    RoundKind.UNPAID: "unpaid",
+    RoundKind.NOTHING: "nothing",
+    RoundKind.LATE: "late",
+    RoundKind.RESTED: "rested",
+    RoundKind.LAST: "last",
 }
 BESIDE = ("nodes", "wait ms", "outside ms", "ideal tokens", "ideal x", "ideal nodes")
 LEGEND = """

@@ -24,7 +24,7 @@ from orchestrator.frontdoor.admission import Admission, Reservation, Work
 from orchestrator.frontdoor.grpc import replies
 from orchestrator.frontdoor.grpc.stream_reader import follow, follow_alone
 from orchestrator.frontdoor.intake import vetted
-from orchestrator.frontdoor.long_requests import Aside
+from orchestrator.frontdoor.long_requests import RequestThreads
 from orchestrator.frontdoor.requests import (
     IncomingRequest,
     SessionSpec,
@@ -111,7 +111,7 @@ class Inference:
         self._stored_texts = StoredTexts(options.max_sessions)
         self._restoring = Slices()
         self._speculation = 1.0
-        self.aside = Aside()
+        self.request_threads = RequestThreads()
         self._draining = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ended = SpecTotals()
@@ -415,7 +415,7 @@ class Inference:
             with self._work.spent(tenant.name, request.size):
                 return build_spec(request.read(), tokenizer, model)
 
-        spec = await self.aside.read(request.size, read)
+        spec = await self.request_threads.read(request.size, read)
         vetted()
         return spec
 

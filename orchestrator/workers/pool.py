@@ -18,7 +18,7 @@ from orchestrator.workers.link import (
     WorkerEvent,
     WorkerLink,
 )
-from orchestrator.workers.prefix_affinity import Texts, chunks_of
+from orchestrator.workers.prefix_affinity import PrefixAffinity, chunks_of
 from services.contract.errors import StartError
 from services.contract.types import (
     HANDS_OVER,
@@ -83,7 +83,7 @@ class WorkerPool:
         self._dialing = dialing
         self._links: dict[tuple[Role, str], WorkerLink] = {}
         self._by_worker: dict[str, WorkerLink] = {}
-        self._texts = Texts()
+        self._prefix_affinity = PrefixAffinity()
         self._awake = AwakeClock(CHECK_EVERY, time.monotonic())
         self._sessions: Sessions | None = None
         self._target_known = asyncio.Event()
@@ -179,10 +179,10 @@ class WorkerPool:
         if not any(fits(candidate, wanted) for candidate in candidates):
             return None
         chunks = chunks_of(wanted.cache_scope, *wanted.text)
-        chosen = choose(candidates, wanted, self._texts.find(chunks))
+        chosen = choose(candidates, wanted, self._prefix_affinity.find(chunks))
         if chosen is None:
             return None
-        self._texts.note(chunks, chosen)
+        self._prefix_affinity.note(chunks, chosen)
         return self._by_worker[chosen].description
 
     def opening_s(self, worker: str, tokens: int) -> float:

@@ -82,7 +82,7 @@ async def test_a_call_that_ends_without_a_request_is_refused(channel):
 
 async def test_of_one_tenant_two_large_messages_are_looked_at_at_once(running, monkeypatch):
     at_work = most = 0
-    looked = running.inference.aside.read
+    looked = running.inference.request_threads.read
 
     async def look(size, act):
         nonlocal at_work, most
@@ -94,7 +94,7 @@ async def test_of_one_tenant_two_large_messages_are_looked_at_at_once(running, m
         finally:
             at_work -= 1
 
-    monkeypatch.setattr(running.inference.aside, "read", look)
+    monkeypatch.setattr(running.inference.request_threads, "read", look)
     async with stub(running.address) as front:
         ends = await asyncio.gather(
             *(read(front.Generate(LONG, metadata=bearer(ACME))) for _ in range(8))
