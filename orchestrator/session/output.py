@@ -44,8 +44,8 @@ class Delivery(NamedTuple):
     rounds: tuple[RoundRecord, ...] = ()
 
     @property
-    def told(self) -> tuple[bool, bool]:
-        """What is known of the tokens beside their text."""
+    def extras(self) -> tuple[bool, bool]:
+        """Whether its tokens have logprobs, and origins."""
         return bool(self.logprobs), bool(self.origins)
 
     def since(self, offset: int) -> Delivery:
@@ -237,10 +237,10 @@ class Output:
     def _alike(self, index: int) -> list[Delivery]:
         """What waits from an index on, as much as goes into one message."""
         first = self._deliveries[index]
-        told, end = first.told, first.offset + MOST_TOGETHER
+        extras, end = first.extras, first.offset + MOST_TOGETHER
         waiting = [first]
         for delivery in islice(self._deliveries, index + 1, index + MOST_JOINED):
-            if delivery.told != told or delivery.offset + len(delivery.token_ids) > end:
+            if delivery.extras != extras or delivery.offset + len(delivery.token_ids) > end:
                 break
             waiting.append(delivery)
         return waiting

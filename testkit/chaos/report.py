@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.figures import Percentiles
 from bench.machine import machine
-from bench.output import table, table_console, told
+from bench.output import shown, table, table_console
 from testkit.chaos.faults import KINDS
 from testkit.chaos.run import ChaosPlan, ChaosResult
 
@@ -80,7 +80,7 @@ def show(plan: ChaosPlan, outcome: ChaosResult) -> None:
 
 def _cells(row: Row) -> tuple[str, list[str]]:
     figures = (row.pauses.p50, row.pauses.p95, 1e3 * row.longest) if row.pauses else ()
-    pauses = [f"{figure:.0f}" for figure in figures] or [told(None)] * 3
+    pauses = [f"{figure:.0f}" for figure in figures] or [shown(None)] * 3
     return row.kind, [str(row.count), str(row.met), *pauses]
 
 

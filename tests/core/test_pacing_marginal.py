@@ -144,7 +144,7 @@ def test_trees_that_make_a_session_late_for_the_step_of_others_are_not_waited_fo
 
 def test_a_session_that_would_be_late_as_others_are_begins_with_a_rest():
     late = learned().learned._replace(late_ms=60.0)
-    assert Marginal(12, 8).told(late).window == 0
+    assert Marginal(12, 8).informed(late).window == 0
     fresh = Experience().joined(crowded(queue=1.0)).seeded(Marginal(12, 8))
     assert isinstance(fresh, Marginal)
     assert fresh.window == 8
@@ -190,14 +190,14 @@ def test_the_rest_of_a_crowd_ends_when_the_others_have_gone():
         rests = rests.observe(outcome(**alone))
     assert not rests.resting
     # Who comes after a crowd does not rest for it.
-    late = Marginal(12, 8).told(full(rises=1.1).learned).observe(outcome(**alone))
+    late = Marginal(12, 8).informed(full(rises=1.1).learned).observe(outcome(**alone))
     assert not late.resting
 
 
 def test_among_many_sessions_a_row_is_reckoned_dearer_than_it_is():
     alone, crowd = learned(), learned()
     costs = crowd.learned.costs._replace(sessions=24.0)
-    crowd = Marginal(12, 8).told(crowd.learned._replace(costs=costs))
+    crowd = Marginal(12, 8).informed(crowd.learned._replace(costs=costs))
     assert alone.learned.dearness == 1.0
     assert 1.9 < crowd.learned.dearness < 2.0
     assert count(crowd, 0.5) == 0

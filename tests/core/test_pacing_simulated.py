@@ -152,7 +152,7 @@ class Careless(Thompson):
     def observe(self, outcome: FinishedRound) -> Careless:
         learned = Thompson.observe(self, outcome).learned
         costs = learned.costs._replace(line=StepTimeModel(1.0, 1.0, learned.costs.step_ms(0)))
-        return replace(self, learned=learned).told(learned._replace(costs=costs))  # type: ignore[return-value]
+        return replace(self, learned=learned).informed(learned._replace(costs=costs))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(

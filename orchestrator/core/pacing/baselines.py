@@ -1,4 +1,4 @@
-"""Policies that learn nothing of what pays: the baselines of the literature."""
+"""Policies that do not learn what pays: the baselines of the literature."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ HOP_ALLOWANCE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Eager:
-    """Whatever is there, as soon as the verifier is free (AMUSD).
+    """Send whatever is drafted, as soon as the verifier is free (AMUSD).
 
-    With nothing there it waits for one token, but no longer than half a plain
-    round takes: a round without a draft is worth one token, too.
+    Without a draft it waits for one token, but at most half a plain round, since a round
+    without a draft yields a token, too.
     """
 
     window: int
@@ -24,7 +24,7 @@ class Eager:
     round_ms: float = 0.0
 
     def decide(self, view: View) -> Decision:
-        """Send all there is; wait a moment for a first token."""
+        """Send the whole tail; wait a moment for a first token."""
         if view.drafted or not view.drafting or view.room == 0:
             return Send(min(view.drafted, view.room))
         return wait_for(view, self._patience()) or Send(0)
@@ -46,7 +46,7 @@ class Eager:
 class Fixed:
     """Exactly `window` tokens a round, one side at a time (speculative decoding).
 
-    `patience` seconds without them, and what is there is sent.
+    After `patience` seconds it sends what is drafted.
     """
 
     window: int

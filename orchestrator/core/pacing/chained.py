@@ -10,14 +10,13 @@ from orchestrator.core.pacing.policy import Decision, FinishedRound, Policy, Sen
 
 @dataclass(frozen=True, slots=True)
 class Chained:
-    """Another policy, asked as soon as a block would arrive when the verifier becomes free.
+    """Asks its inner policy early, so that a block arrives when the verifier becomes free.
 
-    What was drafted by then leaves as a block that extends the one under way. If that
-    one is rejected, the later is discarded unverified, and only a message was spent;
-    if it is accepted, the verifier went on without a way there and back. Sent any
-    earlier, the block would only lie there and hold fewer tokens; sent too late, it is no
-    later than it would be without. None is sent while the drafter rests: plain rounds are to
-    show what they take.
+    The tail then leaves as a block that extends the one under way. If that one is rejected,
+    the later is discarded unverified, at the price of a message; if it is accepted, the
+    verifier went on without a round trip. Sent earlier, the block would only queue and hold
+    fewer tokens; sent too late, it is no later than without chaining. None is sent while the
+    drafter rests, so that plain rounds show what they take.
     """
 
     inner: Policy
@@ -29,7 +28,7 @@ class Chained:
         return self.inner.window
 
     def decide(self, view: View) -> Decision:
-        """The inner policy's decision, with a block under way when its end is near."""
+        """The inner policy's decision; with a block under way, only when its end is near."""
         if not view.live:
             return self.inner.decide(view)
         if not self.window or not self.costs.transit_ms:
@@ -40,7 +39,7 @@ class Chained:
         return _lengthened(self.inner.decide(_ahead(view, due)), view)
 
     def _free_at(self, view: View) -> float:
-        """When the verifier will have done what is under way, by its own clock."""
+        """When the verifier will finish the blocks under way, on the driver's clock."""
         free = 0.0
         for flight in view.live:
             arrived = flight.sent_at + 0.5e-3 * self.costs.transit_ms
@@ -48,12 +47,12 @@ class Chained:
         return free
 
     def observe(self, outcome: FinishedRound) -> Chained:
-        """Learn what steps and ways take."""
+        """Learn the times of steps and round trips."""
         return Chained(self.inner.observe(outcome), self.costs.add(outcome))
 
 
 def _ahead(view: View, due: float) -> View:
-    """What the inner policy would see if all that is under way were accepted."""
+    """What the inner policy would see if all blocks under way were accepted."""
     bonus = int(view.bonus)
     return View(
         view.now,
