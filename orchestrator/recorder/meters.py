@@ -100,7 +100,7 @@ class Meters:
         self._fallbacks.add(1, reason)
 
     def starved(self, seconds: float) -> None:
-        """A free verifier was let wait for a draft."""
+        """A free verifier waited for a draft."""
         self._starved.add(seconds)
 
     def stored(self, seconds: float) -> None:
@@ -120,7 +120,7 @@ class Meters:
         self._migrations.add(1, role)
 
     def prefilled(self, tokens: int, cached: int) -> None:
-        """A verifier has a text of so many tokens in K/V, some of which were there before."""
+        """A verifier prefilled so many tokens, some of them from its prefix cache."""
         self._prefilled.add(tokens - cached, "computed")
         self._prefilled.add(cached, "cached")
 
