@@ -20,10 +20,10 @@ class ClusterOptions:
     """A whole cluster on one machine.
 
     `draft` and `lookahead` None and `method` empty: n-gram drafters. `ngrams`: their file; None:
-    the one that comes with Paceline for this target, "none": no file. `synthetic`: no
-    model runs, and `target` is empty; the workers are as that file says. `pool`: drafters
-    are processes of their own; False: verifiers draft beside verifying, all but a draft model;
-    None: as is faster, see `beside`.
+    the one that comes with Paceline for this target, "none": no file. `synthetic`: no model
+    runs, `target` is empty, and the file describes the workers. `pool`: drafters are processes
+    of their own; False: verifiers draft, too, except with a draft model; None: the faster
+    way, see `beside`.
     `tensor_parallel`: over how many processes each verifier's model is split.
     `redis` None: a server of its own. `draft_dtype` None: the fastest. Threads None: as
     many as the process has cores; else the process is not pinned. `spare_core`: verifiers
@@ -56,7 +56,7 @@ class ClusterOptions:
     vllm_engine: bool = False
 
     def check(self) -> None:
-        """Raises StartError where it is not told what runs, or told twice."""
+        """Raise StartError if the model is missing, or given twice."""
         if self.synthetic is None:
             if not self.target:
                 raise StartError("--target is needed (or PACELINE_TARGET), or --synthetic")
@@ -98,10 +98,10 @@ class ClusterOptions:
     def beside(self) -> bool:
         """Whether verifiers draft, too.
 
-        What drafts with the target has its weights and K/V there. N-grams are drafted on the
-        verdict itself, with no way to another process, and leave the verifier its cores
-        meanwhile: measured, docs/drafters.md. Several drafters are processes of their own. With a
-        draft model n-grams are drafted in both places: sessions take what is faster for them.
+        Methods that draft with the target share its weights and K/V there. N-grams then draft on
+        the verdict itself, without a message to another process, and leave the verifier its
+        cores meanwhile: measured, docs/drafters.md. Several drafters are processes of their own.
+        With a draft model n-grams draft in both places: sessions take the faster one.
         """
         if self.pool or self.synthetic is not None:
             return False
