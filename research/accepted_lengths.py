@@ -1,4 +1,4 @@
-"""How many draft tokens each rule accepts on average, from the laws of two models alone.
+"""How many draft tokens each rule accepts on average, from the distributions of two models alone.
 
     standard    given the chain, sum_i prod_{j<=i} min(1, p/q)    (2211.17192, section 2.3)
     block       given the chain, sum_i p_i, where p_i = min(1, p_{i-1} p/q) is the chance
@@ -35,7 +35,7 @@ Survival = dict[str, list[float]]
 class Study:
     """How to draft: `length` tokens, `stride` tokens apart, `chains` times at each place.
 
-    `support`: how many tokens a draft law is cut to.
+    `support`: how many tokens a draft distribution is cut to.
     """
 
     temperature: float = 1.0
@@ -127,7 +127,7 @@ class Pair:
         return tokens, torch.stack(q, dim=1)
 
     def _sampled(self, logits: Tensor) -> tuple[list[int], Tensor]:
-        """A token per row of its law cut to the likeliest ones, and that law's value [R]."""
+        """A token per row from the distribution cut to the likeliest ones; its probability [R]."""
         best = torch.topk(logits / self._study.temperature, self._study.support, dim=-1)
         law = torch.softmax(best.values.double(), dim=-1)
         place = torch.multinomial(law, 1, generator=self._random)

@@ -2,8 +2,8 @@
 
     python -m research.agreement --draft DIR
 
-The target answers prompts of Spec-Bench (Xia et al., 2401.07851). Beside its laws p
-stand the draft's laws q after the same texts:
+The target answers prompts of Spec-Bench (Xia et al., 2401.07851). Beside its distributions p
+stand the draft's distributions q after the same texts:
 
 - acceptance: mean of sum(min(p, q)) at temperature 1, over answers drawn at 1: the
   chance that a drafted token is accepted (Leviathan et al., 2211.17192). Of p the 64
@@ -61,7 +61,7 @@ def chosen(count: int) -> list[BenchPrompt]:
 def answers(
     target: Engine, prompts: Sequence[BenchPrompt], *, temperature: float, tokens: int
 ) -> list[Text]:
-    """What the target answers to each, with its laws."""
+    """What the target answers to each, with its distributions."""
     assert target.bundle is not None
     tokenizer = tokenizer_of(target.bundle)
     words = [tokenizer.encode(prompt.text, add_special_tokens=False) for prompt in prompts]

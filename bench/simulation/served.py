@@ -49,7 +49,7 @@ class Row:
 
 
 def sources_of(file: NgramFile | None, name: str) -> NgramFile | None:
-    """What is left of a file: `text` nothing, `firsts` its single-token laws, `file` all of it."""
+    """The part of a file that is used: `text` none, `firsts` after single tokens, `file` all."""
     if file is None or name == "text":
         return None
     return replace(file, laws=()) if name == "firsts" else file

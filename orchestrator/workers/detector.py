@@ -10,8 +10,8 @@
 
 Only long gaps say what a peer's silence means: between the messages of a busy one, the
 next comes at once. The window and the bound adapt as in accrual detectors (Hayashibara et
-al., 2004), by the largest gap in place of a law: a starved thread's gaps have no tail that
-a fitted normal law knows of.
+al., 2004), by the largest gap in place of a distribution: a starved thread's gaps have no tail that
+a fitted normal distribution knows of.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Two verifiers, drafters and orchestrators and a store, each behind a proxy. A qu
 sessions is greedy, the others are sampled at 0.8: by coupling, STANDARD and BLOCK. Greedy and
 coupled texts are compared with plain decoding before the first fault; of the others every
 token that anybody heard with what the session has at last. Without --target, tiny random
-models in float32, and the texts of STANDARD and BLOCK must have the target's exact law.
+models in float32, and the texts of STANDARD and BLOCK must have the target's exact distribution.
 The exit status is 1 where anything did not hold; the same --seed deals the same faults.
 Ctrl-C ends it with a report of what was seen.
 """
@@ -120,7 +120,7 @@ def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
 
 
 def _judge_law(outcome: ChaosResult, target: str, draft: str) -> None:
-    """The texts left to chance against the law of models small enough to be asked again."""
+    """Compare sampled texts with the distribution of models small enough to ask again."""
     from testkit.chaos.law import Models
 
     for fit in Models(target, draft).fit(outcome.drawn):

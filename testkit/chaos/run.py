@@ -61,7 +61,7 @@ class ChaosResult:
     No more, so that no session is among them for how long its text took.
     """
     law: list[str] = field(default_factory=list)
-    """What was found of their law, a line for each rule; empty = nobody looked."""
+    """What was found of their distribution, a line for each rule; empty = nobody looked."""
 
 
 async def undisturbed(cluster: Cluster, cases: Sequence[Case]) -> list[Transcript]:

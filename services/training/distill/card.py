@@ -25,7 +25,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Story(Course):
-    """That of a drafter, whose head has a share `head_mass` of the target's law."""
+    """That of a drafter, whose head has a share `head_mass` of the target's distribution."""
 
     head_mass: float
 

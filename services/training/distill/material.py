@@ -25,7 +25,7 @@ class Material:
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """Texts and laws to learn from, texts and laws held out."""
+        """Texts and distributions to learn from, texts and distributions held out."""
         return len(self.train), _laws(self.train), len(self.held), _laws(self.held)
 
 

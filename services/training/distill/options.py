@@ -12,7 +12,7 @@ from services.engine.native.student import Storage
 class WritingOptions:
     """What a target writes to learn from, and where.
 
-    `write`: laws to write. `batch`: texts written side by side. `work` None: `out`
+    `write`: distributions to write. `batch`: texts written side by side. `work` None: `out`
     with ".work" added. `command`: as it was typed, for the card.
     """
 
@@ -46,7 +46,7 @@ class DistillOptions(WritingOptions):
 
     `layers` empty: the first and the last half of the target's stack, `num_layers`
     together. `train`: positions to see, None: three times `write`. `batch_positions`:
-    laws per step.
+    distributions per step.
     """
 
     layers: tuple[int, ...] = ()

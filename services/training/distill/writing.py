@@ -1,4 +1,4 @@
-"""On-policy texts: what a target itself writes, and its law at every token it draws.
+"""On-policy texts: what a target itself writes, and its distribution at every token it draws.
 
 A drafter is judged on the texts that its target writes, so it learns from those
 (on-policy distillation for speculative decoding: DistillSpec, Zhou et al.,

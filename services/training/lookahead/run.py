@@ -22,7 +22,7 @@ from services.training.lookahead.options import LookaheadOptions
 from services.training.lookahead.result import TrainingResult, publish
 from services.training.reporting import Reporter
 
-#: Laws of the held-out texts that the figures, and that each point of the curve, are taken from.
+#: Held-out distributions for the figures, and for each point of the curve.
 _MEASURED, _POINT = 4000, 400
 _POINTS = 8
 
@@ -76,7 +76,7 @@ def _frozen(job: Commission, options: LookaheadOptions) -> Any:
 
 
 def _beginning(texts: Sequence[Text], laws: int) -> Sequence[Text]:
-    """The first texts that hold so many laws together, or all of them."""
+    """The first texts that hold so many distributions together, or all of them."""
     count = total = 0
     while count < len(texts) and total < laws:
         total += len(texts[count].prefixes)

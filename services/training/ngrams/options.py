@@ -20,7 +20,7 @@ Fit = Callable[[Sequence[Lesson], NgramFile, Verify], dict[str, float]]
 class NgramOptions(WritingOptions):
     """The command line of the making of an n-gram file.
 
-    `out`: the file. `texts`: text files whose laws are learned, too. `most_bytes`: of the file.
+    `out`: the file. `texts`: text files to learn from, too. `most_bytes`: of the file.
     `draft`: a draft model that is to draft beside the file, `draft_base`: what it was distilled
     from, if it was.
     """

@@ -1,4 +1,4 @@
-"""The making of an n-gram file: single tokens, texts, mean laws, weights, the file."""
+"""The making of an n-gram file: single tokens, texts, mean distributions, weights, the file."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _reading(
 def _read(
     job: Commission, options: NgramOptions, given: Sequence[str], reporter: Reporter
 ) -> list[Text]:
-    """Texts given, in parts as long as an answer, with the target's laws behind its header."""
+    """The given texts, in parts as long as an answer, with the target's distributions."""
     header = job.target.dialogue.prompt(())
     tokens = [token for text in given for token in job.target.encode(text)]
     parts = [
