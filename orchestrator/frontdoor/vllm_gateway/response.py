@@ -16,8 +16,8 @@ _FINISH = names_of(pb.FinishReason)
 class Answer:
     """One request's responses: chunks as tokens come, or all of them at the end.
 
-    Tokens go out as they are, the stop token or the tokens of a stop string included: the
-    gateway makes text of them, and cuts it.
+    Tokens are sent unchanged, stop tokens and those of a stop string included: the gateway
+    detokenizes and cuts them.
     """
 
     def __init__(self, asked: engine.GenerateRequest) -> None:
@@ -28,7 +28,7 @@ class Answer:
         self._logprobs = engine.OutputLogProbs()
 
     def add(self, event: replies.Event) -> engine.GenerateResponse | None:
-        """What is to be told of one event, if anything."""
+        """The response to one event, if any."""
         match event:
             case pb.Started():
                 self._prompt_tokens = event.prompt_tokens
