@@ -19,7 +19,7 @@ Options = list[tuple[str, int | str]]
 
 # gRPC pings a peer after 20 s of silence, and gives it up after 10 s without an answer. The
 # failure detector (`orchestrator.workers.detector`) is faster and accounts for stalls of its own
-# process. gRPC does not, so its limit is longer: a process that stalled for seconds keeps its links.
+# process. gRPC does not, so its limit is longer: a process that stalled briefly keeps its links.
 _BOTH_SIDES: Options = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
