@@ -41,7 +41,7 @@ class Fit:
         """What is wrong; empty = nothing. A false one comes once in a million runs."""
         if self.p_value >= ALARM:
             return ""
-        return f"{self.rule}: {self.tokens} tokens of another law, p = {self.p_value:.1e}"
+        return f"{self.rule}: {self.tokens} tokens of another distribution, p = {self.p_value:.1e}"
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.sessions} texts, {self.tokens} tokens, p = {self.p_value:.2g}"

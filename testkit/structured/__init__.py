@@ -1,1 +1,1 @@
-"""Outputs of a given form through a cluster that is disturbed: each must be of its form."""
+"""Structured output through faults: every answer must follow its response format."""

@@ -1,13 +1,13 @@
-"""Outputs of a form through drafts, rollbacks, resumes and dying verifiers, each checked.
+"""Structured output through drafts, rollbacks, resumes and dying verifiers, each answer checked.
 
-    python -m testkit.structured                                   tiny random models, some minutes
+    python -m testkit.structured        tiny random models, some minutes
     python -m testkit.structured --target smollm2-135m-instruct --draft smollm2-135m-instruct-draft
 
 Ten JSON schemas at temperature 1, drafted and verified in eight ways. Every generation is
 broken off in the middle and resumed at another orchestrator; now and then a verifier is killed
 or cut off. Each answer is read by `json` and checked by `jsonschema`; where its rule promises
-the text of its seed, it must be that of plain decoding. Two orchestrators, two verifiers, a
-drafter and a store, all real processes. The exit status is 1 where anything did not hold.
+the same text for a seed, it must equal plain decoding. Two orchestrators, two verifiers, a
+drafter and a store, all real processes. The exit status is 1 if any check fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from testkit.chaos.models import tiny_models
 from testkit.chaos.site import Cluster, Layout
 from testkit.structured.generations import METHODS, Wanted, wanted
 from testkit.structured.report import content, show
-from testkit.structured.run import Disturbed, Ended, FormsResult, Struck
+from testkit.structured.run import Disturbed, Ended, Struck, StructuredResult
 
 WIRE_SECONDS = 0.005
 """To a verifier and back: without it the answers of tiny models are over at once."""
@@ -39,7 +39,7 @@ WIRE_SECONDS = 0.005
 def main() -> int:
     """Run, print, and judge."""
     given = _parser().parse_args()
-    began, outcome = time.monotonic(), FormsResult()
+    began, outcome = time.monotonic(), StructuredResult()
     try:
         journal = _journal(given) if given.resume else None
         outcome.records += journal.known if journal else []
@@ -78,7 +78,7 @@ def _journal(given: argparse.Namespace) -> Records[Ended | Struck]:
 def _run(
     given: argparse.Namespace,
     models: tuple[str, str],
-    outcome: FormsResult,
+    outcome: StructuredResult,
     journal: Records[Ended | Struck] | None,
 ) -> None:
     """What the journal does not have yet; the outcome grows."""
@@ -105,7 +105,7 @@ async def _on(
     disturbed: Disturbed,
     every: Sequence[Wanted],
     at_once: int,
-    outcome: FormsResult,
+    outcome: StructuredResult,
 ) -> None:
     """The run, once the cluster is whole."""
     await whole(cluster)

@@ -17,7 +17,7 @@ from services.engine.native.structure import Structures
 from testkit.chaos.listener import Listener
 from testkit.structured.generations import MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted
 from testkit.structured.report import Sums, content, verdict
-from testkit.structured.run import VERIFIER_KILLED, Ended, FormsResult, Struck, _judged
+from testkit.structured.run import VERIFIER_KILLED, Ended, Struck, StructuredResult, _judged
 from testkit.structured.schemas import FORMS, Form
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
 
@@ -106,7 +106,7 @@ def ended(number: int, *wrong: str) -> Ended:
 
 
 def test_a_report_counts_every_generation_and_names_what_is_wrong():
-    outcome = FormsResult(
+    outcome = StructuredResult(
         [ended(0), Struck(VERIFIER_KILLED, 2), ended(1, "no JSON"), ended(2)], ["x"]
     )
     sums = Sums.of(outcome.ended)

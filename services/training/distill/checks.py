@@ -188,7 +188,7 @@ def check_amounts(options: WritingOptions, positions: int) -> None:
     least = (HELD_REST + 1) * (options.prompt_tokens + options.answer_tokens)
     if options.write < least:
         raise StartError(
-            f"--write: {options.write} laws may be too few for a text to hold out; "
+            f"--write: {options.write} distributions may be too few for a text to hold out; "
             f"allowed is {least} or more (with these --prompt-tokens and --answer-tokens)"
         )
     if positions < 1:

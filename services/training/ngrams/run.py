@@ -51,7 +51,7 @@ def learn_ngrams(options: NgramOptions, reporter: Reporter, fit: Fit) -> Path:
     firsts = _firsts(job, options, reporter)
     texts = written(job, reporter) + _read(job, options, given, reporter)
     material = _divided(texts)
-    reporter.say("putting laws together, and weighing the sources")
+    reporter.say("merging distributions, and fitting the weights of the sources")
     room = options.most_bytes - first_bytes(job.target.vocab_size) - _HEADER_BYTES
     vocab_size = job.target.vocab_size
     trial = _file(job, firsts, learn_laws(material.train, vocab_size, room))
