@@ -77,7 +77,7 @@ hostile: setup
 
 # 500 answers of JSON schemas through faults, half an hour (FORMS='--help' shows options).
 forms: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m testkit.forms $(FORMS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m testkit.structured $(FORMS)
 
 check: setup ## lint, format, types, import floors, wire format, stubs, Dockerfile
 	$(BIN)/ruff check

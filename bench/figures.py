@@ -55,7 +55,7 @@ class RoundSplit:
     """Where the time of a round goes, in milliseconds, means over the rounds.
 
     From sending a block to its verdict: `verify` (the forward), `queue` (at the verifier),
-    `hop` (all else: the way there and back). `draft`: the drafter's time for the block,
+    `hop` (all else: the round trip). `draft`: the drafter's time for the block,
     before the round or, where the pacing is asynchronous, while another one runs.
     """
 
@@ -79,22 +79,21 @@ class RoundSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ConfigurationFigures:
     """One configuration over all its trials at one level of concurrency.
 
-    Three things apart: `decoding` (tokens a second of a session after its first, time after
-    the first), the time to the `first_token`, and `tokens_per_second` (all tokens over all
-    time, prompts included). Each has ratios to plain decoding and to plain decoding on all
-    cores, on the same prompts of the same repeat; of times less than 1 is better. `latency` is
-    that of whole answers. `cached_share`: of the prompts' tokens those that came from a cache;
-    `recalled_tokens`: drafted from what other sessions said, None where nobody counts.
-    `overhead` is what a round takes beyond the verifier's own queue and forward, `split` where
-    its time goes, `orchestrator_cpu_ms` the orchestrator's CPU time per round, all it does for
-    an answer shared by its rounds. `block_efficiency` and `target_calls_per_token` are 0 where
-    the target's forwards are not known; `drafted_per_token` counts the draft tokens that were
-    verified: calls of a drafter that writes one token a call. `wasted_share`: drafted tokens
-    that were verified in vain. `rules`: those the rounds with a draft were judged by.
-    `same_text_as_plain`: how many answers, of how many; None where equal text is not promised.
+    Three measures: `decoding` (a session's tokens a second after its first token), the time to
+    the `first_token`, and `tokens_per_second` (all tokens over all time, prompts included). Each
+    has ratios to plain decoding and to plain decoding on all cores, on the same prompts of the
+    same repeat; for times, less than 1 is better. `latency` is that of whole answers.
+    `cached_share`: the share of prompt tokens from a cache; `recalled_tokens`: drafted from other
+    sessions' texts, None if not counted. `overhead` is a round's time beyond the verifier's queue
+    and forward, `split` where its time goes, `orchestrator_cpu_ms` the orchestrator's CPU time
+    per round, all work for an answer included. `block_efficiency` and `target_calls_per_token`
+    are 0 where the target's forwards are not known; `drafted_per_token`: verified draft tokens
+    per output token, the calls of a drafter that writes one token a call. `wasted_share`: the
+    share of rejected draft tokens. `rules`: those of the rounds with a draft.
+    `same_text_as_plain`: equal answers, of how many; None where equal text is not promised.
     """
 
     configuration: str
@@ -134,7 +133,7 @@ def figures_of(
     *,
     exact: bool = True,
     dtype: str = "",
-) -> Figures:
+) -> ConfigurationFigures:
     """The figures of the configuration `name`; `plain` and `plain_all` name the baselines.
 
     `exact`: its text is promised to be that of plain decoding. `dtype`: its number format.
@@ -150,7 +149,7 @@ def figures_of(
     def over(baseline: str, measure: Measure) -> Spread | None:
         return Spread.of(ratios(trials, name, baseline, measure))
 
-    return Figures(
+    return ConfigurationFigures(
         configuration=name,
         dtype=dtype,
         tokens=tokens,

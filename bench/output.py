@@ -44,7 +44,7 @@ def table(title: str, columns: Sequence[str], content: Sequence[Row]) -> Table:
     return made
 
 
-def told(figure: object | None) -> str:
+def shown(figure: object | None) -> str:
     """A figure, or a dash where there is none."""
     return "–" if figure is None else str(figure)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.figures import Figures, Spread
+from bench.figures import ConfigurationFigures, Spread
 from bench.sections import Section
 from services.training.svg import drawing
 
@@ -67,7 +67,7 @@ def _whiskers(spreads: Sequence[Spread]) -> tuple[list[float], list[float]]:
     return [one.median - one.low for one in spreads], [one.high - one.median for one in spreads]
 
 
-def _plot_acceptance(figures: Sequence[Figures], path: Path) -> Path:
+def _plot_acceptance(figures: Sequence[ConfigurationFigures], path: Path) -> Path:
     from matplotlib.ticker import MaxNLocator
 
     with drawing(path) as (figure, axes):
@@ -106,7 +106,7 @@ def _plot_load(sections: Sequence[Section], path: Path) -> Path:
     return path
 
 
-def _plot_rounds(figures: Sequence[Figures], level: int, path: Path) -> Path:
+def _plot_rounds(figures: Sequence[ConfigurationFigures], level: int, path: Path) -> Path:
     """Two bars each: the round from sending to verdict, and the drafter's time for it."""
     with drawing(path) as (figure, axes):
         figure.set_size_inches(7.2, 1.6 + 0.45 * len(figures))

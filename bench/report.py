@@ -8,8 +8,8 @@ from dataclasses import asdict
 from rich.console import Console
 
 from bench.comparison import Comparison
-from bench.figures import Figures, Percentiles, RoundSplit
-from bench.output import Row, answer_content, table, told
+from bench.figures import ConfigurationFigures, Percentiles, RoundSplit
+from bench.output import Row, answer_content, shown, table
 from bench.runner import Trial
 from bench.sections import Ratios, Section
 
@@ -46,26 +46,26 @@ def _gains(section: Section) -> Iterator[tuple[str, Ratios]]:
             yield f"{name}: over plain by task", gains.tasks
 
 
-def rows(figures: Sequence[Figures]) -> list[Row]:
+def rows(figures: Sequence[ConfigurationFigures]) -> list[Row]:
     """The rows of the table; spreads are median (least–greatest) over the repeats."""
     return [
         ("number format", [one.dtype or "–" for one in figures]),
-        ("decoding, tokens/s after the first", [told(one.decoding) for one in figures]),
-        ("… × plain", [told(one.decoding_ratio) for one in figures]),
-        ("… × plain on all cores", [told(one.decoding_ratio_all_cores) for one in figures]),
+        ("decoding, tokens/s after the first", [shown(one.decoding) for one in figures]),
+        ("… × plain", [shown(one.decoding_ratio) for one in figures]),
+        ("… × plain on all cores", [shown(one.decoding_ratio_all_cores) for one in figures]),
         ("first token, ms p50/p95/p99", [_times(one.first_token) for one in figures]),
-        ("… × plain (less is better)", [told(one.first_token_ratio) for one in figures]),
-        ("… × plain on all cores", [told(one.first_token_ratio_all_cores) for one in figures]),
-        ("whole answer, tokens/s", [told(one.tokens_per_second) for one in figures]),
-        ("… × plain", [told(one.speed_up) for one in figures]),
-        ("… × plain on all cores", [told(one.speed_up_all_cores) for one in figures]),
+        ("… × plain (less is better)", [shown(one.first_token_ratio) for one in figures]),
+        ("… × plain on all cores", [shown(one.first_token_ratio_all_cores) for one in figures]),
+        ("whole answer, tokens/s", [shown(one.tokens_per_second) for one in figures]),
+        ("… × plain", [shown(one.speed_up) for one in figures]),
+        ("… × plain on all cores", [shown(one.speed_up_all_cores) for one in figures]),
         ("prompt tokens from a cache", [f"{one.cached_share:.0%}" for one in figures]),
-        ("draft tokens from other texts", [told(one.recalled_tokens) for one in figures]),
+        ("draft tokens from other texts", [shown(one.recalled_tokens) for one in figures]),
         ("per token, ms p50/p95/p99", [_times(one.per_token) for one in figures]),
         ("whole answer, ms p50/p95/p99", [_times(one.latency) for one in figures]),
         ("round: draft/verify/queue/hop, ms", [_split(one.split) for one in figures]),
         ("round overhead, ms p50/p95/p99", [_times(one.overhead, 2) for one in figures]),
-        ("orchestrator CPU per round, ms", [told(one.orchestrator_cpu_ms) for one in figures]),
+        ("orchestrator CPU per round, ms", [shown(one.orchestrator_cpu_ms) for one in figures]),
         ("block efficiency", [_known(one.block_efficiency) for one in figures]),
         ("target calls per token", [_known(one.target_calls_per_token) for one in figures]),
         ("draft calls per token", [_known(one.drafted_per_token) for one in figures]),
@@ -81,18 +81,18 @@ def rows(figures: Sequence[Figures]) -> list[Row]:
 def ratio_rows(ratios: Ratios) -> list[Row]:
     """One row for everything that the configurations are held against."""
     names = dict.fromkeys(name for _, own in ratios for name in own)
-    return [(name, [told(own.get(name)) for _, own in ratios]) for name in names]
+    return [(name, [shown(own.get(name)) for _, own in ratios]) for name in names]
 
 
 def comparison_rows(comparisons: Sequence[Comparison]) -> list[Row]:
     """Ratios over the repeats, then differences over the prompts with their standard error."""
     return [
-        ("decoding, ratio", [told(one.decoding) for one in comparisons]),
-        ("whole answer, ratio", [told(one.speed) for one in comparisons]),
-        ("block efficiency, ratio", [told(one.block_efficiency) for one in comparisons]),
-        ("acceptance, ratio", [told(one.acceptance) for one in comparisons]),
-        ("block efficiency, gain", [told(one.block_efficiency_gain) for one in comparisons]),
-        ("accepted per round, gain", [told(one.accepted_per_round_gain) for one in comparisons]),
+        ("decoding, ratio", [shown(one.decoding) for one in comparisons]),
+        ("whole answer, ratio", [shown(one.speed) for one in comparisons]),
+        ("block efficiency, ratio", [shown(one.block_efficiency) for one in comparisons]),
+        ("acceptance, ratio", [shown(one.acceptance) for one in comparisons]),
+        ("block efficiency, gain", [shown(one.block_efficiency_gain) for one in comparisons]),
+        ("accepted per round, gain", [shown(one.accepted_per_round_gain) for one in comparisons]),
     ]
 
 
@@ -140,7 +140,7 @@ def trial_content(trial: Trial) -> dict[str, object]:
     }
 
 
-def _equal(figures: Figures) -> str:
+def _equal(figures: ConfigurationFigures) -> str:
     same = figures.same_text_as_plain
     return "not promised" if same is None else "{}/{}".format(*same)
 
@@ -161,11 +161,11 @@ def _known(figure: float) -> str:
     return f"{figure:.2f}" if figure else "–"
 
 
-def _share(figures: Figures, share: float) -> str:
+def _share(figures: ConfigurationFigures, share: float) -> str:
     return f"{share:.0%}" if figures.drafted_per_token else "–"
 
 
-def _positions(figures: Figures) -> str:
+def _positions(figures: ConfigurationFigures) -> str:
     return " ".join(f"{100 * rate:.0f}" for rate in figures.acceptance_per_position) or "–"
 
 

@@ -1,8 +1,8 @@
 """Runs every configuration on the same prompts, taking turns.
 
-Every trial has a scope of its own: its sessions find nothing of the texts before them and leave
-nothing behind (`services.cluster.fresh`). That is checked of each, and a run ends with the first
-that found anything. Text seen before is another scenario, `Schedule.seen_before`.
+Every trial has a scope of its own: its sessions use nothing of earlier texts and leave nothing
+behind (`services.cluster.fresh`). Each trial is checked, and the first one that used anything ends
+the run. Text seen before is another scenario, `Schedule.seen_before`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from services.cluster.fresh import FRESH, require_fresh
 WARM_UP_TOKENS = 8
 WARM_UP = BenchPrompt(0, "warm-up", "Hello")
 WAVES = 4
-"""Where several prompts are answered at a time, a group holds this many times as many."""
+"""Prompts of a group for each concurrent session."""
 
 Answer = Callable[[BenchPrompt, Mapping[str, Any]], Awaitable[Measured]]
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One way to decode, with which options; `cores` in words.
+    """One way to decode, with its options; `cores` in words.
 
-    What has an address is asked by our client; `answer` is a peer's own way. `exact`: its
-    text is that of plain decoding with the same seed. `pid`: its orchestrator's process.
-    `baseline`: the others are held against it. `dtype`: its number format. `recalled`: how many
-    tokens its drafters have taken so far from what other sessions said.
+    Our client asks one with an address; `answer` asks a peer. `exact`: its text is that of
+    plain decoding with the same seed. `pid`: its orchestrator's process. `baseline`: the others
+    are compared with it. `dtype`: its number format. `recalled`: how many tokens its drafters
+    have taken so far from other sessions' texts.
     """
 
     name: str
@@ -60,8 +60,8 @@ class Trial:
     """A group of prompts answered by one configuration, `level` at a time.
 
     `orchestrator_s`: CPU time of the orchestrator meanwhile; None where there is none.
-    `recalled`: tokens that drafters took from what other sessions said; None where nobody
-    counts. `dtype`: the configuration's number format.
+    `recalled`: tokens that drafters took from other sessions' texts; None if not counted.
+    `dtype`: the configuration's number format.
     """
 
     configuration: str
@@ -82,7 +82,7 @@ class Trial:
 
     @property
     def key(self) -> TrialKey:
-        """What tells it from every other trial of a run."""
+        """Its identity among the trials of a run."""
         return self.configuration, self.level, self.repeat, self.group
 
     def __str__(self) -> str:
@@ -161,7 +161,7 @@ def rotated(configurations: Sequence[Configuration], turn: int) -> list[Configur
 
 
 async def warm_up(configuration: Configuration, schedule: Schedule) -> None:
-    """What is made with the first answer is there afterwards."""
+    """Answer once, so that everything made lazily exists."""
     options = {**schedule.sampling, **configuration.options, "max_tokens": WARM_UP_TOKENS}
     await answers_of(configuration, [schedule.warm_up], {**options, **FRESH}, level=1)
 

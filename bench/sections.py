@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bench.comparison import Comparison, compare
 from bench.figures import (
-    Figures,
+    ConfigurationFigures,
     Measure,
     Spread,
     by_task,
@@ -46,7 +46,7 @@ class Section:
     """The figures of all configurations, `level` prompts at a time; `gains` by measure."""
 
     level: int
-    figures: tuple[Figures, ...]
+    figures: tuple[ConfigurationFigures, ...]
     comparisons: tuple[Comparison, ...] = ()
     gains: dict[str, Gains] = field(default_factory=dict)
 

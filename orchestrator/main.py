@@ -37,6 +37,7 @@ from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import StartError, StoreError
 from services.contract.types import Role
 from services.runtime import serving
+from services.runtime.format_vetting import Vetting
 from services.runtime.memory import keep_little
 from services.runtime.readyfile import write_line
 from services.runtime.registry import WorkerRegistry
@@ -45,7 +46,6 @@ from services.runtime.serving.options import host_port, is_loopback
 from services.runtime.tasks import end
 from services.runtime.telemetry import Telemetry, names
 from services.runtime.telemetry.loop_lag import LoopLag
-from services.runtime.vetting import Vetting
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator
 
 from services.contract.types import split_methods
+from services.runtime.format_vetting import Bounds
 from services.runtime.options import Words
 from services.runtime.settings import LinkSettings
-from services.runtime.vetting import Bounds
 
 
 class OrchestratorSettings(LinkSettings):

@@ -2,11 +2,11 @@
 
     python -m research.acceptance --draft DIR
 
-The target answers real prompts. At many places of its answers the draft model drafts
-chains, and the target's laws along them tell what each rule accepts (research.accepted_lengths).
-Tokens per round follow for two ways of pacing: `alone`, every block ends in one token
-of the target's own; `chained`, the next block is on its way, so that a standard or
-block verification that accepts all adds none.
+The target answers real prompts. At many places of its answers the draft model drafts chains,
+and the target's distributions along them show what each rule accepts
+(research.accepted_lengths). Tokens per round follow for two ways of pacing: `alone`, every
+block ends in a token of the target's own; `chained`, the next block is under way, so that a
+standard or block verification that accepts all adds none.
 """
 
 import argparse

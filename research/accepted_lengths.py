@@ -1,4 +1,4 @@
-"""How many draft tokens each rule accepts on average, from the laws of two models alone.
+"""How many draft tokens each rule accepts on average, from the distributions of two models alone.
 
     standard    given the chain, sum_i prod_{j<=i} min(1, p/q)    (2211.17192, section 2.3)
     block       given the chain, sum_i p_i, where p_i = min(1, p_{i-1} p/q) is the chance
@@ -34,7 +34,7 @@ Survival = dict[str, list[float]]
 class Study:
     """How to draft: `length` tokens, `stride` tokens apart, `chains` times at each place.
 
-    `support`: how many tokens a draft law is cut to.
+    `support`: how many tokens a draft distribution is cut to.
     """
 
     temperature: float = 1.0
@@ -45,7 +45,7 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DraftPoint:
     """A place in a text to draft from: caches of both models without the `last` token."""
 
     last: int
@@ -67,7 +67,7 @@ class Pair:
         sampled = [self._judged(place) for place in self._places(text)]
         return {rule: _means([one[rule] for one in sampled]) for rule in RULES}
 
-    def _places(self, text: Text) -> Iterator[list[Place]]:
+    def _places(self, text: Text) -> Iterator[list[DraftPoint]]:
         """Groups of places in the answer, from its end on: a cache can only be cut."""
         ids: list[int] = text.token_ids[0].tolist()
         target, draft = self._filled(self._target, ids), self._filled(self._draft, ids)
@@ -76,7 +76,9 @@ class Pair:
             draft.rollback(start - 1)
             room = start + self._study.length
             yield [
-                Place(ids[start - 1], target.fork(room), draft.fork(room), (start << 8) + chain)
+                DraftPoint(
+                    ids[start - 1], target.fork(room), draft.fork(room), (start << 8) + chain
+                )
                 for chain in range(2 * self._study.chains)
             ]
         target.free()
@@ -87,7 +89,7 @@ class Pair:
         engine.forward([Segment(cache, ids, logits_from=len(ids))])
         return cache
 
-    def _judged(self, places: list[Place]) -> Survival:
+    def _judged(self, places: list[DraftPoint]) -> Survival:
         """One half of the chains is sampled, the other one coupled."""
         half = self._study.chains
         tokens, q = self._drafted(places)
@@ -107,7 +109,7 @@ class Pair:
             "coupled": _means(coupled),
         }
 
-    def _drafted(self, places: list[Place]) -> tuple[list[list[int]], Tensor]:
+    def _drafted(self, places: list[DraftPoint]) -> tuple[list[list[int]], Tensor]:
         """The tokens of every chain, and q [chains, k] of those of the first half."""
         half = self._study.chains
         tokens: list[list[int]] = [[] for _ in places]
@@ -124,24 +126,24 @@ class Pair:
         return tokens, torch.stack(q, dim=1)
 
     def _sampled(self, logits: Tensor) -> tuple[list[int], Tensor]:
-        """A token per row of its law cut to the likeliest ones, and that law's value [R]."""
+        """A token per row from the distribution cut to the likeliest ones; its probability [R]."""
         best = torch.topk(logits / self._study.temperature, self._study.support, dim=-1)
         law = torch.softmax(best.values.double(), dim=-1)
         place = torch.multinomial(law, 1, generator=self._random)
         return best.indices.gather(-1, place)[:, 0].tolist(), law.gather(-1, place)[:, 0]
 
-    def _verified(self, places: list[Place], tokens: list[list[int]]) -> list[Tensor]:
+    def _verified(self, places: list[DraftPoint], tokens: list[list[int]]) -> list[Tensor]:
         segments = [
             Segment(place.target, [place.last, *own])
             for place, own in zip(places, tokens, strict=True)
         ]
         return self._target.forward(segments)
 
-    def _coupled(self, place: Place, tokens: list[int], logits: Tensor) -> list[float]:
+    def _coupled(self, place: DraftPoint, tokens: list[int], logits: Tensor) -> list[float]:
         wanted = choose(logits[:-1], [self._row(place, depth) for depth in range(len(tokens))])
         return list(accumulate([float(a == b) for a, b in zip(tokens, wanted, strict=True)], min))
 
-    def _row(self, place: Place, depth: int) -> RowContext:
+    def _row(self, place: DraftPoint, depth: int) -> RowContext:
         return RowContext(VerifyMode.COUPLED, self._sampling, place.seed, depth)
 
 

@@ -2,8 +2,8 @@
 
     python -m research.agreement --draft DIR
 
-The target answers prompts of Spec-Bench (Xia et al., 2401.07851). Beside its laws p
-stand the draft's laws q after the same texts:
+The target answers prompts of Spec-Bench (Xia et al., 2401.07851). Beside its distributions p
+stand the draft's distributions q after the same texts:
 
 - acceptance: mean of sum(min(p, q)) at temperature 1, over answers drawn at 1: the
   chance that a drafted token is accepted (Leviathan et al., 2211.17192). Of p the 64
@@ -31,7 +31,7 @@ from services.engine.spec import ModelSpec
 from services.training.distill.batches import Collator
 from services.training.distill.learning import Score, score_of
 from services.training.distill.texts import Text
-from services.training.distill.writing import Plan, Writer
+from services.training.distill.writing import Writer, WritingPlan
 
 _BATCH = 16
 
@@ -61,11 +61,13 @@ def chosen(count: int) -> list[BenchPrompt]:
 def answers(
     target: NativeEngine, prompts: Sequence[BenchPrompt], *, temperature: float, tokens: int
 ) -> list[Text]:
-    """What the target answers to each, with its laws."""
+    """What the target answers to each, with its distributions."""
     assert target.bundle is not None
     tokenizer = tokenizer_of(target.bundle)
     words = [tokenizer.encode(prompt.text, add_special_tokens=False) for prompt in prompts]
-    plan = Plan(dialogue_of(tokenizer), 0, words, temperatures=(temperature,), answer_tokens=tokens)
+    plan = WritingPlan(
+        dialogue_of(tokenizer), 0, words, temperatures=(temperature,), answer_tokens=tokens
+    )
     written = Writer(target, plan, _BATCH).write(iter(range(len(words))))
     return sorted(chain.from_iterable(done for done, _ in written), key=lambda text: text.number)
 

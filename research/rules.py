@@ -42,7 +42,7 @@ from services.verifier.session import Block, Task, VerifySession
 
 SUPPORT = 64
 DRAFT_NOISE = 0.8
-"""Standard deviation of what is added to the target's logits to get a draft's: the laws
+"""Standard deviation of what is added to the target's logits to get a draft's: the distributions
 then overlap by about 0.7 on the demo model."""
 
 _PLAIN = ResolvedSampling(temperature=1.0)

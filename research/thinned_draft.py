@@ -3,7 +3,7 @@
     python -m research.thinned_draft --drop 8 --out DIR      then --draft DIR
 
 The layers leave one at a time, each time the one that costs least overlap
-sum(min(p, q)) of target law p and draft law q: the chance that a draft token is
+sum(min(p, q)) of target distribution p and draft distribution q: the chance that a draft token is
 accepted (Leviathan et al., 2211.17192, section 3.2). It is measured at temperature
 1 on texts that the target wrote itself. Such a draft (Draft & Verify, 2309.08168,
 skips layers too) is good for comparing rules, not for speed: it costs nearly as
@@ -57,7 +57,7 @@ def written(model: Any, tokenizer: Any, prompts: Sequence[str], tokens: int) -> 
 
 @torch.inference_mode()
 def laws(model: Any, text: Text) -> Tensor:
-    """The law of every token of the answer, [tokens, V]."""
+    """The distribution of every token of the answer, [tokens, V]."""
     rows = text.token_ids.shape[1] - text.start + 1
     logits = model(text.token_ids, use_cache=False, logits_to_keep=rows).logits[0, :-1]
     return torch.softmax(logits.float(), dim=-1)

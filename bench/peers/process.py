@@ -1,7 +1,7 @@
 """A peer's child process, asked over its standard input and output.
 
-It stands still while it is not asked: threads that wait by spinning (vLLM's do, for a second
-after an answer) would take the cores from whoever is measured next.
+It is stopped while it is not asked: spinning threads (vLLM's spin for a second after an
+answer) would take cores from the next measurement.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`paceline plan`: what speculation will bring, before anything is bought or started.
+"""`paceline plan`: foretells what speculation will gain, before anything is bought or started.
 
 `options` are its flags, `measured` reads them from a bench's JSON, `capacity` asks the
 simulator, `report` prints.

@@ -18,7 +18,7 @@ FEW_TOKENS = 32
 EVENT_MS = 0.05
 """What the orchestrator computes for an event: sessions that began together drift apart by it."""
 LIMITS = 1.05
-"""A token that takes so much longer than with a drafter for each session: drafters limit."""
+"""Drafters limit where a token takes so much longer than with a drafter for each session."""
 MOST_SESSIONS = 64
 """On one drafter; more are not tried."""
 PAYS = 1.02
@@ -51,7 +51,7 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CapacityPlan:
     """The answers. `stops_paying_ms`: round trip to the drafter; None = beyond the longest tried.
 
     0 = it pays nowhere.
@@ -63,12 +63,12 @@ class Plan:
     stops_paying_ms: float | None
 
 
-def make_plan(options: PlanOptions, costs: Costs) -> Plan:
+def make_plan(options: PlanOptions, costs: Costs) -> CapacityPlan:
     """Simulate what was asked for."""
     planner = Planner(options, costs)
     expected = [planner.expected(PLAIN), *map(planner.expected, options.pacings)]
     best = min(expected[1:], key=lambda one: one.ms_per_token).pacing
-    return Plan(best, tuple(expected), planner.ratio(best), planner.stops_paying(best))
+    return CapacityPlan(best, tuple(expected), planner.ratio(best), planner.stops_paying(best))
 
 
 class Planner:
@@ -98,7 +98,7 @@ class Planner:
     # --- drafters for verifiers -----------------------------------------------
 
     def ratio(self, pacing: str) -> Ratio:
-        """The fewest drafters that slow nobody, by doubling and then halving what is between."""
+        """The fewest drafters that slow no session, by doubling, then bisection."""
         sessions = self._costs.sessions
         if not self._feeds(pacing, 1, 1):
             return Ratio(_least(1, sessions, lambda n: self._feeds(pacing, n, 1)), 1)
@@ -131,7 +131,7 @@ class Planner:
     # --- how far away a drafter may be ----------------------------------------
 
     def stops_paying(self, pacing: str) -> float | None:
-        """The round trip to the drafter at which the gain is lost, between two that are near."""
+        """The round trip to the drafter at which the gain is lost, by bisection."""
         near, far = SHORTEST_TRIP_MS, LONGEST_TRIP_MS
         if not self._pays(pacing, near):
             return 0.0
@@ -169,14 +169,14 @@ def _tokens(asked: int, sessions: int) -> int:
 
 
 def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The least number above `low` that `holds`, which `high` does, by halving."""
+    """The least number above `low` for which `holds`, as it does for `high`, by bisection."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
 
 
-def in_words(plan: Plan, costs: Costs) -> Sequence[str]:
+def in_words(plan: CapacityPlan, costs: Costs) -> Sequence[str]:
     """The ratio and the round trip, one sentence each."""
     return [_ratio_in_words(plan.ratio, costs.sessions), _trip_in_words(plan)]
 
@@ -190,7 +190,7 @@ def _ratio_in_words(ratio: Ratio, sessions: int) -> str:
     return f"one drafter feeds {least}{verifiers} ({each}) before it limits"
 
 
-def _trip_in_words(plan: Plan) -> str:
+def _trip_in_words(plan: CapacityPlan) -> str:
     trip = plan.stops_paying_ms
     if trip is None:
         return f"speculation pays at every round trip to the drafter up to {LONGEST_TRIP_MS:g} ms"

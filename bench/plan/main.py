@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from bench.plan.capacity import EVENT_MS, LIMITS, PAYS, Plan, in_words, make_plan
+from bench.plan.capacity import EVENT_MS, LIMITS, PAYS, CapacityPlan, in_words, make_plan
 from bench.plan.options import Costs, PlanOptions, costs_of
 from bench.simulation.flags import bare_table
 from services.cluster.process import complain
@@ -41,11 +41,11 @@ def assumptions(costs: Costs) -> list[str]:
     return [*ALWAYS, *costs.assumptions]
 
 
-def _as_json(plan: Plan, costs: Costs) -> dict[str, object]:
+def _as_json(plan: CapacityPlan, costs: Costs) -> dict[str, object]:
     return {"costs": asdict(costs), **asdict(plan), "assumptions": assumptions(costs)}
 
 
-def _show(console: Console, plan: Plan, costs: Costs) -> None:
+def _show(console: Console, plan: CapacityPlan, costs: Costs) -> None:
     table = bare_table(
         ["", "ms/token", "speed-up", "tokens/s", "tokens/round", "verifier", "drafter"]
     )

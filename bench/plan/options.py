@@ -99,15 +99,17 @@ def _verify(options: PlanOptions, measured: Measured, assumed: list[str]) -> Ste
         return StepTime(table[0][1], 0.0, session_ms, None, table)
     verify_ms = _needed("--verify-ms", options.verify_ms, measured.verify_ms)
     row_ms = _or(options.verify_row_ms, measured.verify_row_ms, 0.0, free.format("row"), assumed)
-    told = "a round of plain decoding takes what a verify does (--plain-ms)"
-    plain_ms = _or(options.plain_ms, measured.plain_ms, verify_ms, told, assumed)
+    assumption = "a round of plain decoding takes what a verify does (--plain-ms)"
+    plain_ms = _or(options.plain_ms, measured.plain_ms, verify_ms, assumption, assumed)
     return StepTime(plain_ms, row_ms, session_ms, verify_ms)
 
 
 def _draft(options: PlanOptions, measured: Measured, assumed: list[str]) -> StepTime:
     one_ms = _needed("--draft-ms", options.draft_ms, measured.draft_ms)
-    told = "a further session in a step costs the drafter nothing (--draft-session-ms)"
-    return StepTime(one_ms, session_ms=_or(options.draft_session_ms, None, 0.0, told, assumed))
+    assumption = "a further session in a step costs the drafter nothing (--draft-session-ms)"
+    return StepTime(
+        one_ms, session_ms=_or(options.draft_session_ms, None, 0.0, assumption, assumed)
+    )
 
 
 def _text(options: PlanOptions, measured: Measured, assumed: list[str]) -> Agreement:
@@ -155,11 +157,11 @@ def _needed(flag: str, given: float | None, measured: float | None) -> float:
 
 
 def _or(
-    given: float | None, measured: float | None, default: float, told: str, assumed: list[str]
+    given: float | None, measured: float | None, default: float, assumption: str, assumed: list[str]
 ) -> float:
     value = _first(given, measured)
     if value is None:
-        assumed.append(told)
+        assumed.append(assumption)
         return default
     return value
 

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bench.output import table_console
 from bench.simulation.flags import add_number, add_numbers, bare_table
-from bench.simulation.grid import Cell, Grid, Place, every_pacing, run_grid, standings
+from bench.simulation.grid import Cell, CellResult, Grid, every_pacing, run_grid, standings
 from bench.simulation.recorded_command import add_flags, show_recorded
 from bench.simulation.traces import replays
 from bench.synthetic.traces import TRACES, load_traces
@@ -69,7 +69,7 @@ def _grid(given: argparse.Namespace, console: Console) -> object:
     return {"grid": asdict(grid), "places": [asdict(place) for place in places]}
 
 
-def _cells(places: Sequence[Place]) -> Table:
+def _cells(places: Sequence[CellResult]) -> Table:
     names = places[0].pacings
     table = bare_table(
         ["acceptance", "ratio", "hop ms", "load", "plain ms", "best k", "its ms", *names, "best"]
@@ -87,7 +87,7 @@ def _cells(places: Sequence[Place]) -> Table:
     return table
 
 
-def _standings(places: Sequence[Place]) -> Table:
+def _standings(places: Sequence[CellResult]) -> Table:
     table = bare_table(["pacing", "best in", "x plain", "x best k", "worst", "there"])
     for one in standings(places):
         table.add_row(
@@ -131,8 +131,8 @@ def _grid_of(given: argparse.Namespace) -> Grid:
             raise StartError(f"--pacings: {name!r} is not one of {'; '.join(every_pacing())}")
     if 0 < given.run_length < 1:
         raise StartError(f"--run-length: {given.run_length:g} is not 0, or between 1 and 1e+06")
-    told = {name: getattr(given, name) for name in AS_GIVEN}
-    return Grid(**told, pacings=pacings, loads=tuple(map(int, given.loads)))
+    given_values = {name: getattr(given, name) for name in AS_GIVEN}
+    return Grid(**given_values, pacings=pacings, loads=tuple(map(int, given.loads)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -142,24 +142,24 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     default = Grid()
-    told = "how often the drafter is right"
-    add_numbers(made, "--acceptances", default.acceptances, told, 0, 1)
+    help_text = "how often the drafter is right"
+    add_numbers(made, "--acceptances", default.acceptances, help_text, 0, 1)
     add_numbers(made, "--ratios", default.ratios, "a verify over a drafted token", 0.01, 10_000)
-    told = "one way between orchestrator and worker"
-    add_numbers(made, "--hops-ms", default.hops_ms, told, 0, 10_000)
-    told = "sessions at a time on one verifier and one drafter"
-    add_numbers(made, "--loads", default.loads, told, 1, 1024)
+    help_text = "one way between orchestrator and worker"
+    add_numbers(made, "--hops-ms", default.hops_ms, help_text, 0, 10_000)
+    help_text = "sessions at a time on one verifier and one drafter"
+    add_numbers(made, "--loads", default.loads, help_text, 1, 1024)
     made.add_argument("--pacings", default="", help="A; B: left out, all; `, bare`: no fallback")
-    told = "what a further row adds to a forward, as a share"
-    add_number(made, "--row", default.row, told, 0, 1)
+    help_text = "what a further row adds to a forward, as a share"
+    add_number(made, "--row", default.row, help_text, 0, 1)
     add_number(made, "--session", default.session, "what a further session adds", 0, 1)
-    told = "right in runs this long; 0: independently"
-    add_number(made, "--run-length", default.run_length, told, 0, 1e6)
+    help_text = "right in runs this long; 0: independently"
+    add_number(made, "--run-length", default.run_length, help_text, 0, 1e6)
     add_number(made, "--texts", default.texts, "texts for every pacing and cell", 1, 100_000)
     add_number(made, "--tokens", default.tokens, "tokens of each", 2, 100_000)
     add_number(made, "--window", default.window, "most tokens a drafter is ahead", 1, 64)
-    told = "blocks under way at a time"
-    add_number(made, "--in-flight", default.max_in_flight, told, 1, 8, dest="max_in_flight")
+    help_text = "blocks under way at a time"
+    add_number(made, "--in-flight", default.max_in_flight, help_text, 1, 8, dest="max_in_flight")
     made.add_argument("--seed", type=int, default=default.seed, help="draws the same texts")
     add_number(made, "--processes", 2, "how many to use", 1, 64)
     traces = "JSON of published traces to replay; without FILE those that AMUSD published"

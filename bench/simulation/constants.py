@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.pacing import Decision, Fixed, Outcome, Policy, Send, View, Wait
+from orchestrator.core.pacing import Decision, FinishedRound, Fixed, Policy, Send, View, Wait
 
 PATIENCE_S = 1.0
 
@@ -25,7 +25,7 @@ class Constant:
             return Send(min(view.drafted, wanted))
         return Wait(view.idle_since + PATIENCE_S)
 
-    def observe(self, outcome: Outcome) -> Constant:  # noqa: ARG002 - nothing to learn
+    def observe(self, outcome: FinishedRound) -> Constant:  # noqa: ARG002 - nothing to learn
         """Nothing is learned."""
         return self
 

@@ -23,19 +23,19 @@ def add_numbers(
     made: argparse._ActionsContainer,
     flag: str,
     values: Sequence[float],
-    told: str,
+    help_text: str,
     low: float,
     high: float,
 ) -> None:
     """A flag that `numbers` reads."""
     text = ",".join(f"{value:g}" for value in values)
-    told = f"{told}; left out: {text}"
+    help_text = f"{help_text}; left out: {text}"
     made.add_argument(
         flag,
         type=lambda text: numbers(flag, text, low, high),
         default=tuple(values),
         metavar="A,B",
-        help=told,
+        help=help_text,
     )
 
 
@@ -43,7 +43,7 @@ def add_number(
     made: argparse._ActionsContainer,
     flag: str,
     value: float,
-    told: str,
+    help_text: str,
     low: float,
     high: float,
     dest: str | None = None,
@@ -53,8 +53,8 @@ def add_number(
     def number(text: str) -> float:
         return within(flag, type(value)(text), low, high)
 
-    told = f"{told}; left out: {value:g}"
-    made.add_argument(flag, type=number, default=value, help=told, dest=dest)
+    help_text = f"{help_text}; left out: {value:g}"
+    made.add_argument(flag, type=number, default=value, help=help_text, dest=dest)
 
 
 def bare_table(columns: Sequence[str]) -> Table:

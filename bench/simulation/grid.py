@@ -97,7 +97,7 @@ def every_pacing() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CellResult:
     """What came out at one cell: milliseconds per token of every pacing and constant."""
 
     cell: Cell
@@ -123,13 +123,13 @@ class Place:
         return self.ms[PLAIN] / self.ms[name]
 
 
-def run_cell(grid: Grid, cell: Cell) -> Place:
+def run_cell(grid: Grid, cell: Cell) -> CellResult:
     """Simulate one cell."""
     ms = {name: simulate(one).ms_per_token for name, one in grid.scenarios(cell).items()}
-    return Place(cell, ms, grid.pacings or every_pacing())
+    return CellResult(cell, ms, grid.pacings or every_pacing())
 
 
-def run_grid(grid: Grid, processes: int = 1) -> Iterator[Place]:
+def run_grid(grid: Grid, processes: int = 1) -> Iterator[CellResult]:
     """Simulate every cell, in order."""
     cells = list(grid.cells())
     if processes == 1:
@@ -152,7 +152,7 @@ class Standing:
     worst_at: Cell
 
 
-def standings(places: Sequence[Place]) -> list[Standing]:
+def standings(places: Sequence[CellResult]) -> list[Standing]:
     """The pacings, the one that comes nearest to the best constants first.
 
     Ratios are averaged geometrically.

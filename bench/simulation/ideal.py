@@ -1,8 +1,8 @@
-"""What the same trees would bring if nothing were in their way.
+"""An upper bound: what the same trees would bring without any delay.
 
-No hops, no waiting, no rests, and of every tree as many nodes as pay most by its own chances,
-where the cost of rows and the pace of the text are known. What is served lacks that for good
-reasons; how far it is behind is what there is to gain.
+No hops, no waits, no rests, and of every tree the number of nodes that pays most by its own
+chances, with known costs of rows and a known pace. The served system cannot have that; the
+difference shows what there is to gain.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from rich.table import Table
 from bench.plan.options import table_of
 from bench.simulation.flags import add_number, bare_table
 from bench.simulation.recorded import FLAG, read_texts
+from bench.simulation.round_kinds import RoundKind
 from bench.simulation.scenario import StepTime
-from bench.simulation.sent import Sent
 from bench.simulation.served import COSTS, SOURCES, VERIFY, Row, scenario_of, served, sources_of
 from bench.simulation.tree_drafter import TreeDrafts
 from services.contract.errors import StartError
@@ -23,12 +23,12 @@ from services.engine.ngram_file import NO_FILE, SHIPPED, NgramFile, load_ngrams,
 LONGEST_MS = 10_000.0
 COLUMNS = ("sources", "category", "tokens", "x plain")
 HEADS = {
-    Sent.DRAFT: "drafts",
-    Sent.UNPAID: "unpaid",
-    Sent.NOTHING: "nothing",
-    Sent.LATE: "late",
-    Sent.RESTED: "rested",
-    Sent.LAST: "last",
+    RoundKind.DRAFT: "drafts",
+    RoundKind.UNPAID: "unpaid",
+    RoundKind.NOTHING: "nothing",
+    RoundKind.LATE: "late",
+    RoundKind.RESTED: "rested",
+    RoundKind.LAST: "last",
 }
 BESIDE = ("nodes", "wait ms", "outside ms", "ideal tokens", "ideal x", "ideal nodes")
 LEGEND = """
@@ -43,25 +43,25 @@ ideal: the same trees, no way to go, no wait, no rest, sizes by their own chance
 def add_flags(made: argparse.ArgumentParser) -> None:
     """Those that belong to `--recorded`."""
     group = made.add_argument_group("texts that a target wrote")
-    told = "JSON lines of category, prompt and answer (token ids; `python -m research.answered`)"
-    group.add_argument(FLAG, type=Path, default=None, metavar="FILE", help=told)
+    about = "JSON lines of category, prompt and answer (token ids; `python -m research.answered`)"
+    group.add_argument(FLAG, type=Path, default=None, metavar="FILE", help=about)
     shipped = next(iter(SHIPPED))
-    told = f"the n-gram file, a name or a path; {NO_FILE}: none; left out: {shipped}"
-    group.add_argument("--ngrams", default=shipped, help=told)
-    told = f"of {','.join(SOURCES)}: this text; what a file says after one token; all of it"
-    group.add_argument("--sources", default="", metavar="A,B", help=f"{told}; left out: all three")
+    about = f"the n-gram file, a name or a path; {NO_FILE}: none; left out: {shipped}"
+    group.add_argument("--ngrams", default=shipped, help=about)
+    about = f"of {','.join(SOURCES)}: this text; what a file says after one token; all of it"
+    group.add_argument("--sources", default="", metavar="A,B", help=f"{about}; left out: all three")
     table = ",".join(f"{rows}:{ms:g}" for rows, ms in VERIFY.table)
-    told = f"ms of a verification by rows, straight lines between; left out: {table}"
-    group.add_argument("--verify-table", default=table, metavar="ROWS:MS,…", help=told)
+    about = f"ms of a verification by rows, straight lines between; left out: {table}"
+    group.add_argument("--verify-table", default=table, metavar="ROWS:MS,…", help=about)
     default = TreeDrafts(())
-    for flag, value, told in (
+    for flag, value, about in (
         ("--hop-ms", COSTS.hop_ms, "one way between orchestrator and worker"),
         ("--jitter-ms", COSTS.jitter_ms, "the most that is added to a way"),
         ("--build-ms", default.build_ms, "a tree"),
         ("--cpu-ms", COSTS.cpu_ms, "what the orchestrator computes for an event"),
         ("--store-ms", COSTS.persist_ms, "what the store takes"),
     ):
-        add_number(group, flag, value, told, 0, LONGEST_MS)
+        add_number(group, flag, value, about, 0, LONGEST_MS)
     add_number(group, "--depth", default.depth, "most levels of a tree", 1, 64)
     add_number(group, "--nodes", default.nodes, "most nodes of a tree", 1, 64)
     group.add_argument("--no-rests", action="store_true", help="the drafter never rests")

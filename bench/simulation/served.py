@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.simulation.ideal import Ideal, ideal
+from bench.simulation.round_kinds import RoundKind
 from bench.simulation.run import Simulation
 from bench.simulation.scenario import PLAIN, Scenario, StepTime
-from bench.simulation.sent import Sent
 from bench.simulation.session import Account
 from bench.simulation.tree_drafter import TreeDrafts
 from services.engine.ngram_file import NgramFile
@@ -29,7 +29,7 @@ class Row:
 
     The round that brings the first token, without a draft, counts for `tokens_a_round` alone,
     here and in the ideal; all else is of those after it. Speed-ups are over plain decoding in
-    the same world. `shares`: what the rounds left as, by `Sent`, 1 in all. Means of a round:
+    the same world. `shares`: what the rounds left as, by `RoundKind`, 1 in all. Means of a round:
     its nodes; `wait_ms`, how long the free verifier stood idle for a tree; `outside_ms`, all of
     its milliseconds but the verifier's step, waits included.
     """
@@ -49,7 +49,7 @@ class Row:
 
 
 def sources_of(file: NgramFile | None, name: str) -> NgramFile | None:
-    """What is left of a file: `text` nothing, `firsts` its single-token laws, `file` all of it."""
+    """The part of a file that is used: `text` none, `firsts` after single tokens, `file` all."""
     if file is None or name == "text":
         return None
     return replace(file, laws=()) if name == "firsts" else file
@@ -101,7 +101,7 @@ def _row(category: str, trials: Sequence[_Trial], plain_step_ms: float) -> Row:
     plain_ms = sum(plain.decode_ms for _, plain, _ in trials)
     ideals = [one for _, _, one in trials]
     tokens, texts = sum(one.tokens for one in accounts), len(trials)
-    sent = sum((one.sent_as for one in accounts), Counter[Sent]())
+    sent = sum((one.kinds for one in accounts), Counter[RoundKind]())
     rounds, ideal_rounds = sent.total(), sum(one.rounds for one in ideals)
     return Row(
         category,
@@ -109,7 +109,7 @@ def _row(category: str, trials: Sequence[_Trial], plain_step_ms: float) -> Row:
         tokens,
         tokens / (texts + rounds),
         _ratio(plain_ms, sum(one.decode_ms for one in accounts)),
-        {kind.value: _ratio(sent[kind], rounds) for kind in Sent},
+        {kind.value: _ratio(sent[kind], rounds) for kind in RoundKind},
         _ratio(sum(one.sent for one in accounts), rounds),
         _ratio(sum(one.waited_ms for one in accounts), rounds),
         _ratio(sum(one.outside_ms for one in accounts), rounds),

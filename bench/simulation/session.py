@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bench.simulation.sent import Sent, sent_as
+from bench.simulation.round_kinds import RoundKind, kind_of
 from orchestrator.core import rounds
 from orchestrator.core.events import (
     Action,
@@ -76,7 +76,7 @@ class Account:
     turns: list[Turn] | None = None
     blocks: list[tuple[int, int]] = field(default_factory=list)
     """Of every round: draft tokens sent, and accepted."""
-    sent_as: Counter[Sent] = field(default_factory=Counter)
+    kinds: Counter[RoundKind] = field(default_factory=Counter)
     """Rounds but those that went with the opening."""
     waited_ms: float = 0.0
     """The free verifier stood idle for drafts."""
@@ -148,7 +148,7 @@ class SimulatedSession:
         blocks = self.state.in_flight
         block = next(one for one in blocks if one.round == sent.message.round)
         if not block.opening:
-            self.account.sent_as[sent_as(block, event, before, self.state)] += 1
+            self.account.kinds[kind_of(block, event, before, self.state)] += 1
             self.account.waited_ms += block.waited_ms
 
     def _perform(self, action: Action) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class Agreement(Protocol):
-    """A law of texts."""
+    """How texts are drawn."""
 
     def places(self, count: int, random: Random) -> Sequence[bool]:
         """For each of `count` places, whether the drafter is right there."""
@@ -67,6 +67,6 @@ class Listed:
 
     right: tuple[bool, ...]
 
-    def places(self, count: int, random: Random) -> Sequence[bool]:  # noqa: ARG002 - a law
+    def places(self, count: int, random: Random) -> Sequence[bool]:  # noqa: ARG002 - fixed places
         """For each of `count` places, whether the drafter is right there."""
         return [*self.right, *[True] * (count - len(self.right))][:count]

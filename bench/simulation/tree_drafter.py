@@ -1,9 +1,9 @@
 """A drafter of the default trees in simulated time: the served core and method, on real texts.
 
 Whatever it drafts comes from `services.drafter` itself: the core with its bookkeeping, the
-method `ngram`, the sources with their weights. Only a step's time is given. A draft model
-running ahead (`services.drafter.methods.model.ahead`) is left out: what it knows depends on how
-far real forwards got by a real time, so it would need the model.
+method `ngram`, the sources with their weights. Only a step's time is given. A draft model that
+works during verification (`services.drafter.methods.model.ahead`) is left out: what it knows
+depends on the times of real forwards, so it would need the model.
 """
 
 from __future__ import annotations

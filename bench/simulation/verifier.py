@@ -4,8 +4,8 @@ The rules are those of `services.verifier` in mode `GREEDY`: at most one block a
 step, oldest first; a block that does not fit the text is answered as discarded, without a
 forward; a chained block fits if the one it extends was accepted whole, and it stands behind
 the bonus, or begins with it, which is then taken off it; a tree is accepted down to the first
-token that is not the target's own. Reading a prompt takes as long as a plain forward, and
-holds up nobody.
+token that is not the target's own. A prefill takes as long as a plain forward, and delays no
+other session.
 """
 
 from __future__ import annotations

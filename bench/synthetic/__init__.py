@@ -1,7 +1,7 @@
-"""`paceline bench --synthetic`: the real services around workers that sleep as long as told.
+"""`paceline bench --synthetic`: the real services with workers that sleep for given times.
 
-What this measures is everything but the models: at speeds, agreement and network delays
-that this hardware does not have. Whatever it prints and writes is labelled synthetic.
+It measures everything but the models, at speeds, acceptance rates and network delays that
+this hardware does not have. All its output is labelled synthetic.
 
     scenario    what is replayed: given times and agreement, or a published trace
     traces      the published traces

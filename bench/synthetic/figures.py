@@ -21,7 +21,7 @@ from bench.runner import Trial
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SyntheticFigures:
     """One way to decode. Times in milliseconds; spreads are over the repeats.
 
     `ms_per_token`: all time over all tokens, as each session saw it; `decode_ms` is the
@@ -45,7 +45,7 @@ class Figures:
     cpu_per_round: Spread | None
 
 
-def figures_of(trials: Sequence[Trial], way: str, baselines: Sequence[str]) -> Figures:
+def figures_of(trials: Sequence[Trial], way: str, baselines: Sequence[str]) -> SyntheticFigures:
     """The figures of one way, beside its baselines."""
     own = [trial for trial in trials if trial.configuration == way]
     results = [result for trial in own for result in trial.results]
@@ -56,7 +56,7 @@ def figures_of(trials: Sequence[Trial], way: str, baselines: Sequence[str]) -> F
     def over(measure: Measure) -> Spread | None:
         return Spread.of([measure([trial]) for trial in own])
 
-    return Figures(
+    return SyntheticFigures(
         way=way,
         ms_per_token=over(lambda trials: ratio(1e3, session_rate(trials))),
         decode_ms=over(lambda trials: ratio(1e3, decode_rate(trials))),

@@ -1,4 +1,4 @@
-"""`paceline bench --synthetic`: ways to decode around workers that sleep as long as told."""
+"""`paceline bench --synthetic`: ways to decode with workers that sleep for given times."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
 """Workers come and go.
 
-1. A role is taken by one worker at a time; what a former one still says is dropped.
-2. Losing a worker bumps the epoch: nothing drafted before counts afterwards.
-3. Without a drafter the verifier decodes alone, and another drafter is asked for
-   after a growing pause. Without a verifier the session waits, and asks for no drafter: the one
-   in the verifier's process is the nearest.
-4. A worker that says it opened the session in an epoch it was never told of has lost it.
-5. A worker that is merely full costs no attempt, nor does one that is lost: silent, cut
-   off, draining, without a verdict or an opening in time. After each loss the session waits
-   for another one anew. One that refuses the session, or answers wrongly, does cost one, and
-   a session that fails everywhere is suspended. What fails for good has ended.
-6. Opening takes as long as the worker's queue and pace explain, and `opening_wait`. Whoever
-   takes much longer has forgotten the session. Each time in a row there is twice the time:
-   where every verifier is slow, moving from one to the next would only begin anew.
+1. One worker at a time has a role; messages of a former one are dropped.
+2. Losing a worker bumps the epoch: earlier drafts are void.
+3. Without a drafter the verifier decodes alone, and the session asks for another drafter
+   after a growing pause. Without a verifier the session waits, and asks for no drafter,
+   since the one in the next verifier's process is the nearest.
+4. A worker that opened the session in an epoch it was never sent has lost the session.
+5. A worker that is full costs no attempt, nor does one that is lost: silent, cut off,
+   draining, without a verdict or an opening in time. After each loss the session waits anew
+   for another one. A refusal or a wrong answer costs an attempt, and a session that fails
+   everywhere is suspended. One that fails for good has ended.
+6. A worker has the time that its queue and pace explain, and `opening_wait`, to open the
+   session; then it counts as lost. Each overdue opening in a row doubles the time: where
+   every verifier is slow, moving on would only start over.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OPENING_FACTOR = 4.0
 
 
 def suspend(turn: Turn, reason: SuspendReason, detail: str = "") -> None:
-    """Stop before the end; but for what is IMPOSSIBLE, the session can be resumed."""
+    """Stop before the end; the session can be resumed, unless it is IMPOSSIBLE."""
     turn.release_all()
     turn.bump_epoch()
     turn.set(phase=Phase.SUSPENDED)
@@ -121,7 +121,7 @@ def on_opened(turn: Turn, event: WorkerOpened) -> None:
 
 
 def _opened_otherwise(turn: Turn, event: WorkerOpened, attached: Attached) -> None:
-    """Of an earlier open it is only late; of one that never was, the worker is wrong."""
+    """Ignore a late answer to an earlier open; lose a worker that was never asked."""
     if event.epoch > attached.epoch:
         reason = "it opened what nobody asked for"
         epoch = attached.epoch
@@ -159,7 +159,7 @@ def _lose_or_wait(turn: Turn, event: WorkerLost) -> None:
 
 
 def lose_verifier(turn: Turn, reason: str) -> None:
-    """Abandon a verifier that is gone, for good; another one starts from the committed text."""
+    """Abandon a lost verifier; another one starts from the committed text."""
     losses = turn.state.verifier_losses + 1
     times = "" if losses == 1 else f"{losses} were lost, "
     turn.set(
@@ -173,7 +173,7 @@ def lose_verifier(turn: Turn, reason: str) -> None:
 
 
 def refuse_verifier(turn: Turn, reason: str, *, fatal: bool = False) -> None:
-    """Abandon a verifier that refused the session, or whose answer cannot be right."""
+    """Abandon a verifier that refused the session or answered wrongly."""
     state = turn.state
     failures = state.verifier_failures + 1
     if state.verifier is not None and state.verifier.opened:
@@ -194,7 +194,7 @@ def _abandon_verifier(turn: Turn) -> None:
 
 
 def leave_the_overdue(turn: Turn) -> None:
-    """Leave workers that should have opened the session by now, and look for missing ones."""
+    """Leave workers whose opening is overdue, and ask for missing ones."""
     state = turn.state
     if state.drafter is not None and state.drafter.overdue(turn.now):
         turn.lose_drafter(lost=True)

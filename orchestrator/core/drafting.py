@@ -1,25 +1,24 @@
 """A draft arrives.
 
-1. A draft of an earlier epoch or another drafter is dropped. One that knows more than is
-   committed waits for the verdict that may say it: a drafter beside the verifier hears of
-   verdicts sooner. What no verdict on its way can say ends that drafter's part in the session.
-   Where a block at the verifier takes drafts there, one that comes here is for the block after
-   it, and waits; one that does not know more is late.
-2. It is fresh if and only if the hash of the text before its first token is
-   the hash of our own text there. What is not fresh is dropped.
+1. A draft of an earlier epoch or another drafter is dropped. A drafter beside the verifier
+   gets verdicts sooner, so its draft may follow text that is not committed here yet: such a
+   draft waits for the verdict. If no verdict under way can confirm it, that drafter's part in
+   the session ends. Where a block at the verifier takes drafts there, a draft that comes here
+   is for the block after it, and waits; one that knows no more is late.
+2. A draft is fresh if and only if its prefix hash is that of our text there. One that is not
+   fresh is dropped.
 3. Tokens we already have must be equal; only the new ones are appended.
-4. A gap, or a conflict with the tail, from a drafter that knows all we have
-   committed means that something was lost: both start anew from the committed
-   text in a new epoch. From a drafter that is behind, it is only late: dropped.
-5. A draft beyond the window, the vocabulary or the cap of a tree's nodes, one
-   whose parents make no tree, a tree where chains were asked for, laws larger
-   than any can be, chances that are none or rise, or more or fewer sources than tokens,
-   end that drafter's part in the session, and nothing else.
-6. A sampled chain has one row of q per token from here on. What is missing is
-   an empty row: the verifier goes by exact match from that token on, and the
-   tokens before it keep their rule.
-7. A token has the source that the drafter says, else that of the session's method; one that
-   nobody knows is unspecified. Nothing but statistics reads it.
+4. A gap, or a conflict with the tail, from a drafter that knows all we have committed means
+   that a message was lost: both restart from the committed text in a new epoch. From a
+   drafter that is behind, the draft is only late: dropped.
+5. A draft beyond the window, the vocabulary or the node limit, parents that make no tree, a
+   tree where chains were asked for, distributions that are too large, chances that are
+   invalid or rise, and too few or too many sources each end that drafter's part in the
+   session, and nothing else.
+6. A sampled chain has one row of q per token from here on. A missing row becomes an empty one:
+   the verifier matches exactly from that token on; the tokens before it keep their rule.
+7. A token has the source that the drafter names, else that of the session's method; an
+   unknown one is unspecified. Only statistics read it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def on_draft(turn: Turn, event: DraftArrived) -> None:
 
 
 def on_foreknown(turn: Turn) -> None:
-    """Take in the draft that knew of a verdict, once that is there."""
+    """Take the draft that was ahead of a verdict, once the verdict is here."""
     if (draft := turn.state.foreknown) is not None:
         turn.set(foreknown=None)
         on_draft(turn, draft)
@@ -70,12 +69,12 @@ def _current(state: State, event: DraftArrived) -> bool:
 
 
 def _possible(state: State, draft: Draft) -> bool:
-    """Whether the drafter says no more than we can have told it."""
+    """Whether the drafter knows no more than we can have sent it."""
     return draft.epoch == state.epoch and draft.base_committed_len <= len(state.committed)
 
 
 def _may_come_true(state: State, draft: Draft) -> bool:
-    """Whether verdicts on their way may say what the drafter knows; a rejection takes an epoch."""
+    """Whether verdicts under way may confirm what the drafter knows; a rejection takes an epoch."""
     more = draft.base_committed_len - len(state.committed)
     if more <= 0 or not state.config.mode.exact_match:
         return False
@@ -99,7 +98,7 @@ def _absorb(turn: Turn, draft: Draft, known_all: bool) -> None:
 
 
 def _append(turn: Turn, draft: Draft, known: tuple[int, ...]) -> bool:
-    """Append what is beyond the known tokens; False if the draft contradicts what we have."""
+    """Append the tokens that are new; False if the draft contradicts ours."""
     reach = draft.reach if turn.state.config.estimated else ()
     tree = with_its_rows(draft.tree if reach else draft.tree.normal())
     sources = known_sources(turn.state.config, draft.sources, len(draft.tree))
@@ -119,7 +118,7 @@ def _append(turn: Turn, draft: Draft, known: tuple[int, ...]) -> bool:
 
 
 _KNOWN_SOURCES = bytes(DraftSource) + bytes(256 - len(DraftSource))
-"""What a byte of a draft says: itself, or, beyond those that are known, nothing."""
+"""The source that each byte stands for; unknown numbers are unspecified."""
 
 
 def _hash_before(state: State, known: tuple[int, ...]) -> int:
@@ -143,7 +142,7 @@ def _well_formed(state: State, draft: Draft) -> bool:
 
 
 def taken_fits(config: SessionConfig, taken: TakenDraft) -> bool:
-    """Whether a verifier may have taken this: a tree, or nothing, with chances and sources."""
+    """Whether a verifier may have taken this: a valid tree with chances and sources, or none."""
     tree, limit = taken.tree, config.vocab_size
     known = not limit or not tree.token_ids or max(tree.token_ids) < limit
     return (
@@ -158,7 +157,7 @@ def taken_fits(config: SessionConfig, taken: TakenDraft) -> bool:
 
 
 def known_sources(config: SessionConfig, sources: bytes, count: int) -> bytes:
-    """What each of `count` tokens comes from, where the drafter says `sources`."""
+    """The source of each of `count` tokens, from the drafter's `sources`."""
     if sources:
         return sources.translate(_KNOWN_SOURCES)
     return bytes((source_of(config.method),)) * count
@@ -174,9 +173,9 @@ def _parents_fit(tree: DraftTree) -> bool:
 
 
 def _laws_fit(config: SessionConfig, tree: DraftTree) -> bool:
-    """No more laws than a block has nodes, none over more tokens than there are.
+    """No more distributions than nodes, none over more tokens than the vocabulary.
 
-    Whether they are laws at all is the verifier's to judge.
+    The verifier checks whether they are distributions at all.
     """
     rows, limit = tree.q or (), config.vocab_size
     longest = max((len(row.token_ids) for row in rows), default=0)

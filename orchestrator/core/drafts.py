@@ -2,8 +2,8 @@
 
 A tail is a tuple of pieces in text order. Chain pieces can be cut and joined
 freely, each token with its own row of q; a tree is one block, and nothing
-follows it until it is verified. One whose nodes come with their chances is cut to a
-beginning of it when it leaves, and the rest is void.
+follows it until it is verified. A tree whose nodes carry chances is cut to a prefix
+when it is sent, and the rest is void.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from services.contract.types import DraftTree, Proposal, SparseRow, node_depths
 
-# The row of a token that came without one: no verifier can use it.
+# The row of a token that came without one; no verifier can use it.
 NO_ROW = SparseRow((), ())
 _MASK = (1 << 64) - 1
 _INVERSE_PRIME = pow(0x100000001B3, -1, 1 << 64)
@@ -30,8 +30,8 @@ def retract_hash(prefix_hash: int, tokens: Iterable[int]) -> int:
 class Piece:
     """Draft tokens that arrived together, and the drafter's time for them (ms).
 
-    `reach`: the chance of each node, falling, where the drafter says it; even a chain is a
-    tree then: nothing follows it. `sources`: the `DraftSource` of each token, a byte each.
+    `reach`: each node's chance, never rising, where the drafter gives it; then even a chain
+    counts as a tree: nothing follows it. `sources`: a `DraftSource` for each token, a byte each.
     """
 
     tree: DraftTree
@@ -67,8 +67,8 @@ def ends_in_tree(tail: Tail) -> bool:
 def with_its_rows(tree: DraftTree) -> DraftTree:
     """The draft with one row of q per token of a sampled chain, and none without sampling.
 
-    A row that is missing becomes an empty one, and a row too many goes: what
-    is wrong with one token's row must not cost another token its own.
+    A missing row becomes an empty one, and extra rows are dropped: one token's
+    bad row must not cost another token its own.
     """
     if tree.proposal is not Proposal.SAMPLED:
         return tree if tree.q is None else replace(tree, q=None)

@@ -38,8 +38,8 @@ class Begin:
 class WorkerAttached:
     """Placement chose a worker for a role.
 
-    `ready_s`: seconds that it should need to open the session, by its queue and its pace.
-    `beside`: of a drafter, the verifier in whose process it is and that may take its trees.
+    `ready_s`: the seconds to open the session, by the worker's queue and pace. `beside`: for a
+    drafter, the verifier that shares its process and may take its trees.
     """
 
     at: float
@@ -64,10 +64,9 @@ class WorkerOpened:
 class WorkerLost:
     """The worker is gone or gave the session up.
 
-    `fatal` means that no other worker could do better (the session itself is
-    refused), `busy` that it is only full. `epoch` is that of the open which
-    failed, so that a late notice hits no newer one; None = the whole worker is lost,
-    which says nothing of the session. `for_good`: nobody could ever go on with it.
+    `fatal`: no other worker would succeed (the session itself is refused); `busy`: the worker
+    is only full. `epoch` is that of the failed open, so that a late notice hits no newer one;
+    None = the whole worker is lost. `for_good`: the session can never go on.
     """
 
     at: float
@@ -115,7 +114,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class StoodStill:
-    """This process did, for so many seconds: nobody else was slow meanwhile."""
+    """This process stalled for so many seconds, which count against no worker."""
 
     at: float
     seconds: float
@@ -170,7 +169,7 @@ Event = (
 
 
 class SuspendReason(Enum):
-    """Why a session stopped before its end. It stays resumable, but for IMPOSSIBLE."""
+    """Why a session stopped before its end. It stays resumable, except IMPOSSIBLE."""
 
     NO_VERIFIER = "no verifier could take the session in time"
     DEADLINE = "the session's deadline passed"
@@ -180,7 +179,7 @@ class SuspendReason(Enum):
 
 
 class SourceCount(NamedTuple):
-    """What came of the draft tokens of one source, a number of `DraftSource`."""
+    """Draft tokens of one source, a number of `DraftSource`, and how many were accepted."""
 
     source: int
     drafted: int
@@ -267,7 +266,7 @@ class SendVerify:
 
 @dataclass(frozen=True, slots=True)
 class SendToDrafter:
-    """Tell the drafter what was committed, or its new window."""
+    """Send the drafter what was committed, or its new window."""
 
     worker: str
     message: CommitDraft | Credit

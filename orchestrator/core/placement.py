@@ -1,10 +1,9 @@
 """Which worker takes a session. Pure.
 
-A verifier is chosen by free KV and queue, a drafter by load among those whose
-tokenizer fits; a session stays where it is until its worker goes or drains. A verifier
-that computed the text's beginning is better than an idle one, but not than one with
-much less to do: beside others a session is cheap, a prompt never is. A worker that is stuck
-gets sessions only where there is no other.
+A verifier is chosen by free K/V and queue, a drafter by load among those whose tokenizer
+fits; a session stays where it is until its worker goes or drains. A verifier that computed the
+text's prefix is better than an idle one, but not than one with much less load: in a batch
+a session is cheap, a prompt never is. A stuck worker gets sessions only where there is no other.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from dataclasses import dataclass, field
 from services.contract.types import Progress, Role, WorkerDescription
 
 SLACK_SESSIONS = 2
-"""So many more a worker may have for knowing the text, however few the others have."""
+"""A worker that has the prefix may have so many sessions more, however few the others have."""
 STUCK_SECONDS = 1.0
 STUCK_STEPS = 4.0
-"""Beyond so many steps of its own, and `STUCK_SECONDS`, a worker without an answer is stuck."""
+"""A worker without an answer for so many of its steps, and `STUCK_SECONDS`, is stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Candidate:
     """A connected worker and its last progress report.
 
     `address`: where it listens; `assigned` counts the sessions this orchestrator has
-    placed there; `stuck_s`: for how long it has left us, or a command, without an answer.
+    placed there; `stuck_s`: the seconds that it has been silent, or has left a command unread.
     """
 
     description: WorkerDescription
@@ -38,7 +37,7 @@ class Candidate:
 
     @property
     def stuck(self) -> bool:
-        """Whether it leaves a command for longer than a few of its steps would explain."""
+        """Whether it was without an answer for longer than a few of its steps explain."""
         return self.stuck_s > STUCK_SECONDS + STUCK_STEPS * self.progress.step_ms / 1e3
 
 
@@ -46,11 +45,11 @@ class Candidate:
 class Wanted:
     """What a session needs of a worker.
 
-    `tokens` is the KV it will reserve, `most_tokens` what it may come to need. Empty
-    fingerprints mean any; a drafter must run all of the `methods`.
-    A worker that lacks one of the `capabilities` is better than none. `beside`: the
-    session's verifier; a drafter in the same process may draft from its K/V. `text`: what
-    a verifier is to compute, in parts, and the `cache_scope` of whom it may have computed it for.
+    `tokens` is the K/V it will reserve first, `most_tokens` the most it can need. Empty
+    fingerprints mean any; a drafter must run all of the `methods`. A worker that lacks one of
+    the `capabilities` is better than none. `beside`: the session's verifier; a drafter in the
+    same process may draft from its K/V. `text`: the text to prefill, in parts, and `cache_scope`:
+    whose cached prefixes it may use.
     """
 
     role: Role
@@ -69,8 +68,8 @@ class Wanted:
 def choose(candidates: Collection[Candidate], wanted: Wanted, knows: str = "") -> str | None:
     """The worker id that suits best, or None. Avoided workers come last, stuck ones last of all.
 
-    `knows`: the worker that computed the text's beginning. It is taken while it has no more
-    than half again as many sessions as the least of those that fit, and `SLACK_SESSIONS`.
+    `knows`: the worker that computed the text's prefix. It is taken while it has at most 1.5
+    times the sessions of the least loaded one that fits, plus `SLACK_SESSIONS`.
     """
     fitting = [c for c in candidates if fits(c, wanted)]
     if not fitting:
@@ -89,7 +88,7 @@ def _is(candidate: Candidate, worker: str) -> bool:
 
 
 def _load(candidate: Candidate) -> int:
-    """Sessions there, as far as anyone knows."""
+    """Sessions there, as far as is known."""
     return max(candidate.assigned, candidate.progress.sessions)
 
 

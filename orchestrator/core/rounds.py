@@ -1,16 +1,14 @@
 """The round machine: `step(state, event) -> (state, actions)`.
 
-Rules that hold over all events (those of drafts, verdicts and blocks that leave open
-their files):
+Rules over all events (drafting.py, verdicts.py, sending.py and attachment.py open with theirs):
 
-1. Committed tokens only grow; what is emitted was stored before.
-2. The next verify may leave before the store answers, but never with more than
-   `max_unpersisted` commits waiting for it.
-3. The loss of a worker bumps the epoch. Without a drafter the verifier decodes
-   alone; without a verifier the session waits, then suspends. While this process stands
-   still no time goes by.
-4. A suspended session holds no worker and has nothing in flight. Whoever resumes
-   it starts a new machine from what is stored, in a new term.
+1. Committed tokens only grow; emitted tokens were stored before.
+2. The next verify may leave before the store answers, but never while more than
+   `max_unpersisted` commits wait for it.
+3. Losing a worker bumps the epoch. Without a drafter the verifier decodes alone; without a
+   verifier the session waits, then suspends. While this process stalls no time passes.
+4. A suspended session holds no worker and has nothing in flight. A resume starts a new
+   machine from what is stored, in a new term.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ from services.contract.types import (
 EPOCHS_PER_TERM = 1 << 18
 # Epochs are 32 bits wide on the wire and in the keys of random draws.
 MOST_TERMS = (1 << 32) // EPOCHS_PER_TERM - 1
-# A drafter that contradicts us this often is never right.
+# A drafter that contradicts us this often is given up.
 MOST_RESYNCS = 1024
 # Seconds until a missing worker is asked for again.
 LOOK_AGAIN = 0.25
@@ -143,7 +141,7 @@ def next_wake(state: State, now: float) -> float | None:
 
 
 def _verdict_due(state: State) -> float | None:
-    """When the next verdict is overdue; None while none is to come, or the opening first."""
+    """When the next verdict is overdue; None while none is due, or the opening comes first."""
     if not state.in_flight or state.verifier is None or not state.verifier.opened:
         return None
     return state.in_flight[0].sent_at + state.config.limits.verdict_wait
@@ -159,7 +157,7 @@ def _begin(turn: Turn) -> None:
 
 
 def _on_capped(turn: Turn, event: Capped) -> None:
-    """Not where trees are drawn: another window may have the same places drawn again."""
+    """Not for sampled trees: with another window the same places might be drawn again."""
     config = turn.state.config
     if config.mode.exact_match or config.num_candidates == 1:
         turn.set(cap=event.window)
@@ -194,7 +192,7 @@ def _on_tick(turn: Turn) -> None:
 
 
 def _on_stood_still(turn: Turn, seconds: float) -> None:
-    """Nothing was heard and nothing done meanwhile: every time that counts begins later."""
+    """Move every deadline back by the time that this process stalled."""
     state = turn.state
     detached = state.detached_at
     blocks = [block._replace(sent_at=block.sent_at + seconds) for block in state.in_flight]
@@ -235,7 +233,7 @@ def _advance(turn: Turn) -> None:
 
 
 def _resync(turn: Turn) -> None:
-    """Start the drafter anew; one that needs it all the time is lost."""
+    """Restart the drafter; one that needs it too often is lost."""
     turn.set(resyncs=turn.state.resyncs + 1)
     if turn.state.resyncs % MOST_RESYNCS:
         turn.resync_drafter()

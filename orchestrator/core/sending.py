@@ -4,15 +4,15 @@
    `max_in_flight` live blocks are under way, and pacing says so. A chained
    block follows a chain of its own epoch and holds at least one token; in
    `STANDARD` and `BLOCK` it never follows a block that asks for a bonus.
-2. With an opening goes a plain block, if the session is to have one. The verifier takes it
-   in the step that ends the prefill, so that the first token costs no way there and back,
-   and no step of its own. What it takes tells nothing of other rounds.
-3. Behind a plain block goes the next, where that is plain whatever the verdict: where no drafter
-   is wanted, or it rests. So the verifier never waits for it. One is ahead at a time.
+2. A plain block goes with the opening, if the session's first round may be plain. The verifier
+   takes it in the step that ends the prefill, so that the first token costs no round trip
+   and no step of its own. Its times are not those of other rounds.
+3. Behind a plain block goes the next one, if that is plain whatever the verdict: no drafter is
+   wanted, or it rests. So the verifier never waits for it. Only one block is ahead.
 4. Where the drafter is in the verifier's process, the next block goes behind any other, with an
-   allowance: it takes what is drafted when its turn comes, as much of it as pays. So no round
-   with a draft waits for a way there and back, either. Only where tokens follow from the
-   text and the noise alone.
+   allowance: when its turn comes it takes as much of the tree drafted by then as pays. So
+   rounds with a draft wait for no round trip, either. This holds only where tokens follow
+   from the text and the noise alone.
 5. Whether a block asks for a bonus is fixed when it leaves, by counts and flags
    alone: `_wants_bonus`.
 """
@@ -35,7 +35,7 @@ def send_at_opening(turn: Turn) -> None:
 
 
 def send_what_pays(turn: Turn) -> None:
-    """Send blocks as long as one may leave and pacing says so; remember when to ask again."""
+    """Send blocks while one may leave and pacing says so; remember when to ask again."""
     until = _send_until_it_waits(turn)
     if until != turn.state.wait_until:
         turn.set(wait_until=until)
@@ -73,7 +73,7 @@ def _opened(state: State) -> bool:
 
 
 def _may_follow(state: State) -> bool:
-    """Whether a block may leave behind the one under way, whatever that brings."""
+    """Whether a block may leave behind the one under way, whatever its verdict."""
     config, live = state.config, state.live
     if not config.plain_ahead or not _opened(state):
         return False
@@ -94,7 +94,7 @@ def _plain_may_follow(state: State) -> bool:
 
 
 def _allowance(state: State) -> Allowance | None:
-    """What the next block may take of the tree that will be drafted beside the verifier."""
+    """How much of the tree drafted beside the verifier the next block may take."""
     drafter, verifier = state.drafter, state.verifier
     if drafter is None or verifier is None or not drafter.opened or state.resync:
         return None
@@ -147,21 +147,20 @@ def _view(state: State, now: float) -> View:
 
 
 def _wants_bonus(state: State, piece: Piece, rest: Tail) -> bool:
-    """Whether this block, if all of it is accepted, is to end with a token of the target's own.
+    """Whether this block, if it is fully accepted, asks for a bonus token.
 
     Where drafts are matched exactly, always: that token comes next whatever was
     drafted. In `STANDARD` and `BLOCK` it is a fresh draw, equal to a drafted
-    token at its place by chance only, so that what was drafted beyond would
-    be lost. It is asked for where nothing was, or can be: after a tree; where
-    the block reaches the length limit; and where no tail is left and the
-    drafter rests until this very verdict.
+    token at its place by chance only, so the drafts beyond would be lost. There
+    a block asks for it if nothing is drafted beyond, or can be: after a tree; at
+    the length limit; and where no tail is left and the drafter rests until this
+    verdict.
 
-    Both ways keep the law. Once every token of a block is accepted, the text has
-    the law of the target; what comes next keeps it, be it drawn from the target
-    at once, or left to a later block that starts there with nothing carried over
-    (Leviathan et al. 2023, appendix A.1; Sun et al. 2024, where p_0 = 1). Only
-    the choice must not know more than what was sent: it reads lengths and
-    flags, and no token of the tail.
+    Both ways keep the output distribution. Once every token of a block is accepted,
+    the text has the target's distribution. The next token keeps it, whether it is
+    drawn from the target at once or by a later block that starts there with nothing
+    carried over (Leviathan et al. 2023, appendix A.1; Sun et al. 2024, where p_0 = 1).
+    Only the choice must not depend on unsent tokens: it reads lengths and flags.
     """
     if state.config.mode.exact_match or not piece.tree.token_ids or not piece.tree.is_chain:
         return True
@@ -171,7 +170,7 @@ def _wants_bonus(state: State, piece: Piece, rest: Tail) -> bool:
 
 
 def _drafter_rests(state: State, sent: int) -> bool:
-    """Whether nothing is drafted beyond `sent` tokens before a verdict or a credit comes."""
+    """Whether nothing is drafted beyond `sent` tokens until a verdict or a credit comes."""
     return state.drafter is None or state.drafter_final or sent >= state.credit
 
 

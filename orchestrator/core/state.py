@@ -54,7 +54,7 @@ class Limits:
     detach_grace: float = 10.0
     verifier_wait: float = 60.0
     verdict_wait: float = 30.0
-    # Beside what the worker's queue and pace explain.
+    # On top of the time that the worker's queue and pace explain.
     opening_wait: float = 30.0
     max_in_flight: int = 1
     max_unpersisted: int = 2
@@ -100,23 +100,23 @@ class SessionConfig:
     estimated: bool = False
     # 0 = not checked.
     vocab_size: int = 0
-    # Whose phrases the drafter may learn and offer; empty = nobody's.
+    # Whose phrases the drafter may learn and propose; empty = nobody's.
     phrase_scope: str = ""
     # Whose K/V the verifier may share with the session; empty = nobody's.
     cache_scope: str = ""
     # The drafter is to rest while the verifier works.
     synchronous: bool = False
-    # Plain blocks leave before they are due: with the opening, since the first token waits for
-    # no draft, and behind another one where the next is plain whatever the verdict.
+    # Plain blocks may leave early: with the opening, since the first token waits for no draft,
+    # and behind another block where the next round is plain whatever the verdict.
     plain_ahead: bool = False
-    # Of how many tokens a row is that verdicts tell the drafter of; 0 = they tell none.
+    # Tokens in each row of target predictions for the drafter; 0 = verdicts carry none.
     top_rows: int = 0
     find_stop: FindStop = no_text_stop
     limits: Limits = field(default_factory=Limits)
 
     @property
     def most_tokens(self) -> int:
-        """Tokens of K/V beyond which no worker of the session can get."""
+        """The most tokens of K/V that a worker of the session can need."""
         return len(self.prompt) + self.sampling.max_tokens + self.largest_block
 
     @property
@@ -133,9 +133,9 @@ class SessionConfig:
 
     @property
     def drafter_capabilities(self) -> tuple[str, ...]:
-        """What a drafter should be able to do with the session's method.
+        """The capabilities that a drafter should have for the session's method.
 
-        Several methods together draft trees whatever each of them drafts.
+        Several methods together draft trees, even if none of them does alone.
         """
         if len(self.methods) > 1:
             return ()
@@ -163,9 +163,9 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A worker that has, or by `due` is to have, the session, opened in `epoch`.
+    """A worker that has the session, opened in `epoch`, or is to have it by `due`.
 
-    `beside`: of a drafter, the verifier that may take its trees by itself; empty = none.
+    `beside`: for a drafter, the verifier that may take its trees by itself; empty = none.
     """
 
     worker: str
@@ -196,9 +196,9 @@ class Block(NamedTuple):
     waited_ms: float = 0.0
     # It was sent with the opening, to be verified in the step that ends the prefill.
     opening: bool = False
-    # It stands behind whatever the block before it brings.
+    # It follows the block before it, whatever that one's verdict.
     behind: bool = False
-    # Without a tree when it left, it takes one in the verifier's process.
+    # It left without a tree, and takes one in the verifier's process.
     takes: bool = False
 
 
@@ -217,7 +217,7 @@ def tokens_in(tail: Tail) -> int:
 class State:
     """One session. Only `rounds.step` makes a new one.
 
-    Without slots: a turn copies all of it, and a dictionary is copied at once.
+    No slots: a turn copies all of it, and copying a dictionary is faster.
     """
 
     config: SessionConfig
@@ -233,12 +233,12 @@ class State:
     next_round: int = 1
     verifier: Attached | None = None
     drafter: Attached | None = None
-    # A draft from beside the verifier, which knows of the verdict that is on its way.
+    # A draft from beside the verifier that follows a verdict which is not here yet.
     foreknown: DraftArrived | None = None
-    # Committed tokens that the drafter was told, and rounds since then that it heard beside.
+    # Committed tokens that the drafter was sent, and rounds since then that it got beside.
     told: int = 0
     untold_rounds: int = 0
-    # The drafter said that it will not extend what it sent.
+    # The drafter will not extend its draft.
     drafter_final: bool = False
     # Most tokens ahead that the load allows; None = any.
     cap: int | None = None
@@ -255,7 +255,7 @@ class State:
     # Verifiers that were lost, and the openings in a row that were overdue.
     verifier_losses: int = 0
     verifier_overdue: int = 0
-    # The one of now, of an older version, took no block behind a plain one.
+    # The current one, of an older version, took no block behind a plain one.
     refuses_behind: bool = False
     # Why the last one has the session no more.
     verifier_left: str = ""
@@ -315,7 +315,7 @@ class State:
 
     @property
     def window(self) -> int:
-        """Most tokens the drafter may be ahead now."""
+        """Most tokens that the drafter may be ahead now."""
         return self.capped(self.policy.window)
 
     def capped(self, count: int) -> int:

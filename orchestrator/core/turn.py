@@ -47,7 +47,7 @@ class Turn:
             fields["known_hash"] = None
 
     def append(self, piece: Piece) -> None:
-        """Let a piece follow the tail; what is known of the text before it is not lost."""
+        """Append a piece to the tail, and keep what is known of the text before it."""
         state, tree = self.state, piece.tree
         end_hash = extend_hash(state.end_hash, tree.token_ids) if piece.is_chain else state.end_hash
         drafted = state.drafted + len(tree)
@@ -62,12 +62,12 @@ class Turn:
         self.set(epoch=self.state.epoch + 1, tail=(), resync=False)
 
     def doom(self) -> None:
-        """The blocks in flight will come back discarded, but for plain ones, which fit any text."""
+        """The blocks in flight will come back discarded, except plain ones that fit any text."""
         blocks = [b if b.behind else b._replace(doomed=True) for b in self.state.in_flight]
         self.set(in_flight=tuple(blocks))
 
     def tell_drafter(self, top_rows: bytes = b"") -> None:
-        """Send the drafter what is committed and not told, and the epoch.
+        """Send the drafter the epoch and the committed tokens that it was not sent yet.
 
         `top_rows`: the target's.
         """
@@ -87,7 +87,7 @@ class Turn:
     def lose_drafter(self, *, lost: bool = False) -> None:
         """Go on without a drafter, and look for another one later.
 
-        `lost`: it is gone, which is no refusal: there is no end to looking for another.
+        `lost`: it is gone, which is no refusal and costs no attempt.
         """
         state = self.state
         self.release(Role.DRAFTER)
@@ -114,7 +114,7 @@ class Turn:
         self.set(in_flight=(), early=(), tail=(), drafter_final=False, wait_until=None)
 
     def need_workers(self) -> None:
-        """Ask placement for the worker that is missing: a drafter may be chosen by its verifier."""
+        """Ask placement for a missing worker; the verifier first, which a drafter may share."""
         state = self.state
         if state.verifier is None:
             self.do(NeedWorker(Role.VERIFIER))

@@ -5,20 +5,20 @@
 2. Accepted tokens and the one after them are committed, cut at the first stop
    token, stop string or the length limit.
 3. Rejected: the epoch is bumped, the tail is void, later blocks are doomed.
-4. Accepted to a leaf, and a bonus: what follows survives if and only if it
-   starts with the bonus. That keeps the law in `STANDARD` and `BLOCK`, too: the
-   bonus is the target's own draw, made without a look at the draft, and what
-   the drafter drew after the same token it drew after the same text.
-5. In `STANDARD` and `BLOCK` no place in the text is drawn twice in an epoch,
-   so the drafter's text never departs from ours within one: where it may have,
-   and no tail tells that it has not, the epoch is bumped. Where tokens follow
-   from the text and the noise alone, drawing again brings the same ones.
-6. Order of effects: persist, tell the drafter; emission waits for the store. A drafter that
-   hears of verdicts beside the verifier, whose blocks take its trees there, is told of some
-   rounds at a time: what it heard is borne out, and what it missed it has then.
-7. A verdict that contradicts our text or answers what was never sent means that
-   this verifier has lost the session: it is opened again. So does one with a token
-   beyond the vocabulary, or with logprobs that nobody asked for or that are none.
+4. Accepted to a leaf, and a bonus: the tail survives if and only if it starts with
+   the bonus. That keeps the output distribution in `STANDARD` and `BLOCK`, too: the
+   bonus is the target's own draw, independent of the draft, and what the drafter drew
+   after the same token it drew after the same text.
+5. In `STANDARD` and `BLOCK` no place in the text is drawn twice in an epoch, so the
+   drafter's text never departs from ours within one. Where it may have, and no tail
+   proves the contrary, the epoch is bumped. Where tokens follow from the text and the
+   noise alone, drawing again gives the same ones.
+6. Order of effects: persist, tell the drafter; emission waits for the store. A drafter
+   beside the verifier, whose trees are taken there, gets commits for several rounds in one
+   message: they confirm the verdicts that it got, and supply those that it missed.
+7. A verdict that contradicts our text or answers a block that was never sent means that
+   this verifier has lost the session: it is opened again. So does a token beyond the
+   vocabulary, and logprobs that are invalid or that were not asked for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from orchestrator.core.events import (
     SourceCount,
     VerdictArrived,
 )
-from orchestrator.core.pacing import Outcome
+from orchestrator.core.pacing import FinishedRound
 from orchestrator.core.state import Block, Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
 from services.contract.top_rows import fits
@@ -50,13 +50,13 @@ from services.contract.types import (
 )
 
 TELL_EVERY = 4
-"""Rounds of which a drafter that hears of verdicts beside the verifier is told in one message."""
+"""Rounds in one commit to a drafter that gets verdicts beside the verifier."""
 LARGEST_LOGPROB = 1e-3
 """Above 0 by no more than rounding; NaN is not below it either."""
 
 
 def on_verdict(turn: Turn, event: VerdictArrived) -> bool:
-    """Absorb every verdict whose turn it is; False if the verifier lost the session."""
+    """Absorb the verdicts whose turn has come; False if the verifier lost the session."""
     state = turn.state
     verifier = state.verifier
     if state.phase is not Phase.RUNNING or verifier is None or verifier.worker != event.worker:
@@ -75,7 +75,7 @@ def on_verdict(turn: Turn, event: VerdictArrived) -> bool:
 
 
 def _begun(turn: Turn, block: Block, verdict: Verdict) -> Block:
-    """The block; one that left before it was due began with the round before, or its step."""
+    """The block; one that was sent ahead begins when the round before it ends, or its step."""
     if not (block.opening or block.behind):
         return block
     due = max(block.sent_at, turn.state.idle_since) if block.behind else block.sent_at
@@ -110,7 +110,7 @@ def _absorb(turn: Turn, block: Block, verdict: Verdict) -> bool:
 
 
 def _tell_drafter(turn: Turn, verdict: Verdict) -> None:
-    """Tell of a verdict; one that hears them beside the verifier, of some at a time."""
+    """Send the drafter the commit; one beside the verifier gets several in one message."""
     state = turn.state
     hears = verdict.taken is not None and state.drafter is not None and state.drafter.beside
     if hears and state.untold_rounds + 1 < TELL_EVERY:
@@ -120,7 +120,7 @@ def _tell_drafter(turn: Turn, verdict: Verdict) -> None:
 
 
 def _with_taken(config: SessionConfig, block: Block, verdict: Verdict, taken: TakenDraft) -> Block:
-    """The block as if it had left with what it took, where that stood."""
+    """The block as if it had been sent with the tree that it took, at that place."""
     tree = taken.tree.normal()
     sources = known_sources(config, taken.sources, len(tree)) if len(tree) else b""
     piece = Piece(tree, taken.draft_ms, taken.reach, sources)
@@ -129,7 +129,7 @@ def _with_taken(config: SessionConfig, block: Block, verdict: Verdict, taken: Ta
 
 
 def _rows_for_the_drafter(turn: Turn, verdict: Verdict) -> bytes:
-    """What it tells of the target's rows; nothing where that is not as it was asked for."""
+    """The target's rows for the drafter; empty where they are not as asked for."""
     rows, width = verdict.top_rows, turn.state.config.top_rows
     return rows if rows and fits(rows, width) else b""
 
@@ -157,12 +157,12 @@ def _consistent(turn: Turn, block: Block, verdict: Verdict) -> bool:
 
 
 def _known(config: SessionConfig, tokens: tuple[int, ...]) -> bool:
-    """Whether the vocabulary has these tokens."""
+    """Whether the vocabulary holds these tokens."""
     return not config.vocab_size or not tokens or max(tokens) < config.vocab_size
 
 
 def _logprobs_fit(config: SessionConfig, verdict: Verdict) -> bool:
-    """One row per token if they were asked for, of no more alternatives than that."""
+    """One row per token if they were asked for, with no more alternatives than asked for."""
     asked = config.sampling.logprobs
     if asked is None:
         return not verdict.logprobs
@@ -183,7 +183,7 @@ def _is_path(tree: DraftTree, nodes: tuple[int, ...]) -> bool:
 
 
 def _cut(turn: Turn, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], Ending | None]:
-    """The tokens up to the first thing that ends the output, and that ending."""
+    """The tokens up to the first ending of the output, and that ending."""
     config = turn.state.config
     room = config.sampling.max_tokens - len(turn.state.committed)
     keep, ending = len(tokens), None
@@ -224,7 +224,7 @@ def _rejected(tree: DraftTree, verdict: Verdict) -> tuple[int, ...]:
 
 
 def _by_source(piece: Piece, verdict: Verdict) -> tuple[SourceCount, ...]:
-    """What became of the block's tokens by where they came from."""
+    """The block's draft tokens and accepted ones, by source."""
     sources = piece.sources
     if not sources:
         return ()
@@ -237,7 +237,7 @@ def _by_source(piece: Piece, verdict: Verdict) -> tuple[SourceCount, ...]:
 
 
 def _voids(turn: Turn, verdict: Verdict) -> bool:
-    """Whether what was drafted beyond the block is void."""
+    """Whether the drafts beyond the block are void."""
     return not verdict.all_accepted or _guessed(turn, verdict) is False
 
 
@@ -272,7 +272,7 @@ def _learn(turn: Turn, block: Block, verdict: Verdict, emitted: int) -> None:
     if block.opening:
         return
     tree = block.piece.tree
-    outcome = Outcome(
+    outcome = FinishedRound(
         len(tree),
         verdict.accepted,
         emitted,
@@ -296,21 +296,21 @@ def _learn(turn: Turn, block: Block, verdict: Verdict, emitted: int) -> None:
 
 
 def _taken(block: Block, verdict: Verdict) -> tuple[int, ...]:
-    """The nodes that were accepted, of a draft whose nodes came with their chances."""
+    """The accepted nodes of a draft whose nodes carry chances."""
     if not block.piece.reach:
         return ()
     return tuple(range(verdict.accepted)) if block.piece.tree.is_chain else verdict.accepted_nodes
 
 
 def _tail_ms(state: State) -> float:
-    """Milliseconds a token of what was drafted beyond the block; 0 = nothing was."""
+    """Milliseconds per token that was drafted beyond the block; 0 = none was."""
     if not state.tail or not state.tail[0].is_chain:
         return 0.0
     return state.tail[0].draft_ms / len(state.tail[0].tree)
 
 
 def _guessed(turn: Turn, verdict: Verdict) -> bool | None:
-    """Whether the target's own token, no longer a secret, is what was drafted next."""
+    """Whether the target's own token, public by now, is the one that was drafted next."""
     live, own = turn.state.live, verdict.token_ids[verdict.accepted :]
     tail = (live[0].piece,) if live and not live[0].behind else turn.state.tail
     if not verdict.all_accepted or not own:
@@ -342,9 +342,9 @@ def _carry_tail_over(turn: Turn, block: Block, verdict: Verdict) -> None:
 
 
 def _drafter_may_differ(state: State, block: Block) -> bool:
-    """Whether the drafter of now may have drawn other tokens where the block's stand.
+    """Whether the current drafter may have drawn other tokens in the block's places.
 
-    It has the block in its own text when it drafted it, or when its tail follows it.
+    It has the block in its text if it drafted it, or if its tail follows it.
     """
     if state.config.mode.exact_match or state.drafter is None:
         return False
@@ -352,7 +352,7 @@ def _drafter_may_differ(state: State, block: Block) -> bool:
 
 
 def _confirmed(turn: Turn, bonus: int) -> bool:
-    """Whether what was drafted after the block starts with the bonus, which it then loses."""
+    """Whether the draft after the block starts with the bonus, which is then cut off."""
     state = turn.state
     if state.live and not state.live[0].behind:
         block = state.live[0]

@@ -1,16 +1,15 @@
-"""Who may come in: sessions and tokens in flight, counted before any work is done.
+"""Admission control: sessions and tokens in flight, counted before any work is done.
 
-A session weighs what a verifier reserves for it: its prompt and its max_tokens. Up to
-the limit everyone is let in; above three quarters of it speculation shrinks, in steps
-and for all sessions, and shortly before the limit none is left: the verifiers' time then
-goes to plain rounds, which serve most sessions, and only then is anyone refused.
+A session weighs what a verifier reserves for it: its prompt and its max_tokens. Sessions
+are admitted up to the limit. Above three quarters of it speculation shrinks, in steps and
+for all sessions, to none shortly before the limit: the verifiers' time then goes to plain
+rounds, which serve most sessions. Only then are sessions refused.
 
-A tenant may have limits of its own beside those of all; one that has reached them is
-refused, and nobody else. A session that comes back from the store counts as any other,
-but may pass the common limits by an eighth: finishing what was begun goes before
-beginning more. Where nothing is open it always finds room, or it could never go on.
+A tenant may have limits of its own; beyond them only its own sessions are refused. A resumed
+session may exceed the common limits by an eighth: finishing goes before beginning. Where
+nothing is open it always fits, or it could never go on.
 
-Beside tokens, which are a verifier's memory, a session counts by the bytes that its logprobs
+Besides tokens, which are a verifier's memory, a session counts the bytes that its logprobs
 may take here while they wait for readers.
 """
 
@@ -37,7 +36,7 @@ RETRY_WINDOW = 10.0
 WORK_BURST = 2.0
 """Seconds of CPU that the requests of a tenant may cost at once."""
 BYTE_SECONDS = 5e-9
-"""What a byte of a request takes on its way here: out of TLS and HTTP/2, and parsed."""
+"""CPU seconds per byte of a request before it is here: TLS, HTTP/2, parsing."""
 
 
 class Load:
@@ -80,10 +79,10 @@ class Load:
             self._left.popleft()
 
 
-class Place:
-    """What one session takes of the limits, given back once, however it ends.
+class Reservation:
+    """A session's share of the limits, given back exactly once.
 
-    Leaving the `with` block gives it back unless it was kept for a driver.
+    Leaving the `with` block gives it back, unless it was kept for a driver.
     """
 
     def __init__(self, loads: tuple[Load, ...], tokens: int, memory: int) -> None:
@@ -116,12 +115,11 @@ class Place:
 
 
 class Work:
-    """What the requests of each tenant cost this process before they are sessions.
+    """The CPU time of each tenant's requests before they are sessions.
 
-    Tokenizing, compiling, reading what a message holds: CPU time that nobody else has. A
-    tenant may use `share` of a core over time, and `WORK_BURST` seconds at once; one that
-    used more is refused, before its messages are read, until it has paid off what it owes.
-    What a verifier does for a session is bounded elsewhere, by tokens in flight.
+    It covers reading messages, tokenizing and compiling. A tenant may use `share` of a core
+    over time, and `WORK_BURST` seconds at once; beyond that it is refused, before its messages
+    are read, until its debt is paid off. Tokens in flight bound a verifier's work.
     """
 
     def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -139,7 +137,7 @@ class Work:
 
     @contextmanager
     def spent(self, tenant: str, size: int) -> Iterator[None]:
-        """Around reading a request of `size` bytes, whatever comes of it; in any thread."""
+        """Charge the reading of a request of `size` bytes in here; safe in any thread."""
         began = time.perf_counter()
         try:
             yield
@@ -147,7 +145,7 @@ class Work:
             self.spend(tenant, time.perf_counter() - began + size * BYTE_SECONDS)
 
     def owed(self, tenant: str) -> float:
-        """Seconds until the tenant may come in again; 0 = now."""
+        """Seconds until the tenant is admitted again; 0 = now."""
         ahead = self._paid_at.get(tenant, 0.0) - self._clock()
         return max(0.0, ahead - WORK_BURST / self._share)
 
@@ -211,7 +209,7 @@ class Admission:
 
     def enter(
         self, prompt: int, max_tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0
-    ) -> Place:
+    ) -> Reservation:
         """Let a new session in, or raise Overloaded; InvalidRequest if it never fits.
 
         `memory`: bytes that its logprobs may come to take.
@@ -227,15 +225,17 @@ class Admission:
             raise InvalidRequest("sampling.logprobs", f"{memory} bytes of them", allowed)
         for bound in bounds:
             _require_room(bound, tokens, memory)
-        return Place(tuple(bound.load for bound in bounds), tokens, memory)
+        return Reservation(tuple(bound.load for bound in bounds), tokens, memory)
 
-    def come_back(self, tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0) -> Place:
-        """Let a session in again that was begun before, or raise Overloaded."""
+    def come_back(
+        self, tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0
+    ) -> Reservation:
+        """Admit a resumed session, or raise Overloaded."""
         bounds = self._bounds(tenant, RESUMED_BEYOND)
         for bound in bounds:
             if bound.load.sessions:
                 _require_room(bound, tokens, memory)
-        return Place(tuple(bound.load for bound in bounds), tokens, memory)
+        return Reservation(tuple(bound.load for bound in bounds), tokens, memory)
 
     def _bounds(self, tenant: Tenant, beyond: float) -> tuple[_Bound, _Bound]:
         own = self._tenants.setdefault(tenant.name, Load(self._clock))

@@ -3,12 +3,12 @@
     {"tenants": {"acme": {"tokens": ["sha256:<64 hex digits>"],
                           "max_sessions": 8, "max_tokens_in_flight": 40000, "max_tokens": 2048}}}
 
-Every limit may be left out. The file holds digests, so that it gives no token away; a
-token must be random (`paceline token` draws one), for the digest has no salt.
+Every limit may be left out. The file holds digests, so that it reveals no token; a token
+must be random (`paceline token` draws one), since the digest has no salt.
 
-The file is read again when it changes. A token that was taken out opens no call from
-then on; a stream that it opened before goes on to its end, at most the
-session's deadline. A version that cannot be read leaves the last good one in force.
+The file is read again when it changes. A removed token opens no new call; its open streams
+run to their end, at most the session's deadline. If the file cannot be read, the last good
+version stays in force.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Identify(Protocol):
 
 
 def anyone(token: str) -> Tenant:  # noqa: ARG001
-    """Without a tokens file nobody is asked, and everybody is one tenant."""
+    """Without a tokens file every caller is the default tenant."""
     return DEFAULT_TENANT
 
 
 def token_entry(token: str) -> str:
-    """What stands for a token in the file."""
+    """A token's entry in the file."""
     return f"sha256:{_digest(token).hex()}"
 
 
@@ -68,7 +68,7 @@ class TokensFile:
         return tenant
 
     def _tenant_of(self, token: str) -> Tenant | None:
-        """Every entry is compared, whichever fits: how long it takes tells nothing."""
+        """Compare with every entry, so that the time reveals nothing."""
         digest, found = _digest(token), None
         for entry, tenant in self._known.current():
             if hmac.compare_digest(entry, digest):
@@ -142,7 +142,7 @@ def _known(file: _File) -> tuple[_Known, ...]:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of two equal names one would be lost without a word."""
+    """A JSON object without duplicate names, of which one would be lost silently."""
     for name, times in Counter(name for name, _ in pairs).items():
         if times > 1:
             raise _WrongError(f"{_place(name)}: named twice")

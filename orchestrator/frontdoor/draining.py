@@ -1,8 +1,8 @@
-"""How an orchestrator leaves: told to stop, it ends within its grace time.
+"""Draining an orchestrator: after SIGTERM it ends within its grace time.
 
     not ready, no new calls → streams go on → what is left is handed over → the port closes
 
-Handing over stores that nobody works on a session any more and ends its stream with
+Handing over stores that the session has no owner any more, and ends its stream with
 UNAVAILABLE: its client resumes it at another orchestrator, at the next token.
 """
 

@@ -19,9 +19,9 @@ from orchestrator.core.events import (
     WorkerLost,
 )
 from orchestrator.core.rounds import MOST_TERMS
-from orchestrator.frontdoor.admission import Admission, Place, Work
-from orchestrator.frontdoor.aside import Aside
+from orchestrator.frontdoor.admission import Admission, Reservation, Work
 from orchestrator.frontdoor.intake import vetted
+from orchestrator.frontdoor.long_requests import RequestThreads
 from orchestrator.frontdoor.requests import (
     IncomingRequest,
     SessionSpec,
@@ -81,7 +81,7 @@ from services.contract.types import Role, SessionStatus
 
 T = TypeVar("T")
 
-# Seconds in which a store says whose a session is, or its owner here takes it for its own.
+# Seconds for the store to name a session's owner; after that the owner here keeps it.
 OWNER_KNOWN_WITHIN = 2.0
 
 
@@ -98,9 +98,9 @@ class Inference:
         forms: ResponseFormats | None = None,
         work: Work | None = None,
     ) -> None:
-        """`forms`: what tells which response formats can be served; see `stop_compiling`.
+        """`forms`: checks which response formats can be served; see `stop_compiling`.
 
-        `work`: where what a tenant's requests cost is counted.
+        `work`: counts what each tenant's requests cost.
         """
         self._pool, self._target = pool, target
         self._store, self._recorder, self._options = store, recorder, options
@@ -112,7 +112,7 @@ class Inference:
         self._stored_texts = StoredTexts(options.max_sessions)
         self._restoring = Slices()
         self._speculation = 1.0
-        self.aside = Aside()
+        self.request_threads = RequestThreads()
         self._draining = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ended = SpecTotals()
@@ -137,7 +137,7 @@ class Inference:
         self._require_memory(spec)
         with self._enter(spec, tenant, self._options.logprobs_kept) as place:
             await self._forms.require(spec.sampling.response_format, tenant.name)
-            # A resume that came between would start the session, too.
+            # Otherwise a concurrent resume would start the session, too.
             async with self._lock(key):
                 record = self._record(request, spec)
                 created = await self._store.create(key, record, call)
@@ -170,7 +170,7 @@ class Inference:
         if key.name in self._live:
             raise AlreadyExists(f"session {key.session_id!r} is at work already")
 
-    def _enter(self, spec: SessionSpec, tenant: Tenant, logprobs_kept: int) -> Place:
+    def _enter(self, spec: SessionSpec, tenant: Tenant, logprobs_kept: int) -> Reservation:
         memory = _logprobs_memory(spec, logprobs_kept)
         return self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant, memory)
 
@@ -185,16 +185,16 @@ class Inference:
     def _attach(
         self, key: SessionKey, live: SessionDriver, spec: SessionSpec, call: Call | None
     ) -> AsyncIterator[Event]:
-        """The same request again, or another one under its id, of a session at work here."""
+        """Attach a repeated request to its session here; raise if the id has other content."""
         if live.spec.digest != spec.digest:
             raise AlreadyExists(f"session {spec.session!r} exists with other content")
         self._attend(key, live, call)
         return self._read(live, Prefix())
 
     def _attend(self, key: SessionKey, live: SessionDriver, call: Call | None) -> None:
-        """Let no other orchestrator serve an earlier call of this reader from now on.
+        """Keep other orchestrators from serving an earlier call of this reader.
 
-        The reader does not wait for that: a store that is away keeps nobody from a live session.
+        The reader does not wait for it: a live session can be read without the store.
         """
         if call is not None:
             noted = asyncio.ensure_future(self._store.attend(key, live.state.config.term, call))
@@ -208,10 +208,10 @@ class Inference:
         tenant: Tenant = DEFAULT_TENANT,
         call: Call | None = None,
     ) -> AsyncIterator[Event]:
-        """Attach to a session behind what a reader has: a live one, or one from the store.
+        """Attach to a session after the tokens that a reader has: a live one, or a stored one.
 
-        Raises Overloaded before anything is changed when there is no room for one more, and
-        DataLoss where the reader has another text than there is.
+        Raises Overloaded, before anything changes, when there is no room, and DataLoss where the
+        reader has another text.
         """
         resuming = self._recorder.start_resume(key.name, prefix.offset, parent)
         try:
@@ -246,8 +246,8 @@ class Inference:
     async def _is_ours(self, key: SessionKey, driver: SessionDriver, prefix: Prefix) -> bool:
         """Whether to serve a session from here.
 
-        A reader that has more, or other tokens, may have them from a later owner of which this
-        one has not heard yet.
+        A reader with more tokens, or others, may have them from a later owner that is not known
+        here yet.
         """
         if driver.output.agrees(prefix):
             return True
@@ -283,11 +283,10 @@ class Inference:
 
     def _come_back(
         self, stored: StoredSession, tenant: Tenant, prefix: Prefix
-    ) -> Place | nullcontext[None]:
-        """A place for a session that is not over yet.
+    ) -> Reservation | nullcontext[None]:
+        """A reservation for an unfinished session.
 
-        Whoever owns it is left in peace where nobody could go on with it here, or not so that
-        the reader's text would be whole.
+        Its owner keeps it if it could not go on here, or not with the reader's text whole.
         """
         if stored.status not in (SessionStatus.ACTIVE, SessionStatus.PAUSED):
             return nullcontext()
@@ -320,8 +319,8 @@ class Inference:
     async def abort(self, key: SessionKey) -> None:
         """End a session at once.
 
-        What it holds here is freed whatever the store says; a store that is away raises
-        StoreError, and another that lost the session knows of none to end.
+        What it holds here is freed, whatever the store answers. Raises StoreError if the store
+        is away, NotFound if the session is known neither there nor here.
         """
         ended = asyncio.ensure_future(self._store.abort(key))
         driver = self._live.get(key.name)
@@ -332,7 +331,7 @@ class Inference:
         except NotFound:
             if driver is None:
                 raise
-        # Whoever resumed it meanwhile.
+        # A resume may have started it again meanwhile.
         if (late := self._live.get(key.name)) is not None:
             late.feed(AbortRequested(late.now()))
 
@@ -378,11 +377,11 @@ class Inference:
         return sums
 
     def stop_compiling(self) -> None:
-        """Requests that wait for their response formats are for another orchestrator now."""
+        """Send requests that wait for their response formats to another orchestrator."""
         self._forms.close()
 
     async def drain(self, timeout: float) -> None:
-        """Hand every session over, and those that still begin; at most `timeout` until stored."""
+        """Hand over every session, starting ones included; wait at most `timeout` for the store."""
         self._draining = True
         handed = [driver.hand_over(_leaving()) for driver in list(self._live.values())]
         if handed:
@@ -418,7 +417,7 @@ class Inference:
             with self._work.spent(tenant.name, request.size):
                 return build_spec(request.read(), tokenizer, model)
 
-        spec = await self.aside.read(request.size, read)
+        spec = await self.request_threads.read(request.size, read)
         vetted()
         return spec
 
@@ -440,7 +439,7 @@ class Inference:
         stored: StoredSession,
         text: TextStream | None,
         parent: str,
-        place: Place,
+        place: Reservation,
     ) -> SessionDriver:
         if stored.term > MOST_TERMS:
             raise DataLoss("the session was resumed too often")
@@ -457,7 +456,7 @@ class Inference:
         term: int,
         committed: tuple[int, ...],
         parent: str,
-        place: Place,
+        place: Reservation,
         text: TextStream | None = None,
         ahead: Beyond = Beyond.NOT_YET,
         keeper: SessionKeeper | None = None,
@@ -491,7 +490,7 @@ class Inference:
         return driver
 
     def _share_out(self) -> None:
-        """Tell every session when the load allows less speculation, or more again."""
+        """Tell every session when the load changes how much speculation it allows."""
         if (share := self._admission.speculation) != self._speculation:
             self._speculation = share
             for driver in list(self._live.values()):
@@ -502,7 +501,7 @@ class Inference:
         if driver.state.cap is not None or self._speculation < 1:
             driver.feed(Capped(driver.now(), window))
 
-    def _forget(self, driver: SessionDriver, place: Place) -> None:
+    def _forget(self, driver: SessionDriver, place: Reservation) -> None:
         if self._live.get(driver.name) is driver:
             del self._live[driver.name]
             place.leave()
@@ -531,13 +530,13 @@ class Inference:
                 driver.feed(WorkerLost(driver.now(), role, worker, reason))
 
     def on_standstill(self, seconds: float) -> None:
-        """This process stood still: no session counts that time, or is sure to be ours."""
+        """This process stalled: sessions do not count that time, and check their ownership."""
         self._store.stood_still()
         for driver in list(self._live.values()):
             driver.feed(StoodStill(driver.now(), seconds))
 
     def on_worker_up(self) -> None:
-        """Somebody may be waiting for this worker."""
+        """Wake the sessions that wait for a worker."""
         for driver in list(self._live.values()):
             driver.feed(Tick(driver.now()))
 
@@ -557,6 +556,6 @@ def _leaving() -> Draining:
 
 
 def _forget(done: asyncio.Future[None]) -> None:
-    """What became of it is nobody's concern."""
+    """Ignore the result."""
     if not done.cancelled():
         done.exception()

@@ -1,11 +1,11 @@
 """Messages are read few at a time: of each tenant, and of all.
 
-A message may be megabytes long, and while it is parsed and looked at it takes several times
-that. So a call waits at the door, its message unread, until it has a place; it has it until
-the message was vetted, and a short one until it is read. A message that comes slowly, or is
-looked at for long, stands aside after a while and makes room for the next one. For so many of
-a tenant there is room aside, too; one more, and the first that has not come is given up. So
-nobody who sends nothing holds up those who send.
+A message may be megabytes long, and takes several times that while it is parsed and checked.
+So a call waits, its message unread, for a slot. It keeps the slot until the message is
+checked, or only until it is read if it is short. A message that comes slowly, or takes long to
+check, is parked after `PATIENCE` and frees its slot. Parked messages are bounded per tenant,
+too: one more, and the oldest that has not arrived is given up. So a client that sends nothing
+cannot hold up those that send.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
-from orchestrator.frontdoor.aside import LARGE
+from orchestrator.frontdoor.long_requests import LARGE
 
-AT_ONCE, ASIDE = 2, 8
+AT_ONCE, PARKED = 2, 8
 """Messages of one tenant."""
 OF_ALL = 16
 PATIENCE = 1.0
-"""Seconds until a message stands aside."""
+"""Seconds until a message is parked."""
 
 
-class _Line:
-    """The messages of one tenant: whose turn it is, and those aside, in the order they went."""
+class _Queue:
+    """The messages of one tenant: whose turn it is, and the parked ones, oldest first."""
 
     def __init__(self) -> None:
         self.turns = asyncio.Semaphore(AT_ONCE)
-        self.aside: dict[Place, None] = {}
+        self.parked: dict[MessageSlot, None] = {}
 
 
-class Place:
+class MessageSlot:
     """Room for the message of one call. Belongs to the event loop."""
 
-    def __init__(self, own: _Line, turns: tuple[asyncio.Semaphore, ...]) -> None:
-        """`turns`: held for it, and released once."""
+    def __init__(self, own: _Queue, turns: tuple[asyncio.Semaphore, ...]) -> None:
+        """`turns`: acquired already; the slot releases them once."""
         self._own, self._turns = own, turns
         self._coming: asyncio.Timeout | None = None
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._stand_aside)
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._park)
 
     @asynccontextmanager
     async def waiting(self, seconds: float) -> AsyncIterator[None]:
-        """Around the wait for the message; TimeoutError when it is given up."""
+        """Wait for the message in here; TimeoutError when it is given up."""
         try:
             async with asyncio.timeout(seconds) as self._coming:
                 yield
@@ -52,29 +52,29 @@ class Place:
             self._coming = None
 
     def read(self, size: int) -> None:
-        """A message of so many bytes is there."""
+        """A message of so many bytes was read."""
         if size < LARGE:
             self.leave()
 
     def leave(self) -> None:
-        """The message was vetted, or the call has ended. May be repeated."""
+        """The message was checked, or the call has ended. May be repeated."""
         self._timer.cancel()
-        self._own.aside.pop(self, None)
+        self._own.parked.pop(self, None)
         self._make_room()
 
-    def _stand_aside(self) -> None:
-        if len(self._own.aside) < ASIDE or self._one_given_up():
-            self._own.aside[self] = None
+    def _park(self) -> None:
+        if len(self._own.parked) < PARKED or self._one_given_up():
+            self._own.parked[self] = None
             self._make_room()
         else:
-            self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._stand_aside)
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._park)
 
     def _one_given_up(self) -> bool:
-        """Whether one of those aside, whose message has not come, is no longer waited for."""
-        for place in self._own.aside:
-            if place._coming is not None:
-                place._coming.reschedule(asyncio.get_running_loop().time())
-                place.leave()
+        """Give up the oldest parked message that has not arrived; whether there was one."""
+        for slot in self._own.parked:
+            if slot._coming is not None:
+                slot._coming.reschedule(asyncio.get_running_loop().time())
+                slot.leave()
                 return True
         return False
 
@@ -84,32 +84,32 @@ class Place:
             turn.release()
 
 
-_place: ContextVar[Place | None] = ContextVar("place", default=None)
+_slot: ContextVar[MessageSlot | None] = ContextVar("slot", default=None)
 
 
 class Intake:
-    """The places of one process."""
+    """The message slots of one process."""
 
     def __init__(self) -> None:
         # Tenants come from a file: no caller can add one.
-        self._lines: defaultdict[str, _Line] = defaultdict(_Line)
+        self._queues: defaultdict[str, _Queue] = defaultdict(_Queue)
         self._all = asyncio.Semaphore(OF_ALL)
 
-    async def enter(self, tenant: str) -> Place:
-        """Wait for a place, which is this task's from then on; see `vetted`."""
-        own = self._lines[tenant]
+    async def enter(self, tenant: str) -> MessageSlot:
+        """Wait for a slot, which then belongs to this task; see `vetted`."""
+        own = self._queues[tenant]
         await own.turns.acquire()
         try:
             await self._all.acquire()
         except BaseException:
             own.turns.release()
             raise
-        place = Place(own, (own.turns, self._all))
-        _place.set(place)
-        return place
+        slot = MessageSlot(own, (own.turns, self._all))
+        _slot.set(slot)
+        return slot
 
 
 def vetted() -> None:
-    """Nothing of this call's message is looked at any more: another may be read."""
-    if (place := _place.get()) is not None:
-        place.leave()
+    """The check of this call's message is over: another message may be read."""
+    if (slot := _slot.get()) is not None:
+        slot.leave()

@@ -1,7 +1,7 @@
-"""Which response formats can be served: found out in child processes, and remembered.
+"""Which response formats can be served: checked in child processes, and cached.
 
-The event loop compiles nothing, however small it is. Callers who ask for equal formats
-wait for one answer; once nobody waits, it is not worked out.
+The event loop compiles nothing, however small. Callers with equal formats wait for one
+answer; once nobody waits, the job is dropped.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from orchestrator.frontdoor.admission import Work
 from orchestrator.frontdoor.requests.ranges import ALLOWED_FORMATS
 from services.contract.errors import InvalidRequest
 from services.contract.types import ResponseFormat
-from services.runtime.vetting import Vetted, Vetting
+from services.runtime.format_vetting import Vetted, Vetting
 
 KEPT = 4_096
-"""Answers that stay; each is one short line."""
+"""Cached answers; each is one short line."""
 
 _Key = tuple[str, bytes]
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A job, its answer on its way here, and how many wait for it."""
+    """A job, its pending answer, and how many callers wait for it."""
 
     job: Future[Vetted]
     answer: asyncio.Future[Vetted]
@@ -44,10 +44,10 @@ class ResponseFormats:
         self._asked: dict[_Key, _Asked] = {}
 
     async def require(self, wanted: ResponseFormat | None, tenant: str) -> None:
-        """Return where outputs can be kept to the format; None: to nothing.
+        """Return if outputs can follow the format; None: no format.
 
-        Raises InvalidRequest where they cannot, or compiling it would take too much, and
-        Overloaded where the formats of this tenant, or of all, wait already.
+        Raises InvalidRequest if they cannot, or if compiling takes too much, and Overloaded if
+        too many formats of this tenant, or of all, wait.
         """
         if wanted is None:
             return
@@ -56,7 +56,7 @@ class ResponseFormats:
             raise InvalidRequest(field, complaint, ALLOWED_FORMATS[wanted.kind])
 
     def close(self) -> None:
-        """End the processes; who waits is told that this process stops."""
+        """End the processes; waiting callers get Draining."""
         self._vetting.close()
 
     async def _complaint(self, wanted: ResponseFormat, tenant: str) -> str:

@@ -22,9 +22,9 @@ from services.contract.types import (
 
 
 class OfferedModel:
-    """What the workers have told so far.
+    """What the workers have announced so far.
 
-    A method stays served when its drafters are away: plain decoding steps in.
+    A method stays served when its drafters are away: sessions then decode plainly.
     """
 
     def __init__(self, pool: WorkerPool, target: Target, options: Options) -> None:
@@ -56,7 +56,7 @@ class OfferedModel:
         )
 
     def _slow_methods(self) -> frozenset[str]:
-        """Methods that, drafting ahead, gather few tokens while a block is verified."""
+        """Methods that draft few tokens asynchronously during a verification."""
         if self._options.pacing == "fixed":
             return frozenset()
         limit = self._pool.step_ms(Role.VERIFIER) / SHORT_BLOCK
@@ -70,16 +70,16 @@ class OfferedModel:
         return json.dumps(values)
 
     def default_method(self) -> str:
-        """What drafts for a request that names no method; empty while nobody does.
+        """The method of a request that names none; empty while none is served.
 
-        The first method served, and with it those that have a word in its trees.
+        It is the first method served, with those that contribute to its trees.
         """
         return next(iter(self.default_methods()), "")
 
     def default_methods(self) -> tuple[str, ...]:
-        """The default, and, where nobody set it, what may draft small trees in its place.
+        """The default, and, where it was not set, the methods that may draft small trees instead.
 
-        That is the same without those that only have a word in them, as each of these costs.
+        Those are the default without contributing methods, since each of these costs time.
         """
         if self._options.method or not (served := self._pool.methods()):
             return (self._options.method,) if self._options.method else ()
@@ -89,14 +89,14 @@ class OfferedModel:
         return tuple(ordered) or served[:1]
 
     def estimates(self, method: str) -> bool:
-        """Whether whoever drafts by a method says of each node of its trees how likely it is."""
+        """Whether the drafters of a method give each node of a tree its probability."""
         return estimate_capability(method) in self._pool.capabilities()
 
     def learns_from_rows(self, method: str) -> bool:
-        """Whether whoever drafts by a method does it better by what the target says at its rows."""
+        """Whether the drafters of a method use the target's predictions at each row."""
         return rows_capability(method) in self._pool.capabilities()
 
     def fingerprint(self) -> str:
-        """The target of a session that begins now; workers may bring another over time."""
+        """The target of a session that begins now; workers may bring another later."""
         placed = self._pool.place(Wanted(Role.VERIFIER, 0))
         return (placed or self.target.worker).model_fingerprint

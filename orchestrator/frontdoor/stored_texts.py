@@ -1,12 +1,12 @@
-"""Work on texts that a store kept, beside the sessions at work: much at once, in slices.
+"""Stored texts are rendered in slices, so that live sessions do not wait.
 
-Text is made of tokens in Python, a few microseconds each, so that a long one would hold the
-event loop up for a fifth of a second and more. A slice takes no longer than `SLICE_S`, and
-everything else has its turn before the next one, whoever it is for.
+Detokenizing takes a few microseconds a token in Python, so a long text would block the event
+loop for a fifth of a second and more. A slice takes at most `SLICE_S`; everything else has
+its turn before the next one.
 
-What nobody waits with workers for, reading sessions that have ended and rounds, takes no more
-than `SHARE` of the loop's time. Of one tenant one such text is made at a time, so that a
-tenant waits for its own; beyond as many readers as it may have sessions it is refused.
+Reading ended sessions and rounds takes at most `SHARE` of the loop's time. One such text of
+a tenant is rendered at a time, so that a tenant waits for its own texts only; it may have as
+many readers as sessions, and others are refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Slices:
         self._free_at = 0.0
 
     async def run(self, steps: Iterable[T | None]) -> list[T]:
-        """Take all steps; what they gave. What a step raises ends the work."""
+        """Take all steps and return their results. What a step raises ends the work."""
         given: list[T] = []
         left = iter(steps)
         while True:
@@ -47,7 +47,7 @@ class Slices:
                     return given
 
     def _slice(self, steps: Iterator[T | None], given: list[T]) -> bool:
-        """Whether no step is left after as many as go into a slice."""
+        """Take as many steps as fit a slice; whether none is left."""
         began = time.monotonic()
         try:
             for one in steps:
@@ -62,7 +62,7 @@ class Slices:
 
 
 class StoredTexts:
-    """Those who read what was kept. All methods belong to the event loop."""
+    """The readers of stored texts. All methods belong to the event loop."""
 
     def __init__(self, most: int) -> None:
         """`most` readers at once of all tenants."""
@@ -79,7 +79,7 @@ class StoredTexts:
 
     @contextmanager
     def reader(self, tenant: Tenant) -> Iterator[None]:
-        """One reader more while it lasts. Raises Overloaded."""
+        """Count one more reader in here. Raises Overloaded."""
         own, most = self._readers.get(tenant.name, 0), tenant.limits.max_sessions or self._most
         if own >= most or self.readers >= self._most:
             whose = " of this tenant" if own >= most else ""
@@ -92,6 +92,6 @@ class StoredTexts:
             self._readers[tenant.name] -= 1
 
     async def work(self, tenant: Tenant, steps: Iterable[T | None]) -> list[T]:
-        """Take all steps for a reader of this tenant; what they gave."""
+        """Take all steps for a reader of this tenant and return their results."""
         async with self._turns.setdefault(tenant.name, asyncio.Lock()):
             return await self._slices.run(steps)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """What one tenant may use at most; None = no limit of its own.
+    """The limits of one tenant; None = no limit of its own.
 
     `max_tokens_in_flight` counts prompt and max_tokens of all its open sessions,
     `max_tokens` is the most that one request may generate.
@@ -32,21 +32,21 @@ DEFAULT_TENANT = Tenant("default")
 
 
 def phrase_scope(tenant: str, tokenizer_fingerprint: str, key: bytes) -> str:
-    """Whose phrases a session may learn and be drafted, of which token ids."""
+    """Whose phrases a session may learn and propose, of which tokenizer."""
     return _scope("phrases", tenant, tokenizer_fingerprint, key)
 
 
 def cache_scope(tenant: str, model_fingerprint: str, key: bytes) -> str:
-    """Whose K/V a session may begin with, of which model."""
+    """Whose prefix cache a session shares, of which model."""
     return _scope("prefixes", tenant, model_fingerprint, key)
 
 
 def _scope(kind: str, tenant: str, fingerprint: str, key: bytes) -> str:
     """128 bits in hex.
 
-    Workers learn from it that two sessions are of the same tenant, and no more.
-    HMAC-SHA-256. An empty `key` keeps tenants apart all the same, but whoever knows
-    a tenant's name can compute its scope.
+    From it workers learn only that two sessions are of the same tenant. HMAC-SHA-256. An
+    empty `key` still keeps tenants apart, but anyone who knows a tenant's name can
+    compute its scope.
     """
     content = json.dumps([kind, tenant, fingerprint]).encode()
     return hmac.digest(key, content, "sha256").hex()[:32]

@@ -1,7 +1,7 @@
-"""What sessions ask of workers, there or not: what autoscaling goes by.
+"""The load that sessions put on workers, present or not: the signals of autoscaling.
 
-Workers that are scaled to zero say nothing of what waits for them; sessions do. Every
-session is counted by its own orchestrator alone, so the figures of all add up.
+Workers that are scaled to zero cannot report their load; sessions can. Each session is
+counted by its own orchestrator alone, so the figures of all add up.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from orchestrator.core.state import Phase, State
 
 
 def queued_tokens(state: State) -> int:
-    """Tokens that a verifier has yet to check, those in a step included.
+    """Tokens that wait for a verifier, those in a step included.
 
-    Where none has the session open that is the whole text, which it has to take in first.
+    If none has the session open, that is the whole text, which it has to prefill first.
     """
     if state.phase is not Phase.RUNNING:
         return 0
@@ -22,9 +22,9 @@ def queued_tokens(state: State) -> int:
 
 
 def wants_drafts(state: State) -> bool:
-    """Whether the session is to be drafted for, whether a drafter has it or not.
+    """Whether the session wants drafts, with or without a drafter.
 
-    Not while pacing rests or the load allows no drafts: then a drafter has nothing to do.
+    Not while pacing rests or the load allows no drafts: a drafter would be idle.
     """
     return state.phase is Phase.RUNNING and state.wants_drafter and state.window > 0
 

@@ -12,7 +12,7 @@ from services.runtime.telemetry.names import (
     LAST_POSITION,
     OUTCOMES,
     POSITIONS,
-    Outcome,
+    RoundOutcome,
     Where,
 )
 
@@ -59,7 +59,7 @@ class Meters:
     def round(self, record: RoundRecord, outcome: str) -> None:
         """A round has its verdict."""
         self._rounds.add(1, outcome)
-        if outcome == Outcome.DISCARDED:
+        if outcome == RoundOutcome.DISCARDED:
             self._discarded.add(record.discarded_tokens, Where.IN_FLIGHT)
             return
         self._emitted.add(record.emitted_tokens)
@@ -89,7 +89,7 @@ class Meters:
 
     def abandoned(self) -> None:
         """A round ended without a verdict."""
-        self._rounds.add(1, Outcome.ABANDONED)
+        self._rounds.add(1, RoundOutcome.ABANDONED)
 
     def thrown_away(self, tokens: int) -> None:
         """Draft tokens that were not sent yet are void."""
@@ -100,7 +100,7 @@ class Meters:
         self._fallbacks.add(1, reason)
 
     def starved(self, seconds: float) -> None:
-        """A free verifier was let wait for a draft."""
+        """A free verifier waited for a draft."""
         self._starved.add(seconds)
 
     def stored(self, seconds: float) -> None:
@@ -120,7 +120,7 @@ class Meters:
         self._migrations.add(1, role)
 
     def prefilled(self, tokens: int, cached: int) -> None:
-        """A verifier has a text of so many tokens in K/V, some of which were there before."""
+        """A verifier prefilled so many tokens, some of them from its prefix cache."""
         self._prefilled.add(tokens - cached, "computed")
         self._prefilled.add(cached, "cached")
 

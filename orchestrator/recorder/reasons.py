@@ -8,7 +8,7 @@ from services.runtime.telemetry.names import Cause, Fallback
 
 
 def fallback(state: State) -> str:
-    """Why a block without a token left in this state; empty where none was to be drafted."""
+    """Why a block without draft tokens was sent; empty if the session does not speculate."""
     drafter = state.drafter
     if not state.config.method:
         return ""
@@ -24,7 +24,7 @@ def fallback(state: State) -> str:
 
 
 def cause(event: WorkerLost) -> str:
-    """In one word of a fixed set; a worker's own words go nowhere."""
+    """One word of a fixed set; a worker's own words are dropped."""
     if event.fatal:
         return Cause.REFUSED
     if event.busy:

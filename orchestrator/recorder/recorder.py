@@ -40,7 +40,7 @@ from orchestrator.recorder.resuming import Resuming
 from orchestrator.recorder.spans import SessionSpans
 from services.contract.types import OpenVerify, Origin, Role, Verify
 from services.runtime.telemetry import Telemetry, names
-from services.runtime.telemetry.names import Cause, Fallback, Outcome
+from services.runtime.telemetry.names import Cause, Fallback, RoundOutcome
 from services.runtime.telemetry.propagation import format_traceparent, parent_context
 
 
@@ -110,7 +110,7 @@ class Recorder:
         self._sessions[session] = _Session(span, parent, spans, now)
 
     def on_step(self, session: str, event: Event, actions: Sequence[Action], state: State) -> None:
-        """What the machine heard, what it asks for, and its state thereafter."""
+        """An event, the actions that it led to, and the state after it."""
         known = self._sessions.get(session)
         if known is None:
             return
@@ -131,7 +131,7 @@ class Recorder:
         return known.traceparent if known else ""
 
     def round_traceparent(self, session: str, round: int) -> str:
-        """The header under which a verifier works on a round that leaves, or is about to."""
+        """The header of a round's verifier spans, from just before the round is sent."""
         known = self._sessions.get(session)
         if known is None or known.spans is None:
             return known.traceparent if known else ""
@@ -166,7 +166,7 @@ class Recorder:
         if known is None:
             return
         now = self._clock()
-        # Why it was suspended says more than what its readers are told.
+        # The reason of the suspension says more than the readers' error.
         known.error = known.error or error
         self._abandon(known, set(), now)
         reason = "error" if error else known.finish or "detached"
@@ -209,9 +209,9 @@ class Recorder:
                 self._emitted(known, len(commit.token_ids), at)
             case Discarded(record):
                 known.rounds.pop(record.round, None)
-                self._meters.round(record, Outcome.DISCARDED)
+                self._meters.round(record, RoundOutcome.DISCARDED)
                 if known.spans is not None:
-                    known.spans.concluded(record, Outcome.DISCARDED)
+                    known.spans.concluded(record, RoundOutcome.DISCARDED)
             case OpenOnWorker():
                 self._opening(known, action, at)
             case Release(role, worker) if known.spans is not None:
@@ -274,7 +274,7 @@ class Recorder:
 
 
 def _reason(block: Verify, state: State) -> str | None:
-    """Why a block holds no draft token; None: what it takes at the verifier is to be seen."""
+    """Why a block holds no draft token; None: it may take some at the verifier."""
     if block.allowance is not None:
         return None
     return "" if block.tree.token_ids else fallback(state)
@@ -287,20 +287,20 @@ def _attached(state: State, role: Role) -> str:
 
 
 def _void(before: State, after: State) -> bool:
-    """Whether the draft tokens that had not been sent are not wanted any more."""
+    """Whether the unsent draft tokens are void."""
     return after.epoch != before.epoch or after.phase is not before.phase
 
 
 def _outcome(commit: Commit) -> str:
     record, origins = commit.record, commit.origins
     if record.draft_tokens == 0:
-        return Outcome.PLAIN
+        return RoundOutcome.PLAIN
     if record.accepted_tokens == 0:
-        return Outcome.REJECTED_ALL
+        return RoundOutcome.REJECTED_ALL
     # In a tree a whole path counts as all, though other branches fell away.
     whole = record.accepted_tokens == record.draft_tokens
     whole = whole or bool(origins and origins[-1] is Origin.BONUS)
-    return Outcome.ACCEPTED_ALL if whole else Outcome.PARTIAL
+    return RoundOutcome.ACCEPTED_ALL if whole else RoundOutcome.PARTIAL
 
 
 def _result_attributes(known: _Session) -> dict[str, AttributeValue]:

@@ -3,9 +3,9 @@
     Generate
     ├─ prefill                      a worker opens the session
     ├─ migrate                      … after another was lost
-    ├─ spec_draft                   drafted beyond a rejection, and thrown away
+    ├─ spec_draft                   drafted beyond a rejection, and dropped
     └─ spec_round                   a block leaves … its verdict arrives
-       ├─ spec_draft                before the block left: drafting runs ahead
+       ├─ spec_draft                before the block left: drafting is asynchronous
        ├─ spec_verify               the verifier's own spans are its children
        └─ persist                   after the verdict: the next round does not wait
 
@@ -77,7 +77,7 @@ class SessionSpans:
         self._rounds[block.round] = _Round(place, verify, at, block, action.draft_ms)
 
     def traceparent(self, round: int) -> str:
-        """The parent of what the verifier does for a round that leaves, or is about to."""
+        """The parent of a round's verifier spans, from just before the round is sent."""
         under_way = self._rounds.get(round)
         if under_way is not None:
             return format_traceparent(under_way.verify)
@@ -102,10 +102,10 @@ class SessionSpans:
         about = of_round(record, outcome)
         if fallback:
             about[names.FALLBACK] = fallback
-        discarded = outcome == names.Outcome.DISCARDED
+        discarded = outcome == names.RoundOutcome.DISCARDED
         links = self._culprit() if discarded else ()
         if under_way.block.allowance is not None and record.draft_tokens:
-            # What it took in the verifier's process was drafted before it began.
+            # A tree taken in the verifier's process was drafted before the round began.
             under_way = replace(under_way, draft_ms=record.draft_ms)
         drafted = record.draft_tokens > 0
         self._end_round(under_way, record.started_at, record.ended_at, about, drafted, links)
@@ -119,7 +119,7 @@ class SessionSpans:
         return () if self._rejecter is None else (self._rejecter,)
 
     def thrown_away(self, before: State, at: float) -> None:
-        """What was drafted and not sent yet is void; `before` is the state that had it."""
+        """The unsent drafts are void; `before` is the state that had them."""
         drafter = before.drafter
         about: dict[str, AttributeValue] = {
             names.DISCARDED_DRAFT: True,
@@ -133,14 +133,14 @@ class SessionSpans:
         self._children.emit(names.SPEC_DRAFT, place, self._root, start, end, about, links=links)
 
     def abandoned(self, round: int, at: float) -> None:
-        """No verdict will come any more."""
+        """No verdict will come."""
         under_way = self._rounds.pop(round, None)
         if under_way is not None:
             block = under_way.block
             about: dict[str, AttributeValue] = {
                 names.ROUND_INDEX: block.round,
                 names.EPOCH: block.epoch,
-                names.ROUND_OUTCOME: names.Outcome.ABANDONED,
+                names.ROUND_OUTCOME: names.RoundOutcome.ABANDONED,
                 names.DRAFT_TOKENS: len(block.tree),
             }
             self._end_round(under_way, under_way.at, at, about, len(block.tree) > 0)
@@ -232,7 +232,7 @@ class SessionSpans:
     # --- end ---------------------------------------------------------------------------
 
     def close(self, at: float, about: Mapping[str, AttributeValue], error: str) -> None:
-        """Give up what is under way, then end `Generate`; `error` is empty or a name."""
+        """End the open spans as abandoned, then `Generate`; `error` is empty or a name."""
         for round in tuple(self._rounds):
             self.abandoned(round, at)
         for role in tuple(self._openings):

@@ -1,6 +1,6 @@
-"""The K/V of workers as their orchestrator hears of it: these gauges outlive the workers.
+"""The K/V of workers as their orchestrators know it: these gauges outlive the workers.
 
-All orchestrators hear of the same workers, so of their figures one counts, not the sum.
+All orchestrators report the same workers, so take one figure or the maximum, not the sum.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Drives one session: feeds events to the round machine and performs its actions.
 
-    feed(event) → step → what goes to workers → what is recorded, stored, emitted
+    feed(event) → step → send to workers → record, store, emit
 
-Nothing here awaits between reading and replacing the state. What must be waited
-for (the store, a worker, a timer) comes back as an event.
+Nothing here awaits between reading and replacing the state. Results that take time
+(the store, a worker, a timer) come back as events.
 
-Workers come first: after a turn that sent them something, the rest waits for the
-next turn of the loop, behind the links, and never longer than until the session's next
-event. Among themselves both halves keep the machine's order.
+Workers come first: after a turn that sent them something, the rest waits for the next
+turn of the loop, behind the links, and at most until the session's next event. Each half
+keeps the machine's order.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class SessionDriver:
         beyond: Beyond = Beyond.NOT_YET,
         logprobs_kept: int = LOGPROBS_KEPT,
     ) -> None:
-        """`text` has taken what `state.committed` holds already, and the store has it.
+        """`text` has taken `state.committed`, which is stored already.
 
-        `beyond`: what a reader means that is ahead of it and does not say what it has.
+        `beyond`: the answer to a reader that is ahead and sends no hash.
         """
         self.key = key
         self.name = state.config.session
@@ -99,7 +99,7 @@ class SessionDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._pieces: dict[int, tuple[str, ...]] = {}
-        # Pinned: another target's continuation would be another law.
+        # Pinned: another target has another output distribution.
         self._verifier_fingerprint = stored.target_fingerprint
         self._failed_on: dict[Role, str] = {}
         self._record = RecordWriter(
@@ -120,7 +120,7 @@ class SessionDriver:
     # --- events in --------------------------------------------------------------------
 
     def feed(self, event: Event) -> None:
-        """Absorb an event, and whatever performing its actions brings up."""
+        """Absorb an event, and the events that its actions cause."""
         self._inbox.append(event)
         if self._draining:
             return
@@ -144,7 +144,7 @@ class SessionDriver:
             self._send(action)
 
     def _settle(self) -> None:
-        """Record, store and emit what the turns so far have left."""
+        """Record, store and emit the results of the turns so far."""
         while self._unsettled:
             event, actions, state = self._unsettled.popleft()
             self._recorder.on_step(self.name, event, actions, state)
@@ -152,13 +152,13 @@ class SessionDriver:
                 self._perform(action)
 
     def fail(self, error: PacelineError) -> None:
-        """End the stream with an error; the stored session stays what it is."""
+        """End the stream with an error; the stored session does not change."""
         self._stop(error=error)
 
     def hand_over(self, error: PacelineError) -> asyncio.Future[object]:
-        """Give the session up to whoever resumes it; done when that is stored.
+        """Release the session to whoever resumes it; done when that is stored.
 
-        The write goes behind every commit: what was committed here is stored before.
+        The write follows every commit, so everything committed here is stored before.
         """
         paused = self._record.pause()
         self.fail(error)
@@ -192,7 +192,7 @@ class SessionDriver:
     # --- actions out ------------------------------------------------------------------
 
     def _send(self, action: Action) -> None:
-        """What concerns workers; the rest is performed when the turn settles."""
+        """Perform the actions for workers; the rest follows when the turn settles."""
         match action:
             case SendVerify(worker, message):
                 parent = self._recorder.round_traceparent(self.name, message.round)

@@ -1,4 +1,4 @@
-"""What a session begins with: from a checked request to the round machine's first state."""
+"""From a checked request to the round machine's first state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFAULT_TREE_DEPTH = 4
 
 
 class InitialStates:
-    """First states of sessions, each with what those before it learned."""
+    """First states of sessions, each with what earlier sessions learned."""
 
     def __init__(self, offer: OfferedModel, options: Options) -> None:
         self._offer, self._options = offer, options
@@ -52,13 +52,13 @@ class InitialStates:
         return new_session(config, self.policy(config), committed)
 
     def learn(self, key: SessionKey, state: State) -> None:
-        """Take in what a session learned that ends here."""
+        """Keep what an ended session learned."""
         self._pacing_memory.remember(state)
         if state.config.method in self._offer.default_methods():
             self._paces.remember(key.tenant, state)
 
     def policy(self, config: SessionConfig) -> Policy:
-        """How a session is paced at first."""
+        """The session's first pacing policy."""
         policy = make_policy(
             self._options.pacing,
             config.window,
@@ -77,10 +77,10 @@ class InitialStates:
         return largest_block(self._window(spec), spec.num_candidates, limits, estimated=estimated)
 
     def _estimated(self, spec: SessionSpec) -> bool:
-        """Whether its drafts are trees that come at once, each node with its chance.
+        """Whether its drafts are small trees whose nodes carry chances.
 
         They are the default where one method drafts them and drafts are matched exactly:
-        what they cost is known, so that they are cut where they stop to pay.
+        their cost is known, so pacing can cut them where they stop paying.
         """
         default = self._options.pacing == DEFAULT_POLICY and not spec.chains
         return default and spec.mode.exact_match and self._offer.estimates(self._method(spec))
@@ -120,7 +120,7 @@ class InitialStates:
     def _with_its_method(
         self, key: SessionKey, config: SessionConfig, spec: SessionSpec
     ) -> SessionConfig:
-        """Of what may draft its small trees, where the request leaves that open, what is fast."""
+        """Choose a fast method for its small trees, where the request leaves that open."""
         methods = self._offer.default_methods()
         if not (config.estimated and config.method in methods) or spec.method:
             return config
@@ -129,7 +129,7 @@ class InitialStates:
         return replace(config, method=method)
 
     def _scopes(self, tenant: str, spec: SessionSpec) -> tuple[str, str]:
-        """Whose phrases and K/V it shares; nothing of an ephemeral session outlives it."""
+        """Whose phrases and K/V it shares; an ephemeral session leaves nothing."""
         if spec.ephemeral:
             return "", ""
         worker, key = self._offer.target.worker, self._options.tenant_key

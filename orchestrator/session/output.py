@@ -1,8 +1,8 @@
 """What a session has emitted, for any number of readers at their own pace.
 
 A reader holds an index, never a queue: a slow one stalls only itself, and all of
-them together cost no more memory than the output itself. Of that the logprobs are
-by far the largest part: those of the last tokens are kept, and a reader further
+them together cost no more memory than the output itself. Logprobs are by far the
+largest part of it: only those of the last tokens are kept, and a reader further
 behind gets its tokens without.
 """
 
@@ -32,8 +32,8 @@ LOGPROBS_KEPT = 4_096
 class Delivery(NamedTuple):
     """Tokens that were emitted together; one piece of text for each.
 
-    `logprobs` and `origins` are empty for tokens that another owner committed, and where
-    nobody asked for them; logprobs also where they are not kept any more.
+    `logprobs` and `origins` are empty for tokens that another owner committed, and unless
+    the request asked for them; logprobs also when they are dropped.
     """
 
     offset: int
@@ -44,8 +44,8 @@ class Delivery(NamedTuple):
     rounds: tuple[RoundRecord, ...] = ()
 
     @property
-    def told(self) -> tuple[bool, bool]:
-        """What is known of the tokens beside their text."""
+    def extras(self) -> tuple[bool, bool]:
+        """Whether its tokens have logprobs, and origins."""
         return bool(self.logprobs), bool(self.origins)
 
     def since(self, offset: int) -> Delivery:
@@ -63,7 +63,7 @@ class Delivery(NamedTuple):
 
 
 def join(deliveries: Sequence[Delivery]) -> Delivery:
-    """One delivery of several that follow each other and tell the same of their tokens."""
+    """One delivery of several consecutive ones with the same extras."""
     if len(deliveries) == 1:
         return deliveries[0]
     return Delivery(
@@ -77,9 +77,9 @@ def join(deliveries: Sequence[Delivery]) -> Delivery:
 
 
 class Prefix(NamedTuple):
-    """What a reader has of an output: its first `offset` tokens.
+    """The first `offset` tokens of an output, which a reader has.
 
-    `hash` is what they come to (`extend_hash`), None where the reader does not say.
+    `hash` is their `extend_hash`, None where the reader does not send it.
     """
 
     offset: int = 0
@@ -89,8 +89,8 @@ class Prefix(NamedTuple):
 class Beyond(Enum):
     """What it means that a reader is ahead of the output.
 
-    `NOT_YET`: nobody can be. `AGAIN`: an earlier owner emitted more than was stored, and
-    the same tokens come again. `LOST`: other tokens would come in their place.
+    `NOT_YET`: impossible, an error of the reader. `AGAIN`: an earlier owner emitted more than
+    was stored, and the same tokens come again. `LOST`: other tokens would replace them.
     """
 
     NOT_YET = "not yet"
@@ -122,19 +122,19 @@ class Output:
         proven: Beyond = Beyond.LOST,
         logprobs_kept: int = LOGPROBS_KEPT,
     ) -> None:
-        """`beyond` is for readers that only say how much they have.
+        """`beyond` applies to readers that send no hash.
 
-        `proven` is for those who say what: such a reader was sent tokens that are gone, so
-        they come again or are lost. `logprobs_kept` in tokens.
+        `proven` applies to those that do: they got tokens that are gone, which come again or
+        are lost. `logprobs_kept` in tokens.
         """
         self._beyond, self._proven = beyond, proven
         self._logprobs_kept = logprobs_kept
         self._deliveries: list[Delivery] = []
         self._starts: list[int] = []
-        # What is before each delivery comes to.
+        # The hash of the output before each delivery.
         self._hashes: list[int] = []
         self._hash = EMPTY_HASH
-        # Deliveries before this one have no logprobs any more; those from it on have so many.
+        # The first delivery that still has logprobs, and how many there are from it on.
         self._bare = self._rows = 0
         self._changed = asyncio.Event()
         self.length = 0
@@ -144,7 +144,7 @@ class Output:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the output is complete, or ends here."""
         return self.ending is not None or self.error is not None
 
     def put(self, delivery: Delivery) -> None:
@@ -160,7 +160,7 @@ class Output:
             self._notify()
 
     def put_all(self, token_ids: Sequence[int], pieces: Sequence[str]) -> None:
-        """Append what another owner emitted, in parts that a reader's place is soon found in."""
+        """Append what another owner emitted, in parts that make a reader's place quick to find."""
         for first in range(0, len(token_ids), PART):
             part = slice(first, first + PART)
             self.put(Delivery(first, tuple(token_ids[part]), tuple(pieces[part])))
@@ -191,10 +191,10 @@ class Output:
         return prefix.hash is None or prefix.hash == self._hash_at(prefix.offset)
 
     async def follow(self, prefix: Prefix) -> AsyncIterator[Delivery]:
-        """What comes after what the reader has, until the end.
+        """The output after the reader's tokens, until the end.
 
-        Raises DataLoss where the output is another one, OffsetOutOfRange or DataLoss beyond
-        the output so far, unless it comes again, and the error that ended it.
+        Raises DataLoss if the reader has another text, OffsetOutOfRange or DataLoss if it is
+        ahead and its tokens do not come again, and the error that ended the output.
         """
         while not self._reaches(prefix):
             await self._changed.wait()
@@ -213,7 +213,7 @@ class Output:
             await self._changed.wait()
 
     def _reaches(self, prefix: Prefix) -> bool:
-        """Whether all that the reader has is there; False while it comes again."""
+        """Whether the output holds all of the reader's tokens; False while they come again."""
         if self.agrees(prefix):
             return True
         beyond = self._beyond if prefix.hash is None else self._proven
@@ -235,17 +235,17 @@ class Output:
         return extend_hash(self._hashes[index], part)
 
     def _alike(self, index: int) -> list[Delivery]:
-        """What waits from an index on, as much as goes into one message."""
+        """The deliveries from an index on that fit one message."""
         first = self._deliveries[index]
-        told, end = first.told, first.offset + MOST_TOGETHER
+        extras, end = first.extras, first.offset + MOST_TOGETHER
         waiting = [first]
         for delivery in islice(self._deliveries, index + 1, index + MOST_JOINED):
-            if delivery.told != told or delivery.offset + len(delivery.token_ids) > end:
+            if delivery.extras != extras or delivery.offset + len(delivery.token_ids) > end:
                 break
             waiting.append(delivery)
         return waiting
 
     def _notify(self) -> None:
-        """Wake every reader; each then sees for itself what is new."""
+        """Wake every reader; each then looks for what is new."""
         self._changed.set()
         self._changed = asyncio.Event()

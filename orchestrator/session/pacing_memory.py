@@ -1,10 +1,10 @@
-"""What the sessions of this process learned of drafts, kept for those to come.
+"""What the sessions of this process learned about drafts, kept for later sessions.
 
-Two things of different owners. What rounds *cost* (the step by its rows, the way, the time of
-a draft, the pace of plain decoding) is this process's and its workers': every session starts
-from it. How often drafts *hit* follows from texts: only the sessions of one scope (a tenant)
-start from that, and one without a scope (an ephemeral session) neither gets nor leaves it. So
-whoever sends texts that defeat drafts slows down nobody else's.
+Costs and hits have different owners. The *costs* of rounds (step time by rows, round trip,
+drafting time, speed of plain decoding) belong to this process and its workers: every session
+starts from them. *Hits* depend on texts: only sessions of one scope (a tenant) share them; one
+without a scope (an ephemeral session) neither gets nor leaves them. So texts that defeat drafts
+slow down no other tenant.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from orchestrator.core.pacing import Experience, Marginal, Policy
 from orchestrator.core.state import SessionConfig, State
 from services.contract.types import VerifyMode
 
-# The drafting method, how its drafts are verified, and whether they are trees: requests
-# can name no others than those served, so there are only a few.
+# The drafting method, the rule, and whether drafts are trees. Requests can only name
+# methods that are served, so there are few kinds.
 Kind = tuple[str, VerifyMode, bool]
 
 MOST_KNOWN = 4096
-"""Scopes and kinds whose hits are remembered, ~1 KB each; the one used longest ago goes first."""
+"""Scopes and kinds whose hits are kept, ~1 KB each; the least recently used goes first."""
 SPREAD = 0.25
-"""Standard deviation of a session's pace about that of all with its method, a share of it."""
+"""Standard deviation of a session's speed around its method's mean, as a share of it."""
 LARGEST_STEP = 1.0
-"""A session much further off says that something else was in its way."""
+"""Outliers beyond so much are clipped: something else slowed that session down."""
 FEWEST = 16
-"""Tokens after the first of a session that tells how fast one is."""
+"""A session's speed counts from so many tokens after the first."""
 KEPT = 0.99
-"""Weight that is left to what is known after one session more, of any method."""
+"""Discount of earlier observations, per session of any method."""
 LEAST = 0.5
-"""Sessions that a method counts for that was not used for long."""
+"""Least weight, in sessions, of a method that was not used for long."""
 
 
 class PacingMemory:
@@ -45,11 +45,11 @@ class PacingMemory:
         self._hits: OrderedDict[tuple[str, Kind], Experience] = OrderedDict()
 
     def seeded(self, config: SessionConfig, policy: Policy) -> Policy:
-        """The policy of a new session, with what those before it learned."""
+        """The policy of a new session, with what earlier sessions learned."""
         return self._of(config).seeded(policy)
 
     def remember(self, state: State) -> None:
-        """Take in what a session learned that ends here."""
+        """Keep what an ended session learned."""
         config, kind = state.config, _kind(state.config)
         if not config.method:
             return
@@ -76,38 +76,38 @@ def _kind(config: SessionConfig) -> Kind:
 class Pace(NamedTuple):
     """How fast sessions decoded with one method: the mean logarithm of tokens a millisecond.
 
-    `sessions`: how many they were; those of long ago count for less.
+    `sessions`: their number, discounted by age.
     """
 
     sessions: float = 0.0
     log: float = 0.0
 
     def add(self, log: float) -> Pace:
-        """With one more; none alone tells much."""
+        """With one more session, of limited influence."""
         if self.sessions:
             log = min(max(log, self.log - LARGEST_STEP), self.log + LARGEST_STEP)
         sessions = self.sessions + 1.0
         return Pace(sessions, self.log + (log - self.log) / sessions)
 
     def drawn(self, source: Random) -> float:
-        """One that is possible by what was seen (Thompson sampling)."""
+        """A draw from its posterior (Thompson sampling)."""
         return source.gauss(self.log, SPREAD / math.sqrt(self.sessions))
 
 
 class Paces:
-    """Which of several methods sessions draft by, where nobody says: what is fast for them.
+    """Chooses a drafting method for sessions that name none: the one that is fast for them.
 
-    A method more brings tokens and takes time: a draft model shares memory, and some cores, with
-    the verifier. So it is measured, of whole sessions, each tenant's apart: texts that defeat
-    one method move nobody else's choice. Every session draws its method by how likely that is to
-    be the fastest; one that nobody has tried yet comes first, in the order given.
+    Another method brings tokens and takes time: a draft model shares memory, and some cores, with
+    the verifier. So the speed of whole sessions is measured, for each tenant apart: texts that
+    defeat one method do not change other tenants' choice. A session draws its method by the
+    probability that it is the fastest; untried ones come first, in the order given.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, VerifyMode], dict[str, Pace]] = OrderedDict()
 
     def choose(self, tenant: str, mode: VerifyMode, methods: Sequence[str], draw: str) -> str:
-        """One of `methods`; `draw` is what the choice hangs on beside what is known."""
+        """One of `methods`, by what is known and the random number `draw`."""
         known = self._known.get((tenant, mode), {})
         for method in methods:
             if method not in known or len(methods) == 1:
@@ -117,7 +117,7 @@ class Paces:
         return max(methods, key=drawn.__getitem__)
 
     def remember(self, tenant: str, state: State) -> None:
-        """Take in how fast a session was that ends here."""
+        """Keep the speed of an ended session."""
         policy, config = state.policy, state.config
         if not isinstance(policy, Marginal) or policy.tokens < FEWEST or policy.ms <= 0.0:
             return

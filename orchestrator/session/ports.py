@@ -22,14 +22,14 @@ from services.contract.types import (
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """Every lookup names the tenant, so a foreign session id is simply not found."""
+    """Every lookup names the tenant, so another tenant's session id is not found."""
 
     tenant: str
     session_id: str
 
     @property
     def name(self) -> str:
-        """What the session is called within the cluster."""
+        """The session's name within the cluster."""
         return f"{self.tenant}/{self.session_id}"
 
 
@@ -55,17 +55,17 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """In place of a stop: nobody could go on with the session, and why."""
+    """Instead of a stop: why the session can never go on."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Which call of which reader asks for a session; `number` grows with each of them.
+    """A reader's call for a session; `number` grows with each call.
 
-    A reader calls again when a server does not answer. That server may carry the first
-    call out when it goes on; it must not take the session from the later one.
+    A reader calls again when a server does not answer. That server may carry out the first
+    call later; it must not take the session from the later call.
     """
 
     reader: str
@@ -75,9 +75,9 @@ class Call:
 class Durability(Enum):
     """Whether emission waits for the store.
 
-    `REQUIRED`: nothing is emitted that the store has not acknowledged. `RELAXED`: the
-    text may be ahead of what is stored; what is lost of it is generated again where the
-    mode brings the same tokens, and missing otherwise.
+    `REQUIRED`: only acknowledged tokens are emitted. `RELAXED`: the text may be ahead of
+    the store; lost tokens are generated again where the mode gives the same ones, and
+    missing otherwise.
     """
 
     REQUIRED = "required"
@@ -86,9 +86,9 @@ class Durability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A session as its owner remembers it: all that was handed to the store so far.
+    """A session in its owner's memory: everything handed to the store so far.
 
-    `round` is the last one among `committed`, which began at `round_base`.
+    `round` is the last one of `committed`; it began at `round_base`.
     """
 
     session: NewSession
@@ -98,20 +98,20 @@ class Memory:
 
 
 class Holder(Protocol):
-    """Who works on a session here, as the store sees it."""
+    """A session's owner here, as the store sees it."""
 
     def memory(self) -> Memory:
-        """What a store that lost the session is given."""
+        """The session, to restore it to a store that lost it."""
         ...
 
     def on_refused(self, error: PacelineError) -> None:
-        """The session is not this owner's any more: Fenced, SessionAborted or DataLoss."""
+        """This owner has lost the session: Fenced, SessionAborted or DataLoss."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """`created` is False when an equal session was there before; attach to it then."""
+    """`created` is False when an equal session existed; attach to that one."""
 
     created: bool
     status: SessionStatus
@@ -161,19 +161,18 @@ class StoredRound:
 
 
 class SessionKeeper(Protocol):
-    """What a session at work is written to: a store, or nothing at all (`NullStore`)."""
+    """Where a live session is written: a store, or nowhere (`NullStore`)."""
 
     def hold(self, key: SessionKey, term: int, holder: Holder) -> None:
-        """Let `holder` work on the session.
+        """Make `holder` the session's owner here.
 
-        Its lease is kept fresh, a store that shows that it lost writes is given the
-        session again, and the holder hears within about the lease time when the session
-        is no longer its own.
+        The store renews its lease, restores the session to a server that lost writes, and
+        tells the holder within about the lease time when it has lost the session.
         """
         ...
 
     def release(self, key: SessionKey, term: int) -> None:
-        """Nobody works on the session here any more."""
+        """The session has no owner here any more."""
         ...
 
     def commit(
@@ -204,21 +203,21 @@ class SessionKeeper(Protocol):
         ...
 
     def pause(self, key: SessionKey, term: int) -> Awaitable[None]:
-        """Nobody works on the session for now; a finished one stays finished."""
+        """The session has no owner for now; a finished one stays finished."""
         ...
 
 
 class SessionStore(SessionKeeper, Protocol):
     """Sessions that outlive an orchestrator.
 
-    A call takes its place in the order of writes when it is made, not when it
-    is awaited; replies resolve in that order. Cancelling an awaitable does not
-    withdraw its write. Every transition may be repeated without harm.
+    Writes are ordered by when the call is made, not by when it is awaited; replies
+    resolve in that order. Cancelling an awaitable does not withdraw its write. Every
+    transition is idempotent.
 
     All raise StoreError when the store refuses, or stays away longer than its
-    patience, and DataLoss for a record that nobody can read. Those that take a `term`
-    also raise Fenced (a later term exists), SessionAborted, and DataLoss (the store has
-    less than it acknowledged).
+    patience, and DataLoss for an unreadable record. Those that take a `term` also raise
+    Fenced (a later term exists), SessionAborted, and DataLoss (the store has less than
+    it acknowledged).
 
     With durability `RELAXED`, `commit` and `finish` of a session that is held return
     at once; what they would raise goes to the holder.
@@ -244,15 +243,15 @@ class SessionStore(SessionKeeper, Protocol):
         ...
 
     def stood_still(self) -> None:
-        """This process did: whoever is fenced meanwhile must hear it before anything is emitted."""
+        """This process stalled: owners fenced meanwhile must learn it before they emit."""
         ...
 
     def attend(self, key: SessionKey, term: int, call: Call) -> Awaitable[None]:
-        """Note that the owner in this term serves a call; nothing happens where it lost it."""
+        """Note that the owner in this term serves a call; no effect after it lost the session."""
         ...
 
     def abort(self, key: SessionKey) -> Awaitable[SessionStatus]:
-        """End a session whoever owns it; FINISHED if it already was. Raises NotFound."""
+        """End a session, whoever owns it; FINISHED if it had ended. Raises NotFound."""
         ...
 
     def get(self, key: SessionKey) -> Awaitable[StoredSession]:
@@ -272,11 +271,11 @@ class Workers(Protocol):
         ...
 
     def opening_s(self, worker: str, tokens: int) -> float:
-        """Seconds that the worker should need to open a session with so many tokens of text."""
+        """Expected seconds to open a session with so many tokens of text on the worker."""
         ...
 
     def hands_over(self, drafter: str, verifier: str) -> bool:
-        """Whether the verifier, in the same process, can take what the drafter drafts by itself."""
+        """Whether the verifier shares the drafter's process and can take its trees by itself."""
         ...
 
     def send(self, worker: str, session: str, command: DrafterCommand | VerifierCommand) -> None:

@@ -1,4 +1,4 @@
-"""Sessions read back from the store: one that has ended, or one to go on with."""
+"""Sessions read back from the store: an ended one to replay, or one to continue."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def finished_session(
     tokenizer: Tokenizer,
     prefix: Prefix,
 ) -> Iterator[Event | None]:
-    """The events of a session that has ended, for a reader that has a part of its output.
+    """The events of an ended session, after the part that a reader has.
 
-    None = a step on the way to them, so that others may have their turn. Raises DataLoss for
-    an ephemeral session, of which no text was kept, and for a reader of another text;
-    OffsetOutOfRange. Of a session that was given up there is no end: see `given_up`.
+    None = a step of the work, after which others may have their turn. Raises DataLoss for an
+    ephemeral session, whose text was not kept, and for a reader of another text;
+    OffsetOutOfRange. A session that was given up has no end event: see `given_up`.
     """
     if len(stored.committed) != stored.committed_len or stored.finish_reason is None:
         raise DataLoss("the session has ended and was ephemeral: its text was not kept")
@@ -53,7 +53,7 @@ def finished_session(
 
 
 def require_possible(spec: SessionSpec, prefix: Prefix) -> None:
-    """Raise OffsetOutOfRange for more than the session can ever have."""
+    """Raise OffsetOutOfRange for an offset that the session can never reach."""
     if prefix.offset > spec.sampling.max_tokens:
         raise OffsetOutOfRange(
             f"offset: {prefix.offset} lies beyond the {spec.sampling.max_tokens} tokens that the "
@@ -62,17 +62,17 @@ def require_possible(spec: SessionSpec, prefix: Prefix) -> None:
 
 
 def given_up(stored: StoredSession) -> Impossible | None:
-    """What its readers are told in place of an end, where nobody could ever go on with it."""
+    """The error that readers get instead of an end, if the session can never go on."""
     if not isinstance(stored.matched_stop, GivenUp):
         return None
     return Impossible(f"{SuspendReason.IMPOSSIBLE.value}: {stored.matched_stop.reason}")
 
 
 def require_prefix(stored: StoredSession, prefix: Prefix, *, comes_again: bool) -> None:
-    """Raise DataLoss for a reader that says what it has where the store has another text.
+    """Raise DataLoss for a reader whose hash does not fit the stored text.
 
-    `comes_again`: what the store has not is made again, the same. A text that was not kept
-    is compared with nothing.
+    `comes_again`: missing tokens are generated again, the same. A text that was not kept is
+    not compared.
     """
     kept = len(stored.committed)
     if prefix.hash is None or kept != stored.committed_len:
@@ -85,7 +85,7 @@ def require_prefix(stored: StoredSession, prefix: Prefix, *, comes_again: bool) 
 
 
 def implied_ending(stored: StoredSession, spec: SessionSpec, text: TextStream) -> Ending | None:
-    """How the committed text ends the output, where the owner died before it said so.
+    """The ending that the committed text implies, if the owner died before it stored one.
 
     `text` has taken what was committed.
     """
@@ -102,7 +102,7 @@ def implied_ending(stored: StoredSession, spec: SessionSpec, text: TextStream) -
 
 
 def checked_spec(stored: StoredSession, vocab_size: int) -> SessionSpec:
-    """What a stored session was asked to be. Raises DataLoss for what nobody can go on with."""
+    """The spec of a stored session. Raises DataLoss for one that cannot be continued."""
     spec = load_spec(stored.resolved, stored.prompt)
     if not stored.prompt or max(chain(stored.prompt, stored.committed)) >= vocab_size:
         raise DataLoss("the stored session has tokens that are not in the vocabulary")
@@ -112,7 +112,7 @@ def checked_spec(stored: StoredSession, vocab_size: int) -> SessionSpec:
 
 
 def as_new(stored: StoredSession, owner: str) -> NewSession:
-    """The record that the session began with, under its owner of now."""
+    """The record that the session began with, under its current owner."""
     return NewSession(
         request=stored.request,
         digest=stored.digest,
@@ -126,7 +126,7 @@ def as_new(stored: StoredSession, owner: str) -> NewSession:
 
 
 def beyond(stored: StoredSession, spec: SessionSpec) -> Beyond:
-    """What it means that a reader of a stored session is ahead of what was stored."""
+    """What it means that a reader is ahead of a stored session."""
     if not stored.relaxed:
         return Beyond.NOT_YET
     return Beyond.AGAIN if spec.mode.exact_match else Beyond.LOST

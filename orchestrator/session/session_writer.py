@@ -1,4 +1,4 @@
-"""One session's side of the store: what was handed to it, and what it answers."""
+"""One session's side of the store: its writes and their answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from services.contract.types import FinishReason
 
 
 class RecordWriter:
-    """Writes a session to its store, and gives it back to one that lost it.
+    """Writes a session to its store, and restores it to one that lost it.
 
-    Belongs to the event loop, from its making to `let_go`.
+    Belongs to the event loop, until `let_go`.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class RecordWriter:
         on_persisted: Callable[[int], None],
         on_refused: Callable[[PacelineError], None],
     ) -> None:
-        """`committed` is stored already. `on_persisted` hears of rounds."""
+        """`committed` is stored already. `on_persisted` gets rounds."""
         self._key, self._term, self._store = key, term, store
         self._session, self._committed = session, list(committed)
         self._round = self._round_base = 0
@@ -44,7 +44,7 @@ class RecordWriter:
         return Memory(self._session, tuple(self._committed), self._round, self._round_base)
 
     def on_refused(self, error: PacelineError) -> None:
-        """The session is another's now, or no more."""
+        """The session has another owner, or is gone."""
         self._refused(error)
 
     def persist(self, commit: Commit) -> None:
@@ -83,7 +83,7 @@ class RecordWriter:
             asyncio.get_running_loop().call_exception_handler(context)
 
     def pause(self) -> asyncio.Future[object]:
-        """Nobody works on the session for now; done when that is stored, behind every commit."""
+        """Release the session for now; done when that is stored, after every commit."""
 
         def paused(done: asyncio.Future[object]) -> None:
             _look(done)
@@ -96,7 +96,7 @@ class RecordWriter:
         return future
 
     def give_up(self, reason: str) -> None:
-        """Nobody could ever go on with the session: it has ended, and whoever asks is told why."""
+        """End a session that can never go on; later readers get the reason."""
         length, why = len(self._committed), GivenUp(reason)
         ended: Awaitable[object] = self._store.finish(
             self._key, self._term, length, FinishReason.ABORT, why
@@ -111,10 +111,10 @@ class RecordWriter:
 
 
 def _ignore(_error: PacelineError) -> None:
-    """Nobody listens any more."""
+    """Ignore an answer."""
 
 
 def _look(done: asyncio.Future[object]) -> None:
-    """Let a write run whose outcome a later write will tell."""
+    """Let a write run whose result shows in a later write."""
     if not done.cancelled():
         done.exception()

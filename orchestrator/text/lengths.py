@@ -1,9 +1,8 @@
-"""How many tokens a text has at least, by its bytes, where a tokenizer lets that be told.
+"""A lower bound on the tokens of a text, by its bytes, where the tokenizer allows one.
 
-A text of more bytes than the longest token stands for, times a number of tokens, has more
-tokens. Told is only what holds for every text: nothing on the way from the text to its
-tokens may take bytes away without a token for them. Spaces that an added token swallows, words
-that become one unknown token, and rules that nobody here has looked at make it nothing.
+A text of n bytes has at least n / (bytes of the longest token) tokens. The bound must hold for
+every text: no step of the tokenizer may drop bytes without a token for them. Added tokens that
+swallow spaces, words that become one unknown token, and unknown rules give no bound.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What single tokens stand for: bytes, or text that only a decoder can tell.
+"""What single tokens stand for: bytes, or text that only a decoder knows.
 
 Byte-level BPE (GPT-2) writes every token as bytes in a printable alphabet;
 SentencePiece models with byte fallback have a token `<0xHH>` for each byte. In

@@ -1,17 +1,16 @@
 """Whether a peer that says nothing is dead: a failure detector for one link. Pure.
 
 1. Silence counts only while this process could listen (`AwakeClock`).
-2. Nobody is judged right after a standstill: what came meanwhile is read first.
+2. No peer is judged right after a stall: pending messages are read first.
 3. A peer may be silent for twice the longest of its last gaps, if that is more than
-   `silence`, and never for more than `LONGEST` times `silence`: a starved peer is given
-   time, and a dead one is found.
-4. A peer that was given up and answers at once was not dead: its silence was a gap, too.
-   One that comes back later was away: a dead wire teaches nothing of a live peer's gaps.
+   `silence`, and never for more than `LONGEST` times `silence`: a starved peer gets time,
+   and a dead one is found.
+4. A peer that was given up and answers at once was not dead: its silence counts as a gap.
+   One that comes back later was away: a dead wire says nothing about a live peer's gaps.
 
-Only long gaps say what a peer's silence means: between the messages of a busy one, the
-next comes at once. The window and the bound adapt as in accrual detectors (Hayashibara et
-al., 2004), by the largest gap in place of a law: a starved thread's gaps have no tail that
-a fitted normal law knows of.
+Only long gaps inform: messages of a busy peer follow each other at once. Window and bound
+adapt as in accrual detectors (Hayashibara et al., 2004), but by the largest gap: a fitted
+normal distribution underestimates the gaps of a starved thread.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections import deque
 from statistics import median
 
 LONGEST = 3.0
-"""Of `silence`: what a peer may be silent at most, however long its gaps are."""
+"""The longest allowed silence, in multiples of `silence`, however long a peer's gaps are."""
 _MARGIN = 2.0
 _GAPS = 64
 _AT_ONCE = 0.5
@@ -30,7 +29,7 @@ _SHORTEST_GAP = 0.1
 
 
 class Detector:
-    """Hears one peer; all times are seconds of the process's `AwakeClock`."""
+    """Watches one peer; all times are seconds of the process's `AwakeClock`."""
 
     def __init__(self, silence: float) -> None:
         """`silence`: what any peer may be silent for."""
@@ -56,7 +55,7 @@ class Detector:
         self._heard, self._missed = now, missed
 
     def hear(self, now: float, missed: float) -> None:
-        """A message came; this process has stood still for `missed` seconds all together."""
+        """A message came; this process has stalled for `missed` seconds in total."""
         gap = now - self._heard
         if gap >= _SHORTEST_GAP:
             self._gaps.append(gap)

@@ -1,7 +1,7 @@
 """One link: a worker's description, then batches of commands out and events in.
 
-A link never resends anything. When it breaks, its sessions are gone on the
-worker's side, and whoever owns them opens them elsewhere.
+A link never resends anything. When it breaks, the worker has dropped its sessions,
+and their owners open them elsewhere.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ LONGEST_RETRY = 2.0
 class LinkLimits:
     """When a worker counts as stalled, and how much may wait for it.
 
-    `silence`: seconds without any message, more for a peer whose usual gaps are long
-    (`Detector`); `engine_stall`: seconds without an engine step while work is queued, in one
-    turn of its core, or with a command that it does not take; `outbox`: commands not yet sent.
+    `silence`: seconds without any message, more for a peer with long usual gaps (`Detector`);
+    `engine_stall`: seconds without an engine step while work is queued, in one turn of its
+    core, or with an unread command; `outbox`: most commands that wait to be sent.
     """
 
     silence: float = 2.0
@@ -83,9 +83,9 @@ class LinkLimits:
 class WorkerLink:
     """The link to the worker at one address; connects again until it is closed.
 
-    `on_up(link)` is called when the worker described itself and the stream is
+    `on_up(link)` is called when the worker has described itself and the stream is
     open; it may refuse the worker by raising StartError. `on_event(link, event)`
-    gets everything but progress. `on_down(link)` says that the sessions are lost.
+    gets all events except progress. `on_down(link)`: the sessions are lost.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class WorkerLink:
         dialing: Dialing | None = None,
         awake: AwakeClock | None = None,
     ) -> None:
-        """`awake`: the clock of this process, which whoever calls `check` beats."""
+        """`awake`: the clock of this process; the caller of `check` beats it."""
         self.address = address
         self.role = role
         self.description: WorkerDescription | None = None
@@ -125,7 +125,7 @@ class WorkerLink:
 
     @property
     def worker_id(self) -> str:
-        """The worker's own name; its address before it told."""
+        """The worker's own name; its address until it has one."""
         return self.description.worker_id if self.description else self.address
 
     def start(self) -> None:
@@ -138,7 +138,7 @@ class WorkerLink:
             await end(self._task)
 
     def send(self, command: Command) -> None:
-        """Queue a command; all that are queued in one turn of the loop leave together.
+        """Queue a command; those of one turn of the loop leave together.
 
         A worker that does not read is cut off when the queue is full.
         """
@@ -157,12 +157,12 @@ class WorkerLink:
                 self._openings.forget(command.session)
 
     def opening_s(self, tokens: int) -> float:
-        """Seconds that it should need to open a session with a text of so many tokens."""
+        """Expected seconds to open a session with a text of so many tokens."""
         return self._openings.expected(tokens, self.progress.queued_tokens)
 
     @property
     def stuck_s(self) -> float:
-        """For how long the worker has left this process, or a command, without an answer."""
+        """For how long the worker has been silent, or has left a command unread."""
         return max(self._detector.silent(self._now), 1e-3 * self.progress.stuck_ms)
 
     def check(self) -> None:
@@ -309,7 +309,7 @@ class WorkerLink:
         self._on_event(self, event)
 
     def cut(self, reason: str) -> None:
-        """Give the worker up at once; the connection is made anew."""
+        """Give the worker up at once, and connect anew."""
         if self.up:
             log.warning("%s %s: %s", self.role.value, self.worker_id, reason)
             self.problem, self.up = reason, False
@@ -323,7 +323,7 @@ class WorkerLink:
 
 
 def _readable(message: Any) -> Any:
-    """What a worker sent; gRPC makes None of bytes that are no such message."""
+    """A worker's message; gRPC makes None of bytes that cannot be parsed."""
     if message is None:
         raise ProtocolError("it sent a message that cannot be parsed")
     return message

@@ -1,7 +1,7 @@
-"""How long a worker should take to open a session: by what is queued there, and by its pace.
+"""How long a worker should take to open a session, by its queue and its prefill pace.
 
-A worker feeds prompts side by side, so a session waits for all that were sent before it.
-The pace is the slowest lately, waits included, and is forgotten slowly. Pure.
+A worker prefills prompts side by side, so a session waits for all that were sent before it.
+The pace is the slowest one lately, waits included, and decays slowly. Pure.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from __future__ import annotations
 FIRST_PACE = 0.01
 """Seconds a token, before anything was measured."""
 _FEWEST_TOKENS = 64
-"""A shorter text tells how long a step is, and nothing of the pace."""
+"""Shorter texts are ignored: they measure the time of a step, not the pace."""
 _MEMORY = 0.9
 
 
 class Openings:
-    """The sessions that one worker was told to open, and has not."""
+    """The sessions that one worker is opening."""
 
     def __init__(self) -> None:
         self._pace = FIRST_PACE
-        # Tokens to be fed, those before them included, and when the open left.
+        # Tokens to prefill, those queued before included, and when the command was sent.
         self._sent: dict[str, tuple[int, int, float]] = {}
         self._measured = False
 
     def clear(self) -> None:
-        """The worker was connected anew: it was told nothing."""
+        """The worker was connected anew, without any session."""
         self._sent.clear()
 
     def send(self, session: str, tokens: int, now: float) -> None:
-        """The worker was told to open a session whose text has so many tokens."""
+        """A command to open a session with so many tokens of text was sent."""
         self._sent.pop(session, None)
         self._sent[session] = (tokens, self._waiting, now)
 
     def opened(self, session: str, cached: int, now: float) -> None:
-        """It did; `cached` tokens of the text were there already."""
+        """The session is open; `cached` tokens of the text came from the prefix cache."""
         known = self._sent.pop(session, None)
         if known is None:
             return
@@ -43,11 +43,11 @@ class Openings:
         self._measured = True
 
     def forget(self, session: str) -> None:
-        """It was told to close the session, or failed it."""
+        """The session was closed, or failed."""
         self._sent.pop(session, None)
 
     def expected(self, tokens: int, queued: int) -> float:
-        """Seconds until another text of so many tokens is fed; `queued`: what the worker tells."""
+        """Seconds until another text of so many tokens is prefilled; `queued`: as reported."""
         return self._pace * (tokens + max(queued, self._waiting))
 
     @property

@@ -18,7 +18,7 @@ from orchestrator.workers.link import (
     WorkerEvent,
     WorkerLink,
 )
-from orchestrator.workers.texts import Texts, chunks_of
+from orchestrator.workers.prefix_affinity import PrefixAffinity, chunks_of
 from services.contract.errors import StartError
 from services.contract.types import (
     HANDS_OVER,
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 SETTLE_EVERY = 0.02
 STANDSTILL = 1.0
-"""Seconds that this process may stand still and say nothing of it."""
+"""Longer stalls of this process are logged; seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,16 @@ class Target:
 
 
 class Sessions(Protocol):
-    """Who hears of the workers: the sessions' side of the pool."""
+    """The sessions' side of the pool, which gets the workers' news."""
 
     def on_event(self, worker: str, role: Role, event: WorkerEvent) -> None:
-        """Something for one session."""
+        """An event of one session."""
 
     def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
         """These sessions are gone on the worker."""
 
     def on_standstill(self, seconds: float) -> None:
-        """This process could do and hear nothing for so long, until now."""
+        """This process stalled for so long, until now."""
 
     def on_worker_up(self) -> None:
         """A worker can take sessions now."""
@@ -83,7 +83,7 @@ class WorkerPool:
         self._dialing = dialing
         self._links: dict[tuple[Role, str], WorkerLink] = {}
         self._by_worker: dict[str, WorkerLink] = {}
-        self._texts = Texts()
+        self._prefix_affinity = PrefixAffinity()
         self._awake = AwakeClock(CHECK_EVERY, time.monotonic())
         self._sessions: Sessions | None = None
         self._target_known = asyncio.Event()
@@ -93,7 +93,7 @@ class WorkerPool:
         self.target: Target | None = None
 
     def attach(self, sessions: Sessions) -> None:
-        """From now on `sessions` hears of the workers."""
+        """Send the workers' news to `sessions` from now on."""
         self._sessions = sessions
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class WorkerPool:
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
     def set_addresses(self, role: Role, addresses: Iterable[str]) -> None:
-        """Connect to what is new. A worker that left the list keeps its link while it is up."""
+        """Connect to new addresses. A worker that left the list keeps its link while it is up."""
         wanted = set(addresses)
         for address in wanted:
             if (role, address) not in self._links:
@@ -136,7 +136,7 @@ class WorkerPool:
         link.start()
 
     async def ready(self, timeout: float) -> Target:
-        """Wait for a verifier and its tokenizer. Raises StartError with what is in the way."""
+        """Wait for a verifier and its tokenizer. Raises StartError with the obstacle."""
         try:
             await asyncio.wait_for(self._target_known.wait(), timeout)
         except TimeoutError:
@@ -158,7 +158,7 @@ class WorkerPool:
     def place(self, wanted: Wanted) -> WorkerDescription | None:
         """The worker that suits best, or None. Drafters must share the target's tokenizer.
 
-        It is taken to compute the text that is wanted of it.
+        Its prefix affinity assumes that it computes the wanted text.
         """
         if self.target is not None:
             fingerprint = self.target.worker.tokenizer_fingerprint
@@ -179,28 +179,28 @@ class WorkerPool:
         if not any(fits(candidate, wanted) for candidate in candidates):
             return None
         chunks = chunks_of(wanted.cache_scope, *wanted.text)
-        chosen = choose(candidates, wanted, self._texts.find(chunks))
+        chosen = choose(candidates, wanted, self._prefix_affinity.find(chunks))
         if chosen is None:
             return None
-        self._texts.note(chunks, chosen)
+        self._prefix_affinity.note(chunks, chosen)
         return self._by_worker[chosen].description
 
     def opening_s(self, worker: str, tokens: int) -> float:
-        """Seconds that the worker should need to open a session with so many tokens of text."""
+        """Expected seconds to open a session with so many tokens of text on the worker."""
         link = self._by_worker.get(worker)
         return link.opening_s(tokens) if link is not None else 0.0
 
     def hands_over(self, drafter: str, verifier: str) -> bool:
-        """Whether the verifier, in the same process, can take what the drafter drafts by itself."""
+        """Whether the verifier shares the drafter's process and can take its trees by itself."""
         drafts, verifies = self._by_worker.get(drafter), self._by_worker.get(verifier)
         if drafts is None or verifies is None or drafts.address != verifies.address:
             return False
         return HANDS_OVER in _capabilities(drafts)
 
     def send(self, worker: str, session: str, command: Command) -> None:
-        """Send a command for a session; the worker counts it as one of its sessions.
+        """Send a command for a session; the session then counts as one of the worker's.
 
-        A worker that is gone swallows it: its loss has been, or will be, told.
+        A worker that is gone swallows it: its loss is reported apart.
         """
         link = self._by_worker.get(worker)
         if link is not None:
@@ -229,11 +229,11 @@ class WorkerPool:
         return frozenset(frozenset(_methods(link)) for link in self._up(Role.DRAFTER))
 
     def capabilities(self) -> frozenset[str]:
-        """What some connected drafter says that it, or one of its methods, can do."""
+        """All capabilities of the connected drafters and their methods."""
         return frozenset(c for link in self._up(Role.DRAFTER) for c in _capabilities(link))
 
     def step_ms(self, role: Role, method: str = "") -> float:
-        """How long a step takes the connected workers of a role; 0 = none was taken yet.
+        """Step time of the connected workers of a role; 0 = no step yet.
 
         With a `method`, only drafters that offer it count.
         """
@@ -247,7 +247,7 @@ class WorkerPool:
         return sum(link.role is role and link.up and not link.draining for link in links)
 
     def reports(self, role: Role) -> list[Progress]:
-        """What the connected workers of a role said last of their load. Safe in any thread."""
+        """The last progress of each connected worker of a role. Safe in any thread."""
         links = self._by_worker.copy().values()
         return [link.progress for link in links if link.up and link.role is role]
 
@@ -332,7 +332,7 @@ class WorkerPool:
             self._lose(link, reason)
 
     def _lose(self, link: WorkerLink, reason: str) -> None:
-        """Tell the sessions; where the link still stands they are closed there, one by one."""
+        """Tell the sessions; if the link still stands, close them there one by one."""
         lost = list(link.assigned)
         if self._sessions is not None and lost:
             self._sessions.on_lost(link.worker_id, link.role, lost, reason)
@@ -346,12 +346,12 @@ class WorkerPool:
             await asyncio.sleep(SETTLE_EVERY)
 
     def _check_later(self) -> None:
-        # No task: of all that a standstill made late, what was due first comes first.
+        # A timer, no task: after a stall the callbacks run in the order they were due.
         loop = asyncio.get_running_loop()
         self._checker = loop.call_later(CHECK_EVERY, self._check)
 
     def _check(self) -> None:
-        """Cut off who stalls. After a standstill, what came meanwhile is read first."""
+        """Cut off stalled workers. After a stall of our own, pending messages are read first."""
         self._check_later()
         late = self._awake.beat(time.monotonic())
         if late > STANDSTILL:

@@ -46,7 +46,7 @@ class SessionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural logarithms of the target's raw law at one token, most likely first."""
+    """Natural logarithms of the target's raw distribution at one token, most likely first."""
 
     token_id: int
     logprob: float

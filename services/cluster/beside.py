@@ -47,7 +47,7 @@ _FIELDS: dict[str, Any] = {
     if name in _SETTINGS
 }
 BesideSettings = create_model("BesideSettings", __base__=_Drafting, **_FIELDS)
-"""What a verifier process has besides its own settings; see those of drafters."""
+"""The drafter's settings that a verifier process has besides its own."""
 
 
 def drafter_settings(flags: Flags, verifier: VerifierSettings) -> DrafterSettings | None:
@@ -94,7 +94,7 @@ def run(verifier: VerifierSettings, drafter: DrafterSettings) -> int:
         def load() -> list[Served]:
             thread, lending = CoreThread(), Lending()
             beside = Beside(lambda: verifying.load_engine(verifier), lending, verifier.vetting())
-            # First what the drafter needs: what is wrong with that shows before weights are read.
+            # The drafter first: its errors show before the weights are read.
             drafters, engine = build(drafter, beside), beside.engine
             forms = beside.structures
             judge = verifying.make_host(verifier, engine, tracer, thread, lending, forms)

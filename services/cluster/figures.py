@@ -133,7 +133,7 @@ NAMES = {
 
 
 def by_source(measured: Measured) -> str:
-    """What each source of drafts brought, in one line; empty where nothing was drafted."""
+    """Draft tokens and accepted ones by source, in one line; empty without drafts."""
     told = [
         f"{one.num_accepted_draft_tokens} of {one.num_draft_tokens} from {NAMES[one.source]}"
         for one in measured.complete.speculation.sources
@@ -142,6 +142,6 @@ def by_source(measured: Measured) -> str:
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
+    """Length of the common prefix of two texts, in tokens."""
     pairs = zip(one, other, strict=False)
     return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -1,9 +1,9 @@
-"""Answers that find nothing of the texts before them, and how to tell.
+"""Answers that use nothing of earlier texts, and how to check that.
 
-What a user's first request sees is measured by asking with `FRESH`: the session gets nothing
-of others (no K/V of a text that begins alike, no phrase of the pool, no memory of how often
-drafts hit) and leaves nothing behind. What was found all the same shows in two counters: the
-cached tokens in the usage of an answer, and the tokens that drafters took from other texts.
+To measure what a user's first request sees, ask with `FRESH`: the session gets nothing of
+others (no cached prefix, no phrase of the pool, no learned acceptance rates) and leaves nothing
+behind. Two counters show if it did anyway: the cached tokens in an answer's usage, and the
+tokens that drafters took from other texts.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from services.contract.errors import PacelineError, StartError
 from services.runtime.serving import open_channel
 
 FRESH: dict[str, Any] = {"ephemeral": True}
-"""What a request asks for that is to find nothing and to leave nothing."""
+"""The options of a request that uses nothing of others and leaves nothing."""
 _ANSWER_S = 10.0
 
 
 class NotFresh(PacelineError):
-    """What was measured had found something of the texts before it."""
+    """A measured answer used something of earlier texts."""
 
 
 class Recalled:
-    """What some drafters have taken so far from what other sessions said, in tokens."""
+    """How many tokens some drafters have taken from other sessions' texts."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         """`addresses`: of drafters on this machine."""
@@ -62,7 +62,7 @@ class Recalled:
 
 
 def require_fresh(what: str, results: Sequence[Measured], recalled: int) -> None:
-    """Raises NotFresh, naming `what`, where these answers had anything of texts before them.
+    """Raise NotFresh, naming `what`, if these answers used anything of earlier texts.
 
     `recalled`: tokens that drafters took from other texts meanwhile.
     """

@@ -102,7 +102,7 @@ def run_process(name: str, arguments: Sequence[str]) -> int:
 
 
 def not_here(error: ModuleNotFoundError) -> StartError:
-    """What a command without a part of Paceline says: images hold what their processes run."""
+    """The error of a command whose code an image leaves out."""
     return StartError(f"needs the module {error.name}, which is not installed here")
 
 

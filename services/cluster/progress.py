@@ -1,4 +1,4 @@
-"""How long runs show where they are, and how they are stopped."""
+"""Progress of long runs, and how they are stopped."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Lines:
         print(f"{name}: {done} of {total}", flush=True)
 
     def advance(self, done: int, figures: str = "") -> None:
-        """Tell how far it is every half minute; raises Stopped after a signal."""
+        """Print progress every half minute; raises Stopped after a signal."""
         now = time.monotonic()
         ended = done >= self._total and not self._ended
         if now - self._told >= _EVERY_S or ended:

@@ -104,7 +104,7 @@ class ClusterOptions(Models):
     pacings: tuple[str, ...] = ("",)
 
     def check(self) -> None:
-        """Raises StartError where it is not told what runs, or told twice."""
+        """Raise StartError if the model is missing, or given twice."""
         if self.synthetic is None:
             if not self.target:
                 raise StartError("--target is needed (or PACELINE_TARGET), or --synthetic")
@@ -146,10 +146,10 @@ class ClusterOptions(Models):
     def beside(self) -> bool:
         """Whether verifiers draft, too.
 
-        What drafts with the target has its weights and K/V there. N-grams are drafted on the
-        verdict itself, with no way to another process, and leave the verifier its cores
-        meanwhile: measured, docs/drafters.md. Several drafters are processes of their own. With a
-        draft model n-grams are drafted in both places: sessions take what is faster for them.
+        Methods that draft with the target share its weights and K/V there. N-grams then draft on
+        the verdict itself, without a message to another process, and leave the verifier its
+        cores meanwhile: measured, docs/drafters.md. Several drafters are processes of their own.
+        With a draft model n-grams draft in both places: sessions take the faster one.
         """
         if self.pool or self.synthetic is not None:
             return False

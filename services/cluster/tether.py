@@ -1,4 +1,4 @@
-"""Ties a process to the one that started it, and tells which cores there are."""
+"""Ties a process to the one that started it, and lists the available cores."""
 
 from __future__ import annotations
 

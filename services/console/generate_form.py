@@ -1,4 +1,4 @@
-"""The form that `paceline generate` asks of its text, from its flags."""
+"""The response format of `paceline generate`, from its flags."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@
     │   ├── Fenced               another orchestrator owns the session now
     │   ├── DataLoss             what was asked for is not kept any more
     │   ├── SessionAborted       ended by Abort
-    │   ├── Impossible           nobody can go on with it, now or later
+    │   ├── Impossible           it can never go on
     │   └── DeadlinePassed       the session's own deadline; it can be resumed
     ├── ProtocolError            a peer broke the protocol
     │   └── VersionMismatch      a peer speaks no protocol version of ours
@@ -58,7 +58,7 @@ class AlreadyExists(CallerError):
 
 
 class Unauthenticated(CallerError):
-    """The call carries no token, or none that is known; which of them is not told."""
+    """The call carries no token, or an unknown one; the error does not say which."""
 
 
 class NotFound(CallerError):
@@ -86,7 +86,7 @@ class NoWorker(BusyError):
 
 
 class Draining(BusyError):
-    """This process stops: the call, or the session that was handed over, is for another one."""
+    """This process stops; another one takes the call, or the session that was handed over."""
 
 
 class StreamStalled(BusyError):
@@ -110,7 +110,7 @@ class SessionAborted(SessionError):
 
 
 class Impossible(SessionError):
-    """Nobody can go on with the session: what was asked for together leads nowhere."""
+    """The session can never go on: its format, stop tokens and biases leave no token."""
 
 
 class DeadlinePassed(SessionError):
@@ -134,9 +134,9 @@ class StoreError(PacelineError):
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether a device or the machine had too little memory. Knows torch's errors by what they say.
+    """Whether a device or the machine ran out of memory, by the messages of torch's errors.
 
-    torch has a class for a device's allocator; a CPU's is a RuntimeError like any other.
+    torch has a class for a device's allocator; a CPU's is a plain RuntimeError.
     """
     if isinstance(error, MemoryError):
         return True

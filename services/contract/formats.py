@@ -1,10 +1,9 @@
-"""What an output may be made to be: JSON of a schema, a match of a regular expression, a choice.
+"""Response formats: JSON of a schema, a match of a regular expression, or a choice.
 
-Grammars are llguidance's. No model and no tokenizer is needed to tell whether one
-can be used; which tokens it allows is `services.engine.structure`. The limits
-here bound what follows a grammar, and not the making of one: a schema of 500 bytes may
-take minutes and gigabytes. So nothing of a stranger is compiled before it has passed
-`services.runtime.vetting`.
+Grammars are llguidance's. Checking one needs no model and no tokenizer; masks of allowed
+tokens are in `services.engine.structure`. The limits here bound following a grammar,
+not compiling it: a schema of 500 bytes may take minutes and gigabytes. So an untrusted format
+first passes `services.runtime.format_vetting`.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ LIMITS = LLParserLimits(
 )
 """What compiling and following a grammar may cost; without texts of it in messages."""
 
-# Room to indent; a small model left alone may never stop to. A schema's own
-# "x-guidance" goes before.
+# Room to indent, since a small model may never stop to. A schema's own "x-guidance" takes
+# precedence.
 _JSON: JsonCompileOptions = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
 
 _LONGEST_REASON = 200
@@ -63,7 +62,7 @@ def grammar(wanted: ResponseFormat) -> str:
 def problem(wanted: ResponseFormat) -> str:
     """Why the format cannot be used, in one line; empty if it can.
 
-    Compiles it, and looks for what an output may begin with: for processes with bounds.
+    Compiles it and looks for a first token, so call it in processes with limits only.
     """
     if misfit := size_problem(wanted):
         return misfit
@@ -79,7 +78,7 @@ def problem(wanted: ResponseFormat) -> str:
 
 
 def dead_end(matcher: LLMatcher) -> str:
-    """Why nothing can follow where the matcher stands, its mask computed; empty if something can.
+    """Why no token can follow at the matcher's position, its mask computed; empty if one can.
 
     Quotes nothing of the format.
     """

@@ -1,12 +1,12 @@
 """What a verifier and a drafter in one process hand to each other, between two steps.
 
-The verifier leaves each verdict as it is decided; the drafter drafts on it, and leaves its tree
-where the session's next block at the verifier may take it. That block was sent with an
-`Allowance` while the step before ran, so that a round with a draft costs no way there and back.
+The verifier leaves each verdict as it is decided. The drafter drafts on it, and leaves its tree
+for the session's next block at the verifier. That block was sent with an `Allowance` while the
+step before ran, so that a round with a draft waits for no round trip.
 
-Session ids of two orchestrators may be the same, and a tree may be of a text that was taken
-back. Where drafts are matched exactly, which is where there are allowances, that costs speed
-alone; a tree that is not behind a text of that length and last token is left.
+Session ids of two orchestrators may be the same, and a tree may be of a text that was rolled
+back. Allowances exist only where drafts are matched exactly, so that costs speed alone; a tree
+is skipped unless the text has its length and last token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from services.contract.types import Allowance, Draft, TakenDraft, Verdict
 
 EDGES = (0.06, 0.12, 0.25, 0.45, 0.7)
-"""Chances between which drafters are found out apart."""
+"""Ranges of chances that are calibrated separately."""
 
 
 def range_of(chance: float) -> int:
@@ -27,9 +27,9 @@ def range_of(chance: float) -> int:
 
 
 def believed(reach: Sequence[float], factors: Sequence[float]) -> list[float]:
-    """The chances of a tree's nodes as they turn out to be: between 0 and 1, and still falling.
+    """The calibrated chances of a tree's nodes: between 0 and 1, and still falling.
 
-    `factors`: what a chance is to be multiplied with, by its range.
+    `factors`: the correction factor of each range.
     """
     found, last = [], 1.0
     for chance in reach:
@@ -39,9 +39,9 @@ def believed(reach: Sequence[float], factors: Sequence[float]) -> list[float]:
 
 
 def worth_most(chances: Sequence[float], prices: Sequence[float]) -> int:
-    """How many of the first nodes bring most tokens beyond what so many cost; 0 = none pays.
+    """The number of first nodes with the greatest gain over their cost; 0 = none pays.
 
-    `prices`: what 1, 2, ... nodes cost in all, in tokens.
+    `prices`: the total cost of 1, 2, ... nodes, in tokens.
     """
     best, greatest, brought = 0, 0.0, 0.0
     for nodes, (chance, price) in enumerate(zip(chances, prices, strict=False), 1):
@@ -64,7 +64,7 @@ class Handover:
 
     def __init__(self) -> None:
         self.verdicts: deque[Verdict] = deque()
-        """What was decided; the drafter takes it out after each step."""
+        """The decided verdicts; the drafter takes them after each step."""
         self._expected: Counter[str] = Counter()
         self._left: dict[str, _Left] = {}
 
@@ -73,7 +73,7 @@ class Handover:
         self._expected[session] += 1
 
     def leave(self, draft: Draft, text: Sequence[int]) -> bool:
-        """Leave what was drafted behind a text; True: a block waits for it, and nobody else."""
+        """Leave a draft behind a text; True: only a block at the verifier waits for it."""
         if draft.reach:
             self._left[draft.session] = _Left(draft, len(text), text[-1])
         return self._expected[draft.session] > 0

@@ -1,4 +1,4 @@
-"""How much K/V a verifier reserves for a session, and so has to have free to take it."""
+"""How much K/V a verifier reserves for a session, and must have free to take it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether values from outside have the types that a record says; dataclasses do not look."""
+"""Checks that values from outside have a record's types; dataclasses do not check."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def checked(record: type[_R], values: Mapping[str, Any]) -> _R:
 
 @cache
 def _hints(record: type[Any]) -> Mapping[str, Any]:
-    """The type of each field, which takes long to find out."""
+    """The type of each field; cached, since it is slow to resolve."""
     return get_type_hints(record)
 
 

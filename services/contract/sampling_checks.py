@@ -1,4 +1,4 @@
-"""What a worker asks of a session's sampling parameters before it computes with them."""
+"""A worker's checks of a session's sampling parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIN_TEMPERATURE = 1e-6
 
 
 def complaint(sampling: ResolvedSampling, mode: VerifyMode) -> str:
-    """The first parameter that nothing can be sampled with; empty = all are well."""
+    """The first unusable parameter; empty = all are valid."""
     return next(_complaints(sampling, mode), "")
 
 

@@ -1,4 +1,4 @@
-"""What a worker's engine step did, told to whoever traces it. Standard library only."""
+"""Records of a worker's engine steps, for tracing. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from dataclasses import dataclass
 class StepEntry:
     """One session's part of a step.
 
-    `kind` is "verify", "prefill", "draft" or, of tokens that were drafted before they were
-    asked for, "prepared"; `round` is 0 where no verification
-    round is concerned; `queue_ms` is the wait before the step; `tokens` counts
-    draft tokens checked, prompt tokens fed or tokens drafted.
+    `kind` is "verify", "prefill", "draft" or "prepared" (drafted before they were asked for);
+    `round` is 0 outside of verification rounds; `queue_ms` is the wait before the step;
+    `tokens` counts draft tokens verified, prompt tokens prefilled or tokens drafted.
     """
 
     session: str

@@ -1,11 +1,11 @@
-"""What a step takes by the rows in it, learned from steps. Pure; the standard library alone."""
+"""An online linear model of step time over rows. Pure; the standard library alone."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 KEEP = 0.95
-"""What a step leaves of the weight of those before it: about twenty of them count."""
+"""Discount of earlier steps, per step: about twenty count."""
 STIFFNESS = 2.0
 FEW_ROWS = 4.0
 FIRST_SLOPE = 0.04
@@ -15,10 +15,10 @@ OUTLIER = 2.0
 class StepTimeModel(NamedTuple):
     """The time of a step of n rows, in any unit: `at(n)` = a + b n, b >= 0.
 
-    Discounted least squares, drawn towards the slope of before: steps that are
-    all of one width say nothing of b, and leave it as it is. A step that takes
-    several times what was expected counts as twice as long: one stall does not
-    mislead, a change is learned within a few steps.
+    Discounted least squares, regularised towards the previous slope: steps that
+    are all of one width do not determine b, and leave it unchanged. A step that
+    takes several times the expected time counts as twice as long: one stall does
+    not mislead, and a change is learned within a few steps.
     """
 
     weight: float = 0.0
@@ -30,7 +30,7 @@ class StepTimeModel(NamedTuple):
     slope: float = 0.0
 
     def add(self, n: float, time: float) -> StepTimeModel:
-        """The line with one more step."""
+        """The model with one more step."""
         if self.weight == 0.0:
             return StepTimeModel(1.0, n, time, slope=FIRST_SLOPE * time / (1 + FIRST_SLOPE * n))
         time = min(time, OUTLIER * self.at(n))
@@ -52,12 +52,12 @@ class StepTimeModel(NamedTuple):
 
     @property
     def _stiffness(self) -> float:
-        """Among many rows the chance differences of a few say little."""
+        """Weight of the prior slope: among many rows small differences say little."""
         return STIFFNESS * max(1.0, self.mean_n / FEW_ROWS) ** 2
 
     @property
     def sure(self) -> bool:
-        """Whether the slope is more what was seen than what it was drawn towards."""
+        """Whether observations determine the slope more than the prior does."""
         return self.spread > self._stiffness
 
     def at(self, n: float) -> float:
@@ -73,7 +73,7 @@ class StepTimeModel(NamedTuple):
         return max(0, min(most, int(self.mean_n + (time - self.mean_time) / self.slope)))
 
     def capped(self, weight: float) -> StepTimeModel:
-        """The same line with at most this weight."""
+        """The same model with at most this weight."""
         kept = min(1.0, weight / self.weight) if self.weight else 1.0
         return self._replace(
             weight=kept * self.weight,

@@ -1,8 +1,8 @@
-"""What the target says at the rows of a block, as verdicts tell it and drafters keep it.
+"""The target's predictions at the rows of a block, for drafters.
 
-A verification has the target's law at every node of a draft, those included that it rejects. Each
-is told as the token of the node and the likeliest ones behind it, and may stand for what follows
-that token when it comes again (Token Recycling, Luo et al., 2408.08696).
+A verification computes the target's distribution at every node of a draft, rejected ones
+included. A row holds the node's token and the likeliest ones behind it, and predicts what
+follows that token when it comes again (Token Recycling, Luo et al., 2408.08696).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 WIDTH = 8
 """Likeliest tokens of a row, at most."""
 MOST_ROWS = 64
-"""Rows of one block that are told, at most."""
+"""Most rows in one verdict."""
 _WORD = 4
 
 
 def pack(contexts: Sequence[int], likeliest: Sequence[Sequence[int]]) -> bytes:
-    """Rows of a verdict: of each the token before it, and what is likeliest behind it."""
+    """Pack rows: for each its token, and the likeliest ones behind it."""
     words = [word for row in zip(contexts, likeliest, strict=True) for word in (row[0], *row[1])]
     return struct.pack(f"<{len(words)}I", *words)
 
@@ -30,7 +30,7 @@ def fits(rows: bytes, width: int) -> bool:
 
 
 def unpack(rows: bytes, width: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Of each row the token before it, and what is likeliest behind it; nothing of what is none."""
+    """For each row its token and the likeliest ones behind it; empty if malformed."""
     if not fits(rows, width):
         return
     for context, *likeliest in struct.iter_unpack(f"<{1 + width}I", rows):

@@ -46,9 +46,9 @@ class VerifyMode(Enum):
     def exact_match(self) -> bool:
         """The emitted token is the target's own choice, whatever the draft was.
 
-        Where it is not, a drawn token may become the emitted one, and when it is judged must
-        not depend on what it is: should a process die, tokens that are not judged by then are
-        drawn again, so that those which are judged early would come too often.
+        Otherwise a drawn token may become the emitted one, and the time of its verification
+        must not depend on its value: when a process dies, unverified tokens are drawn again,
+        so tokens that are verified early would come too often.
         """
         return self in (VerifyMode.GREEDY, VerifyMode.COUPLED)
 
@@ -64,9 +64,9 @@ class Proposal(Enum):
 class DraftSource(IntEnum):
     """Where a draft token came from. Values as on the wire, where each is a byte.
 
-    `THIS_TEXT` to `FIRSTS` are what n-grams come from: prompt and output of the session; other
-    texts of its tenant; of an n-gram file, the laws in texts of the target, and what the target
-    says first after one token. `TARGET_ROWS`: what the target said after that token in blocks of
+    `THIS_TEXT` to `FIRSTS` are sources of n-grams: prompt and output of the session; other texts
+    of its tenant; and, from an n-gram file, distributions in texts of the target, and those after
+    single tokens. `TARGET_ROWS`: the target's predictions after that token in earlier blocks of
     this session. The rest are methods.
     """
 
@@ -83,7 +83,7 @@ class DraftSource(IntEnum):
 
 
 def source_of(method: str) -> DraftSource:
-    """The source that a method is, by itself; several together, or n-grams, are none."""
+    """The source that equals a method; unspecified for several methods, and for n-grams."""
     return _SOURCES.get(method, DraftSource.UNSPECIFIED)
 
 
@@ -126,7 +126,7 @@ class SessionStatus(Enum):
 class FailureReason(Enum):
     """Why a worker gave up one session.
 
-        reason            another worker, or a later time         so the session
+        reason            another worker, or a later time          so the session
         CAPACITY          has room                                 waits, or goes elsewhere
         UNKNOWN_SESSION   opens it anew                            is opened again
         INTERNAL          may not fail                             goes elsewhere, a few times
@@ -163,7 +163,7 @@ class FormatKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
-    """What an output must be. `source`: the schema or the expression; of a choice, its options."""
+    """A response format. `source`: the schema or the expression; of a choice, its options."""
 
     kind: FormatKind
     source: tuple[str, ...]
@@ -195,7 +195,7 @@ class ResolvedSampling:
 
 @dataclass(frozen=True, slots=True)
 class SparseRow:
-    """One draft law: ids and the probabilities (they sum to 1) they were drawn with."""
+    """One draft distribution: ids and the probabilities (they sum to 1) they were drawn with."""
 
     token_ids: tuple[int, ...]
     probabilities: tuple[float, ...]
@@ -207,7 +207,7 @@ def is_chain(parents: Sequence[int]) -> bool:
 
 
 def node_depths(parents: Sequence[int]) -> list[int]:
-    """Per node of a tree how many nodes stand above it: 0 for a child of the committed text."""
+    """The depth of each node of a tree: 0 for a child of the committed text."""
     depths: list[int] = []
     for parent in parents:
         depths.append(0 if parent < 0 else depths[parent] + 1)
@@ -220,7 +220,7 @@ def split_methods(method: str) -> tuple[str, ...]:
 
 
 RESPONSE_FORMAT = "response_format"
-"""Capability of a worker that keeps outputs to a given form."""
+"""Capability of a worker that supports response formats."""
 
 
 HANDS_OVER = "hands_over"
@@ -228,27 +228,27 @@ HANDS_OVER = "hands_over"
 
 
 def sampled_capability(method: str) -> str:
-    """How a drafter says that a method draws its drafts and sends their law."""
+    """The capability of a method that samples its drafts and sends their distributions."""
     return f"{method}:sampled"
 
 
 def tree_capability(method: str) -> str:
-    """How a drafter says that a method drafts several candidates per node."""
+    """The capability of a method that drafts several candidates per node."""
     return f"{method}:tree"
 
 
 def estimate_capability(method: str) -> str:
-    """How a drafter says that a method's trees come at once, and with each node's chance."""
+    """The capability of a method whose trees come at once, with each node's chance."""
     return f"{method}{_ESTIMATES}"
 
 
 def rows_capability(method: str) -> str:
-    """How a drafter says that a method's drafts are better for knowing the target's rows."""
+    """The capability of a method that uses the target's predictions at each row."""
     return f"{method}:rows"
 
 
 def estimated_method(capability: str) -> str:
-    """The method that such a capability is of; empty = it is another one."""
+    """The method of such a capability; empty = another capability."""
     return capability.removesuffix(_ESTIMATES) if capability.endswith(_ESTIMATES) else ""
 
 
@@ -341,11 +341,11 @@ class LinkHello:
 class Progress:
     """How busy a worker is; `steps` grows while its engine moves.
 
-    `kv_tokens_spare`: held for texts that begin as ended ones did, and free all the same.
-    `oldest_command_ms`: the age of the oldest command that its core has not absorbed.
-    `turn_ms`: what the core's turn that runs now has lasted; 0 = it rests. Both count only
-    time in which the worker's process could run; one that does not tell leaves them 0.
-    `recalled_tokens`: drafted so far from what other sessions said.
+    `kv_tokens_spare`: the prefix cache, which counts as free. `oldest_command_ms`: the age of
+    the oldest command that its core has not absorbed. `turn_ms`: the age of the core's running
+    turn; 0 = it rests. Both count only time in which the worker's process could run; a worker
+    that does not report them leaves them 0. `recalled_tokens`: drafted so far from texts of
+    other sessions.
     """
 
     steps: int = 0
@@ -361,7 +361,7 @@ class Progress:
 
     @property
     def stuck_ms(self) -> float:
-        """For how long the core has let a command wait, or has not come out of its turn."""
+        """The longer of both ages: of the oldest command, and of the running turn."""
         return max(self.oldest_command_ms, self.turn_ms)
 
 
@@ -389,12 +389,12 @@ class SessionFailed:
 class OpenDraft:
     """Open a session on a drafter, or anew with a higher epoch.
 
-    `vocab_size`: token ids of the target, 0 = unknown; none beyond is proposed.
+    `vocab_size`: token ids of the target, 0 = unknown; no others are proposed.
     `method`: one drafting method, or several joined by commas, in verification order.
     `phrase_scope`: sessions with the same one may share phrases of their outputs;
-    an empty one leaves nothing behind and gets nothing of others.
+    with an empty one a session shares nothing.
     `synchronous`: drafting and verifying take turns, so nothing is prepared meanwhile.
-    `top_rows`: of how many tokens a row is that commits tell of; see `top_rows`.
+    `top_rows`: tokens in each row of target predictions in commits; see `top_rows`.
     """
 
     session: str
@@ -424,7 +424,7 @@ class OpenDraft:
 class CommitDraft(NamedTuple):
     """The committed text is now output[:base_len] + token_ids.
 
-    `top_rows`: what the target said in the block that brought it; see `top_rows`.
+    `top_rows`: the target's predictions in the block that brought it; see `top_rows`.
     """
 
     session: str
@@ -486,9 +486,9 @@ DrafterEvent = DraftOpened | Draft | Progress | Draining | SessionFailed
 class OpenVerify:
     """Open a session on a verifier, or anew with a higher epoch.
 
-    `cache_scope`: sessions with the same one may share K/V of equal beginnings; an empty
-    one leaves nothing behind and gets nothing of others. `top_rows`: how many likeliest tokens
-    of each row of a draft the verdicts are to tell, 0 = none.
+    `cache_scope`: sessions with the same one may share K/V of equal prefixes; with an empty one
+    a session shares nothing. `top_rows`: how many likeliest tokens verdicts hold for each row
+    of a draft, 0 = none.
     """
 
     session: str
@@ -506,11 +506,11 @@ class OpenVerify:
 
 
 class Allowance(NamedTuple):
-    """How much a block may take of what a drafter in the verifier's process has drafted.
+    """How much a block may take of the tree from a drafter in the verifier's process.
 
-    `prices`: what 1, 2, ... nodes of a tree cost in all, in tokens; `factors`: what the chances
-    that the drafter says are to be multiplied with, by their range. As many nodes are taken as
-    bring most beyond their price (`handover.worth_most`).
+    `prices`: the total cost of 1, 2, ... nodes of a tree, in tokens; `factors`: the correction
+    factors of the drafter's chances, by range. The block takes the number of nodes with the
+    greatest gain (`handover.worth_most`).
     """
 
     prices: tuple[float, ...]
@@ -529,8 +529,8 @@ class TakenDraft(NamedTuple):
 class Verify(NamedTuple):
     """One block to verify; `extends_round` 0 = it follows committed text.
 
-    With an `allowance` it has no tree of its own: it follows whatever the round that it extends
-    brings, with what has been drafted in the verifier's process by then.
+    With an `allowance` it has no tree of its own: it follows the round that it extends, whatever
+    its verdict, with the tree drafted in the verifier's process by then.
     """
 
     session: str
@@ -563,7 +563,7 @@ class VerifyOpened:
 
 @dataclass(frozen=True, slots=True)
 class LogprobRow:
-    """Natural logarithms of the target's raw law at one emitted token."""
+    """Natural logarithms of the target's raw distribution at one emitted token."""
 
     logprob: float
     top_token_ids: tuple[int, ...] = ()
@@ -575,8 +575,8 @@ class Verdict(NamedTuple):
 
     The first `accepted` of them were drafted. A token beyond is a bonus when
     `all_accepted`, else the recovered one. `top_rows`: the likeliest tokens after each of the
-    draft's, accepted or not, packed (`top_rows`); empty where nobody asked. `taken`: what a
-    block with an allowance took; None: it had none.
+    draft's, accepted or not, packed (`top_rows`); empty unless asked for. `taken`: the tree that
+    a block with an allowance took; None: it had no allowance.
     """
 
     session: str

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from services.engine.lending import Lending
     from services.engine.port import Engine, SelfDrafting
     from services.engine.structure import Structures
-    from services.runtime.vetting import Vetting
+    from services.runtime.format_vetting import Vetting
 
 _log = logging.getLogger(__name__)
 

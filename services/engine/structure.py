@@ -21,7 +21,7 @@ from services.contract.errors import BusyError
 from services.contract.formats import LIMITS, dead_end, grammar
 from services.contract.types import ResponseFormat, TokenizerBundle
 from services.engine.port import Engine
-from services.runtime.vetting import Vetted, Vetting
+from services.runtime.format_vetting import Vetted, Vetting
 
 logger = logging.getLogger(__name__)
 

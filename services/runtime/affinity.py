@@ -1,4 +1,4 @@
-"""Which cores this process runs on, and who goes first there."""
+"""Which cores this process runs on, and its CPU priority there."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def keep_to(cpus: Collection[int]) -> None:
 
 
 def give_way(niceness: int) -> None:
-    """Stand behind (below 0: before) other processes by so many steps of nice, at most 19.
+    """Lower (below 0: raise) this process's priority by so many steps of nice, at most 19.
 
-    Where the kernel shares CPU out by session first (sched_autogroup), as on most machines
-    that are no container, a nice value counts within the session alone: so the session, which
-    is to be this process's own, is told as well. Without the right to go first, nothing is.
+    Where the kernel shares CPU by session first (sched_autogroup), as on most machines outside
+    containers, nice counts within a session only. So this sets the session's value, too; the
+    session must be this process's own. Without the right to raise priority nothing changes.
     """
     with suppress(PermissionError):
         os.nice(niceness)

@@ -1,4 +1,4 @@
-"""Tells others that a worker serves: its entries in the registry, and its ready file."""
+"""Announces that a worker serves: its entries in the registry, and its ready file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AnnounceOptions:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the registry is told of one role, `progress` with every heartbeat."""
+    """The registry entry of one role; `progress` goes with every heartbeat."""
 
     description: WorkerDescription
     progress: Callable[[], Progress]

@@ -21,9 +21,9 @@ def write_whole(setting: str, path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to, which takes its place in the end.
+    """A path beside `path` to write to, which replaces it at the end.
 
-    Not after an exception: then what was there is still there.
+    After an exception the old file stays.
     """
     scratch = path.with_name(f".{path.name}.partial")
     yield scratch

@@ -1,14 +1,14 @@
-"""Time in which this process could run: a clock that stands still while its event loop does.
+"""A clock of the time in which this process could run: it stops while the event loop stalls.
 
-Who measures the silence of others on a clock that runs on takes them for dead after a pause
-of its own: SIGSTOP, a frozen machine, a loop that was starved or blocked. Pure: the time of
-a monotonic clock comes as an argument.
+On an ordinary clock a process that stalled itself (SIGSTOP, a frozen machine, a starved or
+blocked loop) would take its silent peers for dead. Pure: the time of a monotonic clock
+comes as an argument.
 """
 
 from __future__ import annotations
 
 LATE = 2.0
-"""A beat that took so many times its interval is late: only the interval counts as awake."""
+"""A beat after so many intervals is late: only one interval counts as awake."""
 
 
 class AwakeClock:
@@ -19,7 +19,7 @@ class AwakeClock:
         # The last beat, and the seconds awake by then: read together in any thread.
         self._beat = (now, 0.0)
         self.missed = 0.0
-        """Seconds that it stood still, all together."""
+        """Seconds that the process stalled, in total."""
 
     def at(self, now: float) -> float:
         """Seconds awake by `now`; never further than one interval behind the last beat."""
@@ -27,7 +27,7 @@ class AwakeClock:
         return awake + min(max(0.0, now - beat), self._every)
 
     def beat(self, now: float) -> float:
-        """The loop runs; how long it stood still since the last beat, 0 = it came in time."""
+        """The loop runs; how long it stalled since the last beat, 0 = the beat is in time."""
         beat, awake = self._beat
         passed = now - beat
         if passed <= LATE * self._every:

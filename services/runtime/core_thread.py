@@ -18,7 +18,7 @@ class Turns(Protocol):
 
     @property
     def patience(self) -> float:
-        """Seconds after which it wants a turn though nothing came; 0 = it does not.
+        """Seconds after which it wants a turn even without input; 0 = never.
 
         Asked with the thread's condition held.
         """
@@ -27,14 +27,14 @@ class Turns(Protocol):
         """Do some of it."""
 
     def fail(self, error: Exception, /) -> None:
-        """No turn will come any more: it, or another of this thread, raised `error`."""
+        """No turn will follow: this member, or another of this thread, raised `error`."""
 
 
 class CoreThread:
-    """A thread in which some take turns, in the order they were added.
+    """A thread whose members take turns, in the order they were added.
 
-    It begins with the first of them and ends with the last. `changed` is to be
-    notified whenever one has something to do again.
+    It starts with the first member and ends with the last. Notify `changed` whenever a
+    member has something to do again.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class CoreThread:
         return self._thread.is_alive()
 
     def add(self, member: Turns) -> None:
-        """Give it turns from now on."""
+        """Add a member, which takes turns from now on."""
         with self.changed:
             self._members.append(member)
             self.changed.notify_all()
@@ -57,7 +57,7 @@ class CoreThread:
                 self._thread.start()
 
     def remove(self, member: Turns, timeout: float) -> None:
-        """Give it no more turns, and wait at most `timeout` seconds for the one that runs."""
+        """Remove a member; wait at most `timeout` seconds for its running turn."""
         with self.changed:
             self._members = [other for other in self._members if other is not member]
             self.changed.notify_all()
@@ -91,7 +91,7 @@ class CoreThread:
             return bool(self._turning)
 
     def _end(self) -> list[Turns]:
-        """Nobody's turn it is; who was to have one."""
+        """End all turns; the members that were left."""
         with self.changed:
             turning, self._turning = self._turning, []
             self.changed.notify_all()

@@ -44,19 +44,19 @@ Emit = Callable[[int, Any], None]
 
 
 class WorkerCore(Protocol[C_contra]):
-    """What a worker does, with no thread, lock or clock of the host in it.
+    """A worker's logic, without the host's threads, locks and clocks.
 
     `handle` is cheap (no forward) and turns a bad command into `SessionFailed`.
     `step` decides, computes and absorbs; False = there was nothing to do.
     """
 
     def handle(self, link: int, command: C_contra, arrived: float, /) -> None:
-        """Absorb one command, which arrived when `time.perf_counter` said so."""
+        """Absorb one command; `arrived` is a time of `time.perf_counter`."""
 
     def patience(self) -> float:
         """Seconds to wait for more commands before the next step; 0 = none.
 
-        Asked again after every command that came meanwhile.
+        Asked again after every command that comes meanwhile.
         """
 
     def step(self) -> bool:
@@ -193,8 +193,8 @@ class WorkerHost(Generic[C, E]):
     def progress(self) -> Progress:
         """The newest snapshot of the core; `steps` grows while it works.
 
-        How long it has not come out of a turn, or has let a command wait, is told as it is
-        now: a core that is stuck makes no snapshot.
+        The ages of the running turn and of the oldest command are current, since a stuck
+        core makes no snapshot.
         """
         now = self._awake.at(time.perf_counter())
         waiting = [since for since in (self._in_hand, self._inbox.oldest) if since is not None]
@@ -205,7 +205,7 @@ class WorkerHost(Generic[C, E]):
         )
 
     def beat(self) -> None:
-        """The loop runs; to be called every `BEAT_SECONDS`, or ages count standstills, too."""
+        """The loop runs; call it every `BEAT_SECONDS`, or ages include stalls."""
         self._awake.beat(time.perf_counter())
 
     async def failure(self) -> Exception:
@@ -227,9 +227,9 @@ class WorkerHost(Generic[C, E]):
             self._inbox.drop(link)
 
     async def submit(self, link: int, commands: Sequence[C]) -> None:
-        """Hand commands to the core, waiting while too many wait already.
+        """Hand commands to the core; wait while its inbox is full.
 
-        Commands of a link that is closed are dropped.
+        Commands of a closed link are dropped.
         """
         while commands and link in self._sinks:
             self._room.clear()
@@ -239,7 +239,7 @@ class WorkerHost(Generic[C, E]):
                 await self._room.wait()
 
     def wake(self) -> None:
-        """Have the core take a turn though no command came. Safe in any thread."""
+        """Give the core a turn without a command. Safe in any thread."""
         with self._thread.changed:
             self._woken = True
             self._thread.changed.notify_all()
@@ -257,7 +257,7 @@ class WorkerHost(Generic[C, E]):
         return self._patience
 
     def turn(self) -> None:
-        """Absorb what came; unless more is worth waiting for, take one step."""
+        """Absorb commands; then take one step, unless the core wants to wait for more."""
         self._woken = False  # Before the core looks: what comes later wakes it again.
         self._turn_began = self._awake.at(time.perf_counter())
         self._absorb(self._inbox.take())

@@ -1,8 +1,8 @@
 """Log lines: plain for people, JSON for collectors. Never a prompt or an output.
 
-Of an exception, a line has the type and the place. What it says is written only for
-the kinds that speak of the machine or of ourselves: `KeyError`, `ValueError` and what
-libraries raise may quote the text they failed on.
+Of an exception a line has the type and the place. Its message is written only for kinds
+about the machine or our own code: `KeyError`, `ValueError` and those of libraries may
+quote the text that they failed on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST_CHAIN = 8
 
 
 def explained(error: BaseException) -> str:
-    """Where `error` and what led to it were raised, and what they say where that is fit to log."""
+    """Where `error` and its causes were raised, with those messages that are safe to log."""
     parts: list[str] = []
     link: BaseException | None = error
     while link is not None and len(parts) < _LONGEST_CHAIN:
@@ -41,7 +41,7 @@ def explained(error: BaseException) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What `error` is and, where that is fit to log, what it says."""
+    """The type of `error` and, if safe to log, its message."""
     return " ".join((str(error) if isinstance(error, StartError) else _named(error)).split())
 
 
@@ -92,7 +92,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 def setup_logging(
     *, json: bool = False, level: str = "INFO", context: Context | None = None
 ) -> None:
-    """Send every log line to stderr, in place of what was set up before."""
+    """Send every log line to stderr, replacing earlier handlers."""
     handler = _Handler(sys.stderr)
     plain = PlainFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter(context) if json else plain)

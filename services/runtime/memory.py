@@ -1,4 +1,4 @@
-"""How the C library gives memory back that was freed."""
+"""Have the C library return freed memory to the system."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import sys
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
 LARGE_BLOCK = 256 << 10
-"""Bytes; blocks from this size on are the system's own again as soon as they are free."""
+"""Bytes; larger blocks return to the system as soon as they are freed."""
 SPARE = 1 << 20
 ARENAS = 2
 
 
 def keep_little() -> None:
-    """Keep little of what is freed, where this process runs on glibc; to be called at its start.
+    """Keep little freed memory, if this process runs on glibc; call it at the start.
 
-    By itself glibc has an arena for every thread, and learns from the first large blocks to
-    keep those to come: a process that handles messages of megabytes now and then stays as
-    large as all its threads ever were. See mallopt(3).
+    By default glibc has an arena for every thread, and keeps large blocks after the first
+    ones: a process that sometimes handles messages of megabytes stays as large as all its
+    threads ever were. See mallopt(3).
     """
     if sys.platform != "linux":
         return

@@ -18,8 +18,8 @@ def poll_in_one_thread() -> None:
     cores. Beside a model that uses all cores, a round then costs an orchestrator three
     times the context switches and a third more CPU time.
 
-    Works only before the first `import grpc`. A GRPC_EXPERIMENTS that is set stays as it
-    is, and so does the default of a grpcio that may not know these names.
+    Works only before the first `import grpc`. It respects a GRPC_EXPERIMENTS that is set, and
+    leaves versions of grpcio alone that may not know these names.
     """
     release = tuple(int(part) for part in metadata.version("grpcio").split(".")[:2])
     if _POOLED <= release < _UNTRIED:

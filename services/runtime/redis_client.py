@@ -80,7 +80,7 @@ def start_error(url: str, error: Exception) -> StartError:
 
 
 def is_away(error: object) -> bool:
-    """Whether waiting may help: the server is away, rather than saying no."""
+    """Whether waiting may help: the server is away and did not refuse."""
     if type(error) is RuntimeError:
         return _UVLOOP_CLOSED in str(error)
     return isinstance(error, AWAY) and not _refused_login(error)

@@ -224,6 +224,6 @@ def _address(value: object) -> str:
 
 
 def _known_fields(record: type, values: dict[str, Any]) -> dict[str, Any]:
-    """The values whose names the record has: a newer worker may say more."""
+    """The values that the record has fields for: a newer worker may send more."""
     names = {known.name for known in fields(record)}
     return {name: value for name, value in values.items() if name in names}

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from services.runtime.format_vetting import Bounds, Vetting
 from services.runtime.options import Numbers, Settings
 from services.runtime.serving import (
     ClusterToken,
@@ -18,7 +19,6 @@ from services.runtime.serving import (
     host_port,
     tls_contexts,
 )
-from services.runtime.vetting import Bounds, Vetting
 
 
 class ServingSettings(Settings):

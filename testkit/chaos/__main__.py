@@ -7,7 +7,7 @@ Two verifiers, drafters and orchestrators and a store, each behind a proxy. A qu
 sessions is greedy, the others are sampled at 0.8: by coupling, STANDARD and BLOCK. Greedy and
 coupled texts are compared with plain decoding before the first fault; of the others every
 token that anybody heard with what the session has at last. Without --target, tiny random
-models in float32, and the texts of STANDARD and BLOCK must have the target's exact law.
+models in float32, and the texts of STANDARD and BLOCK must have the target's exact distribution.
 The exit status is 1 where anything did not hold; the same --seed deals the same faults.
 Ctrl-C ends it with a report of what was seen.
 """
@@ -29,7 +29,7 @@ from testkit.chaos.faults import KINDS
 from testkit.chaos.health import whole
 from testkit.chaos.models import tiny_models
 from testkit.chaos.report import content, show
-from testkit.chaos.run import Chaos, Outcome, Plan
+from testkit.chaos.run import Chaos, ChaosPlan, ChaosResult
 from testkit.chaos.site import ALWAYS_DRAFT, Cluster, Layout
 from testkit.chaos.soak import Soaked, soak
 from testkit.chaos.transcript import Case
@@ -106,7 +106,7 @@ def _case(number: int, text: str, tokens: int) -> Case:
 
 def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
     bounds = given.faults, given.sessions, given.at_once, given.seconds
-    plan = Plan(given.seed, *bounds, kinds=tuple(given.kind or ()))
+    plan = ChaosPlan(given.seed, *bounds, kinds=tuple(given.kind or ()))
     with Cluster(Layout(target, draft, wire_seconds=WIRE_SECONDS, tls=given.tls)) as cluster:
         chaos = Chaos(cluster, cases(given.tokens), plan, say)
         outcome = asyncio.run(_on(cluster, _until_interrupted(chaos)))
@@ -117,8 +117,8 @@ def _chaos(given: argparse.Namespace, target: str, draft: str) -> int:
     return 1 if outcome.violations else 0
 
 
-def _judge_law(outcome: Outcome, target: str, draft: str) -> None:
-    """The texts left to chance against the law of models small enough to be asked again."""
+def _judge_law(outcome: ChaosResult, target: str, draft: str) -> None:
+    """Compare sampled texts with the distribution of models small enough to ask again."""
     from testkit.chaos.law import Models
 
     for fit in Models(target, draft).fit(outcome.drawn):
@@ -139,7 +139,7 @@ def _soak(given: argparse.Namespace, target: str, draft: str) -> int:
     return 1 if soaked.violations else 0
 
 
-async def _until_interrupted(chaos: Chaos) -> Outcome:
+async def _until_interrupted(chaos: Chaos) -> ChaosResult:
     """The run; SIGINT ends the faults, and what was seen by then is reported."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, chaos.stop)
     return await chaos.run()

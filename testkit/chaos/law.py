@@ -1,9 +1,9 @@
-"""Whether texts that were drawn through faults have the law of the target alone.
+"""Whether texts that were sampled through faults have the target's distribution.
 
 The target's own forward says how likely each token was after all before it. Each token
 becomes a number between 0 and 1 (Rosenblatt 1952, randomised as in Smith 1985): its place
 among all tokens in the order of how much likelier the drafter makes them than the target
-does. Under the law these numbers are uniform and know nothing of each other, whatever the
+does. Under the distribution these numbers are uniform and know nothing of each other, whatever the
 texts; a draft token kept too often, or drawn again after a fault because it displeased,
 gathers them at one end.
 
@@ -27,7 +27,7 @@ _TESTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The texts of one rule against the law; `p_value`: of all that is tested, rules together."""
+    """The texts of one rule against the distribution; `p_value`: over all rules together."""
 
     rule: str
     sessions: int
@@ -39,7 +39,7 @@ class Fit:
         """What is wrong; empty = nothing. A false one comes once in a million runs."""
         if self.p_value >= ALARM:
             return ""
-        return f"{self.rule}: {self.tokens} tokens of another law, p = {self.p_value:.1e}"
+        return f"{self.rule}: {self.tokens} tokens of another distribution, p = {self.p_value:.1e}"
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.sessions} texts, {self.tokens} tokens, p = {self.p_value:.2g}"

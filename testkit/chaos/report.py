@@ -6,9 +6,9 @@ from typing import Any
 
 from bench.figures import Percentiles
 from bench.machine import machine
-from bench.output import table, table_console, told
+from bench.output import shown, table, table_console
 from testkit.chaos.faults import KINDS
-from testkit.chaos.run import Outcome, Plan
+from testkit.chaos.run import ChaosPlan, ChaosResult
 
 _MOST_LINES = 40
 
@@ -24,12 +24,12 @@ class Row:
     longest: float
 
 
-def rows(outcome: Outcome) -> list[Row]:
+def rows(outcome: ChaosResult) -> list[Row]:
     """Every kind that occurred, in the order of the kinds."""
     return [_row(kind, outcome) for kind in KINDS if outcome.counts[kind]]
 
 
-def _row(kind: str, outcome: Outcome) -> Row:
+def _row(kind: str, outcome: ChaosResult) -> Row:
     met = [strike for strike in outcome.strikes if strike.kind == kind]
     # A session that ended with the fault has no pause.
     pauses = [strike.pause for strike in met if strike.pause > 0]
@@ -37,7 +37,7 @@ def _row(kind: str, outcome: Outcome) -> Row:
     return Row(kind, outcome.counts[kind], len(pauses), Percentiles.of(pauses), longest)
 
 
-def content(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+def content(plan: ChaosPlan, outcome: ChaosResult) -> dict[str, Any]:
     """The same, for a file."""
     return {
         "machine": machine(),
@@ -62,7 +62,7 @@ def content(plan: Plan, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def show(plan: Plan, outcome: Outcome) -> None:
+def show(plan: ChaosPlan, outcome: ChaosResult) -> None:
     """Print the table, and every violation."""
     console = table_console()
     title = (
@@ -78,11 +78,11 @@ def show(plan: Plan, outcome: Outcome) -> None:
 
 def _cells(row: Row) -> tuple[str, list[str]]:
     figures = (row.pauses.p50, row.pauses.p95, 1e3 * row.longest) if row.pauses else ()
-    pauses = [f"{figure:.0f}" for figure in figures] or [told(None)] * 3
+    pauses = [f"{figure:.0f}" for figure in figures] or [shown(None)] * 3
     return row.kind, [str(row.count), str(row.met), *pauses]
 
 
-def verdict(plan: Plan, violations: Sequence[str]) -> str:
+def verdict(plan: ChaosPlan, violations: Sequence[str]) -> str:
     """All is well, or what is not, and how to see it again."""
     if not violations:
         return "Every text as promised; no token lost, doubled or changed; nothing left behind."

@@ -29,7 +29,7 @@ _SEEDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChaosPlan:
     """How much of it. `seconds` bounds the faults, not the sessions that run then.
 
     `kinds` of faults: empty = all.
@@ -44,7 +44,7 @@ class Plan:
 
 
 @dataclass
-class Outcome:
+class ChaosResult:
     """What happened. `violations`: each one line; empty = all that is promised held."""
 
     seconds: float = 0.0
@@ -59,7 +59,7 @@ class Outcome:
     No more, so that no session is among them for how long its text took.
     """
     law: list[str] = field(default_factory=list)
-    """What was found of their law, a line for each rule; empty = nobody looked."""
+    """What was found of their distribution, a line for each rule; empty = nobody looked."""
 
 
 async def undisturbed(cluster: Cluster, cases: Sequence[Case]) -> list[Transcript]:
@@ -95,7 +95,7 @@ class Chaos:
         self,
         cluster: Cluster,
         cases: Sequence[Case],
-        plan: Plan,
+        plan: ChaosPlan,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`report` gets a line of progress now and then."""
@@ -104,7 +104,7 @@ class Chaos:
         # Sessions and faults draw apart: how fast either goes must not change the other's.
         self._scene = Scene(cluster, random.Random(f"faults {plan.seed}"))
         self._choice = random.Random(f"sessions {plan.seed}")
-        self._outcome = Outcome(violations=self._scene.violations)
+        self._outcome = ChaosResult(violations=self._scene.violations)
         self._texts: dict[int, Transcript] = {}
         self._over = self._stopped = False
         self._told = 0
@@ -113,7 +113,7 @@ class Chaos:
         """No fault after the one under way."""
         self._stopped = True
 
-    async def run(self) -> Outcome:
+    async def run(self) -> ChaosResult:
         """The whole run."""
         same = {which: case for which, case in enumerate(self._cases) if case.same_text}
         texts = await undisturbed(self._scene.cluster, list(same.values()))

@@ -32,7 +32,7 @@ from testkit.chaos.health import whole
 from testkit.chaos.models import LONGEST_TEXT, tiny_models
 from testkit.chaos.site import ALWAYS_DRAFT, Cluster, Layout
 from testkit.chaos.transcript import Case
-from testkit.hostile.run import Bounds, Hostile, Outcome, Plan
+from testkit.hostile.run import Bounds, Hostile, HostilePlan, HostileResult
 
 PROCESSES = ("MiB before", "most", "times", "with children", "lag p99, ms ≤")
 WIRE_SECONDS = 0.06
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     return made
 
 
-def _run(given: argparse.Namespace, folder: Path) -> Outcome:
+def _run(given: argparse.Namespace, folder: Path) -> HostileResult:
     good, bad = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     tokens = folder / "tokens.json"
     tokens.write_text(json.dumps({"tenants": _tenants(good, bad)}))
@@ -90,14 +90,16 @@ def _run(given: argparse.Namespace, folder: Path) -> Outcome:
         token=good,
         orchestrator_flags=(*drafts, "--tokens-file", str(tokens)),
     )
-    plan = Plan(quiet=given.quiet, attack=given.attack, sessions=given.sessions, lanes=given.lanes)
+    plan = HostilePlan(
+        quiet=given.quiet, attack=given.attack, sessions=given.sessions, lanes=given.lanes
+    )
     bounds = Bounds(pace_lost=given.pace_lost, memory=POD_BYTES)
     with Cluster(layout) as cluster:
         hostile = Hostile(cluster, _cases(given.tokens), plan, bounds, bad, say)
         return asyncio.run(_attacked(hostile, cluster))
 
 
-async def _attacked(hostile: Hostile, cluster: Cluster) -> Outcome:
+async def _attacked(hostile: Hostile, cluster: Cluster) -> HostileResult:
     await whole(cluster)
     # The wires and the good callers, threads of this process, stand for machines of their own.
     give_way(CALLERS_NICE)
@@ -131,7 +133,7 @@ def _cases(tokens: int) -> list[Case]:
     ]
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: HostileResult) -> None:
     console = table_console()
     title = f"good sessions, tokens/s: {outcome.quiet_before:.1f} before, "
     title += f"{outcome.attacked:.1f} under attack, {outcome.quiet_after:.1f} after: "

@@ -20,7 +20,7 @@ _SESSION_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class HostilePlan:
     """How long each time lasts (s), how many good sessions run, how many calls attack."""
 
     warm: float = 5.0
@@ -42,7 +42,7 @@ class Bounds:
 
 
 @dataclass
-class Outcome:
+class HostileResult:
     """What was seen. Paces in tokens per second of all good sessions together."""
 
     quiet_before: float = 0.0
@@ -67,7 +67,7 @@ class Hostile:
         self,
         cluster: Cluster,
         cases: Sequence[Case],
-        plan: Plan,
+        plan: HostilePlan,
         bounds: Bounds,
         bad: str,
         report: Callable[[str], None] = lambda _: None,
@@ -75,13 +75,13 @@ class Hostile:
         """`report` gets a line of progress now and then."""
         self._cluster, self._cases, self._plan, self._bounds = cluster, cases, plan, bounds
         self._bad, self._report = bad, report
-        self._outcome = Outcome()
+        self._outcome = HostileResult()
         self._texts: list[Transcript] = []
         self._listeners: set[Listener] = set()
         self._ended_tokens = 0
         self._over = False
 
-    async def run(self) -> Outcome:
+    async def run(self) -> HostileResult:
         """The whole run."""
         self._texts = await undisturbed(self._cluster, self._cases)
         async with asyncio.TaskGroup() as group:

@@ -88,13 +88,13 @@ def test_lawful_texts_raise_no_alarm(folders, seed):
 @pytest.mark.parametrize("step", [of_the_draft, without_the_residual, drawn_twice])
 def test_texts_that_faults_or_mistakes_bent_are_seen(folders, step):
     [fit] = Models(*folders).fit(drawn(folders, step, 0, TEMPERATURE))
-    assert "another law" in fit.complaint
+    assert "another distribution" in fit.complaint
 
 
 def test_texts_of_another_temperature_are_seen_without_a_draft_model_too(folders):
     texts = drawn(folders, lawful, 0, 1.0)
     [fit] = Models(folders[0]).fit(texts)
-    assert "another law" in fit.complaint
+    assert "another distribution" in fit.complaint
 
 
 def test_each_rule_is_told_apart(folders):
@@ -105,5 +105,7 @@ def test_each_rule_is_told_apart(folders):
     ]
     block, standard = Models(*folders).fit([*texts, *bent])
     assert [block.rule, standard.rule] == ["block", "standard"]
-    assert block.complaint.startswith(f"block: {TEXTS * TOKENS} tokens of another law, p = ")
+    assert block.complaint.startswith(
+        f"block: {TEXTS * TOKENS} tokens of another distribution, p = "
+    )
     assert standard.complaint == ""

@@ -13,10 +13,10 @@ from services.contract.types import FormatKind, ResponseFormat
 from services.engine.native.bundle import make_bundle
 from services.engine.structure import Structures
 from testkit.chaos.listener import Listener
-from testkit.forms.generations import MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted
-from testkit.forms.report import Sums, content, verdict
-from testkit.forms.run import VERIFIER_KILLED, Ended, Outcome, Struck, _judged
-from testkit.forms.schemas import FORMS, Form
+from testkit.structured.generations import MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted
+from testkit.structured.report import Sums, content, verdict
+from testkit.structured.run import VERIFIER_KILLED, Ended, Struck, StructuredResult, _judged
+from testkit.structured.schemas import FORMS, Form
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
 
 TOWN = FORMS[0]
@@ -104,7 +104,9 @@ def ended(number: int, *wrong: str) -> Ended:
 
 
 def test_a_report_counts_every_generation_and_names_what_is_wrong():
-    outcome = Outcome([ended(0), Struck(VERIFIER_KILLED, 2), ended(1, "no JSON"), ended(2)], ["x"])
+    outcome = StructuredResult(
+        [ended(0), Struck(VERIFIER_KILLED, 2), ended(1, "no JSON"), ended(2)], ["x"]
+    )
     sums = Sums.of(outcome.ended)
     assert (sums.generations, sums.rejected, sums.valid) == (3, 21, 2)
     told = verdict(outcome)

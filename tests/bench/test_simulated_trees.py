@@ -13,8 +13,8 @@ from bench.simulation.agenda import Agenda
 from bench.simulation.chained import judged, walked
 from bench.simulation.ideal import ideal
 from bench.simulation.recorded import RecordedText, read_texts, write_texts
+from bench.simulation.round_kinds import RoundKind
 from bench.simulation.scenario import PLAIN
-from bench.simulation.sent import Sent
 from bench.simulation.served import (
     ALL,
     SOURCES,
@@ -173,7 +173,7 @@ def test_the_first_round_goes_with_the_opening_and_holds_no_draft():
     simulation.run()
     (session,) = simulation.ended_sessions
     account = session.account
-    assert (account.blocks[0], account.sent_as.total()) == ((0, 0), account.rounds - 1)
+    assert (account.blocks[0], account.kinds.total()) == ((0, 0), account.rounds - 1)
     assert account.first == pytest.approx(account.opened + 1e-3 * Scenario().persist_ms)
 
 
@@ -209,7 +209,7 @@ def test_shares_are_one_in_all_and_categories_come_before_all():
     assert rows[-1].tokens == sum(row.tokens for row in rows[:-1])
     for row in rows:
         assert sum(row.shares.values()) == pytest.approx(1.0)
-        assert set(row.shares) == {kind.value for kind in Sent}
+        assert set(row.shares) == {kind.value for kind in RoundKind}
         assert 0.0 <= row.wait_ms <= row.outside_ms
 
 
@@ -223,23 +223,23 @@ def test_a_text_that_is_copied_is_written_faster_and_one_of_chance_is_hardly_slo
 
 def test_where_rows_are_dear_the_drafter_rests_unless_it_must_not():
     dear = row_of(shuffled(1), shuffled(2), shuffled(3), verify=DEAR)
-    assert dear.shares[Sent.RESTED.value] > 0.5
+    assert dear.shares[RoundKind.RESTED.value] > 0.5
     awake = row_of(shuffled(1), shuffled(2), shuffled(3), verify=DEAR, fallback=False)
-    assert awake.shares[Sent.RESTED.value] == 0.0
-    assert row_of(copied(), verify=FREE).shares[Sent.RESTED.value] == 0.0
+    assert awake.shares[RoundKind.RESTED.value] == 0.0
+    assert row_of(copied(), verify=FREE).shares[RoundKind.RESTED.value] == 0.0
 
 
 def test_where_nothing_is_known_the_drafter_has_nothing_and_what_is_never_true_does_not_pay():
     awake = row_of(RecordedText("new", (63,), tuple(range(40))), verify=FREE, fallback=False)
-    assert awake.shares[Sent.NOTHING.value] == pytest.approx(38 / 39)
-    assert awake.shares[Sent.LAST.value] == pytest.approx(1 / 39)
+    assert awake.shares[RoundKind.NOTHING.value] == pytest.approx(38 / 39)
+    assert awake.shares[RoundKind.LAST.value] == pytest.approx(1 / 39)
     wrong = row_of(shuffled(1), shuffled(2), verify=DEAR, file=a_file(), fallback=False)
-    assert wrong.shares[Sent.UNPAID.value] > 0.5
+    assert wrong.shares[RoundKind.UNPAID.value] > 0.5
 
 
 def test_a_tree_that_takes_longer_than_half_a_round_comes_late():
-    assert row_of(copied(), build_ms=40.0).shares[Sent.LATE.value] > 0.1
-    assert row_of(copied(), build_ms=0.3).shares[Sent.LATE.value] == 0.0
+    assert row_of(copied(), build_ms=40.0).shares[RoundKind.LATE.value] > 0.1
+    assert row_of(copied(), build_ms=0.3).shares[RoundKind.LATE.value] == 0.0
 
 
 def test_a_round_that_waits_for_a_tree_waits_for_its_building_two_hops_and_an_event():

@@ -23,7 +23,7 @@ from bench.simulation.constants import Constant
 from bench.simulation.session import replayed
 from bench.simulation.verifier import SimulatedVerifier
 from orchestrator.core.events import VerdictArrived
-from orchestrator.core.pacing import POLICIES, Decision, Fixed, Outcome, Policy, Send, View
+from orchestrator.core.pacing import POLICIES, Decision, FinishedRound, Fixed, Policy, Send, View
 from services.contract.types import (
     DraftTree,
     OpenVerify,
@@ -201,7 +201,7 @@ class OneFewer:
         decision = self.inner.decide(view)
         return Send(max(0, decision.count - 1)) if isinstance(decision, Send) else decision
 
-    def observe(self, outcome: Outcome) -> OneFewer:
+    def observe(self, outcome: FinishedRound) -> OneFewer:
         return OneFewer(self.inner.observe(outcome))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.core import events, rounds
-from orchestrator.core.pacing import Decision, Outcome, Send, View, Wait
+from orchestrator.core.pacing import Decision, FinishedRound, Send, View, Wait
 from orchestrator.core.state import Limits, SessionConfig
 from services.contract import types as t
 
@@ -22,7 +22,7 @@ class Count:
             return Send(min(self.count, view.drafted, view.room))
         return Wait(1e9)
 
-    def observe(self, outcome: Outcome) -> Count:
+    def observe(self, outcome: FinishedRound) -> Count:
         return self
 
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.core.pacing import Outcome, Policy, Send, View
+from orchestrator.core.pacing import FinishedRound, Policy, Send, View
 
 Acceptance = Callable[[int], float]
 
@@ -75,7 +75,7 @@ class Session:
         if whole and self.drafted > count:
             guessed = self.right(self.tokens + count)
         self._commit(hits, whole and guessed is not False)
-        outcome = Outcome(
+        outcome = FinishedRound(
             count, hits, hits + 1, round_ms, count * self.costs.draft,
             waited_ms=waited, whole=whole, guessed=guessed,
         )  # fmt: skip

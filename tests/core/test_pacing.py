@@ -4,11 +4,11 @@ from orchestrator.core.pacing import (
     Chained,
     Eager,
     Fallback,
+    FinishedRound,
     Fixed,
     Learned,
     Levels,
     Matched,
-    Outcome,
     Send,
     Thompson,
     View,
@@ -31,11 +31,11 @@ def view(**changes) -> View:
     return View(**{**values, **changes})
 
 
-def drafted(accepted: int, ms: float = 10.0, tokens: int = 4) -> Outcome:
-    return Outcome(tokens, accepted, accepted + 1, ms, draft_ms=2.0)
+def drafted(accepted: int, ms: float = 10.0, tokens: int = 4) -> FinishedRound:
+    return FinishedRound(tokens, accepted, accepted + 1, ms, draft_ms=2.0)
 
 
-PLAIN = Outcome(0, 0, 1, 10.0, 0.0)
+PLAIN = FinishedRound(0, 0, 1, 10.0, 0.0)
 
 
 def test_eager_sends_whatever_is_there():
@@ -49,7 +49,9 @@ def test_eager_waits_a_moment_for_a_first_token_and_then_decodes_plainly():
 
 
 def test_eager_never_waits_longer_than_half_a_round():
-    decision = Eager(16).observe(Outcome(4, 2, 3, round_ms=4.0, draft_ms=400.0)).decide(view())
+    decision = (
+        Eager(16).observe(FinishedRound(4, 2, 3, round_ms=4.0, draft_ms=400.0)).decide(view())
+    )
     assert isinstance(decision, Wait)
     assert decision.until <= 10.002
 
@@ -80,7 +82,7 @@ def observe(policy, outcomes):
     return policy
 
 
-def judged(outcome: Outcome, rounds: int = JUDGE_AFTER) -> Fallback:
+def judged(outcome: FinishedRound, rounds: int = JUDGE_AFTER) -> Fallback:
     """A policy that knows what plain rounds take, after some rounds of one kind."""
     policy = observe(Fallback(Fixed(8)), [outcome] * CALIBRATION)
     return observe(policy, [PLAIN] * policy.resting + [outcome] * (rounds - CALIBRATION))
@@ -89,7 +91,7 @@ def judged(outcome: Outcome, rounds: int = JUDGE_AFTER) -> Fallback:
 def test_what_plain_rounds_take_is_found_out_early_with_the_drafter_off():
     policy = observe(Fallback(Fixed(8)), [drafted(4)] * CALIBRATION)
     assert (policy.window, policy.decide(view(drafted=5))) == (0, Send(0))
-    policy = observe(policy, [Outcome(0, 0, 1, 99.0, 0.0)] + [PLAIN] * (CALIBRATION - 1))
+    policy = observe(policy, [FinishedRound(0, 0, 1, 99.0, 0.0)] + [PLAIN] * (CALIBRATION - 1))
     assert policy.window == 8
     assert policy.plain.per_ms == pytest.approx(0.1), "the first one was sent beside a draft"
 
@@ -112,7 +114,7 @@ def test_drafts_that_cost_more_than_they_bring_are_given_up():
 
 
 def test_the_wait_for_drafts_counts_as_their_cost():
-    assert judged(Outcome(4, 1, 2, 12.0, draft_ms=2.0, waited_ms=13.0)).window == 0
+    assert judged(FinishedRound(4, 1, 2, 12.0, draft_ms=2.0, waited_ms=13.0)).window == 0
 
 
 def test_drafts_that_pay_are_kept():
@@ -120,7 +122,9 @@ def test_drafts_that_pay_are_kept():
 
 
 def test_a_drafter_that_makes_the_verifier_slow_is_turned_off_even_if_it_is_hardly_used():
-    beside = [Outcome(0, 0, 1, 14.0, 0.0, guessed=right) for right in (False, True, False, False)]
+    beside = [
+        FinishedRound(0, 0, 1, 14.0, 0.0, guessed=right) for right in (False, True, False, False)
+    ]
     policy = observe(Fallback(Thompson(8)), beside)
     policy = observe(policy, [PLAIN] * CALIBRATION + beside[:1])
     assert policy.resting == FIRST_REST
@@ -133,7 +137,7 @@ def test_after_a_rest_drafts_are_tried_again_and_kept_when_they_pay_now():
     assert observe(policy, [drafted(4)] * PROBE_ROUNDS).window == 8
 
 
-def rests(outcome: Outcome) -> list[int]:
+def rests(outcome: FinishedRound) -> list[int]:
     policy, lengths = judged(outcome, 2 * JUDGE_AFTER), []
     for _ in range(8):
         while not policy.resting:

@@ -8,10 +8,10 @@ from orchestrator.core.pacing import (
     Chained,
     Eager,
     Fallback,
+    FinishedRound,
     Flight,
     Learned,
     Matched,
-    Outcome,
     RoundCosts,
     Send,
     Thompson,
@@ -22,8 +22,8 @@ from orchestrator.core.pacing import (
 from orchestrator.core.pacing.resting import CALIBRATION
 
 # A step of 20 ms, 4 ms for the way there and back; a token is drafted in 5 ms.
-ROUND = Outcome(4, 4, 5, 24.0, 20.0, verify_ms=20.0, guessed=True, batch_rows=5)
-PLAIN = Outcome(0, 0, 1, 24.0, 0.0, verify_ms=20.0, batch_rows=1)
+ROUND = FinishedRound(4, 4, 5, 24.0, 20.0, verify_ms=20.0, guessed=True, batch_rows=5)
+PLAIN = FinishedRound(0, 0, 1, 24.0, 0.0, verify_ms=20.0, batch_rows=1)
 
 
 def view(**changes) -> View:
@@ -116,7 +116,7 @@ def test_as_long_as_blocks_are_accepted_whole_ones_are_waited_for():
 
 def test_a_step_costs_what_all_the_rows_in_it_do():
     steps = [
-        Outcome(
+        FinishedRound(
             k, k, k + 1, 1.0, verify_ms=10.0 + rows, draft_ms=1.0, batch_size=8, batch_rows=rows
         )
         for k, rows in [(0, 8), (1, 16), (2, 24), (4, 40)] * 40
@@ -131,7 +131,7 @@ def after_costs(outcomes, costs: RoundCosts | None = None) -> RoundCosts:
 
 
 def test_the_queue_counts_as_a_share_of_the_step_and_the_rest_as_the_way():
-    waited = Outcome(1, 1, 2, 34.0, 5.0, verify_ms=20.0, queue_ms=10.0, batch_rows=2)
+    waited = FinishedRound(1, 1, 2, 34.0, 5.0, verify_ms=20.0, queue_ms=10.0, batch_rows=2)
     costs = after_costs([waited] * 60)
     assert costs.transit_ms == pytest.approx(4.0)
     assert costs.queue_share == pytest.approx(0.5, abs=0.01)
@@ -149,7 +149,7 @@ def test_a_chained_round_says_nothing_of_the_way_but_what_its_step_took():
 def beside(sessions: int, queue_ms: float) -> RoundCosts:
     """Plain rounds in steps of 20 ms with so many sessions."""
     took = 24.0 + queue_ms
-    one = Outcome(0, 0, 1, took, 0.0, verify_ms=20.0, queue_ms=queue_ms, batch_size=sessions)
+    one = FinishedRound(0, 0, 1, took, 0.0, verify_ms=20.0, queue_ms=queue_ms, batch_size=sessions)
     return after_costs([one._replace(batch_rows=sessions)] * 60)
 
 
@@ -164,7 +164,7 @@ def test_in_a_crowd_nobody_waits_for_drafts_that_a_lone_session_waits_for():
     """Drafts of 1 ms a token that are always right; what is there is sent by both."""
 
     def learned(sessions: int) -> Thompson:
-        one = Outcome(
+        one = FinishedRound(
             2, 2, 3, 24.0, 2.0, verify_ms=20.0, batch_size=sessions, batch_rows=3 * sessions
         )
         return after(Thompson(4), [one._replace(guessed=True)] * 40)
@@ -185,8 +185,8 @@ def test_tokens_after_a_rejected_one_are_no_failures():
     assert (short.first, short.later) == (long.first, long.later)
 
 
-def sent(k: int, accepted: int) -> Outcome:
-    return Outcome(k, accepted, accepted + 1, 24.0, 5.0 * k, verify_ms=20.0, batch_rows=k + 1)
+def sent(k: int, accepted: int) -> FinishedRound:
+    return FinishedRound(k, accepted, accepted + 1, 24.0, 5.0 * k, verify_ms=20.0, batch_rows=k + 1)
 
 
 def test_a_block_that_ends_before_a_rejection_is_none():
@@ -197,11 +197,11 @@ def test_a_block_that_ends_before_a_rejection_is_none():
 # --- Crowds ----------------------------------------------------------------------
 
 
-def crowd(k: int, sessions: int, *, hit: bool) -> Outcome:
+def crowd(k: int, sessions: int, *, hit: bool) -> FinishedRound:
     """A session's round in a step that everybody sends `k` tokens to."""
     rows = sessions * (k + 1)
     step, accepted = 20.0 + rows, min(k, int(hit))
-    return Outcome(
+    return FinishedRound(
         k,
         accepted,
         accepted + 1,

@@ -4,7 +4,15 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.core.pacing import Experience, Fallback, Fixed, Levels, Outcome, Send, Thompson
+from orchestrator.core.pacing import (
+    Experience,
+    Fallback,
+    FinishedRound,
+    Fixed,
+    Levels,
+    Send,
+    Thompson,
+)
 from orchestrator.core.pacing.learned import SEED_WEIGHT, Learned, Share
 from orchestrator.core.pacing.plan import expected, make_plan
 from orchestrator.core.pacing.thompson import FIRST_PROBE
@@ -13,21 +21,21 @@ from tests.core.pacing_world import Session
 from tests.core.test_pacing import observe, view
 
 
-def chain(sent: int, accepted: int, **more) -> Outcome:
+def chain(sent: int, accepted: int, **more) -> FinishedRound:
     ms = {"round_ms": 70.0 + 3.0 * sent, "draft_ms": 11.0 * sent} | more
-    return Outcome(sent, accepted, accepted + 1, **ms)
+    return FinishedRound(sent, accepted, accepted + 1, **ms)
 
 
-def plain(guessed: bool | None = None, ms: float = 70.0) -> Outcome:
-    return Outcome(0, 0, 1, ms, 0.0, guessed=guessed)
+def plain(guessed: bool | None = None, ms: float = 70.0) -> FinishedRound:
+    return FinishedRound(0, 0, 1, ms, 0.0, guessed=guessed)
 
 
-def tree(levels: int, accepted: int, *, whole: bool) -> Outcome:
+def tree(levels: int, accepted: int, *, whole: bool) -> FinishedRound:
     ms = 70.0 + 6.0 * levels
-    return Outcome(3 * levels, accepted, accepted + 1, ms, 11.0 * levels, 0.0, levels, whole)
+    return FinishedRound(3 * levels, accepted, accepted + 1, ms, 11.0 * levels, 0.0, levels, whole)
 
 
-def taught(*outcomes: Outcome, exact: bool = True) -> Learned:
+def taught(*outcomes: FinishedRound, exact: bool = True) -> Learned:
     return observe_all(Learned(exact), outcomes)
 
 
@@ -85,7 +93,9 @@ def test_a_wait_for_the_rest_of_a_block_says_nothing_of_the_hop():
 
 def test_a_wait_in_vain_makes_waiting_dearer():
     before = taught(*[chain(1, 0, waited_ms=13.0)] * 4)
-    assert before.add(Outcome(0, 0, 1, 70.0, 0.0, waited_ms=60.0)).hop_ms > before.hop_ms + 5.0
+    assert (
+        before.add(FinishedRound(0, 0, 1, 70.0, 0.0, waited_ms=60.0)).hop_ms > before.hop_ms + 5.0
+    )
 
 
 # --- acceptance ----------------------------------------------------------------------

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.pacing import Estimates, Experience, Marginal, Outcome, Send, View, Wait
+from orchestrator.core.pacing import (
+    Estimates,
+    Experience,
+    FinishedRound,
+    Marginal,
+    Send,
+    View,
+    Wait,
+)
 from orchestrator.core.pacing.marginal import CROWDED_REST, FIRST_REST, PLAN_EVERY, TRIAL
 from orchestrator.core.pacing.steps import MOST_ROWS, Steps
 from services.contract.handover import believed, worth_most
@@ -23,11 +31,11 @@ def view(reach: tuple[float, ...] = (), **changes) -> View:
 
 def outcome(
     reach: tuple[float, ...] = (), taken: tuple[int, ...] = (), waited: float = 0.0, **changes
-) -> Outcome:
+) -> FinishedRound:
     rows, ms = 1 + len(reach), STAIRS[1 + len(reach)]
     values = {"verify_ms": ms, "batch_rows": rows, "waited_ms": waited, "reach": reach}
     values |= {"taken": taken, **changes}
-    return Outcome(len(reach), len(taken), len(taken) + 1, ms + 1.0, 0.3, **values)
+    return FinishedRound(len(reach), len(taken), len(taken) + 1, ms + 1.0, 0.3, **values)
 
 
 def learned(rounds: int = 20, seed: int = 0) -> Marginal:
@@ -134,7 +142,7 @@ def test_trees_that_make_a_session_late_for_the_step_of_others_are_not_waited_fo
 
 def test_a_session_that_would_be_late_as_others_are_begins_with_a_rest():
     late = learned().learned._replace(late_ms=60.0)
-    assert Marginal(12, 8).told(late).window == 0
+    assert Marginal(12, 8).informed(late).window == 0
     fresh = Experience().joined(crowded(queue=1.0)).seeded(Marginal(12, 8))
     assert isinstance(fresh, Marginal)
     assert fresh.window == 8
@@ -186,7 +194,7 @@ def test_the_rest_of_a_crowd_ends_when_the_others_have_gone():
 def test_among_many_sessions_a_row_is_reckoned_dearer_than_it_is():
     alone, crowd = learned(), learned()
     costs = crowd.learned.costs._replace(sessions=24.0)
-    crowd = Marginal(12, 8).told(crowd.learned._replace(costs=costs))
+    crowd = Marginal(12, 8).informed(crowd.learned._replace(costs=costs))
     assert alone.learned.dearness == 1.0
     assert 1.9 < crowd.learned.dearness < 2.0
     assert count(crowd, 0.5) == 0

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.core.pacing import Decision, Outcome, Send, Thompson, View, Wait
+from orchestrator.core.pacing import Decision, FinishedRound, Send, Thompson, View, Wait
 from orchestrator.core.pacing import make_policy as make
 from services.contract.step_time import StepTimeModel
 from tests.core.pacing_world import Acceptance, Costs, Session
@@ -33,7 +33,7 @@ class Steady:
             return Send(min(self.k, view.drafted))
         return Wait(1e9)
 
-    def observe(self, outcome: Outcome) -> Steady:
+    def observe(self, outcome: FinishedRound) -> Steady:
         return self
 
 
@@ -145,10 +145,10 @@ def test_drafts_are_probed_less_and_less_often_while_nothing_comes_of_them():
 class Careless(Thompson):
     """Takes rows to be free."""
 
-    def observe(self, outcome: Outcome) -> Careless:
+    def observe(self, outcome: FinishedRound) -> Careless:
         learned = Thompson.observe(self, outcome).learned
         costs = learned.costs._replace(line=StepTimeModel(1.0, 1.0, learned.costs.step_ms(0)))
-        return replace(self, learned=learned).told(learned._replace(costs=costs))  # type: ignore[return-value]
+        return replace(self, learned=learned).informed(learned._replace(costs=costs))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(

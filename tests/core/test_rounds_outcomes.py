@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core import rounds
 from orchestrator.core.events import DraftArrived, Event, Persisted, Tick
-from orchestrator.core.pacing import Outcome
+from orchestrator.core.pacing import FinishedRound
 from services.contract.types import EMPTY_HASH, Draft, DraftTree, VerifyMode, extend_hash
 from tests.core.machine import Count, Machine
 
@@ -17,9 +17,9 @@ from tests.core.machine import Count, Machine
 class Told(Count):
     """Keeps what it is told."""
 
-    outcomes: tuple[Outcome, ...] = field(default=())
+    outcomes: tuple[FinishedRound, ...] = field(default=())
 
-    def observe(self, outcome: Outcome) -> Told:
+    def observe(self, outcome: FinishedRound) -> Told:
         return replace(self, outcomes=(*self.outcomes, outcome))
 
 
@@ -29,7 +29,7 @@ def machine(count: int, mode: VerifyMode = VerifyMode.GREEDY, **options) -> Mach
     return made
 
 
-def told(made: Machine) -> Outcome:
+def told(made: Machine) -> FinishedRound:
     policy = made.state.policy
     assert isinstance(policy, Told)
     return policy.outcomes[-1]

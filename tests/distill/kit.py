@@ -15,7 +15,7 @@ from services.engine.native.dialogue import dialogue_of, tokenizer_of
 from services.engine.spec import ModelSpec
 from services.training.distill.options import DistillOptions
 from services.training.distill.texts import Text, load_texts
-from services.training.distill.writing import Plan, Writer
+from services.training.distill.writing import Writer, WritingPlan
 from services.training.reporting import Stopped
 
 
@@ -80,13 +80,13 @@ def engine_of(target: Path) -> NativeEngine:
     return NativeEngine.load(ModelSpec(str(target), dtype="float32", kv_capacity_tokens=100_000))
 
 
-def plan_for(engine: NativeEngine, **options: object) -> Plan:
+def plan_for(engine: NativeEngine, **options: object) -> WritingPlan:
     dialogue = dialogue_of(tokenizer_of(engine.bundle))
     given = {"seed": 5, "prompt_tokens": 12, "answer_tokens": 20, **options}
-    return Plan(dialogue, **given)
+    return WritingPlan(dialogue, **given)
 
 
-def write(engine: NativeEngine, plan: Plan, numbers: range, batch: int) -> dict[int, Text]:
+def write(engine: NativeEngine, plan: WritingPlan, numbers: range, batch: int) -> dict[int, Text]:
     """Texts of these numbers."""
     steps = Writer(engine, plan, batch).write(iter(numbers))
     return {text.number: text for finished, _ in steps for text in finished}

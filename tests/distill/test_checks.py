@@ -25,7 +25,7 @@ def refusal(options):
         ({"head_tokens": 1}, "--head-tokens: 1 is not allowed"),
         ({"layers": (0, 2)}, "layers .0, 2.: the target has layers 0..1"),
         ({"layers": (), "num_layers": 3}, "--num-layers: 3 are asked for, the target has 2"),
-        ({"write": 511}, "--write: 511 laws may be too few .* allowed is 512 or more"),
+        ({"write": 511}, "--write: 511 distributions may be too few .* allowed is 512 or more"),
         ({"train": 0}, "--train: 0 is not allowed"),
         ({"temperatures": ()}, "--temperatures: "),
         ({"temperatures": (0.5, -0.1)}, "--temperatures: "),

@@ -176,7 +176,7 @@ def refusal(options: LookaheadOptions) -> str:
         ({"steps": 33}, "--steps: 33 is not allowed"),
         ({"learning_rate": 0.0}, "--learning-rate: 0.0 is not allowed"),
         ({"train": 0}, "--train: 0 is not allowed"),
-        ({"write": 100}, "--write: 100 laws may be too few"),
+        ({"write": 100}, "--write: 100 distributions may be too few"),
         ({"texts": (Path("nowhere"),)}, "--texts: nowhere has no texts"),
         ({"texts": (Path("t"),), "prompts": Path("p")}, "--texts: they are written already"),
         ({"prompt_tokens": 600, "write": 10_000}, "--prompt-tokens: 600 leave no room"),

@@ -4,8 +4,8 @@ import pytest
 
 from testkit.chaos.health import whole
 from testkit.chaos.site import Cluster, Layout
-from testkit.forms.generations import METHODS, wanted
-from testkit.forms.run import VERIFIER_KILLED, Disturbed, Outcome
+from testkit.structured.generations import METHODS, wanted
+from testkit.structured.run import VERIFIER_KILLED, Disturbed, StructuredResult
 from tests.faults.kit import WIRE_SECONDS
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -17,7 +17,7 @@ async def test_answers_are_of_their_form_through_resumes_and_a_dying_verifier(mo
     layout = Layout(
         *models, drafters=1, wire_seconds=WIRE_SECONDS, drafter_flags=("--method", METHODS)
     )
-    outcome = Outcome()
+    outcome = StructuredResult()
     every = [wanted(3 * number, 2, drafted=True) for number in range(COUNT)]
     with Cluster(layout) as cluster:
         await whole(cluster)

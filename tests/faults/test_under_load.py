@@ -8,7 +8,7 @@ from paceline import Client
 
 from testkit.chaos.faults import KINDS
 from testkit.chaos.health import whole
-from testkit.chaos.run import Chaos, Plan
+from testkit.chaos.run import Chaos, ChaosPlan
 from testkit.chaos.site import Layout
 from tests.faults.conftest import served
 from tests.faults.kit import BY_CHANCE, CASES, HEARD, TOKENS, WIRE_SECONDS, Site
@@ -57,7 +57,7 @@ async def test_a_rolling_restart_under_load_drops_nothing(site: Site):
 
 
 async def test_a_few_faults_at_random_lose_double_and_change_no_token(site: Site):
-    plan = Plan(seed=3, faults=FEW, sessions=8, at_once=4)
+    plan = ChaosPlan(seed=3, faults=FEW, sessions=8, at_once=4)
     outcome = await Chaos(site.cluster, (*CASES, *BY_CHANCE), plan).run()
     assert outcome.violations == []
     assert {len(one.token_ids) for one in outcome.drawn} == {TOKENS}
@@ -67,7 +67,7 @@ async def test_a_few_faults_at_random_lose_double_and_change_no_token(site: Site
 
 @pytest.mark.faults
 async def test_every_kind_of_fault_at_random_loses_doubles_and_changes_no_token(site: Site):
-    plan = Plan(seed=7, faults=len(KINDS), sessions=12, at_once=6)
+    plan = ChaosPlan(seed=7, faults=len(KINDS), sessions=12, at_once=6)
     outcome = await Chaos(site.cluster, (*CASES, *BY_CHANCE), plan).run()
     assert outcome.violations == []
     assert set(outcome.counts) == set(KINDS)

@@ -10,11 +10,11 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor import intake
-from orchestrator.frontdoor.aside import LARGE
 from orchestrator.frontdoor.authentication import TokensFile, token_entry
 from orchestrator.frontdoor.grpc import call_limits as door_module
 from orchestrator.frontdoor.grpc.call_limits import Door
 from orchestrator.frontdoor.intake import AT_ONCE, PATIENCE
+from orchestrator.frontdoor.long_requests import LARGE
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import bearer, known_verifier, read, request, stub, text
 from tests.waiting import until
@@ -79,7 +79,7 @@ async def test_a_call_that_ends_without_a_request_is_refused(channel):
 
 async def test_of_one_tenant_two_large_messages_are_looked_at_at_once(running, monkeypatch):
     at_work = most = 0
-    looked = running.inference.aside.read
+    looked = running.inference.request_threads.read
 
     async def look(size, act):
         nonlocal at_work, most
@@ -91,7 +91,7 @@ async def test_of_one_tenant_two_large_messages_are_looked_at_at_once(running, m
         finally:
             at_work -= 1
 
-    monkeypatch.setattr(running.inference.aside, "read", look)
+    monkeypatch.setattr(running.inference.request_threads, "read", look)
     async with stub(running.address) as front:
         ends = await asyncio.gather(
             *(read(front.Generate(LONG, metadata=bearer(ACME))) for _ in range(8))

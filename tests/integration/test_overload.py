@@ -10,9 +10,9 @@ import psutil
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-import orchestrator.frontdoor.aside
 import orchestrator.frontdoor.grpc.servicer
 import orchestrator.frontdoor.inference
+import orchestrator.frontdoor.long_requests
 from orchestrator.core.state import Limits
 from orchestrator.frontdoor.authentication import anyone
 from orchestrator.frontdoor.grpc.call_limits import Door
@@ -208,7 +208,7 @@ def held_tokenizing(monkeypatch):
     build_spec = orchestrator.frontdoor.inference.build_spec
 
     def held(asked, tokenizer, model):
-        if len(asked.prompt) >= orchestrator.frontdoor.aside.LONG:
+        if len(asked.prompt) >= orchestrator.frontdoor.long_requests.LONG:
             assert go_on.wait(120)
         return build_spec(asked, tokenizer, model)
 
@@ -218,7 +218,7 @@ def held_tokenizing(monkeypatch):
 
 
 async def test_long_prompts_wait_in_a_short_line(monkeypatch, held_tokenizing):
-    monkeypatch.setattr("orchestrator.frontdoor.aside.MOST_WAITING", 2)
+    monkeypatch.setattr("orchestrator.frontdoor.long_requests.MOST_WAITING", 2)
     async with known_front() as (_, front):
         prompts = [request(n, 5, prompt="a" * 60_000) for n in range(12)]
         asked = [asyncio.ensure_future(read(front.Generate(prompt))) for prompt in prompts]

@@ -8,13 +8,13 @@ from contextlib import suppress
 import pytest
 
 from orchestrator.frontdoor import intake
-from orchestrator.frontdoor.aside import LARGE
-from orchestrator.frontdoor.intake import AT_ONCE, OF_ALL, Intake, Place, vetted
+from orchestrator.frontdoor.intake import AT_ONCE, OF_ALL, Intake, MessageSlot, vetted
+from orchestrator.frontdoor.long_requests import LARGE
 
 SHORT = LARGE - 1
 
 
-async def is_let_in(door: Intake, tenant: str) -> Place | None:
+async def is_let_in(door: Intake, tenant: str) -> MessageSlot | None:
     """A place, where there is one at once."""
     with suppress(TimeoutError):
         async with asyncio.timeout(0.01):
@@ -22,7 +22,7 @@ async def is_let_in(door: Intake, tenant: str) -> Place | None:
     return None
 
 
-async def filled(door: Intake, tenant: str, count: int = AT_ONCE) -> list[Place]:
+async def filled(door: Intake, tenant: str, count: int = AT_ONCE) -> list[MessageSlot]:
     """Places that are taken, as by calls of their own."""
     return [await asyncio.create_task(door.enter(tenant)) for _ in range(count)]
 
@@ -103,8 +103,8 @@ async def test_who_gives_up_waiting_for_others_leaves_its_own_turn():
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_slow_messages_stand_aside_and_so_many_at_most(monkeypatch):
-    monkeypatch.setattr(intake, "ASIDE", 3)
+async def test_slow_messages_are_parked_and_so_many_at_most(monkeypatch):
+    monkeypatch.setattr(intake, "PARKED", 3)
     door = Intake()
     slow = [await asyncio.wait_for(door.enter("one"), 1) for _ in range(3 + AT_ONCE)]
     with pytest.raises(TimeoutError):
@@ -117,7 +117,7 @@ async def test_slow_messages_stand_aside_and_so_many_at_most(monkeypatch):
 
 @pytest.mark.usefixtures("impatient")
 async def test_of_messages_that_never_come_the_first_is_given_up_and_nobody_waits_long(monkeypatch):
-    monkeypatch.setattr(intake, "ASIDE", 3)
+    monkeypatch.setattr(intake, "PARKED", 3)
     door, given_up = Intake(), []
 
     async def silent(number: int) -> None:
@@ -142,7 +142,7 @@ async def test_of_messages_that_never_come_the_first_is_given_up_and_nobody_wait
 
 @pytest.mark.usefixtures("impatient")
 async def test_what_has_come_is_not_given_up(monkeypatch):
-    monkeypatch.setattr(intake, "ASIDE", 1)
+    monkeypatch.setattr(intake, "PARKED", 1)
     door = Intake()
     come, _ = await filled(door, "one")
     async with come.waiting(60):

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
-from orchestrator.frontdoor import aside as aside_module
-from orchestrator.frontdoor.aside import LARGE, LARGE_AT_ONCE, LONG, Aside
+from orchestrator.frontdoor import long_requests
 from orchestrator.frontdoor.grpc.decoding import incoming, read_request
+from orchestrator.frontdoor.long_requests import LARGE, LARGE_AT_ONCE, LONG, RequestThreads
 from orchestrator.frontdoor.requests import build_spec, check_counts
 from orchestrator.frontdoor.requests import inputs as inputs_module
 from orchestrator.frontdoor.requests.spec import _in_parts
@@ -269,11 +269,11 @@ class Work:
 
 
 async def test_two_large_requests_are_read_at_a_time_and_no_short_one_waits_for_them() -> None:
-    aside, work = Aside(), Work()
-    waiting = [asyncio.ensure_future(aside.read(LARGE, work)) for _ in range(7)]
+    threads, work = RequestThreads(), Work()
+    waiting = [asyncio.ensure_future(threads.read(LARGE, work)) for _ in range(7)]
     await until(lambda: work.running == LARGE_AT_ONCE)
-    assert await aside.read(LONG - 1, lambda: "short") == "short"
-    assert await aside.read(LONG, lambda: "long") == "long"
+    assert await threads.read(LONG - 1, lambda: "short") == "short"
+    assert await threads.read(LONG, lambda: "long") == "long"
     work.go_on.set()
     await asyncio.gather(*waiting)
     assert (work.most, work.done) == (LARGE_AT_ONCE, 7)
@@ -282,16 +282,16 @@ async def test_two_large_requests_are_read_at_a_time_and_no_short_one_waits_for_
 async def test_whoever_goes_away_leaves_its_place_and_is_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aside_module, "MOST_WAITING", 3)
-    aside, work = Aside(), Work()
-    waiting = [asyncio.ensure_future(aside.read(LARGE, work)) for _ in range(3)]
+    monkeypatch.setattr(long_requests, "MOST_WAITING", 3)
+    threads, work = RequestThreads(), Work()
+    waiting = [asyncio.ensure_future(threads.read(LARGE, work)) for _ in range(3)]
     await until(lambda: work.running == LARGE_AT_ONCE)
     with pytest.raises(Overloaded):
-        await aside.read(LARGE, work)
+        await threads.read(LARGE, work)
     for one in waiting:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    others = [asyncio.ensure_future(aside.read(LARGE, work)) for _ in range(3)]
+    others = [asyncio.ensure_future(threads.read(LARGE, work)) for _ in range(3)]
     await asyncio.sleep(0.05)
     assert work.running == LARGE_AT_ONCE, "those that had begun keep their threads"
     work.go_on.set()
@@ -304,12 +304,12 @@ async def test_whoever_goes_away_leaves_its_place_and_is_not_read(
 async def test_those_that_wait_are_bounded_by_their_bytes_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aside_module, "MOST_WAITING_BYTES", 3 * LARGE)
-    aside, work = Aside(), Work()
-    waiting = [asyncio.ensure_future(aside.read(LARGE, work)) for _ in range(3)]
+    monkeypatch.setattr(long_requests, "MOST_WAITING_BYTES", 3 * LARGE)
+    threads, work = RequestThreads(), Work()
+    waiting = [asyncio.ensure_future(threads.read(LARGE, work)) for _ in range(3)]
     await until(lambda: work.running == LARGE_AT_ONCE)
     with pytest.raises(Overloaded):
-        await aside.read(LARGE, work)
+        await threads.read(LARGE, work)
     work.go_on.set()
     await asyncio.gather(*waiting)
-    assert await aside.read(3 * LARGE, work)
+    assert await threads.read(3 * LARGE, work)

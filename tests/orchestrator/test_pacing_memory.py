@@ -11,10 +11,10 @@ import pytest
 
 from orchestrator.core.pacing import (
     Fallback,
+    FinishedRound,
     Fixed,
     Levels,
     Marginal,
-    Outcome,
     Policy,
     Thompson,
     make_policy,
@@ -40,7 +40,7 @@ CONFIG = SessionConfig(
     window=8,
     phrase_scope="acme",
 )
-LEARNED = Fallback(Thompson(8)).observe(Outcome(4, 4, 5, 70.0, 44.0))
+LEARNED = Fallback(Thompson(8)).observe(FinishedRound(4, 4, 5, 70.0, 44.0))
 
 
 def remembered(config: SessionConfig = CONFIG) -> PacingMemory:
@@ -101,7 +101,7 @@ def test_an_ephemeral_session_leaves_what_rounds_cost_and_nothing_of_its_drafts(
 
 def test_a_tenant_s_hits_meet_the_newest_costs() -> None:
     experiences = remembered()
-    slower = Fallback(Thompson(8)).observe(Outcome(4, 4, 5, 140.0, 88.0))
+    slower = Fallback(Thompson(8)).observe(FinishedRound(4, 4, 5, 140.0, 88.0))
     experiences.remember(new_session(replace(CONFIG, phrase_scope=""), slower))
     assert hits(experiences, CONFIG) == 1.0
     seeded = experiences.seeded(CONFIG, make_policy("thompson", 8))
@@ -117,7 +117,7 @@ def after_trees(config: SessionConfig, experiences: PacingMemory, round_ms: floa
     """A session of trees whose nodes were all promised and none of them taken."""
     policy: Policy = Marginal(8, 4)
     for _ in range(30):
-        policy = policy.observe(Outcome(1, 0, 1, round_ms, 1.0, levels=1, reach=(0.9,)))
+        policy = policy.observe(FinishedRound(1, 0, 1, round_ms, 1.0, levels=1, reach=(0.9,)))
     experiences.remember(new_session(config, policy))
 
 

@@ -66,7 +66,11 @@ async def besieged(
 
 
 def children(orchestrator: psutil.Process) -> set[psutil.Process]:
-    return {one for one in orchestrator.children() if "services.runtime.vet" in one.cmdline()}
+    return {
+        one
+        for one in orchestrator.children()
+        if "services.runtime.format_vetting_child" in one.cmdline()
+    }
 
 
 def test_sigterm_ends_an_orchestrator_while_formats_without_end_are_compiled(running):

@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 from paceline import Generation
 
-from orchestrator.core.pacing import Decision, Outcome, Send, View, Wait
+from orchestrator.core.pacing import Decision, FinishedRound, Send, View, Wait
 from orchestrator.core.state import Limits
 from orchestrator.session import initial_state as beginnings
 from orchestrator.workers.link import LinkLimits
@@ -77,7 +77,7 @@ class Ahead:
             return Send(min(view.drafted, wanted))
         return Wait(view.idle_since + 1.0)
 
-    def observe(self, outcome: Outcome) -> Ahead:
+    def observe(self, outcome: FinishedRound) -> Ahead:
         """Nothing is learned."""
         return self
 

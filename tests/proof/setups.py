@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.events import Event
-from orchestrator.core.pacing import Outcome as Round
-from orchestrator.core.pacing import Send, View
+from orchestrator.core.pacing import FinishedRound, Send, View
 from orchestrator.core.state import Limits, SessionConfig
 from services.contract.types import DraftTree, Proposal, ResolvedSampling, VerifyMode
 from tests.proof.laws import Fate, LawOf, Text, bad_row, drafted, row, target
@@ -35,7 +34,7 @@ class Restless:
         """Never wait."""
         return Send(min(view.drafted, view.room))
 
-    def observe(self, outcome: Round) -> Restless:
+    def observe(self, outcome: FinishedRound) -> Restless:
         """Learn nothing."""
         return self
 

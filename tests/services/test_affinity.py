@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from services.contract.types import FormatKind, ResponseFormat
-from services.runtime.vet import NICENESS
-from services.runtime.vetting import Vetting
+from services.runtime.format_vetting import Vetting
+from services.runtime.format_vetting_child import NICENESS
 
 LAST = 19
 AUTOGROUP = Path("/proc/self/autogroup")

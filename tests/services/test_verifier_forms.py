@@ -20,8 +20,8 @@ from services.contract.types import (
 from services.drafter.methods.model.forms import form_of
 from services.engine.native.bundle import make_bundle
 from services.engine.structure import Compiled, StructureError, Structures
+from services.runtime.format_vetting import Bounds, Vetting
 from services.runtime.host import WorkerHost
-from services.runtime.vetting import Bounds, Vetting
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.fake_engine import FakeEngine

@@ -10,7 +10,7 @@ from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask
 from services.training.reporting import Stopped
-from services.training.tuning.figures import Figures
+from services.training.tuning.figures import MaskStats
 from services.training.tuning.options import TuneOptions
 
 
@@ -30,9 +30,9 @@ def small(target: Path, out: Path, **changed: object) -> TuneOptions:
     return replace(options, **changed)
 
 
-def costing(cost: float) -> Figures:
+def costing(cost: float) -> MaskStats:
     """Figures of a mask with this cost."""
-    return Figures(
+    return MaskStats(
         verified=1, drafted=1, rounds=1, draft_seconds=cost, plain_steps=1, plain_seconds=1.0
     )
 

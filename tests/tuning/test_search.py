@@ -8,7 +8,7 @@ import pytest
 
 from services.contract.errors import StartError
 from services.engine.skip_mask import SkipMask, every_second, middle_half, whole
-from services.training.tuning.figures import Figures
+from services.training.tuning.figures import MaskStats
 from services.training.tuning.search import Search, Trial, best_so_far, opening_masks, require_plan
 from tests.tuning.kit import costing
 
@@ -17,7 +17,7 @@ PLAN = {"tokens": 32, "seed": 0}
 GOOD = SkipMask.of(LAYERS, attention=[1, 2, 4], mlp=[3])
 
 
-def far_from_good(mask: SkipMask) -> Figures:
+def far_from_good(mask: SkipMask) -> MaskStats:
     """The cost is least for one mask, and grows with every choice that differs."""
     wrong = len(mask.attention ^ GOOD.attention) + len(mask.mlp ^ GOOD.mlp)
     return costing(0.5 + 0.1 * wrong)
@@ -76,7 +76,7 @@ def test_a_trial_that_fails_leaves_no_trace(tmp_path: Path) -> None:
     search = Search(LAYERS, 0, PLAN, journal)
     run(search, 17)
 
-    def fail(mask: SkipMask) -> Figures:
+    def fail(mask: SkipMask) -> MaskStats:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,7 @@ from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask, whole
 from services.engine.spec import ModelSpec
-from services.training.tuning.figures import Figures, total
+from services.training.tuning.figures import MaskStats, total
 from services.training.tuning.speculation import Rules, Speculation
 from tests.models import tiny_model
 from tests.tuning.kit import TickingEngine
@@ -128,9 +128,9 @@ def test_prompts_without_any_answer_are_refused() -> None:
 
 
 def test_figures_add_up() -> None:
-    one = Figures(4, 6, 3, 1, 0.5, 1.0, 1, 1.0)
+    one = MaskStats(4, 6, 3, 1, 0.5, 1.0, 1, 1.0)
     both = total([one, one])
-    assert both == Figures(8, 12, 6, 2, 1.0, 2.0, 2, 2.0)
+    assert both == MaskStats(8, 12, 6, 2, 1.0, 2.0, 2, 2.0)
     assert both.cost == one.cost == pytest.approx(0.375)
     assert both.described()["speedup"] == pytest.approx(2.6667)
     assert both.described()["acceptance"] == 0.5

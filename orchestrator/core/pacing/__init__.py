@@ -1,22 +1,22 @@
 """When to send a block to the verifier, and how many draft tokens it holds.
 
-Pure: a policy sees counts, clocks and past outcomes, never a token that was not
-sent (what may decide about a drawn token is part of losslessness). Policies are
-values; `observe` returns the next one, and the same outcomes lead to the same decisions.
+Pure: a policy sees counts, clocks and past outcomes, never an unsent token (otherwise decoding
+would not be lossless). Policies are values; `observe` returns the next one, and the same
+outcomes lead to the same decisions.
 
-- `Thompson` (`thompson`; Liu et al. 2024): asynchronous, with k = 0, 1, ... draft tokens
-  as pays best by what was learned of drafts and rounds (`learned`, `costs`, `plan`).
+- `Thompson` (`thompson`; Liu et al. 2024): asynchronous, the number k = 0, 1, ... of draft
+  tokens that pays best by what was learned of drafts and rounds (`learned`, `costs`, `plan`).
 - `Matched` (`matched`; PEARL, Liu et al. 2024): blocks that take as long to draft as to
-  verify, and none waited for after a rejection.
-- `Eager` (`eager`; AMUSD, McDanel 2024): whatever is there, as soon as the verifier is free.
+  verify; it does not wait for one after a rejection.
+- `Eager` (`eager`; AMUSD, McDanel 2024): whatever is drafted, as soon as the verifier is free.
 - `Fixed` (`fixed`; Leviathan et al. 2023): synchronous speculative decoding, k
-  tokens a round, the drafter idle while the verifier works. A baseline.
-- `Marginal` (trees whose nodes come with their chances): as many nodes as pay.
-- `Levels` (other trees under any of the asynchronous ones): synchronous, as deep as pays best.
+  tokens a round, the drafter idle during verification. A baseline.
+- `Marginal` (trees whose nodes carry chances): as many nodes as pay.
+- `Levels` (other trees under any asynchronous policy): synchronous, as deep as pays best.
 
-`Chained` around an asynchronous one sends the next block before the verdict on the last; a
-`Fallback` turns the drafter off while drafts do not pay. What a session learned is the
-`Experience` of those after it.
+`Chained` wraps an asynchronous policy and sends the next block before the verdict on the last;
+`Fallback` turns the drafter off while drafts do not pay. Later sessions inherit what a session
+learned as their `Experience`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ from orchestrator.core.pacing.learned import Learned
 from orchestrator.core.pacing.levels import Levels
 from orchestrator.core.pacing.marginal import Estimates, Marginal
 from orchestrator.core.pacing.matched import Matched
-from orchestrator.core.pacing.policy import Decision, Flight, Outcome, Policy, Send, View, Wait
+from orchestrator.core.pacing.policy import (
+    Decision,
+    FinishedRound,
+    Flight,
+    Policy,
+    Send,
+    View,
+    Wait,
+)
 from orchestrator.core.pacing.resting import Fallback
 from orchestrator.core.pacing.thompson import Thompson
 from services.contract.types import Allowance
@@ -43,13 +51,13 @@ __all__ = [
     "Estimates",
     "Experience",
     "Fallback",
+    "FinishedRound",
     "Fixed",
     "Flight",
     "Learned",
     "Levels",
     "Marginal",
     "Matched",
-    "Outcome",
     "Policy",
     "RoundCosts",
     "Send",
@@ -86,11 +94,10 @@ def make_policy(
 ) -> Policy:
     """The policy of a name. `window` is the most tokens a drafter may be ahead.
 
-    `exact`: drafts are matched exactly, so what the target says by itself shows
-    how good they are; `trees`: a draft is a tree; `most_nodes` > 0: of a tree whose nodes come
-    with their chances; `chained`: several blocks of a session
-    may be at the verifier; `seed`: of what is drawn. Raises ValueError for an
-    unknown name.
+    `exact`: drafts are matched exactly, so the target's own tokens show how good they
+    are; `trees`: a draft is a tree; `most_nodes` > 0: its node limit, if nodes carry
+    chances; `chained`: several blocks of a session may be at the verifier; `seed`: of
+    the random draws. Raises ValueError for an unknown name.
     """
     if name not in POLICIES:
         raise ValueError(f"unknown pacing {name!r}; known are {', '.join(POLICIES)}")
@@ -119,5 +126,5 @@ def _chains(name: str, window: int, exact: bool, seed: int, chained: bool) -> Po
 
 
 def _trees(name: str, window: int, exact: bool, fallback: bool) -> Policy:
-    """A tree is only there if it is waited for."""
+    """Trees are drafted on demand, so the policy waits for them."""
     return Fixed(window) if name == "fixed" or not fallback else Levels(window, Learned(exact))

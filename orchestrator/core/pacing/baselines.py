@@ -1,11 +1,11 @@
-"""Policies that learn nothing of what pays: the baselines of the literature."""
+"""Policies that do not learn what pays: the baselines of the literature."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from orchestrator.core.pacing.costs import blend
-from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, wait_for
+from orchestrator.core.pacing.policy import Decision, FinishedRound, Send, View, wait_for
 
 FIRST_PATIENCE = 0.05
 HOP_ALLOWANCE = 0.005
@@ -13,10 +13,10 @@ HOP_ALLOWANCE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Eager:
-    """Whatever is there, as soon as the verifier is free (AMUSD).
+    """Send whatever is drafted, as soon as the verifier is free (AMUSD).
 
-    With nothing there it waits for one token, but no longer than half a plain
-    round takes: a round without a draft is worth one token, too.
+    Without a draft it waits for one token, but at most half a plain round, since a round
+    without a draft yields a token, too.
     """
 
     window: int
@@ -24,7 +24,7 @@ class Eager:
     round_ms: float = 0.0
 
     def decide(self, view: View) -> Decision:
-        """Send all there is; wait a moment for a first token."""
+        """Send the whole tail; wait a moment for a first token."""
         if view.drafted or not view.drafting or view.room == 0:
             return Send(min(view.drafted, view.room))
         return wait_for(view, self._patience()) or Send(0)
@@ -34,7 +34,7 @@ class Eager:
             return FIRST_PATIENCE
         return min(HOP_ALLOWANCE + 2e-3 * self.draft_ms, 0.5e-3 * self.round_ms)
 
-    def observe(self, outcome: Outcome) -> Eager:
+    def observe(self, outcome: FinishedRound) -> Eager:
         """Learn how long a drafted token and a round take."""
         draft_ms = self.draft_ms
         if outcome.draft_tokens and outcome.draft_ms:
@@ -46,7 +46,7 @@ class Eager:
 class Fixed:
     """Exactly `window` tokens a round, one side at a time (speculative decoding).
 
-    `patience` seconds without them, and what is there is sent.
+    After `patience` seconds it sends what is drafted.
     """
 
     window: int
@@ -61,6 +61,6 @@ class Fixed:
             return Send(min(view.drafted, wanted))
         return wait_for(view, self.patience) or Send(min(view.drafted, wanted))
 
-    def observe(self, outcome: Outcome) -> Fixed:  # noqa: ARG002 - nothing to learn
+    def observe(self, outcome: FinishedRound) -> Fixed:  # noqa: ARG002 - nothing to learn
         """Nothing is learned."""
         return self

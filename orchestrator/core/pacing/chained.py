@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.core.pacing.costs import RoundCosts
-from orchestrator.core.pacing.policy import Decision, Outcome, Policy, Send, View, Wait
+from orchestrator.core.pacing.policy import Decision, FinishedRound, Policy, Send, View, Wait
 
 
 @dataclass(frozen=True, slots=True)
 class Chained:
-    """Another policy, asked as soon as a block would arrive when the verifier becomes free.
+    """Asks its inner policy early, so that a block arrives when the verifier becomes free.
 
-    What was drafted by then leaves as a block that extends the one under way. If that
-    one is rejected, the later is discarded unverified, and only a message was spent;
-    if it is accepted, the verifier went on without a way there and back. Sent any
-    earlier, the block would only lie there and hold fewer tokens; sent too late, it is no
-    later than it would be without. None is sent while the drafter rests: plain rounds are to
-    show what they take.
+    The tail then leaves as a block that extends the one under way. If that one is rejected,
+    the later is discarded unverified, at the price of a message; if it is accepted, the
+    verifier went on without a round trip. Sent earlier, the block would only queue and hold
+    fewer tokens; sent too late, it is no later than without chaining. None is sent while the
+    drafter rests, so that plain rounds show what they take.
     """
 
     inner: Policy
@@ -29,7 +28,7 @@ class Chained:
         return self.inner.window
 
     def decide(self, view: View) -> Decision:
-        """The inner policy's decision, with a block under way when its end is near."""
+        """The inner policy's decision; with a block under way, only when its end is near."""
         if not view.live:
             return self.inner.decide(view)
         if not self.window or not self.costs.transit_ms:
@@ -40,20 +39,20 @@ class Chained:
         return _lengthened(self.inner.decide(_ahead(view, due)), view)
 
     def _free_at(self, view: View) -> float:
-        """When the verifier will have done what is under way, by its own clock."""
+        """When the verifier will finish the blocks under way, on the driver's clock."""
         free = 0.0
         for flight in view.live:
             arrived = flight.sent_at + 0.5e-3 * self.costs.transit_ms
             free = max(free, arrived) + 1e-3 * self.costs.step_ms(flight.draft_tokens)
         return free
 
-    def observe(self, outcome: Outcome) -> Chained:
-        """Learn what steps and ways take."""
+    def observe(self, outcome: FinishedRound) -> Chained:
+        """Learn the times of steps and round trips."""
         return Chained(self.inner.observe(outcome), self.costs.add(outcome))
 
 
 def _ahead(view: View, due: float) -> View:
-    """What the inner policy would see if all that is under way were accepted."""
+    """What the inner policy would see if all blocks under way were accepted."""
     bonus = int(view.bonus)
     return View(
         view.now,

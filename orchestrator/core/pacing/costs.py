@@ -1,10 +1,10 @@
-"""What a round takes, as measured: the way there and back, the queue, and the step."""
+"""The measured time of a round: round trip, queue, and step."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from orchestrator.core.pacing.policy import Outcome
+from orchestrator.core.pacing.policy import FinishedRound
 from services.contract.step_time import OUTLIER, StepTimeModel
 
 
@@ -14,16 +14,16 @@ def blend(mean: float, value: float, weight: float = 0.2) -> float:
 
 
 class RoundCosts(NamedTuple):
-    """Milliseconds of a round of n levels of draft tokens, its neighbours in the step included.
+    """Milliseconds of a round of n levels of draft tokens, other sessions in the step included.
 
-    A step's time depends on the rows of *all* its sessions. What one of them adds is
-    reckoned as if each added as much: where everybody looks at its own rows alone,
-    all of them make every step longer for all. So speculation shrinks as steps fill.
+    A step's time depends on the rows of *all* its sessions. A session's rows are priced as
+    if every session added as many: if each counted its own rows only, all would make every
+    step longer. So speculation shrinks as steps fill.
     """
 
     line: StepTimeModel = StepTimeModel()
     transit_ms: float = 0.0
-    # Of a step's time: how long a block lies until the step before is over.
+    # As a share of a step: how long a block waits for the step before.
     queue_share: float = 0.0
     sessions: float = 1.0
     rows_per_level: float = 1.0
@@ -33,7 +33,7 @@ class RoundCosts(NamedTuple):
         """Whether there was a round."""
         return self.line.weight > 0.0
 
-    def add(self, outcome: Outcome) -> RoundCosts:
+    def add(self, outcome: FinishedRound) -> RoundCosts:
         """With one more round."""
         rows = outcome.batch_rows or outcome.batch_size * (1 + outcome.draft_tokens)
         transit_ms, queue_share, shape = self.transit_ms, self.queue_share, self.rows_per_level
@@ -49,8 +49,8 @@ class RoundCosts(NamedTuple):
             shape,
         )
 
-    def _way(self, outcome: Outcome) -> tuple[float, float]:
-        """Transit and share of the queue: a chained block waited for its own session, too."""
+    def _way(self, outcome: FinishedRound) -> tuple[float, float]:
+        """Transit time and queue share; a chained block also waited for its own session."""
         transit = max(0.0, outcome.round_ms - outcome.verify_ms - outcome.queue_ms)
         if self.transit_ms:
             transit = min(transit, OUTLIER * self.transit_ms)
@@ -70,10 +70,10 @@ class RoundCosts(NamedTuple):
 
     @property
     def late_ms(self) -> float:
-        """What it costs to leave later than the sessions beside, which a step does not wait for.
+        """The cost of leaving later than the other sessions, whose step does not wait.
 
-        The block lies until their step is over. Where it would lie anyway, as where halves
-        of the sessions take turns, or where nobody is beside, that costs nothing.
+        The block then waits until their step is over. It costs nothing where the block would
+        wait anyway, as when halves of the sessions take turns, or where no session is beside.
         """
         beside = 1.0 - 1.0 / max(1.0, self.sessions)
         return max(0.0, beside - self.queue_share) * self.step_ms(0.0)

@@ -1,4 +1,4 @@
-"""What sessions learn for those after them."""
+"""What sessions learn for later sessions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orchestrator.core.pacing.resting import Fallback, Learner, Rate
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What is known of one kind of drafts: hits, costs, and the pace of plain decoding.
+    """What is known of one kind of drafts: hits, costs, and the speed of plain decoding.
 
-    `estimates`: of trees whose nodes come with their chances; `learned`: of all others.
+    `estimates`: for trees whose nodes carry chances; `learned`: for all others.
     """
 
     learned: Learned | None = None
@@ -23,7 +23,7 @@ class Experience:
     estimates: Estimates | None = None
 
     def without_hits(self) -> Experience:
-        """What rounds and drafts cost alone."""
+        """Only the costs of rounds and drafts."""
         return replace(
             self,
             learned=self.learned and self.learned.without_hits(),
@@ -31,7 +31,7 @@ class Experience:
         )
 
     def at_costs_of(self, other: Experience) -> Experience:
-        """These hits with another one's costs, where it knows any."""
+        """These hits with another one's costs, where it has any."""
         if self.learned is not None and other.learned is not None:
             return replace(other, learned=other.learned.with_hits_of(self.learned))
         if self.estimates is not None and other.estimates is not None:
@@ -46,17 +46,17 @@ class Experience:
                 return replace(policy, inner=self.seeded(inner), costs=costs)
             case Marginal():
                 known = self.estimates
-                return policy if known is None else policy.told(known.weakened())
+                return policy if known is None else policy.informed(known.weakened())
             case Fallback(inner):
                 return replace(
                     policy, inner=self.seeded(inner), plain=self.plain.scaled(SEED_WEIGHT)
                 )
         if self.learned is None or not isinstance(policy, Learner):
             return policy
-        return policy.told(self.learned.weakened())
+        return policy.informed(self.learned.weakened())
 
     def joined(self, policy: Policy) -> Experience:
-        """With what a session found out that ends with this policy."""
+        """Updated by a session that ends with this policy."""
         match policy:
             case Chained(inner):
                 return self.joined(inner)

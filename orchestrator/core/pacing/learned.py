@@ -6,13 +6,13 @@ from random import Random
 from typing import NamedTuple
 
 from orchestrator.core.pacing.costs import RoundCosts, blend
-from orchestrator.core.pacing.policy import Outcome
+from orchestrator.core.pacing.policy import FinishedRound
 from services.contract.step_time import KEEP
 
 PRIOR_HITS = 0.5
 PRIOR_WEIGHT = 1.0
 SEED_WEIGHT = 6.0
-"""Most rounds that what another session saw counts for."""
+"""Most rounds that another session's observations count for."""
 FIRST_HOP_MS = 2.0
 LONGEST_HOP_MS = 1_000.0
 CERTAIN = 1e9
@@ -36,7 +36,7 @@ class Share(NamedTuple):
         return (self.hits + PRIOR_WEIGHT * prior) / (self.tries + PRIOR_WEIGHT)
 
     def drawn(self, prior: float, source: Random) -> Share:
-        """A share whose rate is drawn from what the hits leave possible (a beta law)."""
+        """A share whose rate is drawn from its posterior (a beta distribution)."""
         hits = self.hits + PRIOR_WEIGHT * prior
         misses = self.tries + PRIOR_WEIGHT - hits
         rate = source.betavariate(max(hits, LEAST), max(misses, LEAST))
@@ -48,18 +48,18 @@ class Share(NamedTuple):
         return Share(kept * self.hits, kept * self.tries)
 
     def joined(self, newer: Share) -> Share:
-        """Both, what is newer with twice the weight."""
+        """Both, the newer one with twice the weight."""
         return Share(self.hits / 2 + newer.hits, self.tries / 2 + newer.tries)
 
 
 class Learned(NamedTuple):
-    """What a session, or all sessions before it, found out about one kind of drafts.
+    """What a session, or all sessions before it, learned about one kind of drafts.
 
-    `first` and `later`: how often the first draft token of a block is accepted, and
-    one whose predecessor was. In a tree a level counts as hit if any candidate is,
-    and `later` is how often the trunk goes on; so E[tokens] has one form for both.
-    `guess`: how often the target's own token is the one that the drafter has next;
-    with exact matching (`exact`) that is acceptance, and counts as such.
+    `first` and `later`: how often a block's first draft token is accepted, and one whose
+    predecessor was. In a tree a level is a hit if any candidate is, and `later` is how
+    often the trunk goes on; so E[tokens] has one form for both. `guess`: how often the
+    target's own token is the drafter's next one; with exact matching (`exact`) that
+    counts as acceptance.
     """
 
     exact: bool = True
@@ -70,12 +70,12 @@ class Learned(NamedTuple):
     draft_ms: float = 0.0
     hop_ms: float = FIRST_HOP_MS
 
-    def add(self, outcome: Outcome) -> Learned:
-        """One round more, with the drafter at work."""
+    def add(self, outcome: FinishedRound) -> Learned:
+        """With one more round in which the drafter worked."""
         draft_ms, hop_ms = self._times(outcome)
         return Learned(self.exact, *self._hits(outcome), self.costs.add(outcome), draft_ms, hop_ms)
 
-    def _hits(self, outcome: Outcome) -> tuple[Share, Share, Share]:
+    def _hits(self, outcome: FinishedRound) -> tuple[Share, Share, Share]:
         """`first`, `later` and `guess` after the round."""
         first, later, guess = self.first, self.later, self.guess
         if outcome.draft_tokens:
@@ -91,15 +91,15 @@ class Learned(NamedTuple):
             return first, later.add(hit, 1), guess
         return first.add(hit, 1), later, guess
 
-    def _times(self, outcome: Outcome) -> tuple[float, float]:
+    def _times(self, outcome: FinishedRound) -> tuple[float, float]:
         """`draft_ms` and `hop_ms` after the round."""
         per_level, depth = self.draft_ms, outcome.depth
         if depth and outcome.draft_ms:
             per_level = blend(self.draft_ms, outcome.draft_ms / depth)
         elif outcome.tail_ms:
-            # Nothing need be sent to learn what a draft takes.
+            # Drafting time is known even if nothing was sent.
             per_level = blend(self.draft_ms, outcome.tail_ms)
-        # Beyond drafting, what the wait for a whole block took is the way there and back.
+        # The wait for a whole block, less its drafting, is the round trip.
         hop = outcome.waited_ms - per_level * max(1, depth)
         if outcome.waited_ms == 0.0 or hop < -0.5 * per_level:
             return per_level, self.hop_ms
@@ -115,7 +115,7 @@ class Learned(NamedTuple):
         )
 
     def without_hits(self) -> Learned:
-        """The same costs, and nothing of what became of drafts."""
+        """The same costs, without the hits."""
         return self._replace(first=Share(), later=Share(), guess=Share())
 
     def with_hits_of(self, other: Learned) -> Learned:
@@ -123,7 +123,7 @@ class Learned(NamedTuple):
         return self._replace(first=other.first, later=other.later, guess=other.guess)
 
     def joined(self, newer: Learned) -> Learned:
-        """What both found out; times are those of the newer one, if it has them."""
+        """What both learned; times are those of the newer one, if it has them."""
         return newer._replace(
             first=self.first.joined(newer.first),
             later=self.later.joined(newer.later),
@@ -135,8 +135,8 @@ class Learned(NamedTuple):
     def drawn(self, source: Random) -> Learned:
         """The same costs with rates drawn from their posterior (Thompson sampling).
 
-        A token after a rejected one was not observed, so it is no failure: rates of
-        runs that were cut short are not drawn too low.
+        A token after a rejected one was not observed and is no failure, so rejections do
+        not bias the rates downwards.
         """
         return self._replace(
             first=self.first.drawn(PRIOR_HITS, source),
@@ -155,27 +155,27 @@ class Learned(NamedTuple):
 
     @property
     def guess_rate(self) -> float:
-        """Chance that the target's own token is what the drafter has next."""
+        """Chance that the target's own token is the drafter's next one."""
         return self.first_rate if self.exact else self.guess.rate(0.5 * self.first_rate)
 
 
-def _first_hits(outcome: Outcome) -> tuple[int, int]:
+def _first_hits(outcome: FinishedRound) -> tuple[int, int]:
     return min(1, outcome.accepted_tokens), 1
 
 
-def _later_hits(outcome: Outcome) -> tuple[int, int]:
+def _later_hits(outcome: FinishedRound) -> tuple[int, int]:
     hits = max(0, outcome.accepted_tokens - 1)
     missed = 0 < outcome.accepted_tokens < outcome.draft_tokens
     return hits, hits + missed
 
 
-def _level_hits(outcome: Outcome) -> tuple[int, int]:
+def _level_hits(outcome: FinishedRound) -> tuple[int, int]:
     hits = outcome.accepted_tokens
     return hits, hits + (not outcome.to_leaf)
 
 
-def _trunk_hits(outcome: Outcome) -> tuple[int, int]:
-    """At the last level nobody can tell a leaf of the trunk from one beside it."""
+def _trunk_hits(outcome: FinishedRound) -> tuple[int, int]:
+    """At the last level a leaf of the trunk looks like one beside it."""
     accepted = outcome.accepted_tokens
     beside = outcome.to_leaf and accepted < outcome.depth
     hits = max(0, accepted - 1) if outcome.to_leaf else accepted

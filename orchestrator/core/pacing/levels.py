@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.core.pacing.baselines import Fixed
 from orchestrator.core.pacing.learned import Learned
-from orchestrator.core.pacing.policy import Decision, Outcome, View
+from orchestrator.core.pacing.policy import Decision, FinishedRound, View
 
 WORTH_A_CHANGE = 1.02
 
@@ -15,10 +15,10 @@ WORTH_A_CHANGE = 1.02
 class Levels:
     """Synchronous trees as deep as pays, at most `most` levels.
 
-    Nothing can be drafted after a tree, so every start is cold: the depth D is
-    the one of the greatest E[tokens](D) / (wait(D) + round(D)), and at least 1.
-    By rejection it stays for the session: to change the drafter's window may have
-    it draft a tree again, and no place may be drawn twice in an epoch.
+    Nothing can be drafted after a tree, so every start is cold: the depth D >= 1
+    maximises E[tokens](D) / (wait(D) + round(D)). Under rejection sampling D stays for
+    the session: with another window the drafter may draft a tree again, and no place
+    may be drawn twice in an epoch.
     """
 
     most: int
@@ -31,23 +31,23 @@ class Levels:
 
     @property
     def promise(self) -> float:
-        """Tokens per millisecond that are to be expected; 0 = nothing is known."""
+        """Expected tokens per millisecond; 0 = nothing is known."""
         return self._pace(self.window) if self.learned.draft_ms else 0.0
 
     def decide(self, view: View) -> Decision:
-        """Send the tree when it is there or none will come."""
+        """Send the tree when it has come, or when none will."""
         return Fixed(self.window, self.patience).decide(view)
 
-    def observe(self, outcome: Outcome) -> Levels:
+    def observe(self, outcome: FinishedRound) -> Levels:
         """Learn from the round, and choose the depth anew."""
         return replace(self, learned=self.learned.add(outcome))
 
-    def told(self, learned: Learned) -> Levels:
-        """The policy with this knowledge in place of its own."""
+    def informed(self, learned: Learned) -> Levels:
+        """The policy with this knowledge instead of its own."""
         return replace(self, learned=learned, window=0)
 
     def _depth(self) -> int:
-        """The best depth; another one than now has to be better by more than a trifle."""
+        """The best depth; a change must gain more than a trifle."""
         if self.window and not self.learned.exact:
             return self.window
         if not self.learned.draft_ms:

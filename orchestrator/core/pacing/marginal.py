@@ -1,4 +1,4 @@
-"""Small trees that cost next to nothing to draft, cut where the next node does not pay."""
+"""Small trees that cost almost nothing to draft, cut where the next node does not pay."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from orchestrator.core.pacing.costs import RoundCosts, blend
-from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, wait_for
+from orchestrator.core.pacing.policy import Decision, FinishedRound, Send, View, wait_for
 from orchestrator.core.pacing.steps import Steps
 from services.contract.handover import EDGES, believed, range_of, worth_most
 from services.contract.types import Allowance
 
 TRUST = 6.0
-"""Nodes that a drafter's own word counts as, in each of these ranges."""
+"""Weight of a drafter's own probabilities in each of these ranges, in nodes."""
 KEEP = 0.99
 GAIN_KEEP = 0.97
 SEED_WEIGHT = 12.0
@@ -25,45 +25,45 @@ PATIENCE_MS = 2.0
 FIRST_REST = 16
 LONGEST_REST = 256
 LATELY = 0.2
-"""Weight of the newest round in what it takes to be late."""
+"""Weight of the newest round in the mean delay of late blocks."""
 HOPED = 0.5
-"""Tokens beyond one that a round with a tree brings, before any was seen."""
+"""Prior of the tokens beyond one in a round with a tree."""
 TRIAL = 8
 """Rounds before a judgement, and again after a rest."""
 FEW = 0.5
-"""Squared tokens that the sum over all rounds is uncertain by at least."""
+"""Least variance of the tokens over all rounds."""
 CROWDING = 1.0
-"""How much dearer a row is reckoned in a step of many sessions than what it takes.
+"""The price of a row in a step of many sessions, over its time.
 
-A token more saves one of them a step, and a step saves the others nothing unless somebody
-takes the place that is free sooner: for a crowd that came at once only the slowest counts.
+A token more saves one session a step, but the others nothing, unless a new session takes
+the place that is free sooner: of sessions that came together only the slowest counts.
 """
 USUAL = (0.5, 0.7, 0.82, 0.9, 0.97, 1.03, 1.08, 1.12)
-"""Tokens beyond one that the first nodes of a good tree bring, on the whole."""
+"""Tokens beyond one that the first nodes of a good tree bring, cumulative."""
 CROWDED_REST = 64
-"""Rounds of rest where not even these would pay; fewer, if the step empties."""
+"""Rounds of rest where not even a good tree would pay; fewer if the step empties."""
 CROWD = 8
-"""Sessions of a step in which drafts have to be known to pay before they are tried."""
+"""In steps of so many sessions drafts are tried only if they are known to pay."""
 DOUBT = 1.0
-"""Standard errors by which drafts must seem to lose before they rest."""
+"""Standard errors by which drafts must lose before the drafter rests."""
 
 
 class Range(NamedTuple):
-    """Of the nodes within a range of chances: how many were accepted, and should have been."""
+    """For nodes within a range of chances: how many were accepted, and how many expected."""
 
     hits: float = 0.0
     promised: float = 0.0
 
     @property
     def factor(self) -> float:
-        """What a drafter's word is to be multiplied with."""
+        """The correction factor of the drafter's chances."""
         return (self.hits + TRUST / 4) / (self.promised + TRUST / 4)
 
 
 class Gain(NamedTuple):
-    """Discounted rounds with the drafter at work: tokens beyond one each, and extra time.
+    """Discounted rounds in which the drafter worked: tokens beyond one each, and extra time.
 
-    `squares`: of the tokens. `extra`: what rounds took beyond a plain one, in plain rounds.
+    `squares`: of the tokens. `extra`: the time beyond a plain round, in plain rounds.
     """
 
     rounds: float = 0.0
@@ -87,19 +87,19 @@ class Gain(NamedTuple):
 
     @property
     def loses(self) -> bool:
-        """Whether the tokens are worth less than their time, chance allowed for."""
+        """Whether the tokens are significantly worth less than their time."""
         mean, cost = self.tokens / self.rounds, self.extra / self.rounds
         spread = max(0.0, self.squares / self.rounds - mean * mean)
-        # Rounds that brought nothing at all are no proof that none ever will.
+        # Rounds without any accepted token do not prove that there never will be one.
         error = math.sqrt(spread * self.rounds + FEW) / self.rounds
         return mean + DOUBT * error < cost
 
 
 class Estimates(NamedTuple):
-    """What rounds teach of one drafter's trees: its word, the verifier's stairs, the way.
+    """What rounds teach about one drafter's trees: calibration, step times, round trip.
 
-    `wait_ms`: until a tree is there. `queue_ms`: how long a block lies that waited for none;
-    `late_ms`: how much longer one that did, since the sessions beside had begun their step.
+    `wait_ms`: until a tree arrives. `queue_ms`: the queue time of a block that did not wait
+    for a tree; `late_ms`: the extra queue time of one that did, and missed the others' step.
     """
 
     ranges: tuple[Range, ...] = (Range(),) * (len(EDGES) + 1)
@@ -109,7 +109,7 @@ class Estimates(NamedTuple):
     queue_ms: float = 0.0
     late_ms: float = 0.0
 
-    def add(self, outcome: Outcome) -> Estimates:
+    def add(self, outcome: FinishedRound) -> Estimates:
         """With one more round."""
         rows = outcome.batch_rows or outcome.batch_size * (1 + outcome.draft_tokens)
         wait_ms, queue_ms, late_ms = self.wait_ms, self.queue_ms, self.late_ms
@@ -128,16 +128,16 @@ class Estimates(NamedTuple):
         )
 
     def among(self, sessions: int) -> Estimates:
-        """The same, for a session that finds itself among so many."""
+        """The same estimates, in a step of so many sessions."""
         return self._replace(costs=self.costs._replace(sessions=float(sessions)))
 
-    def late(self, outcome: Outcome) -> float:
-        """Milliseconds that its wait for a tree cost a round in the queue; a step at most."""
+    def late(self, outcome: FinishedRound) -> float:
+        """Queue milliseconds that the wait for a tree cost the round; a step at most."""
         if not outcome.waited_ms:
             return 0.0
         return min(max(0.0, outcome.queue_ms - self.queue_ms), outcome.verify_ms)
 
-    def _ranges(self, outcome: Outcome) -> tuple[Range, ...]:
+    def _ranges(self, outcome: FinishedRound) -> tuple[Range, ...]:
         ranges = list(self.ranges)
         for node, chance in enumerate(outcome.reach):
             place = range_of(chance)
@@ -147,16 +147,16 @@ class Estimates(NamedTuple):
         return tuple(ranges)
 
     def believed(self, reach: tuple[float, ...]) -> list[float]:
-        """The chances as they turn out to be: between 0 and 1, and still falling."""
+        """The calibrated chances: between 0 and 1, and still falling."""
         return believed(reach, self.factors)
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """What a chance is to be multiplied with, by its range."""
+        """The correction factors of chances, by range."""
         return tuple([one.factor for one in self.ranges])
 
     def rounds_ms(self, most: int) -> tuple[float, ...]:
-        """A round of 0, 1, ... `most` nodes, where every session of a step sends as many."""
+        """Rounds of 0, 1, ... `most` nodes, if every session of a step sends as many."""
         costs, curve = self.costs, self.steps.curve()
         sessions = max(1.0, costs.sessions)
         queue = 1.0 + costs.queue_share
@@ -169,11 +169,11 @@ class Estimates(NamedTuple):
 
     @property
     def dearness(self) -> float:
-        """What a row's time counts as, in a step of so many sessions."""
+        """The price of a row over its time, in a step of so many sessions."""
         return 1.0 + CROWDING * (1.0 - 1.0 / max(1.0, self.costs.sessions))
 
     def _step_ms(self, curve: tuple[float, ...], rows: float) -> float:
-        """The step of so many rows; beyond those that have a time of their own, the line."""
+        """The step of so many rows: the measured mean, or beyond those the linear model."""
         last = len(curve)
         if rows >= last:
             return curve[-1] + self.steps.line.slope * (rows - last)
@@ -182,11 +182,11 @@ class Estimates(NamedTuple):
         return low + (rows - whole) * (high - low)
 
     def without_hits(self) -> Estimates:
-        """What rounds and the way cost alone; a drafter's word is believed again."""
+        """Only the costs of rounds and round trips; the calibration starts anew."""
         return self._replace(ranges=Estimates().ranges)
 
     def with_hits_of(self, other: Estimates) -> Estimates:
-        """These costs, with how far another one's texts bear the drafter's word out."""
+        """These costs, with another one's calibration."""
         return self._replace(ranges=other.ranges)
 
     def weakened(self) -> Estimates:
@@ -198,14 +198,14 @@ class Estimates(NamedTuple):
         )
 
     def joined(self, newer: Estimates) -> Estimates:
-        """What both found out, the newer one with twice the weight; times are the newer's."""
+        """What both learned, the newer one with twice the weight; times are the newer's."""
         if not newer.costs.known:
             return self
         pairs = zip(self.ranges, newer.ranges, strict=True)
         ranges = [
             Range(old.hits / 2 + new.hits, old.promised / 2 + new.promised) for old, new in pairs
         ]
-        # A new session starts from these steps already: what it saw has been added to them.
+        # A new session started from these steps, so its own already contain them.
         return newer._replace(ranges=tuple([_capped(one, 10 * SEED_WEIGHT) for one in ranges]))
 
 
@@ -216,19 +216,18 @@ def _capped(one: Range, promised: float) -> Range:
 
 @dataclass(frozen=True, slots=True)
 class Marginal:
-    """Of a tree that comes best first, as many nodes as pay.
+    """Sends as many nodes of a best-first tree as pay.
 
-    Asked when the verifier is free, it waits the few milliseconds that a tree takes to come,
-    and sends the n nodes of the greatest (chances of the first n) - pace * (time of a round
-    of n), over all n: the cost of rows has stairs, so the best n may lie beyond one that
-    loses. `pace` is what a plain round's time brings in this session. A plain round is one at
-    rest, which waits for no way there and back.
+    When the verifier is free it waits the few milliseconds until the tree arrives, and sends
+    the n nodes that maximise (sum of the first n chances) - pace * (time of a round of n),
+    over all n: step time rises in stairs, so the best n may lie beyond one that loses. `pace`
+    is tokens per time of a plain round in this session. A plain round is one at rest, which
+    waits for no round trip.
 
-    The drafter rests while what it brings is worth less than what it takes, waits and what
-    comes of being late included, by more than chance. Each rest ends in a trial, and is twice
-    as long as the one before if that fails. A session among others that are late by more than
-    a tree may bring begins with a rest. So does one in a step so full that a good tree would not
-    pay for its rows; that rest ends as soon as it would.
+    The drafter rests while it brings significantly less than it costs, waits and late steps
+    included. Each rest ends in a trial; if that fails, the next rest is twice as long. A session
+    begins with a rest among sessions that are late by more than a tree may bring, and in a step
+    so full that a good tree would not pay for its rows; that rest ends as soon as it would.
     """
 
     most: int
@@ -242,7 +241,7 @@ class Marginal:
     rest: int = FIRST_REST
     # Whether it rests because the step is full.
     crowded: bool = False
-    # Rounds with the drafter at work until there is a judgement.
+    # Rounds with the drafter at work until the next judgement.
     trial: int = TRIAL
     # All of the session's own rounds, rests included.
     tokens: int = 0
@@ -254,7 +253,7 @@ class Marginal:
         return 0 if self.resting else self.depth
 
     def decide(self, view: View) -> Decision:
-        """Wait for the tree, a moment; then send what pays of it."""
+        """Wait for the tree, a moment; then send as many nodes as pay."""
         if view.live or self.resting:
             return Send(0)
         if not view.drafted:
@@ -263,7 +262,7 @@ class Marginal:
         return Send(self._best(view))
 
     def _patience(self) -> float:
-        """Seconds; a tree takes a fraction of a millisecond, and two messages."""
+        """Seconds to wait; a tree takes a fraction of a millisecond and two messages."""
         known = self.learned.wait_ms
         limit = PATIENCE * known + PATIENCE_MS if known else FIRST_PATIENCE_MS
         if self.times:
@@ -271,7 +270,7 @@ class Marginal:
         return 1e-3 * limit
 
     def _best(self, view: View) -> int:
-        """How many nodes of the tree that is there."""
+        """How many nodes of the tree to send."""
         if view.room <= 0:
             return 0
         if not view.reach:
@@ -283,7 +282,7 @@ class Marginal:
 
     @property
     def _prices(self) -> tuple[float, ...]:
-        """What 1, 2, ... nodes cost in all, in tokens."""
+        """The total cost of 1, 2, ... nodes, in tokens."""
         plain = self.times[0]
         pace = self.learned.dearness * self.gain.pace / self._plain_ms
         return tuple([pace * (ms - plain) for ms in self.times[1:]])
@@ -294,7 +293,7 @@ class Marginal:
             return None
         return Allowance(self._prices[:most], self.learned.factors)
 
-    def observe(self, outcome: Outcome) -> Marginal:
+    def observe(self, outcome: FinishedRound) -> Marginal:
         """Learn from the round, and judge."""
         learned, rounds = self.learned.add(outcome), self.rounds + 1
         if rounds == 1:
@@ -319,10 +318,10 @@ class Marginal:
             return replace(after, resting=CROWDED_REST, crowded=True, trial=TRIAL)
         return after._counted(outcome)._judged()
 
-    def _may_pay(self, outcome: Outcome) -> bool:
-        """Whether a good tree of some size is worth its rows; unknown, small steps find out first.
+    def _may_pay(self, outcome: FinishedRound) -> bool:
+        """Whether a good tree of some size is worth its rows; if unknown, small steps try first.
 
-        And, where the round did not wait for it elsewhere, how long its block lay at the verifier.
+        The cost includes the block's queue time, where the round did not wait elsewhere.
         """
         if not self.learned.steps.line.sure:
             return outcome.batch_size < CROWD or self.rounds > FIRST_REST
@@ -331,17 +330,17 @@ class Marginal:
         nodes = range(1, min(self.most, len(USUAL)) + 1)
         return any(USUAL[n - 1] > dear * (self.times[n] - plain) for n in nodes)
 
-    def _counted(self, outcome: Outcome) -> Marginal:
+    def _counted(self, outcome: FinishedRound) -> Marginal:
         rows = self.times[min(outcome.draft_tokens, self.most)] - self.times[0]
         extra = self.learned.dearness * rows + self._way(outcome)
         gain = self.gain.add(outcome.emitted_tokens - 1, extra / self._plain_ms)
         return replace(self, gain=gain, trial=max(0, self.trial - 1))
 
-    def _way(self, outcome: Outcome) -> float:
-        """Milliseconds that the round took beside its step, for its draft.
+    def _way(self, outcome: FinishedRound) -> float:
+        """Milliseconds of the round outside its step, for its draft.
 
-        A block that left while the one before was verified waits at the verifier alone: for the
-        trees of all the sessions beside it, too.
+        A block that was sent during the verification before it waits at the verifier only,
+        there also for the trees of other sessions.
         """
         if outcome.chained:
             return outcome.queue_ms
@@ -349,7 +348,7 @@ class Marginal:
 
     @property
     def _plain_ms(self) -> float:
-        """A plain round where the drafter rests: the verifier has the next one by then."""
+        """A plain round at rest: the verifier has its block in time."""
         return max(1e-3, self.times[0] - self.learned.costs.transit_ms)
 
     def _judged(self) -> Marginal:
@@ -360,8 +359,8 @@ class Marginal:
         longer = min(2 * self.rest, LONGEST_REST)
         return replace(self, gain=Gain(), resting=self.rest, rest=longer, trial=TRIAL)
 
-    def told(self, learned: Estimates) -> Marginal:
-        """The policy with this knowledge in place of its own."""
+    def informed(self, learned: Estimates) -> Marginal:
+        """The policy with this knowledge instead of its own."""
         times = learned.rounds_ms(self.most) if learned.costs.known else ()
         late = bool(times) and learned.late_ms > HOPED * times[0]
         return replace(self, learned=learned, times=times, resting=FIRST_REST if late else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.core.pacing.learned import Learned
-from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, patience, wait_for
+from orchestrator.core.pacing.policy import Decision, FinishedRound, Send, View, patience, wait_for
 
 FIRST_LENGTH = 4
 
@@ -16,10 +16,10 @@ class Matched:
 
     The schedule of PEARL (Liu et al. 2024, 2408.11850, sections 3.1 and 3.2). After a
     rejection (*pre-verify*) the verifier does not wait: it takes the text as it is, while
-    a block is drafted, whose first token is then compared with the target's own. By
-    rejection, where that would be a fresh draw, the first token is waited for and sent
-    alone. As long as blocks are accepted (*post-verify*), each is verified while the next
-    one is drafted.
+    a block is drafted, whose first token is then compared with the target's own. Under
+    rejection sampling that would be a fresh draw, so the session waits for the first token
+    and sends it alone. As long as blocks are accepted (*post-verify*), each is verified
+    while the next one is drafted.
     """
 
     most: int
@@ -48,10 +48,10 @@ class Matched:
         wait = wait_for(view, patience(wanted * self.learned.draft_ms))
         return wait or Send(min(view.drafted, wanted))
 
-    def observe(self, outcome: Outcome) -> Matched:
+    def observe(self, outcome: FinishedRound) -> Matched:
         """Learn what a draft token and a step take."""
-        return self.told(self.learned.add(outcome))
+        return self.informed(self.learned.add(outcome))
 
-    def told(self, learned: Learned) -> Matched:
-        """The policy with this knowledge in place of its own."""
+    def informed(self, learned: Learned) -> Matched:
+        """The policy with this knowledge instead of its own."""
         return Matched(self.most, learned)

@@ -4,15 +4,15 @@ When its verifier becomes free, a session has m draft tokens ready. It sends k <
 them, or waits for another one. A round of k tokens brings E[tokens](k) = 1 + a_1 +
 a_1 a_2 + ... (Leviathan et al. 2023, eq. 1, with a rate for the first token and one for
 those after it). If all k are accepted and the drafter has the token after them, the
-session is *warm* afterwards: with what was ready beyond k, and what was drafted during
-the round. Else it is *cold*: what was drafted is void, and the drafter starts anew.
+session is *warm* afterwards: it keeps the tokens that were ready beyond k or drafted during
+the round. Else it is *cold*: the drafts are void, and the drafter starts anew.
 Tokens per millisecond over many rounds are greatest where every choice maximises
 
-    E[tokens](k) - rate * time + P[warm](k) * worth(what is ready then),
+    E[tokens](k) - rate * time + P[warm](k) * worth(tokens ready then),
 
-with `rate` the tokens per millisecond of the whole, and `worth` of a state the tokens
-that it is ahead of a cold one: a semi-Markov decision process, solved by relative value
-iteration (Puterman 1994, sections 8.5 and 11.4), begun where the plan before ended.
+where `rate` is the overall tokens per millisecond, and the `worth` of a state its lead in
+tokens over a cold one: a semi-Markov decision process, solved by relative value iteration
+(Puterman 1994, sections 8.5 and 11.4) that starts from the previous plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from orchestrator.core.pacing.learned import Learned
 
-# Drafts that get through less often than this are not worth reckoning with.
+# Longer blocks are ignored once they are fully accepted less often than this.
 RARE = 0.01
 FIRST_SWEEPS = 9
 SWEEPS = 3
@@ -37,7 +37,7 @@ class Round(NamedTuple):
 
     # Tokens that it brings, less those that its time is worth.
     gain: float
-    # The chance of a warm start, how many ready tokens that has lost, and has got meanwhile.
+    # The chance of a warm start, and the ready tokens that it has used up and gained.
     chance: float
     used: int
     drafted: float
@@ -61,10 +61,10 @@ class Brings:
 
 
 def expected(learned: Learned, most: int) -> Brings:
-    """For k = 0 .. `most`, or fewer where whole blocks get rare.
+    """For k = 0 .. `most`, or up to where full acceptance gets rare.
 
-    Without exact matching, a block that is accepted whole ends without a token of
-    the target's own: its last draft token brings the chance to go on, and no more.
+    Without exact matching a fully accepted block ends without a bonus token: its last
+    draft token brings only the chance to go on.
     """
     first, later, exact = learned.first_rate, learned.later_rate, learned.exact
     tokens, warm = [1.0], [learned.guess_rate]
@@ -80,12 +80,12 @@ def expected(learned: Learned, most: int) -> Brings:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The rate that is to be expected, what to do in every state, and what both rest on.
+class PacingPlan:
+    """The expected rate, the best action in every state, and the inputs of both.
 
     `cold_ms`, `warm_ms`: milliseconds of a round of k = 0, 1, ... draft tokens after a
-    cold and after a warm start. Choices are those of the last sweep, made once for all
-    the rounds that the plan is kept for.
+    cold and after a warm start. The actions are those of the last sweep, and hold for
+    all rounds of the plan.
     """
 
     learned: Learned
@@ -98,10 +98,10 @@ class Plan:
 
     @property
     def most(self) -> int:
-        """Most tokens that are ready at a time."""
+        """Most tokens that can be ready at a time."""
         return len(self.warm.worths) - 1
 
-    def imagined(self, learned: Learned) -> Plan:
+    def imagined(self, learned: Learned) -> PacingPlan:
         """The plan if drafts hit as often as `learned` has it."""
         plan = replace(self, brings=expected(learned, self.most))
         for _ in range(DRAWN_SWEEPS):
@@ -116,15 +116,15 @@ class Plan:
         """Whether another token is worth waiting for."""
         return ready < self.most and (self.warm if warm else self.cold).waits[ready]
 
-    def swept(self) -> Plan:
-        """One sweep of value iteration over all states, measured by the cold one."""
+    def swept(self) -> PacingPlan:
+        """One sweep of value iteration over all states, relative to the cold one."""
         sent = self._sent(self.warm_ms)
         warm = self._start(sent, 0.0)
         if self.cold_ms is not self.warm_ms:
             sent = self._sent(self.cold_ms)
         cold = self._start(sent, self.learned.hop_ms)
         gain = cold.worths[0]
-        return Plan(
+        return PacingPlan(
             self.learned,
             self.brings,
             self.cold_ms,
@@ -135,12 +135,12 @@ class Plan:
         )
 
     def _sent(self, times: tuple[float, ...]) -> list[tuple[float, int]]:
-        """What m = 0, 1, ... ready tokens are worth where the best block is sent at once."""
+        """The worth of m = 0, 1, ... ready tokens if the best block is sent at once."""
         rounds, worths = self._rounds(times), self.warm.worths
         return [_best(rounds[: ready + 1], worths, ready) for ready in range(len(worths))]
 
     def _rounds(self, times: tuple[float, ...]) -> list[Round]:
-        """What a round of k = 0, 1, ... draft tokens brings, at the rate of the whole."""
+        """What a round of k = 0, 1, ... draft tokens brings, at the overall rate."""
         tokens, chances, draft_ms = self.brings.tokens, self.brings.warm, self.learned.draft_ms
         gains = [gain - self.rate * times[k] for k, gain in enumerate(tokens)]
         if not draft_ms:
@@ -152,9 +152,9 @@ class Plan:
         ]
 
     def _start(self, sent: list[tuple[float, int]], hop_ms: float) -> Start:
-        """The same where another token may be waited for, from the most ready ones down.
+        """The same if the session may also wait for a token, from most ready tokens down.
 
-        `hop_ms`: how much later the first one comes.
+        `hop_ms`: the extra delay of the first token.
         """
         worths, waits = [worth for worth, _ in sent], [False] * len(sent)
         token_cost = self.rate * self.learned.draft_ms
@@ -167,25 +167,25 @@ class Plan:
         return Start(tuple(worths), tuple([k for _, k in sent]), tuple(waits))
 
     def ahead(self) -> int:
-        """Most tokens that a drafter need be ahead of the committed text.
+        """Most tokens that a drafter needs to be ahead of the committed text.
 
-        As many as the longest block worth sending holds, under way and once more behind
-        it, and those that are drafted while messages travel.
+        Twice the longest block worth sending, one under way and one behind it, and the
+        tokens drafted while messages travel.
         """
         travelling = self.learned.hop_ms / self.learned.draft_ms if self.learned.draft_ms else 0.0
         return 2 * self.best(self.most) + 2 + math.ceil(travelling)
 
     def wait(self, count: int) -> float:
-        """Milliseconds until `count` tokens are there after a cold start."""
+        """Milliseconds until `count` tokens are ready after a cold start."""
         return self.learned.hop_ms + count * self.learned.draft_ms
 
 
 def _best(rounds: list[Round], worths: Worths, ready: int) -> tuple[float, int]:
-    """What the best of the rounds is worth with `ready` tokens, and its k.
+    """The worth of the best round with `ready` tokens, and its k.
 
-    `worths`: of a warm start with 0, 1, ... ready tokens; one that is not there yet is
-    worth a part of itself. More of them are never worth less, so what would not be best
-    even with the most of them is passed over.
+    `worths`: of a warm start with 0, 1, ... ready tokens; fractions of a token count as a
+    part. More tokens are never worth less, so a round that would not be best even with the
+    most of them is skipped.
     """
     chosen, greatest = 0, -math.inf
     last, highest = len(worths) - 1, max(0.0, worths[-1])
@@ -206,10 +206,12 @@ def _best(rounds: list[Round], worths: Worths, ready: int) -> tuple[float, int]:
     return greatest, chosen
 
 
-def make_plan(learned: Learned, window: int, before: Plan | None, *, chained: bool) -> Plan | None:
-    """The plan from what is known by now, better than the one before; None while nothing is.
+def make_plan(
+    learned: Learned, window: int, before: PacingPlan | None, *, chained: bool
+) -> PacingPlan | None:
+    """The plan from current knowledge, improved from the last one; None while nothing is known.
 
-    `chained`: after a warm start no way there and back is waited for.
+    `chained`: after a warm start the session waits for no round trip.
     """
     if not learned.costs.known:
         return None
@@ -220,7 +222,7 @@ def make_plan(learned: Learned, window: int, before: Plan | None, *, chained: bo
     if before is None:
         states = window + 1
         nothing = Start((0.0,) * states, (0,) * states, (False,) * states)
-        plan = Plan(learned, brings, cold_ms, warm_ms, 1.0 / cold_ms[0], nothing, nothing)
+        plan = PacingPlan(learned, brings, cold_ms, warm_ms, 1.0 / cold_ms[0], nothing, nothing)
     else:
         plan = replace(before, learned=learned, brings=brings, cold_ms=cold_ms, warm_ms=warm_ms)
     for _ in range(SWEEPS if before else FIRST_SWEEPS):

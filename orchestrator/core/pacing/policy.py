@@ -1,7 +1,7 @@
-"""What a pacing policy sees, decides and is told afterwards.
+"""What a pacing policy sees, decides and observes.
 
-What every round makes anew is a named tuple, here and in what is learned: it is filled
-at once, where a frozen dataclass sets field after field.
+Values that every round makes anew are named tuples, here and in `learned`: making one is
+faster than a frozen dataclass, which sets field after field.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class View(NamedTuple):
     """What a policy may know. Times in seconds on the driver's clock.
 
     `drafted` is the number of tokens (nodes of a tree) ready to be sent;
-    `idle_since` is when the verifier became free for this session, or will have:
-    for a block chained to `live` ones. `bonus`: the first of a chained block's tokens
+    `idle_since` is when the verifier became free for this session, or, for a block
+    chained to `live` ones, will become free. `bonus`: the first token of a chained block
     is the bonus of the one before, so that a block of one token is a plain round.
-    `reach`: the chance of each node of the tree that is ready, where the drafter says it.
+    `reach`: the chance of each node of the ready tree, where the drafter gives it.
     """
 
     now: float
@@ -57,20 +57,18 @@ class Wait:
 Decision = Send | Wait
 
 
-class Outcome(NamedTuple):
-    """One finished round; discarded ones are left out. Times in milliseconds.
+class FinishedRound(NamedTuple):
+    """One finished round, not discarded. Times in milliseconds.
 
-    `round_ms`: from sending to verdict; `waited_ms`: how long the free verifier was let
-    stand idle before; `elapsed_ms`: since the verdict before it (0: the sum of both).
-    `levels` is the depth of the block (None: a chain, one level a token); `whole`
-    tells whether it was accepted down to a leaf (None: a chain, so if all of it was).
-    `guessed`: whether the target's own token at the end was the one that the
-    drafter had next, None where it had none. Of the verifier's step: `verify_ms`, how
-    many sessions and tokens it had, and how long the block lay `queue_ms` before; all
-    0 where they are not told. `chained`: it waited for a block of its own session, too.
-    `tail_ms`: what a token took that was drafted beyond the block, 0 = there was none.
-    `reach`: the chances of the block's nodes as the drafter had them, `taken`: the nodes that
-    were accepted.
+    `round_ms`: from sending to verdict; `waited_ms`: how long pacing let the free verifier
+    idle before; `elapsed_ms`: since the verdict before (0: the sum of both). `levels`: the
+    depth of the block (None: a chain, one level a token); `whole`: it was accepted down to
+    a leaf (None: a chain, so if all of it was). `guessed`: the target's own token at the
+    end was the drafter's next one; None where it had none. Of the verifier's step:
+    `verify_ms`, its sessions and tokens, and the block's `queue_ms` before it; all 0 where
+    the verifier does not report them. `chained`: it also waited for a block of its own
+    session. `tail_ms`: the time per token drafted beyond the block, 0 = none was. `reach`:
+    the drafter's chances of the block's nodes; `taken`: the accepted nodes.
     """
 
     draft_tokens: int
@@ -99,7 +97,7 @@ class Outcome(NamedTuple):
 
     @property
     def to_leaf(self) -> bool:
-        """Nothing was drafted after what was accepted."""
+        """No draft token of the block follows the accepted ones."""
         return self.accepted_tokens == self.draft_tokens if self.whole is None else self.whole
 
     @property
@@ -109,13 +107,13 @@ class Outcome(NamedTuple):
 
 
 def wait_for(view: View, seconds: float) -> Wait | None:
-    """A wait of so long since the verifier became free; None when it is over."""
+    """A wait of so long from when the verifier became free; None when it is over."""
     until = view.idle_since + seconds
     return Wait(until) if view.now < until else None
 
 
 def patience(expected_ms: float) -> float:
-    """Seconds to wait for what should take `expected_ms`, before what is there has to do."""
+    """Seconds to wait for something that should take `expected_ms`."""
     return 1e-3 * (PATIENCE * expected_ms + PATIENCE_MS)
 
 
@@ -129,5 +127,5 @@ class Policy(Protocol):
     def decide(self, view: View) -> Decision:
         """Send now, or wait."""
 
-    def observe(self, outcome: Outcome) -> Policy:
+    def observe(self, outcome: FinishedRound) -> Policy:
         """The policy after a round."""

@@ -7,28 +7,28 @@ from typing import NamedTuple
 
 from orchestrator.core.pacing.levels import Levels
 from orchestrator.core.pacing.matched import Matched
-from orchestrator.core.pacing.policy import Decision, Outcome, Policy, Send, View
+from orchestrator.core.pacing.policy import Decision, FinishedRound, Policy, Send, View
 from orchestrator.core.pacing.thompson import Thompson
 
 JUDGE_AFTER = 8
 FIRST_REST = 16
 LONGEST_REST = 128
 LONGEST_IDLE = 32
-"""Longest rest of a drafter that is wrong but in nobody's way."""
+"""Longest rest of a drafter that is wrong but slows nothing down."""
 PROBE_ROUNDS = 3
 HOPELESS = 0.05
-"""A drafter of which less is accepted has better things to do."""
+"""A drafter with a lower acceptance rate rests."""
 CALIBRATION = 4
-"""Rounds with the drafter at rest that show what plain decoding takes without it."""
+"""Rounds with the drafter at rest that measure plain decoding."""
 RECALIBRATE = 512
 SETTLED = 32
-"""Rounds after which tokens per millisecond are more than chance."""
+"""Rounds after which tokens per millisecond are significant."""
 MARGIN = 0.98
 ROUGH_MARGIN = 0.85
 
 
 class Rate(NamedTuple):
-    """Discounted tokens and milliseconds, waits included, and how many drafts hit."""
+    """Discounted tokens and milliseconds, waits included, and hits of drafts."""
 
     tokens: float = 0.0
     ms: float = 0.0
@@ -36,7 +36,7 @@ class Rate(NamedTuple):
     tries: float = 0.0
     rounds: int = 0
 
-    def add(self, outcome: Outcome, keep: float = 0.97) -> Rate:
+    def add(self, outcome: FinishedRound, keep: float = 0.97) -> Rate:
         """The rate with one more round."""
         hit = bool(outcome.accepted_tokens) or bool(outcome.guessed)
         tried = bool(outcome.draft_tokens) or outcome.guessed is not None
@@ -54,7 +54,7 @@ class Rate(NamedTuple):
         return self.tokens / self.ms if self.ms else 0.0
 
     def scaled(self, tokens: float) -> Rate:
-        """The same rates from at most so many tokens."""
+        """The same rates with the weight of at most so many tokens."""
         kept = min(1.0, tokens / self.tokens) if self.tokens else 1.0
         return Rate(
             kept * self.tokens, kept * self.ms, kept * self.hits, kept * self.tries, self.rounds
@@ -69,11 +69,11 @@ class Rate(NamedTuple):
 class Fallback:
     """Plain decoding with the drafter off while drafts do not pay.
 
-    They do not where next to none is right, or where tokens per millisecond, waits
+    They do not pay if almost none is right, or if tokens per millisecond, waits
     included, are fewer than those of plain rounds *with the drafter at rest* (it
-    may share a core with the verifier). What those take is found out early, in a
-    few rounds of rest. Each rest ends in a new trial, and is twice as long as the
-    one before if that fails.
+    may share a core with the verifier). A few early rounds of rest measure the
+    latter. Each rest ends in a new trial; if that fails, the next rest is twice as
+    long.
     """
 
     inner: Policy
@@ -81,7 +81,7 @@ class Fallback:
     plain: Rate = field(default_factory=Rate)
     rest: int = FIRST_REST
     resting: int = 0
-    # Drafts before there is a judgement of them.
+    # Drafts until the next judgement.
     trial: int = JUDGE_AFTER
     # Rounds with the drafter on since plain decoding was last measured.
     awake: int = 0
@@ -94,11 +94,11 @@ class Fallback:
         return 0 if self.resting else self.inner.window
 
     def decide(self, view: View) -> Decision:
-        """Plain decoding while resting, else what the inner policy says."""
+        """Plain decoding while resting, else the inner policy's decision."""
         return Send(0) if self.resting else self.inner.decide(view)
 
-    def observe(self, outcome: Outcome) -> Fallback:
-        """Count the round where it belongs, then judge."""
+    def observe(self, outcome: FinishedRound) -> Fallback:
+        """Count the round as drafted or plain, then judge."""
         if self.resting:
             return self._rested(outcome)
         after = Fallback(
@@ -113,7 +113,7 @@ class Fallback:
         )
         return after._judge() if after.drafting.rounds >= PROBE_ROUNDS else after
 
-    def _rested(self, outcome: Outcome) -> Fallback:
+    def _rested(self, outcome: FinishedRound) -> Fallback:
         plain = self.plain if self.settling else self.plain.add(outcome)
         after = replace(self, plain=plain, resting=self.resting - 1, settling=False, awake=0)
         if after.resting or self.drafting.rounds:
@@ -153,7 +153,7 @@ def promise(policy: Policy) -> float:
 
 
 def _forgetful(policy: Policy) -> Policy:
-    """The policy with less weight on what it learned: the text may be another one by now."""
+    """The policy with less weight on what it learned: the text may have changed."""
     if isinstance(policy, Learner):
-        return policy.told(policy.learned.weakened(PROBE_ROUNDS))
+        return policy.informed(policy.learned.weakened(PROBE_ROUNDS))
     return policy

@@ -1,9 +1,9 @@
-"""What a verifier's step takes by its rows, with the stairs that it has. Pure.
+"""A verifier's step time by its rows, stairs included. Pure.
 
 Kernels work in tiles: on a core with AVX2 six rows took 47 ms and eight 61, while the second
-cost 3 and the tenth 4. A straight line through that sends blocks that end behind a stair, or stop
-long before one. So every count of rows up to `MOST_ROWS` has a mean of its own, a line is the
-guess where there is none, and more rows never take less time.
+cost 3 and the tenth 4. With a linear model blocks would end just behind a stair, or long before
+one. So every row count up to `MOST_ROWS` has a mean of its own, a linear model fills the gaps,
+and more rows never take less time.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from services.contract.step_time import OUTLIER, StepTimeModel
 
 MOST_ROWS = 32
 KEEP = 0.9
-"""What a step leaves of the weight of those before it with as many rows."""
+"""Discount of earlier steps with as many rows, per step."""
 LINE_WEIGHT = 1.0
-"""The line counts as so many steps of every count."""
+"""The linear model counts as so many steps of every row count."""
 FIRST_RISE = 0.03
-"""Before steps of several counts were seen: what a row adds, as a share of a step of one."""
+"""Prior of what a row adds, as a share of a step of one row."""
 
 
 class Seen(NamedTuple):
-    """Discounted steps of one count of rows, and what they took in the mean."""
+    """Discounted steps of one row count, and their mean time."""
 
     weight: float = 0.0
     ms: float = 0.0
@@ -57,13 +57,13 @@ class Steps(NamedTuple):
         return _rising(blended)
 
     def _blended(self, place: int) -> tuple[float, float]:
-        """Time and weight of a count: what was seen of it, and some of what lies around it."""
+        """Time and weight of a row count: its own mean, blended with its neighbours'."""
         seen = self.seen[place]
         weight = seen.weight + LINE_WEIGHT
         return (seen.weight * seen.ms + LINE_WEIGHT * self._around(place)) / weight, weight
 
     def _around(self, place: int) -> float:
-        """The nearest counts that were seen, joined by a straight line; beyond, its slope."""
+        """Linear interpolation between the nearest measured counts; extrapolation beyond."""
         below = next((p for p in range(place - 1, -1, -1) if self.seen[p].weight), None)
         above = next((p for p in range(place + 1, MOST_ROWS) if self.seen[p].weight), None)
         rise = max(self.line.slope, FIRST_RISE * self.line.mean_time / max(1.0, self.line.mean_n))

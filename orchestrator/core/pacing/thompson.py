@@ -1,4 +1,4 @@
-"""The number of draft tokens of every round by Thompson sampling, on what was measured."""
+"""The number of draft tokens of every round, by Thompson sampling over measurements."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from orchestrator.core.pacing.learned import Learned
-from orchestrator.core.pacing.plan import Plan, make_plan
-from orchestrator.core.pacing.policy import Decision, Outcome, Send, View, Wait, patience, wait_for
+from orchestrator.core.pacing.plan import PacingPlan, make_plan
+from orchestrator.core.pacing.policy import (
+    Decision,
+    FinishedRound,
+    Send,
+    View,
+    Wait,
+    patience,
+    wait_for,
+)
 
 FIRST_PROBE = 16
 LONGEST_PROBE = 256
@@ -17,37 +25,36 @@ PLAN_EVERY = 8
 FIRST_PLANS = (1, 2, 4)
 """Rounds after which there is a plan already."""
 NARROWER = 0.75
-"""A window that could be smaller than this share of itself is made smaller."""
+"""The window shrinks only when this share of it, or less, is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thompson:
-    """Asynchronous, with k = 0, 1, ... `most` draft tokens as pays best.
+    """Asynchronous, with the number k = 0, 1, ... `most` of draft tokens that pays best.
 
-    After every round acceptance rates are drawn from their posterior (Liu et al. 2024,
-    2406.03853, section 3.3), and of the tokens that are there as many are sent as is best
-    for those rates, with draft, step, queue and way as measured (`plan`). Tokens that are
-    not there yet are waited for where that is best by the mean: to explore by waiting is
-    dear. While nothing is known it sends what is there
-    and waits for nothing: the drafter works during plain rounds, too, and is found out
-    for free. When no draft was sent for a while, one token is waited for and sent,
-    to see; less and less often while nothing comes of it.
+    It draws acceptance rates from their posterior (Liu et al. 2024, 2406.03853, section 3.3)
+    and sends as many of the ready tokens as is best for those rates, with the measured times
+    of draft, step, queue and round trip (`plan`). It waits for more tokens only where the
+    mean rates say so, too: to explore by waiting is expensive. While nothing is known it sends
+    what is drafted and does not wait: the drafter works during plain rounds, too, which shows
+    its hits for free. When no draft was sent for a while, it waits for one token and sends it
+    as a probe, less and less often while probes fail.
 
-    The drafter may be `window` tokens ahead, at most `most`: what is drafted beyond is
-    thrown away too often. `seed` and the count of rounds are all that draws depend on.
+    The drafter may be `window` tokens ahead, at most `most`: drafts beyond are rejected too
+    often. Draws depend on `seed` and the count of rounds alone.
     """
 
     most: int
     learned: Learned = field(default_factory=Learned)
     seed: int = 0
     chained: bool = False
-    plan: Plan | None = None
-    drawn: Plan | None = None
-    # What was drafted when the last verdict came was not void.
+    plan: PacingPlan | None = None
+    drawn: PacingPlan | None = None
+    # The drafts survived the last verdict.
     warm: bool = False
     window: int = 0
     rounds: int = 0
-    # Plain rounds in a row, and how many of them there are before a probe.
+    # Plain rounds in a row, and how many come before a probe.
     plain_rounds: int = 0
     probe: int = FIRST_PROBE
 
@@ -57,11 +64,11 @@ class Thompson:
 
     @property
     def promise(self) -> float:
-        """Tokens per millisecond that are to be expected; 0 = nothing is known."""
+        """Expected tokens per millisecond; 0 = nothing is known."""
         return self.plan.rate if self.plan else 0.0
 
     def decide(self, view: View) -> Decision:
-        """The best k for what is there, or a wait for more."""
+        """The best k of the ready tokens, or a wait for more."""
         most = min(self.most, view.room)
         ready = min(view.drafted, most)
         if self.plan is None or most == 0:
@@ -78,7 +85,7 @@ class Thompson:
         return Send(max(best, min(ready, PROBE_TOKENS)) if self._probes else best)
 
     def _waits(self, ready: int) -> bool:
-        """By the mean rates and by those drawn: to explore by waiting is dear."""
+        """By both the mean and the drawn rates: to explore by waiting is expensive."""
         plans = [plan for plan in (self.plan, self.drawn) if plan is not None]
         return all(plan.waits(ready, warm=self.warm) for plan in plans)
 
@@ -87,13 +94,13 @@ class Thompson:
         return self.plain_rounds >= self.probe
 
     def _until(self, view: View, count: int) -> Wait | None:
-        """The wait for `count` tokens since the verifier became free, if it is not over."""
+        """The wait for `count` tokens from when the verifier became free, if it is not over."""
         assert self.plan is not None
         if not self.learned.draft_ms:
             return wait_for(view, 0.5e-3 * self.learned.costs.round_ms(0))
         return wait_for(view, patience(self.plan.wait(count)))
 
-    def observe(self, outcome: Outcome) -> Thompson:
+    def observe(self, outcome: FinishedRound) -> Thompson:
         """Learn from the round, and plan anew every few of them."""
         plain_rounds, probe = self._counted(outcome)
         after = Thompson(
@@ -110,18 +117,18 @@ class Thompson:
             probe,
         )
         due = after.rounds % PLAN_EVERY == 0 or after.rounds in FIRST_PLANS
-        return after.told(after.learned) if due else after
+        return after.informed(after.learned) if due else after
 
-    def _counted(self, outcome: Outcome) -> tuple[int, int]:
-        """Plain rounds in a row after this one, and how many there are before a probe."""
+    def _counted(self, outcome: FinishedRound) -> tuple[int, int]:
+        """Plain rounds in a row after this one, and how many come before a probe."""
         if self._probes:
             return 0, min(2 * self.probe, LONGEST_PROBE)
         if outcome.draft_tokens:
             return 0, FIRST_PROBE
         return self.plain_rounds + 1, self.probe
 
-    def told(self, learned: Learned) -> Thompson:
-        """The policy with this knowledge in place of its own."""
+    def informed(self, learned: Learned) -> Thompson:
+        """The policy with this knowledge instead of its own."""
         plan = make_plan(learned, self.most, self.plan, chained=self.chained)
         if plan is None:
             return replace(self, learned=learned)
@@ -135,6 +142,6 @@ class Thompson:
         )
 
     def _window(self, needed: int) -> int:
-        """Wider at once, narrower only by much: each change is a message."""
+        """Widen at once, narrow only by a lot: each change is a message."""
         needed = min(needed, self.most)
         return needed if needed > self.window or needed < NARROWER * self.window else self.window

@@ -25,7 +25,7 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.admission import Work
 from orchestrator.frontdoor.authentication import Identify
-from orchestrator.frontdoor.intake import Intake, Place
+from orchestrator.frontdoor.intake import Intake, MessageSlot
 from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant, TenantLimits
 from services.contract.errors import (
     Draining,
@@ -164,7 +164,7 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         self._require_paid(tenant)
         return tenant
 
-    async def _turn(self, tenant: Tenant) -> Place:
+    async def _turn(self, tenant: Tenant) -> MessageSlot:
         """A place to read a message in, once there is one."""
         place = await self._intake.enter(tenant.name)
         _at_the_end(place.leave)
@@ -189,7 +189,7 @@ def _at_the_end(act: Callable[[], None]) -> None:
 
 
 def _reading(
-    handler: grpc.RpcMethodHandler[Any, Any], place: Place
+    handler: grpc.RpcMethodHandler[Any, Any], place: MessageSlot
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """The handler of a single request, made one of a stream: these read for themselves.
 
@@ -214,7 +214,7 @@ def _reading(
     return make(call, parsed, handler.response_serializer)
 
 
-async def _request(context: Any, place: Place) -> Any:
+async def _request(context: Any, place: MessageSlot) -> Any:
     """The one message of a call."""
     async with border(context):
         began = time.monotonic()

@@ -1,7 +1,7 @@
 """A request becomes a SessionSpec. Nothing is created when it is refused.
 
-Cheap checks come first: sizes and ranges before any text is tokenized. A prompt
-may be megabytes long; whoever serves others meanwhile calls this in a thread.
+Cheap checks come first: sizes and ranges before any text is tokenized. A prompt may be
+megabytes long, so a server calls this in a thread.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _SHOWN = 160
 
 
 def draw_seed() -> int:
-    """64 random bits that nobody can guess."""
+    """64 unpredictable random bits."""
     return secrets.randbits(64)
 
 
 def draw_session_id() -> str:
-    """An id that nobody can guess."""
+    """An unpredictable id."""
     return secrets.token_hex(16)
 
 
@@ -72,9 +72,9 @@ def build_spec(
 
 
 def _asked(spec: SessionSpec, request: GenerationRequest) -> str:
-    """The rule as the request settles it, whoever drafts at the moment.
+    """The rule as far as the request alone settles it.
 
-    A retry must find its session though AUTO would choose otherwise by now.
+    A retry must find its session even if AUTO would choose otherwise by now.
     """
     asked = asked_rule(request.speculation)
     settled = asked is None and request.sampling.seed is not None

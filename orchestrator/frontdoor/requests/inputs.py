@@ -25,7 +25,7 @@ from services.contract.errors import InvalidRequest
 def prompt_ids(
     request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
-    """The prompt's token ids: at least one, and room for one token more.
+    """The prompt's token ids: at least one, with room for one more token.
 
     Raises InvalidRequest; values name sizes, not content.
     """
@@ -48,9 +48,9 @@ def _allowed(model: ServedModel) -> str:
 
 
 def check_counts(lengths: ListLengths, model: ServedModel) -> None:
-    """Raise InvalidRequest for lists of more than a request may have; looks at no item.
+    """Raise InvalidRequest for lists that are too long; looks at no item.
 
-    Of a few bytes each, millions of items would fit, and take memory while the request waits.
+    A message could hold millions of small items, which take memory while the request waits.
     """
     for field, count, most, unit, allowed in (
         ("tokens", lengths.tokens, _longest(model), "tokens", _allowed(model)),

@@ -17,8 +17,8 @@ from services.contract.types import (
     tree_capability,
 )
 
-# Generation config entries that would change the model's law and that nothing
-# here applies yet, with the value at which they do nothing.
+# Generation config entries that change the output distribution but are not supported,
+# with the value at which they do nothing.
 UNSUPPORTED_DEFAULTS: dict[str, object] = {
     "encoder_repetition_penalty": 1.0,
     "typical_p": 1.0,
@@ -41,11 +41,10 @@ UNSUPPORTED_DEFAULTS: dict[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelDefaults:
-    """The sampling a model asks for where a request says nothing.
+    """A model's own sampling defaults, for parameters that a request leaves out.
 
-    `warnings` names what the model asks for and does not get; each is for the
-    log, once, at start. Those parameters are neutral: refusing them would make
-    the model unusable for everyone.
+    `warnings` names unsupported defaults; each is logged once, at the start. Those
+    parameters are neutral: refusing them would make the model unusable.
     """
 
     temperature: float = 1.0
@@ -62,14 +61,13 @@ class ModelDefaults:
 class ServedModel:
     """The target model. `methods` are the drafting methods that a request may name.
 
-    `default_method` drafts where a request names none; empty = nobody does.
-    `capabilities` are what drafters say of their methods: `<method>:sampled`, it
-    draws chains and sends their law; `<method>:tree`, it offers several
-    candidates at a node. `slow_methods` draft few tokens while a block is verified.
-    `teams` are the sets of methods that one drafter runs: only methods of one team
-    can draft for one session.
-    `most_tokens`: what one request of this tenant may generate; None = what the context holds.
-    `structured`: outputs can be kept to a response format.
+    `default_method` drafts where a request names none; empty = none does. `capabilities`
+    are those of the drafters: `<method>:sampled`, it samples chains and sends their
+    distributions; `<method>:tree`, it proposes several candidates at a node.
+    `slow_methods` draft few tokens during a verification. `teams` are the sets of methods
+    that one drafter runs: only methods of one team can draft for one session.
+    `most_tokens`: the most that one request of this tenant may generate; None = the context.
+    `structured`: outputs can follow a response format.
     """
 
     name: str
@@ -85,15 +83,15 @@ class ServedModel:
     structured: bool = False
 
     def samples(self, method: str) -> bool:
-        """Whether the drafts of a method are drawn from a law that comes with them."""
+        """Whether a method samples its drafts and sends their distributions."""
         return sampled_capability(method) in self.capabilities
 
     def drafts_trees(self, method: str) -> bool:
-        """Whether a method, or several together, can offer more than one candidate at a node."""
+        """Whether a method, or several together, can propose several candidates at a node."""
         return len(split_methods(method)) > 1 or tree_capability(method) in self.capabilities
 
     def estimates(self, method: str) -> bool:
-        """Whether a method's trees come with each node's chance: no law, so no rejection."""
+        """Whether nodes of a method's trees carry chances, and no `q`: no rejection sampling."""
         return estimate_capability(method) in self.capabilities
 
     def runs_together(self, methods: Collection[str]) -> bool:

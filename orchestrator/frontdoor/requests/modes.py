@@ -1,17 +1,17 @@
 """Which rule verifies the drafts of a session. Pure.
 
-Every rule keeps the target's law, so this is a choice of pace and of what is
-promised beside the law: `GREEDY` and `COUPLED` give the same text whatever was
-drafted, `STANDARD` and `BLOCK` accept more of what a drafter samples.
+Every rule keeps the target's output distribution, so this is a choice of speed and of
+further guarantees: `GREEDY` and `COUPLED` give the same text whatever was drafted,
+`STANDARD` and `BLOCK` accept more of what a drafter samples.
 """
 
 from __future__ import annotations
 
 from services.contract.types import VerifyMode
 
-# Ahead of the verifier, BLOCK gives up the bonus after each block accepted whole, which
-# COUPLED keeps; what BLOCK accepts beyond the others grows with the block. Measured on the
-# demo model with a draft that it accepts half the time, the two meet at about five tokens.
+# With asynchronous drafting BLOCK gives up the bonus after each fully accepted block, which
+# COUPLED keeps; what BLOCK accepts beyond the others grows with the block. On the demo model,
+# with a draft that is right half the time, the two are equal at about five tokens.
 SHORT_BLOCK = 5
 
 
@@ -45,10 +45,10 @@ def auto_mode(
     | no         | sampled trees (`num_candidates` > 1)    | `STANDARD` |
     | no         | not sampled, not known, or none at all  | `COUPLED`  |
 
-    `sampled`: the drafting method draws its tokens and tells the law it drew
-    them from. A given seed asks for a text that can be had again, which rules
-    that depend on the draft cannot promise. `short_blocks`: a drafter that runs ahead
-    drafts fewer than `SHORT_BLOCK` tokens while a block is verified.
+    `sampled`: the drafting method samples its tokens and sends their distributions. A given
+    seed asks for a repeatable text, which rules that depend on the draft cannot promise.
+    `short_blocks`: an asynchronous drafter drafts fewer than `SHORT_BLOCK` tokens during a
+    verification.
     """
     if seeded or not sampled:
         return VerifyMode.COUPLED

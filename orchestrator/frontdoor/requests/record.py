@@ -22,7 +22,7 @@ from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat
 
 VERSION = 1
 WITH_FORMAT = 2
-"""A record with a response format, which the first version cannot keep to."""
+"""A record with a response format, which the first version does not support."""
 
 
 def dump_spec(spec: SessionSpec) -> bytes:

@@ -1,8 +1,8 @@
 """What a client asks for, whichever door it came through; nothing of it is checked yet.
 
-Lists may be views of the message that came: millions of items cost nothing until somebody
-looks at them. A text costs time and memory as soon as it is taken out of the message, so a
-request is read (`IncomingRequest`) when it is its turn. None: left out.
+Lists may be views of the message: millions of items cost nothing until they are read. A text
+costs time and memory as soon as it is taken out of the message, so a request
+(`IncomingRequest`) is read when its turn comes. None: left out.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ListLengths(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IncomingRequest:
-    """A request that nobody has read yet.
+    """An unread request.
 
     `size`: bytes of the message that it came in. `read` takes time by its size, and may raise
     InvalidRequest. `encoded`: the message to be stored.

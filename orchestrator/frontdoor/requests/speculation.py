@@ -1,4 +1,4 @@
-"""Speculation parameters. They change the pace of a session, never its law."""
+"""Speculation parameters. They change a session's speed, never its output distribution."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def num_candidates(params: SpeculationRequest) -> int:
 
 
 def asks_for_chains(params: SpeculationRequest) -> bool:
-    """Whether a request asks for one candidate at a node by number, and so for no trees."""
+    """Whether a request sets one candidate at a node, and so asks for no trees."""
     return params.num_candidates == 1
 
 
@@ -59,7 +59,7 @@ def asked_rule(params: SpeculationRequest) -> VerifyMode | None:
 
 
 def drafting_method(params: SpeculationRequest, model: ServedModel) -> str:
-    """Whose drafts the session will get, as far as is known; empty = nobody's.
+    """The method that will draft for the session, as far as is known; empty = none.
 
     Several methods are joined by commas.
     """
@@ -69,10 +69,10 @@ def drafting_method(params: SpeculationRequest, model: ServedModel) -> str:
 
 
 def check_together(method: str, mode: VerifyMode, num_candidates: int, model: ServedModel) -> None:
-    """Raise InvalidRequest where trees without a law of their own meet a rule of rejection.
+    """Raise InvalidRequest where trees without `q` meet a rejection rule.
 
-    SpecInfer (2305.09781) rejects candidates of several drafters in turn, each with a law
-    of its own; a draft holds one law for each node. Candidates that are looked up have none.
+    SpecInfer (2305.09781) rejects candidates of several drafters in turn, each with its own
+    distribution; a draft holds one for each node. N-gram candidates have none.
     """
     if num_candidates == 1 or mode.exact_match:
         return

@@ -1,9 +1,9 @@
 """The service `vllm.grpc.engine.VllmEngine` in front of the same sessions, for gateways.
 
-A gateway (smg) turns the OpenAI API into calls of this service: it tokenizes, applies the
-chat template and makes text of the tokens again. Here:
+A gateway (smg) turns the OpenAI API into calls of this service: it applies the chat
+template, tokenizes and detokenizes. Here:
 
-request   its request as one of ours, or the field that cannot be served
+request   its request as one of ours, or the unsupported field
 response  our events as its responses
 archive   the served tokenizer as the archive that it fetches
 servicer  the service

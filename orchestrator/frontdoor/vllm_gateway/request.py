@@ -1,8 +1,8 @@
 """A gateway's request as one of ours, or an InvalidRequest that names its field.
 
-A proto3 zero is no value where the field has no presence. What the gateway leaves at zero
-though zero cannot be meant (`top_p`, `repetition_penalty`) is left out here, too, so that the
-model's own default holds; `top_k` 0 keeps all tokens, as it does in vLLM.
+A proto3 zero is no value where the field has no presence. Fields for which zero is invalid
+(`top_p`, `repetition_penalty`) count as left out at zero, so that the model's own default
+holds; `top_k` 0 keeps all tokens, as in vLLM.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _OF_SAMPLING = {
     "structural_tag": _FORMATS,
 }
 _PARAMS = "sampling_params"
-# Our field at the root of what it is called in the gateway's request.
+# The gateway's name of each of our root fields.
 _FIELDS = {
     "sampling": _PARAMS,
     "tokens.ids": "tokenized.input_ids",
@@ -82,7 +82,7 @@ def list_lengths(asked: engine.GenerateRequest) -> ListLengths:
 
 
 def to_request(asked: engine.GenerateRequest) -> GenerationRequest:
-    """What it asks for, without its id. Raises InvalidRequest for what cannot be served."""
+    """Our request, without the id. Raises InvalidRequest for unsupported fields."""
     _require_served(asked, _OF_REQUEST)
     kind = asked.WhichOneof("input")
     if kind not in ("tokenized", "text"):

@@ -10,8 +10,8 @@ from orchestrator.session.answer import Chunk, Complete, Event, Started
 class Answer:
     """One request's responses: chunks as tokens come, or all of them at the end.
 
-    Tokens go out as they are, the stop token or the tokens of a stop string included: the
-    gateway makes text of them, and cuts it.
+    Tokens are sent unchanged, stop tokens and those of a stop string included: the gateway
+    detokenizes and cuts them.
     """
 
     def __init__(self, asked: engine.GenerateRequest) -> None:
@@ -22,7 +22,7 @@ class Answer:
         self._logprobs = engine.OutputLogProbs()
 
     def add(self, event: Event) -> engine.GenerateResponse | None:
-        """What is to be told of one event, if anything."""
+        """The response to one event, if any."""
         match event:
             case Started():
                 self._prompt_tokens = event.prompt_tokens

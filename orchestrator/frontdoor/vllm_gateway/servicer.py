@@ -1,8 +1,8 @@
 """`vllm.grpc.engine.VllmEngine` over gRPC: decode, call, encode.
 
-Whoever may call, how many, and as which tenant is settled by the `Door` before it, as for
-`InferenceService`. A gateway cannot resume a session, so it is stored nowhere, and a call that
-ends, however it ends, ends its session.
+The `Door` before it settles who may call, how often, and as which tenant, as for
+`InferenceService`. A gateway cannot resume a session, so the session is not stored, and ends
+with its call.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
         return name
 
     async def Generate(self, request: engine.GenerateRequest, context: Any) -> None:  # noqa: N802
-        """Generate, and stream the tokens or tell them at the end."""
+        """Generate; stream the tokens, or send them at the end."""
         async with border(context):
             with _in_its_words():
                 asked = IncomingRequest(
@@ -106,7 +106,7 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
     async def Abort(  # noqa: N802
         self, request: engine.AbortRequest, context: Any
     ) -> engine.AbortResponse:
-        """End requests at once; those that are not known, or have ended, are passed over."""
+        """End requests at once; unknown and ended ones are ignored."""
         async with border(context):
             count, allowed = len(request.request_ids), f"at most {MOST_ABORTED} ids"
             if count > MOST_ABORTED:
@@ -196,7 +196,7 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
                     return
 
     async def _packed(self) -> bytes:
-        """Packed once, beside the loop; a caller that leaves meanwhile stops it for nobody."""
+        """Packed once, in a thread; a caller that leaves does not cancel it."""
         if self._archive is None:
             packing = asyncio.to_thread(archive, self._target.tokenizer.bundle)
             self._archive = asyncio.ensure_future(packing)

@@ -1,9 +1,9 @@
-"""When each part of a round was, worked out from the figures that the server keeps.
+"""The time of each part of a round, computed from the figures that the server keeps.
 
-A round lasts from when its block left the orchestrator until its verdict was back. Of that the
-verifier says how long the block waited and how long its step took; the rest is the way, half of
-it there and half back. Drafting ends, at the latest, where the block left: it runs ahead. What
-was drafted beyond a rejection was drafted while the round was under way.
+A round lasts from sending its block until its verdict. The verifier reports the block's wait and
+its step's time; the rest is the round trip, half of it before and half after. Drafting is
+asynchronous and ends, at the latest, when the block is sent. Drafts beyond a rejection were
+made during the round.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Timeline:
 
     @property
     def unjudged(self) -> int:
-        """Draft tokens that nobody judged."""
+        """Draft tokens that were not verified."""
         return sum(len(one.record.unjudged) for one in self.rounds)
 
     @property

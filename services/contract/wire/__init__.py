@@ -1,9 +1,9 @@
 """Both directions between the generated classes and `services.contract.types`.
 
-Nothing else in the house touches a generated class of the links. Encoding is
-total on valid records. Decoding checks shape (a member of every oneof, known
-enum values, lengths that agree, names that are there) and raises only
-`ProtocolError`; whether a well-formed command makes sense is the worker's to say.
+No other module touches a generated class of the links. Encoding is total on
+valid records. Decoding checks shape (a member of every oneof, known enum values,
+matching lengths, names that are present) and raises only `ProtocolError`; the
+worker checks whether a well-formed command makes sense.
 
     records    what both links share
     drafter    commands and events of the drafter link

@@ -1,7 +1,7 @@
 """One value per link: how its messages are made of batches and taken apart.
 
-Whoever speaks both links (the servicer of a worker, the orchestrator's end) is
-written once against `LinkCodec`.
+The two ends of a link (the servicer of a worker, the orchestrator's end) are
+written once, against `LinkCodec`.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def encode_row(row: SparseRow) -> pb.SparseRow:
 
 
 def decode_row(message: pb.SparseRow) -> SparseRow:
-    """One value per id. Whether they are a law is for the verifier to judge."""
+    """One value per id. The verifier checks whether they are a distribution."""
     ids = tuple(message.token_ids)
     values = decode_floats(message.probabilities, len(ids), "q.probabilities", message.dtype)
     return SparseRow(ids, values)

@@ -3,7 +3,7 @@
 border     the one place where exceptions become gRPC statuses, by a table
 options    listening, channel and server options
 parsing    requests that cannot be parsed
-letting_go  refused calls keep nothing
+aborted_calls  aborted calls free their memory
 bearer     tokens in the metadata of a call
 reloading  files that are read again when they change
 tls        certificates on both ends

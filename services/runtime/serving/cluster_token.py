@@ -1,7 +1,7 @@
-"""The secret that the processes of one cluster share, and who stands guard with it.
+"""The secret that the processes of one cluster share, and the interceptor that checks it.
 
-An orchestrator shows it with every RPC on a link; a worker answers nobody else. It is
-never written anywhere: not to a log, not into a message, not into a `repr`.
+An orchestrator sends it with every RPC on a link; a worker refuses all others. It is never
+in a log, a message or a `repr`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SETTING = "cluster_token_file"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Secrets:
-    """The token to show, and digests of all that are good."""
+    """The token to send, and the digests of all valid ones."""
 
     shown: str
     known: tuple[bytes, ...]
@@ -36,8 +36,7 @@ class _Secrets:
 class ClusterToken:
     """A file of tokens, one a line, read again when it changes.
 
-    The first is shown to others, each is good: so a token can be replaced while
-    everything runs.
+    The first is sent, each is valid: so a token can be replaced without a pause.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +48,7 @@ class ClusterToken:
         return self._secrets.current().shown
 
     def matches(self, token: str) -> bool:
-        """Whether it is one of the tokens; takes the same time whatever is wrong with it."""
+        """Whether it is one of the tokens, in constant time."""
         digest = sha256(token.encode()).digest()
         equal = [hmac.compare_digest(digest, known) for known in self._secrets.current().known]
         return any(equal)
@@ -67,7 +66,7 @@ def _load(path: Path) -> _Secrets:
 
 
 class LinkGuard(grpc.aio.ServerInterceptor):
-    """Refuses every RPC without the cluster's token, but health."""
+    """Refuses every RPC without the cluster's token, except health."""
 
     def __init__(self, token: ClusterToken) -> None:
         self._token = token
@@ -91,12 +90,12 @@ async def _refuse(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -
     )
 
 
-# For unary RPCs, too: so no message of a stranger is waited for.
+# For unary RPCs, too, so that no unauthenticated message is read.
 _REFUSAL: Any = grpc.stream_stream_rpc_method_handler(_refuse)
 
 
 def link_guards(options: ServingOptions) -> list[grpc.aio.ServerInterceptor]:
-    """What stands before a worker's links. StartError where anybody could open one."""
+    """The interceptors of a worker's links. StartError if anybody could open one."""
     if options.cluster_token_file is not None:
         return [LinkGuard(ClusterToken(options.cluster_token_file))]
     known = options.tls is not None and options.tls.ca is not None

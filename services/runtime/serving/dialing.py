@@ -17,7 +17,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Dialing:
-    """What every connection to a worker uses; its files count as they are at that moment.
+    """The settings of every connection to a worker; files are read when it opens.
 
     `server_name`: what the workers' certificates are for; empty = the address's host.
     `insecure` allows plaintext beyond loopback.
@@ -29,12 +29,12 @@ class Dialing:
     insecure: bool = False
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        """A channel to one worker; StartError when it may not, or cannot, be opened."""
+        """A channel to one worker; StartError when it is not allowed or not possible."""
         self._require_private(address)
         return open_channel(address, self.tls, self.server_name)
 
     def metadata(self, address: str) -> Metadata:
-        """What every RPC there carries; StartError where it would be read on the way."""
+        """The metadata of every RPC there; StartError where it would travel in plaintext."""
         self._require_private(address)
         if self.token is None:
             return ()

@@ -1,10 +1,10 @@
-"""What a process says of itself by `grpc.health.v1`, from its first moment to its last.
+"""A process's health by `grpc.health.v1`, from its start to its end.
 
     liveness   the event loop runs; depends on no model, no Redis and no peer
-    startup    a worker has its model, loaded and checked; an orchestrator waits for verifiers
-    readiness  work is accepted; so say "" and the full names of the services that are served
+    startup    a worker has loaded and checked its model; an orchestrator waits for verifiers
+    readiness  work is accepted; also "" and the full names of the services
 
-The health port says it as soon as the event loop runs, the main port once it serves.
+The health port serves it as soon as the event loop runs, the main port once it serves.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether readiness says: new work is welcome."""
+        """Whether new work is accepted (readiness)."""
         return self._accepting and not self._obstructed
 
     async def open(self) -> None:
-        """Say that this process lives, and no more. Raises StartError for a taken port."""
+        """Report liveness only. Raises StartError for a taken port."""
         await self.servicer.set(LIVENESS, _SERVING)
         await self.servicer.set(STARTUP, _NOT_SERVING)
         await self._tell()
@@ -77,17 +77,17 @@ class Health:
         await self.servicer.set(STARTUP, _SERVING)
 
     async def serve(self, *services: str) -> None:
-        """From now on these services, full names, are as ready as the process is."""
+        """Report the process's readiness for these services, by full name, too."""
         self._names += services
         await self._tell()
 
     async def accept(self, accepting: bool) -> None:
-        """Whether new work is welcome: not before it is served, not while draining."""
+        """Set whether new work is accepted: not before serving, not while draining."""
         self._accepting = accepting
         await self._tell()
 
     async def obstruct(self, obstructed: bool) -> None:
-        """Whether something that new work needs is away."""
+        """Set whether something that new work needs is away."""
         self._obstructed = obstructed
         await self._tell()
 
@@ -97,7 +97,7 @@ class Health:
         await self.accept(False)
 
     async def close(self) -> None:
-        """Say nothing any more."""
+        """Stop reporting."""
         if self._port is not None:
             await self._port.stop()
 

@@ -1,6 +1,6 @@
 """Health alone, on a port of its own in plaintext: probes of clusters speak no TLS.
 
-It says whether the process serves and nothing else, so anybody may ask.
+It reveals only whether the process serves, so it needs no authentication.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from services.runtime.readyfile import write_line
 
 logger = logging.getLogger(__name__)
 
-# Strangers may come here: no large messages, no crowd on one connection.
+# Unauthenticated callers come here: no large messages, few calls on one connection.
 _OPTIONS = [
     ("grpc.max_receive_message_length", 4096),
     ("grpc.max_concurrent_streams", 16),

@@ -32,10 +32,10 @@ READ_SECONDS = 30.0
 
 
 class Outbox(Generic[E]):
-    """Events on their way to one peer, at most `limit` of them.
+    """Events that wait for one peer, at most `limit` of them.
 
-    Of progress reports only the newest is kept. Above half the limit no more
-    commands are read; above the limit the link ends.
+    Only the newest progress report is kept. Above half the limit no more commands
+    are read; above the limit the link ends.
     """
 
     def __init__(self, limit: int = MAX_OUTGOING) -> None:
@@ -64,7 +64,7 @@ class Outbox(Generic[E]):
         self._ready.set()
 
     def close(self, error: Exception | None = None) -> None:
-        """End the link once what waits is taken. The first error counts."""
+        """End the link once the waiting events are sent. The first error counts."""
         if not self._closed:
             self._closed, self._error = True, error
         self._ready.set()

@@ -17,9 +17,9 @@ PENDING_SECONDS = 300
 
 Options = list[tuple[str, int | str]]
 
-# A peer that is silent for 20 s is pinged, and gone when 10 s bring no answer. Links are judged
-# sooner, by who knows whether it could listen itself (`orchestrator.workers.detector`): gRPC does
-# not, so its limit is beyond all of theirs, and what stood still for some seconds keeps its links.
+# gRPC pings a peer after 20 s of silence, and gives it up after 10 s without an answer. The
+# failure detector (`orchestrator.workers.detector`) is faster and accounts for stalls of its own
+# process. gRPC does not, so its limit is longer: a process that stalled briefly keeps its links.
 _BOTH_SIDES: Options = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
@@ -39,11 +39,11 @@ class ServingOptions:
     other than loopback without TLS. `grace` is the time in seconds that open
     sessions get when the process is told to stop. `max_connection_age` (seconds)
     makes clients look names up anew; never on a worker, whose links are long.
-    `cluster_token_file`: who opens a link to this worker must know a token in it.
+    `cluster_token_file`: callers that open a link to this worker need a token in it.
     `health_address`: where health alone is served, always in plaintext, for probes
     that speak no TLS; None = nowhere. `health_file` gets it as one line once bound.
     `max_request_bytes`: of one message that comes in; a larger one is refused unread.
-    `unread_bytes`: taken in of a message before it is read; None = as the wire is fast, megabytes.
+    `unread_bytes`: buffered of a message before it is read; None = gRPC's default, megabytes.
     """
 
     address: str = "127.0.0.1:0"

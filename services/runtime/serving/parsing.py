@@ -1,7 +1,7 @@
 """A request that cannot be parsed is its sender's fault.
 
-grpc.aio says UNKNOWN to it and writes a traceback to the log. Here the answer is
-INVALID_ARGUMENT, and the log has nothing: whoever sends bytes cannot fill it.
+grpc.aio answers UNKNOWN and logs a traceback. Here the answer is INVALID_ARGUMENT,
+without a log line, so that callers cannot fill the log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Parse = Callable[[bytes], Any]
 
 
 class _Unreadable:
-    """In place of a request whose bytes are no such message."""
+    """Stands for a request that cannot be parsed."""
 
 
 _UNREADABLE = _Unreadable()

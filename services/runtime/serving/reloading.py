@@ -21,14 +21,14 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class Reloading(Generic[T]):
-    """What some files say; any thread may ask.
+    """The value of some files; safe in any thread.
 
-    Files that changed and cannot be used are named in the log once, and what they
-    said before stays in force until they change again.
+    Changed files that cannot be used are logged once, and the previous value stays in
+    force until they change again.
     """
 
     def __init__(self, files: Sequence[Path], load: Callable[[], T]) -> None:
-        """Reads at once. `load` raises StartError, which says what is wrong and no content."""
+        """Reads at once. `load` raises StartError, whose message quotes no content."""
         self._files = tuple(files)
         self._load = load
         self._lock = threading.Lock()

@@ -9,8 +9,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from services.contract.errors import StartError
+from services.runtime.serving.aborted_calls import ReleaseAborted
 from services.runtime.serving.health import Health
-from services.runtime.serving.letting_go import LettingGo
 from services.runtime.serving.options import ServingOptions, server_credentials, server_options
 from services.runtime.serving.parsing import Parsing
 
@@ -33,7 +33,7 @@ class GrpcServer:
         self._owns_health = health is None
         self._health = Health(options) if health is None else health
         self.address = options.address
-        guarded = (LettingGo(), Parsing(), *interceptors)
+        guarded = (ReleaseAborted(), Parsing(), *interceptors)
         self.grpc = grpc.aio.server(interceptors=guarded, options=server_options(options))
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self.grpc)
 

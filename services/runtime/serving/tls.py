@@ -1,7 +1,7 @@
 """TLS on both ends of a connection, from PEM files that may change while in use.
 
-A server looks at its files at every handshake, a client at every connection. What
-is connected already stays so: a certificate counts when a connection begins.
+A server reads its files at every handshake, a client at every connection. Open
+connections stay open: a certificate is checked when a connection begins.
 """
 
 from __future__ import annotations

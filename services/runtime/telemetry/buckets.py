@@ -1,4 +1,4 @@
-"""Histograms that cost a bisection, handed to the readers when somebody collects them.
+"""Histograms that cost a bisection, handed to the readers at collection time.
 
 OpenTelemetry's own takes about 7 µs a value, and a round has five. It has observable
 counters but no observable histogram, so our readers put these beside what the SDK gives.

@@ -1,8 +1,7 @@
 """Finished spans below a sampled one, at a fraction of the Tracer API's cost.
 
-Whether a trace is taken is decided once, at its root; below it there is nothing left
-to sample, to lock or to limit. So a child is made whole when it has ended, from ids
-that were given out when it began.
+A trace is sampled once, at its root; below it there is nothing left to sample, lock or
+limit. So a child span is created when it has ended, from ids given out when it began.
 """
 
 from __future__ import annotations

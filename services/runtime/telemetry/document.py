@@ -28,11 +28,11 @@ orchestrator decides which sessions are traced (default `parentbased_always_on`)
 rounds and workers follow. `OTEL_BSP_*` sizes the queue of spans,
 `OTEL_RESOURCE_ATTRIBUTES` adds to the process's attributes. A collector that is
 down costs spans, never a token's time. No prompt and no output is ever in here.
-[tracing.md](tracing.md) tells what to look at when something is slow.
+[tracing.md](tracing.md) says what to look at when something is slow.
 Grafana dashboards are in `k8s/dashboards`, recording and alerting rules in `k8s/rules`;
-[runbooks.md](runbooks.md) says what to do about each alert. What a label may say is a
-fixed set, and all of it is there from the start, at 0: a series that began with its
-first event would hide that event from `rate`.
+[runbooks.md](runbooks.md) says what to do about each alert. Each label has a fixed set of
+values, and every series exists from the start, at 0: one that began with its first event
+would hide that event from `rate`.
 
 Mean acceptance length as vLLM defines it is
 `1 + spec_decode_num_accepted_tokens_total / spec_decode_num_drafts_total`; block

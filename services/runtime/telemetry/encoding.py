@@ -1,8 +1,8 @@
 """Child spans as OTLP messages, at a third of the SDK's cost per span.
 
-Runs in the exporter's thread, but with the interpreter lock held: what it takes is
-taken from the tokens. A child has no events, state or limits, and the values of its
-attributes are few; those seen before are not encoded again.
+It runs in the exporter's thread but holds the interpreter lock, so its time delays
+tokens. A child has no events, state or limits, and few attribute values, whose
+encodings are cached.
 """
 
 from __future__ import annotations

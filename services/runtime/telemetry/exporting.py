@@ -2,8 +2,8 @@
 
 Nothing is exported unless asked for: by `OTEL_TRACES_EXPORTER=otlp` (or
 `OTEL_METRICS_EXPORTER`), or by an endpoint in `OTEL_EXPORTER_OTLP_ENDPOINT` (or
-`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `…_METRICS_ENDPOINT`). A collector that does
-not answer is waited for by threads of their own, and mentioned in the log once.
+`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `…_METRICS_ENDPOINT`). Only the exporters'
+own threads wait for a collector that does not answer, and the log mentions it once.
 """
 
 from __future__ import annotations

@@ -89,15 +89,15 @@ SPEC_DRAFT = SpanName(
     "orchestrator",
     "client",
     "spec_round; Generate, if nothing of it was ever sent",
-    "Drafting the block; it ends where the round starts, as drafting runs ahead. What was "
-    "drafted beyond a rejection ends there, and is linked to the round that rejected.",
+    "Drafting the block; it ends where the round starts, since drafting is asynchronous. Drafts "
+    "beyond a rejection end there, linked to the round that rejected.",
 )
 SPEC_VERIFY = SpanName(
     "spec_verify",
     "orchestrator",
     "client",
     "spec_round",
-    "The block's way to the verifier and back; its figures are on the round.",
+    "The round trip of the block to the verifier; its figures are on the round.",
 )
 PREFILL = SpanName(
     "prefill",
@@ -170,7 +170,7 @@ MODE = Attribute("paceline.rejection_sample_method", "How draft tokens are verif
 TERM = Attribute("paceline.term", "How many owners the session has had, this one included.")
 EPOCH = Attribute("paceline.epoch", "Draft generation of the session.")
 ROUND_INDEX = Attribute("paceline.round.index", "Number of the round in its session.")
-ROUND_OUTCOME = Attribute("paceline.round.outcome", "What became of the block.")
+ROUND_OUTCOME = Attribute("paceline.round.outcome", "What happened to the block.")
 FALLBACK = Attribute(
     "paceline.fallback", "Why the round of a session that speculates held no draft token."
 )
@@ -184,7 +184,7 @@ EMITTED_TOKENS = Attribute(
 )
 DISCARDED_TOKENS = Attribute("paceline.discarded.tokens", "Draft tokens returned unverified.")
 DISCARDED_DRAFT = Attribute(
-    "paceline.draft.discarded", "True: drafted, and thrown away before it was sent."
+    "paceline.draft.discarded", "True: drafted, but dropped before it was sent."
 )
 BAD_Q_ROWS = Attribute("paceline.draft.bad_q_rows", "Unusable rows of q in the block.")
 ROUNDS = Attribute("paceline.rounds", "Rounds with a verdict that the session took.")
@@ -199,9 +199,9 @@ FORMER_WORKER = Attribute("paceline.migrate.from", "The worker that the session 
 MIGRATE_CAUSE = Attribute("paceline.migrate.cause", "lost, failed, refused or full.")
 OFFSET = Attribute("paceline.resume.offset", "Output offset that the caller goes on from.")
 CACHED_TOKENS = Attribute("paceline.prefill.cached_tokens", "Prompt tokens found in a cache.")
-COMPLETED = Attribute("paceline.completed", "False: the work was given up before its end.")
+COMPLETED = Attribute("paceline.completed", "False: the work was abandoned before its end.")
 STEP_TOKENS = Attribute(
-    "paceline.step.tokens", "Tokens of the step: drafted, checked or fed as prompt."
+    "paceline.step.tokens", "Tokens of the step: drafted, verified or prefilled."
 )
 STEP_SIZE = Attribute("paceline.step.batch_size", "Sessions in the step.")
 STEP_QUEUE_MS = Attribute("paceline.step.queue_wait", "Wait before the step, ms.")
@@ -225,8 +225,8 @@ ERROR_TYPE = Attribute("error.type", "Why the session ended early, from a fixed 
 # --- Values of labels --------------------------------------------------------------
 
 
-class Outcome:
-    """What became of a round's block."""
+class RoundOutcome:
+    """What happened to a round's block."""
 
     ACCEPTED_ALL = "accepted_all"
     PARTIAL = "partial"
@@ -237,12 +237,12 @@ class Outcome:
 
 
 OUTCOMES = {
-    Outcome.ACCEPTED_ALL: "Every draft token was accepted.",
-    Outcome.PARTIAL: "Some were.",
-    Outcome.REJECTED_ALL: "None was.",
-    Outcome.PLAIN: "The block held no draft token: plain decoding.",
-    Outcome.DISCARDED: "A chained block whose predecessor was not fully accepted.",
-    Outcome.ABANDONED: "No verdict came before the verifier or the session was given up.",
+    RoundOutcome.ACCEPTED_ALL: "Every draft token was accepted.",
+    RoundOutcome.PARTIAL: "Some draft tokens were accepted.",
+    RoundOutcome.REJECTED_ALL: "No draft token was accepted.",
+    RoundOutcome.PLAIN: "The block held no draft token: plain decoding.",
+    RoundOutcome.DISCARDED: "A chained block whose predecessor was not fully accepted.",
+    RoundOutcome.ABANDONED: "No verdict came before the verifier or the session was given up.",
 }
 
 
@@ -258,12 +258,12 @@ class Fallback:
 
 
 FALLBACKS = {
-    Fallback.NO_DRAFTER: "No drafter is there, or none has room.",
+    Fallback.NO_DRAFTER: "No drafter is connected, or none has room.",
     Fallback.OPENING: "The drafter does not have the session open yet.",
-    Fallback.GIVEN_UP: "Drafters failed too often; the session asks for none any more.",
+    Fallback.GIVEN_UP: "Drafters failed too often; the session stopped asking for one.",
     Fallback.LOAD: "The load allows no draft tokens for now.",
-    Fallback.DOES_NOT_PAY: "Pacing rests: drafts cost more than they bring.",
-    Fallback.NOTHING_READY: "Nothing that was drafted by then paid, nor waiting for more.",
+    Fallback.DOES_NOT_PAY: "Pacing rests: drafts cost more time than they save.",
+    Fallback.NOTHING_READY: "No draft was ready that pays, and waiting did not pay either.",
 }
 
 
@@ -273,12 +273,12 @@ FAILURES = {
     "deadline": "The session's deadline passed.",
     "detached": "Its client left and did not come back. No fault of ours.",
     "refused": "The verifier refused the session.",
-    "impossible": "What was asked for together leads nowhere. No fault of ours.",
+    "impossible": "The request leaves no token to go on with. No fault of ours.",
     "Draining": "This orchestrator stops; the session goes on at another. No fault.",
     "Fenced": "Another orchestrator took the session over; it goes on there. No fault.",
     "DataLoss": "The store has less than it acknowledged.",
     "StoreError": "The store refused, or was away for too long.",
-    "PacelineError": "What must not happen; the log says more.",
+    "PacelineError": "A broken invariant; the log says more.",
 }
 
 # How a session ended here, errors taken together.
@@ -314,9 +314,7 @@ _LENGTHS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0,
 _COUNTS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 _SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
-ROUND_COUNT = Metric(
-    "paceline.rounds", _COUNTER, "{round}", "Rounds by what became of them.", ("outcome",)
-)
+ROUND_COUNT = Metric("paceline.rounds", _COUNTER, "{round}", "Rounds by outcome.", ("outcome",))
 DRAFT_COUNT = Metric(
     "paceline.drafts", _COUNTER, "{draft}", "Rounds with at least one verified draft token."
 )
@@ -350,7 +348,7 @@ DISCARDED = Metric(
     "paceline.discarded.tokens",
     _COUNTER,
     "{token}",
-    "Draft tokens never verified: they came back unverified, or were not sent any more.",
+    "Draft tokens that were never verified: returned unverified, or not sent.",
     ("where",),
 )
 FALLBACK_ROUNDS = Metric(
@@ -364,7 +362,7 @@ STARVED = Metric(
     "paceline.verifier.starved",
     _COUNTER,
     "s",
-    "Time that verifiers, free for a session, were let wait for its drafts.",
+    "Time in which a verifier was free for a session and waited for its drafts.",
 )
 SESSION_ERRORS = Metric(
     "paceline.session.errors",
@@ -389,13 +387,13 @@ FENCED_WRITES = Metric(
     "paceline.fenced.writes",
     _COUNTER,
     "{write}",
-    "Writes that the session store refused, as another orchestrator owns the session by now.",
+    "Writes that the session store refused, since another orchestrator owns the session.",
 )
 STORE_AWAY = Metric(
     "paceline.store.away",
     _GAUGE,
     "s",
-    "For how long the session store has not done what it was asked; 0 = it does.",
+    "For how long the session store has not answered or has refused writes; 0 = it works.",
 )
 CONNECTED_WORKERS = Metric(
     "paceline.workers.connected",
@@ -415,7 +413,7 @@ PREFILLED = Metric(
     "paceline.prefill.tokens",
     _COUNTER,
     "{token}",
-    "Tokens of texts that verifiers opened: computed, or found in K/V (cached).",
+    "Tokens that verifiers prefilled: computed, or found in the prefix cache (cached).",
     ("source",),
 )
 ROUND_SECONDS = Metric(
@@ -453,7 +451,7 @@ LOOP_LAG = Metric(
     "paceline.event_loop.lag",
     _HISTOGRAM,
     "s",
-    "How late the process's event loop does what is due, asked ten times a second.",
+    "How late the process's event loop is, measured ten times a second.",
     buckets=_MOMENTS,
 )
 ROUND_ACCEPTED = Metric(
@@ -479,13 +477,13 @@ VERIFY_QUEUE = Metric(
     "paceline.verify.queue_tokens",
     _GAUGE,
     "{token}",
-    "Tokens of the sessions here that verifiers have yet to check, those in a step included.",
+    "Tokens of the sessions here that wait for a verifier, those in a step included.",
 )
 DRAFTERS_WANTED = Metric(
     "paceline.drafters.wanted",
     _GAUGE,
     "{session}",
-    "Sessions that are to be drafted for, whether a drafter has them or not.",
+    "Sessions that want drafts, with or without a drafter.",
 )
 HEARD_KV_USED = Metric(
     "paceline.kv.used_tokens",
@@ -555,7 +553,7 @@ STEP_TOKEN_COUNT = Metric(
     "paceline.step.tokens",
     _COUNTER,
     "{token}",
-    "Tokens drafted, checked or fed as prompt.",
+    "Tokens drafted, verified or prefilled.",
     ("role", "kind"),
 )
 STEPS_UNTRACED = Metric(
@@ -569,13 +567,13 @@ KV_SPARE = Metric(
     "paceline.kv.tokens.spare",
     _GAUGE,
     "{token}",
-    "Tokens held for texts that begin as ended ones did; given up when a session needs the room.",
+    "Tokens in the prefix cache; evicted when a session needs the room.",
 )
 PREEMPTIONS = Metric(
     "paceline.kv.preemptions",
     _COUNTER,
     "{session}",
-    "Sessions that gave their K/V up to an older one, to be prefilled again.",
+    "Sessions preempted by an older one; they are prefilled again.",
 )
 KV_CAPACITY = Metric(
     "paceline.kv.tokens.capacity", _GAUGE, "{token}", "Most tokens the KV cache holds."

@@ -19,8 +19,8 @@ _WINDOW = 16
 class Batch:
     """Some texts, padded on the right to [B, T].
 
-    `rows` int64 [R]: places in the flattened batch after which a law is known.
-    Shapes of the laws: columns int64 and probabilities float32, both [R, n]; a
+    `rows` int64 [R]: places in the flattened batch after which a distribution is known.
+    Shapes of the distributions: columns int64 and probabilities float32, both [R, n]; a
     column is a row of the student's head, and a token that the head lacks has
     probability 0. `best` int64 [R]: column of the most likely token, -1 without.
     """
@@ -33,7 +33,7 @@ class Batch:
 
     @property
     def positions(self) -> int:
-        """How many laws there are to learn from."""
+        """How many distributions there are to learn from."""
         return len(self.rows)
 
     def to(self, device: torch.device) -> Batch:
@@ -71,7 +71,7 @@ class Collator:
 
 
 def epoch(texts: Sequence[Text], positions: int, seed: int) -> Iterator[Sequence[Text]]:
-    """All texts once, in batches of about `positions` laws, shuffled by `seed`."""
+    """All texts once, in batches of about `positions` distributions, shuffled by `seed`."""
     order = np.random.default_rng(seed).permutation(len(texts))
     sizes = np.cumsum([len(texts[i].prefixes) for i in order])
     window = np.searchsorted(
@@ -88,7 +88,7 @@ def epoch(texts: Sequence[Text], positions: int, seed: int) -> Iterator[Sequence
 
 
 def _alike(texts: Sequence[Text], positions: int) -> Iterator[Sequence[Text]]:
-    """The texts by length, cut whenever `positions` laws are together."""
+    """The texts by length, cut whenever `positions` distributions are together."""
     batch: list[Text] = []
     for text in sorted(texts, key=lambda text: len(text.token_ids)):
         batch.append(text)

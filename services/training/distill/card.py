@@ -25,7 +25,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Story(Course):
-    """That of a drafter, whose head has a share `head_mass` of the target's law."""
+    """That of a drafter, whose head has a share `head_mass` of the target's distribution."""
 
     head_mass: float
 
@@ -98,8 +98,8 @@ def readme(card: Mapping[str, Any]) -> str:
 
 _README = """# A drafter for {target}
 
-Distilled from its target: it proposes tokens, the target judges them, and the text keeps
-the target's law exactly. It needs its target beside it (embeddings, tokenizer), and no other.
+Distilled from its target: it proposes tokens and the target verifies them, so the output
+distribution is exactly the target's. It needs that target's embeddings and tokenizer.
 
     paceline up --target {target} --draft DIR
 
@@ -107,10 +107,10 @@ the target's law exactly. It needs its target beside it (embeddings, tokenizer),
 |---|---|
 {rows}
 
-Acceptance is the mean of Σ min(p, q) over held-out positions, p and q the laws of target and
-drafter at temperature 1: the chance that a drafted token is kept. Greedy agreement is how often
-both have the same likeliest token. Both were measured on texts whose prompts were not trained
-on, with the drafter as it is stored, in float32.
+Acceptance is the mean of Σ min(p, q) over held-out positions, p and q the distributions of
+target and drafter at temperature 1: the chance that a drafted token is kept. Greedy agreement
+is how often both have the same likeliest token. Both were measured on texts whose prompts were
+not trained on, with the drafter as it is stored, in float32.
 
 ![acceptance against positions seen](acceptance.svg)
 
@@ -129,9 +129,12 @@ def _rows(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("layers", f"{listed(card['layers'])} of {card['target_layers']}"),
         ("parameters of its own", f"{card['parameters'] / 1e6:.1f} million"),
         ("storage", f"{card['storage']}, {card['bytes'] / 1e6:.1f} MB"),
-        ("head", f"{card['head_tokens']} tokens, {card['head_mass']:.1%} of the target's law"),
-        ("texts", f"{card['texts']}, with {card['laws']} laws"),
-        ("held out", f"{card['held_out_texts']}, with {card['held_out_laws']} laws"),
+        (
+            "head",
+            f"{card['head_tokens']} tokens, {card['head_mass']:.1%} of the target's probability",
+        ),
+        ("texts", f"{card['texts']}, with {card['laws']} distributions"),
+        ("held out", f"{card['held_out_texts']}, with {card['held_out_laws']} distributions"),
         ("prompts", f"{card['prompts']}; {card['excluded_prompts']} excluded"),
         ("written", written_at(card)),
         ("trained", trained_on(card)),

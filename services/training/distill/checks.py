@@ -106,14 +106,14 @@ def default_layers(count: int, whole: int) -> tuple[int, ...]:
 
 
 def memory_needed(options: DistillOptions, target: Target, own: int) -> int:
-    """Bytes, roughly: weights and laws, and the larger of what writing and training add."""
+    """Bytes, roughly: weights, distributions, and the larger of writing's and training's share."""
     always = target.parameters * WEIGHT_BYTES + options.write * LAW_BYTES
     step = options.batch_positions * options.head_tokens * LOGIT_BYTES
     return always + max(kv_bytes(options, target), own * _TRAINED_BYTES + step)
 
 
 def disk_needed(options: DistillOptions, own: int) -> int:
-    """Bytes: all laws, and a checkpoint beside the one that it replaces."""
+    """Bytes: all distributions, and a checkpoint beside the one that it replaces."""
     return options.write * LAW_BYTES + 2 * own * _CHECKPOINT_BYTES
 
 
@@ -188,7 +188,7 @@ def check_amounts(options: WritingOptions, positions: int) -> None:
     least = (HELD_REST + 1) * (options.prompt_tokens + options.answer_tokens)
     if options.write < least:
         raise StartError(
-            f"--write: {options.write} laws may be too few for a text to hold out; "
+            f"--write: {options.write} distributions may be too few for a text to hold out; "
             f"allowed is {least} or more (with these --prompt-tokens and --answer-tokens)"
         )
     if positions < 1:

@@ -1,8 +1,8 @@
-"""The head's vocabulary: the tokens to which the target gives most of its law's mass.
+"""The head's vocabulary: the tokens to which the target gives most probability.
 
 A frequency-ranked vocabulary as in FR-Spec (Zhao et al., 2502.14856), ranked by the
-laws themselves rather than by the tokens drawn from them, which says the same with
-less noise.
+distributions themselves rather than by the tokens drawn from them: the same ranking in
+the mean, with less noise.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from services.training.distill.texts import Text
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Token ids int64 [m], ascending, and the share of the laws' mass that falls on them.
+    """Token ids int64 [m], ascending, and the share of the distributions' mass that falls on them.
 
-    The share is a lower bound: of each law only the most likely tokens are known.
+    The share is a lower bound: of each distribution only the most likely tokens are known.
     """
 
     ids: Tensor
@@ -30,7 +30,7 @@ class Head:
 
 
 def law_mass(texts: Iterable[Text], vocab_size: int) -> NDArray[np.float64]:
-    """Summed probability of every token over all laws of the texts, [V]."""
+    """Summed probability of every token over all distributions of the texts, [V]."""
     mass = np.zeros(vocab_size)
     for text in texts:
         np.add.at(mass, text.law_ids, np.exp(text.law_logs.astype(np.float64)))

@@ -1,9 +1,9 @@
-"""What a student learns from: the divergence of its law from the target's.
+"""What a student learns from: the divergence of its distribution from the target's.
 
 The chance that a drafted token is accepted is sum(min(p, q)), one less the total
-variation distance of target law p and draft law q (Leviathan et al., 2211.17192,
-section 3.3). Total variation gives hardly a direction where the laws do not overlap
-yet, so it is mixed with the Kullback-Leibler divergence, which does (DistillSpec,
+variation distance of the target's p and the draft's q (Leviathan et al., 2211.17192,
+section 3.3). Total variation has almost no gradient where the distributions do not overlap
+yet, so it is mixed with the Kullback-Leibler divergence, which has one (DistillSpec,
 Zhou et al., 2310.08461, compares them).
 """
 
@@ -47,12 +47,12 @@ class Score:
 
     @property
     def greedy(self) -> float:
-        """Share of positions where both laws have the same best token."""
+        """Share of positions where both distributions have the same best token."""
         return self.agreed / max(1, self.positions)
 
 
 def law_logits(student: Student, batch: Batch) -> Tensor:
-    """The student's logits [R, m] at every law of the batch.
+    """The student's logits [R, m] at every distribution of the batch.
 
     The head sees only the rows asked for; what the model does after its head
     (scaling, soft caps) is done to them as well.
@@ -73,7 +73,7 @@ def law_logits(student: Student, batch: Batch) -> Tensor:
 
 
 def loss_of(logits: Tensor, batch: Batch, variation: float = VARIATION) -> Tensor:
-    """Mean distance of q from p at the batch's laws; see `distance`."""
+    """Mean distance of q from p at the batch's distributions; see `distance`."""
     return distance(logits, batch.columns, batch.probabilities, variation).mean()
 
 
@@ -81,7 +81,7 @@ def distance(logits: Tensor, columns: Tensor, p: Tensor, variation: float = VARI
     """How far q of `logits` [R, m] is from p [R, n] of the tokens `columns` [R, n], per row [R].
 
     `variation`: weight of the chance of a rejection (twice, which is the L1 distance of
-    whole laws); the rest is KL(p || q), p renormalised over the columns of q.
+    whole distributions); the rest is KL(p || q), p renormalised over the columns of q.
     """
     logs = logits.log_softmax(-1).gather(-1, columns)
     share = p / p.sum(-1, keepdim=True).clamp_min(1e-9)
@@ -92,7 +92,7 @@ def distance(logits: Tensor, columns: Tensor, p: Tensor, variation: float = VARI
 
 @torch.no_grad()
 def score_of(logits: Tensor, batch: Batch) -> Score:
-    """How well these logits [R, m] do at the batch's laws."""
+    """How well these logits [R, m] do at the batch's distributions."""
     q = logits.softmax(-1).gather(-1, batch.columns)
     overlap = torch.minimum(batch.probabilities, q).sum()
     agreed = (logits.argmax(-1) == batch.best).sum()
@@ -130,15 +130,15 @@ class StudentLearner:
         return device
 
     def batch(self, texts: Sequence[Text]) -> Batch:
-        """The laws of these texts, for this student's head."""
+        """The distributions of these texts, for this student's head."""
         return self._collate(texts).to(self.device)
 
     def learn(self, texts: Sequence[Text], seed: int) -> int:  # noqa: ARG002
-        """Add the gradient of the mean divergence at these texts' laws."""
+        """Add the gradient of the mean divergence at these texts' distributions."""
         batch = self.batch(texts)
         torch.autograd.backward(loss_of(law_logits(self._student, batch), batch))
         return batch.positions
 
     def score(self, texts: Sequence[Text]) -> Score:
-        """How well it does at the laws of texts."""
+        """How well it does at the distributions of texts."""
         return evaluate(self._student, texts)

@@ -13,7 +13,7 @@ from services.training.distill.checks import HELD_EVERY, HELD_REST, Commission
 from services.training.distill.prompts import overlapping
 from services.training.distill.series import Series
 from services.training.distill.texts import Text
-from services.training.distill.writing import Plan, Writer
+from services.training.distill.writing import Writer, WritingPlan
 from services.training.reporting import Reporter
 
 
@@ -26,7 +26,7 @@ class Material:
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """Texts and laws to learn from, texts and laws held out."""
+        """Texts and distributions to learn from, texts and distributions held out."""
         return len(self.train), _laws(self.train), len(self.held), _laws(self.held)
 
 
@@ -72,9 +72,9 @@ def _writer(job: Commission) -> Writer:
     return Writer(NativeEngine.load(spec), plan, options.batch)
 
 
-def _writing_plan(job: Commission) -> Plan:
+def _writing_plan(job: Commission) -> WritingPlan:
     options = job.options
-    return Plan(
+    return WritingPlan(
         job.target.dialogue,
         seed=options.seed,
         prompts=[job.target.encode(text)[: options.prompt_tokens] for text in job.sources.prompts],

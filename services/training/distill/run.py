@@ -30,7 +30,7 @@ def distill(options: DistillOptions, reporter: Reporter) -> Path:
     job = check(options)
     material = divide(job, written(job, reporter))
     head = _head(job, material.train)
-    reporter.say(f"head: {len(head.ids)} tokens, {head.mass:.1%} of the target's law")
+    reporter.say(f"head: {len(head.ids)} tokens, {head.mass:.1%} of the target's probability")
     student = job.target.cut(job.layers, head.ids, job.device)
     trainer = _train(job, student, material, reporter)
     reporter.say(f"storing it as {options.storage}, and measuring what was stored")

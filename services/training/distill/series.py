@@ -1,8 +1,8 @@
-"""The texts 0, 1, 2, … of a plan, written until enough laws are together.
+"""The texts 0, 1, 2, … of a plan, written until they hold enough distributions.
 
-Which texts count does not depend on when they were finished: they are the shortest
-beginning of the series that holds enough laws. So a run that was stopped, any number
-of times, ends with the same texts as one that was not.
+The result does not depend on the order in which texts finish: it is the shortest prefix of
+the series that holds enough distributions. So a run that was stopped, any number of times,
+ends with the same texts as one that was not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLUSH_S = 30.0
 
 
 class Series:
-    """The texts of a folder, on their way to `goal` laws.
+    """The texts of a folder, on their way to `goal` distributions.
 
     `allowed` says whether a text may be learnt from; one that may not counts nothing.
     """
@@ -38,21 +38,21 @@ class Series:
 
     @property
     def complete(self) -> bool:
-        """Whether the series has a beginning that holds enough laws."""
+        """Whether a prefix of the series holds enough distributions."""
         return self._end_laws >= self._goal
 
     @property
     def laws(self) -> int:
-        """Laws so far, those of texts in the making included."""
+        """Distributions so far, those of texts in the making included."""
         return self._laws + self._drawn
 
     def texts(self) -> list[Text]:
-        """The shortest beginning of the series that holds enough laws, once it is complete."""
+        """The shortest prefix of the series that holds enough distributions, once complete."""
         beginning = (self._texts[number] for number in range(self._end))
         return [text for text in beginning if text is not None]
 
     def write(self, writer: Writer) -> Generator[int]:
-        """Write what is missing; yields the laws so far. Finished texts outlive a stop."""
+        """Write what is missing; yields the distributions so far. Finished texts outlive a stop."""
         shards = ShardWriter(self._work.texts, _SHARD_LAWS)
         clock = _Clock(self._work)
         try:

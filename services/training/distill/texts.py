@@ -1,13 +1,13 @@
-"""Texts that a target wrote, with its law at every token it drew; kept in shards on disk.
+"""Texts that a target wrote, with its distribution at every token it drew; kept in shards on disk.
 
 A shard is one safetensors file, written whole and renamed, so that a run that was
 stopped finds every finished text again:
 
     token_ids   [T]      all texts, one after the other
     lengths     [N]      tokens of each text
-    rows        [N]      laws of each text
+    rows        [N]      distributions of each text
     numbers     [N]      the text's number in its series
-    prefixes    [R]      for each law, how many tokens of its text come before it
+    prefixes    [R]      for each distribution, how many tokens of its text come before it
     law_ids     [R, 64]  the most likely tokens, best first
     law_logs    [R, 64]  their log-probabilities at temperature 1, float16
 """
@@ -24,10 +24,10 @@ from safetensors.numpy import load_file, save_file
 
 from services.runtime.atomic_file import replacing
 
-#: Tokens kept of each law.
+#: Tokens kept of each distribution.
 LAW_TOKENS = 64
 
-#: Bytes of one law with the token drawn from it.
+#: Bytes of one distribution with the token drawn from it.
 LAW_BYTES = LAW_TOKENS * (4 + 2) + 4 + 4
 
 Ids = NDArray[np.int32]
@@ -35,9 +35,9 @@ Ids = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One text. Row r of the laws is the target's law after the first `prefixes[r]` tokens.
+    """One text. Row r holds the target's distribution after the first `prefixes[r]` tokens.
 
-    Shapes: token_ids [T]; prefixes [R]; law_ids and law_logs [R, n]. The laws are
+    Shapes: token_ids [T]; prefixes [R]; law_ids and law_logs [R, n]. The distributions are
     those of temperature 1, whatever the text was drawn at.
     """
 
@@ -90,7 +90,7 @@ def load_texts(folder: Path) -> Iterator[Text]:
 
 
 class ShardWriter:
-    """Gathers finished texts and writes a shard whenever `size` laws are together."""
+    """Gathers finished texts and writes a shard whenever `size` distributions are together."""
 
     def __init__(self, folder: Path, size: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""The optimisation: a learner follows its target's laws, and can be stopped at any time.
+"""The optimisation: a learner fits its target's distributions, and can stop at any time.
 
     <folder>/checkpoint.pt     parameters, optimizer and place in the data, replaced as a whole
 
-AdamW with a short warm-up and a linear way down. Everything random comes from the
-plan's seed and the epoch, so that a run that was stopped goes on as it would have.
+AdamW with a short warm-up and a linear decay. Everything random comes from the plan's
+seed and the epoch, so that a resumed run goes on as if it had not been stopped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LARGEST_GRADIENT = 1.0
 class TrainingPlan:
     """How a student is trained.
 
-    `positions`: laws to see, epochs counted in. `batch_positions`: laws per step.
+    `positions`: distributions to see, epochs counted in. `batch_positions`: distributions per step.
     `warmup_steps`: steps until `learning_rate` is reached; it falls linearly from there.
     `points`: about how many points the curve has after its beginning.
     """
@@ -46,7 +46,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Held-out acceptance and greedy agreement after `positions` laws and `seconds` of training."""
+    """Held-out acceptance and greedy agreement after `positions` and `seconds` of training."""
 
     positions: int
     seconds: float

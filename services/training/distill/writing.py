@@ -1,4 +1,4 @@
-"""On-policy texts: what a target itself writes, and its law at every token it draws.
+"""On-policy texts: what a target itself writes, and its distribution at every token it draws.
 
 A drafter is judged on the texts that its target writes, so it learns from those
 (on-policy distillation for speculative decoding: DistillSpec, Zhou et al.,
@@ -30,7 +30,7 @@ from services.training.distill.texts import LAW_TOKENS, Text
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WritingPlan:
     """How a series of texts is written.
 
     `prompts`: user's words, in token ids, taken in turn; empty: the target writes
@@ -87,7 +87,7 @@ class _Page:
 class Writer:
     """Writes texts of a plan, `batch` at a time, with a target's engine."""
 
-    def __init__(self, engine: NativeEngine, plan: Plan, batch: int) -> None:
+    def __init__(self, engine: NativeEngine, plan: WritingPlan, batch: int) -> None:
         self._engine = engine
         self._plan = plan
         self._batch = batch

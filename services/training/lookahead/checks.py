@@ -49,7 +49,7 @@ def check(options: LookaheadOptions) -> Commission:
 
 
 def memory_needed(options: LookaheadOptions, target: Target) -> int:
-    """Bytes, roughly: weights and laws, and the larger of what writing and one text's rows add."""
+    """Bytes, roughly: weights, distributions, and the larger of writing's and a text's rows'."""
     always = target.parameters * WEIGHT_BYTES + options.write * LAW_BYTES
     rows = options.prompt_tokens + options.answer_tokens
     return always + max(kv_bytes(options, target), rows * target.vocab_size * LOGIT_BYTES)

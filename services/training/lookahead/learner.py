@@ -1,13 +1,13 @@
-"""Look-ahead embeddings as what is trained: where they are put, and what they learn there.
+"""Training look-ahead embeddings: where they are inserted, and what they learn there.
 
 Row j (from 0) at a place of a text answers for the token j + 1 beyond the next one, so it
-learns the target's law at that later place of the text, as the target wrote it. That is
-the objective of PaSS (Monea et al., 2311.13581) with the drawn token replaced by the law
+learns the target's distribution at that later place of the text, as the target wrote it. That is
+the objective of PaSS (Monea et al., 2311.13581) with the drawn token replaced by the distribution
 it was drawn from: the same in the mean, with less noise. What is minimised is the
 distance that `learning` minimises, mostly total variation.
 
-A text of R laws is looked at from about R / L places, chosen anew in each epoch, so that
-rows and laws are about as many.
+A text of R distributions is used at about R / L places, chosen anew in each epoch, so that
+there are about as many rows as distributions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STIR = 0.1
 class Lookout:
     """Places [P] of one text, and what is to be seen from them.
 
-    Of the laws `token_ids` int64 and `probabilities` float32, both [P * L, n]; row
+    Of the distributions `token_ids` int64 and `probabilities` float32, both [P * L, n]; row
     p * L + j belongs to step j of place p. The best token stands first.
     """
 
@@ -46,7 +46,7 @@ class Lookout:
 
 
 def lookout(text: Text, steps: int, seed: int) -> Lookout | None:
-    """Places of a text from which `steps` laws are known; None where there is none."""
+    """Places of a text from which `steps` distributions are known; None where there is none."""
     rows = np.full(len(text.token_ids) + steps + 2, -1)
     rows[text.prefixes] = np.arange(len(text.prefixes))
     places = np.arange(1, len(text.token_ids) + 1)

@@ -25,7 +25,7 @@ from services.training.lookahead.options import LookaheadOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingResult:
     """What happened on the way, and the scores per step before training and as stored."""
 
     course: Course
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def publish(
-    job: Commission, options: LookaheadOptions, lookahead: Lookahead, outcome: Outcome
+    job: Commission, options: LookaheadOptions, lookahead: Lookahead, outcome: TrainingResult
 ) -> None:
     """Write the file with its card; for people, the card as text and the curve go beside it."""
     card = card_of(job, options, lookahead, outcome)
@@ -45,7 +45,7 @@ def publish(
 
 
 def card_of(
-    job: Commission, options: LookaheadOptions, lookahead: Lookahead, outcome: Outcome
+    job: Commission, options: LookaheadOptions, lookahead: Lookahead, outcome: TrainingResult
 ) -> dict[str, Any]:
     """The card as JSON has it; lists have one entry per step."""
     course = outcome.course
@@ -111,7 +111,7 @@ _README = """# Look-ahead embeddings for {target}
 
 {steps} learned embeddings of width {width} (PaSS, Monea, Joulin and Grave, 2311.13581). Appended
 to a text, they let the target itself propose {steps} tokens beyond the next one in one forward;
-the target judges them, and the text keeps the target's law exactly.
+the target verifies them, so the output distribution is exactly the target's.
 
 | drafted token | acceptance | greedy agreement | untrained: acceptance | greedy |
 |---|---|---|---|---|
@@ -120,12 +120,12 @@ the target judges them, and the text keeps the target's law exactly.
 
 Measured at {measured_places} places of texts that were not trained on, given that the tokens
 before were drafted right: acceptance is the mean of Σ min(p, q) at temperature 1, p and q the
-target's law and the one that the row gives; greedy agreement is how often both have the same
+distributions of the target and of the row; greedy agreement is how often both have the same
 likeliest token. The first token comes from the target's own row. So a draft has
 {sampled_tokens:.2f} right tokens at temperature 1 and {greedy_tokens:.2f} in greedy decoding, if
 steps fail independently of each other.
 
-Texts: {texts} with {laws} laws to learn from, {held_out_texts} held out; {written};
+Texts: {texts} with {laws} distributions to learn from, {held_out_texts} held out; {written};
 {excluded_prompts} prompts excluded. Trained: {trained}; the learning rate is in units of the
 spread of the target's embeddings.
 

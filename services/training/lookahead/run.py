@@ -20,10 +20,10 @@ from services.training.distill.training import Trainer, TrainingPlan, train
 from services.training.lookahead.checks import check
 from services.training.lookahead.learner import LookaheadLearner, fresh_embeddings
 from services.training.lookahead.options import LookaheadOptions
-from services.training.lookahead.result import Outcome, publish
+from services.training.lookahead.result import TrainingResult, publish
 from services.training.reporting import Reporter
 
-#: Laws of the held-out texts that the figures, and that each point of the curve, are taken from.
+#: Held-out distributions for the figures, and for each point of the curve.
 _MEASURED, _POINT = 4000, 400
 _POINTS = 8
 
@@ -53,7 +53,7 @@ def train_lookahead(options: LookaheadOptions, reporter: Reporter) -> Path:
     )
     figures = LookaheadLearner(model, stored.embeddings).scores(measured)
     course = Course(*material.counts, job.work.seconds, tuple(trainer.curve))
-    publish(job, options, stored, Outcome(course, untrained, figures))
+    publish(job, options, stored, TrainingResult(course, untrained, figures))
     return options.out
 
 
@@ -77,7 +77,7 @@ def _frozen(job: Commission, options: LookaheadOptions) -> Any:
 
 
 def _beginning(texts: Sequence[Text], laws: int) -> Sequence[Text]:
-    """The first texts that hold so many laws together, or all of them."""
+    """The first texts that hold so many distributions together, or all of them."""
     count = total = 0
     while count < len(texts) and total < laws:
         total += len(texts[count].prefixes)

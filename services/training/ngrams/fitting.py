@@ -1,9 +1,9 @@
-"""The weights of the n-gram `mixture`, learned from texts with the target's law at every token.
+"""The weights of the n-gram `mixture`, fitted to texts with the target's distributions.
 
-For every place: which candidate is the target's own token, by its sources' words. That is
-the likeliest one in greedy decoding, and in coupled sampling the one that wins with the
-noise of that place. The likelihood of a softmax is concave in its weights, so that a few
-hundred steps find the best ones.
+At every place a softmax over the candidates predicts the target's own token from the sources'
+scores. That is the likeliest token in greedy decoding, and in coupled sampling the one that
+wins with the noise of that place. The likelihood is concave in the weights, so a few hundred
+steps find the best ones.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NOISE = NAMES.index("noise")
 MOST_CANDIDATES = 40
 STEPS = 300
 REHEARSED = 60
-"""Texts that are decoded with drafts, about: a verification takes longer than all else here."""
+"""About how many texts are decoded with drafts: verifications take most of the time here."""
 SENT, DEPTH, WIDTH = 5, 8, 8
-"""Nodes of a tree that pacing sends as a rule, its levels, and candidates of a place."""
+"""The usual nodes and levels of a tree that pacing sends, and candidates of a place."""
 RIDGE = 2.0
-"""Draws weights that little speaks for to 0: counts as so many places."""
+"""Regularises weights towards 0, with the weight of so many places."""
 
 
 Example = tuple[list[list[float]], int]
@@ -52,9 +52,9 @@ def fit(
 ) -> dict[str, float]:
     """Weights for both ways of decoding, by their names in an n-gram file.
 
-    Where lessons have a draft model's laws, so do places with its word, which have weights
-    of their own: it says much of what others would. With `verify`, what the target says of
-    drafts is a source, too: of trees as they are with the weights without it.
+    Where lessons have a draft model's distributions, places that it has computed get weights of
+    their own, since it knows much of what the other sources know. With `verify` the target's
+    predictions at drafts are a source, too: at trees drafted with the weights without it.
     """
     found = _fitted(lessons, file, [()] * len(lessons), seed)
     if verify is None:
@@ -66,7 +66,7 @@ def fit(
 
 
 def _rehearsed(lesson: Lesson, trees: SmallTrees, verify: Verify) -> Rows:
-    """What verdicts tell while a lesson's answer is decoded with small trees."""
+    """The rows of verdicts while a lesson's answer is decoded with small trees."""
     text, start = list(lesson.tokens), lesson.start
     sampling = ResolvedSampling(max_tokens=len(text))
     opening = OpenDraft(

@@ -1,8 +1,8 @@
-"""Mean laws after one to four tokens, from texts with the target's law at every token.
+"""Mean distributions after one to four tokens, from texts with the target's distributions.
 
-A law of temperature 1 says more than the token that was drawn from it, so that a context
-that occurred once tells much already. What adds least to a shorter context goes when the
-file would get too large.
+A distribution at temperature 1 says more than the token drawn from it, so a context that
+occurred once is informative already. If the file would get too large, entries that add least
+to a shorter context are dropped.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from services.training.distill.texts import Text
 
 KEPT = 8
 LEAST = 0.015
-"""Tokens kept of a mean law, and how likely the least of them is."""
+"""Tokens kept of a mean distribution, and how likely the least of them is."""
 _READ = 16
 _BACKED_OFF = 0.003
-"""What a shorter context is taken to say of a token that it does not name."""
+"""The probability that a shorter context gives a token that it does not list."""
 _CHANCE = 0.6
-"""Of a context's places so many are chance: one that was seen once may never come again."""
+"""Discount of a context's count: one that was seen once may never come again."""
 _HEAD_BYTES = 6
 
 Ints = NDArray[np.int64]
@@ -34,11 +34,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """Mean laws of one order; entry e says `chances[e]` of `ids[e]` after context `owners[e]`.
+    """Mean distributions of one order; entry e: `chances[e]` of `ids[e]` after `owners[e]`.
 
     `keys`, `counts`: [C], of the contexts, ascending; entries are sorted by owner, then id.
     `shorter`: [C], the context without its first token, -1 for the shortest. `places`: [R], the
-    context of each law.
+    context of each distribution.
     """
 
     keys: Ints
@@ -51,7 +51,7 @@ class Mean:
 
 
 def learn_laws(texts: Sequence[Text], vocab_size: int, most_bytes: int) -> tuple[Laws, ...]:
-    """The laws of all orders that are worth `most_bytes`."""
+    """The distributions of all orders that are worth `most_bytes`."""
     keys, ids, chances = _read(texts)
     means: list[Mean] = []
     for order in range(ORDERS):
@@ -63,7 +63,7 @@ def learn_laws(texts: Sequence[Text], vocab_size: int, most_bytes: int) -> tuple
 
 
 def _read(texts: Sequence[Text]) -> tuple[list[Ints], Ints, Floats]:
-    """Keys of the contexts of every order, [R] each; ids and chances of the laws, [R, 16]."""
+    """Keys of the contexts of every order, [R] each; ids and chances, [R, 16]."""
     keys: list[list[Ints]] = [[] for _ in range(ORDERS)]
     for text in texts:
         tokens = np.concatenate([np.full(ORDERS, -1), text.token_ids]).astype(np.int64)

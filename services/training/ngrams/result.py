@@ -79,12 +79,12 @@ def readme(card: Mapping[str, Any]) -> str:
 _README = """# What {target} says after a few tokens
 
 An n-gram file for the drafting method `ngram`: no model runs to use it. It was made from its
-target, which judges every token that is drafted with it, so the text keeps the target's law.
+target, which verifies every drafted token, so the output distribution is the target's.
 
 | | |
 |---|---|
 | contexts of 1, 2, 3, 4 tokens | {counts} |
-| texts | {texts}, with {laws} laws, written by the target {written} |
+| texts | {texts}, with {laws} distributions, written by the target {written} |
 | text files given | {given_texts} |
 | prompts excluded | {excluded_prompts} |
 | weighed beside a draft model | {beside} |

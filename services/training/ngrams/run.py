@@ -1,4 +1,4 @@
-"""The making of an n-gram file: single tokens, texts, mean laws, weights, the file."""
+"""The making of an n-gram file: single tokens, texts, mean distributions, weights, the file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def learn_ngrams(options: NgramOptions, reporter: Reporter, fit: Fit) -> Path:
     firsts = _firsts(job, options, reporter)
     texts = written(job, reporter) + _read(job, options, given, reporter)
     material = _divided(texts)
-    reporter.say("putting laws together, and weighing the sources")
+    reporter.say("merging distributions, and fitting the weights of the sources")
     room = options.most_bytes - first_bytes(job.target.vocab_size) - _HEADER_BYTES
     vocab_size = job.target.vocab_size
     trial = _file(job, firsts, learn_laws(material.train, vocab_size, room))
@@ -122,7 +122,7 @@ def _reading(
 def _read(
     job: Commission, options: NgramOptions, given: Sequence[str], reporter: Reporter
 ) -> list[Text]:
-    """Texts given, in parts as long as an answer, with the target's laws behind its header."""
+    """The given texts, in parts as long as an answer, with the target's distributions."""
     header = job.target.dialogue.prompt(())
     tokens = [token for text in given for token in job.target.encode(text)]
     parts = [

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class MaskStats:
     """Sums over rounds of drafting and verifying, and over plain steps between them.
 
     `verified`: tokens that left the rounds, each a final one. Times are seconds.
@@ -43,10 +43,10 @@ class Figures:
         """Accepted over drafted tokens."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
-    def __add__(self, other: Figures) -> Figures:
+    def __add__(self, other: MaskStats) -> MaskStats:
         """Both together."""
         mine, theirs = asdict(self), asdict(other)
-        return Figures(**{name: mine[name] + theirs[name] for name in mine})
+        return MaskStats(**{name: mine[name] + theirs[name] for name in mine})
 
     def described(self) -> dict[str, Any]:
         """As a mask's file has them."""
@@ -63,6 +63,6 @@ class Figures:
         }
 
 
-def total(figures: Iterable[Figures]) -> Figures:
+def total(figures: Iterable[MaskStats]) -> MaskStats:
     """All of them together."""
-    return sum(figures, Figures())
+    return sum(figures, MaskStats())

@@ -13,7 +13,7 @@ from services.engine.skip_mask_file import MaskFile, write_mask
 from services.engine.spec import ModelSpec
 from services.training.reporting import Reporter
 from services.training.tuning.checks import Job, check
-from services.training.tuning.figures import Figures, total
+from services.training.tuning.figures import MaskStats, total
 from services.training.tuning.options import TuneOptions
 from services.training.tuning.plot import plot_search
 from services.training.tuning.search import Search, Trial
@@ -28,7 +28,7 @@ class Result:
     """The mask that was written, and what it cost when it was measured again."""
 
     mask: SkipMask
-    figures: Figures
+    figures: MaskStats
 
 
 def tune(options: TuneOptions, reporter: Reporter) -> Result:
@@ -107,7 +107,7 @@ def _told(trials: Sequence[Trial]) -> str:
 def _finals(masks: Sequence[SkipMask], speculation: Speculation, reporter: Reporter) -> Result:
     """The best of the finalists, measured again in turns: a search picks lucky ones too."""
     reporter.stage("measuring the best again", _FINAL_REPEATS * len(masks), 0)
-    figures: dict[SkipMask, list[Figures]] = {mask: [] for mask in masks}
+    figures: dict[SkipMask, list[MaskStats]] = {mask: [] for mask in masks}
     for turn in range(_FINAL_REPEATS):
         for place, mask in enumerate(masks, 1):
             figures[mask].append(speculation.measure(mask))

@@ -26,7 +26,7 @@ from optuna.trial import TrialState
 
 from services.contract.errors import StartError
 from services.engine.skip_mask import SkipMask, every_second, middle_half, whole
-from services.training.tuning.figures import Figures
+from services.training.tuning.figures import MaskStats
 
 _NAME, _PLAN, _FIGURES = "skip mask", "plan", "figures"
 _RANDOM_MASKS = 12
@@ -34,7 +34,7 @@ _LARGEST_SHARE = 0.6
 _CHOICE = optuna.distributions.CategoricalDistribution((0, 1))
 _CANDIDATES = 64
 
-Measure = Callable[[SkipMask], Figures]
+Measure = Callable[[SkipMask], MaskStats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Trial:
     """A mask that was measured."""
 
     mask: SkipMask
-    figures: Figures
+    figures: MaskStats
 
 
 class Search:
@@ -67,7 +67,7 @@ class Search:
         """What was measured, in order."""
         finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         return [
-            Trial(self._mask(one.params), Figures(**one.user_attrs[_FIGURES])) for one in finished
+            Trial(self._mask(one.params), MaskStats(**one.user_attrs[_FIGURES])) for one in finished
         ]
 
     def run(self, count: int, measure: Measure) -> Iterator[Trial]:

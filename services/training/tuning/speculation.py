@@ -18,7 +18,7 @@ from services.contract.errors import StartError
 from services.engine.native import NativeEngine
 from services.engine.port import KVCache, Segment
 from services.engine.skip_mask import SkipMask
-from services.training.tuning.figures import Figures, total
+from services.training.tuning.figures import MaskStats, total
 from services.training.tuning.options import Placement
 
 
@@ -57,7 +57,7 @@ class Speculation:
         if all(start.text[-1] in self._stop_ids for start in self._starts):
             raise StartError("--prompts: the target answers none of them")
 
-    def measure(self, mask: SkipMask) -> Figures:
+    def measure(self, mask: SkipMask) -> MaskStats:
         """Write after every prompt; the figures of all rounds."""
         return total(figures for start in self._starts for figures in self._rounds(start, mask))
 
@@ -69,7 +69,7 @@ class Speculation:
         drafting = verified if beside else verified.fork(verified.reserve)
         return _Start((*prompt, first), verified, drafting)
 
-    def _rounds(self, start: _Start, mask: SkipMask) -> Iterator[Figures]:
+    def _rounds(self, start: _Start, mask: SkipMask) -> Iterator[MaskStats]:
         text, goal = list(start.text), len(start.text) + self._rules.tokens
         for cache in (start.verified, start.drafting):
             cache.rollback(len(text) - 1)
@@ -82,7 +82,7 @@ class Speculation:
             ended = self._clock()
             text += fresh
             start.drafting.rollback(min(start.drafting.length, len(text) - 1))
-            yield Figures(
+            yield MaskStats(
                 verified=len(fresh),
                 drafted=len(drafted),
                 accepted=sum(map(eq, fresh, drafted)),

@@ -1,10 +1,9 @@
-"""The program of a process that vets response formats; see `services.runtime.vetting`.
+"""The program of a process that vets response formats; see `services.runtime.format_vetting`.
 
-    python -m services.runtime.vet LINK PARENT SECONDS BYTES
+    python -m services.runtime.format_vetting_child LINK PARENT SECONDS BYTES
 
-LINK is an open file of its parent's: a format comes as JSON [kind, text, …], what is told of it
-goes back as [complaint, bytes that it takes compiled, seconds of CPU that this took, whether this
-process goes on].
+LINK is an open file descriptor: a format comes as JSON [kind, text, …], and the answer is
+[complaint, bytes when compiled, seconds of CPU, whether this process goes on].
 A job may take SECONDS of CPU time, and this process BYTES of memory; beyond that it dies.
 """
 
@@ -24,11 +23,11 @@ from typing import Any
 from services.runtime.affinity import give_way
 from services.runtime.tether import die_with
 
-# Of the bytes that it may have: one that has grown so much makes way for a fresh one.
+# As a share of its memory limit: a process that has grown so much is replaced.
 GROWN_SHARE = 0.25
-# Half of the least that a thread has, so that what passes here overflows no stack elsewhere.
+# Half of the smallest thread stack, so that what passes here overflows no stack elsewhere.
 STACK_BYTES = 1 << 20
-# What serves goes first.
+# Serving processes go first.
 NICENESS = 10
 
 
@@ -37,7 +36,7 @@ def main() -> None:
     handle, parent = int(sys.argv[1]), int(sys.argv[2])
     seconds, most = float(sys.argv[3]), int(sys.argv[4])
     die_with(parent)
-    # Whoever stops a whole group of processes means the parent.
+    # A signal to the whole process group is meant for the parent.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     _confine(most)
@@ -50,7 +49,7 @@ def main() -> None:
         while goes_on:
             kind, *source = json.loads(link.recv_bytes())
             before, began = _peak(), time.process_time()
-            # Nobody handles its signal: the kernel ends this process, wherever it is.
+            # The signal has no handler, so the kernel kills this process, whatever it does.
             signal.setitimer(signal.ITIMER_PROF, seconds)
             try:
                 complaint = problem(ResponseFormat(FormatKind(kind), tuple(source)))
@@ -65,10 +64,10 @@ def main() -> None:
 
 
 def _confine(most: int) -> None:
-    """Bounds for all that is to come."""
+    """Limit this process from now on."""
     give_way(NICENESS)
     with suppress(OSError):
-        # Where the machine or the container runs out of memory, it is this one's fault.
+        # When memory runs out, the kernel kills this process first.
         Path("/proc/self/oom_score_adj").write_text("1000")
     for kind, limit in (
         (resource.RLIMIT_CORE, 0),
@@ -81,7 +80,7 @@ def _confine(most: int) -> None:
 
 
 def _peak() -> int:
-    """The most bytes of memory that this process had since it was asked last."""
+    """Peak memory of this process in bytes since the last call."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Begin anew; see proc(5).

@@ -1,9 +1,9 @@
-"""Which verifier computed the beginning of a text lately, so that its K/V is looked for there.
+"""Which verifier last computed a prefix, so that the next text with it finds its K/V there.
 
-A text counts by its whole chunks of 32 tokens: a chat's next turn has those of the last
-one, and sessions of one system prompt have its own. Only this orchestrator's sessions are
-known, and what is said here may be out of date: the verifier has dropped the K/V. Then
-nothing is lost but the choice.
+Texts are compared by whole chunks of 32 tokens: a chat's next turn shares those of the last
+turn, and sessions with one system prompt share its chunks. Only this orchestrator's sessions
+are known. An entry may be stale, when the verifier has dropped the K/V; then the text is
+prefilled as any other.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from hashlib import blake2b
 from itertools import chain
 
 CHUNK = 32
-"""Tokens; shorter texts are computed sooner than they are looked for."""
+"""Tokens; shorter texts are prefilled faster than they are looked up."""
 MOST_CHUNKS = 1 << 16
 _DIGEST_BYTES = 16
 
 
-class Texts:
-    """The last `most` chunks, by all that is before them, and their verifiers."""
+class PrefixAffinity:
+    """The verifier of each of the last `most` chunks; a chunk counts with its whole prefix."""
 
     def __init__(self, most: int = MOST_CHUNKS) -> None:
         self._most = most
         self._seen: OrderedDict[bytes, str] = OrderedDict()
 
     def note(self, chunks: Sequence[bytes], worker: str) -> None:
-        """`worker` computes the text of these chunks, the end of which is forgotten first."""
+        """`worker` computes the text of these chunks; its end is forgotten first."""
         for chunk in reversed(chunks):
             self._seen[chunk] = worker
             self._seen.move_to_end(chunk)
@@ -36,7 +36,7 @@ class Texts:
             self._seen.popitem(last=False)
 
     def find(self, chunks: Sequence[bytes]) -> str:
-        """Who computed most of the text from its beginning on; empty if nobody did."""
+        """The worker that computed the longest prefix of the text; empty if none did."""
         found = ""
         for chunk in chunks:
             worker = self._seen.get(chunk)
@@ -47,7 +47,7 @@ class Texts:
 
 
 def chunks_of(scope: str, *parts: Sequence[int]) -> list[bytes]:
-    """A digest of the scope and of all tokens up to the end of each chunk; none without scope."""
+    """For each chunk a digest of scope and tokens up to its end; empty without a scope."""
     if not scope:
         return []
     text = list(chain(*parts))

@@ -1,4 +1,4 @@
-"""With what a round left, and if with no draft, why."""
+"""Whether a round carried a draft, and if not, why."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from orchestrator.core.events import DraftArrived, Event
 from orchestrator.core.state import Block, State
 
 
-class Sent(Enum):
-    """Each block but that of the opening is one of these."""
+class RoundKind(Enum):
+    """Every block except the opening one is one of these."""
 
     DRAFT = "with a draft"
     UNPAID = "nothing of the draft paid"
@@ -19,14 +19,14 @@ class Sent(Enum):
     LAST = "there was room for no draft"
 
 
-def sent_as(block: Block, event: Event, before: State, after: State) -> Sent:
-    """What `block` left as, in the step that absorbed `event`."""
+def kind_of(block: Block, event: Event, before: State, after: State) -> RoundKind:
+    """The kind of `block`, sent in the step that absorbed `event`."""
     if block.piece.tree.token_ids:
-        return Sent.DRAFT
+        return RoundKind.DRAFT
     if after.policy.window == 0:
-        return Sent.RESTED
+        return RoundKind.RESTED
     if len(after.committed) + 1 >= after.config.sampling.max_tokens:
-        return Sent.LAST
+        return RoundKind.LAST
     if before.tail or (isinstance(event, DraftArrived) and event.draft.tree.token_ids):
-        return Sent.UNPAID
-    return Sent.NOTHING if after.drafter_final else Sent.LATE
+        return RoundKind.UNPAID
+    return RoundKind.NOTHING if after.drafter_final else RoundKind.LATE

@@ -1,11 +1,11 @@
-"""Response formats of strangers, compiled first where that harms nobody: in child processes.
+"""Untrusted response formats are compiled first in child processes, where that does no harm.
 
 What compiling one takes cannot be told from its size: a schema of 500 bytes may take minutes
-and gigabytes, in native code that nothing interrupts. So each has a bound of CPU time and of
-memory, held by the kernel in a process of its own (`services.runtime.vet`), which dies beyond.
-That process dies with this one, too, and goes behind it where CPU or memory is short.
+and gigabytes, in native code that nothing interrupts. So each is compiled in a process of its
+own (`services.runtime.format_vetting_child`), whose CPU time and memory the kernel bounds.
+That process yields CPU and memory to this one, and dies with it.
 
-    submit → the line (bounded, in turns by owner) → a thread and its child → the future
+    submit → the queue (bounded, in turns by owner) → a thread and its child → the future
 
 Formats of one owner never take every child, as long as there are several.
 """
@@ -39,9 +39,9 @@ _END_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What compiling one format may take: `seconds` of CPU time, `memory` in bytes.
+    """Limits on compiling one format: `seconds` of CPU time, `memory` in bytes.
 
-    `patience`: seconds of a clock, for a machine that gives it no CPU.
+    `patience`: seconds of wall-clock time, for a machine that gives it no CPU.
     """
 
     seconds: float = 2.0
@@ -50,9 +50,9 @@ class Bounds:
 
 
 class Vetted(NamedTuple):
-    """`complaint`: why the format cannot be used, empty if it can; `size`: bytes, about.
+    """`complaint`: why the format cannot be used, empty if it can; `size`: bytes, roughly.
 
-    `seconds` of CPU that it took to find that out.
+    `seconds`: the CPU time of the check.
     """
 
     complaint: str
@@ -68,7 +68,7 @@ class _Job:
 
 
 class _Line:
-    """Jobs that wait, and whose they are; owners take turns. The lock is its user's."""
+    """Waiting jobs by owner; owners take turns. Callers hold the lock."""
 
     def __init__(self, at_once: int) -> None:
         """`at_once`: most jobs of one owner under way."""
@@ -80,13 +80,13 @@ class _Line:
         return sum(map(len, self._waiting.values()))
 
     def put(self, job: _Job) -> None:
-        """At the end of its owner's line. Raises Overloaded."""
+        """Append to its owner's queue. Raises Overloaded."""
         if len(self._waiting.get(job.owner, ())) >= MOST_OF_ONE or len(self) >= MOST_WAITING:
             raise Overloaded("too many response formats wait to be compiled", RETRY_SECONDS)
         self._waiting.setdefault(job.owner, deque()).append(job)
 
     def take(self) -> _Job | None:
-        """The next one whose owner has its turn."""
+        """The next job of the owner whose turn it is."""
         for owner, jobs in self._waiting.items():
             if self._working[owner] < self._at_once:
                 job = jobs.popleft()
@@ -98,19 +98,19 @@ class _Line:
         return None
 
     def done(self, job: _Job) -> None:
-        """It is under way no more."""
+        """The job is no longer under way."""
         self._working[job.owner] -= 1
         self._working += Counter()  # Drops the zeros.
 
     def clear(self) -> list[_Job]:
-        """Nothing waits any more; what did."""
+        """Remove and return all waiting jobs."""
         jobs = [job for own in self._waiting.values() for job in own]
         self._waiting.clear()
         return jobs
 
 
 class Vetting:
-    """`processes` children, started when they are needed first. Safe in any thread."""
+    """`processes` children, each started when first needed. Safe in any thread."""
 
     def __init__(self, bounds: Bounds | None = None, processes: int = 3) -> None:
         self._bounds = bounds or Bounds()
@@ -121,11 +121,11 @@ class Vetting:
         self._closed = False
 
     def submit(self, wanted: ResponseFormat, owner: str = "") -> Future[Vetted]:
-        """Vet a format; one that is cancelled before its turn is not. `owner`: whose turn it takes.
+        """Vet a format, unless it is cancelled before its turn. `owner`: whose turn it takes.
 
-        Raises Overloaded where too many wait. The future raises Overloaded where the machine
-        was too busy to tell, and Draining after `close`. What is called back by it runs in
-        the thread of a child, which waits for that.
+        Raises Overloaded when too many wait. The future raises Overloaded if the machine was
+        too busy, and Draining after `close`. Its callbacks run in a child's thread, which
+        waits for them.
         """
         job = _Job(wanted, owner, Future())
         with self._changed:
@@ -138,7 +138,7 @@ class Vetting:
         return job.answer
 
     def close(self) -> None:
-        """End the children, whatever they do; what waits raises Draining."""
+        """Kill the children; waiting jobs raise Draining."""
         with self._changed:
             self._closed = True
             waiting, children = self._line.clear(), list(self._children)
@@ -151,7 +151,7 @@ class Vetting:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that run now."""
+        """The ids of the running children."""
         return [child.pid for child in list(self._children) if child.pid]
 
     def _begin(self) -> None:
@@ -188,7 +188,7 @@ class Vetting:
 
 
 class _Child:
-    """One child process, and the next one after its death. `vet` belongs to one thread."""
+    """One child process, restarted after its death. `vet` belongs to one thread."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -199,12 +199,12 @@ class _Child:
 
     @property
     def pid(self) -> int:
-        """Of the process; 0 = there is none."""
+        """The process's id; 0 = there is none."""
         process = self._process
         return process.pid if process is not None else 0
 
     def end(self) -> None:
-        """Kill it, in any thread; no other comes after it."""
+        """Kill it and start no other; in any thread."""
         with self._lock:
             self._ended = True
             if self._process is not None:
@@ -212,7 +212,7 @@ class _Child:
                 self._process.wait(_END_SECONDS)
 
     def vet(self, wanted: ResponseFormat) -> Vetted:
-        """Raises Overloaded where it cannot be told, Draining after `end`."""
+        """Vet one format. Raises Overloaded without a result, Draining after `end`."""
         link = self._started()
         try:
             link.send_bytes(json.dumps([wanted.kind, *wanted.source]).encode())
@@ -271,7 +271,7 @@ class _Child:
         return process.returncode if process.returncode is not None else -signal.SIGKILL
 
     def _cause(self, status: int) -> str:
-        """What it means for a format that its process ended; raises where it means nothing."""
+        """The complaint about a format whose process died; raises if it is not to blame."""
         match -status:
             case signal.SIGPROF:
                 return f"it takes more than {self._bounds.seconds:g} s of CPU time to compile"
@@ -287,7 +287,7 @@ class _Child:
 
 def _command(handle: int, bounds: Bounds) -> list[str]:
     given = (handle, os.getpid(), bounds.seconds, bounds.memory)
-    return [sys.executable, "-m", "services.runtime.vet", *map(str, given)]
+    return [sys.executable, "-m", "services.runtime.format_vetting_child", *map(str, given)]
 
 
 def _closing() -> Draining:

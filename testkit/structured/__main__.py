@@ -1,13 +1,13 @@
-"""Outputs of a form through drafts, rollbacks, resumes and dying verifiers, each checked.
+"""Structured output through drafts, rollbacks, resumes and dying verifiers, each answer checked.
 
-    python -m testkit.forms                                   tiny random models, some minutes
-    python -m testkit.forms --target smollm2-135m-instruct --draft smollm2-135m-instruct-draft
+    python -m testkit.structured        tiny random models, some minutes
+    python -m testkit.structured --target smollm2-135m-instruct --draft smollm2-135m-instruct-draft
 
 Ten JSON schemas at temperature 1, drafted and verified in eight ways. Every generation is
 broken off in the middle and resumed at another orchestrator; now and then a verifier is killed
 or cut off. Each answer is read by `json` and checked by `jsonschema`; where its rule promises
-the text of its seed, it must be that of plain decoding. Two orchestrators, two verifiers, a
-drafter and a store, all real processes. The exit status is 1 where anything did not hold.
+the same text for a seed, it must equal plain decoding. Two orchestrators, two verifiers, a
+drafter and a store, all real processes. The exit status is 1 if any check fails.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from services.contract.errors import StartError
 from testkit.chaos.health import whole
 from testkit.chaos.models import tiny_models
 from testkit.chaos.site import Cluster, Layout
-from testkit.forms.generations import METHODS, Wanted, wanted
-from testkit.forms.report import content, show
-from testkit.forms.run import Disturbed, Ended, Outcome, Struck
+from testkit.structured.generations import METHODS, Wanted, wanted
+from testkit.structured.report import content, show
+from testkit.structured.run import Disturbed, Ended, Struck, StructuredResult
 
 WIRE_SECONDS = 0.005
 """To a verifier and back: without it the answers of tiny models are over at once."""
@@ -37,7 +37,7 @@ WIRE_SECONDS = 0.005
 def main() -> int:
     """Run, print, and judge."""
     given = _parser().parse_args()
-    began, outcome = time.monotonic(), Outcome()
+    began, outcome = time.monotonic(), StructuredResult()
     try:
         journal = _journal(given) if given.resume else None
         outcome.records += journal.known if journal else []
@@ -45,7 +45,7 @@ def main() -> int:
             models = (given.target, given.draft) if given.target else tiny_models(Path(folder))
             _run(given, models, outcome, journal)
     except StartError as error:
-        print(f"testkit.forms: {error}", file=sys.stderr)
+        print(f"testkit.structured: {error}", file=sys.stderr)
         return 1
     show(outcome)
     if given.json is not None:
@@ -76,7 +76,7 @@ def _journal(given: argparse.Namespace) -> Records[Ended | Struck]:
 def _run(
     given: argparse.Namespace,
     models: tuple[str, str],
-    outcome: Outcome,
+    outcome: StructuredResult,
     journal: Records[Ended | Struck] | None,
 ) -> None:
     """What the journal does not have yet; the outcome grows."""
@@ -99,7 +99,11 @@ def _run(
 
 
 async def _on(
-    cluster: Cluster, disturbed: Disturbed, every: Sequence[Wanted], at_once: int, outcome: Outcome
+    cluster: Cluster,
+    disturbed: Disturbed,
+    every: Sequence[Wanted],
+    at_once: int,
+    outcome: StructuredResult,
 ) -> None:
     """The run, once the cluster is whole."""
     await whole(cluster)

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.machine import machine
 from bench.output import table, table_console
-from testkit.forms.run import VERIFIER_KILLED, Ended, Outcome
+from testkit.structured.run import VERIFIER_KILLED, Ended, StructuredResult
 
 _MOST_LINES = 40
 
@@ -45,12 +45,12 @@ class Sums:
         )
 
 
-def faults(outcome: Outcome) -> Counter[str]:
+def faults(outcome: StructuredResult) -> Counter[str]:
     """How often each kind of fault struck."""
     return Counter(one.fault for one in outcome.struck)
 
 
-def content(outcome: Outcome, seconds: float) -> dict[str, Any]:
+def content(outcome: StructuredResult, seconds: float) -> dict[str, Any]:
     """The whole report, for a file."""
     return {
         "machine": machine(),
@@ -64,8 +64,8 @@ def content(outcome: Outcome, seconds: float) -> dict[str, Any]:
     }
 
 
-def show(outcome: Outcome) -> None:
-    """Print a line for each form and each way, the faults, and everything that is wrong."""
+def show(outcome: StructuredResult) -> None:
+    """Print a line for each format and each way, the faults, and everything that is wrong."""
     console, columns = table_console(), [name.replace("_", " ") for name in Sums.__slots__]
     parts = {"form": _by(outcome, lambda one: one.form), "way": _by(outcome, lambda one: one.way)}
     for title, part in parts.items():
@@ -76,7 +76,7 @@ def show(outcome: Outcome) -> None:
     print(verdict(outcome))
 
 
-def verdict(outcome: Outcome) -> str:
+def verdict(outcome: StructuredResult) -> str:
     """How many are valid, through what, and what is not."""
     sums, struck = Sums.of(outcome.ended), faults(outcome)
     met = sum(one.met for one in outcome.struck)
@@ -91,7 +91,7 @@ def verdict(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _by(outcome: Outcome, name: Callable[[Ended], str]) -> dict[str, dict[str, int]]:
+def _by(outcome: StructuredResult, name: Callable[[Ended], str]) -> dict[str, dict[str, int]]:
     names = dict.fromkeys(map(name, sorted(outcome.ended, key=lambda one: one.number)))
     return {
         own: asdict(Sums.of([one for one in outcome.ended if name(one) == own])) for own in names

@@ -1,13 +1,13 @@
-"""Which generations are asked for: forms, ways to draft and to verify, seeds."""
+"""The generations of a run: response formats, ways to draft and to verify, seeds."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from testkit.chaos.transcript import Case
-from testkit.forms.schemas import FORMS, Form
+from testkit.structured.schemas import FORMS, Form
 
 MAX_TOKENS = 192
-"""More than any of the forms takes."""
+"""More than any of the formats takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Way:
         return f"{self.rule} {self.method}{trees}"
 
     @property
-    def told_rule(self) -> str:
+    def reported_rule(self) -> str:
         """The rule that its rounds must say they had: AUTO with a seed is COUPLED."""
         return "coupled" if self.rule == "auto" else self.rule
 
     @property
     def same_text(self) -> bool:
         """Whether its text is that of plain decoding with the same seed."""
-        return self.told_rule == "coupled"
+        return self.reported_rule == "coupled"
 
 
 MODEL_WAYS = (
@@ -76,7 +76,7 @@ class Wanted:
 
 
 def wanted(number: int, seed: int, *, drafted: bool) -> Wanted:
-    """Every form in every way, then again with other seeds; `drafted`: there is a draft model.
+    """Every format in every way, then again with other seeds; `drafted`: there is a draft model.
 
     Ways that promise the same text share their seed.
     """

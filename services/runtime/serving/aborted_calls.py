@@ -1,8 +1,8 @@
-"""What a call held is let go as soon as the call was refused.
+"""An aborted call frees its memory at once.
 
-gRPC keeps the exception that aborted a call with the call; the exception keeps the frames it
-came through; and these keep the call, and the request that it was refused for. Only the
-collector frees such a circle, and where it comes seldom, messages of megabytes pile up.
+gRPC keeps the exception that aborted a call with the call, the exception keeps its frames, and
+the frames keep the call and its request. Only the garbage collector frees such a cycle; where
+it runs seldom, messages of megabytes pile up.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import grpc
 _KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
-class LettingGo(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
-    """Around every method of a server, and around every other interceptor."""
+class ReleaseAborted(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+    """Wraps every method of a server and every other interceptor."""
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The handler of a method, of which an abort keeps nothing."""
+        """The handler of a method, none of whose frames an abort keeps."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -67,6 +67,6 @@ def _streaming(method: Callable[..., AsyncIterator[Any]]) -> Callable[..., Async
 
 
 def _alone(error: grpc.aio.AbortError) -> grpc.aio.AbortError:
-    """The same, which gRPC knows it by, without where it came from and why."""
+    """The same error object, which gRPC expects, without its traceback, context and cause."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from orchestrator.core.placement import Wanted
 from orchestrator.workers.pool import WorkerPool
-from orchestrator.workers.texts import CHUNK, Texts, chunks_of
+from orchestrator.workers.prefix_affinity import CHUNK, PrefixAffinity, chunks_of
 from services.contract.types import Role
 
 SYSTEM = list(range(1000, 1000 + 3 * CHUNK))
@@ -14,7 +14,7 @@ CHAT = [*SYSTEM, *range(CHUNK + 5)]
 
 
 def test_a_text_is_looked_for_where_most_of_its_beginning_was_computed():
-    texts = Texts()
+    texts = PrefixAffinity()
     texts.note(chunks_of("acme", [*SYSTEM, 1, 2, 3]), "a")
     texts.note(chunks_of("acme", CHAT), "b")
     assert texts.find(chunks_of("acme", [*CHAT, *range(200)])) == "b"
@@ -27,7 +27,7 @@ def test_a_text_is_looked_for_where_most_of_its_beginning_was_computed():
 
 
 def test_what_begins_otherwise_or_is_too_short_is_known_to_nobody():
-    texts = Texts()
+    texts = PrefixAffinity()
     texts.note(chunks_of("acme", CHAT), "a")
     assert texts.find(chunks_of("acme", [0, *CHAT])) == ""
     assert texts.find(chunks_of("acme", CHAT[: CHUNK - 1])) == ""
@@ -35,7 +35,7 @@ def test_what_begins_otherwise_or_is_too_short_is_known_to_nobody():
 
 
 def test_tenants_know_nothing_of_each_other_and_nothing_is_kept_without_a_scope():
-    texts = Texts()
+    texts = PrefixAffinity()
     texts.note(chunks_of("acme", CHAT), "a")
     texts.note(chunks_of("", CHAT), "b")
     assert texts.find(chunks_of("other", CHAT)) == ""
@@ -44,7 +44,7 @@ def test_tenants_know_nothing_of_each_other_and_nothing_is_kept_without_a_scope(
 
 
 def test_the_oldest_are_forgotten_and_of_a_text_its_end_first():
-    texts = Texts(most=4)
+    texts = PrefixAffinity(most=4)
     texts.note(chunks_of("acme", CHAT), "a")
     texts.note(chunks_of("acme", [9] * 2 * CHUNK), "b")
     assert texts.find(chunks_of("acme", [9] * 5 * CHUNK)) == "b"
@@ -55,7 +55,7 @@ def test_the_oldest_are_forgotten_and_of_a_text_its_end_first():
 
 
 def test_token_ids_of_any_size_are_told_apart():
-    texts = Texts()
+    texts = PrefixAffinity()
     texts.note(chunks_of("acme", [1 << 31] * CHUNK), "a")
     assert texts.find(chunks_of("acme", [(1 << 31) + 1] * CHUNK)) == ""
     assert texts.find(chunks_of("acme", [1 << 31] * CHUNK)) == "a"

@@ -1,8 +1,8 @@
-"""Generations of a form, each broken off in the middle and resumed, while verifiers die.
+"""Structured generations, each broken off in the middle and resumed, while verifiers die.
 
-Half of the callers go away without a word and come back to another orchestrator, the others
-lose their session to a second reader there. Either way the session gets a new owner, who
-opens it at a verifier anew: its form is followed again through what is committed.
+Half of the callers disconnect and resume at another orchestrator; the others lose their
+session to a second reader there. Either way the session gets a new owner, which opens it on a
+verifier again, and the matcher is rebuilt from the committed tokens.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from testkit.chaos.run import undisturbed
 from testkit.chaos.scene import Scene
 from testkit.chaos.site import Cluster
 from testkit.chaos.transcript import Transcript
-from testkit.forms.generations import Wanted
+from testkit.structured.generations import Wanted
 
 VERIFIER_KILLED = "verifier SIGKILL"
 FAULTS = (VERIFIER_KILLED, VERIFIER_KILLED, "verifier wire cut")
@@ -38,8 +38,8 @@ _TELL_EVERY = 10
 class Ended:
     """One generation as it ended. `moves`: how often it was opened at a verifier anew.
 
-    `resumes`: how often its reading was broken off before its end and taken up again.
-    `wrong`: each one line, empty = it is of its form and all else holds.
+    `resumes`: how often its reading was broken off and resumed.
+    `wrong`: each one line, empty = it follows its format and all else holds.
     """
 
     number: int
@@ -63,7 +63,7 @@ class Struck:
 
 
 @dataclass
-class Outcome:
+class StructuredResult:
     """What happened, in the order in which it did. `violations`: beyond single generations."""
 
     records: list[Ended | Struck] = field(default_factory=list)
@@ -213,7 +213,7 @@ def _judged(
         wrong.append(f"{problem}: {heard.text!r}")
     stats = [one.stats for one in rounds]
     rules = {str(one.rejection_sample_method) for one in stats}
-    if rules - {wanted.way.told_rule}:
+    if rules - {wanted.way.reported_rule}:
         wrong.append(f"verified by {', '.join(sorted(rules))}")
     served = [(one.term, one.stats.verifier) for one in rounds]
     return Ended(

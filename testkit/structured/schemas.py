@@ -1,7 +1,7 @@
-"""The forms that are asked for: small JSON schemas, each of which ends by itself.
+"""The response formats of a run: small JSON schemas whose answers end by themselves.
 
-Together they have what schemas are made of. Every string, list and number has an end,
-so that no text needs to be cut.
+Together they cover the keywords of schemas. Every string, list and number is bounded, so
+that no text needs to be cut.
 """
 
 import json

@@ -1,0 +1,1 @@
+"""Structured output through faults: every answer must follow its response format."""
