@@ -47,9 +47,7 @@ def _of_length(each: Sequence[Survival], length: int) -> dict[str, Any]:
     for rule in RULES[1:]:
         pairs = zip(accepted[rule], accepted["standard"], strict=True)
         row[f"{rule} - standard"] = _estimate([a - b for a, b in pairs])
-    row["chained"] = {
-        rule: fmean(chained(rule, one[rule][:length]) for one in each) for rule in RULES
-    }
+    row["chained"] = {rule: fmean(chained(rule, e[rule][:length]) for e in each) for rule in RULES}
     return row
 
 

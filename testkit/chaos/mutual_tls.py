@@ -26,8 +26,7 @@ class MutualTls:
 
     def listening(self) -> list[str]:
         """Flags of every process: who calls it must show a certificate, who links the token."""
-        server = self._pair("--tls", "server")
-        return [*server, "--cluster-token-file", str(self._token)]
+        return [*self._pair("--tls", "server"), "--cluster-token-file", str(self._token)]
 
     def linking(self) -> list[str]:
         """Flags of an orchestrator beside those."""

@@ -93,6 +93,4 @@ def verdict(outcome: StructuredResult) -> str:
 
 def _by(outcome: StructuredResult, name: Callable[[Ended], str]) -> dict[str, dict[str, int]]:
     names = dict.fromkeys(map(name, sorted(outcome.ended, key=lambda one: one.number)))
-    return {
-        own: asdict(Sums.of([one for one in outcome.ended if name(one) == own])) for own in names
-    }
+    return {own: asdict(Sums.of([e for e in outcome.ended if name(e) == own])) for own in names}

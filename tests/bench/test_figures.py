@@ -151,8 +151,7 @@ def test_nothing_measured_gives_no_figure():
 
 
 def of_task(task, name, repeat, group, wall) -> Trial:
-    made = trial(name, repeat, wall)
-    return replace(made, group=group, prompts=(BenchPrompt(group, task, "?"),))
+    return replace(trial(name, repeat, wall), group=group, prompts=(BenchPrompt(group, task, "?"),))
 
 
 def test_each_task_has_its_own_speed_up():

@@ -208,8 +208,7 @@ def test_a_summary_holds_every_figure_and_no_trial(tmp_path, capsys):
     trials = [trial("plain", 0, 4.0), trial("eager", 0, 2.0)]
     progress = main.Progress(answered_by("plain", "eager"), trials)
     whole, short = tmp_path / "whole.json", tmp_path / "short.json"
-    options = main.BenchOptions(target="m", out=whole, summary=short)
-    main._conclude(options, progress, complete=True)
+    main._conclude(main.BenchOptions(target="m", out=whole, summary=short), progress, complete=True)
     kept, written = json.loads(short.read_text()), json.loads(whole.read_text())
     assert written.pop("trials")
     assert kept == written
@@ -218,8 +217,7 @@ def test_a_summary_holds_every_figure_and_no_trial(tmp_path, capsys):
 
 def test_a_prompt_with_token_ids_is_asked_by_them(asked):
     prompts = [replace(PROMPTS[0], token_ids=(4, 5))]
-    warm = BenchPrompt(0, "warm-up", "Hello", (9,))
-    run(Schedule(prompts, repeats=1, warm_up=warm), SERVED[:1])
+    run(Schedule(prompts, repeats=1, warm_up=BenchPrompt(0, "warm-up", "Hello", (9,))), SERVED[:1])
     assert [one.get("tokens") for one in asked] == [(9,), (4, 5)]
 
 

@@ -296,8 +296,7 @@ def verdicts(*blocks: Verify, truth=(2, 4, 6, 8, 10, 12, 14)) -> tuple[list[Verd
 
 def test_a_chained_block_loses_the_bonus_that_it_starts_with():
     first = Verify("s", 1, 1, 0, DraftTree((2, 4)))
-    second = Verify("s", 1, 2, 2, DraftTree((6, 8)), extends_round=1)
-    (one, two), forwards = verdicts(first, second)
+    (one, two), forwards = verdicts(first, Verify("s", 1, 2, 2, DraftTree((6, 8)), extends_round=1))
     assert (one.token_ids, one.all_accepted, one.base_len) == ((2, 4, 6), True, 0)
     assert (two.token_ids, two.accepted, two.base_len) == ((8, 10), 1, 3)
     assert forwards == 2
@@ -305,8 +304,7 @@ def test_a_chained_block_loses_the_bonus_that_it_starts_with():
 
 def test_a_chained_block_behind_a_rejection_is_discarded_without_a_forward():
     first = Verify("s", 1, 1, 0, DraftTree((2, 5)))
-    second = Verify("s", 1, 2, 2, DraftTree((6, 8)), extends_round=1)
-    (one, two), forwards = verdicts(first, second)
+    (one, two), forwards = verdicts(first, Verify("s", 1, 2, 2, DraftTree((6, 8)), extends_round=1))
     assert (one.token_ids, one.accepted) == ((2, 4), 1)
     assert two.discarded
     assert forwards == 1

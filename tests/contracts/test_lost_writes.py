@@ -260,8 +260,7 @@ async def test_hundreds_of_sessions_are_given_back_at_once(backend, server):
     owners = [await Owner.create(store, key=key) for key in keys]
     await asyncio.gather(*(owner.write(1) for owner in owners))
     restart(server)
-    writes = [owner.write(number) for number in (2, 3) for owner in owners]
-    await asyncio.gather(*writes)
+    await asyncio.gather(*[owner.write(number) for number in (2, 3) for owner in owners])
     for key in keys:
         assert await text_of(store, key) == [1, 2, 3]
 

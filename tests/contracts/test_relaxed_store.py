@@ -26,9 +26,10 @@ async def relaxed(backend):
 
 @pytest.fixture
 async def away():
-    """A relaxed store whose server can be switched off; writes wait a second for it."""
+    """A server that can be switched off, a relaxed store that waits a second for it, an owner."""
     backend = Backend(fake=FakeServer())
-    yield backend.fake, await backend.store(RELAXED, WriterOptions(patience_s=1.0))
+    store = await backend.store(RELAXED, WriterOptions(patience_s=1.0))
+    yield backend.fake, store, await Owner.create(store)
     backend.fake.connected = True
     await backend.close()
 
@@ -54,8 +55,7 @@ async def test_a_session_that_a_relaxed_owner_took_over_is_marked(backend):
 
 
 async def test_writes_never_wait_for_a_server_that_is_away(away):
-    server, store = away
-    owner = await Owner.create(store)
+    server, store, owner = away
     server.connected = False
     for number in range(10):
         assert (await owner.write(number)) == number + 1
@@ -66,8 +66,7 @@ async def test_writes_never_wait_for_a_server_that_is_away(away):
 
 
 async def test_what_does_not_fit_is_dropped_and_closed_up_later(away, caplog):
-    server, store = away
-    owner = await Owner.create(store)
+    server, store, owner = away
     server.connected = False
     for number in range(5 * MOST_WAITING):
         await owner.write(number)
@@ -82,8 +81,7 @@ async def test_what_does_not_fit_is_dropped_and_closed_up_later(away, caplog):
 
 
 async def test_an_idle_session_is_closed_up_as_well(away):
-    server, store = away
-    owner = await Owner.create(store)
+    server, _, owner = away
     server.connected = False
     for number in range(2 * MOST_WAITING):
         await owner.write(number)
@@ -92,8 +90,7 @@ async def test_an_idle_session_is_closed_up_as_well(away):
 
 
 async def test_an_end_closes_up_what_is_missing(away):
-    server, store = away
-    owner = await Owner.create(store)
+    server, store, owner = away
     server.connected = False
     for number in range(2 * MOST_WAITING):
         await owner.write(number)
@@ -105,8 +102,8 @@ async def test_an_end_closes_up_what_is_missing(away):
 
 
 async def test_a_text_whose_rest_was_never_stored_simply_ends(away):
-    server, store = away
-    owner = await Owner.create(store, 1, 2)
+    server, store, owner = away
+    await owner.write(1, 2)
     assert await text_of(store) == [1, 2]
     server.connected = False
     for number in range(3):
@@ -135,10 +132,9 @@ async def test_an_owner_that_lost_its_session_hears_it(backend, relaxed, ending)
 
 @pytest.mark.parametrize("ending", ["takeover", "abort", "namesake"])
 async def test_what_closes_a_gap_is_fenced_as_well(away, ending):
-    server, store = away
+    server, store, owner = away
     other = RedisSessionStore(FakeAsyncRedis(server=server))
     await other.start()
-    owner = await Owner.create(store)
     server.connected = False
     for number in range(2 * MOST_WAITING):
         await owner.write(number)
@@ -186,8 +182,7 @@ async def test_a_server_that_restarts_empty_gets_the_whole_text():
 
 
 async def test_a_session_without_a_holder_waits_for_the_store(away):
-    server, store = away
-    owner = await Owner.create(store)
+    server, _, owner = away
     owner.release()
     server.connected = False
     write = owner.write(1)
@@ -218,8 +213,8 @@ async def test_an_owner_that_stood_still_and_was_not_fenced_goes_on(relaxed):
 
 
 async def test_after_a_standstill_a_store_that_is_away_holds_nobody_up_for_long(away):
-    server, store = away
-    owner = await Owner.create(store, 1)
+    server, store, owner = away
+    await owner.write(1)
     server.connected = False
     store.stood_still()
     async with asyncio.timeout(20):

@@ -87,8 +87,7 @@ async def test_a_lost_reply_changes_nothing(store, monkeypatch):
     monkeypatch.setattr(Writer, "_execute", execute_and_lose_every_first_reply)
     assert (await store.create(KEY, NEW)).created
     assert (await store.acquire(KEY, "o2")).term == 2
-    writes = [store.commit(KEY, 2, r, r - 1, [r]) for r in (1, 2)]
-    assert await asyncio.gather(*writes) == [1, 2]
+    assert await asyncio.gather(*[store.commit(KEY, 2, r, r - 1, [r]) for r in (1, 2)]) == [1, 2]
     await store.finish(KEY, 2, 2, FinishReason.LENGTH)
     assert (await store.get(KEY)).committed == (1, 2)
     assert len(lost) == 5

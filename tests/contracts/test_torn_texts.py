@@ -136,8 +136,7 @@ async def test_a_server_that_evicts_gets_every_text_back_or_loses_it_with_a_word
         backend.opened.append(store)
         owner = await Owner.create(store, *range(100))
         client = backend.client()
-        used = (await client.info("memory"))["used_memory"]
-        await client.config_set("maxmemory", used + 200_000)
+        await client.config_set("maxmemory", (await client.info("memory"))["used_memory"] + 200_000)
         for number in range(10_000):
             await client.set(f"filler-{number}", b"x" * 1_000)
             if not await client.exists(TEXT):

@@ -219,8 +219,7 @@ def test_the_depth_of_trees_does_not_change_for_a_trifle():
     for outcome in outcomes:
         policy = policy.observe(outcome)
         depths.append(policy.window)
-    late = depths[20:]
-    assert sum(a != b for a, b in pairwise(late)) <= 4
+    assert sum(a != b for a, b in pairwise(depths[20:])) <= 4
 
 
 def test_by_rejection_the_depth_of_trees_stays_for_the_session_and_serves_the_next():

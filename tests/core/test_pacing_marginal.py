@@ -269,8 +269,7 @@ def test_what_may_be_taken_is_what_would_have_been_sent():
     assert given is not None
     assert len(given.prices) == 8
     for chances in ((0.9, 0.8, 0.02), (0.01,), (0.95,) * 8, (0.9, 0.85, 0.8, 0.75, 0.7, 0.1, 0.1)):
-        taken = worth_most(believed(chances, given.factors), given.prices)
-        assert taken == count(policy, *chances)
+        assert worth_most(believed(chances, given.factors), given.prices) == count(policy, *chances)
 
 
 def test_nothing_may_be_taken_in_a_rest_or_before_it_is_known_what_a_round_takes():

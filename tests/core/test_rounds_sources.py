@@ -123,10 +123,8 @@ def test_a_block_is_what_was_accepted_and_what_was_rejected(mode, seed):
 
 
 def test_what_was_drafted_beyond_a_rejection_is_void_and_beyond_an_acceptance_is_not():
-    world = World(3, Faults(accuracy=0.8), **PACED, max_tokens=128).run()
-    _, commits = sent_and_committed(world)
-    rejecting = [c for c in commits if c.record.rejected]
-    assert any(commit.record.unjudged for commit in rejecting)
+    _, commits = sent_and_committed(World(3, Faults(accuracy=0.8), **PACED, max_tokens=128).run())
+    assert any(commit.record.unjudged for commit in [c for c in commits if c.record.rejected])
     for commit in commits:
         record = commit.record
         whole = not record.rejected and commit.ending is None

@@ -25,7 +25,7 @@ from services.verifier.core import VerifierCore
 from tests.fake_engine import TableEngine
 from tests.fuzz.engine import table_engine
 from tests.fuzz.targets import CANARY, Target, raw_bytes, some_calls
-from tests.integration.cluster import PATIENT, Worker, cluster, start_worker
+from tests.integration.cluster import PATIENT, Worker, cluster, start_core
 
 LIMIT = 60.0
 """Seconds after which a call counts as hung."""
@@ -159,7 +159,7 @@ class Arena:
 
     async def _serve_until_stopped(self) -> None:
         self._engines = table_engine(0), table_engine(1)
-        workers = await _start_workers(*self._engines)
+        workers = await _start_cores(*self._engines)
         limits = Limits(detach_grace=1.0, deadline=LIMIT)
         options = {"limits": limits, "num_speculative_tokens": 4, "vllm_engine": True}
         async with cluster([workers[0]], [workers[1]], PATIENT, **options) as running:
@@ -238,13 +238,10 @@ class Arena:
         return ", ".join(f"{count} {what}" for what, count in held.items() if count)
 
 
-async def _start_workers(target: TableEngine, draft: TableEngine) -> tuple[Worker, Worker]:
+async def _start_cores(target: TableEngine, draft: TableEngine) -> tuple[Worker, Worker]:
     drafters: dict[str, Any] = {"model": ModelDrafter(draft), "ngram": NgramDrafter()}
-    verifier = await start_worker(
-        lambda emit: VerifierCore(target, emit=emit, worker_id="v1"), target.bundle
-    )
-    drafter = await start_worker(lambda emit: DrafterCore(drafters, emit=emit, worker_id="d1"))
-    return verifier, drafter
+    verifier = await start_core(VerifierCore, target, "v1", target.bundle)
+    return verifier, await start_core(DrafterCore, drafters, "d1")
 
 
 async def _read_all(call: Any) -> None:

@@ -18,7 +18,7 @@ from services.runtime.serving.links import LinkServer
 from services.verifier.core import VerifierCore
 from services.verifier.session import MOST_QUEUED
 from tests.fuzz.engine import CAPACITY, table_engine
-from tests.integration.cluster import start_worker
+from tests.integration.cluster import start_core
 from tests.waiting import until
 
 SAMPLING = t.ResolvedSampling(max_tokens=8)
@@ -56,9 +56,7 @@ class Peer:
 @asynccontextmanager
 async def verifier():
     engine = table_engine()
-    worker = await start_worker(
-        lambda emit: VerifierCore(engine, emit=emit, worker_id="v1"), engine.bundle
-    )
+    worker = await start_core(VerifierCore, engine, "v1", engine.bundle)
     async with open_channel(worker.address) as channel:
         worker.engine = engine
         yield worker, lambda **more: Peer(channel, t.Role.VERIFIER, **more)
@@ -69,7 +67,7 @@ async def verifier():
 @asynccontextmanager
 async def drafter():
     methods = {"model": ModelDrafter(table_engine(1)), "ngram": NgramDrafter()}
-    worker = await start_worker(lambda emit: DrafterCore(methods, emit=emit, worker_id="d1"))
+    worker = await start_core(DrafterCore, methods, "d1")
     async with open_channel(worker.address) as channel:
         yield worker, lambda **more: Peer(channel, t.Role.DRAFTER, **more)
     worker.stop.set()
@@ -115,8 +113,7 @@ async def test_drafting_sessions_without_end_are_refused_without_kv_too(monkeypa
     monkeypatch.setattr(drafter_core, "MOST_TEXT", 1100)
     async with drafter() as (worker, connect):
         hostile = connect()
-        opens = [open_draft(f"s{n}", method="ngram") for n in range(200)]
-        await hostile.send(*opens)
+        await hostile.send(*[open_draft(f"s{n}", method="ngram") for n in range(200)])
         await until(lambda: len(hostile.failures()) + len(hostile.of(t.DraftOpened)) == 200)
         assert set(hostile.failures()) == {t.FailureReason.CAPACITY}
         assert len(hostile.of(t.DraftOpened)) == 100

@@ -174,8 +174,7 @@ async def test_a_hostile_registry_entry_is_skipped_with_a_warning(address, caplo
         "redis://none", WORKER, "10.0.0.1:7000", client=redis, prefix="p:", ttl_s=60
     )
     await good.start()
-    keys = registry._keys("p:")
-    await redis.hset(keys[0], "verifier/evil", entry({**ENTRY, "address": address}))
+    await redis.hset(registry._keys("p:")[0], "verifier/evil", entry({**ENTRY, "address": address}))
     known = registry.WorkerRegistry("redis://none", client=redis, prefix="p:")
     with caplog.at_level(logging.WARNING):
         workers = await known.list(Role.VERIFIER)

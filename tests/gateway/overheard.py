@@ -26,8 +26,8 @@ from tests.integration.cluster import (
     Worker,
     cluster,
     engine,
+    start_core,
     start_drafter,
-    start_worker,
 )
 
 OWN_DEFAULTS: dict[str, Any] = {
@@ -129,9 +129,7 @@ async def _verifier() -> Worker:
     loaded = engine()
     bundle = replace(loaded.bundle, generation_config_json=json.dumps(OWN_DEFAULTS))
     own = VerifierOptions(structures=structures_of(loaded))
-    return await start_worker(
-        lambda emit: VerifierCore(loaded, emit=emit, worker_id="v1", options=own), bundle
-    )
+    return await start_core(VerifierCore, loaded, "v1", bundle, options=own)
 
 
 def rows_under(heading: str) -> Table:

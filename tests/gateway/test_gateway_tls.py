@@ -61,9 +61,7 @@ def overheard(scheme: str, folder: Path) -> Iterator[tuple[Ear, Callable[[], str
     make_certificates(folder / "certs")
     flags = {"ca-cert-paths": "ca.pem", "client-cert-path": "client.pem"}
     files = {**flags, "client-key-path": "client.key"}
-    secured = [
-        word for flag, file in files.items() for word in (f"--{flag}", folder / "certs" / file)
-    ]
+    secured = [w for flag, file in files.items() for w in (f"--{flag}", folder / "certs" / file)]
     ear, log = Ear(), folder / "log"
     words = command_of(
         "gateway",
@@ -110,6 +108,4 @@ def test_the_flags_are_for_engines_of_the_http_kind(tmp_path: Path):
 def test_the_page_says_so():
     words = " ".join(GUIDE.read_text("utf-8").split())
     assert "smg 1.13.0 speaks no TLS to an engine of gRPC" in words
-    assert all(
-        word in words for word in ("`grpcs://`", "`--ca-cert-paths`", "`--client-cert-path`")
-    )
+    assert all(one in words for one in ("`grpcs://`", "`--ca-cert-paths`", "`--client-cert-path`"))

@@ -1,17 +1,14 @@
 """Tenants in front of the gateways' service: the same door as before our own."""
 
-import json
-
 import grpc
 import pytest
 from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from orchestrator.frontdoor.authentication import TokensFile, token_entry
-from orchestrator.frontdoor.grpc.call_limits import Door
+from orchestrator.frontdoor.authentication import token_entry
 from tests.gateway.kit import GREEDY, answered, asked, gateway_stub
 from tests.integration.cluster import PATIENT, cluster
-from tests.integration.known import Ended, bearer, known_verifier, text
+from tests.integration.known import Ended, bearer, door_of, known_verifier, text
 from tests.waiting import until
 
 ACME, BETA = "token-of-acme-0123456789", "token-of-beta-0123456789"
@@ -28,12 +25,8 @@ MESSAGES = {
 
 @pytest.fixture
 async def running(tmp_path):
-    path = tmp_path / "tokens.json"
-    path.write_text(json.dumps({"tenants": TENANTS}))
-    door = Door(TokensFile(path), 1000)
-    async with cluster(
-        [await known_verifier(5.0)], [], PATIENT, door=door, vllm_engine=True
-    ) as made:
+    options = {"door": door_of(tmp_path, TENANTS), "vllm_engine": True}
+    async with cluster([await known_verifier(5.0)], [], PATIENT, **options) as made:
         yield made
 
 
@@ -60,11 +53,9 @@ async def test_a_tenant_reaches_its_own_requests_and_its_own_limits(running):
         assert running.inference.sessions_of("acme") == 1
         await front.Abort(abort, metadata=bearer(ACME))
         await until(lambda: not running.inference.active_sessions)
-    assert (more.refusal.code, more.refusal.reason) == (
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        "OVERLOADED",
-    )
-    assert "of this tenant" in more.refusal.message
+    refusal = more.refusal
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
+    assert "of this tenant" in refusal.message
     assert other.tokens == text(2, 24)
 
 

@@ -92,9 +92,7 @@ async def test_every_row_of_the_page_is_tried():
     assert rows == list(STATUSES)
     assert all(hasattr(grpc.StatusCode, row) for row in rows)
     told = {row[0].strip("`"): row[2] for row in rows_under("gRPC status")}
-    assert [
-        status for status, (_, http, _) in STATUSES.items() if str(http) not in told[status]
-    ] == []
+    assert [one for one, (_, http, _) in STATUSES.items() if str(http) not in told[one]] == []
 
 
 async def test_an_engine_is_shown_no_key(front: Front):

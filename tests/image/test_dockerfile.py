@@ -24,9 +24,7 @@ STAGES = parse(TEXT)
 
 
 def copied() -> set[str]:
-    return {
-        source for stage in STAGES.values() for sources, _ in stage.copied for source in sources
-    }
+    return {one for stage in STAGES.values() for sources, _ in stage.copied for one in sources}
 
 
 def test_what_is_copied_is_let_through_and_nothing_else() -> None:
@@ -58,11 +56,9 @@ def test_the_images_run_paceline_as_a_user_without_rights(target: str) -> None:
 
 
 def test_the_bases_are_pinned_and_of_one_python() -> None:
-    bases = re.findall(
-        r"^ARG (?:BUILD|BASE)=python:(\d+\.\d+\.\d+)-(?:slim-)?bookworm$", TEXT, re.M
-    )
-    assert len(bases) == 2
-    assert len(set(bases)) == 1
+    used = re.findall(r"^ARG (?:BUILD|BASE)=python:(\d+\.\d+\.\d+)-(?:slim-)?bookworm$", TEXT, re.M)
+    assert len(used) == 2
+    assert len(set(used)) == 1
 
 
 def test_the_slim_image_has_what_its_extras_need_and_no_torch() -> None:
@@ -137,8 +133,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_the_image_targets_say_what_they_need() -> None:
     for target in ("image-slim", "image-models", "image-code"):
-        done = subprocess.run(
-            ["make", target], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(["make", target], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode != 0
         assert f"{target}: give PREFIX=FOLDER" in done.stderr

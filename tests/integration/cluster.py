@@ -135,6 +135,15 @@ async def start_worker(
     return await serve(Served(host, host.describe(), bundle), listening=serving)
 
 
+async def start_core(
+    core: Callable[..., Any], own: Any, name: str, bundle: Any = None, serving=None, **options: Any
+) -> Worker:
+    """A worker with this core and what it works with: an engine, or drafting methods."""
+    return await start_worker(
+        lambda emit: core(own, emit=emit, worker_id=name, **options), bundle, serving
+    )
+
+
 async def serve(*roles: Served, listening: ServingOptions | None = None) -> Worker:
     """A worker of one role or several, known by the host of the first."""
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -150,11 +159,7 @@ async def start_verifier(
 ) -> Worker:
     loaded = engine(arch, **options)
     own = VerifierOptions(structures=structures_of(loaded))
-    return await start_worker(
-        lambda emit: VerifierCore(loaded, emit=emit, worker_id=name, options=own),
-        loaded.bundle,
-        serving,
-    )
+    return await start_core(VerifierCore, loaded, name, loaded.bundle, serving, options=own)
 
 
 # One attention and one MLP of the two layers.
@@ -182,17 +187,12 @@ async def start_drafter(
     lengthen: int = 0,
     serving: ServingOptions | None = None,
 ) -> Worker:
-    drafters: dict[str, Any] = {}
-    for method in methods:
-        drafters[method] = DRAFTERS[method](arch, seed)
+    drafters: dict[str, Any] = {method: DRAFTERS[method](arch, seed) for method in methods}
     if {"ngram", "model"} <= drafters.keys():
         drafters[NAME] = InformedDrafter(
             drafters["ngram"], drafters["model"], AheadRules(), lengthen
         )
-    return await start_worker(
-        lambda emit: DrafterCore(drafters, emit=emit, worker_id=name, lengthen=lengthen),
-        serving=serving,
-    )
+    return await start_core(DrafterCore, drafters, name, serving=serving, lengthen=lengthen)
 
 
 async def start_beside(

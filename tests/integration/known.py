@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,11 +15,13 @@ from grpc_status import rpc_status
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import inference_pb2_grpc as pb_grpc
 
+from orchestrator.frontdoor.authentication import TokensFile
+from orchestrator.frontdoor.grpc.call_limits import Door
 from services.drafter.core import DrafterCore
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served
 from testkit.load_workers import KnownDrafter, KnownVerifier, bundle, truth
-from tests.integration.cluster import PATIENT, Cluster, Worker, cluster, serve
+from tests.integration.cluster import PATIENT, Cluster, Worker, cluster, serve, start_core
 
 
 async def known_verifier(step_ms: float = 0.0) -> Worker:
@@ -28,11 +32,7 @@ async def known_verifier(step_ms: float = 0.0) -> Worker:
 
 async def known_drafter(chunk: int = 8) -> Worker:
     """Always right, `chunk` tokens at a time."""
-    drafter = KnownDrafter(1.0, chunk, 0.0)
-    host: WorkerHost[Any, Any] = WorkerHost(
-        lambda emit: DrafterCore({"known": drafter}, emit=emit, worker_id="d1")
-    )
-    return await serve(Served(host, host.describe()))
+    return await start_core(DrafterCore, {"known": KnownDrafter(1.0, chunk, 0.0)}, "d1")
 
 
 def text(seed: int, tokens: int, first: int = 0) -> list[int]:
@@ -47,6 +47,13 @@ def request(seed: int, tokens: int, request_id: str = "", prompt: str = "ab") ->
     if request_id:
         asked.request_id = request_id
     return asked
+
+
+def door_of(folder: Path, tenants: dict[str, Any]) -> Door:
+    """Asks who calls, and knows these."""
+    path = folder / "tokens.json"
+    path.write_text(json.dumps({"tenants": tenants}))
+    return Door(TokensFile(path), 1000)
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:

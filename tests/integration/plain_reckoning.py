@@ -17,9 +17,10 @@ from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.engine.native import NativeEngine
 from services.engine.native.bundle import make_bundle
+from services.engine.noise import exponentials
 from services.engine.spec import ModelSpec
 from services.engine.structure import Structures
-from tests.integration.cluster import PROMPT, Cluster, Worker, start_worker, target
+from tests.integration.cluster import PROMPT, Cluster, Worker, start_core, target
 from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.proof.goodness_of_fit import transform
 from tests.proof.two_token_models import between
@@ -87,6 +88,23 @@ def laws_along(prompt: Sequence[int], output: Sequence[int], s: Any) -> np.ndarr
     return np.stack([law_at(row, prompt, output[:at], s) for at, row in enumerate(rows)])
 
 
+def behind_its_noise(seed: int, output: Sequence[int], s: Any) -> float:
+    """How far the tokens of a coupled text are from the winners under its seed's noise, at most."""
+    gaps = []
+    with np.errstate(divide="ignore"):
+        for position, law in enumerate(laws_along(prompt_ids(), output, s)):
+            race = np.log(law) - np.log(exponentials(seed, position, VOCAB_SIZE).double().numpy())
+            gaps.append(race.max() - race[output[position]])
+    return max(gaps)
+
+
+def behind_the_best(output: Sequence[int], s: Any) -> float:
+    """How far the scores of a greedy text's tokens are from the highest, at most."""
+    rows = enumerate(logits_along(prompt_ids(), output))
+    each = [scores_at(row, prompt_ids(), output[:at], s) for at, row in rows]
+    return max(one.max() - one[token] for one, token in zip(each, output, strict=True))
+
+
 def places(outputs: Sequence[list[int]], s: Any, seed: int = 0) -> list[np.ndarray]:
     """Transforms of texts under the parameters `s`, tokens that occurred before first.
 
@@ -119,7 +137,7 @@ async def start_near_drafter(methods: Sequence[str] = ("model", "ngram")) -> Wor
     near = NativeEngine.from_model(near_target(), tiny_tokenizer(), ModelSpec("llama"))
     known = {"model": lambda: ModelDrafter(near), "ngram": NgramDrafter}
     drafters: dict[str, Any] = {name: known[name]() for name in methods}
-    return await start_worker(lambda emit: DrafterCore(drafters, emit=emit, worker_id="d1"))
+    return await start_core(DrafterCore, drafters, "d1")
 
 
 async def generate(running: Cluster, seed: int | None = 1, **options: Any) -> Generation:

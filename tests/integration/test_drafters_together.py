@@ -13,9 +13,9 @@ from tests.integration.cluster import (
     Worker,
     cluster,
     plain,
+    start_core,
     start_drafter,
     start_verifier,
-    start_worker,
 )
 from tests.waiting import until
 
@@ -85,8 +85,7 @@ async def test_what_each_source_brought_is_told_at_the_end_and_again_later():
             assert sum(one.num_draft_tokens for one in told.sources) == told.num_draft_tokens
             accepted = sum(one.num_accepted_draft_tokens for one in told.sources)
             assert accepted == told.num_accepted_draft_tokens
-            again = await running.client.resume(run.session_id)
-            assert again.speculation.sources == told.sources
+            assert (await running.client.resume(run.session_id)).speculation.sources == told.sources
 
 
 async def test_of_small_trees_what_was_sent_is_told_by_source():
@@ -115,9 +114,7 @@ BY_ROWS = {
 
 async def start_drafter_by_rows() -> Worker:
     drafter = NgramDrafter(small=SmallTrees(NgramFile("", "", "", 0, [], b"", (), BY_ROWS)))
-    return await start_worker(
-        lambda emit: DrafterCore({"ngram": drafter}, emit=emit, worker_id="rows")
-    )
+    return await start_core(DrafterCore, {"ngram": drafter}, "rows")
 
 
 @pytest.mark.parametrize("sampled", [{}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "drawn"])

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import json
 import time
 
 import grpc
@@ -10,13 +9,12 @@ import pytest
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor import intake
-from orchestrator.frontdoor.authentication import TokensFile, token_entry
+from orchestrator.frontdoor.authentication import token_entry
 from orchestrator.frontdoor.grpc import call_limits as door_module
-from orchestrator.frontdoor.grpc.call_limits import Door
 from orchestrator.frontdoor.intake import AT_ONCE, PATIENCE
 from orchestrator.frontdoor.long_requests import LARGE
 from tests.integration.cluster import PATIENT, cluster
-from tests.integration.known import bearer, known_verifier, read, request, stub, text
+from tests.integration.known import bearer, door_of, known_verifier, read, request, stub, text
 from tests.waiting import until
 
 ACME, BETA = "token-of-acme-0123456789", "token-of-beta-0123456789"
@@ -26,10 +24,8 @@ LONG = request(1, 5, prompt="a" * (2 * LARGE))
 
 @pytest.fixture
 async def running(tmp_path):
-    path = tmp_path / "tokens.json"
     tenants = {"acme": {"tokens": [token_entry(ACME)]}, "beta": {"tokens": [token_entry(BETA)]}}
-    path.write_text(json.dumps({"tenants": tenants}))
-    door = Door(TokensFile(path), 1000)
+    door = door_of(tmp_path, tenants)
     async with cluster([await known_verifier(1.0)], [], PATIENT, door=door) as made:
         yield made
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import random
 
+import grpc
 import psutil
 import pytest
 from paceline import (
@@ -19,26 +20,24 @@ from paceline import (
     SessionStatus,
     Started,
 )
+from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.state import Limits
 from orchestrator.frontdoor.grpc.decoding import incoming
+from orchestrator.session.ports import SessionKey
 from tests.integration.cluster import PATIENT, PROMPT, cluster, plain, start_drafter, start_verifier
+from tests.integration.known import stub
 from tests.models import tiny_tokenizer
 from tests.waiting import until
 
 GREEDY = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
 
 
-async def one_verifier():
-    return await start_verifier()
-
-
 async def test_a_finished_session_is_read_again_from_any_offset():
-    async with cluster([await one_verifier()], [await start_drafter()]) as running:
+    async with cluster([await start_verifier()], [await start_drafter()]) as running:
         run = await running.client.generate(PROMPT, request_id="done", **GREEDY)
         for offset in (0, 1, 17, 40):
-            again = await running.client.resume("done", offset)
-            assert again.token_ids == run.token_ids[offset:]
+            assert (await running.client.resume("done", offset)).token_ids == run.token_ids[offset:]
         events = [event async for event in running.client.resume("done", 17)]
         chunks = "".join(event.text for event in events if isinstance(event, Chunk))
         assert run.text.endswith(chunks)
@@ -49,23 +48,20 @@ async def test_a_finished_session_is_read_again_from_any_offset():
 
 
 async def test_two_readers_of_one_live_session_see_the_same():
-    async with cluster([await one_verifier()], []) as running:
-        first = asyncio.create_task(
-            _collect(running.client.generate(PROMPT, request_id="r", **GREEDY))
-        )
+    async with cluster([await start_verifier()], []) as running:
+        asked = {"request_id": "r", **GREEDY}
+        first = asyncio.create_task(_collect(running.client.generate(PROMPT, **asked)))
         await asyncio.sleep(0.05)
-        second = await _collect(running.client.generate(PROMPT, request_id="r", **GREEDY))
+        second = await _collect(running.client.generate(PROMPT, **asked))
         assert (await first) == second == plain(PROMPT, 40)
 
 
 async def _collect(stream) -> list[int]:
-    return [
-        token async for event in stream if isinstance(event, Chunk) for token in event.token_ids
-    ]
+    return [one async for event in stream if isinstance(event, Chunk) for one in event.token_ids]
 
 
 async def test_the_same_id_with_other_content_is_refused():
-    async with cluster([await one_verifier()], []) as running:
+    async with cluster([await start_verifier()], []) as running:
         await running.client.generate(PROMPT, request_id="same", **GREEDY)
         with pytest.raises(AlreadyExists):
             await running.client.generate(PROMPT + "!", request_id="same", **GREEDY)
@@ -74,16 +70,12 @@ async def test_the_same_id_with_other_content_is_refused():
 async def test_a_client_that_left_finds_its_session_paused_and_resumes_it():
     limits = Limits(detach_grace=0.05)
     options = {**GREEDY, "max_tokens": 300}
-    async with cluster([await one_verifier()], [], limits=limits) as running:
-        import grpc
-        from paceline.v1 import inference_pb2 as pb
-        from paceline.v1 import inference_pb2_grpc as pb_grpc
-
+    async with cluster([await start_verifier()], [], limits=limits) as running:
         tokens: list[int] = []
-        async with grpc.aio.insecure_channel(running.address) as channel:
+        async with stub(running.address) as front:
             sampling = pb.SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
             request = pb.GenerateRequest(request_id="left", prompt=PROMPT, sampling=sampling)
-            call = pb_grpc.InferenceServiceStub(channel).Generate(request)
+            call = front.Generate(request)
             async for event in call:
                 tokens += event.chunk.token_ids
                 if len(tokens) > 5:
@@ -97,7 +89,7 @@ async def test_a_client_that_left_finds_its_session_paused_and_resumes_it():
 
 
 async def test_an_abort_ends_the_stream_and_frees_the_workers():
-    async with cluster([await one_verifier()], [await start_drafter()]) as running:
+    async with cluster([await start_verifier()], [await start_drafter()]) as running:
         events = []
         options = {**GREEDY, "max_tokens": 400}
         async for event in running.client.generate(PROMPT, request_id="gone", **options):
@@ -114,11 +106,9 @@ async def test_an_abort_ends_the_stream_and_frees_the_workers():
 
 
 async def test_the_python_client_aborts_what_its_caller_gives_up():
-    async with cluster([await one_verifier()], []) as running:
-        options = {**GREEDY, "max_tokens": 400}
-        task = asyncio.create_task(
-            _collect(running.client.generate(PROMPT, request_id="up", **options))
-        )
+    async with cluster([await start_verifier()], []) as running:
+        stream = running.client.generate(PROMPT, request_id="up", **{**GREEDY, "max_tokens": 400})
+        task = asyncio.create_task(_collect(stream))
         await until(lambda: running.inference.active_sessions == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -128,7 +118,7 @@ async def test_the_python_client_aborts_what_its_caller_gives_up():
 
 
 async def test_stop_strings_stop_tokens_and_eos_end_the_output():
-    async with cluster([await one_verifier()], [await start_drafter()]) as running:
+    async with cluster([await start_verifier()], [await start_drafter()]) as running:
         whole = await running.client.generate(PROMPT, **GREEDY)
         word = whole.text[10:14]
         cut = await running.client.generate(PROMPT, stop=[word], **GREEDY)
@@ -145,6 +135,7 @@ async def test_stop_strings_stop_tokens_and_eos_end_the_output():
     assert whole.finish_reason is FinishReason.LENGTH
 
 
+BLOCK_TREES = {"num_candidates": 3, "rejection_sample_method": "block"}
 BAD = [
     ({"prompt": ""}, "prompt"),
     ({"tokens": []}, "tokens"),
@@ -167,10 +158,7 @@ BAD = [
     ({"logit_bias": {3: float("nan")}}, "sampling.logit_bias[3]"),
     ({"logprobs": 21}, "sampling.logprobs"),
     ({"num_candidates": 3}, "speculation.num_candidates"),
-    (
-        {"num_candidates": 3, "rejection_sample_method": "block"},
-        "speculation.rejection_sample_method",
-    ),
+    (BLOCK_TREES, "speculation.rejection_sample_method"),
 ]
 
 
@@ -192,19 +180,14 @@ async def test_a_bad_request_names_its_field_and_creates_nothing(bad_input_clust
 
 @pytest.fixture
 async def bad_input_cluster():
-    async with cluster([await one_verifier()], []) as running:
+    async with cluster([await start_verifier()], []) as running:
         yield running
 
 
 async def test_no_input_at_all_is_refused(bad_input_cluster):
-    import grpc
-    from paceline.v1 import inference_pb2 as pb
-    from paceline.v1 import inference_pb2_grpc as pb_grpc
-
-    async with grpc.aio.insecure_channel(bad_input_cluster.address) as channel:
-        call = pb_grpc.InferenceServiceStub(channel).Generate(pb.GenerateRequest())
+    async with stub(bad_input_cluster.address) as front:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call.read()
+            await front.Generate(pb.GenerateRequest()).read()
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "input" in refused.value.details()
 
@@ -223,13 +206,13 @@ async def refuses_a_second(running, first, second):
 
 
 async def test_too_many_sessions_are_refused_before_any_work():
-    async with cluster([await one_verifier()], [], max_sessions=1) as running:
+    async with cluster([await start_verifier()], [], max_sessions=1) as running:
         await refuses_a_second(running, {**GREEDY, "max_tokens": 400}, GREEDY)
 
 
 async def test_tokens_in_flight_beyond_the_limit_are_refused_before_any_work():
     # The prompt and what may be generated count; the first session takes most of it.
-    async with cluster([await one_verifier()], [], max_tokens_in_flight=500) as running:
+    async with cluster([await start_verifier()], [], max_tokens_in_flight=500) as running:
         options = {**GREEDY, "max_tokens": 350}
         await refuses_a_second(running, options, options)
         with pytest.raises(InvalidArgument, match="max_tokens"):
@@ -237,7 +220,7 @@ async def test_tokens_in_flight_beyond_the_limit_are_refused_before_any_work():
 
 
 async def test_sessions_close_to_the_limit_of_tokens_are_served_without_speculation():
-    workers = [await one_verifier()], [await start_drafter()]
+    workers = [await start_verifier()], [await start_drafter()]
     async with cluster(*workers, max_tokens_in_flight=100) as running:
         prompt = len(tiny_tokenizer().encode(PROMPT))
         full = await running.client.generate(PROMPT, **{**GREEDY, "max_tokens": 95 - prompt})
@@ -248,7 +231,7 @@ async def test_sessions_close_to_the_limit_of_tokens_are_served_without_speculat
 
 
 async def test_a_burst_of_requests_is_served_up_to_the_limit_and_refused_beyond():
-    async with cluster([await one_verifier()], [], max_sessions=2) as running:
+    async with cluster([await start_verifier()], [], max_sessions=2) as running:
         burst = [running.client.generate(PROMPT, **GREEDY) for _ in range(6)]
         ends = await asyncio.gather(*(_text_of(stream) for stream in burst), return_exceptions=True)
     refused = [end for end in ends if isinstance(end, ResourceExhausted)]
@@ -262,7 +245,7 @@ async def _text_of(stream) -> tuple[int, ...]:
 
 
 async def test_two_resumes_at_once_of_a_paused_session_share_one_owner():
-    async with cluster([await one_verifier()], []) as running:
+    async with cluster([await start_verifier()], []) as running:
         key, tokens = await _left_in_the_store(running, 10)
         both = await asyncio.gather(
             running.client.resume("stored", 10), running.client.resume("stored", 0)
@@ -274,7 +257,7 @@ async def test_two_resumes_at_once_of_a_paused_session_share_one_owner():
 
 
 async def test_a_session_whose_owner_died_before_saying_that_it_ended_has_ended():
-    async with cluster([await one_verifier()], []) as running:
+    async with cluster([await start_verifier()], []) as running:
         key, tokens = await _left_in_the_store(running, 40)
         run = await running.client.resume("stored", 0)
         assert (await running.store.get(key)).status.name == "FINISHED"
@@ -283,10 +266,6 @@ async def test_a_session_whose_owner_died_before_saying_that_it_ended_has_ended(
 
 async def _left_in_the_store(running, count: int):
     """A session that an orchestrator stored `count` tokens of, and then died."""
-    from paceline.v1 import inference_pb2 as pb
-
-    from orchestrator.session.ports import SessionKey
-
     sampling = pb.SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
     request = pb.GenerateRequest(request_id="stored", prompt=PROMPT, sampling=sampling)
     key, tokens = SessionKey("default", "stored"), plain(PROMPT, count)
@@ -298,7 +277,7 @@ async def _left_in_the_store(running, count: int):
 
 async def test_what_the_server_says_of_itself():
     async with cluster(
-        [await one_verifier()], [await start_drafter(methods=("model", "ngram"))]
+        [await start_verifier()], [await start_drafter(methods=("model", "ngram"))]
     ) as running:
         model, info = await running.client.model_info(), await running.client.server_info()
     assert (model.vocab_size, model.has_chat_template) == (320, True)
@@ -310,20 +289,19 @@ async def test_two_hundred_generations_leave_nothing_behind():
     """No session, task or KV is left, and memory does not grow after the first fifty."""
     drafters = [await start_drafter(methods=("model", "ngram"), seed=3)]
     choose = random.Random(1)
-    async with cluster([await one_verifier()], drafters, PATIENT) as running:
+    async with cluster([await start_verifier()], drafters, PATIENT) as running:
         resident = []
         for _ in range(20):
-            await asyncio.gather(
-                *(
-                    running.client.generate(
-                        PROMPT[: choose.randrange(4, 60)],
-                        temperature=choose.choice([0.0, 1.0]),
-                        max_tokens=choose.randrange(1, 24),
-                        method=choose.choice(["model", "ngram"]),
-                    )
-                    for _ in range(10)
+            asked = [
+                running.client.generate(
+                    PROMPT[: choose.randrange(4, 60)],
+                    temperature=choose.choice([0.0, 1.0]),
+                    max_tokens=choose.randrange(1, 24),
+                    method=choose.choice(["model", "ngram"]),
                 )
-            )
+                for _ in range(10)
+            ]
+            await asyncio.gather(*asked)
             gc.collect()
             resident.append(psutil.Process().memory_info().rss)
         workers = (*running.verifiers, *running.drafters)

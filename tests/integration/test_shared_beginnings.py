@@ -1,14 +1,12 @@
 """Texts that begin as others did cost less, and change nothing; what does not fit gives way."""
 
 import asyncio
-import json
 
 import pytest
 from paceline import InvalidArgument
 from paceline.client import Client
 
-from orchestrator.frontdoor.authentication import TokensFile, token_entry
-from orchestrator.frontdoor.grpc.call_limits import Door
+from orchestrator.frontdoor.authentication import token_entry
 from services.verifier.caches import Caches
 from services.verifier.session import VerifySession
 from tests.integration.cluster import (
@@ -21,6 +19,7 @@ from tests.integration.cluster import (
     start_drafter,
     start_verifier,
 )
+from tests.integration.known import door_of
 from tests.models import tiny_tokenizer
 
 GREEDY = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
@@ -82,10 +81,8 @@ async def test_every_chat_goes_on_where_its_beginning_was_computed():
 
 async def test_tenants_and_ephemeral_sessions_share_nothing(tmp_path):
     known = {name: f"token-of-{name}-0123456789" for name in ("acme", "beta")}
-    path = tmp_path / "tokens.json"
     tenants = {name: {"tokens": [token_entry(token)]} for name, token in known.items()}
-    path.write_text(json.dumps({"tenants": tenants}))
-    door = Door(TokensFile(path), 1000)
+    door = door_of(tmp_path, tenants)
     async with cluster([await start_verifier()], [], PATIENT, door=door) as running:
 
         async def cached(tenant: str, **more: object) -> int:
@@ -122,9 +119,7 @@ async def test_sessions_that_outgrow_the_memory_take_turns_and_every_text_is_who
     greedy = GREEDY | {"max_tokens": 180}
     async with cluster([verifier], beside, PATIENT, max_tokens_in_flight=10_000) as running:
         prompts = [f"{name} {PROMPT}" for name in "abcdef"]
-        runs = await asyncio.gather(
-            *(running.client.generate(prompt, **greedy) for prompt in prompts)
-        )
+        runs = await asyncio.gather(*(running.client.generate(one, **greedy) for one in prompts))
         for prompt, run in zip(prompts, runs, strict=True):
             assert list(run.token_ids) == plain(prompt, 180)
         assert preempted

@@ -1,6 +1,5 @@
 """With a search for a skip mask in the loop the text is the target's own, token for token."""
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -14,9 +13,8 @@ from services.drafter.methods.self_draft.skip import SkipDrafter
 from services.engine.native import NativeEngine
 from services.engine.skip_mask import SkipMask
 from services.engine.spec import ModelSpec
-from services.runtime.host import Emit
 from services.verifier.core import VerifierCore
-from tests.integration.cluster import PATIENT, PROMPT, cluster, start_worker
+from tests.integration.cluster import PATIENT, PROMPT, cluster, start_core
 from tests.models import tiny_model, tiny_tokenizer
 
 TOKENS = 120
@@ -44,19 +42,13 @@ def plain() -> list[int]:
     return out[0, ids.shape[1] :].tolist()
 
 
-def core_of(drafter: SkipDrafter) -> Callable[[Emit], DrafterCore]:
-    return lambda emit: DrafterCore({"skip": drafter}, emit=emit, worker_id="d1")
-
-
 @pytest.mark.parametrize("pacing", ["eager", "fixed"])
 async def test_greedy_and_coupled_texts_are_the_targets_while_the_mask_changes(pacing):
     search = MaskSearch(START, SearchRules(0.5, guided_every=5, patience=10_000, enough=1.0))
     drafter = SkipDrafter(engine(), START, Exit(0.0, adaptive=False), search=search)
     loaded = engine()
-    verifier = await start_worker(
-        lambda emit: VerifierCore(loaded, emit=emit, worker_id="v1"), loaded.bundle
-    )
-    searching = await start_worker(core_of(drafter))
+    verifier = await start_core(VerifierCore, loaded, "v1", loaded.bundle)
+    searching = await start_core(DrafterCore, {"skip": drafter}, "d1")
     options = {"max_tokens": TOKENS, "ignore_eos": True}
     greedy = {**options, "temperature": 0.0}
     coupled = {**options, "temperature": 1.0, "seed": 7}

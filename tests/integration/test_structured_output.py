@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 from paceline import FailedPrecondition, InvalidArgument, ResourceExhausted
 from paceline.v1 import inference_pb2 as pb
@@ -14,20 +13,19 @@ from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.frontdoor.tenants import Tenant, TenantLimits
 from services.contract.errors import InvalidRequest, Overloaded
 from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat
-from services.engine.noise import exponentials
 from tests.answers import answer_schema, is_answer
 from tests.integration.cluster import PROMPT, cluster, start_verifier
 from tests.integration.plain_reckoning import (
+    behind_its_noise,
+    behind_the_best,
     generate,
     laws_along,
-    logits_along,
     places,
     prompt_ids,
     rules_of,
-    scores_at,
     start_near_drafter,
 )
-from tests.models import VOCAB_SIZE, tiny_tokenizer
+from tests.models import tiny_tokenizer
 from tests.proof.goodness_of_fit import ALARM, uniform
 from tests.waiting import until
 
@@ -97,22 +95,15 @@ async def test_a_coupled_text_of_a_form_is_the_same_whoever_drafts(name):
     async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
         runs = [await ask(live, 5, name, **way) for way in ways]
     assert len({run.token_ids for run in runs}) == 1
-    output = list(runs[0].token_ids)
-    laws = laws_along(prompt_ids(), output, resolved(name))
-    with np.errstate(divide="ignore"):
-        for position, (law, token) in enumerate(zip(laws, output, strict=True)):
-            race = np.log(law) - np.log(exponentials(5, position, VOCAB_SIZE).double().numpy())
-            assert race.max() - race[token] < 1e-3
+    # Float32 may choose otherwise where two tokens arrive together.
+    assert behind_its_noise(5, list(runs[0].token_ids), resolved(name)) < 1e-3
 
 
 @pytest.mark.parametrize("name", FORMATS)
 async def test_a_greedy_text_of_a_form_is_the_best_that_is_allowed(name):
     async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
         run = await ask(live, None, name, temperature=0.0)
-    output, prompt, sampling = list(run.token_ids), prompt_ids(), resolved(name)
-    for at, row in enumerate(logits_along(prompt, output)):
-        scores = scores_at(row, prompt, output[:at], sampling)
-        assert scores.max() - scores[output[at]] < 1e-3
+    assert behind_the_best(list(run.token_ids), resolved(name)) < 1e-3
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -1,18 +1,17 @@
 """Nobody without a token, and no tenant in another's sessions or beyond its own limits."""
 
 import asyncio
-import json
 import logging
 
 import grpc
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.authentication import TokensFile, token_entry
-from orchestrator.frontdoor.grpc.call_limits import Door
+from orchestrator.frontdoor.authentication import token_entry
 from tests.integration.cluster import PATIENT, cluster
 from tests.integration.known import (
     bearer,
+    door_of,
     known_front,
     known_verifier,
     read,
@@ -38,9 +37,7 @@ ATTEMPTS = 100
 
 @pytest.fixture
 def door(tmp_path):
-    path = tmp_path / "tokens.json"
-    path.write_text(json.dumps({"tenants": TENANTS}))
-    return Door(TokensFile(path), 1000)
+    return door_of(tmp_path, TENANTS)
 
 
 @pytest.fixture
@@ -52,6 +49,15 @@ async def running(door):
 async def calls(front, name: str, message, metadata=()):
     call = getattr(front, name)(message, metadata=metadata)
     return await (read(call) if name in STREAMS else refused(call))
+
+
+async def two_of_acme(front):
+    """As many calls as it may have, which have begun."""
+    asked = [request(seed, 50_000, f"held{seed}") for seed in (1, 2)]
+    held = [front.Generate(one, metadata=bearer(ACME)) for one in asked]
+    for call in held:
+        await call.read()
+    return held
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -66,11 +72,7 @@ async def test_no_method_answers_without_a_token_or_with_a_wrong_one(running, na
 
 async def test_a_hundred_attempts_of_each_kind_are_refused_and_none_is_logged(running, caplog):
     caplog.set_level(logging.DEBUG)
-    kinds = {
-        "no token": (),
-        "wrong token": bearer("wrong-" + ACME),
-        "other tenant": bearer(BETA),
-    }
+    kinds = {"no token": (), "wrong token": bearer("wrong-" + ACME), "other tenant": bearer(BETA)}
     async with stub(running.address) as front:
         own = front.Generate(request(7, 5, "mine", PROMPT), metadata=bearer(ACME))
         assert (await read(own)).tokens == text(7, 5)
@@ -80,12 +82,9 @@ async def test_a_hundred_attempts_of_each_kind_are_refused_and_none_is_logged(ru
             )
             for kind, metadata in kinds.items()
         }
-    for kind, codes in {
-        "no token": grpc.StatusCode.UNAUTHENTICATED,
-        "wrong token": grpc.StatusCode.UNAUTHENTICATED,
-        "other tenant": grpc.StatusCode.NOT_FOUND,
-    }.items():
-        assert {end.code for end in ends[kind]} == {codes}, kind
+    expected = dict.fromkeys(("no token", "wrong token"), grpc.StatusCode.UNAUTHENTICATED)
+    for kind, code in (expected | {"other tenant": grpc.StatusCode.NOT_FOUND}).items():
+        assert {end.code for end in ends[kind]} == {code}, kind
     logged = caplog.text + "".join(str(record.__dict__) for record in caplog.records)
     for secret in (ACME, BETA, PROMPT):
         assert secret not in logged
@@ -122,12 +121,7 @@ async def test_the_same_id_of_two_tenants_names_two_sessions(running):
 
 async def test_a_tenant_at_its_limit_is_refused_with_a_delay_and_another_is_served(running):
     async with stub(running.address) as front:
-        held = [
-            front.Generate(request(seed, 50_000, f"held{seed}"), metadata=bearer(ACME))
-            for seed in (1, 2)
-        ]
-        for call in held:
-            await call.read()
+        _held = await two_of_acme(front)
         more = await read(front.Generate(request(3, 5, "more"), metadata=bearer(ACME)))
         other = await read(front.Generate(request(4, 5), metadata=bearer(BETA)))
         unknown = front.GetSession(pb.GetSessionRequest(session_id="more"), metadata=bearer(ACME))
@@ -147,12 +141,7 @@ async def test_a_tenant_at_its_limit_is_refused_with_a_delay_and_another_is_serv
 
 async def test_a_retry_of_a_session_that_is_open_takes_no_second_place(running):
     async with stub(running.address) as front:
-        held = [
-            front.Generate(request(seed, 50_000, f"held{seed}"), metadata=bearer(ACME))
-            for seed in (1, 2)
-        ]
-        for call in held:
-            await call.read()
+        _held = await two_of_acme(front)
         again = front.Generate(request(1, 50_000, "held1"), metadata=bearer(ACME))
         assert (await again.read()).started.session_id == "held1"
         other = front.Generate(request(9, 50_000, "held1"), metadata=bearer(ACME))
@@ -172,9 +161,7 @@ async def test_more_tokens_than_a_tenant_may_ask_for_are_a_bad_request(running):
 
 
 async def test_a_request_that_names_no_length_gets_what_its_tenant_may_have(tmp_path):
-    path = tmp_path / "tokens.json"
-    path.write_text(json.dumps({"tenants": {"acme": TENANTS["acme"] | {"max_tokens": 7}}}))
-    door = Door(TokensFile(path), 1000)
+    door = door_of(tmp_path, {"acme": TENANTS["acme"] | {"max_tokens": 7}})
     async with known_front(door=door) as (_, front):
         asked = request(1, 1)
         asked.sampling.ClearField("max_tokens")

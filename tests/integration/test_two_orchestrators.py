@@ -20,7 +20,7 @@ from tests.integration.cluster import (
     start_drafter,
     start_verifier,
 )
-from tests.integration.front_door import FrontDoor, doors
+from tests.integration.front_door import FrontDoor, Reading, doors
 from tests.waiting import until
 
 QUICK = StoreOptions(lease_ms=600)
@@ -98,12 +98,17 @@ def plain_text(tokens: int = LONG) -> list[int]:
     return plain(PROMPT, tokens)
 
 
+async def left_alone(owner: Cluster, door: FrontDoor) -> Reading:
+    """A session whose verifier is torn away, so that its owner waits for another."""
+    reading = await door.under_way(LONG)
+    await owner.verifiers[0].kill()
+    await until(lambda: owner.inference._live["default/s"].state.verifier is None)
+    return reading
+
+
 async def test_an_owner_that_waits_for_a_verifier_still_hears_that_it_owns_nothing():
-    verifier = await start_verifier()
-    async with two([verifier], patience=SHORT) as (both, (one, other)):
-        first = await one.under_way(LONG)
-        await verifier.kill()
-        await until(lambda: both[0].inference._live["default/s"].state.verifier is None)
+    async with two([await start_verifier()], patience=SHORT) as (both, (one, other)):
+        first = await left_alone(both[0], one)
         second = other.resume("s", 0)
         await first.end()
         assert first.status is ABORTED
@@ -114,11 +119,8 @@ async def test_an_owner_that_waits_for_a_verifier_still_hears_that_it_owns_nothi
 
 
 async def test_an_abort_elsewhere_ends_an_owner_that_has_nothing_to_write():
-    verifier = await start_verifier()
-    async with two([verifier], patience=SHORT) as (both, (one, other)):
-        first = await one.under_way(LONG)
-        await verifier.kill()
-        await until(lambda: both[0].inference._live["default/s"].state.verifier is None)
+    async with two([await start_verifier()], patience=SHORT) as (both, (one, other)):
+        first = await left_alone(both[0], one)
         assert await other.abort("s") is OK
         await first.end()
         assert (first.status, first.reason) == (OK, pb.FINISH_REASON_ABORT)
@@ -169,9 +171,7 @@ async def test_an_abort_during_a_resume_wins_in_every_interleaving(where):
 async def test_of_resumes_at_both_the_last_wins_and_both_tell_the_same_text():
     async with two([await start_verifier()]) as (_, (one, other)):
         first = await one.under_way(LONG)
-        ends = await asyncio.gather(
-            *(door.resume("s", 0).end() for door in (one, other, one, other))
-        )
+        ends = await asyncio.gather(*(at.resume("s", 0).end() for at in (one, other, one, other)))
         await first.end()
         assert {end.status for end in ends} <= {OK, ABORTED}
         assert all(end.tokens == plain_text()[: len(end.tokens)] for end in (*ends, first))

@@ -8,16 +8,24 @@ from paceline import Chunk, Client, Unavailable
 from orchestrator.core.state import Limits
 from orchestrator.workers.link import LinkLimits, WorkerLink
 from services.contract.types import Role
+from services.drafter.core import DrafterCore
+from services.drafter.methods.model.model import ModelDrafter
+from services.engine.native import NativeEngine
+from services.engine.spec import ModelSpec
 from tests.integration.cluster import (
     ARCHITECTURES,
     PATIENT,
     PROMPT,
     cluster,
+    engine,
     plain,
+    start_core,
     start_drafter,
     start_verifier,
+    target,
 )
 from tests.integration.known import known_verifier, read, request, stub
+from tests.models import tiny_tokenizer
 from tests.waiting import until
 
 TOKENS = 120
@@ -133,14 +141,8 @@ async def test_a_drafter_that_comes_later_is_used_by_new_sessions():
 
 
 async def test_a_full_drafter_means_no_drafter(caplog):
-    from services.drafter.core import DrafterCore
-    from services.drafter.methods.model.model import ModelDrafter
-    from tests.integration.cluster import engine, start_worker
-
-    tiny = engine(kv_capacity_tokens=8)
-    drafter = await start_worker(
-        lambda emit: DrafterCore({"model": ModelDrafter(tiny)}, emit=emit, worker_id="full")
-    )
+    methods = {"model": ModelDrafter(engine(kv_capacity_tokens=8))}
+    drafter = await start_core(DrafterCore, methods, "full")
     async with cluster([await start_verifier()], [drafter]) as running:
         run = await running.client.generate(PROMPT, temperature=0.0, max_tokens=30, ignore_eos=True)
     assert list(run.token_ids) == plain(PROMPT, 30)
@@ -172,20 +174,11 @@ async def test_a_worker_that_does_not_answer_is_reported_while_the_rest_serves(c
 
 
 async def test_a_drafter_with_another_tokenizer_is_refused_with_both_fingerprints(caplog):
-    from services.drafter.core import DrafterCore
-    from services.drafter.methods.model.model import ModelDrafter
-    from services.engine.native import NativeEngine
-    from services.engine.spec import ModelSpec
-    from tests.integration.cluster import start_worker, target
-    from tests.models import tiny_tokenizer
-
     tokenizer = type(tiny_tokenizer())(tokenizer_object=tiny_tokenizer().backend_tokenizer)
     tokenizer.add_tokens(["<strange>"])
     tokenizer.eos_token = "<|im_end|>"
     stranger = NativeEngine.from_model(target(), tokenizer, ModelSpec("stranger"))
-    drafter = await start_worker(
-        lambda emit: DrafterCore({"model": ModelDrafter(stranger)}, emit=emit, worker_id="odd")
-    )
+    drafter = await start_core(DrafterCore, {"model": ModelDrafter(stranger)}, "odd")
     verifier = await start_verifier()
     async with cluster([verifier], [drafter]) as running:
         run = await running.client.generate(PROMPT, temperature=0.0, max_tokens=10, ignore_eos=True)

@@ -33,8 +33,7 @@ def test_dashboards_read_what_is_exported_and_work_without_the_rules(expression)
 
 @pytest.mark.parametrize("folder", [one for one in SCALERS if one.exists()], ids=lambda f: f.name)
 def test_every_scaler_is_found_with_its_queries(folder: Path):
-    found = [expression for expression in in_scalers() if expression.source.startswith(folder.name)]
-    assert found
+    assert [expression for expression in in_scalers() if expression.source.startswith(folder.name)]
     scaled = [
         document
         for file in folder.rglob("*.yaml")

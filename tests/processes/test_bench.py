@@ -31,13 +31,11 @@ def test_one_command_compares_ours_with_a_peer_and_writes_what_it_found(models, 
         "--resume": tmp_path / "trials.jsonl", "--out": tmp_path / "bench.json",
         "--summary": tmp_path / "summary.json",
     }  # fmt: skip
-    words = [str(word) for pair in flags.items() for word in pair]
-    done = run("bench", *words, timeout=280)
+    done = run("bench", *[str(word) for pair in flags.items() for word in pair], timeout=280)
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "bench.json").read_text())
     [level] = written["levels"]
-    names = [one["configuration"] for one in level["figures"]]
-    assert names == ["plain", "eager", "transformers"]
+    assert [one["configuration"] for one in level["figures"]] == ["plain", "eager", "transformers"]
     plain, eager, peer = level["figures"]
     # A peer in another number format writes what it likes.
     same = [2, 2] if peer["dtype"] == "float32" else None

@@ -18,9 +18,7 @@ async def test_a_load_that_comes_and_goes_is_seen_by_every_scaler():
     made = await record(options, queries(), ["record"], said.append)
     assert (made.command, made.times) == ("python -m research.scaling record", (0.0, 5.0))
     assert made.sessions[1] == 4
-    signals = {
-        name: signal.values for tier in made.signals.values() for name, signal in tier.items()
-    }
+    signals = {name: one.values for tier in made.signals.values() for name, one in tier.items()}
     assert all(value is not None for values in signals.values() for value in values)
     assert signals["streams"][1] == 4
     assert signals["queue"][1] > 0

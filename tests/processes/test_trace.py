@@ -58,8 +58,7 @@ def test_a_request_is_one_trace_through_orchestrator_drafter_and_verifier(
 
 
 def test_paceline_trace_shows_a_session_on_the_screen_as_a_page_and_in_a_file(up, tmp_path):
-    asked = ("--max-tokens", "60", "--temperature", "0", "--ignore-eos")
-    events = up.generate(*asked)
+    events = up.generate(*("--max-tokens", "60", "--temperature", "0", "--ignore-eos"))
     session = events[0]["session_id"]
     page, file = tmp_path / "s.html", tmp_path / "s.jsonl"
     files = ("--html", str(page), "--save", str(file))

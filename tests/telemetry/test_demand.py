@@ -50,9 +50,7 @@ def test_a_session_that_has_ended_asks_for_nothing():
 
 def test_what_sessions_ask_for_is_on_the_page_while_they_live(start):
     telemetry = start(metrics_port=0)
-    world = TracedWorld(telemetry, max_tokens=1000).run(steps=50)
-    while not world.state.in_flight:
-        world.turn()
+    world = TracedWorld(telemetry, max_tokens=1000).to_a_block_in_flight()
     page = scrape(telemetry)
     assert page.value("paceline_verify_queue_tokens") == queued_tokens(world.state) > 0
     assert page.value("paceline_drafters_wanted") == 1

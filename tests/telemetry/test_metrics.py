@@ -98,8 +98,7 @@ def test_time_that_a_free_verifier_waits_for_a_draft_is_counted(start):
 
 def test_a_session_that_ends_with_an_error_is_counted_by_its_name(start):
     telemetry = start(metrics_port=0)
-    world = TracedWorld(telemetry, max_tokens=1000).run(steps=30)
-    world.recorder.end_generate("s", error="Fenced")
+    TracedWorld(telemetry, max_tokens=1000).run(steps=30).recorder.end_generate("s", error="Fenced")
     assert scrape(telemetry).value("paceline_session_errors_total", type="Fenced") == 1
 
 
@@ -110,8 +109,7 @@ def test_what_may_go_wrong_is_there_from_the_start_so_that_its_first_time_has_a_
     for failure in names.FAILURES:
         assert page.value("paceline_session_errors_total", type=failure) == 0
     for finish in names.FINISHES:
-        ended = page.value("gen_ai_server_request_duration_seconds_count", finish_reason=finish)
-        assert ended == 0
+        assert page.value("gen_ai_server_request_duration_seconds_count", finish_reason=finish) == 0
     assert page.value("paceline_fenced_writes_total") == 0
 
 
@@ -178,9 +176,7 @@ def test_histograms_count_the_rounds(run):
 
 def test_the_rounds_of_a_lost_verifier_are_abandoned_at_once(start):
     telemetry = start(metrics_port=0)
-    world = TracedWorld(telemetry, max_tokens=1000).run(steps=50)
-    while not world.state.in_flight:
-        world.turn()
+    world = TracedWorld(telemetry, max_tokens=1000).to_a_block_in_flight()
     world.feed(WorkerLost(world.now, Role.VERIFIER, world.state.verifier.worker))
     assert scrape(telemetry).value("paceline_rounds_total", outcome="abandoned") == 1
 
@@ -190,8 +186,7 @@ def test_a_session_that_opens_again_elsewhere_has_migrated(run):
     opened = [type(action.message) for action in world.performed(OpenOnWorker)]
     assert page.value("paceline_session_migrations_total", role="verifier") > 0
     for role, kind in (("verifier", OpenVerify), ("drafter", OpenDraft)):
-        again = page.value("paceline_session_migrations_total", role=role)
-        assert again == opened.count(kind) - 1
+        assert page.value("paceline_session_migrations_total", role=role) == opened.count(kind) - 1
 
 
 def test_sessions_are_gauged_while_they_live(start):

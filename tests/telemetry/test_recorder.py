@@ -216,8 +216,7 @@ def test_every_block_ends_as_one_round_span_whatever_happens(receiver, start):
     assert outcomes.keys() == names.OUTCOMES.keys()
     assert len(got.named("persist")) == verdicts
     assert not any(names.COMPLETED in span.attributes for span in got.named("persist"))
-    emitted = sum(span.attributes.get(names.EMITTED_TOKENS, 0) for span in rounds)
-    assert emitted == 32 * len(worlds)
+    assert sum(span.attributes.get(names.EMITTED_TOKENS, 0) for span in rounds) == 32 * len(worlds)
     assert all(span.start <= span.end for span in got.spans)
 
 

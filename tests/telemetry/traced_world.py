@@ -58,6 +58,12 @@ class TracedWorld(World):
             ended = time.time_ns()
             self.verifier_tracer(StepRecord(ended - 1_000_000, ended, (entry,)))
 
+    def to_a_block_in_flight(self):
+        self.run(steps=50)
+        while not self.state.in_flight:
+            self.turn()
+        return self
+
     def finish(self):
         self.run()
         self.recorder.end_generate("s")
