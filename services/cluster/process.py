@@ -36,7 +36,6 @@ class Role:
 
     package: str
     settings: str
-    summary: str
 
     def settings_class(self) -> type[Settings]:
         """The settings class of this role."""
@@ -52,15 +51,9 @@ class Role:
 
 
 ROLES = {
-    "orchestrator": Role(
-        "orchestrator",
-        "OrchestratorSettings",
-        "Serve clients: sessions, rounds and streams. Needs no torch and no weights.",
-    ),
-    "drafter": Role("services.drafter", "DrafterSettings", "Run one drafter: it proposes tokens."),
-    "verifier": Role(
-        "services.verifier", "VerifierSettings", "Run one verifier: the target model."
-    ),
+    "orchestrator": Role("orchestrator", "OrchestratorSettings"),
+    "drafter": Role("services.drafter", "DrafterSettings"),
+    "verifier": Role("services.verifier", "VerifierSettings"),
 }
 
 
@@ -68,7 +61,7 @@ def flags_of(name: str) -> Flags:
     """The flags of a role."""
     kinds: list[type] = [ROLES[name].settings_class(), ProcessSettings]
     kinds += [beside.BesideSettings] if name == "verifier" else []
-    return Flags(f"paceline {name}", ROLES[name].summary, *kinds, helps=("--help", "-h"))
+    return Flags(f"paceline {name}", kinds[0].__doc__ or "", *kinds, helps=("--help", "-h"))
 
 
 def run_process(name: str, arguments: Sequence[str]) -> int:

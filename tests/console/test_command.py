@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
+
+from services.console.main import COMMANDS, PROCESSES
 
 pytestmark = pytest.mark.processes
 
@@ -72,6 +75,24 @@ def test_a_bad_prompt_file_ends_the_bench_before_anything_starts(tmp_path):
 
 def test_a_command_that_does_not_exist_is_refused():
     assert paceline("fly").returncode == 2
+
+
+@pytest.mark.parametrize(("raised", "status"), [("KeyboardInterrupt", 130), ("BrokenPipeError", 1)])
+def test_a_command_that_is_stopped_or_that_nobody_reads_ends_without_a_word(raised, status):
+    program = (
+        "import sys\nfrom services.console import main\n"
+        f"def run(*_):\n    raise {raised}\n"
+        "main.Command.run = run\nsys.argv[1:] = ['token']\nmain.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
+def test_every_command_has_what_runs_it():
+    for name, command in COMMANDS.items():
+        if name not in PROCESSES:
+            module = import_module(command.module or command.options.partition(":")[0])
+            assert callable(getattr(module, f"run_{name.replace('-', '_')}"))
 
 
 @pytest.mark.parametrize("command", ["bench", "plan"])
