@@ -188,7 +188,7 @@ def test_the_rest_of_a_crowd_ends_when_the_others_have_gone():
         rests = rests.observe(outcome(**alone))
     assert not rests.resting
     # Who comes after a crowd does not rest for it.
-    assert not Marginal(12, 8).told(full(rises=1.1).learned).observe(outcome(**alone)).resting
+    assert not Marginal(12, 8).informed(full(rises=1.1).learned).observe(outcome(**alone)).resting
 
 
 def test_among_many_sessions_a_row_is_reckoned_dearer_than_it_is():
