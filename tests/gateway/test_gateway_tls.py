@@ -107,5 +107,5 @@ def test_the_flags_are_for_engines_of_the_http_kind(tmp_path: Path):
 
 def test_the_page_says_so():
     words = " ".join(GUIDE.read_text("utf-8").split())
-    assert "smg 1.13.0 speaks no TLS to an engine of gRPC" in words
+    assert "smg 1.13.0 speaks no TLS to gRPC engines" in words
     assert all(one in words for one in ("`grpcs://`", "`--ca-cert-paths`", "`--client-cert-path`"))
