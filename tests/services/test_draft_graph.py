@@ -218,8 +218,7 @@ def test_a_branch_is_the_graph_that_was_there_below_its_end() -> None:
 # --- any growth --------------------------------------------------------------------------
 
 GROWTH = st.lists(
-    st.tuples(st.integers(0, 30), st.lists(st.integers(0, 4), unique=True, max_size=3)),
-    max_size=25,
+    st.tuples(st.integers(0, 30), st.lists(st.integers(0, 4), unique=True, max_size=3)), max_size=25
 )
 RULES = st.builds(
     GraphRules,

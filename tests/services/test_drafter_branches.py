@@ -298,9 +298,7 @@ def verdict(
 
 
 @pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.COUPLED])
-def test_penalties_count_the_text_in_front_of_each_token_that_is_prepared(
-    mode: VerifyMode,
-) -> None:
+def test_penalties_count_the_text_in_front_of_each_token_that_is_prepared(mode: VerifyMode) -> None:
     """Not the tail that the branch departs from."""
     for place, rank in product(range(5), (1, 2)):
         ready, plain = harness(rules=WIDE), harness(rules=None)

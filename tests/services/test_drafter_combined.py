@@ -310,10 +310,7 @@ def test_no_draft_of_anybody_ends_the_turn_of_a_tree_session() -> None:
 def core_of(lengthen: int = 0, **drafters: Any) -> tuple[DrafterCore, list[DrafterEvent]]:
     events: list[DrafterEvent] = []
     core = DrafterCore(
-        drafters,
-        emit=lambda _, event: events.append(event),
-        worker_id="d",
-        lengthen=lengthen,
+        drafters, emit=lambda _, event: events.append(event), worker_id="d", lengthen=lengthen
     )
     return core, events
 

@@ -10,13 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.contract.types import (
-    EMPTY_HASH,
-    Draft,
-    ResolvedSampling,
-    VerifyMode,
-    extend_hash,
-)
+from services.contract.types import EMPTY_HASH, Draft, ResolvedSampling, VerifyMode, extend_hash
 from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.sampling import (

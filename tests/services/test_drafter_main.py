@@ -51,11 +51,7 @@ def test_the_method_is_ngram_and_a_draft_model_joins_it() -> None:
 
 def test_with_look_ahead_embeddings_the_method_is_lookahead() -> None:
     assert DrafterSettings(lookahead="f").method_names == ("lookahead",)
-    assert DrafterSettings(lookahead="f", draft="m").method_names == (
-        "ngram",
-        "model",
-        "lookahead",
-    )
+    assert DrafterSettings(lookahead="f", draft="m").method_names == ("ngram", "model", "lookahead")
 
 
 def test_a_draft_model_is_rounded_where_the_cpu_can_and_a_target_never(

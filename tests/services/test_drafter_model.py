@@ -296,8 +296,7 @@ def test_a_real_model_drafts_its_greedy_text_beside_others(engine: NativeEngine)
 
 
 @pytest.mark.parametrize(
-    ("mode", "sampling"),
-    [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED)],
+    ("mode", "sampling"), [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED)]
 )
 def test_the_target_as_its_own_drafter_is_accepted_whole(
     engine: NativeEngine, mode: VerifyMode, sampling: ResolvedSampling

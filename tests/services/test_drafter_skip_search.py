@@ -38,13 +38,7 @@ from tests.services.skip_search_kit import (
 
 
 MOVES = st.lists(
-    st.tuples(
-        st.integers(0, 3),
-        st.integers(0, 6),
-        st.integers(1, 30),
-        st.booleans(),
-    ),
-    max_size=6,
+    st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(1, 30), st.booleans()), max_size=6
 )
 
 

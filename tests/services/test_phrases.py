@@ -220,9 +220,7 @@ class World:
         self.events: list[DrafterEvent] = []
         self.drafter = NgramDrafter(2, 3, pool)
         self.core = DrafterCore(
-            {"ngram": self.drafter},
-            emit=lambda _, event: self.events.append(event),
-            worker_id="n",
+            {"ngram": self.drafter}, emit=lambda _, event: self.events.append(event), worker_id="n"
         )
 
     def open(self, session: str, prompt: Sequence[int], scope: str, **changes: Any) -> None:

@@ -5,13 +5,7 @@ import random
 import pytest
 import torch
 
-from services.contract.types import (
-    CloseVerify,
-    FailureReason,
-    SessionFailed,
-    Verdict,
-    VerifyOpened,
-)
+from services.contract.types import CloseVerify, FailureReason, SessionFailed, Verdict, VerifyOpened
 from tests.fake_engine import VOCAB, FakeEngine
 from tests.services.verifier_bench import COUPLED, GREEDY, Table, block, opening, target_text
 

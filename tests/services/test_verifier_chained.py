@@ -38,8 +38,7 @@ def text(table):
 
 def test_a_chained_block_follows_one_without_bonus_as_it_is(table, text):
     first, second = table.run(
-        block(1, 0, text[:3], want_bonus=False),
-        block(2, 3, text[3:6], extends_round=1),
+        block(1, 0, text[:3], want_bonus=False), block(2, 3, text[3:6], extends_round=1)
     )
     assert first.token_ids == tuple(text[:3])
     assert (second.base_len, second.token_ids) == (3, tuple(text[3:7]))
@@ -103,8 +102,7 @@ def test_a_long_chain_of_blocks_gives_the_targets_text(table, text):
 
 def test_an_empty_block_chained_without_bonus_emits_the_next_token(table, text):
     _, second = table.run(
-        block(1, 0, text[:2], want_bonus=False),
-        block(2, 2, extends_round=1, want_bonus=False),
+        block(1, 0, text[:2], want_bonus=False), block(2, 2, extends_round=1, want_bonus=False)
     )
     assert second.token_ids == (text[2],)
 

@@ -131,8 +131,7 @@ def test_a_chained_block_follows_at_once(table, rng, mode):
     first = perfect(opened, [], 3, rng)
     second = perfect(opened, first.token_ids, 3, rng)
     one, two = table.run(
-        ask(1, 0, first, want_bonus=False),
-        ask(2, 3, second, want_bonus=False, extends_round=1),
+        ask(1, 0, first, want_bonus=False), ask(2, 3, second, want_bonus=False, extends_round=1)
     )
     assert one.token_ids + two.token_ids == first.token_ids + second.token_ids
 
