@@ -6,14 +6,7 @@ import pytest
 import torch
 
 from services.engine.port import Segment
-from tests.engine.conftest import (
-    CLOSE,
-    feed,
-    next_token,
-    random_text,
-    stock_greedy,
-    stock_logits,
-)
+from tests.engine.conftest import CLOSE, feed, next_token, random_text, stock_greedy, stock_logits
 
 PROMPTS = [random_text(5), random_text(17), random_text(1), random_text(30)]
 

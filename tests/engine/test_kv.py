@@ -12,14 +12,7 @@ from services.contract.errors import Overloaded
 from services.engine.native import NativeEngine, pages
 from services.engine.native.pages import PAGE
 from services.engine.spec import ModelSpec
-from tests.engine.conftest import (
-    CLOSE,
-    engine_of,
-    feed,
-    model_of,
-    random_text,
-    stock_logits,
-)
+from tests.engine.conftest import CLOSE, engine_of, feed, model_of, random_text, stock_logits
 
 TEXTS = st.lists(st.integers(3, 319), min_size=1, max_size=9)
 STEPS = st.lists(st.tuples(TEXTS, st.integers(0, 6), st.booleans()), min_size=1, max_size=8)

@@ -14,14 +14,7 @@ from services.engine.native.kv import PagedBudget, PagedCache
 from services.engine.native.pages import PAGE, Arena, Memory
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
-from tests.engine.conftest import (
-    CLOSE,
-    engine_of,
-    feed,
-    model_of,
-    random_text,
-    stock_logits,
-)
+from tests.engine.conftest import CLOSE, engine_of, feed, model_of, random_text, stock_logits
 
 
 def close_to_stock(rows, arch, text):
@@ -107,10 +100,7 @@ def test_a_small_draft_among_single_rows_is_read_like_them(llama, monkeypatch, p
     (expected,) = llama.forward([Segment(alone, [5, 6, 7], parents)])
     sizes.clear()
     found, *_ = llama.forward(
-        [
-            Segment(caches[0], [5, 6, 7], parents),
-            *(Segment(cache, [5]) for cache in caches[1:]),
-        ]
+        [Segment(caches[0], [5, 6, 7], parents), *(Segment(cache, [5]) for cache in caches[1:])]
     )
     assert sizes == [6]
     torch.testing.assert_close(found, expected, **CLOSE)

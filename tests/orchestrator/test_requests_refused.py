@@ -14,14 +14,7 @@ from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import build_spec
 from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest
-from tests.orchestrator.request_kit import (
-    CONTEXT,
-    MODEL,
-    looked_up,
-    make,
-    sampled,
-    speculated,
-)
+from tests.orchestrator.request_kit import CONTEXT, MODEL, looked_up, make, sampled, speculated
 from tests.orchestrator.text_kit import bundle, byte_level_backend, tokenizer
 
 LAST_ID = MODEL.vocab_size - 1
