@@ -5,36 +5,17 @@ from __future__ import annotations
 import pytest
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.core.events import Commit, RoundRecord, SourceCount
+from orchestrator.core.events import Commit, SourceCount
 from orchestrator.frontdoor.requests import dump_spec
 from orchestrator.session.ports import StoredRound, StoredSession
 from orchestrator.session.resume import count_round
 from orchestrator.session.totals import SpecTotals
 from orchestrator.store.round_records import KeptRound, dump_round, load_round, session_rounds
-from services.contract.types import Origin, SessionStatus, VerifyMode
-from tests.orchestrator.request_kit import sampled
+from services.contract.types import Origin, SessionStatus
+from tests.orchestrator.request_kit import round_record, sampled
 from tests.orchestrator.text_kit import tokenizer
 
-RECORD = RoundRecord(
-    round=3,
-    epoch=2,
-    base_len=1,
-    draft_tokens=4,
-    accepted_tokens=2,
-    emitted_tokens=3,
-    draft_ms=8.5,
-    verify_ms=60.0,
-    queue_ms=1.25,
-    round_ms=63.5,
-    batch_size=2,
-    drafter="d1",
-    verifier="v1",
-    mode=VerifyMode.COUPLED,
-    started_at=100.0,
-    ended_at=100.0635,
-    rejected=(3, 4),
-    unjudged=(5,),
-)
+RECORD = round_record(round=3, rejected=(3, 4), unjudged=(5,))
 COMMIT = Commit(RECORD, 1, (1, 2, 6), (Origin.ACCEPTED, Origin.ACCEPTED, Origin.RECOVERED))
 WALL = 1_700_000_000.0
 """Unix time of the driver's zero."""
@@ -109,24 +90,13 @@ def test_a_round_of_the_version_before_has_no_sources():
 @pytest.mark.parametrize(
     "record",
     [
-        b"",
-        b"\xff",
-        b"7",
-        b"[",
-        b'{"draft_tokens": 3}',
-        b"[-1]",
-        b"[1, -1]",
-        b"[1, 1, 2]",
-        b"[1, 99999999]",
+        *b'|\xff|7|[|{"draft_tokens": 3}|[-1]|[1, -1]|[1, 1, 2]|[1, 99999999]'.split(b"|"),
         b"[1, 2, 2, true, NaN]",
         b"[1, 2, 2, true, Infinity]",
         b"[1, 2, 2, true, 0, 0, 0, 0, 0, 1, 7]",
         b'[1, 2, 2, true, 0, 0, 0, 0, 0, 1, "d", "v", "BLOCK", [4294967296]]',
         b'[1, 2, 2, true, 0, 0, 0, 0, 0, 1, "d", "v", "BLOCK", 5]',
-        _SAID % b"[[1, 2, 3]]",
-        _SAID % b"[[256, 2, 1]]",
-        _SAID % b"[[1, 2]]",
-        _SAID % b"7",
+        *(_SAID % counts for counts in (b"[[1, 2, 3]]", b"[[256, 2, 1]]", b"[[1, 2]]", b"7")),
         b"[" * 100_000,
     ],
 )

@@ -8,30 +8,12 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.core.events import Ending, RoundRecord, SourceCount
 from orchestrator.frontdoor.grpc import replies
 from orchestrator.session.totals import SpecTotals
-from services.contract.types import FinishReason, LogprobRow, Origin, SessionStatus, VerifyMode
-from tests.orchestrator.request_kit import make
+from services.contract.types import FinishReason, LogprobRow, Origin, SessionStatus
+from tests.orchestrator.request_kit import TOLD, make, round_record
 
 
-def record(index: int = 1, draft: int = 4, accepted: int = 2, emitted: int = 3) -> RoundRecord:
-    return RoundRecord(
-        round=index,
-        epoch=2,
-        base_len=5,
-        draft_tokens=draft,
-        accepted_tokens=accepted,
-        emitted_tokens=emitted,
-        draft_ms=1.5,
-        verify_ms=2.5,
-        queue_ms=0.5,
-        round_ms=4.5,
-        batch_size=3,
-        drafter="d1",
-        verifier="v1",
-        mode=VerifyMode.COUPLED,
-        started_at=0.0,
-        ended_at=1.0,
-        discarded_tokens=1,
-    )
+def record(**counts: int) -> RoundRecord:
+    return round_record(discarded_tokens=1, **counts)
 
 
 def test_started_names_session_prompt_and_seed() -> None:
@@ -62,32 +44,16 @@ def test_rounds_pieces_and_origins_come_when_asked_for() -> None:
     assert list(chunk.pieces) == ["a", "", "b"]
     assert list(chunk.origins) == [1, 2, 3]
     (stats,) = chunk.rounds
-    assert stats == pb.RoundStats(
-        index=1,
-        epoch=2,
-        draft_tokens=4,
-        accepted_tokens=2,
-        emitted_tokens=3,
-        draft_ms=1.5,
-        verify_ms=2.5,
-        queue_ms=0.5,
-        round_ms=4.5,
-        batch_size=3,
-        drafter="d1",
-        verifier="v1",
-        rejection_sample_method=pb.REJECTION_SAMPLE_METHOD_COUPLED,
-        discarded_tokens=1,
-    )
+    rule = pb.REJECTION_SAMPLE_METHOD_COUPLED
+    expected = pb.RoundStats(index=1, rejection_sample_method=rule, discarded_tokens=1, **TOLD)
+    assert stats == expected
 
 
 def test_complete_sums_the_rounds() -> None:
     totals = SpecTotals()
-    for one in (
-        record(),
-        record(draft=4, accepted=4, emitted=5),
-        record(draft=0, accepted=0, emitted=1),
-    ):
-        totals.add(one)
+    for drafted, accepted, emitted in ((4, 2, 3), (4, 4, 5), (0, 0, 1)):
+        counts = {"accepted_tokens": accepted, "emitted_tokens": emitted}
+        totals.add(record(draft_tokens=drafted, **counts))
     totals.add(record()._replace(sources=(SourceCount(3, 3, 1), SourceCount(1, 1, 1))))
     ending = Ending(FinishReason.STOP, matched_text="END")
     message = replies.complete(ending, 10, 9, "text", totals, cached_tokens=2)
