@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -31,10 +32,31 @@ def model_of(arch: str) -> Any:
     return tiny_model(arch)
 
 
+def engine_with(model: Any, capacity: int = 4096, **settings: Any) -> NativeEngine:
+    spec = ModelSpec(settings.pop("name", "llama"), kv_capacity_tokens=capacity, **settings)
+    return NativeEngine.from_model(model, spec=spec)
+
+
 @cache
 def engine_of(arch: str) -> NativeEngine:
-    spec = ModelSpec(arch, kv_capacity_tokens=4096)
-    return NativeEngine.from_model(model_of(arch), spec=spec)
+    return engine_with(model_of(arch), name=arch)
+
+
+@contextmanager
+def emptied(engine: NativeEngine) -> Iterator[NativeEngine]:
+    """Whatever is opened is freed in the end, and then nothing is used."""
+    begin, opened = PagedCache.__init__, []
+
+    def noted(cache: PagedCache, *args: Any) -> None:
+        begin(cache, *args)
+        opened.append(cache)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PagedCache, "__init__", noted)
+        yield engine
+    for one in opened:
+        one.free()
+    assert engine.kv_tokens_used == 0
 
 
 @pytest.fixture(params=SUPPORTED)
@@ -44,16 +66,14 @@ def arch(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def engine(arch: str) -> Iterator[NativeEngine]:
-    engine = engine_of(arch)
-    yield engine
-    assert engine.kv_tokens_used == 0, "the test left a cache open"
+    with emptied(engine_of(arch)) as engine:
+        yield engine
 
 
 @pytest.fixture
 def llama() -> Iterator[NativeEngine]:
-    engine = engine_of("llama")
-    yield engine
-    assert engine.kv_tokens_used == 0, "the test left a cache open"
+    with emptied(engine_of("llama")) as engine:
+        yield engine
 
 
 def random_text(length: int, seed: int = 0) -> list[int]:
@@ -62,9 +82,13 @@ def random_text(length: int, seed: int = 0) -> list[int]:
 
 
 @torch.inference_mode()
-def stock_logits(arch: str, text: Sequence[int]) -> Tensor:
+def said_by(model: Any, text: Sequence[int]) -> Tensor:
     """Logits [n, vocab] of transformers' own forward over the whole text."""
-    return model_of(arch)(torch.tensor([list(text)]), use_cache=False).logits[0].float()
+    return model(torch.tensor([list(text)]), use_cache=False).logits[0].float()
+
+
+def stock_logits(arch: str, text: Sequence[int]) -> Tensor:
+    return said_by(model_of(arch), text)
 
 
 def stock_greedy(arch: str, prompt: Sequence[int], count: int) -> list[int]:

@@ -18,8 +18,7 @@ from services.engine.native.packing import BlockedLinear, PartLinear, packing_of
 from services.engine.native.student.shape import cut
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask
-from services.engine.spec import ModelSpec
-from tests.engine.conftest import feed, model_of, random_text
+from tests.engine.conftest import emptied, engine_with, feed, model_of, random_text, said_by
 from tests.models import tiny_model
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
@@ -39,30 +38,17 @@ def _packed_however_small(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("this CPU, or this PyTorch, does not multiply so")
 
 
-def engine_on(model: Any, **settings: Any) -> NativeEngine:
-    spec = ModelSpec("tiny", kv_capacity_tokens=1024, **settings)
-    return NativeEngine.from_model(model, spec=spec)
-
-
 def fused_of(engine: NativeEngine) -> list[bool]:
     """Of each decoder layer, whether it is computed in fewer operations."""
     return [isinstance(layer, FusedLayer) for layer in engine.model.model.layers]
 
 
-@torch.inference_mode()
-def said_by(model: Any, text: list[int]) -> Tensor:
-    """Logits [n, vocab] of transformers' own forward."""
-    logits: Tensor = model(torch.tensor([text]), use_cache=False).logits[0]
-    return logits.float()
-
-
 def by_chunks(engine: NativeEngine, text: list[int], skip: SkipMask | None = None) -> Tensor:
     """Logits of the whole text, which the engine is given in four pieces."""
-    cache = engine.new_cache(64)
     pieces = (text[:12], text[12:13], text[13:18], text[18:])
-    rows = [engine.forward([Segment(cache, piece)], skip)[0] for piece in pieces]
-    cache.free()
-    return torch.cat(rows)
+    with emptied(engine):
+        cache = engine.new_cache(64)
+        return torch.cat([engine.forward([Segment(cache, one)], skip)[0] for one in pieces])
 
 
 def assert_as_transformers(engine: NativeEngine, model: Any) -> None:
@@ -74,11 +60,11 @@ def assert_as_transformers(engine: NativeEngine, model: Any) -> None:
 
 
 def test_texts_in_chunks_get_transformers_own_logits(arch: str) -> None:
-    assert_as_transformers(engine_on(model_of(arch)), model_of(arch))
+    assert_as_transformers(engine_with(model_of(arch)), model_of(arch))
 
 
 def test_trees_and_rollbacks_get_transformers_own_logits(arch: str) -> None:
-    engine, model = engine_on(model_of(arch)), model_of(arch)
+    engine, model = engine_with(model_of(arch)), model_of(arch)
     left, right = TEXT[:20], TEXT[:17] + random_text(3, seed=1)
     cache = engine.new_cache(64)
     feed(engine, cache, [*TEXT[:13], 5, 6, 7])
@@ -87,11 +73,10 @@ def test_trees_and_rollbacks_get_transformers_own_logits(arch: str) -> None:
     branches = feed(engine, cache, left[13:] + right[17:], parents=parents)
     torch.testing.assert_close(branches[:7], said_by(model, left)[13:], **EXACT)
     torch.testing.assert_close(branches[7:], said_by(model, right)[17:], **EXACT)
-    cache.free()
 
 
 def test_sessions_of_one_step_do_not_disturb_each_other(arch: str) -> None:
-    engine, model = engine_on(model_of(arch)), model_of(arch)
+    engine, model = engine_with(model_of(arch)), model_of(arch)
     texts = [random_text(length, seed=length) for length in (3, 18, 1)]
     caches = [engine.new_cache(32) for _ in texts]
     found = engine.forward([Segment(*pair) for pair in zip(caches, texts, strict=True)])
@@ -104,7 +89,7 @@ def test_windows_of_some_layers_are_theirs_alone(arch: str) -> None:
     types = ["sliding_attention", "full_attention"]
     model = tiny_model(arch, use_sliding_window=True, sliding_window=6, layer_types=types)
     assert [layer.self_attn.sliding_window for layer in model.model.layers] == [6, None]
-    assert_as_transformers(engine_on(model), model)
+    assert_as_transformers(engine_with(model), model)
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen3"])
@@ -112,13 +97,13 @@ def test_biases_of_every_projection_are_added(arch: str) -> None:
     more = {"mlp_bias": True} if arch == "llama" else {}
     model = tiny_model(arch, attention_bias=True, **more)
     assert model.model.layers[0].self_attn.o_proj.bias.abs().max() > 0
-    assert_as_transformers(engine_on(model), model)
+    assert_as_transformers(engine_with(model), model)
 
 
 @pytest.mark.parametrize("settings", [{"num_key_value_heads": 4}, {"num_key_value_heads": 1}])
 def test_any_number_of_key_heads_will_do(settings: dict[str, int]) -> None:
     model = tiny_model("llama", **settings)
-    assert_as_transformers(engine_on(model), model)
+    assert_as_transformers(engine_with(model), model)
 
 
 def test_a_norm_with_weights_and_an_epsilon_of_its_own_keeps_them(arch: str) -> None:
@@ -127,14 +112,14 @@ def test_a_norm_with_weights_and_an_epsilon_of_its_own_keeps_them(arch: str) -> 
         if hasattr(module, "variance_epsilon"):
             module.variance_epsilon = 0.3
             module.weight.data.uniform_(0.5, 2.0)
-    assert_as_transformers(engine_on(model), model)
+    assert_as_transformers(engine_with(model), model)
 
 
 def test_bfloat16_stays_near_float32(arch: str) -> None:
     model = copy.deepcopy(model_of(arch)).to(torch.bfloat16)
     if packing_of(model) is not BlockedLinear:
         pytest.skip("this CPU does not multiply bfloat16")
-    engine = engine_on(model, dtype="bfloat16")
+    engine = engine_with(model, dtype="bfloat16")
     assert all(fused_of(engine))
     expected = said_by(model_of(arch), TEXT)
     ours, stock = by_chunks(engine, TEXT), said_by(model, TEXT)
@@ -153,14 +138,14 @@ MASKS = [
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 def test_sub_layers_are_skipped_as_in_transformers_layers(arch: str, mask: SkipMask) -> None:
-    fused, stock = engine_on(model_of(arch)), engine_on(model_of(arch))
+    fused, stock = engine_with(model_of(arch)), engine_with(model_of(arch))
     fused_layers.unfuse(stock.model)
     torch.testing.assert_close(by_chunks(fused, TEXT, mask), by_chunks(stock, TEXT, mask), **EXACT)
     assert_as_transformers(fused, model_of(arch))
 
 
 def test_soft_tokens_run_through_fused_layers() -> None:
-    fused = engine_on(model_of("llama"))
+    fused = engine_with(model_of("llama"))
     rows = fused.model.get_input_embeddings().weight[TEXT[5:8]].clone()
     fused.give_soft_tokens(rows)
     soft = TEXT[:5] + list(fused.soft_ids) + TEXT[8:]
@@ -175,7 +160,7 @@ def test_a_student_of_one_layer_is_fused(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ["gemma2", "olmo2", "granite", "phi3", "mixtral", "gpt2"])
 def test_a_layer_that_is_not_known_stays_as_it_is(arch: str) -> None:
-    engine = engine_on(model_of(arch))
+    engine = engine_with(model_of(arch))
     assert not any(isinstance(module, FusedLayer) for module in engine.model.modules())
 
 
@@ -183,33 +168,33 @@ def test_a_layer_that_someone_derived_stays_as_it_is() -> None:
     model = copy.deepcopy(model_of("llama"))
     layer = model.model.layers[1]
     layer.__class__ = type("LlamaDecoderLayer", (type(layer),), {})
-    engine = engine_on(model)
+    engine = engine_with(model)
     assert fused_of(engine) == [True, False]
     torch.testing.assert_close(by_chunks(engine, TEXT), said_by(model, TEXT), **EXACT)
 
 
 def test_an_activation_other_than_silu_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    assert fused_of(engine_on(tiny_model("llama", hidden_act="gelu"))) == [False, False]
+    assert fused_of(engine_with(tiny_model("llama", hidden_act="gelu"))) == [False, False]
     assert caplog.records == []
 
 
 def test_what_is_not_packed_so_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "LEAST_BYTES", 8 << 20)
-    assert fused_of(engine_on(model_of("llama"))) == [False, False]
+    assert fused_of(engine_with(model_of("llama"))) == [False, False]
     monkeypatch.setattr(packing, "LEAST_BYTES", 0)
-    assert fused_of(engine_on(model_of("llama"), differentiable=True)) == [False, False]
-    assert fused_of(engine_on(model_of("llama"))) == [True, True]
+    assert fused_of(engine_with(model_of("llama"), differentiable=True)) == [False, False]
+    assert fused_of(engine_with(model_of("llama"))) == [True, True]
     if packing.rounds():
-        assert fused_of(engine_on(model_of("llama"), dtype="int8")) == [False, False]
+        assert fused_of(engine_with(model_of("llama"), dtype="int8")) == [False, False]
     monkeypatch.setattr(packing, "SIBLINGS", ())
-    assert fused_of(engine_on(model_of("llama"))) == [False, False]
+    assert fused_of(engine_with(model_of("llama"))) == [False, False]
 
 
 def test_without_the_product_that_adds_layers_stay_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packing, "_MULTIPLY_AND_ADD", None)
-    engine = engine_on(model_of("llama"))
+    engine = engine_with(model_of("llama"))
     assert fused_of(engine) == [False, False]
     assert isinstance(engine.model.model.layers[0].self_attn.q_proj, PartLinear)
 
@@ -243,10 +228,10 @@ def test_wrong_layers_are_found_and_give_way_to_transformers_own(
 ) -> None:
     monkeypatch.setattr(f"services.engine.native.fused_layers.{name}", mutant)
     with caplog.at_level(logging.WARNING):
-        engine = engine_on(model_of(arch))
+        engine = engine_with(model_of(arch))
     assert fused_of(engine) == [False, False]
     [message] = [record.getMessage() for record in caplog.records]
-    assert message.startswith("tiny: layers stay as transformers has them (")
+    assert message.startswith("llama: layers stay as transformers has them (")
     torch.testing.assert_close(by_chunks(engine, TEXT), said_by(model_of(arch), TEXT), **EXACT)
 
 
@@ -260,7 +245,7 @@ def test_a_window_that_a_fused_layer_ignores_is_found(
     sliding = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 0}
     model = tiny_model(arch, **(sliding if arch == "qwen2" else {}))
     try:
-        assert fused_of(engine_on(model)) == [False, False]
+        assert fused_of(engine_with(model)) == [False, False]
     finally:
         fused_layers._fused.cache_clear()
 
@@ -270,15 +255,15 @@ def test_a_model_that_neither_kind_of_layer_fits_is_refused(
 ) -> None:
     monkeypatch.setattr("services.engine.native.layout.Layout.attend", failing)
     with pytest.raises(StartError, match="another transformers"):
-        engine_on(model_of("llama"))
+        engine_with(model_of("llama"))
 
 
 # --- copies ----------------------------------------------------------------------
 
 
 def test_a_copy_is_fused_and_has_nothing_of_the_first(arch: str) -> None:
-    engine = engine_on(model_of(arch))
-    copied = engine_on(engine.model)
+    engine = engine_with(model_of(arch))
+    copied = engine_with(engine.model)
     assert fused_of(copied) == [True, True]
     before = by_chunks(engine, TEXT)
     assert torch.equal(by_chunks(copied, TEXT), before)
@@ -290,9 +275,9 @@ def test_a_copy_is_fused_and_has_nothing_of_the_first(arch: str) -> None:
 
 
 def test_weights_names_and_fingerprint_are_those_of_the_model(arch: str) -> None:
-    engine = engine_on(model_of(arch))
+    engine = engine_with(model_of(arch))
     weights = model_of(arch).state_dict()
     found = engine.model.state_dict()
     assert found.keys() == weights.keys()
     assert all(torch.equal(found[name], value) for name, value in weights.items())
-    assert engine_on(engine.model).fingerprint == engine.fingerprint
+    assert engine_with(engine.model).fingerprint == engine.fingerprint

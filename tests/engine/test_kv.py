@@ -9,17 +9,10 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from services.contract.errors import Overloaded
-from services.engine.native import NativeEngine, pages
+from services.engine.native import pages
 from services.engine.native.pages import PAGE
-from services.engine.spec import ModelSpec
-from tests.engine.conftest import (
-    CLOSE,
-    engine_of,
-    feed,
-    model_of,
-    random_text,
-    stock_logits,
-)
+from tests.engine import conftest as kit
+from tests.engine.conftest import CLOSE, feed, random_text, stock_logits
 
 TEXTS = st.lists(st.integers(3, 319), min_size=1, max_size=9)
 STEPS = st.lists(st.tuples(TEXTS, st.integers(0, 6), st.booleans()), min_size=1, max_size=8)
@@ -29,7 +22,7 @@ STEPS = st.lists(st.tuples(TEXTS, st.integers(0, 6), st.booleans()), min_size=1,
 @settings(max_examples=12, deadline=None)
 @given(steps=STEPS)
 def test_kv_after_any_commits_and_rollbacks_equals_a_fresh_prefill(arch, steps):
-    engine = engine_of(arch)
+    engine = kit.engine_of(arch)
     cache, text = engine.new_cache(128), []
     for tokens, undo, as_tree in steps:
         if as_tree and len(tokens) > 2:
@@ -58,7 +51,6 @@ def test_growth_copies_nothing_and_takes_a_page_at_a_time(llama):
     assert [len(table) for table in tables] == [1 + place // PAGE for place in range(200)]
     assert all(table == tables[-1][: len(table)] for table in tables)
     assert cache.length == 200
-    cache.free()
 
 
 def test_a_rollback_copies_nothing(llama):
@@ -68,16 +60,6 @@ def test_a_rollback_copies_nothing(llama):
     cache.rollback(3)
     feed(llama, cache, random_text(4))
     assert cache._memory.pages == before
-    cache.free()
-
-
-@pytest.mark.parametrize("length", [-1, 6])
-def test_a_rollback_goes_backwards_only(llama, length):
-    cache = llama.new_cache(8)
-    feed(llama, cache, random_text(5))
-    with pytest.raises(ValueError, match="cannot roll back"):
-        cache.rollback(length)
-    cache.free()
 
 
 def test_a_fork_has_the_same_content_and_its_own_future(arch, engine):
@@ -91,32 +73,27 @@ def test_a_fork_has_the_same_content_and_its_own_future(arch, engine):
     lefts.append(feed(engine, trunk, left[3:]))
     torch.testing.assert_close(torch.cat(lefts), stock_logits(arch, text + left)[-6:], **CLOSE)
     torch.testing.assert_close(torch.cat(rights), stock_logits(arch, text + right)[-6:], **CLOSE)
-    trunk.free()
-    branch.free()
 
 
-def test_a_fork_of_an_empty_cache_is_empty(llama):
-    trunk = llama.new_cache(8)
-    branch = trunk.fork(8)
-    rows = feed(llama, branch, [5, 6])
-    torch.testing.assert_close(rows, stock_logits("llama", [5, 6]), **CLOSE)
-    trunk.free()
-    branch.free()
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (lambda cache: cache.rollback(-1), "cannot roll back"),
+        (lambda cache: cache.rollback(6), "cannot roll back"),
+        (lambda cache: cache.fork(4), "cannot reserve only 4"),
+    ],
+)
+def test_what_a_text_of_five_tokens_does_not_allow_is_refused(llama, act, why):
+    cache = llama.new_cache(8)
+    feed(llama, cache, random_text(5))
+    with pytest.raises(ValueError, match=why):
+        act(cache)
 
 
-def test_a_fork_needs_room_for_what_is_there(llama):
-    trunk = llama.new_cache(8)
-    feed(llama, trunk, random_text(5))
-    with pytest.raises(ValueError, match="cannot reserve only 4"):
-        trunk.fork(4)
-    trunk.free()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def small():
-    return NativeEngine.from_model(
-        model_of("llama"), spec=ModelSpec("llama", kv_capacity_tokens=100)
-    )
+    with kit.emptied(kit.engine_with(kit.model_of("llama"), 100)) as engine:
+        yield engine
 
 
 def test_a_full_budget_refuses_and_free_gives_room_back(small):
@@ -158,7 +135,6 @@ def test_a_failing_forward_changes_no_cache(small, monkeypatch):
     monkeypatch.undo()
     rows = feed(small, cache, [7])
     torch.testing.assert_close(rows, stock_logits("llama", [4, 5, 7])[-1:], **CLOSE)
-    cache.free()
 
 
 class NoMemory(TorchDispatchMode):
@@ -198,7 +174,6 @@ def test_a_step_without_memory_for_its_logits_has_fed_nothing(small, monkeypatch
     monkeypatch.undo()
     rows = feed(small, cache, [7])
     torch.testing.assert_close(rows, stock_logits("llama", [4, 5, 6, 7])[-1:], **CLOSE)
-    cache.free()
 
 
 def test_a_fork_without_memory_takes_nothing_of_the_budget(small):
@@ -206,8 +181,6 @@ def test_a_fork_without_memory_takes_nothing_of_the_budget(small):
     feed(small, trunk, [4, 5])
     for _ in failures(lambda: branches.append(trunk.fork(20))):
         assert small.kv_tokens_used == PAGE
-    for cache in (trunk, *branches):
-        cache.free()
 
 
 def test_a_path_that_could_not_be_kept_for_lack_of_memory_can_be_kept_later(small):
@@ -221,14 +194,11 @@ def test_a_path_that_could_not_be_kept_for_lack_of_memory_can_be_kept_later(smal
     cache.keep_path(2, [1, 2])
     rows = feed(small, cache, [3])
     torch.testing.assert_close(rows, stock_logits("llama", [4, 5, 7, 8, 3])[-1:], **CLOSE)
-    cache.free()
 
 
 def test_a_text_that_finds_no_memory_to_move_to_stays_where_it_is(monkeypatch):
     monkeypatch.setattr(pages, "_EXTENT_BYTES", 1)
-    engine = NativeEngine.from_model(
-        model_of("llama"), spec=ModelSpec("llama", kv_capacity_tokens=900)
-    )
+    engine = kit.engine_with(kit.model_of("llama"), 900)
     text = random_text(PAGE + 1)
     # Its extent is full with the other one's page.
     cache, other = caches = engine.new_cache(2 * PAGE), engine.new_cache(PAGE)

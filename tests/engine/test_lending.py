@@ -21,6 +21,15 @@ ROUNDS = st.lists(
 )
 
 
+def lent(engine: NativeEngine, text: list[int], reserve: int = 64) -> tuple[PagedCache, Loan]:
+    """A text, and a loan that has taken all of it over."""
+    lender = engine.new_cache(reserve)
+    feed(engine, lender, text)
+    loan = Loan(lender)
+    loan.adopt(len(text))
+    return lender, loan
+
+
 def masked(engine: NativeEngine, cache: PagedCache, tokens: list[int]) -> torch.Tensor:
     [logits] = engine.forward([Segment(cache, tokens)], MASK)
     return logits
@@ -61,26 +70,18 @@ def test_whatever_a_loan_writes_the_lender_computes_as_if_it_were_alone(arch, ro
 
 def test_a_loan_drafts_from_the_lenders_kv_as_from_its_own(llama):
     text, drafted = random_text(20), random_text(6, seed=1)
-    own, lender = llama.new_cache(64), llama.new_cache(64)
+    own, (_, loan) = llama.new_cache(64), lent(llama, text)
     feed(llama, own, text)
-    feed(llama, lender, text)
-    loan = Loan(lender)
-    loan.adopt(20)
     for token in drafted:
         expected = masked(llama, own, [token])
         torch.testing.assert_close(masked(llama, loan, [token]), expected, rtol=0, atol=0)
-    own.free()
-    lender.free()
 
 
 def test_where_the_lender_verified_the_draft_the_loan_has_the_whole_models_kv(llama):
     text, drafted = random_text(20), random_text(6, seed=1)
-    own, lender = llama.new_cache(64), llama.new_cache(64)
+    own, (lender, loan) = llama.new_cache(64), lent(llama, text)
     feed(llama, own, [*text, *drafted[:4]])
     masked(llama, own, drafted[4:])
-    feed(llama, lender, text)
-    loan = Loan(lender)
-    loan.adopt(20)
     masked(llama, loan, drafted)
     assert loan.lacking == {1}
     feed(llama, lender, drafted[:4])
@@ -89,30 +90,21 @@ def test_where_the_lender_verified_the_draft_the_loan_has_the_whole_models_kv(ll
     assert loan.lacking == frozenset()
     masked(llama, loan, drafted[4:])
     torch.testing.assert_close(masked(llama, loan, [3]), masked(llama, own, [3]), rtol=0, atol=0)
-    own.free()
-    lender.free()
 
 
 def test_adopting_keeps_what_is_drafted_behind(llama):
-    lender = llama.new_cache(64)
-    feed(llama, lender, random_text(8))
-    loan = Loan(lender)
-    loan.adopt(8)
+    lender, loan = lent(llama, random_text(8))
     masked(llama, loan, random_text(6))
     feed(llama, lender, random_text(6)[:2])
     loan.adopt(10)
     assert (loan.length, loan.lacking) == (14, {1})
     with pytest.raises(ValueError, match="lack K/V"):
         feed(llama, loan, [3])
-    lender.free()
 
 
 def test_a_loan_takes_no_memory_and_no_reservation(llama):
-    lender = llama.new_cache(64)
-    feed(llama, lender, random_text(8))
-    used, memory = llama.kv_tokens_used, lender._memory
-    loan = Loan(lender)
-    loan.adopt(8)
+    lender, loan = lent(llama, random_text(8))
+    used, memory = 64, lender._memory
     masked(llama, loan, random_text(20))
     assert llama.kv_tokens_used == used
     assert loan._memory is lender._memory is memory
@@ -120,16 +112,12 @@ def test_a_loan_takes_no_memory_and_no_reservation(llama):
     loan.free()
     assert llama.kv_tokens_used == used
     feed(llama, lender, [3])
-    lender.free()
 
 
 @pytest.mark.parametrize("grower", ["loan", "lender"])
 def test_memory_that_grows_keeps_the_text_of_both(llama, grower):
     text, drafted = random_text(60), random_text(40, seed=2)
-    lender = llama.new_cache(128)
-    feed(llama, lender, text[:30] if grower == "lender" else text)
-    loan = Loan(lender)
-    loan.adopt(lender.length)
+    lender, loan = lent(llama, text[:30] if grower == "lender" else text, 128)
     if grower == "lender":
         masked(llama, loan, drafted[:30])
         more = random_text(60, seed=3)
@@ -140,7 +128,6 @@ def test_memory_that_grows_keeps_the_text_of_both(llama, grower):
         logits = feed(llama, lender, [9])
         expected = stock_logits("llama", [*text, 9])
     torch.testing.assert_close(logits[-1], expected[-1], **CLOSE)
-    lender.free()
 
 
 def test_a_loan_never_writes_where_the_lender_has_text(llama):
@@ -155,14 +142,10 @@ def test_a_loan_never_writes_where_the_lender_has_text(llama):
         masked(llama, loan, [3])
     with pytest.raises(ValueError, match="10 tokens of a lender that has 9"):
         loan.adopt(10)
-    lender.free()
 
 
 def test_the_lenders_end_is_the_loans(llama):
-    lender = llama.new_cache(64)
-    feed(llama, lender, random_text(8))
-    loan = Loan(lender)
-    loan.adopt(8)
+    lender, loan = lent(llama, random_text(8))
     lender.free()
     assert loan.ended
     with pytest.raises(ValueError, match="freed"):
@@ -184,5 +167,3 @@ def test_an_offer_is_found_by_its_session_and_the_beginning_of_its_text(llama):
     assert lending.find("s", (3,)) is not None
     lending.withdraw("s", later)
     assert lending.find("s", (3,)) is None
-    first.free()
-    second.free()

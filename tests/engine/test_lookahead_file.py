@@ -10,12 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from services.contract.errors import StartError
-from services.engine.lookahead_file import (
-    Lookahead,
-    lookahead_for,
-    read_lookahead,
-    save_lookahead,
-)
+from services.engine.lookahead_file import Lookahead, lookahead_for, read_lookahead, save_lookahead
 from services.engine.native.loading import SHIPPED_LOOKAHEAD, locate_lookahead, weights_digest
 from tests.models import tiny_model_folder
 

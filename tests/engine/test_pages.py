@@ -7,21 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.engine.native import NativeEngine, paging
 from services.engine.native import pages as pages_module
+from services.engine.native import paging
 from services.engine.native.attending import Scoring, additive, attend, fused
 from services.engine.native.kv import PagedBudget, PagedCache
 from services.engine.native.pages import PAGE, Arena, Memory
 from services.engine.port import Segment
-from services.engine.spec import ModelSpec
-from tests.engine.conftest import (
-    CLOSE,
-    engine_of,
-    feed,
-    model_of,
-    random_text,
-    stock_logits,
-)
+from tests.engine import conftest as kit
+from tests.engine.conftest import CLOSE, feed, random_text, stock_logits
 
 
 def close_to_stock(rows, arch, text):
@@ -38,7 +31,7 @@ LENGTHS = st.lists(
 @given(lengths=LENGTHS)
 def test_sessions_of_any_lengths_share_steps_as_if_each_were_alone(arch, lengths):
     """Texts within a page and beyond several, one row to many more than are padded."""
-    engine = engine_of(arch)
+    engine = kit.engine_of(arch)
     texts = [random_text(past + rows, seed) for seed, (past, rows) in enumerate(lengths)]
     caches = [engine.new_cache(len(text)) for text in texts]
     begun = [
@@ -61,7 +54,7 @@ def test_sessions_of_any_lengths_share_steps_as_if_each_were_alone(arch, lengths
 def test_a_long_run_of_rows_that_is_cut_reads_all_that_is_before_it(arch, monkeypatch):
     monkeypatch.setattr(paging, "_LONG", 8)
     monkeypatch.setattr(paging, "_SCORES_BYTES", 1)
-    engine = engine_of(arch)
+    engine = kit.engine_of(arch)
     text = random_text(200)
     cache, other = engine.new_cache(220), engine.new_cache(220)
     feed(engine, cache, text[:70])
@@ -87,8 +80,6 @@ def test_trees_longer_than_a_page_stand_beside_chains(llama):
     close_to_stock(beside, "llama", random_text(2 * PAGE, seed=1) + random_text(5, seed=4))
     tree.keep_path(len(text), range(40, 80))
     close_to_stock(feed(llama, tree, [7, 8]), "llama", [*text, *right, 7, 8])
-    tree.free()
-    chain.free()
 
 
 @pytest.mark.parametrize("parents", [(-1, 0, 1), (-1, -1, 0)], ids=["chain", "tree"])
@@ -107,15 +98,10 @@ def test_a_small_draft_among_single_rows_is_read_like_them(llama, monkeypatch, p
     (expected,) = llama.forward([Segment(alone, [5, 6, 7], parents)])
     sizes.clear()
     found, *_ = llama.forward(
-        [
-            Segment(caches[0], [5, 6, 7], parents),
-            *(Segment(cache, [5]) for cache in caches[1:]),
-        ]
+        [Segment(caches[0], [5, 6, 7], parents), *(Segment(cache, [5]) for cache in caches[1:])]
     )
     assert sizes == [6]
     torch.testing.assert_close(found, expected, **CLOSE)
-    for cache in (*caches, alone):
-        cache.free()
 
 
 def test_pages_that_lie_scattered_read_as_one_text(llama):
@@ -141,15 +127,11 @@ def test_pages_that_lie_scattered_read_as_one_text(llama):
     close_to_stock(mine, "llama", text)
     close_to_stock(theirs, "llama", other)
     close_to_stock(feed(llama, first, [5]), "llama", [*text, 5])
-    first.free()
-    second.free()
 
 
 @pytest.fixture
 def fresh():
-    return NativeEngine.from_model(
-        model_of("llama"), spec=ModelSpec("llama", kv_capacity_tokens=4096)
-    )
+    return kit.engine_with(kit.model_of("llama"))
 
 
 def test_a_page_shows_nothing_of_who_had_it_before(fresh):

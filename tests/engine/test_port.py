@@ -283,9 +283,7 @@ def under(parents: Sequence[int], path: Sequence[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("make", ENGINES)
-def test_random_moves_leave_what_a_list_of_tokens_would_hold(
-    make: Callable[[], Engine],
-) -> None:
+def test_random_moves_leave_what_a_list_of_tokens_would_hold(make: Callable[[], Engine]) -> None:
     happened: set[str] = set()
     for seed in range(12):
         world = World(make, seed)

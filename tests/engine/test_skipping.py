@@ -17,8 +17,8 @@ from services.engine.native import NativeEngine, packing
 from services.engine.native.student.shape import stack_path
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask, every_second, middle_half, whole
-from services.engine.spec import ModelSpec
-from tests.engine.conftest import CLOSE, engine_of, feed, model_of, random_text, stock_logits
+from tests.engine import conftest as kit
+from tests.engine.conftest import CLOSE, feed, model_of, random_text, stock_logits
 from tests.models import tiny_model
 
 MASKS = [
@@ -58,10 +58,9 @@ def _zeros(_: nn.Module, args: Any, output: Any) -> Any:
     return torch.zeros_like(output)
 
 
-@torch.inference_mode()
 def silenced_logits(arch: str, mask: SkipMask, text: Sequence[int]) -> Tensor:
     with silenced(arch, mask) as model:
-        return model(torch.tensor([list(text)]), use_cache=False).logits[0].float()
+        return kit.said_by(model, text)
 
 
 # --- masks ------------------------------------------------------------------------
@@ -91,7 +90,6 @@ def test_a_skipped_sub_layer_adds_nothing(arch: str, engine: NativeEngine, mask:
     cache = engine.new_cache(32)
     rows = [engine.forward([Segment(cache, part)], mask)[0] for part in (text[:13], text[13:])]
     torch.testing.assert_close(torch.cat(rows), silenced_logits(arch, mask, text), **CLOSE)
-    cache.free()
 
 
 def test_an_empty_mask_is_the_plain_forward_bit_for_bit(arch: str, engine: NativeEngine) -> None:
@@ -100,7 +98,6 @@ def test_an_empty_mask_is_the_plain_forward_bit_for_bit(arch: str, engine: Nativ
     for mask in (None, whole(2)):
         cache = engine.new_cache(16)
         rows += engine.forward([Segment(cache, text)], mask)
-        cache.free()
     assert torch.equal(*rows)
 
 
@@ -110,11 +107,9 @@ def test_a_forward_with_a_mask_leaves_the_model_as_it_was(arch: str, engine: Nat
     for mask in MASKS:
         cache = engine.new_cache(16)
         engine.forward([Segment(cache, text)], mask)
-        cache.free()
     assert list(engine._model.modules()) == modules
     cache = engine.new_cache(16)
     torch.testing.assert_close(feed(engine, cache, text), stock_logits(arch, text), **CLOSE)
-    cache.free()
 
 
 def test_a_forward_that_fails_leaves_the_model_as_it_was(llama: NativeEngine) -> None:
@@ -131,7 +126,6 @@ def test_a_forward_that_fails_leaves_the_model_as_it_was(llama: NativeEngine) ->
     assert cache.length == 0
     assert list(llama._model.modules()) == modules
     torch.testing.assert_close(feed(llama, cache, [5, 6]), stock_logits("llama", [5, 6]), **CLOSE)
-    cache.free()
 
 
 def test_sessions_and_trees_run_together_with_a_mask(llama: NativeEngine) -> None:
@@ -145,8 +139,6 @@ def test_sessions_and_trees_run_together_with_a_mask(llama: NativeEngine) -> Non
         torch.testing.assert_close(row, expected, **CLOSE)
     expected = silenced_logits("llama", mask, [*texts[1], 12])[-1:]
     torch.testing.assert_close(chain, expected, **CLOSE)
-    for cache in caches:
-        cache.free()
 
 
 def test_packed_linear_modules_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +146,7 @@ def test_packed_linear_modules_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -
     model = tiny_model("llama").to(torch.bfloat16)
     if packing.packing_of(model) is None:
         pytest.skip("nothing is packed here")
-    engine = NativeEngine.from_model(
-        model, spec=ModelSpec("packed", "bfloat16", kv_capacity_tokens=64)
-    )
+    engine = kit.engine_with(model, 64, dtype="bfloat16")
     assert any(isinstance(module, packing.PackedLinear) for module in engine._model.modules())
     text, mask = random_text(9), MASKS[1]
     [row] = engine.forward([Segment(engine.new_cache(16), text)], mask)
@@ -186,8 +176,6 @@ def test_a_layer_never_attends_to_a_token_that_it_did_not_read(llama: NativeEngi
     rows = feed(llama, cache, [8, 9])
     torch.testing.assert_close(rows, stock_logits("llama", [5, 6, 7, 8, 9])[3:], **CLOSE)
     assert branch.lacking == {1}
-    cache.free()
-    branch.free()
 
 
 def test_a_kept_path_lacks_what_its_tree_lacked(llama: NativeEngine) -> None:
@@ -200,19 +188,12 @@ def test_a_kept_path_lacks_what_its_tree_lacked(llama: NativeEngine) -> None:
     llama.forward([Segment(cache, [7, 8, 9], parents=[-1, -1, 1])], SkipMask.of(2, attention=[0]))
     cache.keep_path(2, [])
     assert cache.lacking == frozenset()
-    cache.free()
 
 
-STEPS = st.lists(
-    st.tuples(
-        st.lists(st.integers(3, 319), min_size=1, max_size=6),
-        st.integers(0, 8),
-        st.frozensets(st.integers(0, 1)),
-        st.frozensets(st.integers(0, 1)),
-    ),
-    min_size=1,
-    max_size=8,
-)
+READ = st.lists(st.integers(3, 319), min_size=1, max_size=6)
+LAYERS = st.frozensets(st.integers(0, 1))
+STEP = st.tuples(READ, st.integers(0, 8), LAYERS, LAYERS)
+STEPS = st.lists(STEP, min_size=1, max_size=8)
 
 
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma3_text"])
@@ -222,7 +203,7 @@ def test_any_steps_and_rollbacks_give_the_logits_of_the_same_masks_afresh(
     arch: str, steps: list[Any]
 ) -> None:
     """Each token's K/V is that of its own mask; a step that would miss some is refused."""
-    engine = engine_of(arch)
+    engine = kit.engine_of(arch)
     cache, read = engine.new_cache(128), []
     for tokens, undo, attention, mlp in steps:
         mask = SkipMask(2, attention, mlp)
@@ -255,12 +236,11 @@ def test_a_mask_of_another_size_is_refused(llama: NativeEngine) -> None:
     with pytest.raises(ValueError, match="a mask of 3 layers for a model of 2"):
         llama.forward([Segment(cache, [5])], SkipMask.of(3, mlp=[0]))
     assert cache.length == 0
-    cache.free()
 
 
 def test_a_stream_that_is_normalised_itself_cannot_skip() -> None:
     model = tiny_model("opt", do_layer_norm_before=False)
-    engine = NativeEngine.from_model(model, spec=ModelSpec("post-norm", kv_capacity_tokens=64))
+    engine = kit.engine_with(model, 64, name="post-norm")
     with pytest.raises(StartError, match=r"post-norm: its sub-layers cannot be skipped \(a layer"):
         engine.skipper()
 
@@ -271,14 +251,14 @@ def test_a_norm_with_a_bias_after_a_sub_layer_cannot_skip() -> None:
         norm = nn.LayerNorm(64)
         nn.init.constant_(norm.bias, 0.1)
         layer.post_attention_layernorm = norm
-    engine = NativeEngine.from_model(model, spec=ModelSpec("biased", kv_capacity_tokens=64))
+    engine = kit.engine_with(model, 64, name="biased")
     with pytest.raises(StartError, match="biased: its sub-layers cannot be skipped"):
         engine.skipper()
 
 
 def test_a_layer_without_an_mlp_of_its_own_cannot_skip() -> None:
     model = tiny_model("llama")
-    engine = NativeEngine.from_model(model, spec=ModelSpec("odd", kv_capacity_tokens=64))
+    engine = kit.engine_with(model, 64, name="odd")
     layer = engine._model.model.layers[1]
     layer.unheard_of = layer._modules.pop("mlp")
     with pytest.raises(StartError, match="layer 1 has no MLP of its own, so it cannot be skipped"):

@@ -12,7 +12,7 @@ from services.contract.errors import StartError
 from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
-from tests.engine.conftest import CLOSE, feed, model_of, random_text
+from tests.engine.conftest import CLOSE, emptied, engine_with, feed, model_of, random_text
 from tests.models import tiny_model
 
 STEPS = 3
@@ -28,10 +28,9 @@ def soft_rows(arch: str) -> Tensor:
 
 @pytest.fixture
 def soft(arch: str) -> Iterator[NativeEngine]:
-    engine = NativeEngine.from_model(model_of(arch), spec=ModelSpec(arch, kv_capacity_tokens=4096))
-    engine.give_soft_tokens(soft_rows(arch))
-    yield engine
-    assert engine.kv_tokens_used == 0, "the test left a cache open"
+    with emptied(engine_with(model_of(arch))) as engine:
+        engine.give_soft_tokens(soft_rows(arch))
+        yield engine
 
 
 @torch.inference_mode()
@@ -49,19 +48,15 @@ def test_soft_tokens_give_what_their_embeddings_give_in_transformers(arch, soft)
     ours = feed(soft, cache, [*text[15:], *soft.soft_ids])
     torch.testing.assert_close(ours, stock_logits(arch, text, rows)[15:], **CLOSE)
     assert cache.length == len(text) + STEPS
-    cache.free()
 
 
 def test_ordinary_tokens_are_the_same_bit_for_bit_beside_and_without_soft_ones(arch, soft):
     text = random_text(20)
-    plain = NativeEngine.from_model(model_of(arch), spec=ModelSpec(arch, kv_capacity_tokens=4096))
-    a, b, c = plain.new_cache(40), soft.new_cache(40), soft.new_cache(40)
-    expected = feed(plain, a, text)
+    plain, b, c = engine_with(model_of(arch)), soft.new_cache(40), soft.new_cache(40)
+    expected = feed(plain, plain.new_cache(40), text)
     assert torch.equal(feed(soft, b, text), expected)
     beside = feed(soft, c, [*text, *soft.soft_ids])[: len(text)]
     torch.testing.assert_close(beside, expected, **CLOSE)
-    for cache in (a, b, c):
-        cache.free()
 
 
 def test_a_text_goes_on_as_if_its_soft_tokens_had_never_been(arch, soft):
@@ -72,8 +67,6 @@ def test_a_text_goes_on_as_if_its_soft_tokens_had_never_been(arch, soft):
     rows = feed(soft, cache, text[13:])
     fresh = soft.new_cache(40)
     torch.testing.assert_close(rows, feed(soft, fresh, text)[13:], **CLOSE)
-    cache.free()
-    fresh.free()
 
 
 def test_sessions_with_and_without_soft_tokens_share_a_step(arch, soft):
@@ -83,8 +76,6 @@ def test_sessions_with_and_without_soft_tokens_share_a_step(arch, soft):
     expected = stock_logits(arch, one, soft_rows(arch)[:2])
     torch.testing.assert_close(first, expected, **CLOSE)
     torch.testing.assert_close(second, stock_logits(arch, other, soft_rows(arch)[:0]), **CLOSE)
-    a.free()
-    b.free()
 
 
 def test_packed_half_precision_weights_take_them_too(monkeypatch):

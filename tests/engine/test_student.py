@@ -17,7 +17,7 @@ from services.engine.native.student import Student, cut, save_student
 from services.engine.native.student.shape import shared_names
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
-from tests.engine.conftest import CLOSE, model_of, random_text
+from tests.engine.conftest import CLOSE, model_of, random_text, said_by
 from tests.models import tiny_model, tiny_model_folder
 
 TEXT = random_text(24)
@@ -34,10 +34,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("students")
 
 
-@torch.inference_mode()
-def logits_of(model: Any, text: list[int]) -> Tensor:
-    logits: Tensor = model(torch.tensor([text]), use_cache=False).logits[0].float()
-    return logits
+def saved(student: Student, draft: Path, arch: str, folder: Path, storage: Any) -> None:
+    base = str(base_of(arch, folder))
+    weights = weights_digest(base, folder)
+    save_student(student, draft, base=base, base_weights=weights, storage=storage, card={})
 
 
 def error(ours: Tensor, theirs: Tensor) -> float:
@@ -46,22 +46,20 @@ def error(ours: Tensor, theirs: Tensor) -> float:
 
 def test_a_student_with_all_layers_and_tokens_is_its_target(arch: str) -> None:
     student = cut(model_of(arch), [0, 1], torch.arange(320))
-    torch.testing.assert_close(
-        logits_of(student.model, TEXT), logits_of(model_of(arch), TEXT), **CLOSE
-    )
+    torch.testing.assert_close(said_by(student.model, TEXT), said_by(model_of(arch), TEXT), **CLOSE)
 
 
 def test_the_columns_of_a_small_head_are_its_targets(arch: str) -> None:
     student = cut(model_of(arch), [0, 1], EVEN)
-    expected = logits_of(model_of(arch), TEXT)[:, EVEN]
-    torch.testing.assert_close(logits_of(student.model, TEXT), expected, **CLOSE)
+    expected = said_by(model_of(arch), TEXT)[:, EVEN]
+    torch.testing.assert_close(said_by(student.model, TEXT), expected, **CLOSE)
 
 
 def test_layers_are_taken_in_the_order_asked_for(arch: str) -> None:
     target = model_of(arch)
     first, second, both = (cut(target, layers, EVEN) for layers in ([0], [1], [0, 1]))
-    assert error(logits_of(first.model, TEXT), logits_of(second.model, TEXT)) > 0.1
-    assert error(logits_of(first.model, TEXT), logits_of(both.model, TEXT)) > 0.1
+    assert error(said_by(first.model, TEXT), said_by(second.model, TEXT)) > 0.1
+    assert error(said_by(first.model, TEXT), said_by(both.model, TEXT)) > 0.1
     assert len(first.own()) < len(both.own())
 
 
@@ -79,13 +77,10 @@ def test_embeddings_are_the_targets_own_memory_and_nothing_else_is(arch: str) ->
 def test_what_is_saved_is_loaded_within_the_error_of_its_storage(
     arch: str, folder: Path, tmp_path: Path, storage: Any, bound: float
 ) -> None:
-    base = base_of(arch, folder)
-    student = cut(model_of(arch), [0, 1], EVEN)
-    digest = weights_digest(str(base), folder)
-    draft = tmp_path / "draft"
-    save_student(student, draft, base=str(base), base_weights=digest, storage=storage, card={})
+    student, draft = cut(model_of(arch), [0, 1], EVEN), tmp_path / "draft"
+    saved(student, draft, arch, folder, storage)
     loaded = load_model(ModelSpec(str(draft), cache_dir=folder)).model
-    assert error(logits_of(loaded, TEXT), logits_of(student.model, TEXT)) < bound
+    assert error(said_by(loaded, TEXT), said_by(student.model, TEXT)) < bound
     for name, parameter in student.own().items():
         miss = loaded.get_parameter(name).detach() - parameter.detach()
         assert float(miss.norm()) <= bound / 4 * float(parameter.detach().norm())
@@ -96,16 +91,13 @@ def test_what_is_saved_is_loaded_within_the_error_of_its_storage(
 def test_a_saved_student_passes_the_engines_self_check_and_runs(
     arch: str, folder: Path, tmp_path: Path
 ) -> None:
-    base, draft = base_of(arch, folder), tmp_path / "draft"
-    student = cut(model_of(arch), [1], EVEN)
-    digest = weights_digest(str(base), folder)
-    save_student(student, draft, base=str(base), base_weights=digest, storage="bfloat16", card={})
+    student, draft = cut(model_of(arch), [1], EVEN), tmp_path / "draft"
+    saved(student, draft, arch, folder, "bfloat16")
     engine = NativeEngine.load(ModelSpec(str(draft), cache_dir=folder, threads=1))
     cache = engine.new_cache(len(TEXT))
     rows = torch.cat([engine.forward([Segment(cache, part)])[0] for part in (TEXT[:9], TEXT[9:])])
     assert rows.shape == (len(TEXT), len(EVEN))
-    assert error(rows, logits_of(student.model, TEXT)) < 0.02
-    cache.free()
+    assert error(rows, said_by(student.model, TEXT)) < 0.02
     assert engine.head_ids is not None
     assert torch.equal(engine.head_ids, EVEN)
 
@@ -115,7 +107,7 @@ def test_a_student_in_memory_runs_in_an_engine() -> None:
     engine = NativeEngine.from_model(student.model, head_ids=student.head_ids)
     cache = engine.new_cache(len(TEXT))
     [rows] = engine.forward([Segment(cache, TEXT)])
-    torch.testing.assert_close(rows, logits_of(student.model, TEXT), **CLOSE)
+    torch.testing.assert_close(rows, said_by(student.model, TEXT), **CLOSE)
 
 
 def test_a_student_in_half_precision_keeps_its_dtype() -> None:

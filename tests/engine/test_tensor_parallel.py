@@ -422,8 +422,7 @@ def test_a_device_that_is_not_there_is_refused(device):
 
 
 @pytest.mark.parametrize(
-    ("cpus", "expected"),
-    [((), [(), ()]), ((4,), [(4,), (4,)]), ((1, 2, 5), [(1,), (2, 5)])],
+    ("cpus", "expected"), [((), [(), ()]), ((4,), [(4,), (4,)]), ((1, 2, 5), [(1,), (2, 5)])]
 )
 def test_cores_are_divided_among_the_ranks(cpus, expected):
     assert [shards.divided(cpus, rank, 2) for rank in range(2)] == expected

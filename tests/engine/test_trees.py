@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from services.engine.port import Segment
-from tests.engine.conftest import CLOSE, feed, random_text, stock_logits
+from tests.engine.conftest import CLOSE, engine_of, feed, random_text, stock_logits
 
 PARENTS = [-1, -1, 0, 0, 1, 2, 5, 4, -1]
 TOKENS = random_text(len(PARENTS), seed=7)
@@ -20,32 +20,28 @@ def path_to(node):
     return path[::-1]
 
 
-@pytest.mark.parametrize("context", [0, 1, 14])
-def test_every_node_sees_its_ancestors_only(arch, engine, context):
-    text = random_text(context) if context else []
-    cache = engine.new_cache(64)
-    if text:
-        feed(engine, cache, text)
-    rows = feed(engine, cache, TOKENS, parents=PARENTS)
-    for node in range(len(TOKENS)):
-        branch = [TOKENS[n] for n in path_to(node)]
-        expected = stock_logits(arch, text + branch)[-1]
-        torch.testing.assert_close(rows[node], expected, **CLOSE)
-    cache.free()
+def kept(path):
+    return lambda cache: cache.keep_path(2, path)
 
 
-@pytest.mark.parametrize("path", [[], [1], [0, 2, 5, 6], [0, 3], [1, 4, 7], [8]])
-def test_a_kept_path_is_as_good_as_a_chain(arch, engine, path):
-    text, more = random_text(14), random_text(5, seed=9)
-    cache = engine.new_cache(64)
-    feed(engine, cache, text)
-    feed(engine, cache, TOKENS, parents=PARENTS)
-    cache.keep_path(14, path)
-    assert cache.length == 14 + len(path)
-    rows = feed(engine, cache, more)
-    whole = text + [TOKENS[n] for n in path] + more
-    torch.testing.assert_close(rows, stock_logits(arch, whole)[-5:], **CLOSE)
-    cache.free()
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        *((kept(path), "is not a path") for path in ([2], [0, 4], [0, 2, 6], [9], [-1])),
+        (lambda cache: cache.keep_path(1, [0]), "appended at 2"),
+        (lambda cache: cache.rollback(6), "cannot cut a tree"),
+        (lambda cache: feed(engine_of("llama"), cache, [3]), "unresolved"),
+    ],
+)
+def test_what_an_open_tree_does_not_allow_is_refused_and_changes_nothing(llama, act, why):
+    cache = llama.new_cache(64)
+    feed(llama, cache, [3, 4])
+    feed(llama, cache, TOKENS, parents=PARENTS)
+    with pytest.raises(ValueError, match=why):
+        act(cache)
+    cache.rollback(3)
+    assert cache.length == 3
+    feed(llama, cache, [3])
 
 
 def test_a_tree_and_a_chain_share_a_step(arch, engine):
@@ -56,61 +52,13 @@ def test_a_tree_and_a_chain_share_a_step(arch, engine):
     expected = stock_logits(arch, text + [TOKENS[n] for n in path_to(6)])[-1]
     torch.testing.assert_close(tree[6], expected, **CLOSE)
     torch.testing.assert_close(chain, stock_logits(arch, other), **CLOSE)
-    a.free()
-    b.free()
-
-
-def test_parents_of_a_chain_are_a_chain(llama):
-    cache = llama.new_cache(64)
-    rows = feed(llama, cache, TOKENS, parents=list(range(-1, len(TOKENS) - 1)))
-    torch.testing.assert_close(rows, stock_logits("llama", TOKENS), **CLOSE)
-    cache.keep_path(0, [0, 1])
-    assert cache.length == 2
-    cache.free()
-
-
-def test_an_unresolved_tree_takes_no_more_tokens(llama):
-    cache = llama.new_cache(64)
-    feed(llama, cache, TOKENS, parents=PARENTS)
-    with pytest.raises(ValueError, match="unresolved"):
-        feed(llama, cache, [3])
-    cache.rollback(0)
-    feed(llama, cache, [3])
-    cache.free()
-
-
-def test_a_tree_cannot_be_cut_across(llama):
-    cache = llama.new_cache(64)
-    feed(llama, cache, TOKENS, parents=PARENTS)
-    with pytest.raises(ValueError, match="cannot cut a tree"):
-        cache.rollback(4)
-    cache.rollback(1)
-    assert cache.length == 1
-    cache.free()
-
-
-@pytest.mark.parametrize("path", [[2], [0, 4], [0, 2, 6], [9], [-1]])
-def test_what_is_no_path_is_refused(llama, path):
-    cache = llama.new_cache(64)
-    feed(llama, cache, TOKENS, parents=PARENTS)
-    with pytest.raises(ValueError, match="is not a path"):
-        cache.keep_path(0, path)
-    cache.free()
-
-
-def test_a_path_is_kept_at_the_place_of_the_tree_only(llama):
-    cache = llama.new_cache(64)
-    feed(llama, cache, [3, 4])
-    feed(llama, cache, TOKENS, parents=PARENTS)
-    with pytest.raises(ValueError, match="appended at 2"):
-        cache.keep_path(1, [0])
-    cache.free()
 
 
 # --- trees that grow -----------------------------------------------------------------
 
 LEVELS = [[0, 1, 8], [2, 3, 4], [5, 7], [6]]
 ORDER = [node for level in LEVELS for node in level]
+STEPS = [[ORDER], LEVELS]
 PLACE = {-1: -1} | {node: place for place, node in enumerate(ORDER)}
 
 
@@ -120,9 +68,11 @@ def grow(cache, base, nodes):
     return Segment(cache, [TOKENS[node] for node in nodes], parents, base=base)
 
 
-@pytest.mark.parametrize("steps", [LEVELS, [[node] for node in ORDER], [ORDER[:4], ORDER[4:]]])
+@pytest.mark.parametrize("steps", [*STEPS, [[node] for node in ORDER], [ORDER[:4], ORDER[4:]]])
 @pytest.mark.parametrize("context", [0, 1, 14])
-def test_a_tree_that_grows_is_the_tree_appended_at_once(arch, engine, context, steps):
+def test_every_node_sees_its_ancestors_only_in_whatever_steps_its_tree_grows(
+    arch, engine, context, steps
+):
     text = random_text(context) if context else []
     cache = engine.new_cache(64)
     if text:
@@ -131,7 +81,6 @@ def test_a_tree_that_grows_is_the_tree_appended_at_once(arch, engine, context, s
     for node, row in zip(ORDER, torch.cat(rows), strict=True):
         branch = [TOKENS[n] for n in path_to(node)]
         torch.testing.assert_close(row, stock_logits(arch, text + branch)[-1], **CLOSE)
-    cache.free()
 
 
 def test_trees_of_several_sessions_grow_in_one_step_beside_a_chain(arch, engine):
@@ -151,22 +100,21 @@ def test_trees_of_several_sessions_grow_in_one_step_beside_a_chain(arch, engine)
             branch = [TOKENS[n] for n in path_to(node)]
             torch.testing.assert_close(row, stock_logits(arch, text + branch)[-1], **CLOSE)
     torch.testing.assert_close(chain, stock_logits(arch, texts[2] + TOKENS[:1])[-1:], **CLOSE)
-    for cache in caches:
-        cache.free()
 
 
-@pytest.mark.parametrize("path", [[], [1], [0, 2, 5, 6], [1, 4, 7]])
-def test_a_path_of_a_grown_tree_is_kept_like_any_other(arch, engine, path):
+@pytest.mark.parametrize("steps", STEPS, ids=["at once", "grown"])
+@pytest.mark.parametrize("path", [[], [1], [0, 2, 5, 6], [0, 3], [1, 4, 7], [8]])
+def test_a_kept_path_is_as_good_as_a_chain(arch, engine, path, steps):
     text, more = random_text(14), random_text(5, seed=9)
     cache = engine.new_cache(64)
     feed(engine, cache, text)
-    for nodes in LEVELS:
+    for nodes in steps:
         engine.forward([grow(cache, 14, nodes)])
     cache.keep_path(14, [PLACE[node] for node in path])
+    assert cache.length == 14 + len(path)
     rows = feed(engine, cache, more)
     whole = text + [TOKENS[n] for n in path] + more
     torch.testing.assert_close(rows, stock_logits(arch, whole)[-5:], **CLOSE)
-    cache.free()
 
 
 @pytest.mark.parametrize(
@@ -186,7 +134,6 @@ def test_the_branch_below_a_kept_path_goes_on_growing(arch, engine, path, below)
     for node, row in zip([*path[-1:], *below] if path else [-1, *below], rows, strict=True):
         branch = [TOKENS[n] for n in path_to(node)]
         torch.testing.assert_close(row, stock_logits(arch, [*text, *branch, 7])[-1], **CLOSE)
-    cache.free()
 
 
 def test_a_fork_of_a_growing_tree_grows_by_itself(arch, engine):
@@ -200,8 +147,6 @@ def test_a_fork_of_a_growing_tree_grows_by_itself(arch, engine):
     expected = stock_logits(arch, text + [TOKENS[n] for n in path_to(2)])[-1]
     torch.testing.assert_close(rows[0], expected, **CLOSE)
     assert (cache.length, branch.length) == (20, 18)
-    cache.free()
-    branch.free()
 
 
 def test_a_chain_in_the_cache_may_become_a_tree(llama):
@@ -212,7 +157,6 @@ def test_a_chain_in_the_cache_may_become_a_tree(llama):
         torch.testing.assert_close(row, stock_logits("llama", text)[-1], **CLOSE)
     cache.keep_path(3, [0, 1, 3])
     assert cache.length == 6
-    cache.free()
 
 
 @pytest.mark.parametrize(
@@ -236,4 +180,3 @@ def test_what_does_not_continue_the_tree_is_refused_and_changes_nothing(llama, c
     feed(llama, cache, [3], parents=[1], base=14)
     cache.keep_path(14, [1, 2])
     assert cache.length == 16
-    cache.free()

@@ -37,13 +37,8 @@ def asked(params: dict[str, Any] | None = None, /, **fields: Any) -> engine.Gene
 
 def as_smg_asks(**params: Any) -> engine.GenerateRequest:
     """What smg sends where its client says nothing, and `params`."""
-    usual = {
-        "top_p": 1.0,
-        "repetition_penalty": 1.0,
-        "skip_special_tokens": True,
-        "spaces_between_special_tokens": True,
-        "n": 1,
-    }
+    usual = {"top_p": 1.0, "repetition_penalty": 1.0, "n": 1}
+    usual |= {"skip_special_tokens": True, "spaces_between_special_tokens": True}
     return asked(usual | params)
 
 
@@ -59,8 +54,7 @@ def refusal(request: engine.GenerateRequest) -> InvalidRequest:
 
 def test_token_ids_are_taken_as_they_are_and_a_text_as_a_prompt():
     assert list(to_request(asked()).tokens) == IDS
-    text = engine.GenerateRequest(request_id="r", text="the law")
-    assert to_request(text).prompt == "the law"
+    assert to_request(engine.GenerateRequest(text="the law")).prompt == "the law"
     assert to_request(asked()).sampling == SamplingRequest()
 
 
@@ -80,26 +74,14 @@ def test_an_empty_input_is_refused_by_the_gateways_name_for_it():
     assert in_its_words(caught.value).field == "tokenized.input_ids"
 
 
+SAME = {"temperature": 0.5, "top_p": 0.5, "top_k": 7, "min_p": 0.25, "frequency_penalty": -0.5}
+SAME |= {"presence_penalty": 0.75, "repetition_penalty": 1.25, "max_tokens": 9, "min_tokens": 3}
+SAME |= {"ignore_eos": True, "skip_special_tokens": True, "include_stop_str_in_output": True}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("temperature", 0.5),
-        ("temperature", 0.0),
-        ("top_p", 0.5),
-        ("top_k", 7),
-        ("min_p", 0.25),
-        ("frequency_penalty", -0.5),
-        ("presence_penalty", 0.75),
-        ("repetition_penalty", 1.25),
-        ("max_tokens", 9),
-        ("min_tokens", 3),
-        ("ignore_eos", True),
-        ("skip_special_tokens", True),
-        ("include_stop_str_in_output", True),
-        ("logprobs", 0),
-        ("logprobs", 4),
-        ("seed", 7),
-    ],
+    [*SAME.items(), ("temperature", 0.0), ("logprobs", 0), ("logprobs", 4), ("seed", 7)],
 )
 def test_a_parameter_of_the_same_name_means_the_same(name, value):
     assert getattr(sampled(**{name: value}), name) == value

@@ -226,10 +226,7 @@ def test_a_digest_in_parts_is_of_the_same_bytes_as_one_of_the_whole(content: lis
             "fb39f30e58da4067894871056ed1cb239df0dbbdac0d010b460313e01b8d30a7",
         ),
         (
-            {
-                "prompt": "🙂\0" * 3,
-                "sampling": pb.SamplingParams(stop=['"input":null'], seed=3),
-            },
+            {"prompt": "🙂\0" * 3, "sampling": pb.SamplingParams(stop=['"input":null'], seed=3)},
             "13498dd31b3789759edfdce90899a19e83f9a9c3b0f67639c2d7dec189243e92",
         ),
         (

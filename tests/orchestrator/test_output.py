@@ -89,11 +89,7 @@ async def test_a_reader_ahead_of_what_comes_again_gets_only_what_follows_its_off
 
 @pytest.mark.parametrize(
     ("beyond", "error"),
-    [
-        (Beyond.NOT_YET, OffsetOutOfRange),
-        (Beyond.LOST, DataLoss),
-        (Beyond.AGAIN, OffsetOutOfRange),
-    ],
+    [(Beyond.NOT_YET, OffsetOutOfRange), (Beyond.LOST, DataLoss), (Beyond.AGAIN, OffsetOutOfRange)],
 )
 async def test_a_reader_ahead_of_everything_is_refused(beyond, error):
     output = Output(beyond)

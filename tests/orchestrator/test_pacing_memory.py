@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,13 @@ def remembered(config: SessionConfig = CONFIG) -> PacingMemory:
     return experiences
 
 
+def learned(seeded: Policy) -> Any:
+    """What a model's drafts taught."""
+    assert isinstance(seeded, Fallback)
+    assert isinstance(seeded.inner, Thompson)
+    return seeded.inner.learned
+
+
 def fresh(experiences: PacingMemory, config: SessionConfig) -> bool:
     policy: Policy = make_policy("thompson", 8)
     return experiences.seeded(config, policy) == policy
@@ -56,9 +64,7 @@ def fresh(experiences: PacingMemory, config: SessionConfig) -> bool:
 
 def test_a_session_starts_from_what_one_of_its_kind_learned() -> None:
     seeded = remembered().seeded(replace(CONFIG, session="t"), make_policy("thompson", 8))
-    assert isinstance(seeded, Fallback)
-    assert isinstance(seeded.inner, Thompson)
-    assert seeded.inner.learned.draft_ms == 11.0
+    assert learned(seeded).draft_ms == 11.0
 
 
 def test_another_method_or_rule_or_trees_are_another_matter() -> None:
@@ -77,9 +83,7 @@ def test_plain_sessions_leave_no_experience() -> None:
 def hits(experiences: PacingMemory, config: SessionConfig) -> float:
     """Tries of first draft tokens that a session begins with."""
     seeded = experiences.seeded(config, make_policy("thompson", 8))
-    assert isinstance(seeded, Fallback)
-    assert isinstance(seeded.inner, Thompson)
-    return seeded.inner.learned.first.tries
+    return learned(seeded).first.tries
 
 
 def test_how_often_drafts_hit_stays_with_the_tenant_whose_texts_they_were() -> None:
@@ -93,10 +97,8 @@ def test_an_ephemeral_session_leaves_what_rounds_cost_and_nothing_of_its_drafts(
     experiences = remembered(replace(CONFIG, phrase_scope=""))
     assert hits(experiences, CONFIG) == 0.0
     seeded = experiences.seeded(CONFIG, make_policy("thompson", 8))
-    assert isinstance(seeded, Fallback)
-    assert isinstance(seeded.inner, Thompson)
-    assert seeded.inner.learned.draft_ms == 11.0
-    assert seeded.inner.learned.costs.known
+    assert learned(seeded).draft_ms == 11.0
+    assert learned(seeded).costs.known
 
 
 def test_a_tenant_s_hits_meet_the_newest_costs() -> None:
@@ -105,9 +107,7 @@ def test_a_tenant_s_hits_meet_the_newest_costs() -> None:
     experiences.remember(new_session(replace(CONFIG, phrase_scope=""), slower))
     assert hits(experiences, CONFIG) == 1.0
     seeded = experiences.seeded(CONFIG, make_policy("thompson", 8))
-    assert isinstance(seeded, Fallback)
-    assert isinstance(seeded.inner, Thompson)
-    assert seeded.inner.learned.draft_ms == 22.0
+    assert learned(seeded).draft_ms == 22.0
 
 
 TREES = replace(CONFIG, method="ngram", num_candidates=8, estimated=True)
@@ -158,9 +158,7 @@ def test_a_session_that_begins_is_seeded_and_the_asked_for_baseline_is_left_alon
     seeding = beginnings()
     seeding.learn(SessionKey("t", "s"), new_session(CONFIG, LEARNED))
     seeded = seeding.policy(CONFIG)
-    assert isinstance(seeded, Fallback)
-    assert isinstance(seeded.inner, Thompson)
-    assert seeded.inner.learned.draft_ms == 11.0
+    assert learned(seeded).draft_ms == 11.0
     trees = seeding.policy(replace(CONFIG, num_candidates=3, window=4))
     assert trees == Fallback(Levels(4))
     assert beginnings("fixed").policy(CONFIG) == Fallback(Fixed(8))

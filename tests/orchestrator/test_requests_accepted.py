@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -47,49 +49,23 @@ def test_max_tokens_left_out_is_256_or_the_room_left() -> None:
     assert sampled(max_tokens=CONTEXT - len(PROMPT)).sampling.max_tokens == CONTEXT - len(PROMPT)
 
 
+KEPT = {"temperature": 0.5, "top_p": 0.25, "top_k": 9, "max_tokens": 20, "min_tokens": 20}
+KEPT |= {"logprobs": 0, "min_p": 0.125, "frequency_penalty": -0.5, "presence_penalty": 2.0}
+KEPT |= {"repetition_penalty": 1.25}
+
+
 def test_given_values_are_kept() -> None:
-    spec = make(
-        request_id="a-b_c.d:1",
-        model="tiny",
-        sampling=pb.SamplingParams(
-            temperature=0.5,
-            top_p=0.25,
-            top_k=9,
-            max_tokens=20,
-            min_tokens=20,
-            stop=["b", "a", "b"],
-            stop_token_ids=[9, 4, 9],
-            seed=2**64 - 1,
-            logprobs=0,
-            min_p=0.125,
-            frequency_penalty=-0.5,
-            presence_penalty=2.0,
-            repetition_penalty=1.25,
-            logit_bias={9: -1.5, 2: 100.0, 4: 0.0},
-            include_stop_str_in_output=True,
-            skip_special_tokens=False,
-        ),
-        speculation=pb.SpeculationParams(
-            method="ngram", num_speculative_tokens=64, disable_speculative_decoding=True
-        ),
-        include_rounds=True,
-        ephemeral=True,
-    )
+    stops = {"stop": ["b", "a", "b"], "stop_token_ids": [9, 4, 9], "skip_special_tokens": False}
+    biases = {9: -1.5, 2: 100.0, 4: 0.0}
+    more = {"logit_bias": biases, "include_stop_str_in_output": True, "seed": 2**64 - 1}
+    off = {"method": "ngram", "num_speculative_tokens": 64, "disable_speculative_decoding": True}
+    named = {"request_id": "a-b_c.d:1", "model": "tiny", "include_rounds": True, "ephemeral": True}
+    sampling = pb.SamplingParams(**KEPT, **stops, **more)
+    spec = make(sampling=sampling, speculation=pb.SpeculationParams(**off), **named)
     assert spec.session == "a-b_c.d:1"
-    assert spec.sampling == ResolvedSampling(
-        temperature=0.5,
-        top_p=0.25,
-        top_k=9,
-        max_tokens=20,
-        min_tokens=20,
-        stop_token_ids=tuple(sorted({4, 9, *EOS_IDS})),
-        logprobs=0,
-        min_p=0.125,
-        frequency_penalty=-0.5,
-        presence_penalty=2.0,
-        repetition_penalty=1.25,
-        logit_bias=((2, 100.0), (9, -1.5)),
-    )
+    ids = tuple(sorted({4, 9, *EOS_IDS}))
+    kept = ResolvedSampling(**KEPT, stop_token_ids=ids, logit_bias=((2, 100.0), (9, -1.5)))
+    assert spec.sampling == kept
     assert spec.stop == ("b", "a")
     assert spec.seed == 2**64 - 1
     assert spec.include_stop_str
@@ -100,24 +76,14 @@ def test_given_values_are_kept() -> None:
     assert spec.ephemeral
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"min_p": 0.0},
-        {"frequency_penalty": 0.0},
-        {"presence_penalty": -0.0},
-        {"repetition_penalty": 1.0},
-        {"top_k": 0},
-        {"top_k": 10**9},
-        {"top_p": 1.0},
-        {"temperature": 1.0},
-        {"ignore_eos": False},
-        {"logit_bias": {3: 0.0, 5: -0.0}},
-        {"stop": []},
-    ],
-)
-def test_a_neutral_value_is_the_same_as_none(params: dict[str, Any]) -> None:
-    assert sampled(**params) == make()
+NEUTRAL = {"min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": -0.0, "top_k": 10**9}
+NEUTRAL |= {"repetition_penalty": 1.0, "top_p": 1.0, "temperature": 1.0, "ignore_eos": False}
+NEUTRAL |= {"logit_bias": {3: 0.0, 5: -0.0}, "stop": []}
+
+
+@pytest.mark.parametrize(("name", "value"), [*NEUTRAL.items(), ("top_k", 0)])
+def test_a_neutral_value_is_the_same_as_none(name: str, value: Any) -> None:
+    assert sampled(**{name: value}) == make()
 
 
 @pytest.mark.parametrize(
@@ -250,21 +216,17 @@ def test_the_models_defaults_fill_what_is_left_out() -> None:
     assert parse_defaults(text).warnings == ()
 
 
+UNUSABLE = {"repetition_penalty": (0.0, 2.5), "min_p": (1.1, True), "presence_penalty": (-3,)}
+UNUSABLE |= {"no_repeat_ngram_size": (3,), "temperature": (-1, math.nan), "top_p": ("high",)}
+UNUSABLE |= {"top_k": (-1,)}
+NAMED = [(name, value) for name, values in UNUSABLE.items() for value in values]
+
+
 @pytest.mark.parametrize(
     ("config", "name"),
     [
-        ('{"repetition_penalty": 0.0}', "repetition_penalty 0.0"),
-        ('{"repetition_penalty": 2.5}', "repetition_penalty 2.5"),
-        ('{"min_p": 1.1}', "min_p 1.1"),
-        ('{"min_p": true}', "min_p True"),
-        ('{"presence_penalty": -3}', "presence_penalty -3"),
-        ('{"no_repeat_ngram_size": 3}', "no_repeat_ngram_size 3"),
-        ('{"temperature": -1}', "temperature -1"),
-        ('{"temperature": NaN}', "temperature nan"),
-        ('{"top_p": "high"}', "top_p 'high'"),
-        ('{"top_k": -1}', "top_k -1"),
-        ("[1]", "not a JSON object"),
-        ("{", "not a JSON object"),
+        *((json.dumps({name: value}), f"{name} {value!r}") for name, value in NAMED),
+        *((config, "not a JSON object") for config in ("[1]", "{")),
     ],
 )
 def test_a_default_that_cannot_be_used_is_neutral_and_named(config: str, name: str) -> None:
@@ -306,36 +268,22 @@ def test_equal_content_has_an_equal_digest() -> None:
 
 
 def test_any_other_content_has_another_digest() -> None:
-    others = [
-        {"prompt": "the Law"},
-        {"tokens": pb.TokenIds(ids=PROMPT)},
-        {"conversation": pb.Conversation(messages=[pb.Message(role="user", content="the law")])},
-        {"sampling": pb.SamplingParams(temperature=0.5)},
-        {"sampling": pb.SamplingParams(max_tokens=3)},
-        {"sampling": pb.SamplingParams(seed=7)},
-        {"sampling": pb.SamplingParams(seed=0)},
-        {"sampling": pb.SamplingParams(stop=["a"])},
-        {"sampling": pb.SamplingParams(stop=["a", "b"])},
-        {"sampling": pb.SamplingParams(logprobs=0)},
-        {"sampling": pb.SamplingParams(ignore_eos=True)},
-        {"sampling": pb.SamplingParams(min_p=0.5)},
-        {"sampling": pb.SamplingParams(frequency_penalty=0.5)},
-        {"sampling": pb.SamplingParams(presence_penalty=0.5)},
-        {"sampling": pb.SamplingParams(repetition_penalty=0.5)},
-        {"sampling": pb.SamplingParams(logit_bias={3: 0.5})},
-        {"sampling": pb.SamplingParams(logit_bias={4: 0.5})},
-        {"speculation": pb.SpeculationParams(rejection_sample_method=RULES["COUPLED"])},
-        {"speculation": pb.SpeculationParams(rejection_sample_method=RULES["STANDARD"])},
-        {"speculation": pb.SpeculationParams(rejection_sample_method=RULES["BLOCK"])},
-        {"speculation": pb.SpeculationParams(method="model", num_candidates=2)},
-        {"sampling": pb.SamplingParams(include_stop_str_in_output=True)},
-        {"sampling": pb.SamplingParams(skip_special_tokens=False)},
-        {"speculation": pb.SpeculationParams(method="model")},
-        {"speculation": pb.SpeculationParams(num_speculative_tokens=3)},
-        {"speculation": pb.SpeculationParams(disable_speculative_decoding=True)},
-        {"include_rounds": True},
-        {"ephemeral": True},
-    ]
+    said = pb.Conversation(messages=[pb.Message(role="user", content="the law")])
+    others = [{"prompt": "the Law"}, {"tokens": pb.TokenIds(ids=PROMPT)}, {"conversation": said}]
+    others += [{"include_rounds": True}, {"ephemeral": True}]
+    half = ("temperature", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
+    params = [{name: 0.5} for name in half]
+    params += [{"max_tokens": 3}, {"seed": 7}, {"seed": 0}, {"stop": ["a"]}, {"stop": ["a", "b"]}]
+    params += [{"logprobs": 0}, {"logit_bias": {3: 0.5}}, {"logit_bias": {4: 0.5}}]
+    params += [{"include_stop_str_in_output": True}, {"skip_special_tokens": False}]
+    params += [{"ignore_eos": True}]
+    others += [{"sampling": pb.SamplingParams(**one)} for one in params]
+    rules = ("COUPLED", "STANDARD", "BLOCK")
+    drafting = [{"rejection_sample_method": RULES[rule]} for rule in rules]
+    drafting += [{"method": "model", "num_candidates": 2}, {"method": "model"}]
+    drafting += [{"num_speculative_tokens": 3}, {"disable_speculative_decoding": True}]
+    others += [{"speculation": pb.SpeculationParams(**one)} for one in drafting]
+    assert len(others) == 28
     digests = {digest(), *(digest(**other) for other in others)}
     assert len(digests) == len(others) + 1
 
@@ -377,22 +325,10 @@ def test_a_request_without_a_format_has_the_digest_that_it_had_before_there_were
 
 
 def test_a_spec_survives_being_stored() -> None:
-    spec = make(
-        sampling=pb.SamplingParams(
-            stop=["é"],
-            logprobs=2,
-            seed=2**64 - 1,
-            temperature=0.7,
-            min_p=0.1,
-            frequency_penalty=-1.3,
-            presence_penalty=0.7,
-            repetition_penalty=1.3,
-            logit_bias={3: 0.3, 1: -100.0},
-        ),
-        speculation=pb.SpeculationParams(
-            method="model", num_candidates=3, rejection_sample_method=RULES["STANDARD"]
-        ),
-    )
+    params = {"stop": ["é"], "logprobs": 2, "seed": 2**64 - 1, "temperature": 0.7, "min_p": 0.1}
+    params |= {"frequency_penalty": -1.3, "presence_penalty": 0.7, "repetition_penalty": 1.3}
+    sampling = pb.SamplingParams(logit_bias={3: 0.3, 1: -100.0}, **params)
+    spec = ruled("STANDARD", sampling=sampling, speculation={"num_candidates": 3})
     assert load_spec(dump_spec(spec), spec.prompt) == spec
     for field in fields(spec):
         assert type(getattr(load_spec(dump_spec(spec), ()), field.name)) is type(

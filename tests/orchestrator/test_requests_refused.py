@@ -14,14 +14,7 @@ from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import build_spec
 from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest
-from tests.orchestrator.request_kit import (
-    CONTEXT,
-    MODEL,
-    looked_up,
-    make,
-    sampled,
-    speculated,
-)
+from tests.orchestrator.request_kit import CONTEXT, MODEL, looked_up, make, sampled, speculated
 from tests.orchestrator.text_kit import bundle, byte_level_backend, tokenizer
 
 LAST_ID = MODEL.vocab_size - 1
@@ -38,6 +31,11 @@ def ids(*tokens: int) -> dict[str, Any]:
     return {"tokens": pb.TokenIds(ids=tokens)}
 
 
+HEAT, RULES = "0, or 0.0001 to 10000", "AUTO, COUPLED, STANDARD or BLOCK"
+UNKEPT = "no verifier here keeps"
+RULE, NAMED, TREES = "rejection_sample_method", "REJECTION_SAMPLE_METHOD_", {"num_candidates": 2}
+PARTS: dict[Maker, str] = dict.fromkeys((speculated, looked_up), "speculation.")
+PARTS |= {make: "", sampled: "sampling."}
 CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     # input
     (make, {"prompt": ""}, "prompt", "0 bytes", f"1 to {MIB4} bytes"),
@@ -76,142 +74,98 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     (make, {"request_id": "é"}, "request_id", "é", "1 to 128 letters"),
     (make, {"request_id": "a" * 129}, "request_id", "a" * 129, "1 to 128 letters"),
     # sampling numbers
-    (sampled, {"temperature": math.nan}, "sampling.temperature", math.nan, "0, or 0.0001 to 10000"),
-    (sampled, {"temperature": -0.1}, "sampling.temperature", -0.1, "0, or 0.0001 to 10000"),
-    (sampled, {"temperature": math.inf}, "sampling.temperature", math.inf, "0, or 0.0001 to 10000"),
-    (sampled, {"temperature": 1e-30}, "sampling.temperature", 1e-30, "0, or 0.0001 to 10000"),
-    (sampled, {"top_p": 0.0}, "sampling.top_p", 0.0, "above 0 to 1"),
-    (sampled, {"top_p": 1.1}, "sampling.top_p", 1.1, "above 0 to 1"),
-    (sampled, {"top_p": -0.5}, "sampling.top_p", -0.5, "above 0 to 1"),
-    (sampled, {"top_p": math.nan}, "sampling.top_p", math.nan, "above 0 to 1"),
-    (sampled, {"min_p": 1.5}, "sampling.min_p", 1.5, "0 to 1"),
-    (sampled, {"min_p": math.nan}, "sampling.min_p", math.nan, "0 to 1"),
+    (sampled, {"temperature": math.nan}, "temperature", math.nan, HEAT),
+    (sampled, {"temperature": -0.1}, "temperature", -0.1, HEAT),
+    (sampled, {"temperature": math.inf}, "temperature", math.inf, HEAT),
+    (sampled, {"temperature": 1e-30}, "temperature", 1e-30, HEAT),
+    (sampled, {"top_p": 0.0}, "top_p", 0.0, "above 0 to 1"),
+    (sampled, {"top_p": 1.1}, "top_p", 1.1, "above 0 to 1"),
+    (sampled, {"top_p": -0.5}, "top_p", -0.5, "above 0 to 1"),
+    (sampled, {"top_p": math.nan}, "top_p", math.nan, "above 0 to 1"),
+    (sampled, {"min_p": 1.5}, "min_p", 1.5, "0 to 1"),
+    (sampled, {"min_p": math.nan}, "min_p", math.nan, "0 to 1"),
     # lengths
-    (sampled, {"max_tokens": 0}, "sampling.max_tokens", 0, "1 to "),
-    (sampled, {"max_tokens": CONTEXT}, "sampling.max_tokens", CONTEXT, "context has left"),
-    (sampled, {"max_tokens": 2**32 - 1}, "sampling.max_tokens", 2**32 - 1, "context has left"),
-    (sampled, {"max_tokens": 5, "min_tokens": 6}, "sampling.min_tokens", 6, "0 to 5 (max_tokens)"),
-    (sampled, {"min_tokens": 2**31}, "sampling.min_tokens", 2**31, "(max_tokens)"),
+    (sampled, {"max_tokens": 0}, "max_tokens", 0, "1 to "),
+    (sampled, {"max_tokens": CONTEXT}, "max_tokens", CONTEXT, "context has left"),
+    (sampled, {"max_tokens": 2**32 - 1}, "max_tokens", 2**32 - 1, "context has left"),
+    (sampled, {"max_tokens": 5, "min_tokens": 6}, "min_tokens", 6, "0 to 5 (max_tokens)"),
+    (sampled, {"min_tokens": 2**31}, "min_tokens", 2**31, "(max_tokens)"),
     # stops and logprobs
-    (sampled, {"stop": ["a"] * 17}, "sampling.stop", "17 strings", "at most 16 strings"),
-    (sampled, {"stop": ["a", ""]}, "sampling.stop[1]", "0 characters", "1 to 256 characters"),
-    (sampled, {"stop": ["a" * 257]}, "sampling.stop[0]", "257 characters", "1 to 256 characters"),
-    (sampled, {"stop_token_ids": [1] * 65}, "sampling.stop_token_ids", "65 ids", "at most 64 ids"),
-    (
-        sampled,
-        {"stop_token_ids": [1, LAST_ID + 1]},
-        "sampling.stop_token_ids[1]",
-        LAST_ID + 1,
-        "0 to",
-    ),
-    (sampled, {"logprobs": 21}, "sampling.logprobs", 21, "0 to 20"),
+    (sampled, {"stop": ["a"] * 17}, "stop", "17 strings", "at most 16 strings"),
+    (sampled, {"stop": ["a", ""]}, "stop[1]", "0 characters", "1 to 256 characters"),
+    (sampled, {"stop": ["a" * 257]}, "stop[0]", "257 characters", "1 to 256 characters"),
+    (sampled, {"stop_token_ids": [1] * 65}, "stop_token_ids", "65 ids", "at most 64 ids"),
+    (sampled, {"stop_token_ids": [1, LAST_ID + 1]}, "stop_token_ids[1]", LAST_ID + 1, "0 to"),
+    (sampled, {"logprobs": 21}, "logprobs", 21, "0 to 20"),
     # penalties and biases
-    (sampled, {"frequency_penalty": 3.0}, "sampling.frequency_penalty", 3.0, "-2 to 2"),
-    (sampled, {"frequency_penalty": math.nan}, "sampling.frequency_penalty", math.nan, "-2 to 2"),
-    (sampled, {"presence_penalty": -2.5}, "sampling.presence_penalty", -2.5, "-2 to 2"),
-    (sampled, {"repetition_penalty": 0.0}, "sampling.repetition_penalty", 0.0, "0.0001 to 2"),
-    (sampled, {"repetition_penalty": 1e-30}, "sampling.repetition_penalty", 1e-30, "0.0001 to 2"),
-    (sampled, {"repetition_penalty": 2.1}, "sampling.repetition_penalty", 2.1, "0.0001 to 2"),
-    (sampled, {"logit_bias": {3: 100.5}}, "sampling.logit_bias[3]", 100.5, "-100 to 100"),
-    (sampled, {"logit_bias": {3: math.nan}}, "sampling.logit_bias[3]", math.nan, "-100 to 100"),
-    (sampled, {"logit_bias": {3: -math.inf}}, "sampling.logit_bias[3]", -math.inf, "-100 to 100"),
-    (sampled, {"logit_bias": {9: 101.0, 3: 102.0}}, "sampling.logit_bias[3]", 102.0, "-100 to"),
+    (sampled, {"frequency_penalty": 3.0}, "frequency_penalty", 3.0, "-2 to 2"),
+    (sampled, {"frequency_penalty": math.nan}, "frequency_penalty", math.nan, "-2 to 2"),
+    (sampled, {"presence_penalty": -2.5}, "presence_penalty", -2.5, "-2 to 2"),
+    (sampled, {"repetition_penalty": 0.0}, "repetition_penalty", 0.0, "0.0001 to 2"),
+    (sampled, {"repetition_penalty": 1e-30}, "repetition_penalty", 1e-30, "0.0001 to 2"),
+    (sampled, {"repetition_penalty": 2.1}, "repetition_penalty", 2.1, "0.0001 to 2"),
+    (sampled, {"logit_bias": {3: 100.5}}, "logit_bias[3]", 100.5, "-100 to 100"),
+    (sampled, {"logit_bias": {3: math.nan}}, "logit_bias[3]", math.nan, "-100 to 100"),
+    (sampled, {"logit_bias": {3: -math.inf}}, "logit_bias[3]", -math.inf, "-100 to 100"),
+    (sampled, {"logit_bias": {9: 101.0, 3: 102.0}}, "logit_bias[3]", 102.0, "-100 to"),
     (
         sampled,
         {"logit_bias": {LAST_ID + 1: 0.0}},
-        f"sampling.logit_bias[{LAST_ID + 1}]",
+        f"logit_bias[{LAST_ID + 1}]",
         LAST_ID + 1,
         f"token ids 0 to {LAST_ID}",
     ),
     (
         sampled,
         {"logit_bias": dict.fromkeys(range(1025), 1.0)},
-        "sampling.logit_bias",
+        "logit_bias",
         "1025 entries",
         "at most 1024 entries",
     ),
     # where no verifier keeps outputs to a format
-    (sampled, {"json_schema": "{}"}, "sampling.json_schema", "set", "no verifier here keeps"),
-    (sampled, {"regex": "a"}, "sampling.regex", "set", "no verifier here keeps"),
-    (
-        sampled,
-        {"choice": pb.Choice(options=["a"])},
-        "sampling.choice",
-        "set",
-        "no verifier here keeps",
-    ),
+    (sampled, {"json_schema": "{}"}, "json_schema", "set", UNKEPT),
+    (sampled, {"regex": "a"}, "regex", "set", UNKEPT),
+    (sampled, {"choice": pb.Choice(options=["a"])}, "choice", "set", UNKEPT),
     # speculation
-    (speculated, {"method": "magic"}, "speculation.method", "magic", "one of: ngram, model"),
-    (speculated, {"method": " "}, "speculation.method", " ", "one of: ngram, model"),
-    (speculated, {"method": "ngram,magic"}, "speculation.method", "ngram,magic", "ngram, model"),
-    (speculated, {"method": "ngram,"}, "speculation.method", "ngram,", "one of: ngram, model"),
+    (speculated, {"method": "magic"}, "method", "magic", "one of: ngram, model"),
+    (speculated, {"method": " "}, "method", " ", "one of: ngram, model"),
+    (speculated, {"method": "ngram,magic"}, "method", "ngram,magic", "ngram, model"),
+    (speculated, {"method": "ngram,"}, "method", "ngram,", "one of: ngram, model"),
+    (speculated, {"method": "model,model"}, "method", "model,model", "each once, of: ngram, model"),
     (
         speculated,
-        {"method": "model,model"},
-        "speculation.method",
-        "model,model",
-        "each once, of: ngram, model",
-    ),
-    (
-        speculated,
-        {
-            "method": "ngram,model",
-            "num_candidates": 2,
-            "rejection_sample_method": "REJECTION_SAMPLE_METHOD_STANDARD",
-        },
-        "speculation.rejection_sample_method",
+        TREES | {"method": "ngram,model", RULE: NAMED + "STANDARD"},
+        RULE,
         "STANDARD",
         "AUTO or COUPLED: trees of several methods (ngram,model) are matched exactly",
     ),
     (
         looked_up,
-        {"num_candidates": 2, "rejection_sample_method": "REJECTION_SAMPLE_METHOD_STANDARD"},
-        "speculation.rejection_sample_method",
+        TREES | {RULE: NAMED + "STANDARD"},
+        RULE,
         "STANDARD",
         "AUTO or COUPLED: trees of method ngram are matched exactly",
     ),
-    (speculated, {"num_speculative_tokens": 0}, "speculation.num_speculative_tokens", 0, "1 to 64"),
-    (
-        speculated,
-        {"num_speculative_tokens": 65},
-        "speculation.num_speculative_tokens",
-        65,
-        "1 to 64",
-    ),
+    (speculated, {"num_speculative_tokens": 0}, "num_speculative_tokens", 0, "1 to 64"),
+    (speculated, {"num_speculative_tokens": 65}, "num_speculative_tokens", 65, "1 to 64"),
     (
         speculated,
         {"num_candidates": 2},
-        "speculation.num_candidates",
+        "num_candidates",
         2,
         "1 (method 'ngram' drafts chains only; trees are drafted by: model)",
     ),
-    (speculated, {"num_candidates": 0}, "speculation.num_candidates", 0, "1 to 8"),
-    (speculated, {"num_candidates": 9}, "speculation.num_candidates", 9, "1 to 8"),
+    (speculated, {"num_candidates": 0}, "num_candidates", 0, "1 to 8"),
+    (speculated, {"num_candidates": 9}, "num_candidates", 9, "1 to 8"),
     (
         speculated,
-        {
-            "method": "model",
-            "num_candidates": 2,
-            "rejection_sample_method": "REJECTION_SAMPLE_METHOD_BLOCK",
-        },
-        "speculation.rejection_sample_method",
+        TREES | {"method": "model", RULE: NAMED + "BLOCK"},
+        RULE,
         "BLOCK",
         "STANDARD, COUPLED or AUTO",
     ),
-    (
-        speculated,
-        {"rejection_sample_method": "REJECTION_SAMPLE_METHOD_GREEDY"},
-        "speculation.rejection_sample_method",
-        "GREEDY",
-        "AUTO, COUPLED, STANDARD or BLOCK",
-    ),
-    (
-        speculated,
-        {"rejection_sample_method": 77},
-        "speculation.rejection_sample_method",
-        "77",
-        "AUTO, COUPLED, STANDARD or BLOCK",
-    ),
+    (speculated, {RULE: NAMED + "GREEDY"}, RULE, "GREEDY", RULES),
+    (speculated, {RULE: 77}, RULE, "77", RULES),
 ]
 
 
@@ -225,7 +179,7 @@ def test_the_refusal_names_field_value_and_range(
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
         maker(**fields)
-    error = caught.value
+    error, field = caught.value, PARTS[maker] + field
     assert error.field == field
     if value is not None:
         assert repr(error.value) == repr(value)

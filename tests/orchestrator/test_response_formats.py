@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from concurrent.futures import Future
+from contextlib import closing
 
 import pytest
 
@@ -47,9 +48,8 @@ class Slow:
 
 @pytest.fixture
 def vetting():
-    made = Vetting(Bounds(seconds=0.5, memory=128 << 20))
-    yield made
-    made.close()
+    with closing(Vetting(Bounds(seconds=0.5, memory=128 << 20))) as made:
+        yield made
 
 
 @pytest.mark.parametrize("text", [MANY_PATTERNS, SMALL_AND_ENDLESS])
@@ -77,12 +77,9 @@ async def test_a_schema_without_end_costs_its_bound_and_the_loop_nothing(vetting
 
 
 def test_what_takes_too_much_memory_is_refused_by_that_name():
-    vetting = Vetting(Bounds(seconds=30, memory=64 << 20))
-    try:
+    with closing(Vetting(Bounds(seconds=30, memory=64 << 20))) as vetting:
         assert "64 MiB" in vetting.submit(schema(SMALL_AND_ENDLESS)).result().complaint
         assert vetting.submit(regex("a+")).result().complaint == ""
-    finally:
-        vetting.close()
 
 
 @pytest.mark.parametrize(
@@ -107,11 +104,8 @@ def test_a_format_that_nothing_fulfils_is_told_so(vetting, wanted, why):
     ],
 )
 def test_the_largest_of_the_usual_formats_fit_the_default_bounds(wanted):
-    vetting = Vetting()
-    try:
+    with closing(Vetting()) as vetting:
         assert vetting.submit(wanted).result().complaint == ""
-    finally:
-        vetting.close()
 
 
 async def test_callers_of_one_format_wait_for_one_answer():
@@ -161,14 +155,11 @@ async def test_an_answer_that_comes_after_its_caller_has_left_is_kept():
 
 
 def test_one_owner_keeps_no_other_from_a_child():
-    vetting = Vetting(Bounds(seconds=20, memory=256 << 20))
-    try:
+    with closing(Vetting(Bounds(seconds=20, memory=256 << 20))) as vetting:
         bad = [vetting.submit(schema(MANY_PATTERNS + " " * i), "bad") for i in range(8)]
         good = [vetting.submit(regex("a" * (i + 1)), "good") for i in range(8)]
         assert all(one.result(timeout=60).complaint == "" for one in good)
         assert not any(one.done() for one in bad)
-    finally:
-        vetting.close()
     assert all(isinstance(one.exception(timeout=10), Draining) for one in bad)
 
 
@@ -178,8 +169,7 @@ def fill(vetting: Vetting, count: int, owner) -> None:
 
 
 def test_the_line_has_an_end_for_each_owner_and_for_all():
-    vetting = Vetting(Bounds(seconds=60), processes=1)
-    try:
+    with closing(Vetting(Bounds(seconds=60), processes=1)) as vetting:
         vetting.submit(schema(MANY_PATTERNS))
         while not vetting.pids:
             time.sleep(0.01)
@@ -190,8 +180,6 @@ def test_the_line_has_an_end_for_each_owner_and_for_all():
         fill(vetting, MOST_WAITING - MOST_OF_ONE, lambda number: f"owner {number}")
         with pytest.raises(Overloaded):
             vetting.submit(regex("b"), "late")
-    finally:
-        vetting.close()
 
 
 def test_a_child_that_dies_is_replaced_and_its_format_is_not_blamed(vetting):

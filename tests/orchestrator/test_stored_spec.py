@@ -55,28 +55,18 @@ def test_one_changed_value_is_sound_or_refused(place, value) -> None:
     assert "secret" not in refusal
 
 
+NAN, INF = float("nan"), float("inf")
+SAMPLING = {"temperature": (NAN, INF, "1"), "top_p": (-1,), "max_tokens": (0, 10**12, True)}
+SAMPLING |= {"top_k": (0.5,), "stop_token_ids": ([-1],), "logit_bias": ([[1, 1e9]],)}
+OTHERS = {"seed": (2**64, -1), "mode": ("HOPE",), "stop": ([""], [7]), "num_candidates": (10**6,)}
+OTHERS |= {"ephemeral": ("no",), "colour": ("blue",)}
+LIES = {("sampling", name): values for name, values in SAMPLING.items()}
+LIES |= {(name,): values for name, values in OTHERS.items()}
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
-    [
-        (("sampling", "temperature"), float("nan")),
-        (("sampling", "temperature"), float("inf")),
-        (("sampling", "temperature"), "1"),
-        (("sampling", "top_p"), -1),
-        (("sampling", "max_tokens"), 0),
-        (("sampling", "max_tokens"), 10**12),
-        (("sampling", "max_tokens"), True),
-        (("sampling", "top_k"), 0.5),
-        (("sampling", "stop_token_ids"), [-1]),
-        (("sampling", "logit_bias"), [[1, 1e9]]),
-        (("seed",), 2**64),
-        (("seed",), -1),
-        (("mode",), "HOPE"),
-        (("stop",), [""]),
-        (("stop",), [7]),
-        (("num_candidates",), 10**6),
-        (("ephemeral",), "no"),
-        (("colour",), "blue"),
-    ],
+    [(place, value) for place, values in LIES.items() for value in values],
     ids=str,
 )
 def test_what_no_request_can_ask_for_is_data_loss(place, value) -> None:

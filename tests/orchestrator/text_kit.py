@@ -50,35 +50,16 @@ def byte_level_backend() -> Backend:
     return backend
 
 
+def numbered(words: list[str]) -> dict[str, int]:
+    return {word: i for i, word in enumerate(words)}
+
+
 def sentencepiece_backend(decoder: object) -> Backend:
     """Metaspace and byte fallback, as Llama 2 has them."""
     words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    words += [
-        "▁",
-        "▁the",
-        "▁law",
-        "a",
-        "b",
-        "e",
-        "h",
-        "l",
-        "t",
-        "w",
-        "é",
-        "▁▁",
-        ",",
-        "\ufffd",
-        "▁a▁b",
-    ]
-    backend = Backend(
-        models.BPE(
-            vocab={word: i for i, word in enumerate(words)},
-            merges=[],
-            byte_fallback=True,
-            unk_token="<unk>",
-            fuse_unk=True,
-        )
-    )
+    words += ["▁", "▁the", "▁law", "a", "b", "e", "h", "l", "t", "w", "é", "▁▁", ",", "�", "▁a▁b"]
+    vocab, unknown = numbered(words), {"unk_token": "<unk>", "fuse_unk": True}
+    backend = Backend(models.BPE(vocab=vocab, merges=[], byte_fallback=True, **unknown))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoder
     backend.add_special_tokens(["<unk>", "<s>", "</s>"])
@@ -86,14 +67,7 @@ def sentencepiece_backend(decoder: object) -> Backend:
 
 
 def llama_decoder() -> object:
-    return decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    return decoders.Sequence([gemma_decoder(), decoders.Strip(" ", 1, 0)])
 
 
 def gemma_decoder() -> object:
@@ -103,16 +77,14 @@ def gemma_decoder() -> object:
 def suffix_backend() -> Backend:
     """The first BPE models: a word ends in `</w>`, which becomes a space before the next."""
     words = ["the</w>", "law</w>", "dra", "fter</w>", "is</w>", "!</w>"]
-    backend = Backend(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    backend = Backend(models.BPE(vocab=numbered(words), merges=[]))
     backend.decoder = decoders.BPEDecoder(suffix="</w>")
     return backend
 
 
 def wordpiece_backend() -> Backend:
     words = ["[UNK]", "the", "draft", "##er", "is", ".", "##s", "fast"]
-    backend = Backend(
-        models.WordPiece(vocab={word: i for i, word in enumerate(words)}, unk_token="[UNK]")
-    )
+    backend = Backend(models.WordPiece(vocab=numbered(words), unk_token="[UNK]"))
     backend.decoder = decoders.WordPiece()
     return backend
 

@@ -36,17 +36,7 @@ from services.contract.types import (
 )
 from tests.proof.laws import texts
 from tests.proof.setups import SCHEDULES, Habits, Restless, session
-from tests.proof.worlds import (
-    Drafter,
-    Verifier,
-    World,
-    answered,
-    feed,
-    fitting,
-    kill,
-    spell,
-    told,
-)
+from tests.proof.worlds import Drafter, Verifier, World, answered, feed, fitting, kill, spell, told
 
 Branches = Sequence[tuple[float, World]]
 Probabilities = NDArray[np.float64]

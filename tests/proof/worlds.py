@@ -30,15 +30,7 @@ from orchestrator.core.events import (
     WorkerLost,
 )
 from orchestrator.core.state import State
-from services.contract.types import (
-    CommitDraft,
-    Draft,
-    DraftTree,
-    OpenVerify,
-    Role,
-    Verdict,
-    Verify,
-)
+from services.contract.types import CommitDraft, Draft, DraftTree, OpenVerify, Role, Verdict, Verify
 from tests.proof.laws import Fate, Text
 
 WIRES = {name: index for index, name in enumerate(("place", ">v", "v>", ">d", "d>", "store"))}

@@ -28,11 +28,7 @@ def test_a_chain_that_agrees_gives_a_bonus():
 
 
 @pytest.mark.parametrize(
-    ("choices", "walked"),
-    [
-        ([9, 2, 3], Walk((), 9, False)),
-        ([1, 9, 3], Walk((0,), 9, False)),
-    ],
+    ("choices", "walked"), [([9, 2, 3], Walk((), 9, False)), ([1, 9, 3], Walk((0,), 9, False))]
 )
 def test_a_chain_stops_at_the_first_difference(choices, walked):
     assert walk_chain([1, 2], choices) == walked

@@ -47,8 +47,7 @@ def breaking(world, how, when):
 @both_rules
 @pytest.mark.parametrize("position", [0, 1, 2])
 @pytest.mark.parametrize(
-    "how",
-    [missing, bad_sum, not_a_number, outside_the_vocabulary, best_two_not_renormalised],
+    "how", [missing, bad_sum, not_a_number, outside_the_vocabulary, best_two_not_renormalised]
 )
 def test_a_bad_row_leaves_the_law_alone(how, position, mode):
     for world in WORLDS:

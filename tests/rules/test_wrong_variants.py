@@ -12,15 +12,7 @@ from services.engine.noise import Stream
 from services.verifier.rules import Outcome, block, chains
 from services.verifier.rules.rows import read_rows
 from tests.rules import reference
-from tests.rules.enumeration import (
-    Case,
-    Round,
-    Span,
-    continued,
-    distance,
-    end_of,
-    round_distance,
-)
+from tests.rules.enumeration import Case, Round, Span, continued, distance, end_of, round_distance
 from tests.rules.worlds import Drafter, World, chain, drafts, sparse
 
 SEEN = 1e-4
