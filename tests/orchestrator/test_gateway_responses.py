@@ -21,12 +21,8 @@ STARTED = pb.Started(session_id="gateway/r", prompt_tokens=4, seed=1)
 
 
 def row(token: int, logprob: float, *others: tuple[int, float]) -> pb.TokenLogprobs:
-    return pb.TokenLogprobs(
-        token_id=token,
-        logprob=logprob,
-        top_token_ids=[token for token, _ in others],
-        top_logprobs=[value for _, value in others],
-    )
+    top = {"top_token_ids": [one for one, _ in others], "top_logprobs": [p for _, p in others]}
+    return pb.TokenLogprobs(token_id=token, logprob=logprob, **top)
 
 
 EVENTS = (

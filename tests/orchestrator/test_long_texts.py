@@ -86,9 +86,7 @@ def test_ids_are_those_of_the_call_that_also_tells_where_tokens_stand(name: str,
 @pytest.mark.parametrize("name", ALL)
 @settings(max_examples=40, deadline=None)
 @given(text=WORDS, times=st.sampled_from((1, 1, 60)), short=st.integers(0, 3))
-def test_no_text_is_refused_that_has_no_more_tokens_than_are_allowed(
-    name: str, text: str, times: int, short: int
-) -> None:
+def test_no_text_is_refused_that_has_no_more_tokens_than_are_allowed(name, text, times, short):
     (_, made), text = made_of(name), text * times
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizer_module, "_FIRST_LOOK", 1)
@@ -148,9 +146,7 @@ def test_nothing_is_told_where_bytes_may_go_without_a_token(change: Any) -> None
 
 @pytest.mark.parametrize("text", ["x y " * (MIB4 // 4), "a" * MIB4, " " * MIB4, "\0" * MIB4])
 @pytest.mark.parametrize("name", ["byte_level", "swallowing", "composing"])
-def test_of_a_text_that_is_far_too_long_little_is_tokenized(
-    monkeypatch: pytest.MonkeyPatch, name: str, text: str
-) -> None:
+def test_of_a_text_that_is_far_too_long_little_is_tokenized(monkeypatch, name, text) -> None:
     made, seen = Tokenizer(bundle(ALL[name]())), []
     real = made._encoding
     monkeypatch.setattr(made, "_encoding", lambda part, special: _noted(real, seen, part, special))
@@ -194,9 +190,7 @@ def test_a_template_that_makes_much_of_little_is_stopped(monkeypatch: pytest.Mon
         ),
     ],
 )
-def test_lists_that_are_too_long_are_refused_before_anything_waits(
-    given: dict[str, Any], field: str, value: str
-) -> None:
+def test_lists_that_are_too_long_are_refused_before_anything_waits(given, field, value) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_counts(incoming(pb.GenerateRequest(**given)).lengths, MODEL)
     assert refused.value.field.startswith(field)
@@ -276,9 +270,7 @@ async def test_two_large_requests_are_read_at_a_time_and_no_short_one_waits_for_
     assert (work.most, work.done) == (LARGE_AT_ONCE, 7)
 
 
-async def test_whoever_goes_away_leaves_its_place_and_is_not_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_whoever_goes_away_leaves_its_place_and_is_not_read(monkeypatch) -> None:
     monkeypatch.setattr(aside_module, "MOST_WAITING", 3)
     aside, work = Aside(), Work()
     waiting = [asyncio.ensure_future(aside.read(LARGE, work)) for _ in range(3)]
@@ -298,9 +290,7 @@ async def test_whoever_goes_away_leaves_its_place_and_is_not_read(
     assert work.most == LARGE_AT_ONCE
 
 
-async def test_those_that_wait_are_bounded_by_their_bytes_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_those_that_wait_are_bounded_by_their_bytes_too(monkeypatch) -> None:
     monkeypatch.setattr(aside_module, "MOST_WAITING_BYTES", 3 * LARGE)
     aside, work = Aside(), Work()
     waiting = [asyncio.ensure_future(aside.read(LARGE, work)) for _ in range(3)]

@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.pacing import (
-    Fallback,
-    Fixed,
-    Levels,
-    Marginal,
-    Outcome,
-    Policy,
-    Thompson,
-    make_policy,
-)
+from orchestrator.core import pacing as policies
 from orchestrator.core.rounds import new_session
 from orchestrator.core.state import SessionConfig
 from orchestrator.session import pacing_memory as experiences_module
@@ -31,17 +22,9 @@ from tests.orchestrator.request_kit import make
 from tests.orchestrator.test_served_model import Pool, offer, options
 from tests.orchestrator.text_kit import tokenizer
 
-CONFIG = SessionConfig(
-    "s",
-    (1,),
-    VerifyMode.GREEDY,
-    ResolvedSampling(),
-    seed=1,
-    method="model",
-    window=8,
-    phrase_scope="acme",
-)
-LEARNED = Fallback(Thompson(8)).observe(Outcome(4, 4, 5, 70.0, 44.0))
+SAMPLED = ("s", (1,), VerifyMode.GREEDY, ResolvedSampling())
+CONFIG = SessionConfig(*SAMPLED, seed=1, method="model", window=8, phrase_scope="acme")
+LEARNED = policies.Fallback(policies.Thompson(8)).observe(policies.Outcome(4, 4, 5, 70.0, 44.0))
 
 
 def remembered(config: SessionConfig = CONFIG) -> PacingMemory:
@@ -50,20 +33,20 @@ def remembered(config: SessionConfig = CONFIG) -> PacingMemory:
     return experiences
 
 
-def learned(seeded: Policy) -> Any:
+def learned(seeded: policies.Policy) -> Any:
     """What a model's drafts taught."""
-    assert isinstance(seeded, Fallback)
-    assert isinstance(seeded.inner, Thompson)
+    assert isinstance(seeded, policies.Fallback)
+    assert isinstance(seeded.inner, policies.Thompson)
     return seeded.inner.learned
 
 
 def fresh(experiences: PacingMemory, config: SessionConfig) -> bool:
-    policy: Policy = make_policy("thompson", 8)
+    policy: policies.Policy = policies.make_policy("thompson", 8)
     return experiences.seeded(config, policy) == policy
 
 
 def test_a_session_starts_from_what_one_of_its_kind_learned() -> None:
-    seeded = remembered().seeded(replace(CONFIG, session="t"), make_policy("thompson", 8))
+    seeded = remembered().seeded(replace(CONFIG, session="t"), policies.make_policy("thompson", 8))
     assert learned(seeded).draft_ms == 11.0
 
 
@@ -82,7 +65,7 @@ def test_plain_sessions_leave_no_experience() -> None:
 
 def hits(experiences: PacingMemory, config: SessionConfig) -> float:
     """Tries of first draft tokens that a session begins with."""
-    seeded = experiences.seeded(config, make_policy("thompson", 8))
+    seeded = experiences.seeded(config, policies.make_policy("thompson", 8))
     return learned(seeded).first.tries
 
 
@@ -96,17 +79,17 @@ def test_how_often_drafts_hit_stays_with_the_tenant_whose_texts_they_were() -> N
 def test_an_ephemeral_session_leaves_what_rounds_cost_and_nothing_of_its_drafts() -> None:
     experiences = remembered(replace(CONFIG, phrase_scope=""))
     assert hits(experiences, CONFIG) == 0.0
-    seeded = experiences.seeded(CONFIG, make_policy("thompson", 8))
+    seeded = experiences.seeded(CONFIG, policies.make_policy("thompson", 8))
     assert learned(seeded).draft_ms == 11.0
     assert learned(seeded).costs.known
 
 
 def test_a_tenant_s_hits_meet_the_newest_costs() -> None:
     experiences = remembered()
-    slower = Fallback(Thompson(8)).observe(Outcome(4, 4, 5, 140.0, 88.0))
+    slower = policies.Fallback(policies.Thompson(8)).observe(policies.Outcome(4, 4, 5, 140.0, 88.0))
     experiences.remember(new_session(replace(CONFIG, phrase_scope=""), slower))
     assert hits(experiences, CONFIG) == 1.0
-    seeded = experiences.seeded(CONFIG, make_policy("thompson", 8))
+    seeded = experiences.seeded(CONFIG, policies.make_policy("thompson", 8))
     assert learned(seeded).draft_ms == 22.0
 
 
@@ -115,16 +98,16 @@ TREES = replace(CONFIG, method="ngram", num_candidates=8, estimated=True)
 
 def after_trees(config: SessionConfig, experiences: PacingMemory, round_ms: float = 40.0) -> None:
     """A session of trees whose nodes were all promised and none of them taken."""
-    policy: Policy = Marginal(8, 4)
+    policy: policies.Policy = policies.Marginal(8, 4)
     for _ in range(30):
-        policy = policy.observe(Outcome(1, 0, 1, round_ms, 1.0, levels=1, reach=(0.9,)))
+        policy = policy.observe(policies.Outcome(1, 0, 1, round_ms, 1.0, levels=1, reach=(0.9,)))
     experiences.remember(new_session(config, policy))
 
 
 def tree_nodes(experiences: PacingMemory, config: SessionConfig) -> tuple[float, float]:
     """How far a session believes in a node, and what it knows of the time of a round."""
-    seeded = experiences.seeded(config, Marginal(8, 4))
-    assert isinstance(seeded, Marginal)
+    seeded = experiences.seeded(config, policies.Marginal(8, 4))
+    assert isinstance(seeded, policies.Marginal)
     (believed,) = seeded.learned.believed((0.9,))
     return believed, seeded.times[0] if seeded.times else 0.0
 
@@ -160,8 +143,8 @@ def test_a_session_that_begins_is_seeded_and_the_asked_for_baseline_is_left_alon
     seeded = seeding.policy(CONFIG)
     assert learned(seeded).draft_ms == 11.0
     trees = seeding.policy(replace(CONFIG, num_candidates=3, window=4))
-    assert trees == Fallback(Levels(4))
-    assert beginnings("fixed").policy(CONFIG) == Fallback(Fixed(8))
+    assert trees == policies.Fallback(policies.Levels(4))
+    assert beginnings("fixed").policy(CONFIG) == policies.Fallback(policies.Fixed(8))
 
 
 class Estimating(Pool):
@@ -176,7 +159,7 @@ def config_of(pacing: str = "thompson", **spec: object) -> SessionConfig:
     asked = replace(make(), **{"mode": VerifyMode.COUPLED, **spec})
     key = SessionKey("t", "s")
     state = beginning.state(key, asked, 1, (), asked.text_stream(tokenizer()))
-    assert isinstance(state.policy, Marginal) is state.config.estimated
+    assert isinstance(state.policy, policies.Marginal) is state.config.estimated
     return state.config
 
 
@@ -206,7 +189,7 @@ def paced(paces: Paces, method: str, tokens_per_s: float, **other: object) -> No
     """A session of 40 tokens by a method ends."""
     given = {"tenant": "acme", "tokens": 40, "mode": VerifyMode.GREEDY, **other}
     tokens = int(str(given["tokens"]))
-    policy = replace(Marginal(8, 4), tokens=tokens, ms=1e3 * tokens / tokens_per_s)
+    policy = replace(policies.Marginal(8, 4), tokens=tokens, ms=1e3 * tokens / tokens_per_s)
     config = replace(TREES, method=method, mode=given["mode"])
     paces.remember(str(given["tenant"]), new_session(config, policy))
 
@@ -297,9 +280,7 @@ class Informed(Pool):
         ({"method": ("ngram",), "mode": VerifyMode.STANDARD}, 0),
     ],
 )
-def test_verdicts_are_to_tell_the_targets_rows_to_small_trees_of_who_learns_from_them(
-    asked, told
-) -> None:
+def test_verdicts_are_to_tell_the_targets_rows_to_small_trees_of_who_learns_from_them(asked, told):
     beginning = InitialStates(offer(Informed(("ngram", "model"))), options())
     spec = replace(make(), **{"mode": VerifyMode.COUPLED, **asked})
     state = beginning.state(SessionKey("t", "s"), spec, 1, (), spec.text_stream(tokenizer()))
