@@ -21,23 +21,10 @@ from services.training.reporting import Stopped
 
 def small(target: Path, out: Path, **changed: object) -> DistillOptions:
     """Options of a distillation that takes about two seconds."""
-    options = DistillOptions(
-        str(target),
-        out,
-        layers=(0,),
-        head_tokens=200,
-        write=2400,
-        train=12_000,
-        temperatures=(0.0, 1.0),
-        prompt_tokens=24,
-        answer_tokens=40,
-        batch=16,
-        dtype="float32",
-        learning_rate=3e-3,
-        batch_positions=256,
-        device="cpu",
-    )
-    return replace(options, **changed)
+    given = {"layers": (0,), "head_tokens": 200, "write": 2400, "train": 12_000, "batch": 16}
+    given |= {"temperatures": (0.0, 1.0), "prompt_tokens": 24, "answer_tokens": 40}
+    given |= {"dtype": "float32", "learning_rate": 3e-3, "batch_positions": 256, "device": "cpu"}
+    return replace(DistillOptions(str(target), out, **given), **changed)
 
 
 class Quiet:

@@ -61,12 +61,8 @@ def test_a_signal_ends_it_with_one_line_and_the_same_command_goes_on(target, tmp
 
 @pytest.mark.processes
 def test_a_whole_run_ends_with_the_folder_and_says_where_its_card_is(target, tmp_path):
-    done = subprocess.run(
-        command(target, tmp_path / "out", "--train", 2000, "--storage", "int4"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    started = command(target, tmp_path / "out", "--train", 2000, "--storage", "int4")
+    done = subprocess.run(started, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert str(tmp_path / "out" / "README.md") in done.stdout

@@ -174,13 +174,8 @@ def test_without_a_text_to_hold_out_it_says_so(finished, tmp_path):
 
 
 def test_a_work_folder_of_another_plan_is_refused_with_what_differs(finished, tmp_path):
-    other = small(
-        finished.target,
-        tmp_path / "out",
-        work=finished.work_folder,
-        learning_rate=1e-4,
-        layers=(1,),
-    )
+    changed = {"work": finished.work_folder, "learning_rate": 1e-4, "layers": (1,)}
+    other = small(finished.target, tmp_path / "out", **changed)
     with pytest.raises(StartError) as caught:
         distill(other, Quiet())
     told = str(caught.value)

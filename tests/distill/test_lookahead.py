@@ -27,23 +27,11 @@ from tests.models import tiny_model_folder
 
 def small(target: Path, out: Path, **changed: object) -> LookaheadOptions:
     """Options of a training that takes a few seconds."""
-    options = LookaheadOptions(
-        str(target),
-        out,
-        steps=2,
-        write=2000,
-        train=4000,
-        temperatures=(1.0,),
-        prompt_tokens=24,
-        answer_tokens=40,
-        batch=16,
-        dtype="float32",
-        batch_positions=128,
-        device="cpu",
-        learning_rate=0.3,
-        command="paceline train-lookahead",
-    )
-    return replace(options, **changed)
+    given = {"steps": 2, "write": 2000, "train": 4000, "temperatures": (1.0,), "batch": 16}
+    given |= {"prompt_tokens": 24, "answer_tokens": 40, "batch_positions": 128}
+    given |= {"dtype": "float32", "device": "cpu", "learning_rate": 0.3}
+    given |= {"command": "paceline train-lookahead"}
+    return replace(LookaheadOptions(str(target), out, **given), **changed)
 
 
 @pytest.fixture(scope="module")
@@ -182,9 +170,7 @@ def refusal(options: LookaheadOptions) -> str:
         ({"prompt_tokens": 600, "write": 10_000}, "--prompt-tokens: 600 leave no room"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_named_before_any_work(
-    target, tmp_path, changed, told
-) -> None:
+def test_an_option_that_makes_no_sense_is_named_before_any_work(target, tmp_path, changed, told):
     assert re.match(told, refusal(small(target, tmp_path / "out.safetensors", **changed)))
 
 
@@ -200,9 +186,7 @@ def test_texts_of_another_target_are_refused(trained, tmp_path, tmp_path_factory
     assert re.match("--texts: those of .* were written by another target", line)
 
 
-def test_a_work_folder_of_another_plan_is_refused_with_what_differs(
-    trained, target, tmp_path
-) -> None:
+def test_a_work_folder_of_another_plan_is_refused_with_what_differs(trained, target, tmp_path):
     options = small(target, tmp_path / "out.safetensors", work=trained.work_folder, steps=3)
     assert "--steps was 2, not 3" in refusal(options)
 

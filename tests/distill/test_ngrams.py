@@ -24,17 +24,9 @@ from tests.models import tiny_model_folder
 
 
 def small(target: Path, out: Path, **changed: object) -> NgramOptions:
-    options = NgramOptions(
-        str(target),
-        out,
-        write=1500,
-        prompt_tokens=16,
-        answer_tokens=24,
-        batch=16,
-        device="cpu",
-        command="paceline learn-ngrams",
-    )
-    return replace(options, **changed)
+    given = {"write": 1500, "prompt_tokens": 16, "answer_tokens": 24, "batch": 16}
+    given |= {"device": "cpu", "command": "paceline learn-ngrams"}
+    return replace(NgramOptions(str(target), out, **given), **changed)
 
 
 def learn(options: NgramOptions, reporter: Quiet) -> Path:
@@ -122,13 +114,8 @@ def test_what_tells_least_goes_first() -> None:
 def test_a_draft_model_beside_it_gets_weights_of_its_own(made, finished, tmp_path) -> None:
     """The draft says what the target would: where it has a word, the rest hardly counts."""
     work = made.out.with_name(made.out.name + ".work")
-    options = replace(
-        made,
-        out=tmp_path / "beside.bin",
-        work=work,
-        draft=str(finished.out),
-        draft_base=made.target,
-    )
+    draft = {"draft": str(finished.out), "draft_base": made.target}
+    options = replace(made, out=tmp_path / "beside.bin", work=work, **draft)
     assert learn(options, Quiet()) == options.out
     alone, beside = load_ngrams(made.out), load_ngrams(options.out)
     assert beside.laws == alone.laws

@@ -8,16 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from services.training.distill import texts as stored
 from services.training.distill.frequency import frequent, law_mass
 from services.training.distill.series import Series
-from services.training.distill.texts import (
-    ShardWriter,
-    Text,
-    load_shard,
-    load_texts,
-    save_shard,
-    shards,
-)
 from services.training.distill.work import WorkFolder
 from services.training.reporting import Stopped
 
@@ -25,19 +18,16 @@ from services.training.reporting import Stopped
 def text(number, laws=3, ids=None):
     rng = np.random.default_rng(number)
     law_ids = np.stack([rng.permutation(50)[:4] for _ in range(laws)]).astype(np.int32)
-    return Text(
-        number,
-        rng.integers(0, 50, laws + 2).astype(np.int32),
-        np.arange(2, laws + 2, dtype=np.int32),
-        law_ids if ids is None else ids,
-        np.full((laws, 4), np.log(0.2), dtype=np.float16),
-    )
+    logs = np.full((laws, 4), np.log(0.2), dtype=np.float16)
+    tokens, prefixes = rng.integers(0, 50, laws + 2), np.arange(2, laws + 2, dtype=np.int32)
+    given = law_ids if ids is None else ids
+    return stored.Text(number, tokens.astype(np.int32), prefixes, given, logs)
 
 
 def test_a_shard_gives_its_texts_back(tmp_path):
     written = [text(4, 3), text(1, 1), text(9, 7)]
-    save_shard(tmp_path / "texts-00000.safetensors", written)
-    read = load_shard(tmp_path / "texts-00000.safetensors")
+    stored.save_shard(tmp_path / "texts-00000.safetensors", written)
+    read = stored.load_shard(tmp_path / "texts-00000.safetensors")
     for one, other in zip(written, read, strict=True):
         assert one.number == other.number
         for name in ("token_ids", "prefixes", "law_ids", "law_logs"):
@@ -45,15 +35,15 @@ def test_a_shard_gives_its_texts_back(tmp_path):
 
 
 def test_a_shard_is_written_when_enough_laws_are_together(tmp_path):
-    writer = ShardWriter(tmp_path, 10)
+    writer = stored.ShardWriter(tmp_path, 10)
     for number in range(5):
         writer.add([text(number, 4)])
-    assert len(shards(tmp_path)) == 1
+    assert len(stored.shards(tmp_path)) == 1
     writer.flush()
-    assert [one.number for one in load_texts(tmp_path)] == list(range(5))
-    again = ShardWriter(tmp_path, 10)
+    assert [one.number for one in stored.load_texts(tmp_path)] == list(range(5))
+    again = stored.ShardWriter(tmp_path, 10)
     again.add([text(5, 10)])
-    assert [one.number for one in load_texts(tmp_path)] == list(range(6))
+    assert [one.number for one in stored.load_texts(tmp_path)] == list(range(6))
 
 
 class FakeWriter:
@@ -107,7 +97,7 @@ def test_a_series_that_was_stopped_writes_only_what_is_missing(tmp_path):
     for stop in (20, 50, 90):
         with pytest.raises(Stopped):
             run(tmp_path / "cut", 8, goal=100, stop=stop)
-    kept = {one.number for one in load_texts(tmp_path / "cut" / "texts")}
+    kept = {one.number for one in stored.load_texts(tmp_path / "cut" / "texts")}
     numbers, asked = run(tmp_path / "cut", 8, goal=100)
     assert numbers == whole
     assert kept
@@ -147,7 +137,7 @@ def test_texts_reach_the_disk_before_a_shard_is_full(tmp_path, monkeypatch):
     steps = Series(work, 100, lambda one: True).write(FakeWriter(2))
     for laws in steps:
         if laws > 30:
-            assert sum(1 for _ in load_texts(work.texts)) > 5
+            assert sum(1 for _ in stored.load_texts(work.texts)) > 5
             break
     steps.close()
 

@@ -94,15 +94,9 @@ def stock_logits(arch: str, text: Sequence[int]) -> Tensor:
 def stock_greedy(arch: str, prompt: Sequence[int], count: int) -> list[int]:
     """Transformers' own greedy continuation."""
     ids = torch.tensor([list(prompt)])
-    out = model_of(arch).generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=count,
-        min_new_tokens=count,
-        do_sample=False,
-        pad_token_id=2,
-        eos_token_id=319,
-    )
+    given = {"attention_mask": torch.ones_like(ids), "do_sample": False, "pad_token_id": 2}
+    given |= {"max_new_tokens": count, "min_new_tokens": count, "eos_token_id": 319}
+    out = model_of(arch).generate(ids, **given)
     return out[0, len(prompt) :].tolist()
 
 

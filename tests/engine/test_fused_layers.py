@@ -190,9 +190,7 @@ def test_what_is_not_packed_so_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -
     assert fused_of(engine_with(model_of("llama"))) == [False, False]
 
 
-def test_without_the_product_that_adds_layers_stay_as_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_product_that_adds_layers_stay_as_they_are(monkeypatch) -> None:
     monkeypatch.setattr(packing, "_MULTIPLY_AND_ADD", None)
     engine = engine_with(model_of("llama"))
     assert fused_of(engine) == [False, False]
@@ -236,9 +234,7 @@ def test_wrong_layers_are_found_and_give_way_to_transformers_own(
 
 
 @pytest.mark.parametrize("arch", ["mistral", "qwen2"])
-def test_a_window_that_a_fused_layer_ignores_is_found(
-    monkeypatch: pytest.MonkeyPatch, arch: str
-) -> None:
+def test_a_window_that_a_fused_layer_ignores_is_found(monkeypatch, arch) -> None:
     everything = dict.fromkeys(fused_layers._WINDOWS, fused_layers._no_window)
     monkeypatch.setattr(fused_layers, "_WINDOWS", everything)
     fused_layers._fused.cache_clear()
@@ -250,9 +246,7 @@ def test_a_window_that_a_fused_layer_ignores_is_found(
         fused_layers._fused.cache_clear()
 
 
-def test_a_model_that_neither_kind_of_layer_fits_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_that_neither_kind_of_layer_fits_is_refused(monkeypatch) -> None:
     monkeypatch.setattr("services.engine.native.layout.Layout.attend", failing)
     with pytest.raises(StartError, match="another transformers"):
         engine_with(model_of("llama"))

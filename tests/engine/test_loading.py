@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from services.contract.errors import StartError
@@ -16,7 +17,7 @@ from services.engine.native.loading import ALIASES, load_model, locate
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.engine.conftest import CLOSE, stock_logits
-from tests.models import EOS, EOS_ID, tiny_model_folder, tiny_tokenizer
+from tests.models import EOS, EOS_ID, tiny_model, tiny_model_folder, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +61,6 @@ def test_using_the_tokenizer_does_not_change_its_fingerprint(saved, spec):
     before = NativeEngine.load(spec(saved)).bundle.fingerprint
     tokenizer = tiny_tokenizer()
     tokenizer(["a", "b b"], padding=True, truncation=True, max_length=4)
-    from tests.models import tiny_model
-
     after = NativeEngine.from_model(tiny_model("llama"), tokenizer).bundle.fingerprint
     assert before == after
 
@@ -82,8 +81,6 @@ def test_the_fingerprint_changes_with_weights_config_and_dtype(saved, copied, sp
 
 
 def test_fingerprints_of_models_in_memory_tell_weights_apart():
-    from tests.models import tiny_model
-
     first = NativeEngine.from_model(tiny_model("llama")).fingerprint
     assert first == NativeEngine.from_model(tiny_model("llama")).fingerprint
     assert first != NativeEngine.from_model(tiny_model("llama", seed=1)).fingerprint
@@ -109,36 +106,34 @@ def test_an_alias_without_its_package_is_named(monkeypatch):
         locate("absent")
 
 
-def test_a_folder_without_safetensors_is_refused(copied, spec):
-    (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
-    with pytest.raises(StartError, match="safetensors"):
-        load_model(spec(copied))
+def cut_after(size):
+    return lambda weights: weights.write_bytes(weights.read_bytes()[:size])
 
 
-@pytest.mark.parametrize("keep", [0, 100, 5000])
-def test_broken_weights_are_one_clear_line(copied, spec, keep):
-    weights = copied / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(StartError, match="model") as refusal:
-        load_model(spec(copied))
-    assert "\n" not in str(refusal.value)
-
-
-def test_an_unknown_architecture_is_one_clear_line(copied, spec):
-    (copied / "config.json").write_text('{"model_type": "no_such_thing"}')
-    with pytest.raises(StartError, match="no_such_thing") as refusal:
-        load_model(spec(copied))
-    assert "\n" not in str(refusal.value)
-
-
-def test_weights_that_lack_a_tensor_are_refused(copied, spec):
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(copied / "model.safetensors")
+def without_a_tensor(weights):
+    tensors = load_file(weights)
     del tensors["model.layers.1.mlp.up_proj.weight"]
-    save_file(tensors, copied / "model.safetensors", {"format": "pt"})
-    with pytest.raises(StartError, match="up_proj"):
+    save_file(tensors, weights, {"format": "pt"})
+
+
+def of_no_architecture(weights):
+    weights.with_name("config.json").write_text('{"model_type": "no_such_thing"}')
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda weights: weights.rename(weights.with_name("pytorch_model.bin")), "safetensors"),
+        *((cut_after(size), "model") for size in (0, 100, 5000)),
+        (of_no_architecture, "no_such_thing"),
+        (without_a_tensor, "up_proj"),
+    ],
+)
+def test_a_broken_folder_is_refused_in_one_clear_line(copied, spec, damage, told):
+    damage(copied / "model.safetensors")
+    with pytest.raises(StartError, match=told) as refusal:
         load_model(spec(copied))
+    assert "\n" not in str(refusal.value)
 
 
 def test_an_unknown_dtype_names_the_known_ones(saved, spec):

@@ -46,9 +46,7 @@ def test_a_file_gives_back_what_was_saved_and_is_small(tmp_path: Path, dtype: to
         ({"embeddings": torch.zeros(2, 4)}, {"card": "{"}, "Expecting"),
     ],
 )
-def test_a_file_of_another_kind_is_refused_in_one_line(
-    tmp_path: Path, tensors: dict, changed: dict, told: str
-) -> None:
+def test_a_file_of_another_kind_is_refused_in_one_line(tmp_path, tensors, changed, told) -> None:
     path = tmp_path / "x.safetensors"
     metadata = {key: value for key, value in (METADATA | changed).items() if value is not None}
     save_file(tensors, path, metadata)

@@ -304,9 +304,7 @@ def test_random_moves_leave_what_a_list_of_tokens_would_hold(make: Callable[[], 
 
 
 @pytest.mark.parametrize("make", ENGINES)
-def test_random_texts_with_shared_beginnings_are_read_as_if_alone(
-    make: Callable[[], Engine],
-) -> None:
+def test_random_texts_with_shared_beginnings_are_read_as_if_alone(make) -> None:
     copied = waited = gave_way = 0
     for seed in range(8):
         world = World(make, 100 + seed)

@@ -10,15 +10,6 @@ import torch
 from services.contract.errors import StartError
 from services.engine.native import NativeEngine, layout, packing
 from services.engine.native.layout import Layout
-from services.engine.native.packing import (
-    FEW,
-    BlockedLinear,
-    ByteLinear,
-    HalfLinear,
-    PackedLinear,
-    PartLinear,
-    packing_of,
-)
 from services.engine.spec import ModelSpec
 from tests.engine.conftest import feed, model_of, random_text, stock_logits
 from tests.models import tiny_model
@@ -120,10 +111,10 @@ def packed_head(monkeypatch, seed=0):
     monkeypatch.setattr(packing, "_NATIVE", ())
     model = copy.deepcopy(model_of("llama")).to(torch.bfloat16)
     model.lm_head.weight.data += seed
-    if packing_of(model) is None:
+    if packing.packing_of(model) is None:
         pytest.skip("no FBGEMM here")
     engine = NativeEngine.from_model(model)
-    assert isinstance(engine.model.lm_head, HalfLinear)
+    assert isinstance(engine.model.lm_head, packing.HalfLinear)
     return engine.model.lm_head, engine
 
 
@@ -131,7 +122,7 @@ def blocked(monkeypatch, dtype=torch.float32, arch="llama"):
     """An engine whose model has oneDNN's weights, however small it is."""
     monkeypatch.setattr(packing, "LEAST_BYTES", 0)
     model = copy.deepcopy(model_of(arch)).to(dtype)
-    if packing_of(model) is not BlockedLinear:
+    if packing.packing_of(model) is not packing.BlockedLinear:
         pytest.skip("this CPU, or this PyTorch, does not multiply so")
     return NativeEngine.from_model(model)
 
@@ -141,9 +132,9 @@ def test_packed_rows_do_not_depend_on_their_neighbours(monkeypatch):
     linear, _ = packed_head(monkeypatch)
     rows = torch.randn(300, linear.in_features, generator=torch.Generator().manual_seed(0))
     every = linear(rows)
-    wrong = [count for count in range(FEW + 1, 301) if not same_rows(linear, rows, every, count)]
-    assert wrong == []
-    for count in range(1, FEW + 1):
+    for count in range(packing.FEW + 1, 301):
+        assert same_rows(linear, rows, every, count), count
+    for count in range(1, packing.FEW + 1):
         torch.testing.assert_close(linear(rows[:count]), every[:count], rtol=1e-4, atol=1e-5)
 
 
@@ -180,9 +171,9 @@ def test_packed_models_of_other_weights_have_other_fingerprints(monkeypatch):
 def test_weights_that_stay_in_the_caches_are_not_packed():
     model = model_of("llama")
     assert sum(weight.nbytes for weight in model.parameters()) < packing.LEAST_BYTES
-    assert packing_of(model) is None
+    assert packing.packing_of(model) is None
     engine = NativeEngine.from_model(model)
-    assert not any(isinstance(module, PackedLinear) for module in engine.model.modules())
+    assert not any(isinstance(module, packing.PackedLinear) for module in engine.model.modules())
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3_text", "gpt2", "mixtral", "opt", "qwen2"])
@@ -191,7 +182,7 @@ def test_float32_logits_are_the_same_with_packed_weights(monkeypatch, arch):
     text = random_text(30)
     whole, packed = NativeEngine.from_model(model_of(arch)), blocked(monkeypatch, arch=arch)
     linears = [module for module in model_of(arch).modules() if type(module) is torch.nn.Linear]
-    found = [module for module in packed.model.modules() if isinstance(module, PackedLinear)]
+    found = [one for one in packed.model.modules() if isinstance(one, packing.PackedLinear)]
     assert len(found) == len(linears) > 0
     cache = packed.new_cache(40)
     rows = [feed(packed, cache, part) for part in (text[:12], text[12:13], text[13:18], text[18:])]
@@ -249,7 +240,7 @@ needs_kernels = pytest.mark.skipif(
 def test_a_model_that_drafts_may_be_rounded_and_says_nearly_the_same(arch):
     engine = NativeEngine.from_model(model_of(arch), spec=ModelSpec(arch, dtype="int8"))
     assert (engine.dtype, engine.model.dtype) == ("int8", torch.float32)
-    linears = [one for one in engine.model.modules() if isinstance(one, PackedLinear)]
+    linears = [one for one in engine.model.modules() if isinstance(one, packing.PackedLinear)]
     assert len(linears) == sum(type(m) is torch.nn.Linear for m in model_of(arch).modules())
     text = random_text(30)
     cache = engine.new_cache(40)
@@ -264,7 +255,7 @@ def test_a_model_that_drafts_may_be_rounded_and_says_nearly_the_same(arch):
 @needs_kernels
 def test_a_token_of_huge_values_leaves_the_others_their_own():
     linear = torch.nn.Linear(64, 96)
-    rounded = ByteLinear(linear)
+    rounded = packing.ByteLinear(linear)
     rows = torch.randn(1, 8, 64)
     alone = rounded(rows)
     rows[0, 3] *= 1e4
@@ -291,7 +282,7 @@ def test_weights_beside_linear_layers_are_left_as_they_are(arch):
     assert (ours - expected).abs().mean() / expected.std() < (0.25 if arch == "mixtral" else 0.05)
 
 
-KINDS = [BlockedLinear, HalfLinear, ByteLinear]
+KINDS = [packing.BlockedLinear, packing.HalfLinear, packing.ByteLinear]
 
 
 @needs_kernels
@@ -302,7 +293,7 @@ def test_modules_that_take_the_same_rows_are_multiplied_once_and_as_if_alone(mon
     packing.pack(joined, kind)
     monkeypatch.setattr(packing, "SIBLINGS", ())
     packing.pack(alone, kind)
-    assert all(isinstance(module, PartLinear) for module in joined.children())
+    assert all(isinstance(module, packing.PartLinear) for module in joined.children())
     assert all(type(module) is kind for module in alone.children())
     products = []
     whole = joined.q_proj._product.packed
@@ -334,7 +325,7 @@ def counted(forward, products):
 @needs_kernels
 def test_a_product_of_other_rows_is_never_given_to_a_sibling_that_was_left_out():
     module = Siblings(torch.float32)
-    packing.pack(module, BlockedLinear)
+    packing.pack(module, packing.BlockedLinear)
     first, second = torch.randn(2, 64), torch.randn(2, 64)
     module.q_proj(first)
     _, key, _ = module(second)
@@ -344,7 +335,7 @@ def test_a_product_of_other_rows_is_never_given_to_a_sibling_that_was_left_out()
 @needs_kernels
 def test_a_copy_has_products_of_its_own_and_its_parts_share_them():
     module = Siblings(torch.float32)
-    packing.pack(module, BlockedLinear)
+    packing.pack(module, packing.BlockedLinear)
     twin = copy.deepcopy(module)
     assert twin.q_proj._product is twin.v_proj._product is not module.q_proj._product
     assert twin.q_proj._product.packed is module.q_proj._product.packed
@@ -355,8 +346,8 @@ def test_siblings_of_another_kind_are_packed_alone():
     module = Siblings(torch.float32, biases=(True, False, True))
     rows = torch.randn(3, 64)
     expected = module(rows)
-    packing.pack(module, BlockedLinear)
-    assert all(type(child) is BlockedLinear for child in module.children())
+    packing.pack(module, packing.BlockedLinear)
+    assert all(type(child) is packing.BlockedLinear for child in module.children())
     for ours, theirs in zip(module(rows), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -365,17 +356,17 @@ def test_what_gradients_go_through_is_not_packed(monkeypatch):
     monkeypatch.setattr(packing, "LEAST_BYTES", 0)
     spec = ModelSpec("llama", kv_capacity_tokens=64, differentiable=True)
     engine = NativeEngine.from_model(model_of("llama"), spec=spec)
-    assert not any(isinstance(module, PackedLinear) for module in engine.model.modules())
+    assert not any(isinstance(module, packing.PackedLinear) for module in engine.model.modules())
 
 
 def test_packed_weights_that_multiply_otherwise_are_refused(monkeypatch):
     monkeypatch.setattr(packing, "_MULTIPLY_BLOCKED", lambda rows, weight, *_: 2 * rows)
     with pytest.raises(StartError, match="packed weights: products differ by"):
-        BlockedLinear(torch.nn.Linear(8, 8))
+        packing.BlockedLinear(torch.nn.Linear(8, 8))
 
 
 def test_weights_too_large_for_fp16_are_not_packed(monkeypatch):
     monkeypatch.setattr(packing, "_NATIVE", ())
     model = copy.deepcopy(model_of("llama")).to(torch.bfloat16)
     model.lm_head.weight.data[0, 0] = 1e5
-    assert packing_of(model) is None
+    assert packing.packing_of(model) is None

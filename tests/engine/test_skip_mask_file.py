@@ -50,9 +50,7 @@ def test_a_mask_is_read_as_it_was_written(path: Path) -> None:
         ({"model": {"name": "m", "weights": ""}}, "model lacks"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused_with_the_reason(
-    path: Path, values: dict[str, Any], told: str
-) -> None:
+def test_a_file_that_makes_no_sense_is_refused_with_the_reason(path, values, told) -> None:
     change(path, **values)
     with pytest.raises(StartError, match=f"skip mask .*mask.json: {told}"):
         read_mask(path)

@@ -199,9 +199,7 @@ STEPS = st.lists(STEP, min_size=1, max_size=8)
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma3_text"])
 @settings(max_examples=20, deadline=None)
 @given(steps=STEPS)
-def test_any_steps_and_rollbacks_give_the_logits_of_the_same_masks_afresh(
-    arch: str, steps: list[Any]
-) -> None:
+def test_any_steps_and_rollbacks_give_the_logits_of_the_same_masks_afresh(arch, steps) -> None:
     """Each token's K/V is that of its own mask; a step that would miss some is refused."""
     engine = kit.engine_of(arch)
     cache, read = engine.new_cache(128), []

@@ -88,9 +88,7 @@ def test_what_is_saved_is_loaded_within_the_error_of_its_storage(
         assert torch.equal(loaded.get_parameter(name), model_of(arch).get_parameter(name))
 
 
-def test_a_saved_student_passes_the_engines_self_check_and_runs(
-    arch: str, folder: Path, tmp_path: Path
-) -> None:
+def test_a_saved_student_passes_the_engines_self_check_and_runs(arch, folder, tmp_path) -> None:
     student, draft = cut(model_of(arch), [1], EVEN), tmp_path / "draft"
     saved(student, draft, arch, folder, "bfloat16")
     engine = NativeEngine.load(ModelSpec(str(draft), cache_dir=folder, threads=1))

@@ -34,9 +34,7 @@ def weights(request: pytest.FixtureRequest) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("bits", "bound"), [(8, 0.01), (4, 0.1)])
-def test_a_matrix_comes_back_within_the_error_of_its_bits(
-    weights: torch.Tensor, bits: Any, bound: float
-) -> None:
+def test_a_matrix_comes_back_within_the_error_of_its_bits(weights, bits, bound) -> None:
     codes, scales = quantize(weights, bits)
     assert (codes.shape, scales.shape) == stored_shapes(weights.shape, bits)
     assert scales.dtype is torch.float16
@@ -59,9 +57,7 @@ def test_quantizing_again_changes_nothing(weights: torch.Tensor, bits: Any) -> N
     assert torch.equal(dequantize(*quantize(once, bits), width), once)
 
 
-def test_the_scale_that_is_searched_for_beats_the_largest_value_over_seven(
-    weights: torch.Tensor,
-) -> None:
+def test_the_scale_that_is_searched_for_beats_the_largest_value_over_seven(weights) -> None:
     rows = weights.flatten(0, -2)[:, :32]
     scale = (rows.abs().amax(-1, keepdim=True) / 7).half().float()
     plain = ((rows / scale).round().clamp(-8, 7) * scale - rows).square().sum(-1)
@@ -145,9 +141,7 @@ def test_saving_again_replaces_the_drafter_and_spares_other_files(draft: Path, b
     assert load_model(spec(draft)).fingerprint != before
 
 
-def test_a_save_that_fails_leaves_what_was_there(
-    draft: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_that_fails_leaves_what_was_there(draft, base, monkeypatch) -> None:
     before = {file.name: file.read_bytes() for file in draft.iterdir()}
     student = cut(tiny_model("llama"), [0], HEAD)
     next(iter(student.own().values())).data.fill_(torch.nan)
@@ -165,9 +159,7 @@ def test_a_save_that_fails_leaves_what_was_there(
 # --- The base ---------------------------------------------------------------------------
 
 
-def test_the_digest_of_weights_knows_neither_dtype_nor_path_nor_config(
-    base: Path, tmp_path: Path
-) -> None:
+def test_the_digest_of_weights_knows_neither_dtype_nor_path_nor_config(base, tmp_path) -> None:
     digest = weights_digest(str(base), tmp_path)
     moved = shutil.copytree(base, tmp_path / "moved")
     config = json.loads((moved / "config.json").read_text())
@@ -197,9 +189,7 @@ def test_a_whole_model_has_no_base(base: Path) -> None:
         load_model(ModelSpec(str(base), base="x"))
 
 
-def test_only_the_embeddings_of_the_base_are_read(
-    draft: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_embeddings_of_the_base_are_read(draft, base, monkeypatch) -> None:
     import safetensors
 
     asked: list[str] = []
@@ -270,9 +260,7 @@ def test_tokenizer_and_generation_settings_are_the_bases(draft: Path, base: Path
         ({"storage": "int8"}, "weight.codes is missing"),
     ],
 )
-def test_a_draft_json_that_makes_no_sense_is_one_clear_line(
-    draft: Path, change: dict[str, Any], named: str
-) -> None:
+def test_a_draft_json_that_makes_no_sense_is_one_clear_line(draft, change, named) -> None:
     said = json.loads((draft / "draft.json").read_text())
     (draft / "draft.json").write_text(json.dumps({**said, **change}))
     assert named in refusal(draft)
@@ -317,26 +305,21 @@ def damaged(draft: Path, name: str, value: torch.Tensor | None) -> None:
         (None, "tensor head_ids is missing"),
     ],
 )
-def test_a_head_that_makes_no_sense_is_refused(
-    draft: Path, ids: list[int] | None, named: str
-) -> None:
+def test_a_head_that_makes_no_sense_is_refused(draft, ids, named) -> None:
     damaged(draft, "head_ids", None if ids is None else torch.tensor(ids, dtype=torch.int32))
     assert named in refusal(draft)
 
 
 @pytest.mark.parametrize("value", [None, torch.zeros(3), torch.zeros(64, 3)])
 @pytest.mark.parametrize("name", ["lm_head.weight", "model.norm.weight"])
-def test_a_tensor_that_is_missing_or_of_wrong_shape_is_named(
-    draft: Path, name: str, value: torch.Tensor | None
-) -> None:
+def test_a_tensor_that_is_missing_or_of_wrong_shape_is_named(draft, name, value) -> None:
     damaged(draft, name, value)
     assert f"tensor {name} is " in refusal(draft)
 
 
 @pytest.mark.parametrize("part", ["codes", "scales"])
 @pytest.mark.parametrize("bits", ["int8", "int4"])
-def test_codes_and_scales_of_wrong_shape_are_named(base: Path, tmp_path: Path, bits: Any,
-                                                   part: str) -> None:  # fmt: skip
+def test_codes_and_scales_of_wrong_shape_are_named(base, tmp_path, bits, part) -> None:
     draft = distilled(tmp_path / "draft", base, bits)
     damaged(draft, f"lm_head.weight.{part}", torch.zeros(2, 2, dtype=torch.int8))
     assert f"tensor lm_head.weight.{part} is [2, 2]" in refusal(draft)
@@ -358,9 +341,7 @@ def test_a_base_without_the_embedding_is_refused(draft: Path, base: Path) -> Non
         load_student(draft, config, wrong, torch.float32)
 
 
-def test_a_shipped_draft_is_found_by_its_name_or_said_to_be_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_shipped_draft_is_found_by_its_name_or_said_to_be_missing(monkeypatch) -> None:
     monkeypatch.setitem(SHIPPED_DRAFTS, "x-draft", ("tests", "engine"))
     assert locate("X-draft") == Path(__file__).parent
     monkeypatch.setitem(SHIPPED_DRAFTS, "x-draft", ("services.drafter", "drafts/nothing"))

@@ -26,17 +26,11 @@ from services.engine.native.device_memory import free_bytes
 from services.engine.native.kv import PagedBudget
 from services.engine.native.loading import read_folder
 from services.engine.native.packing import PackedLinear
+from services.engine.native.parallel import mirror as mirroring
 from services.engine.native.parallel import ranks, shards
 from services.engine.native.parallel.following import follow
 from services.engine.native.parallel.leader import Leader
 from services.engine.native.parallel.messages import LastWords
-from services.engine.native.parallel.mirror import (
-    Journal,
-    Mirror,
-    MirroredCache,
-    _mirrored,
-    new_mirrored,
-)
 from services.engine.native.parallel.ranks import Ranks
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
@@ -250,8 +244,8 @@ def test_each_rank_keeps_the_kv_of_its_own_heads(both):
 
 def test_the_other_rank_holds_what_was_done_to_the_caches():
     first, other = engine_of("llama"), engine_of("qwen2")
-    journal, mirror = Journal(), Mirror(other)
-    cache, gone = (new_mirrored(journal, first.budget, 32) for _ in range(2))
+    journal, mirror = mirroring.Journal(), mirroring.Mirror(other)
+    cache, gone = (mirroring.new_mirrored(journal, first.budget, 32) for _ in range(2))
     path = [0, 1]
     segments = [Segment(cache, [5, 6, 7, 8], parents=[-1, 0, 0, 1])]
     mirror.follow(journal.told_with(segments))
@@ -277,8 +271,8 @@ def test_the_other_rank_holds_what_was_done_to_the_caches():
 
 def test_a_rank_that_holds_something_else_computes_nothing():
     first, other = engine_of("llama"), engine_of("qwen2")
-    journal, mirror = Journal(), Mirror(other)
-    cache = new_mirrored(journal, first.budget, 8)
+    journal, mirror = mirroring.Journal(), mirroring.Mirror(other)
+    cache = mirroring.new_mirrored(journal, first.budget, 8)
     segments = [Segment(cache, [5, 6])]
     mirror.follow(journal.told_with(segments))
     first.forward(segments)
@@ -294,31 +288,33 @@ def test_every_change_of_a_cache_is_told():
     parts_of_a_forward = {"reach", "commit"}
     methods = {name for name, _ in inspect.getmembers(PagedCache, inspect.isfunction)}
     changing = {name for name in methods if name[0] != "_"} - only_read - parts_of_a_forward
-    assert changing == {name for name in vars(MirroredCache) if name in methods and name[0] != "_"}
+    assert changing == {
+        name for name in vars(mirroring.MirroredCache) if name in methods and name[0] != "_"
+    }
 
 
 def test_a_method_that_uses_another_is_told_once(monkeypatch):
     def start_again(cache: PagedCache) -> None:
         cache.rollback(0)
 
-    journal, calls = Journal(), []
+    journal, calls = mirroring.Journal(), []
     monkeypatch.setattr(journal, "note", calls.append)
-    cache = new_mirrored(journal, PagedBudget(8), 8)
-    _mirrored(start_again)(cache)
+    cache = mirroring.new_mirrored(journal, PagedBudget(8), 8)
+    mirroring._mirrored(start_again)(cache)
     cache.rollback(0)
     assert [call.name for call in calls] == ["new_cache", "start_again", "rollback"]
 
 
 def test_what_gives_way_to_a_cache_is_told_before_it(monkeypatch):
-    journal, calls = Journal(), []
+    journal, calls = mirroring.Journal(), []
     budget = PagedBudget(8)
-    old = new_mirrored(journal, budget, 8).park()
+    old = mirroring.new_mirrored(journal, budget, 8).park()
     budget.reclaim = lambda tokens: old.free()
     monkeypatch.setattr(journal, "note", calls.append)
-    new = new_mirrored(journal, budget, 8)
+    new = mirroring.new_mirrored(journal, budget, 8)
     assert [call.name for call in calls] == ["free", "new_cache"]
     spare = new.park()
-    other = new_mirrored(journal, budget, 2)
+    other = mirroring.new_mirrored(journal, budget, 2)
     budget.reclaim = lambda tokens: spare.free()
     calls.clear()
     other.grow(8)
@@ -326,7 +322,7 @@ def test_what_gives_way_to_a_cache_is_told_before_it(monkeypatch):
 
 
 def test_a_cache_that_other_ranks_do_not_have_cannot_be_fed():
-    journal, plain = Journal(), PagedCache(PagedBudget(8), 8)
+    journal, plain = mirroring.Journal(), PagedCache(PagedBudget(8), 8)
     with pytest.raises(TypeError, match="do not have"):
         journal.told_with([Segment(plain, [1])])
 

@@ -33,13 +33,8 @@ def make(served: ServedModel = MODEL, /, **fields: Any) -> SessionSpec:
     """The spec of a request; `prompt="the law"` unless it names an input."""
     if not {"prompt", "tokens", "conversation"} & set(fields):
         fields["prompt"] = "the law"
-    return build_spec(
-        read_request(pb.GenerateRequest(**fields)),
-        tokenizer(),
-        served,
-        new_seed=lambda: 7,
-        new_session_id=lambda: "drawn",
-    )
+    request = read_request(pb.GenerateRequest(**fields))
+    return build_spec(request, tokenizer(), served, lambda: 7, lambda: "drawn")
 
 
 def round_record(**changed: Any) -> RoundRecord:

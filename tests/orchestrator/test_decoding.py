@@ -9,21 +9,15 @@ import pytest
 from google.protobuf.message import Message
 from paceline.v1 import inference_pb2 as pb
 
+from orchestrator.frontdoor import requests
 from orchestrator.frontdoor.grpc.decoding import incoming, read_request
-from orchestrator.frontdoor.requests import (
-    FormatRequest,
-    GenerationRequest,
-    ListLengths,
-    SamplingRequest,
-    SpeculationRequest,
-)
 from services.contract.types import FormatKind
 
 FORMATS = {"json_schema", "regex", "choice"}
 RECORDS: list[tuple[type[Message], type[Any], set[str], set[str]]] = [
-    (pb.GenerateRequest, GenerationRequest, set(), set()),
-    (pb.SamplingParams, SamplingRequest, FORMATS, {"response_format"}),
-    (pb.SpeculationParams, SpeculationRequest, set(), set()),
+    (pb.GenerateRequest, requests.GenerationRequest, set(), set()),
+    (pb.SamplingParams, requests.SamplingRequest, FORMATS, {"response_format"}),
+    (pb.SpeculationParams, requests.SpeculationRequest, set(), set()),
 ]
 
 
@@ -36,9 +30,9 @@ def test_every_field_of_the_wire_has_one_of_its_name(message, record, elsewhere,
 def test_what_is_left_out_is_none():
     read = read_request(pb.GenerateRequest())
     assert (read.prompt, read.tokens, read.conversation) == (None, None, None)
-    given = [getattr(read.sampling, field.name) for field in fields(SamplingRequest)]
+    given = [getattr(read.sampling, field.name) for field in fields(requests.SamplingRequest)]
     assert not [value for value in given if value is not None and len(value)]
-    assert read.speculation == SpeculationRequest()
+    assert read.speculation == requests.SpeculationRequest()
 
 
 def test_a_value_of_zero_is_a_value():
@@ -74,7 +68,7 @@ def test_long_lists_are_views_of_the_message():
 def test_a_format_is_its_kind_and_its_texts(given, kind, source):
     sampling = pb.SamplingParams(**given)
     assert read_request(pb.GenerateRequest(sampling=sampling)).sampling.response_format == (
-        FormatRequest(kind, source)
+        requests.FormatRequest(kind, source)
     )
 
 
@@ -102,6 +96,8 @@ def test_nothing_is_taken_out_of_a_message_before_it_is_read():
 def test_lengths_are_those_of_every_list():
     sampling = pb.SamplingParams(stop=["a"] * 3, stop_token_ids=[1] * 4, logit_bias={5: 1.0})
     message = pb.GenerateRequest(tokens=pb.TokenIds(ids=[1, 2]), sampling=sampling)
-    assert incoming(message).lengths == ListLengths(2, 0, 3, 4, 1)
+    assert incoming(message).lengths == requests.ListLengths(2, 0, 3, 4, 1)
     said = pb.Conversation(messages=[pb.Message()] * 2)
-    assert incoming(pb.GenerateRequest(conversation=said)).lengths == ListLengths(messages=2)
+    assert incoming(pb.GenerateRequest(conversation=said)).lengths == requests.ListLengths(
+        messages=2
+    )

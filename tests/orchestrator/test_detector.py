@@ -56,9 +56,19 @@ def line() -> Line:
     return Line()
 
 
-def test_a_dead_peer_is_found_as_soon_as_on_a_plain_clock(line: Line):
-    line.hear_every(*[REPORT] * 40)
-    assert line.found_after() == pytest.approx(SILENCE, abs=0.11)
+GAPS = {
+    "a dead peer is found as soon as on a plain clock": ([REPORT] * 40, SILENCE),
+    "a peer whose gaps are long is given twice the longest": ([0.3, 1.7, 0.3], 3.4),
+    "however long its gaps, a dead peer is found": ([1.9, 3.7, 5.9], LONGEST * SILENCE),
+    "old gaps are forgotten": ([1.7, *[REPORT] * 64], SILENCE),
+    "what comes in quick succession says nothing of gaps": ([1.7, *[0.05] * 500], 3.4),
+}
+
+
+@pytest.mark.parametrize(("gaps", "found"), GAPS.values(), ids=GAPS)
+def test_a_dead_peer_is_found_by_the_gaps_before(line: Line, gaps: list[float], found: float):
+    line.hear_every(*gaps)
+    assert line.found_after() == pytest.approx(found, abs=0.11)
 
 
 def test_a_peer_is_not_silent_while_this_process_stood_still(line: Line):
@@ -77,30 +87,8 @@ def test_a_peer_that_died_during_a_standstill_is_found_after_it(line: Line):
     assert line.found_after() == pytest.approx(SILENCE - REPORT, abs=0.11)
 
 
-def test_a_peer_whose_gaps_are_long_is_given_twice_the_longest(line: Line):
-    line.hear_every(0.3, 1.7, 0.3)
-    assert line.found_after() == pytest.approx(3.4, abs=0.11)
-
-
-def test_however_long_its_gaps_a_dead_peer_is_found(line: Line):
-    line.hear_every(*[1.9, 3.7, 5.9])
-    assert line.found_after() == pytest.approx(LONGEST * SILENCE, abs=0.11)
-
-
-def test_old_gaps_are_forgotten(line: Line):
-    line.hear_every(1.7, *[REPORT] * 64)
-    assert line.found_after() == pytest.approx(SILENCE, abs=0.11)
-
-
-def test_what_comes_in_quick_succession_says_nothing_of_gaps(line: Line):
-    line.hear_every(1.7, *[0.05] * 500)
-    assert line.found_after() == pytest.approx(3.4, abs=0.11)
-
-
 @pytest.mark.parametrize("away", [0.6, 2.0, 20.0])
-def test_a_peer_that_was_away_and_comes_back_is_found_as_soon_the_next_time(
-    line: Line, away: float
-):
+def test_a_peer_that_was_away_and_comes_back_is_found_as_soon_the_next_time(line, away):
     for _ in range(3):
         line.hear_every(*[REPORT] * 8)
         assert line.found_after() == pytest.approx(SILENCE, abs=0.11)

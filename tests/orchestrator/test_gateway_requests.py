@@ -13,12 +13,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import FormatRequest, ListLengths, SamplingRequest
-from orchestrator.frontdoor.vllm_gateway.request import (
-    in_its_words,
-    list_lengths,
-    session_id,
-    to_request,
-)
+from orchestrator.frontdoor.vllm_gateway import request as gateway
 from services.contract.errors import InvalidRequest
 from services.contract.types import FormatKind
 from tests.docs.pages import DOCS
@@ -43,24 +38,24 @@ def as_smg_asks(**params: Any) -> engine.GenerateRequest:
 
 
 def sampled(**params: Any) -> SamplingRequest:
-    return to_request(asked(params)).sampling
+    return gateway.to_request(asked(params)).sampling
 
 
 def refusal(request: engine.GenerateRequest) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        to_request(request)
+        gateway.to_request(request)
     return caught.value
 
 
 def test_token_ids_are_taken_as_they_are_and_a_text_as_a_prompt():
-    assert list(to_request(asked()).tokens) == IDS
-    assert to_request(engine.GenerateRequest(text="the law")).prompt == "the law"
-    assert to_request(asked()).sampling == SamplingRequest()
+    assert list(gateway.to_request(asked()).tokens) == IDS
+    assert gateway.to_request(engine.GenerateRequest(text="the law")).prompt == "the law"
+    assert gateway.to_request(asked()).sampling == SamplingRequest()
 
 
 def test_lengths_are_those_of_every_list():
     request = asked({"stop": ["a"], "stop_token_ids": [3, 4], "logit_bias": {5: 1.5}})
-    assert list_lengths(request) == ListLengths(len(IDS), 0, 1, 2, 1)
+    assert gateway.list_lengths(request) == ListLengths(len(IDS), 0, 1, 2, 1)
 
 
 def test_a_request_without_an_input_is_refused():
@@ -68,10 +63,10 @@ def test_a_request_without_an_input_is_refused():
 
 
 def test_an_empty_input_is_refused_by_the_gateways_name_for_it():
-    request = to_request(engine.GenerateRequest(tokenized=engine.TokenizedInput()))
+    request = gateway.to_request(engine.GenerateRequest(tokenized=engine.TokenizedInput()))
     with pytest.raises(InvalidRequest) as caught:
         build_spec(request, tokenizer(), MODEL)
-    assert in_its_words(caught.value).field == "tokenized.input_ids"
+    assert gateway.in_its_words(caught.value).field == "tokenized.input_ids"
 
 
 SAME = {"temperature": 0.5, "top_p": 0.5, "top_k": 7, "min_p": 0.25, "frequency_penalty": -0.5}
@@ -107,7 +102,7 @@ def test_what_smg_leaves_to_the_server_is_what_our_own_api_gives():
     ours.tokens.ids.extend(IDS)
     mine, theirs = (
         build_spec(request, tokenizer(), MODEL, lambda: 7, lambda: "drawn")
-        for request in (read_request(ours), to_request(as_smg_asks()))
+        for request in (read_request(ours), gateway.to_request(as_smg_asks()))
     )
     assert mine == theirs
 
@@ -139,7 +134,7 @@ def test_a_json_object_is_a_schema():
 
 @pytest.mark.parametrize("one", [0, 1])
 def test_one_output_is_what_there_is(one):
-    to_request(asked({"n": one}))
+    gateway.to_request(asked({"n": one}))
     assert str(refusal(asked({"n": 2}))).startswith("sampling_params.n: 2 is not allowed")
 
 
@@ -227,7 +222,7 @@ FIELDS = {name: (without, with_it) for name, without, with_it in every_field()}
 def outcome(request: engine.GenerateRequest) -> Any:
     """What it becomes, or the field for which it is refused."""
     try:
-        return to_request(request)
+        return gateway.to_request(request)
     except InvalidRequest as error:
         return error.field
 
@@ -263,29 +258,29 @@ def test_the_page_names_every_field_that_is_refused_and_every_one_that_changes_n
     ],
 )
 def test_errors_name_the_gateways_fields(ours, theirs):
-    told = in_its_words(InvalidRequest(ours, 3, "0 to 1"))
+    told = gateway.in_its_words(InvalidRequest(ours, 3, "0 to 1"))
     assert (told.field, str(told)) == (theirs, f"{theirs}: 3 is not allowed; allowed is 0 to 1")
 
 
 def test_sessions_of_gateways_have_names_that_say_so():
     smg = "chatcmpl-GsmTnHTpMlogZ5jNa49AxZIe-01a20361-fca5-75f1-8d58-8fa45af65906"
-    assert session_id(smg) == f"gateway/{smg}"
+    assert gateway.session_id(smg) == f"gateway/{smg}"
 
 
 def test_no_client_of_our_own_api_can_name_a_gateways_session():
-    own = pb.GenerateRequest(request_id=session_id("r"), prompt="the law")
+    own = pb.GenerateRequest(request_id=gateway.session_id("r"), prompt="the law")
     with pytest.raises(InvalidRequest, match="request_id"):
         build_spec(read_request(own), tokenizer(), MODEL)
 
 
 @pytest.mark.parametrize("odd", ["a/b", "ä", "x" * 121, "a b", "\0"])
 def test_an_id_that_no_session_can_have_still_names_one(odd):
-    name = session_id(odd)
-    assert name == session_id(odd) != session_id(odd + "x")
+    name = gateway.session_id(odd)
+    assert name == gateway.session_id(odd) != gateway.session_id(odd + "x")
     assert len(name) <= 128
     assert name.isprintable()
     assert name.isascii()
 
 
 def test_without_an_id_every_request_is_one_of_its_own():
-    assert session_id("") != session_id("")
+    assert gateway.session_id("") != gateway.session_id("")

@@ -14,13 +14,9 @@ from services.contract.types import EMPTY_HASH, FinishReason, LogprobRow, Origin
 
 
 def delivery(offset: int, *tokens: int, told: bool = True) -> Delivery:
-    return Delivery(
-        offset,
-        tokens,
-        tuple(f"<{token}>" for token in tokens),
-        tuple(LogprobRow(-float(token)) for token in tokens) if told else (),
-        tuple(Origin.ACCEPTED for _ in tokens) if told else (),
-    )
+    rows = tuple(LogprobRow(-float(token)) for token in tokens) if told else ()
+    origins = (Origin.ACCEPTED,) * len(tokens) if told else ()
+    return Delivery(offset, tokens, tuple(f"<{token}>" for token in tokens), rows, origins)
 
 
 async def read(output: Output, offset: int = 0, had: Sequence[int] | None = None) -> list[Delivery]:

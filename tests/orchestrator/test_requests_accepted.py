@@ -12,14 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
+from orchestrator.frontdoor import requests
 from orchestrator.frontdoor.grpc.decoding import read_request
-from orchestrator.frontdoor.requests import (
-    SessionSpec,
-    build_spec,
-    dump_spec,
-    load_spec,
-    parse_defaults,
-)
 from orchestrator.frontdoor.requests.checks import shown, to_float32
 from services.contract.errors import DataLoss
 from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
@@ -109,7 +103,7 @@ RULES = {
 }
 
 
-def ruled(rule: str, method: str = "model", **fields: Any) -> SessionSpec:
+def ruled(rule: str, method: str = "model", **fields: Any) -> requests.SessionSpec:
     speculation = pb.SpeculationParams(
         rejection_sample_method=RULES[rule], method=method, **fields.pop("speculation", {})
     )
@@ -191,7 +185,7 @@ def test_ignoring_eos_leaves_only_the_stop_ids_asked_for() -> None:
 
 def test_a_drawn_seed_has_64_bits_and_differs() -> None:
     request = pb.GenerateRequest(prompt="the law")
-    specs = [build_spec(read_request(request), tokenizer(), MODEL) for _ in range(8)]
+    specs = [requests.build_spec(read_request(request), tokenizer(), MODEL) for _ in range(8)]
     assert len({spec.seed for spec in specs}) == 8
     assert len({spec.session for spec in specs}) == 8
     assert max(spec.seed for spec in specs) >= 2**48
@@ -202,7 +196,7 @@ def test_the_models_defaults_fill_what_is_left_out() -> None:
         '{"temperature": 0.6, "top_p": 0.9, "top_k": 40, "do_sample": false, "min_p": 0.05,'
         ' "repetition_penalty": 1.1, "presence_penalty": 1.5, "frequency_penalty": -0.5}'
     )
-    model = replace(MODEL, defaults=parse_defaults(text))
+    model = replace(MODEL, defaults=requests.parse_defaults(text))
     sampling = make(model).sampling
     assert sampling.temperature == to_float32(0.6)
     assert (sampling.top_p, sampling.top_k) == (to_float32(0.9), 40)
@@ -213,7 +207,7 @@ def test_the_models_defaults_fill_what_is_left_out() -> None:
     numbers += ("presence_penalty", "frequency_penalty")
     given = {name: getattr(neutral, name) for name in numbers}
     assert make(model, sampling=pb.SamplingParams(**given)) == make()
-    assert parse_defaults(text).warnings == ()
+    assert requests.parse_defaults(text).warnings == ()
 
 
 UNUSABLE = {"repetition_penalty": (0.0, 2.5), "min_p": (1.1, True), "presence_penalty": (-3,)}
@@ -230,21 +224,21 @@ NAMED = [(name, value) for name, values in UNUSABLE.items() for value in values]
     ],
 )
 def test_a_default_that_cannot_be_used_is_neutral_and_named(config: str, name: str) -> None:
-    defaults = parse_defaults(config)
-    assert replace(defaults, warnings=()) == parse_defaults("")
+    defaults = requests.parse_defaults(config)
+    assert replace(defaults, warnings=()) == requests.parse_defaults("")
     (warning,) = defaults.warnings
     assert name in warning
 
 
 @pytest.mark.parametrize("config", ["", "{}", '{"repetition_penalty": 1.0, "top_k": null}'])
 def test_a_neutral_generation_config_warns_of_nothing(config: str) -> None:
-    assert parse_defaults(config).warnings == ()
+    assert requests.parse_defaults(config).warnings == ()
 
 
 def test_a_negative_zero_is_a_zero() -> None:
     text = '{"temperature": -0.0, "min_p": -0.0, "presence_penalty": -0.0}'
-    plain = parse_defaults('{"temperature": 0.0}')
-    assert repr(parse_defaults(text)) == repr(plain)
+    plain = requests.parse_defaults('{"temperature": 0.0}')
+    assert repr(requests.parse_defaults(text)) == repr(plain)
     given = {"temperature": -0.0, "min_p": -0.0, "frequency_penalty": -0.0}
     assert repr(sampled(**given)) == repr(sampled(temperature=0.0))
 
@@ -263,7 +257,9 @@ def test_equal_content_has_an_equal_digest() -> None:
     biases[1].logit_bias[3] = 1.0
     assert digest(sampling=biases[0]) == digest(sampling=biases[1])
     request = pb.GenerateRequest(prompt="the law")
-    drawn = {build_spec(read_request(request), tokenizer(), MODEL).digest for _ in range(3)}
+    drawn = {
+        requests.build_spec(read_request(request), tokenizer(), MODEL).digest for _ in range(3)
+    }
     assert drawn == {base}
 
 
@@ -329,9 +325,9 @@ def test_a_spec_survives_being_stored() -> None:
     params |= {"frequency_penalty": -1.3, "presence_penalty": 0.7, "repetition_penalty": 1.3}
     sampling = pb.SamplingParams(logit_bias={3: 0.3, 1: -100.0}, **params)
     spec = ruled("STANDARD", sampling=sampling, speculation={"num_candidates": 3})
-    assert load_spec(dump_spec(spec), spec.prompt) == spec
+    assert requests.load_spec(requests.dump_spec(spec), spec.prompt) == spec
     for field in fields(spec):
-        assert type(getattr(load_spec(dump_spec(spec), ()), field.name)) is type(
+        assert type(getattr(requests.load_spec(requests.dump_spec(spec), ()), field.name)) is type(
             getattr(spec, field.name)
         )
 
@@ -339,7 +335,7 @@ def test_a_spec_survives_being_stored() -> None:
 @pytest.mark.parametrize("record", [b"", b"{", b"[]", b"{}", b'{"version": 1}'])
 def test_a_record_of_another_kind_is_data_loss(record: bytes) -> None:
     with pytest.raises(DataLoss, match="cannot be read"):
-        load_spec(record, ())
+        requests.load_spec(record, ())
 
 
 def test_a_spec_opens_its_text_stream() -> None:

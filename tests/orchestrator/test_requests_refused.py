@@ -32,8 +32,23 @@ def ids(*tokens: int) -> dict[str, Any]:
 
 
 HEAT, RULES = "0, or 0.0001 to 10000", "AUTO, COUPLED, STANDARD or BLOCK"
-UNKEPT = "no verifier here keeps"
+UNKEPT, ROLES = "no verifier here keeps", "system, user, assistant"
+IDS = f"token ids 0 to {LAST_ID}"
+NO_TREES_OF_BOTH = "AUTO or COUPLED: trees of several methods (ngram,model) are matched exactly"
+NO_TREES_OF_NGRAM = "AUTO or COUPLED: trees of method ngram are matched exactly"
+CHAINS_ONLY = "1 (method 'ngram' drafts chains only; trees are drafted by: model)"
 RULE, NAMED, TREES = "rejection_sample_method", "REJECTION_SAMPLE_METHOD_", {"num_candidates": 2}
+BOTH, BLOCK = {"method": "ngram,model"}, {"method": "model", RULE: NAMED + "BLOCK"}
+MANY_BIASES = {"logit_bias": dict.fromkeys(range(1025), 1.0)}
+NUMBERS = {
+    "temperature": (HEAT, math.nan, -0.1, math.inf, 1e-30),
+    "top_p": ("above 0 to 1", 0.0, 1.1, -0.5, math.nan),
+    "min_p": ("0 to 1", 1.5, math.nan),
+    "logprobs": ("0 to 20", 21),
+    "frequency_penalty": ("-2 to 2", 3.0, math.nan),
+    "presence_penalty": ("-2 to 2", -2.5),
+    "repetition_penalty": ("0.0001 to 2", 0.0, 1e-30, 2.1),
+}
 PARTS: dict[Maker, str] = dict.fromkeys((speculated, looked_up), "speculation.")
 PARTS |= {make: "", sampled: "sampling."}
 CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
@@ -48,22 +63,10 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     (make, ids(2**32 - 1), "tokens.ids[0]", 2**32 - 1, f"0 to {LAST_ID}"),
     (make, talk(), "conversation.messages", "0 messages", "1 to 1024"),
     (make, talk(*[("user", "x")] * 1025), "conversation.messages", "1025 messages", "1 to 1024"),
-    (
-        make,
-        talk(("robot", "x")),
-        "conversation.messages[0].role",
-        "robot",
-        "system, user, assistant",
-    ),
+    (make, talk(("robot", "x")), "conversation.messages[0].role", "robot", ROLES),
     (make, talk(("user", "x"), ("", "x")), "conversation.messages[1].role", "", "one of system"),
     (make, talk(("user", "x" * (MIB4 + 1))), "conversation", f"{MIB4 + 1} bytes", f"{MIB4} bytes"),
-    (
-        make,
-        talk(("user", "a"), ("user", "b")),
-        "conversation",
-        "2 messages (user, user)",
-        "alternate",
-    ),
+    (make, talk(*[("user", "a")] * 2), "conversation", "2 messages (user, user)", "alternate"),
     (make, talk(("user", "x y " * 40)), "conversation", None, "1 to 63 tokens"),
     # names
     (make, {"model": "other"}, "model", "other", "'tiny'"),
@@ -74,16 +77,11 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     (make, {"request_id": "é"}, "request_id", "é", "1 to 128 letters"),
     (make, {"request_id": "a" * 129}, "request_id", "a" * 129, "1 to 128 letters"),
     # sampling numbers
-    (sampled, {"temperature": math.nan}, "temperature", math.nan, HEAT),
-    (sampled, {"temperature": -0.1}, "temperature", -0.1, HEAT),
-    (sampled, {"temperature": math.inf}, "temperature", math.inf, HEAT),
-    (sampled, {"temperature": 1e-30}, "temperature", 1e-30, HEAT),
-    (sampled, {"top_p": 0.0}, "top_p", 0.0, "above 0 to 1"),
-    (sampled, {"top_p": 1.1}, "top_p", 1.1, "above 0 to 1"),
-    (sampled, {"top_p": -0.5}, "top_p", -0.5, "above 0 to 1"),
-    (sampled, {"top_p": math.nan}, "top_p", math.nan, "above 0 to 1"),
-    (sampled, {"min_p": 1.5}, "min_p", 1.5, "0 to 1"),
-    (sampled, {"min_p": math.nan}, "min_p", math.nan, "0 to 1"),
+    *(
+        (sampled, {name: value}, name, value, allowed)
+        for name, (allowed, *values) in NUMBERS.items()
+        for value in values
+    ),
     # lengths
     (sampled, {"max_tokens": 0}, "max_tokens", 0, "1 to "),
     (sampled, {"max_tokens": CONTEXT}, "max_tokens", CONTEXT, "context has left"),
@@ -96,32 +94,13 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     (sampled, {"stop": ["a" * 257]}, "stop[0]", "257 characters", "1 to 256 characters"),
     (sampled, {"stop_token_ids": [1] * 65}, "stop_token_ids", "65 ids", "at most 64 ids"),
     (sampled, {"stop_token_ids": [1, LAST_ID + 1]}, "stop_token_ids[1]", LAST_ID + 1, "0 to"),
-    (sampled, {"logprobs": 21}, "logprobs", 21, "0 to 20"),
     # penalties and biases
-    (sampled, {"frequency_penalty": 3.0}, "frequency_penalty", 3.0, "-2 to 2"),
-    (sampled, {"frequency_penalty": math.nan}, "frequency_penalty", math.nan, "-2 to 2"),
-    (sampled, {"presence_penalty": -2.5}, "presence_penalty", -2.5, "-2 to 2"),
-    (sampled, {"repetition_penalty": 0.0}, "repetition_penalty", 0.0, "0.0001 to 2"),
-    (sampled, {"repetition_penalty": 1e-30}, "repetition_penalty", 1e-30, "0.0001 to 2"),
-    (sampled, {"repetition_penalty": 2.1}, "repetition_penalty", 2.1, "0.0001 to 2"),
     (sampled, {"logit_bias": {3: 100.5}}, "logit_bias[3]", 100.5, "-100 to 100"),
     (sampled, {"logit_bias": {3: math.nan}}, "logit_bias[3]", math.nan, "-100 to 100"),
     (sampled, {"logit_bias": {3: -math.inf}}, "logit_bias[3]", -math.inf, "-100 to 100"),
     (sampled, {"logit_bias": {9: 101.0, 3: 102.0}}, "logit_bias[3]", 102.0, "-100 to"),
-    (
-        sampled,
-        {"logit_bias": {LAST_ID + 1: 0.0}},
-        f"logit_bias[{LAST_ID + 1}]",
-        LAST_ID + 1,
-        f"token ids 0 to {LAST_ID}",
-    ),
-    (
-        sampled,
-        {"logit_bias": dict.fromkeys(range(1025), 1.0)},
-        "logit_bias",
-        "1025 entries",
-        "at most 1024 entries",
-    ),
+    (sampled, {"logit_bias": {LAST_ID + 1: 0.0}}, f"logit_bias[{LAST_ID + 1}]", LAST_ID + 1, IDS),
+    (sampled, MANY_BIASES, "logit_bias", "1025 entries", "at most 1024 entries"),
     # where no verifier keeps outputs to a format
     (sampled, {"json_schema": "{}"}, "json_schema", "set", UNKEPT),
     (sampled, {"regex": "a"}, "regex", "set", UNKEPT),
@@ -132,38 +111,14 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     (speculated, {"method": "ngram,magic"}, "method", "ngram,magic", "ngram, model"),
     (speculated, {"method": "ngram,"}, "method", "ngram,", "one of: ngram, model"),
     (speculated, {"method": "model,model"}, "method", "model,model", "each once, of: ngram, model"),
-    (
-        speculated,
-        TREES | {"method": "ngram,model", RULE: NAMED + "STANDARD"},
-        RULE,
-        "STANDARD",
-        "AUTO or COUPLED: trees of several methods (ngram,model) are matched exactly",
-    ),
-    (
-        looked_up,
-        TREES | {RULE: NAMED + "STANDARD"},
-        RULE,
-        "STANDARD",
-        "AUTO or COUPLED: trees of method ngram are matched exactly",
-    ),
+    (speculated, TREES | BOTH | {RULE: NAMED + "STANDARD"}, RULE, "STANDARD", NO_TREES_OF_BOTH),
+    (looked_up, TREES | {RULE: NAMED + "STANDARD"}, RULE, "STANDARD", NO_TREES_OF_NGRAM),
     (speculated, {"num_speculative_tokens": 0}, "num_speculative_tokens", 0, "1 to 64"),
     (speculated, {"num_speculative_tokens": 65}, "num_speculative_tokens", 65, "1 to 64"),
-    (
-        speculated,
-        {"num_candidates": 2},
-        "num_candidates",
-        2,
-        "1 (method 'ngram' drafts chains only; trees are drafted by: model)",
-    ),
+    (speculated, TREES, "num_candidates", 2, CHAINS_ONLY),
     (speculated, {"num_candidates": 0}, "num_candidates", 0, "1 to 8"),
     (speculated, {"num_candidates": 9}, "num_candidates", 9, "1 to 8"),
-    (
-        speculated,
-        TREES | {"method": "model", RULE: NAMED + "BLOCK"},
-        RULE,
-        "BLOCK",
-        "STANDARD, COUPLED or AUTO",
-    ),
+    (speculated, TREES | BLOCK, RULE, "BLOCK", "STANDARD, COUPLED or AUTO"),
     (speculated, {RULE: NAMED + "GREEDY"}, RULE, "GREEDY", RULES),
     (speculated, {RULE: 77}, RULE, "77", RULES),
 ]
@@ -174,9 +129,7 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     CASES,
     ids=lambda part: getattr(part, "__name__", str(part)[:40]),
 )
-def test_the_refusal_names_field_value_and_range(
-    maker: Maker, fields: dict[str, Any], field: str, value: object, allowed: str
-) -> None:
+def test_the_refusal_names_field_value_and_range(maker, fields, field, value, allowed) -> None:
     with pytest.raises(InvalidRequest) as caught:
         maker(**fields)
     error, field = caught.value, PARTS[maker] + field

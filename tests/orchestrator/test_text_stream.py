@@ -56,9 +56,7 @@ def test_any_byte_level_tokens_stream_to_the_decoded_text(tokens: list[int], ski
 
 @pytest.mark.parametrize("name", ["llama", "gemma"])
 @given(data=st.data(), skip=st.booleans())
-def test_byte_fallback_tokens_stream_to_the_decoded_text(
-    name: str, data: st.DataObject, skip: bool
-) -> None:
+def test_byte_fallback_tokens_stream_to_the_decoded_text(name, data, skip) -> None:
     tok = tokenizer(name)
     tokens = data.draw(whole_characters(name))
     assert streamed(tok, tokens, skip).text == tok.decode(tokens, skip)
@@ -101,9 +99,7 @@ def test_broken_runs_of_bytes_are_read_as_utf8_with_replacement(tokens: list[int
     include=st.booleans(),
     name=st.sampled_from(["byte_level", "llama", "metaspace"]),
 )
-def test_chunks_leave_no_trace_in_the_text(
-    data: st.DataObject, stops: list[str], include: bool, name: str
-) -> None:
+def test_chunks_leave_no_trace_in_the_text(data, stops, include, name) -> None:
     tok = tokenizer(name)
     tokens = data.draw(token_lists(name))
     whole = TextStream(tok, stops, include)
@@ -137,9 +133,7 @@ def test_a_resumed_stream_starts_at_the_text_of_its_offset(data: st.DataObject) 
     stops=st.lists(st.text(alphabet="ab ", min_size=1, max_size=4), min_size=1, max_size=4),
     include=st.booleans(),
 )
-def test_the_text_is_cut_at_the_stop_string_that_is_completed_first(
-    words: list[str], stops: list[str], include: bool
-) -> None:
+def test_the_text_is_cut_at_the_stop_string_that_is_completed_first(words, stops, include) -> None:
     tok = tokenizer()
     tokens = spell_bytes(tok, "".join(words))
     text = "".join(words)

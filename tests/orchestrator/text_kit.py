@@ -25,26 +25,17 @@ TEXT = "the drafter rides; the large verifier checks — naïve café 你好 �
 
 def bundle(backend: Backend, chat_template: str = CHAT_TEMPLATE) -> TokenizerBundle:
     eos = backend.token_to_id(EOS)
-    return TokenizerBundle(
-        fingerprint="test",
-        tokenizer_json=backend.to_str(),
-        chat_template=chat_template,
-        eos_token_ids=() if eos is None else (eos,),
-        bos_token=BOS,
-        eos_token=EOS,
-    )
+    ends = {"eos_token_ids": () if eos is None else (eos,), "bos_token": BOS, "eos_token": EOS}
+    return TokenizerBundle("test", backend.to_str(), chat_template, **ends)
 
 
 def byte_level_backend() -> Backend:
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=330,
-        special_tokens=[BOS, EOS, "<tool>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
+    given = {"special_tokens": [BOS, EOS, "<tool>"], "show_progress": False}
+    given["initial_alphabet"] = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=330, **given)
     backend.train_from_iterator([TEXT * 3], trainer)
     backend.add_tokens(["plain ünïcode added"])
     return backend

@@ -141,12 +141,8 @@ class FormedWorld:
         self.language = language
         self.vocab = len(language.pieces)
         self.raw = World(seed, self.vocab)
-        self.sampling = ResolvedSampling(
-            max_tokens=language.max_tokens,
-            stop_token_ids=(language.end,),
-            response_format=language.form,
-            **sampling,
-        )
+        ends = {"max_tokens": language.max_tokens, "stop_token_ids": (language.end,)}
+        self.sampling = ResolvedSampling(response_format=language.form, **ends, **sampling)
         self.target = cache(lambda text: self.by_hand(self.raw.target(text), text))
 
     def logits(self, text: Text) -> torch.Tensor:

@@ -14,38 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from orchestrator.core import rounds
-from orchestrator.core.events import (
-    Action,
-    Begin,
-    Commit,
-    Discarded,
-    Emit,
-    Event,
-    Finish,
-    NeedWorker,
-    OpenOnWorker,
-    Persist,
-    Persisted,
-    Release,
-    SendToDrafter,
-    SendVerify,
-    Tick,
-    WorkerAttached,
-    WorkerLost,
-)
+from orchestrator.core import events, rounds
 from orchestrator.core.pacing import Eager, Fixed
 from orchestrator.core.state import Limits, SessionConfig
 from orchestrator.workers.events import to_core
-from services.contract.types import (
-    CloseDraft,
-    CloseVerify,
-    ResolvedSampling,
-    Role,
-    Verdict,
-    Verify,
-    VerifyMode,
-)
+from services.contract import types
 from tests.proof.process import Process
 from tests.proof.setups import Restless
 
@@ -82,41 +55,28 @@ class Joined:
     def __init__(
         self,
         seed: int,
-        mode: VerifyMode,
+        mode: types.VerifyMode,
         num_candidates: int = 1,
         luck: Luck | None = None,
         max_tokens: int = 60,
     ) -> None:
         self.random, self.luck, self.now = random.Random(seed), luck or Luck(), 0.0
-        self.config = SessionConfig(
-            SESSION,
-            PROMPT,
-            mode,
-            ResolvedSampling(max_tokens=max_tokens),
-            seed,
-            method="model",
-            window=WINDOW,
-            num_candidates=num_candidates,
-            plain_ahead=seed % 3 > 0,
-            limits=Limits(
-                max_in_flight=1 + seed % 2,
-                worker_attempts=10_000,
-                drafter_backoff=0.001,
-                deadline=1e9,
-                verifier_wait=1e9,
-                max_tree_nodes=64,
-            ),
-        )
+        patience = {"worker_attempts": 10_000, "drafter_backoff": 0.001, "verifier_wait": 1e9}
+        limits = Limits(max_in_flight=1 + seed % 2, deadline=1e9, max_tree_nodes=64, **patience)
+        sampling = types.ResolvedSampling(max_tokens=max_tokens)
+        shape = {"window": WINDOW, "num_candidates": num_candidates, "plain_ahead": seed % 3 > 0}
+        given = (SESSION, PROMPT, mode, sampling, seed)
+        self.config = SessionConfig(*given, method="model", limits=limits, **shape)
         self.numbers = count(1)
         self.processes = {
             process.name: process
-            for role in (Role.VERIFIER, Role.DRAFTER)
+            for role in (types.Role.VERIFIER, types.Role.DRAFTER)
             for process in (self._start(role), self._start(role))
         }
         self.stored: list[int] = []
         self.term = 1
         self.seen: Counter[str] = Counter()
-        self.said: list[Verdict] = []
+        self.said: list[types.Verdict] = []
         self.owners = [self._own(1)]
 
     # --- turns ------------------------------------------------------------------------
@@ -137,7 +97,7 @@ class Joined:
         process = self.random.choice(list(self.processes.values()))
         match self.random.randrange(8):
             case 0:
-                self.feed(owner, Tick(self.now))
+                self.feed(owner, events.Tick(self.now))
             case 1 | 2 | 3:
                 for _ in range(self.random.randrange(1, 4)):
                     process.core.step()
@@ -170,7 +130,7 @@ class Joined:
         """Put what a process said on the wires of those it said it to."""
         said, process.said = process.said, []
         for link, event in said:
-            if isinstance(event, Verdict):
+            if isinstance(event, types.Verdict):
                 self.said.append(event)
             for owner in self.owners:
                 if owner.links.get(process.name) == link:
@@ -203,7 +163,7 @@ class Joined:
         owner.wires.pop(">" + process.name, None)
         if link is not None:
             process.core.drop_link(link)
-            self.feed(owner, WorkerLost(self.now, process.role, process.name))
+            self.feed(owner, events.WorkerLost(self.now, process.role, process.name))
 
     def _take_over(self) -> None:
         """Somebody resumes the session; the old owner dies, or goes on until it is fenced."""
@@ -226,34 +186,34 @@ class Joined:
         config = replace(self.config, term=term)
         policy = POLICIES[self.config.seed % len(POLICIES)]
         owner = Owner(rounds.new_session(config, policy, tuple(self.stored)))
-        self.feed(owner, Begin(self.now))
+        self.feed(owner, events.Begin(self.now))
         return owner
 
-    def _start(self, role: Role) -> Process:
+    def _start(self, role: types.Role) -> Process:
         return Process(role, f"{role.value}{next(self.numbers)}")
 
-    def feed(self, owner: Owner, event: Event) -> None:
+    def feed(self, owner: Owner, event: events.Event) -> None:
         """Let a machine hear an event, and do what it asks for."""
         owner.state, actions = rounds.step(owner.state, event)
         for action in actions:
             self._perform(owner, action)
 
-    def _perform(self, owner: Owner, action: Action) -> None:
+    def _perform(self, owner: Owner, action: events.Action) -> None:
         match action:
-            case NeedWorker(role):
+            case events.NeedWorker(role):
                 owner.wires.setdefault("place", []).append(role)
-            case OpenOnWorker(name, message) | SendToDrafter(name, message):
+            case events.OpenOnWorker(name, message) | events.SendToDrafter(name, message):
                 self._send(owner, name, message)
-            case SendVerify(name, message):
+            case events.SendVerify(name, message):
                 self._count(message)
                 self._send(owner, name, message)
-            case Persist(commit):
+            case events.Persist(commit):
                 owner.wires.setdefault("store", []).append(commit)
-            case Release(Role.VERIFIER, name):
-                self._send(owner, name, CloseVerify(SESSION))
-            case Release(Role.DRAFTER, name):
-                self._send(owner, name, CloseDraft(SESSION))
-            case Emit() | Finish() | Discarded():
+            case events.Release(types.Role.VERIFIER, name):
+                self._send(owner, name, types.CloseVerify(SESSION))
+            case events.Release(types.Role.DRAFTER, name):
+                self._send(owner, name, types.CloseDraft(SESSION))
+            case events.Emit() | events.Finish() | events.Discarded():
                 pass
             case _:
                 raise AssertionError(f"{action} is not expected here")
@@ -262,22 +222,22 @@ class Joined:
         if name in owner.links:
             owner.wires.setdefault(f">{name}", []).append(message)
 
-    def _count(self, block: Verify) -> None:
+    def _count(self, block: types.Verify) -> None:
         self.seen["chained"] += block.extends_round > 0
         self.seen["tree"] += not block.tree.is_chain
         self.seen["without bonus"] += not block.want_bonus
 
-    def _attach(self, owner: Owner, role: Role) -> None:
-        attached = owner.state.verifier if role is Role.VERIFIER else owner.state.drafter
+    def _attach(self, owner: Owner, role: types.Role) -> None:
+        attached = owner.state.verifier if role is types.Role.VERIFIER else owner.state.drafter
         if attached is not None:
             return
         names = [name for name, process in self.processes.items() if process.role is role]
         name = self.random.choice(names)
         if name not in owner.links:
             owner.links[name] = next(self.numbers)
-        self.feed(owner, WorkerAttached(self.now, role, name))
+        self.feed(owner, events.WorkerAttached(self.now, role, name))
 
-    def _store(self, owner: Owner, commit: Commit) -> None:
+    def _store(self, owner: Owner, commit: events.Commit) -> None:
         """The store takes commits of the latest term alone, each once; others end their sender."""
         if owner.state.config.term < self.term:
             self.seen["fenced"] += 1
@@ -285,4 +245,4 @@ class Joined:
             return
         if commit.base_len == len(self.stored):
             self.stored += commit.token_ids
-        self.feed(owner, Persisted(self.now, commit.record.round))
+        self.feed(owner, events.Persisted(self.now, commit.record.round))

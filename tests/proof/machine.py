@@ -21,19 +21,7 @@ from orchestrator.core.events import Begin, DraftArrived, Persisted, WorkerAttac
 from orchestrator.core.events import WorkerOpened as Opened
 from orchestrator.core.pacing import Policy
 from orchestrator.core.state import SessionConfig
-from services.contract.types import (
-    EMPTY_HASH,
-    CommitDraft,
-    Credit,
-    Draft,
-    OpenDraft,
-    OpenVerify,
-    Role,
-    Verdict,
-    Verify,
-    VerifyMode,
-    extend_hash,
-)
+from services.contract import types
 from tests.proof.laws import texts
 from tests.proof.setups import SCHEDULES, Habits, Restless, session
 from tests.proof.worlds import Drafter, Verifier, World, answered, feed, fitting, kill, spell, told
@@ -56,8 +44,8 @@ class Cluster:
         self.index = {text: place for place, (text, _) in enumerate(every)}
         self.target: Probabilities = np.array([weight for _, weight in every])
         self._turns: Mapping[str, Callable[[World], Branches]] = {
-            "v?": partial(self._dice, Role.VERIFIER),
-            "d?": partial(self._dice, Role.DRAFTER),
+            "v?": partial(self._dice, types.Role.VERIFIER),
+            "d?": partial(self._dice, types.Role.DRAFTER),
             "place": self._place,
             ">v": self._to_verifier,
             "v>": partial(self._to_machine, "v>"),
@@ -165,7 +153,7 @@ class Cluster:
             return ()
         return ((1.0, feed(*self.habits.deliver(world.taken(wire), events[0]))),)
 
-    def _dice(self, role: Role, world: World) -> Branches:
+    def _dice(self, role: types.Role, world: World) -> Branches:
         """One worker in three dies, as long as there are others."""
         if world.attached >= ENOUGH_WORKERS:
             return ()
@@ -177,7 +165,7 @@ class Cluster:
         role, count = roles[0], world.attached + 1
         name = f"{role.value}{count}"
         world = world.taken("place").but(attached=count)
-        if role is Role.VERIFIER:
+        if role is types.Role.VERIFIER:
             world = world.but(verifier=Verifier(name))
         else:
             world = world.but(drafter=Drafter(name))
@@ -195,18 +183,18 @@ class Cluster:
         if not (messages := world.on(">v")):
             return ()
         world, own, message = world.taken(">v"), world.verifier, messages[0]
-        if isinstance(message, OpenVerify):
+        if isinstance(message, types.OpenVerify):
             world = world.but(verifier=replace(own, text=message.committed))
-            opened = Opened(0.0, Role.VERIFIER, own.name, message.epoch)
+            opened = Opened(0.0, types.Role.VERIFIER, own.name, message.epoch)
             return ((1.0, world.put("v>", opened)),)
         return [
             (weight, answered(world, verdict)) for weight, verdict in self._decide(own, message)
         ]
 
-    def _decide(self, own: Verifier, block: Verify) -> Iterator[tuple[float, Verdict]]:
+    def _decide(self, own: Verifier, block: types.Verify) -> Iterator[tuple[float, types.Verdict]]:
         fits = fitting(own, block)
         if fits is None:
-            yield 1.0, Verdict("s", block.epoch, block.round, block.base_len, discarded=True)
+            yield 1.0, types.Verdict("s", block.epoch, block.round, block.base_len, discarded=True)
             return
         for fate in self.habits.rule(own.text, fits[1], self.config.mode):
             yield from spell(block, *fits, fate)
@@ -216,13 +204,13 @@ class Cluster:
             return ()
         world, own = world.taken(">d"), world.drafter
         match messages[0]:
-            case OpenDraft() as opening:
+            case types.OpenDraft() as opening:
                 text = opening.committed
                 own = Drafter(own.name, opening.epoch, len(text), opening.window, text)
-                world = world.put("d>", Opened(0.0, Role.DRAFTER, own.name, opening.epoch))
-            case CommitDraft() as commit:
+                world = world.put("d>", Opened(0.0, types.Role.DRAFTER, own.name, opening.epoch))
+            case types.CommitDraft() as commit:
                 own = told(own, commit)
-            case Credit() as credit:
+            case types.Credit() as credit:
                 own = replace(own, window=credit.window, ended=False)
         return ((1.0, world.but(drafter=own)),)
 
@@ -237,8 +225,8 @@ class Cluster:
 
     def _drew(self, world: World, own: Drafter, token: int) -> World:
         ended, tree = self.habits.ends(token), self.habits.tree(own.text, token)
-        prefix = extend_hash(EMPTY_HASH, own.text)
-        draft = Draft("s", own.epoch, own.known, len(own.text), prefix, tree, final=ended)
+        prefix = types.extend_hash(types.EMPTY_HASH, own.text)
+        draft = types.Draft("s", own.epoch, own.known, len(own.text), prefix, tree, final=ended)
         text, held = (*own.text, token), (*own.held, draft)
         if self.habits.holds(token):
             return world.but(drafter=replace(own, text=text, held=held, ended=ended))
@@ -248,7 +236,7 @@ class Cluster:
 
 
 def cluster(
-    mode: VerifyMode,
+    mode: types.VerifyMode,
     habits: Habits,
     schedule: str = "ahead",
     policy: Policy | None = None,
@@ -263,3 +251,12 @@ def cluster(
 def error(worlds: Cluster) -> float:
     """The total variation between the law of the text and the target's."""
     return worlds.distance(worlds.law(worlds.first()))
+
+
+def check_every_moment(
+    worlds: Cluster, strikes: Mapping[str, Callable[[World], World]], most: float
+) -> None:
+    """Whatever strikes, and whenever: the law stays as near to the target's."""
+    for name, strike in strikes.items():
+        for moment, law in enumerate(worlds.struck_at_each_slot(strike)):
+            assert worlds.distance(law) < most, f"{name} in slot {moment}"

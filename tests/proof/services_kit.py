@@ -32,16 +32,8 @@ from services.engine.spec import ModelSpec
 from services.verifier.core import VerifierCore
 from tests.fake_engine import TableEngine
 from tests.integration.cluster import Cluster, Worker, cluster, start_worker
+from tests.proof import two_token_models as models
 from tests.proof.goodness_of_fit import Fit, Text, fit
-from tests.proof.two_token_models import (
-    CONTEXT,
-    VOCAB,
-    draft_model,
-    law_of,
-    letters,
-    raw_logits,
-    target_model,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +90,7 @@ class Services:
     blocks: int = 1
     pacing: str = "eager"
     angle: float = 0.3
-    vocab: int = VOCAB
+    vocab: int = models.VOCAB
     target_table: bool = False
     draft_table: bool = True
 
@@ -117,7 +109,7 @@ class Sample:
 
     def fit(self) -> Fit:
         """Against the target's exact law."""
-        return fit(self.texts, law_of(target_model(self.vocab), self.case.resolved))
+        return fit(self.texts, models.law_of(models.target_model(self.vocab), self.case.resolved))
 
     @property
     def accepted_per_round(self) -> tuple[float, float]:
@@ -182,9 +174,9 @@ def _joined(first: Proposed, second: Proposed) -> Proposed:
 
 async def start_workers(services: Services, method: Callable[[Any], Any]) -> tuple[Worker, Worker]:
     """The verifier and the drafter of the two-token models."""
-    target, tokenizer = target_model(services.vocab), letters(services.vocab)
+    target, tokenizer = models.target_model(services.vocab), models.letters(services.vocab)
     verifier = engine_of(target, tokenizer, table=services.target_table)
-    draft = draft_model(services.angle, services.vocab)
+    draft = models.draft_model(services.angle, services.vocab)
     drafter = method(engine_of(draft, tokenizer, table=services.draft_table))
     return await start_verifier_of(verifier), await start_drafter_of(drafter, services.burst)
 
@@ -192,7 +184,7 @@ async def start_workers(services: Services, method: Callable[[Any], Any]) -> tup
 def engine_of(model: Any, tokenizer: Any, table: bool = False) -> Any:
     """The real engine, or the table of what it would say."""
     if table:
-        return TableEngine(raw_logits(model), CONTEXT, make_bundle(tokenizer, model))
+        return TableEngine(models.raw_logits(model), models.CONTEXT, make_bundle(tokenizer, model))
     return NativeEngine.from_model(model, tokenizer, ModelSpec("tiny", threads=1))
 
 
@@ -261,17 +253,11 @@ async def _run(
     running: Cluster, case: Case, vocab: int, length: int, seed: int, number: int
 ) -> tuple[Text, Generation]:
     prompt = (number % vocab, (7 * number + 3) % vocab, (5 * number + 1) % vocab)
-    generation = await running.client.generate(
-        tokens=prompt,
-        seed=seed,
-        max_tokens=length,
-        ignore_eos=True,
-        rejection_sample_method=case.rule,
-        # One session of each case tells which rule it was under: the others go faster.
-        include_rounds=number == 0,
-        **case.sampling,
-        **case.speculation,
-    )
+    # One session of each case tells which rule it was under: the others go faster.
+    told = {"include_rounds": number == 0, "rejection_sample_method": case.rule}
+    size = {"tokens": prompt, "seed": seed, "max_tokens": length, "ignore_eos": True}
+    asked = {**size, **told, **case.sampling, **case.speculation}
+    generation = await running.client.generate(**asked)
     return Text(prompt, generation.token_ids), generation
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import pytest
+
 from orchestrator.core.events import Event
 from orchestrator.core.pacing import FinishedRound, Send, View
 from orchestrator.core.state import Limits, SessionConfig
@@ -13,6 +15,9 @@ from tests.proof.laws import Fate, LawOf, Text, bad_row, drafted, row, target
 from tests.proof.worlds import World
 
 Rule = Callable[[Text, DraftTree, VerifyMode], Sequence[Fate]]
+
+STANDARD, BLOCK, COUPLED = VerifyMode.STANDARD, VerifyMode.BLOCK, VerifyMode.COUPLED
+MODES = pytest.mark.parametrize("mode", [STANDARD, BLOCK], ids=lambda mode: mode.name)
 
 # Whose turn it is: a worker's, or that of the wire into or out of one.
 SCHEDULES = {
@@ -83,14 +88,5 @@ def session(
     """A session on the small laws; its workers may fail as often as a test wants."""
     limits = Limits(max_in_flight=max_in_flight, worker_attempts=1000, drafter_backoff=0.0)
     sampling = ResolvedSampling(max_tokens=max_tokens, stop_token_ids=stops)
-    return SessionConfig(
-        "s",
-        (0,),
-        mode,
-        sampling,
-        seed,
-        method="model",
-        window=window,
-        plain_ahead=plain_ahead,
-        limits=limits,
-    )
+    more = {"window": window, "plain_ahead": plain_ahead, "limits": limits}
+    return SessionConfig("s", (0,), mode, sampling, seed, method="model", **more)

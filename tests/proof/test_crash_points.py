@@ -12,17 +12,15 @@ import torch
 
 from orchestrator.core.events import VerdictArrived
 from orchestrator.core.pacing import Eager, Fixed
-from services.contract.types import DraftTree, Proposal, ResolvedSampling, Role, VerifyMode
+from services.contract.types import DraftTree, Proposal, ResolvedSampling, Role
 from services.engine.sampling import RowContext, choose
 from services.verifier.rules import walk_rows
 from tests.proof.laws import VOCAB, Fate, drafted, one_hot, target, texts
-from tests.proof.machine import cluster, error
+from tests.proof.machine import check_every_moment, cluster, error
 from tests.proof.real_rules import judged
-from tests.proof.setups import Habits, Restless
+from tests.proof.setups import BLOCK, COUPLED, MODES, STANDARD, Habits, Restless
 from tests.proof.worlds import kill, restart
 
-STANDARD, BLOCK, COUPLED = VerifyMode.STANDARD, VerifyMode.BLOCK, VerifyMode.COUPLED
-MODES = pytest.mark.parametrize("mode", [STANDARD, BLOCK], ids=lambda mode: mode.name)
 REAL, EXACT = Habits(judged), 1e-12
 
 SETUPS = [
@@ -47,18 +45,13 @@ STRIKES = DEATHS | {"the orchestrator dies": restart}
 
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: f"{setup[0].name}-{setup[1]}")
 def test_at_whatever_moment_a_process_dies_the_law_stays(setup):
-    worlds = cluster(setup[0], REAL, *setup[1:])
-    for name, strike in STRIKES.items():
-        for moment, law in enumerate(worlds.struck_at_each_slot(strike)):
-            assert worlds.distance(law) < EXACT, f"{name} in slot {moment}"
+    check_every_moment(cluster(setup[0], REAL, *setup[1:]), STRIKES, EXACT)
 
 
 @MODES
 def test_texts_that_end_early_keep_their_law_whoever_dies(mode):
     worlds = cluster(mode, REAL, "chained", Fixed(3), stops=(0,), max_tokens=4, window=3)
-    for name, strike in STRIKES.items():
-        for moment, law in enumerate(worlds.struck_at_each_slot(strike)):
-            assert worlds.distance(law) < EXACT, f"{name} in slot {moment}"
+    check_every_moment(worlds, STRIKES, EXACT)
 
 
 def on_its_way(round_):

@@ -9,16 +9,14 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.pacing import Fixed
-from services.contract.types import DraftTree, Proposal, Role, VerifyMode
+from services.contract.types import DraftTree, Proposal, Role
 from tests.proof.formed import SHORT, FormedWorld, Laws, exact_laws
 from tests.proof.laws import row
-from tests.proof.machine import cluster, error
+from tests.proof.machine import check_every_moment, cluster, error
 from tests.proof.real_rules import RealRule
-from tests.proof.setups import Habits, Restless
+from tests.proof.setups import MODES, Habits, Restless
 from tests.proof.worlds import kill, restart
 
-STANDARD, BLOCK = VerifyMode.STANDARD, VerifyMode.BLOCK
-MODES = pytest.mark.parametrize("mode", [STANDARD, BLOCK], ids=lambda mode: mode.name)
 EXACT, SEEN = 1e-12, 1e-3
 STRIKES = {
     "the verifier dies": lambda world: kill(world, Role.VERIFIER),
@@ -70,10 +68,7 @@ def test_workers_that_die_at_any_time_leave_the_law(mode, policy):
 
 @MODES
 def test_at_whatever_moment_a_process_dies_the_law_stays(mode):
-    own = worlds(mode, "chained", Restless(2), max_tokens=3)
-    for name, strike in STRIKES.items():
-        for moment, law in enumerate(own.struck_at_each_slot(strike)):
-            assert own.distance(law) < EXACT, f"{name} in slot {moment}"
+    check_every_moment(worlds(mode, "chained", Restless(2), max_tokens=3), STRIKES, EXACT)
 
 
 @MODES

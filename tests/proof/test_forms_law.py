@@ -17,23 +17,14 @@ from services.engine.noise import exponentials
 from services.engine.structure import Matcher
 from services.verifier import judging
 from services.verifier.judging import decide
+from tests.proof import formed_rounds as kit
 from tests.proof.formed import LANGUAGES, FormedWorld, Laws, drafter, exact_laws
-from tests.proof.formed_rounds import (
-    Life,
-    Speculated,
-    concluded,
-    forwarded,
-    offered,
-    opened,
-    output_of,
-)
+from tests.proof.setups import MODES, STANDARD
 from tests.rules.worlds import chain, sparse
 
-STANDARD, BLOCK = VerifyMode.STANDARD, VerifyMode.BLOCK
 EXACT, SEEN = 1e-12, 1e-4
 TREES = {"siblings": (-1, -1, -1), "a comb": (-1, -1, 0, 0), "two branches": (-1, 0, -1, 2)}
 SMALL = ("siblings",)
-MODES = pytest.mark.parametrize("mode", [STANDARD, BLOCK], ids=lambda mode: mode.name)
 FORMS = pytest.mark.parametrize("form", LANGUAGES)
 
 
@@ -46,7 +37,7 @@ def in_float64():
 def distance(form, shape, mode=STANDARD, *, knows=True, sizes=(), reopened=False, **sampling):
     world = FormedWorld(LANGUAGES[form], **sampling)
     own = drafter(world, knows=knows)
-    return Speculated(world, own, shape, mode, sizes, reopened).distance()
+    return kit.Speculated(world, own, shape, mode, sizes, reopened).distance()
 
 
 @FORMS
@@ -113,7 +104,7 @@ def test_trees_leave_the_law_of_plain_constrained_decoding(form, shape):
     world, shape = FormedWorld(LANGUAGES[form]), TREES[shape]
     for alone in (False, True):
         own = drafter(world, knows=True, without_replacement=alone)
-        assert Speculated(world, own, shape, STANDARD).distance() < EXACT
+        assert kit.Speculated(world, own, shape, STANDARD).distance() < EXACT
 
 
 def test_trees_that_leave_the_form_change_nothing():
@@ -168,29 +159,29 @@ def round_of(world, lives, rng, laws):
     tasks = []
     for at, life in enumerate(lives):
         if rng.random() < 0.2:
-            opening, output = life.session.opening, output_of(life.session)
-            life = Life(1.0, opened(world, opening.mode, output, opening.seed))
-        text, retained = output_of(life.session), life.session.retained is not None
+            opening, output = life.session.opening, kit.output_of(life.session)
+            life = kit.Life(1.0, kit.opened(world, opening.mode, output, opening.seed))
+        text, retained = kit.output_of(life.session), life.session.retained is not None
         draft = random_draft(rng, laws, text)
         bonus = not draft.is_chain or rng.random() < 0.5
-        task = offered(life, draft, chained=retained, bonus=bonus)
-        tasks.append((at, life, forwarded(world, life.session, task)))
+        task = kit.offered(life, draft, chained=retained, bonus=bonus)
+        tasks.append((at, life, kit.forwarded(world, life.session, task)))
     decisions = decide([block for _, _, block in tasks])
     for (at, life, block), decision in zip(tasks, decisions, strict=True):
-        lives[at] = Life(1.0, concluded(block, decision), life.rounds + 1)
+        lives[at] = kit.Life(1.0, kit.concluded(block, decision), life.rounds + 1)
     return sum(len(decision.path) for decision in decisions)
 
 
 def outputs_in_rounds(world, mode, seeds, *, knows):
     """What each seed gives, and how many drafted tokens were accepted on the way."""
     rng, laws = random.Random(7), Laws(world, world.raw.draft, knows=knows)
-    lives, accepted = [Life(1.0, opened(world, mode, seed=seed)) for seed in seeds], 0
-    while going := [i for i in seeds if not world.ended(output_of(lives[i].session))]:
+    lives, accepted = [kit.Life(1.0, kit.opened(world, mode, seed=seed)) for seed in seeds], 0
+    while going := [i for i in seeds if not world.ended(kit.output_of(lives[i].session))]:
         turn = [lives[i] for i in going]
         accepted += round_of(world, turn, rng, laws)
         for i, life in zip(going, turn, strict=True):
             lives[i] = life
-    outputs = [output_of(life.session) for life in lives]
+    outputs = [kit.output_of(life.session) for life in lives]
     return [text[: world.ended(text)] for text in outputs], accepted
 
 
@@ -224,7 +215,7 @@ def test_a_q_without_the_mask_that_its_tokens_were_drawn_under_is_seen(form, mod
     world = FormedWorld(LANGUAGES[form])
     free = unmasked(world)
     wrong = drafter(world, knows=True, row=lambda text: sparse(free(text)))
-    assert Speculated(world, wrong, chain(2), mode).distance() > SEEN
+    assert kit.Speculated(world, wrong, chain(2), mode).distance() > SEEN
 
 
 @MODES
@@ -232,7 +223,7 @@ def test_a_q_with_a_mask_that_its_tokens_were_not_drawn_under_costs_speed_alone(
     """What the form forbids is outside its row and goes by exact match."""
     world = FormedWorld(LANGUAGES["choice"])
     wrong = replace(drafter(world, knows=True), law=unmasked(world))
-    assert Speculated(world, wrong, chain(2), mode).distance() < EXACT
+    assert kit.Speculated(world, wrong, chain(2), mode).distance() < EXACT
 
 
 @FORMS

@@ -8,24 +8,16 @@ import numpy as np
 import pytest
 
 from services.contract.types import ResolvedSampling
+from tests.proof import two_token_models as models
 from tests.proof.goodness_of_fit import ALARM, Text, chi_square_tail, fit
-from tests.proof.two_token_models import (
-    CONTEXT,
-    VOCAB,
-    draft_model,
-    law_of,
-    overlap,
-    raw_logits,
-    target_model,
-)
 
-LAW = law_of(target_model(), ResolvedSampling())
+LAW = models.law_of(models.target_model(), ResolvedSampling())
 
 
 def drawn(law: np.ndarray, tokens: int, seed: int, repeat: float = 0.0) -> list[Text]:
     """Texts of 400 tokens; `repeat` is how often a position takes the noise of the one before."""
     noise = np.random.default_rng(seed)
-    texts = noise.integers(VOCAB, size=(tokens // 400, 402))
+    texts = noise.integers(models.VOCAB, size=(tokens // 400, 402))
     steps = law.cumsum(-1)
     u = noise.random(len(texts))
     for at in range(2, 402):
@@ -71,7 +63,7 @@ def test_a_hundredth_of_the_mass_in_the_wrong_place_fails():
     best = wrong.argmax(-1)[..., None]
     moved = np.minimum(0.01, np.take_along_axis(wrong, best, -1))
     np.put_along_axis(wrong, best, np.take_along_axis(wrong, best, -1) - moved, -1)
-    wrong += moved / VOCAB
+    wrong += moved / models.VOCAB
     assert abs(wrong - LAW).sum(-1).mean() / 2 < 0.0101
     assert fit(drawn(wrong, 1_600_000, seed=2), LAW).p_value < ALARM
 
@@ -90,7 +82,7 @@ def test_one_wrong_context_of_all_is_seen_alone():
 
 
 def test_one_token_of_probability_zero_is_enough():
-    cut = law_of(target_model(), ResolvedSampling(top_k=3))
+    cut = models.law_of(models.target_model(), ResolvedSampling(top_k=3))
     texts = drawn(cut, 4000, seed=5)
     assert fit(texts, cut).p_value > ALARM
     a, b = texts[0].output[-2:]
@@ -102,19 +94,20 @@ def test_one_token_of_probability_zero_is_enough():
 def test_the_law_of_the_model_is_that_of_its_last_two_tokens():
     import torch
 
-    model = target_model()
-    ids = torch.randint(VOCAB, (1, CONTEXT // 2), generator=torch.Generator().manual_seed(0))
+    model = models.target_model()
+    source = torch.Generator().manual_seed(0)
+    ids = torch.randint(models.VOCAB, (1, models.CONTEXT // 2), generator=source)
     with torch.no_grad():
         long = model(ids).logits[0, 1:].double().numpy()
     seen = ids[0].numpy()
-    assert np.abs(long - raw_logits(model)[seen[:-1], seen[1:]]).max() < 1e-3
+    assert np.abs(long - models.raw_logits(model)[seen[:-1], seen[1:]]).max() < 1e-3
 
 
 def test_laws_differ_from_each_other_and_those_of_the_draft_overlap_with_them_by_half():
-    rows = LAW.reshape(-1, VOCAB)
+    rows = LAW.reshape(-1, models.VOCAB)
     assert rows.max(-1).mean() > 0.4
     assert np.abs(rows[:, None] - rows[None]).sum(-1).mean() / 2 > 0.5
-    assert 0.4 < overlap(LAW, law_of(draft_model(), ResolvedSampling())) < 0.7
+    assert 0.4 < models.overlap(LAW, models.law_of(models.draft_model(), ResolvedSampling())) < 0.7
 
 
 @pytest.mark.parametrize(
@@ -144,7 +137,7 @@ def test_the_table_follows_the_logits_processors_of_transformers(sampling):
         warpers.append(TopPLogitsWarper(sampling.top_p))
     if sampling.min_p:
         warpers.append(MinPLogitsWarper(sampling.min_p))
-    scores = torch.from_numpy(raw_logits(target_model()).reshape(-1, VOCAB))
+    scores = torch.from_numpy(models.raw_logits(models.target_model()).reshape(-1, models.VOCAB))
     theirs = torch.softmax(warpers(None, scores), dim=-1).numpy()
-    ours = law_of(target_model(), sampling).reshape(-1, VOCAB)
+    ours = models.law_of(models.target_model(), sampling).reshape(-1, models.VOCAB)
     assert np.abs(ours - theirs).max() < 1e-9

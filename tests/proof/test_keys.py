@@ -15,14 +15,12 @@ import pytest
 
 from orchestrator.core import rounds
 from orchestrator.core.turn import Turn
-from services.contract.types import VerifyMode
 from services.drafter.methods.model.candidates import Place
 from services.engine import noise
 from services.engine.noise import Stream
 from services.verifier import judging
 from tests.proof.joined import Joined
-
-STANDARD, BLOCK, COUPLED = VerifyMode.STANDARD, VerifyMode.BLOCK, VerifyMode.COUPLED
+from tests.proof.setups import BLOCK, COUPLED, MODES
 
 
 @contextmanager
@@ -55,7 +53,7 @@ def repeated(keys):
 
 
 @pytest.mark.parametrize("candidates", [1, 3], ids=["chains", "trees"])
-@pytest.mark.parametrize("mode", [STANDARD, BLOCK], ids=lambda mode: mode.name)
+@MODES
 def test_no_key_is_drawn_twice(monkeypatch, mode, candidates):
     keys, seen = lives(monkeypatch, mode, candidates, seeds=range(6))
     assert not repeated(keys)

@@ -13,14 +13,12 @@ import pytest
 
 from orchestrator.core.events import VerdictArrived
 from orchestrator.core.pacing import Eager, Fixed
-from services.contract.types import DraftTree, Proposal, Verify, VerifyMode
+from services.contract.types import DraftTree, Proposal, Verify
 from tests.proof.laws import VOCAB, by_hand, drafted
 from tests.proof.machine import cluster, error
 from tests.proof.real_rules import judged
-from tests.proof.setups import Habits, Restless, sampled, unusable_after_two
+from tests.proof.setups import BLOCK, MODES, Habits, Restless, sampled, unusable_after_two
 
-STANDARD, BLOCK = VerifyMode.STANDARD, VerifyMode.BLOCK
-MODES = pytest.mark.parametrize("mode", [STANDARD, BLOCK], ids=lambda mode: mode.name)
 REAL, EXACT = Habits(judged), 1e-12
 
 

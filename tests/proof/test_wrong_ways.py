@@ -10,15 +10,13 @@ import pytest
 from orchestrator.core import sending
 from orchestrator.core.events import VerdictArrived
 from orchestrator.core.pacing import Fixed
-from services.contract.types import Role, VerifyMode
+from services.contract.types import Role
 from tests.proof.laws import Fate, downgraded, is_bad
 from tests.proof.machine import cluster, error
 from tests.proof.real_rules import judged
-from tests.proof.setups import Habits, unusable_after_two
+from tests.proof.setups import MODES, Habits, unusable_after_two
 from tests.proof.worlds import kill
 
-STANDARD, BLOCK = VerifyMode.STANDARD, VerifyMode.BLOCK
-MODES = pytest.mark.parametrize("mode", [STANDARD, BLOCK], ids=lambda mode: mode.name)
 REAL, EXACT, WRONG = Habits(judged), 1e-12, 1e-3
 
 

@@ -26,18 +26,10 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 @cache
 def target_model(vocab: int = VOCAB, seed: int = 0, sharpness: float = 0.5) -> Any:
     """The model whose law is promised; `sharpness` scales its logits."""
-    model = tiny_model(
-        "mistral",
-        vocab=vocab,
-        seed=seed,
-        num_hidden_layers=1,
-        sliding_window=2,
-        hidden_size=32,
-        intermediate_size=32,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=CONTEXT,
-    )
+    widths = {"hidden_size": 32, "intermediate_size": 32, "sliding_window": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1}
+    sizes = {**widths, **heads, "max_position_embeddings": CONTEXT}
+    model = tiny_model("mistral", vocab=vocab, seed=seed, **sizes)
     with torch.no_grad():
         model.lm_head.weight.mul_(sharpness)
     return model

@@ -11,24 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from orchestrator.core import rounds
+from orchestrator.core import events, rounds
 from orchestrator.core.drafts import slice_chain
-from orchestrator.core.events import (
-    Action,
-    Begin,
-    Emit,
-    Event,
-    Finish,
-    NeedWorker,
-    OpenOnWorker,
-    Persist,
-    Release,
-    SendToDrafter,
-    SendVerify,
-    Suspend,
-    VerdictArrived,
-    WorkerLost,
-)
 from orchestrator.core.state import State
 from services.contract.types import CommitDraft, Draft, DraftTree, OpenVerify, Role, Verdict, Verify
 from tests.proof.laws import Fate, Text
@@ -118,7 +102,7 @@ class World:
 # --- the machine ------------------------------------------------------------------
 
 
-def feed(world: World, event: Event) -> World:
+def feed(world: World, event: events.Event) -> World:
     """Let the machine hear an event, and do what it asks for."""
     state, actions = rounds.step(world.state, event)
     world = world.but(state=state)
@@ -127,26 +111,26 @@ def feed(world: World, event: Event) -> World:
     return world
 
 
-def _perform(world: World, action: Action) -> World:
+def _perform(world: World, action: events.Action) -> World:
     match action:
-        case NeedWorker(role):
+        case events.NeedWorker(role):
             return world if role in world.on("place") else world.put("place", role)
-        case OpenOnWorker(_, message):
+        case events.OpenOnWorker(_, message):
             return world.put(">v" if isinstance(message, OpenVerify) else ">d", message)
-        case SendVerify(_, message):
+        case events.SendVerify(_, message):
             return world.put(">v", message)
-        case SendToDrafter(_, message):
+        case events.SendToDrafter(_, message):
             return world.put(">d", message)
-        case Persist(commit):
+        case events.Persist(commit):
             return world.put("store", commit)
-        case Emit(commit):
+        case events.Emit(commit):
             assert commit.base_len + len(commit.token_ids) <= len(world.stored)
             return world.but(emitted=world.emitted + commit.token_ids)
-        case Release(role, _):
+        case events.Release(role, _):
             return _without(world, role)
-        case Finish():
+        case events.Finish():
             return world.but(finished=True)
-        case Suspend():
+        case events.Suspend():
             raise AssertionError("a session of these tests never waits for the client")
     return world
 
@@ -166,7 +150,7 @@ def kill(world: World, role: Role, *, late: bool = False) -> World:
         return world
     if not late:
         world = world.rewired("v>" if role is Role.VERIFIER else "d>", ())
-    return feed(_without(world, role), WorkerLost(0.0, role, worker.name))
+    return feed(_without(world, role), events.WorkerLost(0.0, role, worker.name))
 
 
 def restart(world: World) -> World:
@@ -174,7 +158,7 @@ def restart(world: World) -> World:
     session = replace(world.state.config, term=world.state.config.term + 1)
     state = rounds.new_session(session, world.state.policy, world.stored)
     fresh = World(state, stored=world.stored, emitted=world.stored, attached=world.attached)
-    return feed(fresh, Begin(0.0))
+    return feed(fresh, events.Begin(0.0))
 
 
 # --- the workers ------------------------------------------------------------------
@@ -196,16 +180,8 @@ def fitting(own: Verifier, block: Verify) -> tuple[int, DraftTree] | None:
 def spell(block: Verify, base: int, tree: DraftTree, fate: Fate) -> Iterator[tuple[float, Verdict]]:
     """The verdicts of one fate: over the tokens that may follow what it accepts."""
     tokens = tree.token_ids[: fate.accepted]
-    verdict = Verdict(
-        block.session,
-        block.epoch,
-        block.round,
-        base,
-        tokens,
-        fate.accepted,
-        fate.all_accepted,
-        draft_tokens=len(tree),
-    )
+    own = (block.session, block.epoch, block.round, base, tokens)
+    verdict = Verdict(*own, fate.accepted, fate.all_accepted, draft_tokens=len(tree))
     if fate.all_accepted and not block.want_bonus and tree.token_ids:
         yield fate.weight, verdict
         return
@@ -219,7 +195,7 @@ def answered(world: World, verdict: Verdict) -> World:
     own = world.verifier
     assert own is not None
     own = replace(own, text=own.text + verdict.token_ids, last=verdict)
-    return world.but(verifier=own).put("v>", VerdictArrived(0.0, own.name, verdict))
+    return world.but(verifier=own).put("v>", events.VerdictArrived(0.0, own.name, verdict))
 
 
 def told(own: Drafter, commit: CommitDraft) -> Drafter:

@@ -33,23 +33,12 @@ def test_a_law_is_used(row):
     assert is_law(row, 3)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        SparseRow((), ()),
-        SparseRow((0, 1), (1.0,)),
-        SparseRow((0, 0), (0.5, 0.5)),
-        SparseRow((0, 3), (0.5, 0.5)),
-        SparseRow((-1, 0), (0.5, 0.5)),
-        SparseRow((0, 1), (0.5, 0.5 + 2e-4)),
-        SparseRow((0, 1), (0.5, 0.5 - 2e-4)),
-        SparseRow((0, 1), (1.5, -0.5)),
-        SparseRow((0, 1), (math.nan, 1.0)),
-        SparseRow((0, 1), (1.0, math.nan)),
-        SparseRow((0, 1), (math.inf, 0.5)),
-        SparseRow((0, 1), (math.inf, -math.inf)),
-    ],
-)
+NO_MASSES = [(1.0,), (0.5, 0.5 + 2e-4), (0.5, 0.5 - 2e-4), (1.5, -0.5), (math.nan, 1.0)]
+NO_MASSES += [(1.0, math.nan), (math.inf, 0.5), (math.inf, -math.inf)]
+NO_IDS = [SparseRow((), ()), *(SparseRow(ids, (0.5, 0.5)) for ids in ((0, 0), (0, 3), (-1, 0)))]
+
+
+@pytest.mark.parametrize("row", [*NO_IDS, *(SparseRow((0, 1), masses) for masses in NO_MASSES)])
 def test_what_is_no_law_is_not_used(row):
     assert not is_law(row, 3)
 

@@ -19,42 +19,28 @@ def walk_tree(tokens, parents, choices):
     return walk(DraftTree(tuple(tokens), tuple(parents)), choices)
 
 
-def test_an_empty_block_emits_the_targets_choice():
-    assert walk(DraftTree(), [7]) == Walk((), 7, True)
+TREE, TWINS = ((5, 6, 7), (-1, -1, 0)), ((5, 5, 7), (-1, -1, 0))
+WIDE = (5, 6, 7, 8, 9), (-1, -1, 0, 1, 1)
+WALKS = {
+    "an empty block emits the target's choice": ((), None, [7], Walk((), 7, True)),
+    "a chain that agrees gives a bonus": ((1, 2), None, [1, 2, 3], Walk((0, 1), 3, True)),
+    "a chain stops at its first token": ((1, 2), None, [9, 2, 3], Walk((), 9, False)),
+    "a chain stops at its second token": ((1, 2), None, [1, 9, 3], Walk((0,), 9, False)),
+    "a later agreement does not count": ((1, 2, 3), None, [5, 2, 3, 4], Walk((), 5, False)),
+    "a tree descends to the child of the choice": (
+        *WIDE,
+        [6, 0, 9, 0, 0, 4],
+        Walk((1, 4), 4, True),
+    ),
+    "a walk that leaves at an inner node rejects": (*TREE, [5, 1, 0, 0], Walk((0,), 1, False)),
+    "a walk that ends at a short leaf accepts all": (*TREE, [6, 0, 3, 0], Walk((1,), 3, True)),
+    "the first of equal children wins": (*TWINS, [5, 7, 0, 2], Walk((0, 2), 2, True)),
+}
 
 
-def test_a_chain_that_agrees_gives_a_bonus():
-    assert walk_chain([1, 2], [1, 2, 3]) == Walk((0, 1), 3, True)
-
-
-@pytest.mark.parametrize(
-    ("choices", "walked"), [([9, 2, 3], Walk((), 9, False)), ([1, 9, 3], Walk((0,), 9, False))]
-)
-def test_a_chain_stops_at_the_first_difference(choices, walked):
-    assert walk_chain([1, 2], choices) == walked
-
-
-def test_a_later_agreement_does_not_count():
-    assert walk_chain([1, 2, 3], [5, 2, 3, 4]).path == ()
-
-
-def test_a_tree_descends_to_the_child_that_carries_the_choice():
-    # root -> 5, 6;  5 -> 7;  6 -> 8, 9
-    tokens, parents = [5, 6, 7, 8, 9], [-1, -1, 0, 1, 1]
-    choices = [6, 0, 9, 0, 0, 4]
-    assert walk_tree(tokens, parents, choices) == Walk((1, 4), 4, True)
-
-
-def test_a_tree_walk_that_leaves_at_an_inner_node_is_a_rejection():
-    assert walk_tree([5, 6, 7], [-1, -1, 0], [5, 1, 0, 0]) == Walk((0,), 1, False)
-
-
-def test_a_tree_walk_that_ends_at_a_short_leaf_is_full_acceptance():
-    assert walk_tree([5, 6, 7], [-1, -1, 0], [6, 0, 3, 0]) == Walk((1,), 3, True)
-
-
-def test_the_first_of_equal_children_wins():
-    assert walk_tree([5, 5, 7], [-1, -1, 0], [5, 7, 0, 2]) == Walk((0, 2), 2, True)
+@pytest.mark.parametrize(("tokens", "parents", "choices", "walked"), WALKS.values(), ids=WALKS)
+def test_a_walk_follows_the_targets_choices(tokens, parents, choices, walked):
+    assert walk(DraftTree(tokens, parents), choices) == walked
 
 
 def test_a_chain_given_as_a_tree_walks_alike():

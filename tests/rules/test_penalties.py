@@ -4,15 +4,7 @@ import random
 
 import pytest
 import torch
-from transformers.generation.logits_process import (
-    MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers.generation import logits_process as hf
 
 from services.contract.types import ResolvedSampling, VerifyMode
 from services.engine.sampling import (
@@ -51,13 +43,13 @@ def reference_scores(logits, prompt, output, sampling):
     text = torch.tensor([[*prompt, *output]])
     scores = logits[None].clone()
     if sampling.logit_bias:
-        scores = SequenceBiasLogitsProcessor([[[t], b] for t, b in sampling.logit_bias])(
+        scores = hf.SequenceBiasLogitsProcessor([[[t], b] for t, b in sampling.logit_bias])(
             text, scores
         )
-    scores = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)(text, scores)
+    scores = hf.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)(text, scores)
     scores = openai_penalties(scores[0], list(output), sampling)[None]
     if sampling.stop_token_ids:
-        scores = MinNewTokensLengthLogitsProcessor(
+        scores = hf.MinNewTokensLengthLogitsProcessor(
             len(prompt), sampling.min_tokens, list(sampling.stop_token_ids)
         )(text, scores)
     return scores
@@ -67,13 +59,13 @@ def reference_law(logits, prompt, output, sampling):
     """The law transformers would draw the token after prompt + output from, [V]."""
     text = torch.tensor([[*prompt, *output]])
     scores = reference_scores(logits, prompt, output, sampling)
-    scores = TemperatureLogitsWarper(sampling.temperature)(text, scores)
+    scores = hf.TemperatureLogitsWarper(sampling.temperature)(text, scores)
     if sampling.top_k:
-        scores = TopKLogitsWarper(sampling.top_k)(text, scores)
+        scores = hf.TopKLogitsWarper(sampling.top_k)(text, scores)
     if sampling.top_p < 1.0:
-        scores = TopPLogitsWarper(sampling.top_p)(text, scores)
+        scores = hf.TopPLogitsWarper(sampling.top_p)(text, scores)
     if sampling.min_p > 0.0:
-        scores = MinPLogitsWarper(sampling.min_p)(text, scores)
+        scores = hf.MinPLogitsWarper(sampling.min_p)(text, scores)
     return torch.softmax(scores[0], dim=-1)
 
 
@@ -201,16 +193,9 @@ def test_both_paths_are_the_same_function(case, monkeypatch):
         assert torch.equal(ours > -torch.inf, theirs > -torch.inf)
 
 
-FIXED = {
-    "logit_bias": ((0, 3.0), (2, -1.0)),
-    "repetition_penalty": 1.5,
-    "frequency_penalty": 0.5,
-    "presence_penalty": 0.25,
-    "min_tokens": 2,
-    "stop_token_ids": (3, 5),
-    "temperature": 0.8,
-    "min_p": 0.01,
-}
+FIXED = {"logit_bias": ((0, 3.0), (2, -1.0)), "min_tokens": 2, "stop_token_ids": (3, 5)}
+FIXED |= {"repetition_penalty": 1.5, "frequency_penalty": 0.5, "presence_penalty": 0.25}
+FIXED |= {"temperature": 0.8, "min_p": 0.01}
 
 
 @pytest.mark.parametrize("mode", [GREEDY, COUPLED])

@@ -3,12 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers.generation.logits_process import (
-    MinNewTokensLengthLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers.generation import logits_process
 
 from services.contract.types import ResolvedSampling, VerifyMode
 from services.engine.noise import to_exponential, word_rows
@@ -37,12 +32,12 @@ def transformers_law(logits, temperature=1.0, top_k=0, top_p=1.0, stop=(), left=
     """The law transformers would sample from; `left` = tokens missing to min_tokens."""
     text = torch.zeros(logits.shape[0], 5, dtype=torch.long)
     if left:
-        logits = MinNewTokensLengthLogitsProcessor(5, left, list(stop))(text, logits)
-    logits = TemperatureLogitsWarper(temperature)(text, logits)
+        logits = logits_process.MinNewTokensLengthLogitsProcessor(5, left, list(stop))(text, logits)
+    logits = logits_process.TemperatureLogitsWarper(temperature)(text, logits)
     if top_k:
-        logits = TopKLogitsWarper(top_k)(text, logits)
+        logits = logits_process.TopKLogitsWarper(top_k)(text, logits)
     if top_p < 1.0:
-        logits = TopPLogitsWarper(top_p)(text, logits)
+        logits = logits_process.TopPLogitsWarper(top_p)(text, logits)
     return torch.softmax(logits, dim=-1)
 
 
@@ -78,39 +73,10 @@ def test_min_tokens_masks_stop_ids_before_that_position_only():
     assert ours[0, 3] == 0
 
 
-def test_min_tokens_masks_stop_ids_of_a_greedy_row():
-    logits = torch.tensor([[1.0, 5.0, 3.0]])
-    early = row(GREEDY, min_tokens=1, stop_token_ids=(1,), position=0)
-    late = row(GREEDY, min_tokens=1, stop_token_ids=(1,), position=1)
-    assert choose(logits, [early]) == [2]
-    assert choose(logits, [late]) == [1]
-
-
 def test_tokens_that_tie_at_an_edge_stay_together():
     logits = torch.tensor([[2.0, 1.0, 1.0, 0.0]])
     assert (log_law(logits, [row(top_k=2)]) > -math.inf).tolist() == [[True, True, True, False]]
     assert (log_law(logits, [row(top_p=0.7)]) > -math.inf).tolist() == [[True, True, True, False]]
-
-
-def test_rows_of_different_laws_in_one_batch_equal_rows_alone():
-    logits = random_logits(5, 400)
-    rows = [
-        row(GREEDY),
-        row(temperature=0.5, seed=4, position=2),
-        row(top_k=7, seed=5),
-        row(temperature=0.5, seed=4, position=3),
-        row(top_p=0.6, seed=6, min_tokens=9, stop_token_ids=(0,)),
-    ]
-    alone = [log_law(logits[i : i + 1], [rows[i]]) for i in range(5)]
-    assert torch.equal(log_law(logits, rows), torch.cat(alone))
-    assert choose(logits, rows) == [choose(logits[i : i + 1], [rows[i]])[0] for i in range(5)]
-
-
-def test_the_given_logits_are_left_alone():
-    logits = random_logits(2, 40)
-    before = logits.clone()
-    choose(logits, [row(top_p=0.5, min_tokens=1, stop_token_ids=(1,)), row(GREEDY)])
-    assert torch.equal(logits, before)
 
 
 def test_greedy_takes_the_first_of_equal_logits():

@@ -16,18 +16,9 @@ from services.training.tuning.options import TuneOptions
 
 def small(target: Path, out: Path, **changed: object) -> TuneOptions:
     """Options of a search that takes seconds."""
-    options = TuneOptions(
-        str(target),
-        out,
-        num_prompts=2,
-        prompt_tokens=150,
-        tokens=6,
-        trials=5,
-        max_draft=3,
-        threshold=0.1,
-        threads=1,
-    )
-    return replace(options, **changed)
+    given = {"num_prompts": 2, "prompt_tokens": 150, "tokens": 6, "trials": 5}
+    given |= {"max_draft": 3, "threshold": 0.1, "threads": 1}
+    return replace(TuneOptions(str(target), out, **given), **changed)
 
 
 def costing(cost: float) -> MaskStats:

@@ -59,9 +59,7 @@ def test_the_seed_decides_what_is_tried() -> None:
 
 
 @pytest.mark.parametrize("stopped_after", [2, 20])
-def test_a_search_that_was_stopped_ends_as_one_that_was_not(
-    tmp_path: Path, stopped_after: int
-) -> None:
+def test_a_search_that_was_stopped_ends_as_one_that_was_not(tmp_path, stopped_after) -> None:
     whole_run = run(Search(LAYERS, 0, PLAN), 25)
     journal = tmp_path / "search.journal"
     run(Search(LAYERS, 0, PLAN, journal), stopped_after)

@@ -22,12 +22,15 @@ MASK = SkipMask.of(2, attention=[1], mlp=[0])
 TOKENS = 12
 
 
+def tiny_engine() -> NativeEngine:
+    spec = ModelSpec("tiny", kv_capacity_tokens=4096)
+    return NativeEngine.from_model(tiny_model("llama"), spec=spec)
+
+
 @pytest.fixture(scope="module")
 def engine() -> NativeEngine:
     torch.set_num_threads(1)
-    return NativeEngine.from_model(
-        tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=4096)
-    )
+    return tiny_engine()
 
 
 def rules(**changed: Any) -> Rules:
@@ -54,9 +57,7 @@ class Recorded(Speculation):
 
 @pytest.mark.parametrize("placement", ["pool", "beside"])
 @pytest.mark.parametrize("mask", [whole(2), MASK, SkipMask.of(2, [0, 1], [0, 1])], ids=str)
-def test_the_text_is_the_targets_greedy_text_whatever_is_skipped(
-    engine: NativeEngine, placement: Any, mask: SkipMask
-) -> None:
+def test_the_text_is_the_targets_greedy_text_whatever_is_skipped(engine, placement, mask) -> None:
     speculation = Recorded(engine, PROMPTS, rules(placement=placement))
     for _ in range(2):  # what one mask leaves behind does not change the next
         speculation.measure(MASK)
@@ -107,9 +108,7 @@ def test_the_prompts_are_read_once(engine: NativeEngine) -> None:
 
 
 def test_a_text_ends_with_its_stop_token() -> None:
-    engine = NativeEngine.from_model(
-        tiny_model("llama"), spec=ModelSpec("t", kv_capacity_tokens=4096)
-    )
+    engine = tiny_engine()
     text = greedy(engine, PROMPTS[0], 8)
     engine.eos_token_ids = (text[4],)
     expected = text.index(text[4]) + 1
@@ -119,9 +118,7 @@ def test_a_text_ends_with_its_stop_token() -> None:
 
 
 def test_prompts_without_any_answer_are_refused() -> None:
-    engine = NativeEngine.from_model(
-        tiny_model("llama"), spec=ModelSpec("t", kv_capacity_tokens=4096)
-    )
+    engine = tiny_engine()
     engine.eos_token_ids = tuple(greedy(engine, prompt, 1)[0] for prompt in PROMPTS)
     with pytest.raises(StartError, match="the target answers none of them"):
         Speculation(engine, PROMPTS, rules())

@@ -23,9 +23,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model_folder(tmp_path_factory.mktemp("target"), num_hidden_layers=4)
 
 
-def test_a_search_ends_with_a_mask_for_its_target_and_a_picture(
-    target: Path, tmp_path: Path
-) -> None:
+def test_a_search_ends_with_a_mask_for_its_target_and_a_picture(target, tmp_path) -> None:
     options, reporter = small(target, tmp_path / "mask.json", command="paceline"), Quiet()
     result = tune(options, reporter)
     content = read_mask(options.out)
@@ -65,9 +63,7 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(target: Path, tmp_path: 
         ({"prompt_tokens": 3}, "--prompt-tokens: the target's chat template takes"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_any_work(
-    target: Path, tmp_path: Path, changed: dict[str, object], told: str
-) -> None:
+def test_what_cannot_be_done_is_refused_before_any_work(target, tmp_path, changed, told) -> None:
     with pytest.raises(StartError, match=told) as caught:
         tune(replace(small(target, tmp_path / "mask.json"), **changed), Quiet())
     assert "\n" not in str(caught.value)
@@ -99,16 +95,10 @@ def test_a_distilled_drafter_is_no_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_the_command_ends_with_one_line_where_the_options_are_bad(
-    target: Path, tmp_path: Path
-) -> None:
+def test_the_command_ends_with_one_line_where_the_options_are_bad(target, tmp_path) -> None:
     given = ["--target", str(target), "--out", str(tmp_path / "m.json"), "--trials", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "paceline", "tune-skip", *given],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    started = [sys.executable, "-m", "paceline", "tune-skip", *given]
+    done = subprocess.run(started, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stderr == ("paceline tune-skip: --trials: 1 is not allowed; allowed is 3 or more\n")
     assert list(tmp_path.iterdir()) == []
