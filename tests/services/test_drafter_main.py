@@ -16,17 +16,8 @@ import pytest
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc
 from pydantic import ValidationError
 
+from services.contract import types as t
 from services.contract.errors import StartError
-from services.contract.types import (
-    Draft,
-    DraftOpened,
-    LinkHello,
-    OpenDraft,
-    Progress,
-    ResolvedSampling,
-    VerifyMode,
-    WorkerDescription,
-)
 from services.contract.wire import DRAFTER_LINK, decode_description
 from services.drafter.registry import METHODS, build
 from services.drafter.settings import DrafterSettings
@@ -153,7 +144,7 @@ def test_a_model_is_loaded_from_a_folder(tmp_path: Path) -> None:
     drafter = build(settings)["model"]
     assert isinstance(drafter, ModelDrafter)
     assert drafter._q_top == 3
-    worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
+    worker = drafter.describe(t.WorkerDescription("d", None))  # type: ignore[arg-type]
     assert worker.vocab_size == VOCAB_SIZE
     assert worker.model_fingerprint
     assert worker.tokenizer_fingerprint
@@ -236,7 +227,6 @@ def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(
 def test_graphs_and_trees_take_their_own_numbers(tmp_path: Path) -> None:
     import torch
 
-    from services.contract.types import VerifyMode
     from services.drafter.methods.graph.draft_graph import GraphRules
     from services.drafter.methods.graph.graph import GraphDrafter
     from services.drafter.methods.model.model import ModelDrafter
@@ -250,7 +240,7 @@ def test_graphs_and_trees_take_their_own_numbers(tmp_path: Path) -> None:
     assert graph._engine is model._engine  # type: ignore[attr-defined]
     assert graph._rules == GraphRules(max_nodes=9, repeat=None)
     assert isinstance(model, ModelDrafter)
-    assert model._plans[VerifyMode.GREEDY].growth(8).nodes == 3
+    assert model._plans[t.VerifyMode.GREEDY].growth(8).nodes == 3
     (comb,) = build(DrafterSettings(**{**values, "method": "model"}, tree="comb")).values()
     assert isinstance(comb, ModelDrafter)
     assert comb._plans == {}
@@ -275,7 +265,7 @@ def test_a_distilled_drafter_is_loaded_from_its_folder_and_its_moved_base(tmp_pa
     )
     drafter = build(settings)["model"]
     assert isinstance(drafter, ModelDrafter)
-    worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
+    worker = drafter.describe(t.WorkerDescription("d", None))  # type: ignore[arg-type]
     assert worker.vocab_size == VOCAB_SIZE
     assert worker.tokenizer_fingerprint
 
@@ -298,7 +288,7 @@ def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_
     options = {"lookahead": str(file), "cache_dir": tmp_path, "threads": 1}
     (drafter,) = build(DrafterSettings(**options)).values()
     assert isinstance(drafter, LookaheadDrafter)
-    worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
+    worker = drafter.describe(t.WorkerDescription("d", None))  # type: ignore[arg-type]
     assert (worker.model, worker.vocab_size) == (str(base), VOCAB_SIZE)
 
     moved = base.rename(tmp_path / "elsewhere")
@@ -358,25 +348,25 @@ async def test_an_ngram_drafter_serves_without_torch_and_ends_on_sigterm(tmp_pat
         assert process.wait(30) == 0
 
 
-async def _first_draft(stub: Any) -> Draft:
+async def _first_draft(stub: Any) -> t.Draft:
     """Open a session that repeats itself; what is drafted for it."""
-    opening = OpenDraft(
+    opening = t.OpenDraft(
         session="s",
         epoch=1,
         prompt=(1, 2, 3, 4, 1, 2),
         committed=(),
-        mode=VerifyMode.GREEDY,
-        sampling=ResolvedSampling(),
+        mode=t.VerifyMode.GREEDY,
+        sampling=t.ResolvedSampling(),
         seed=1,
         window=3,
     )
     call = stub.Link()
-    await call.write(DRAFTER_LINK.encode_request([opening], LinkHello("test")))
+    await call.write(DRAFTER_LINK.encode_request([opening], t.LinkHello("test")))
     async with asyncio.timeout(30):
         async for message in call:
             for event in DRAFTER_LINK.decode_response(message):
-                if isinstance(event, Draft):
+                if isinstance(event, t.Draft):
                     await call.done_writing()
                     return event
-                assert isinstance(event, (DraftOpened, Progress))
+                assert isinstance(event, (t.DraftOpened, t.Progress))
     raise AssertionError("the link ended without a draft")
