@@ -9,17 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.contract.types import (
-    EMPTY_HASH,
-    CommitDraft,
-    Credit,
-    Draft,
-    DrafterEvent,
-    OpenDraft,
-    ResolvedSampling,
-    VerifyMode,
-    extend_hash,
-)
+from services.contract import types as t
 from services.drafter.core import DrafterCore
 from services.drafter.methods.graph.tree_growth import Growth
 from services.drafter.methods.model.model import ModelDrafter
@@ -56,8 +46,10 @@ class FakeEngine(fake_engine.FakeEngine):
 
     @staticmethod
     def logits(text: Sequence[int]) -> Tensor:
-        mix = extend_hash(EMPTY_HASH, text)
-        return torch.tensor([float(extend_hash(mix, (t,)) >> 40) / 2**22 for t in range(VOCAB)])
+        mix = t.extend_hash(t.EMPTY_HASH, text)
+        return torch.tensor(
+            [float(t.extend_hash(mix, (token,)) >> 40) / 2**22 for token in range(VOCAB)]
+        )
 
     def greedy(self, text: Sequence[int]) -> int:
         return int(self.logits(text).argmax())
@@ -98,7 +90,7 @@ class Harness:
         drafter: ModelDrafter | None = None,
     ) -> None:
         self.engine = engine
-        self.events: list[DrafterEvent] = []
+        self.events: list[t.DrafterEvent] = []
         self.drafter = drafter or ModelDrafter(engine, step_tokens=step_tokens, q_top=q_top)
         self.core = DrafterCore(
             {"model": self.drafter}, emit=lambda _, event: self.events.append(event), worker_id="m"
@@ -108,35 +100,35 @@ class Harness:
         values: dict[str, Any] = {
             "epoch": 1,
             "committed": (),
-            "mode": VerifyMode.GREEDY,
-            "sampling": ResolvedSampling(max_tokens=60),
+            "mode": t.VerifyMode.GREEDY,
+            "sampling": t.ResolvedSampling(max_tokens=60),
             "seed": 7,
             "window": 6,
         }
         values |= changes
-        self.core.handle(0, OpenDraft(session=session, prompt=tuple(prompt), **values))
+        self.core.handle(0, t.OpenDraft(session=session, prompt=tuple(prompt), **values))
 
     def commit(self, session: str, base: int, tokens: Sequence[int], epoch: int = 1) -> None:
-        self.core.handle(0, CommitDraft(session, epoch, base, tuple(tokens)))
+        self.core.handle(0, t.CommitDraft(session, epoch, base, tuple(tokens)))
 
     def credit(self, session: str, window: int) -> None:
-        self.core.handle(0, Credit(session, window))
+        self.core.handle(0, t.Credit(session, window))
 
-    def run(self) -> list[Draft]:
+    def run(self) -> list[t.Draft]:
         for _ in range(1000):
             if not self.core.step():
                 return self.take()
         raise AssertionError("the core never comes to rest")
 
-    def take(self) -> list[Draft]:
-        drafts = [event for event in self.events if isinstance(event, Draft)]
+    def take(self) -> list[t.Draft]:
+        drafts = [event for event in self.events if isinstance(event, t.Draft)]
         self.events.clear()
         return drafts
 
 
 def followed(
     harness: Harness, moves: Sequence[tuple[int, int, Sequence[int], bool]]
-) -> Iterator[tuple[list[int], Draft]]:
+) -> Iterator[tuple[list[int], t.Draft]]:
     """Every draft of session `s`, opened on three tokens, with the text before it.
 
     A move: steps, drafted tokens to commit, others behind them, and whether the epoch
@@ -149,7 +141,7 @@ def followed(
             before = list(session.text)
             harness.core.step()
             for draft in harness.take():
-                assert draft.prefix_hash == extend_hash(EMPTY_HASH, before[3:])
+                assert draft.prefix_hash == t.extend_hash(t.EMPTY_HASH, before[3:])
                 yield before, draft
             assert cache.tokens == session.text[: cache.length]
         tail = session.text[3 + session.committed_length :]
@@ -158,8 +150,8 @@ def followed(
         assert cache.tokens == session.text[: cache.length]
 
 
-def tokens_of(drafts: Sequence[Draft], session: str = "s") -> list[int]:
-    return [t for draft in drafts if draft.session == session for t in draft.tree.token_ids]
+def tokens_of(drafts: Sequence[t.Draft], session: str = "s") -> list[int]:
+    return [token for draft in drafts if draft.session == session for token in draft.tree.token_ids]
 
 
 def holds_as_if_fresh(engine: Any, cache: Any, text: Sequence[int]) -> None:

@@ -13,20 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.contract import types as t
 from services.contract.step_time import StepTimeModel
-from services.contract.types import (
-    CloseDraft,
-    CommitDraft,
-    Draft,
-    DrafterEvent,
-    DraftSource,
-    DraftTree,
-    OpenDraft,
-    Proposal,
-    ResolvedSampling,
-    SessionFailed,
-    VerifyMode,
-)
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.ahead import Ahead, AheadRules
 from services.drafter.methods.model.informed import NAME, InformedDrafter
@@ -55,17 +43,17 @@ WEIGHTS = {
 }
 
 
-def opening(prompt: Sequence[int], name: str = "s", **changes: Any) -> OpenDraft:
+def opening(prompt: Sequence[int], name: str = "s", **changes: Any) -> t.OpenDraft:
     """A session whose first verdict is there: it brought the last of these tokens."""
     values: dict[str, Any] = {
-        "mode": VerifyMode.GREEDY,
-        "sampling": ResolvedSampling(temperature=0.0, max_tokens=60),
+        "mode": t.VerifyMode.GREEDY,
+        "sampling": t.ResolvedSampling(temperature=0.0, max_tokens=60),
         "num_candidates": 8,
         "method": NAME,
     }
     values |= changes
     text = tuple(prompt)
-    return OpenDraft(name, 1, text[:-1], text[-1:], seed=7, window=6, vocab_size=VOCAB, **values)
+    return t.OpenDraft(name, 1, text[:-1], text[-1:], seed=7, window=6, vocab_size=VOCAB, **values)
 
 
 class Bench:
@@ -74,7 +62,7 @@ class Bench:
     def __init__(self, engine: Any = None, rules: AheadRules | None = None) -> None:
         self.engine = engine or Clear()
         self.now = 1.0
-        self.events: list[DrafterEvent] = []
+        self.events: list[t.DrafterEvent] = []
         file = NgramFile(
             "t", "w", "fp", VOCAB, [0] * VOCAB * FIRSTS, bytes(VOCAB * FIRSTS), (), WEIGHTS
         )
@@ -88,20 +76,20 @@ class Bench:
             worker_id="d",
         )
 
-    def tell(self, command: Any, steps: int = 50) -> list[Draft]:
+    def tell(self, command: Any, steps: int = 50) -> list[t.Draft]:
         """What a command brings, with as much time as so many steps take."""
         self.events.clear()
         self.core.handle(0, command)
         for _ in range(steps):
             if not self.core.step():
                 break
-        return [event for event in self.events if isinstance(event, Draft)]
+        return [event for event in self.events if isinstance(event, t.Draft)]
 
-    def open(self, prompt: Sequence[int], **changes: Any) -> list[Draft]:
+    def open(self, prompt: Sequence[int], **changes: Any) -> list[t.Draft]:
         return self.tell(opening(prompt, **changes))
 
-    def commit(self, base: int, tokens: Sequence[int], steps: int = 50) -> list[Draft]:
-        return self.tell(CommitDraft("s", 1, 1 + base, tuple(tokens)), steps)
+    def commit(self, base: int, tokens: Sequence[int], steps: int = 50) -> list[t.Draft]:
+        return self.tell(t.CommitDraft("s", 1, 1 + base, tuple(tokens)), steps)
 
     @property
     def places(self) -> Places:
@@ -123,16 +111,16 @@ def test_what_the_model_says_where_it_has_been_is_in_the_tree() -> None:
         (draft,) = bench.commit(base, said)
         text += said
         assert draft.tree.token_ids[0] == bench.engine.greedy(text)
-        assert draft.sources[0] == DraftSource.MODEL
+        assert draft.sources[0] == t.DraftSource.MODEL
         assert draft.final
-        assert draft.tree.proposal is Proposal.ONE_HOT
+        assert draft.tree.proposal is t.Proposal.ONE_HOT
 
 
 def test_a_tree_waits_for_no_step_of_the_model() -> None:
     bench = Bench()
     (draft,) = bench.tell(opening([1, 2, 1]), steps=1)
     assert bench.engine.forwards == []
-    assert set(draft.sources) <= {DraftSource.THIS_TEXT}
+    assert set(draft.sources) <= {t.DraftSource.THIS_TEXT}
 
 
 def test_without_time_the_model_says_nothing_and_the_text_is_read_later() -> None:
@@ -140,7 +128,7 @@ def test_without_time_the_model_says_nothing_and_the_text_is_read_later() -> Non
     bench.open([1, 2, 3])
     surprise = bench.engine.logits([1, 2, 3]).argmin()
     (draft,) = bench.commit(0, [int(surprise)], steps=1)
-    assert DraftSource.MODEL not in draft.sources
+    assert t.DraftSource.MODEL not in draft.sources
     assert bench.places.unseen == 1
     bench.commit(1, [4])
     assert bench.places.unseen == 0
@@ -165,7 +153,7 @@ def test_its_word_is_that_of_a_model_that_reads_exactly_that_text(seed: int) -> 
         holds(bench, text)
         if done > 50:
             break
-    bench.tell(CloseDraft("s"))
+    bench.tell(t.CloseDraft("s"))
     assert bench.engine.kv_tokens_used == 0
 
 
@@ -196,13 +184,13 @@ def test_with_a_real_model_its_word_is_that_of_a_prefill() -> None:
     )
     vocab = engine.vocab_size
     cache = engine.new_cache(100)
-    made = OpenDraft(
+    made = t.OpenDraft(
         "s",
         1,
         (5, 6, 7),
         (),
-        VerifyMode.GREEDY,
-        ResolvedSampling(max_tokens=40),
+        t.VerifyMode.GREEDY,
+        t.ResolvedSampling(max_tokens=40),
         0,
         6,
         num_candidates=8,
@@ -212,7 +200,7 @@ def test_with_a_real_model_its_word_is_that_of_a_prefill() -> None:
     source = random.Random(3)
     for _ in range(8):
         places.follow(text)
-        tree = DraftTree((9, 10, 11, 12), (-1, 0, 0, -1))
+        tree = t.DraftTree((9, 10, 11, 12), (-1, 0, 0, -1))
         places.expect(tree, (0.5, 0.3, 0.1, 0.1))
         for _ in range(3):
             ahead.step([places])
@@ -301,7 +289,7 @@ def test_sessions_share_a_step_and_none_is_left_out() -> None:
     bench.core.step()
     assert len(bench.engine.forwards[0]) == 3
     for name in "abc":
-        (draft,) = bench.tell(CommitDraft(name, 1, 1, (4,)))
+        (draft,) = bench.tell(t.CommitDraft(name, 1, 1, (4,)))
         assert draft.session == name
 
 
@@ -314,7 +302,7 @@ def test_a_crowd_is_not_gone_ahead_of_and_who_stalls_gives_way() -> None:
     read = [name for name in "abcd" if not unread(bench, name)]
     assert read == ["a", "b"]
     bench.now += 9.0
-    bench.tell(CommitDraft("c", 1, 1, (4,)))
+    bench.tell(t.CommitDraft("c", 1, 1, (4,)))
     assert not unread(bench, "c")
 
 
@@ -356,7 +344,7 @@ def test_the_model_reads_nothing_before_the_first_verdict() -> None:
     bench = Bench()
     bench.tell(replace(opening([1, 2, 3]), prompt=(1, 2, 3), committed=()))
     assert bench.engine.forwards == []
-    bench.tell(CommitDraft("s", 1, 0, (4,)))
+    bench.tell(t.CommitDraft("s", 1, 0, (4,)))
     assert bench.places.unseen == 0
 
 
@@ -367,7 +355,7 @@ def test_without_room_for_the_model_the_trees_go_on_without_it() -> None:
     (draft,) = bench.commit(0, [2])
     assert draft.tree.token_ids == (1,) or 1 in draft.tree.token_ids
     assert bench.drafter._places[0, "s"] is None
-    bench.tell(CloseDraft("s"))
+    bench.tell(t.CloseDraft("s"))
     assert bench.drafter._places == {}
     assert bench.engine.kv_tokens_used == 0
 
@@ -403,7 +391,7 @@ def test_a_model_that_fails_costs_its_word_and_no_session() -> None:
     (draft,) = bench.commit(2, [2])
     assert bench.places.lost
     assert 3 in draft.tree.token_ids
-    assert not any(isinstance(event, SessionFailed) for event in bench.events)
+    assert not any(isinstance(event, t.SessionFailed) for event in bench.events)
 
 
 def test_a_session_that_the_model_fails_for_costs_no_other_its_word() -> None:
@@ -464,18 +452,18 @@ def test_a_text_that_goes_back_is_followed() -> None:
     "changes",
     [
         {"num_candidates": 1},
-        {"num_candidates": 1, "mode": VerifyMode.STANDARD},
-        {"num_candidates": 1, "mode": VerifyMode.BLOCK},
+        {"num_candidates": 1, "mode": t.VerifyMode.STANDARD},
+        {"num_candidates": 1, "mode": t.VerifyMode.BLOCK},
     ],
 )
 def test_chains_are_those_of_the_two_in_turn(changes: dict[str, Any]) -> None:
     bench = Bench()
-    drafts = bench.open([1, 2, 3], sampling=ResolvedSampling(max_tokens=60), **changes)
+    drafts = bench.open([1, 2, 3], sampling=t.ResolvedSampling(max_tokens=60), **changes)
     assert all(draft.tree.is_chain and not draft.reach for draft in drafts)
     assert sum(len(draft.tree) for draft in drafts) == 6
     assert bench.drafter._places == {}
     bench.commit(0, [drafts[0].tree.token_ids[0]])
-    bench.tell(CloseDraft("s"))
+    bench.tell(t.CloseDraft("s"))
     assert bench.engine.kv_tokens_used == 0
 
 
@@ -492,11 +480,11 @@ def test_coupled_trees_know_the_noise_of_the_models_candidates() -> None:
         bench = Bench()
         made = opening(
             [1, 2, 3],
-            mode=VerifyMode.COUPLED,
-            sampling=ResolvedSampling(temperature=1.0, max_tokens=60),
+            mode=t.VerifyMode.COUPLED,
+            sampling=t.ResolvedSampling(temperature=1.0, max_tokens=60),
         )
         bench.tell(replace(made, seed=seed))
         (draft,) = bench.commit(0, bench.engine.continuation([1, 2, 3], 1))
-        assert draft.sources[0] == DraftSource.MODEL
+        assert draft.sources[0] == t.DraftSource.MODEL
         found.add(draft.tree.token_ids[0])
     assert len(found) > 1

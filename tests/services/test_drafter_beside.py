@@ -10,16 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.contract.types import (
-    CloseDraft,
-    CloseVerify,
-    CommitDraft,
-    Draft,
-    OpenDraft,
-    ResolvedSampling,
-    SessionFailed,
-    VerifyMode,
-)
+from services.contract import types as t
 from services.drafter.core import DrafterCore
 from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.methods.self_draft.exits import Exit
@@ -35,7 +26,7 @@ from tests.services.verifier_bench import Table, block, opening
 
 PROMPT = tuple(range(10, 30))
 MASK = SkipMask.of(2, attention=[1], mlp=[0])
-SAMPLING = ResolvedSampling(max_tokens=40, logprobs=3)
+SAMPLING = t.ResolvedSampling(max_tokens=40, logprobs=3)
 
 
 def load(capacity: int | None = None) -> NativeEngine:
@@ -82,12 +73,12 @@ class Process:
             worker_id="d",
         )
         self.output: list[int] = []
-        self.untold: list[CommitDraft] = []
+        self.untold: list[t.CommitDraft] = []
         self.round = 0
 
-    def open(self, window: int = 6, mode: VerifyMode = VerifyMode.GREEDY) -> None:
+    def open(self, window: int = 6, mode: t.VerifyMode = t.VerifyMode.GREEDY) -> None:
         self.verify_opening = opening(prompt=PROMPT, mode=mode, max_tokens=40, logprobs=3)
-        self.drafter.handle(1, OpenDraft("s", 1, PROMPT, (), mode, SAMPLING, 9, window))
+        self.drafter.handle(1, t.OpenDraft("s", 1, PROMPT, (), mode, SAMPLING, 9, window))
 
     def open_judges(self) -> None:
         for table in (self.judge, self.other):
@@ -107,7 +98,7 @@ class Process:
         assert mine.token_ids == theirs.token_ids
         for own, reference in zip(mine.logprobs, theirs.logprobs, strict=True):
             assert own.logprob == pytest.approx(reference.logprob, abs=1e-4)
-        commit = CommitDraft("s", 1 + self.round, len(self.output), tuple(mine.token_ids))
+        commit = t.CommitDraft("s", 1 + self.round, len(self.output), tuple(mine.token_ids))
         self.output += mine.token_ids
         self.untold.append(commit)
 
@@ -118,7 +109,7 @@ class Process:
 
     def draft(self) -> bool:
         worked = self.drafter.step()
-        assert not [event for event in self.drafts if isinstance(event, SessionFailed)]
+        assert not [event for event in self.drafts if isinstance(event, t.SessionFailed)]
         return worked
 
     def drafted(self) -> list[int]:
@@ -129,14 +120,14 @@ class Process:
         return [
             token
             for draft in self.drafts
-            if isinstance(draft, Draft)
+            if isinstance(draft, t.Draft)
             for token in draft.tree.token_ids
         ]
 
     def close(self) -> None:
-        self.drafter.handle(1, CloseDraft("s"))
+        self.drafter.handle(1, t.CloseDraft("s"))
         for table in (self.judge, self.other):
-            table.give(CloseVerify("s"))
+            table.give(t.CloseVerify("s"))
 
 
 MOVES = st.lists(
@@ -238,7 +229,7 @@ def test_once_nobody_borrows_no_rows_are_fed_behind_a_block() -> None:
     before = fed[False]
     process.verify((5, 6))
     assert fed[False] == before + 3 + 3
-    process.drafter.handle(1, CloseDraft("s"))
+    process.drafter.handle(1, t.CloseDraft("s"))
     before = fed[False]
     process.verify((5, 6))
     assert fed[False] == before + 3
@@ -278,7 +269,7 @@ def test_without_an_offer_after_a_commit_the_session_has_kv_of_its_own() -> None
     process = Process()
     process.open()
     assert process.draft() is False
-    process.drafter.handle(1, CommitDraft("s", 2, 0, (7,)))
+    process.drafter.handle(1, t.CommitDraft("s", 2, 0, (7,)))
     assert len(process.drafted()) == 6
     assert process.engine.kv_tokens_used >= len(PROMPT) + 40
 
@@ -290,10 +281,10 @@ def test_a_verifier_that_ends_ends_the_loan() -> None:
     first = process.drafted()
     assert len(first) == 6
     process.verify(first[:1])
-    process.judge.give(CloseVerify("s"))
+    process.judge.give(t.CloseVerify("s"))
     process.tell()
     assert len(process.drafted()) == 6
-    process.drafter.handle(1, CloseDraft("s"))
+    process.drafter.handle(1, t.CloseDraft("s"))
     assert process.engine.kv_tokens_used == 0
 
 
@@ -301,7 +292,7 @@ def test_without_room_for_kv_of_its_own_the_session_fails_with_the_reason() -> N
     process = Process(capacity=50)
     process.open()
     process.drafter.step()
-    process.drafter.handle(1, CommitDraft("s", 2, 0, (7,)))
+    process.drafter.handle(1, t.CommitDraft("s", 2, 0, (7,)))
     process.drafter.step()
-    [failed] = [event for event in process.drafts if isinstance(event, SessionFailed)]
+    [failed] = [event for event in process.drafts if isinstance(event, t.SessionFailed)]
     assert "KV cache" in failed.message

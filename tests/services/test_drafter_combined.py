@@ -11,23 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.contract import types as t
 from services.contract.errors import Overloaded
-from services.contract.types import (
-    CommitDraft,
-    Draft,
-    DrafterEvent,
-    DraftOpened,
-    DraftSource,
-    DraftTree,
-    FailureReason,
-    OpenDraft,
-    Proposal,
-    ResolvedSampling,
-    SessionFailed,
-    SparseRow,
-    VerifyMode,
-    WorkerDescription,
-)
 from services.drafter.combined import CombinedDrafter, Methods, merge
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
@@ -40,7 +25,7 @@ KEY = (0, "s")
 
 
 def chain(*tokens: int) -> Proposed:
-    return Proposed(DraftTree(tokens))
+    return Proposed(t.DraftTree(tokens))
 
 
 NOTHING = Proposed(final=True)
@@ -51,7 +36,7 @@ class Scripted:
     """A member that gives what it is told to, in order, and counts how often it is asked."""
 
     answers: list[Proposed] = field(default_factory=list)
-    modes: frozenset[VerifyMode] = frozenset(VerifyMode)
+    modes: frozenset[t.VerifyMode] = frozenset(t.VerifyMode)
     full: bool = False
     samples: bool = True
     trees: bool = False
@@ -61,13 +46,13 @@ class Scripted:
     opened: list[SessionKey] = field(default_factory=list)
     rewound: list[int] = field(default_factory=list)
 
-    def describe(self, worker: WorkerDescription) -> WorkerDescription:
+    def describe(self, worker: t.WorkerDescription) -> t.WorkerDescription:
         return worker
 
     def usage(self) -> KVUsage:
         return KVUsage(1, 2)
 
-    def open(self, key: SessionKey, opening: OpenDraft) -> None:
+    def open(self, key: SessionKey, opening: t.OpenDraft) -> None:
         if self.full:
             raise Overloaded("full")
         self.opened.append(key)
@@ -87,10 +72,10 @@ class Scripted:
         return self.restless
 
 
-def opening(**changes: Any) -> OpenDraft:
-    values: dict[str, Any] = {"prompt": (1, 2), "mode": VerifyMode.GREEDY, "window": 6, **changes}
-    sampling = values.pop("sampling", ResolvedSampling(max_tokens=60))
-    return OpenDraft("s", 1, committed=(), sampling=sampling, seed=7, **values)
+def opening(**changes: Any) -> t.OpenDraft:
+    values: dict[str, Any] = {"prompt": (1, 2), "mode": t.VerifyMode.GREEDY, "window": 6, **changes}
+    sampling = values.pop("sampling", t.ResolvedSampling(max_tokens=60))
+    return t.OpenDraft("s", 1, committed=(), sampling=sampling, seed=7, **values)
 
 
 def opened(*members: Scripted, **changes: Any) -> CombinedDrafter:
@@ -143,9 +128,11 @@ def test_a_member_takes_its_prompt_in_while_another_one_drafts() -> None:
 
 
 def test_a_draft_goes_without_its_law() -> None:
-    law = (SparseRow((4,), (1.0,)),)
-    drafter = opened(Scripted([Proposed(DraftTree((4,), None, law, Proposal.SAMPLED))]), Scripted())
-    assert asked(drafter).tree == DraftTree((4,))
+    law = (t.SparseRow((4,), (1.0,)),)
+    drafter = opened(
+        Scripted([Proposed(t.DraftTree((4,), None, law, t.Proposal.SAMPLED))]), Scripted()
+    )
+    assert asked(drafter).tree == t.DraftTree((4,))
 
 
 def test_sessions_are_asked_for_together() -> None:
@@ -188,28 +175,28 @@ def test_a_session_is_rewound_and_closed_everywhere() -> None:
 
 
 def test_it_serves_the_modes_of_every_member() -> None:
-    assert CombinedDrafter([Scripted(), Scripted()]).modes == frozenset(VerifyMode)
-    greedy = Scripted(modes=frozenset([VerifyMode.GREEDY, VerifyMode.BLOCK]))
-    assert CombinedDrafter([Scripted(), greedy]).modes == {VerifyMode.GREEDY, VerifyMode.BLOCK}
+    assert CombinedDrafter([Scripted(), Scripted()]).modes == frozenset(t.VerifyMode)
+    greedy = Scripted(modes=frozenset([t.VerifyMode.GREEDY, t.VerifyMode.BLOCK]))
+    assert CombinedDrafter([Scripted(), greedy]).modes == {t.VerifyMode.GREEDY, t.VerifyMode.BLOCK}
 
 
-@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
-def test_under_rejection_every_token_has_its_law(mode: VerifyMode) -> None:
-    law = SparseRow((4, 5), (0.25, 0.75))
-    drawn = Proposed(DraftTree((5,), None, (law,), Proposal.SAMPLED))
+@pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
+def test_under_rejection_every_token_has_its_law(mode: t.VerifyMode) -> None:
+    law = t.SparseRow((4, 5), (0.25, 0.75))
+    drawn = Proposed(t.DraftTree((5,), None, (law,), t.Proposal.SAMPLED))
     drafter = opened(Scripted([chain(7, 8), NOTHING]), Scripted([NOTHING, drawn]), mode=mode)
     copied, sampled = (asked(drafter).tree for _ in range(2))
-    assert copied.proposal is sampled.proposal is Proposal.SAMPLED
-    assert copied.q == (SparseRow((7,), (1.0,)), SparseRow((8,), (1.0,)))
+    assert copied.proposal is sampled.proposal is t.Proposal.SAMPLED
+    assert copied.q == (t.SparseRow((7,), (1.0,)), t.SparseRow((8,), (1.0,)))
     assert (sampled.token_ids, sampled.q) == ((5,), (law,))
 
 
-@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
+@pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
 def test_under_rejection_whoever_has_drawn_goes_on_until_nothing_is_left_to_judge(
-    mode: VerifyMode,
+    mode: t.VerifyMode,
 ) -> None:
-    law = SparseRow((4, 5), (0.25, 0.75))
-    drawn = Proposed(DraftTree((5,), None, (law,), Proposal.SAMPLED))
+    law = t.SparseRow((4, 5), (0.25, 0.75))
+    drawn = Proposed(t.DraftTree((5,), None, (law,), t.Proposal.SAMPLED))
     first, second = Scripted([NOTHING] + [chain(7)] * 9), Scripted([NOTHING] + [drawn] * 9)
     drafter = opened(first, second, mode=mode)
     assert asked(drafter).tree.token_ids == ()
@@ -226,7 +213,7 @@ def test_under_rejection_whoever_has_drawn_goes_on_until_nothing_is_left_to_judg
 # --- trees ----------------------------------------------------------------------
 
 
-def paths(tree: DraftTree) -> list[tuple[int, ...]]:
+def paths(tree: t.DraftTree) -> list[tuple[int, ...]]:
     """Every path from the root, in the order of the nodes."""
     found: list[tuple[int, ...]] = []
     for node, token in enumerate(tree.token_ids):
@@ -236,16 +223,16 @@ def paths(tree: DraftTree) -> list[tuple[int, ...]]:
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> DraftTree:
+def trees(draw: st.DrawFn) -> t.DraftTree:
     tokens = draw(st.lists(st.integers(0, 2), max_size=8).map(tuple))
     if draw(st.booleans()):
-        return DraftTree(tokens)
-    return DraftTree(tokens, tuple(draw(st.integers(-1, i - 1)) for i in range(len(tokens))))
+        return t.DraftTree(tokens)
+    return t.DraftTree(tokens, tuple(draw(st.integers(-1, i - 1)) for i in range(len(tokens))))
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(trees(), max_size=4))
-def test_a_merged_tree_has_the_paths_of_all_and_each_once(drafts: list[DraftTree]) -> None:
+def test_a_merged_tree_has_the_paths_of_all_and_each_once(drafts: list[t.DraftTree]) -> None:
     tree, _ = merge(drafts, [bytes(len(draft)) for draft in drafts])
     assert set(paths(tree)) == {path for draft in drafts for path in paths(draft)}
     assert len(set(paths(tree))) == len(tree)
@@ -255,7 +242,7 @@ def test_a_merged_tree_has_the_paths_of_all_and_each_once(drafts: list[DraftTree
 @settings(max_examples=300, deadline=None)
 @given(st.lists(trees(), max_size=4), st.integers(1, 6))
 def test_a_full_tree_keeps_whole_paths_and_the_first_drafts_first(
-    drafts: list[DraftTree], most: int
+    drafts: list[t.DraftTree], most: int
 ) -> None:
     said = [bytes((place + 1,)) * len(draft) for place, draft in enumerate(drafts)]
     (tree, sources), (begun, of_begun) = merge(drafts, said), merge(drafts, said, most)
@@ -275,17 +262,17 @@ def test_a_draft_of_several_methods_says_which_of_them_each_token_is_of() -> Non
     drafter.open(KEY, opening())
     (first,) = drafter.propose([Ask(KEY, 1, [1, 2], 2, 2, room=6)])
     (second,) = drafter.propose([Ask(KEY, 1, [1, 2, 5], 2, 2, room=6)])
-    assert first.sources == bytes([DraftSource.OTHER_TEXTS])
-    assert second.sources == bytes([DraftSource.MODEL] * 2)
+    assert first.sources == bytes([t.DraftSource.OTHER_TEXTS])
+    assert second.sources == bytes([t.DraftSource.MODEL] * 2)
 
 
 def test_a_tree_leaves_when_every_member_has_given_its_draft() -> None:
-    law = (SparseRow((3, 4), (0.5, 0.5)),)
-    fork = DraftTree((3, 4), (-1, -1), law, Proposal.SAMPLED, without_replacement=True)
+    law = (t.SparseRow((3, 4), (0.5, 0.5)),)
+    fork = t.DraftTree((3, 4), (-1, -1), law, t.Proposal.SAMPLED, without_replacement=True)
     first, second = Scripted([chain(3, 5)]), Scripted([Proposed(), Proposed(fork)])
     drafter = opened(first, second, num_candidates=2)
     assert asked(drafter) == Proposed()
-    assert asked(drafter).tree == DraftTree((3, 5, 4), (-1, 0, -1))
+    assert asked(drafter).tree == t.DraftTree((3, 5, 4), (-1, 0, -1))
     assert (first.asked, second.asked) == (1, 2)
 
 
@@ -297,7 +284,7 @@ def test_drafts_for_another_text_are_not_merged(change: dict[str, Any]) -> None:
     if "rewind" in change:
         drafter.rewind(KEY, 2)
     after = asked(drafter, *change.get("tail", ()), epoch=change.get("epoch", 1))
-    assert after.tree == DraftTree((6, 7), (-1, -1))
+    assert after.tree == t.DraftTree((6, 7), (-1, -1))
 
 
 def test_no_draft_of_anybody_ends_the_turn_of_a_tree_session() -> None:
@@ -307,8 +294,8 @@ def test_no_draft_of_anybody_ends_the_turn_of_a_tree_session() -> None:
 # --- in the worker's core -------------------------------------------------------
 
 
-def core_of(lengthen: int = 0, **drafters: Any) -> tuple[DrafterCore, list[DrafterEvent]]:
-    events: list[DrafterEvent] = []
+def core_of(lengthen: int = 0, **drafters: Any) -> tuple[DrafterCore, list[t.DrafterEvent]]:
+    events: list[t.DrafterEvent] = []
     core = DrafterCore(
         drafters, emit=lambda _, event: events.append(event), worker_id="d", lengthen=lengthen
     )
@@ -326,31 +313,31 @@ def test_methods_are_found_alone_together_and_by_default() -> None:
 @pytest.mark.parametrize(
     ("method", "mode", "why"),
     [
-        ("a,magic", VerifyMode.GREEDY, "no method 'a,magic' here; there is a, b"),
-        ("a,b", VerifyMode.STANDARD, "method 'a,b' does not draft in mode STANDARD"),
-        ("b,a", VerifyMode.BLOCK, "method 'b,a' does not draft in mode BLOCK"),
+        ("a,magic", t.VerifyMode.GREEDY, "no method 'a,magic' here; there is a, b"),
+        ("a,b", t.VerifyMode.STANDARD, "method 'a,b' does not draft in mode STANDARD"),
+        ("b,a", t.VerifyMode.BLOCK, "method 'b,a' does not draft in mode BLOCK"),
     ],
 )
-def test_what_cannot_be_combined_is_refused(method: str, mode: VerifyMode, why: str) -> None:
-    exact = frozenset([VerifyMode.GREEDY, VerifyMode.COUPLED])
+def test_what_cannot_be_combined_is_refused(method: str, mode: t.VerifyMode, why: str) -> None:
+    exact = frozenset([t.VerifyMode.GREEDY, t.VerifyMode.COUPLED])
     core, events = core_of(a=Scripted(), b=Scripted(modes=exact))
     core.handle(0, opening(method=method, mode=mode))
-    assert events == [SessionFailed("s", FailureReason.UNSUPPORTED, why, 1)]
+    assert events == [t.SessionFailed("s", t.FailureReason.UNSUPPORTED, why, 1)]
 
 
 def test_trees_of_several_methods_are_refused_under_rejection() -> None:
     core, events = core_of(a=Scripted(), b=Scripted())
-    core.handle(0, opening(method="a,b", mode=VerifyMode.STANDARD, num_candidates=2))
+    core.handle(0, opening(method="a,b", mode=t.VerifyMode.STANDARD, num_candidates=2))
     [failed] = events
-    assert isinstance(failed, SessionFailed)
-    assert failed.reason is FailureReason.INVALID
+    assert isinstance(failed, t.SessionFailed)
+    assert failed.reason is t.FailureReason.INVALID
     assert "num_candidates" in failed.message
 
 
 def test_k_v_is_counted_once() -> None:
     core, events = core_of(a=Scripted(), b=Scripted())
     core.handle(0, opening(method="a,b"))
-    assert isinstance(events[0], DraftOpened)
+    assert isinstance(events[0], t.DraftOpened)
     assert (core.progress().kv_tokens_used, core.progress().kv_tokens_capacity) == (2, 4)
 
 
@@ -388,10 +375,10 @@ def test_after_any_commits_the_drafts_are_those_of_a_session_opened_on_that_text
         _run(core)
         tail = _chain_of(events)[:accepted]
         fresh = (*tail, token)
-        core.handle(0, CommitDraft("s", epoch if bump else 1, len(said), fresh))
+        core.handle(0, t.CommitDraft("s", epoch if bump else 1, len(said), fresh))
         said += fresh
         events.clear()
-    core.handle(0, CommitDraft("s", 99, len(said), (11,)))
+    core.handle(0, t.CommitDraft("s", 99, len(said), (11,)))
     events.clear()
     _run(core)
     new, others = _core_of_both(lengthen)
@@ -402,7 +389,7 @@ def test_after_any_commits_the_drafts_are_those_of_a_session_opened_on_that_text
     assert any(len(tree) for tree in _trees(others))
 
 
-def _core_of_both(lengthen: int) -> tuple[DrafterCore, list[DrafterEvent]]:
+def _core_of_both(lengthen: int) -> tuple[DrafterCore, list[t.DrafterEvent]]:
     engine: Any = FakeEngine()
     # Its phrases would tell a session from a new one.
     pool = NoPhrases(PhraseLimits(2, 3))
@@ -423,10 +410,10 @@ def _run(core: DrafterCore) -> None:
     raise AssertionError("the core never comes to rest")
 
 
-def _trees(events: list[DrafterEvent]) -> list[DraftTree]:
-    assert not [event for event in events if isinstance(event, SessionFailed)]
-    return [event.tree for event in events if isinstance(event, Draft)]
+def _trees(events: list[t.DrafterEvent]) -> list[t.DraftTree]:
+    assert not [event for event in events if isinstance(event, t.SessionFailed)]
+    return [event.tree for event in events if isinstance(event, t.Draft)]
 
 
-def _chain_of(events: list[DrafterEvent]) -> list[int]:
+def _chain_of(events: list[t.DrafterEvent]) -> list[int]:
     return [token for tree in _trees(events) if tree.is_chain for token in tree.token_ids]

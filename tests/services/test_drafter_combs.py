@@ -11,27 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.contract.types import (
-    EMPTY_HASH,
-    Draft,
-    DraftTree,
-    Proposal,
-    ResolvedSampling,
-    SparseRow,
-    VerifyMode,
-    extend_hash,
-)
+from services.contract import types as t
 from services.drafter.comb import Comb, Level
 from services.engine.sampling import History, RowContext, best, coupled_best, top_law
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
 
-SAMPLED = (VerifyMode.STANDARD, VerifyMode.BLOCK)
-PENALISED = ResolvedSampling(
+SAMPLED = (t.VerifyMode.STANDARD, t.VerifyMode.BLOCK)
+PENALISED = t.ResolvedSampling(
     max_tokens=60, temperature=0.8, frequency_penalty=0.7, repetition_penalty=1.3
 )
 
 
-def levels_of(tree: DraftTree) -> list[tuple[int, ...]]:
+def levels_of(tree: t.DraftTree) -> list[tuple[int, ...]]:
     """Candidates per node that has some, from the root down; asserts that it is a comb."""
     parents = tree.parents if tree.parents is not None else range(-1, len(tree) - 1)
     levels: dict[int, list[int]] = {}
@@ -45,23 +36,23 @@ def levels_of(tree: DraftTree) -> list[tuple[int, ...]]:
     return [tuple(level) for level in levels.values()]
 
 
-def trunk_of(tree: DraftTree) -> list[int]:
+def trunk_of(tree: t.DraftTree) -> list[int]:
     return [level[0] for level in levels_of(tree)]
 
 
 def expected_level(
     engine: Any, text: Sequence[int], row: RowContext, count: int
-) -> tuple[int, ...] | SparseRow:
+) -> tuple[int, ...] | t.SparseRow:
     """What a level after `text` must be: its candidates, or the law they are drawn from."""
     logits = engine.logits(text)[None]
     if row.mode in SAMPLED:
         ids, q = (part[0] for part in top_law(logits, [row], VOCAB))
-        return SparseRow(tuple(ids[q > 0].tolist()), tuple(q[q > 0].tolist()))
-    found = (best if row.mode is VerifyMode.GREEDY else coupled_best)(logits, [row], count)
+        return t.SparseRow(tuple(ids[q > 0].tolist()), tuple(q[q > 0].tolist()))
+    found = (best if row.mode is t.VerifyMode.GREEDY else coupled_best)(logits, [row], count)
     return tuple(token for token in found[0].tolist() if token >= 0)
 
 
-def check(engine: Any, draft: Draft, text: Sequence[int], prompt: int, **session: Any) -> None:
+def check(engine: Any, draft: t.Draft, text: Sequence[int], prompt: int, **session: Any) -> None:
     """Every level follows from the text and trunk in front of it."""
     sampling, mode, count = session["sampling"], session["mode"], session["count"]
     history = History(text[:prompt])
@@ -71,7 +62,7 @@ def check(engine: Any, draft: Draft, text: Sequence[int], prompt: int, **session
         position = len(text) - prompt + depth
         row = RowContext(mode, sampling, 7, position, history, path)
         expected = expected_level(engine, [*text, *path], row, count)
-        if isinstance(expected, SparseRow):
+        if isinstance(expected, t.SparseRow):
             assert draft.tree.q is not None
             assert draft.tree.q[depth] == expected
             assert len(level) == min(count, len(expected.token_ids)) == len(set(level))
@@ -93,7 +84,7 @@ def test_a_greedy_tree_holds_the_best_of_every_trunk_node() -> None:
     (draft,) = harness.run()
     assert draft.final
     assert draft.tree.parents == (-1, -1, -1, 0, 0, 0, 3, 3, 3, 6, 6, 6)
-    assert (draft.tree.proposal, draft.tree.q) == (Proposal.ONE_HOT, None)
+    assert (draft.tree.proposal, draft.tree.q) == (t.Proposal.ONE_HOT, None)
     text = [1, 2, 3]
     for level in levels_of(draft.tree):
         assert level == tuple(harness.engine.logits(text).topk(3).indices.tolist())
@@ -107,8 +98,8 @@ def test_only_the_trunk_enters_kv_one_token_a_step() -> None:
     assert harness.engine.forwards == [[3], [1], [1], [1]]
 
 
-@pytest.mark.parametrize("mode", list(VerifyMode))
-def test_every_level_is_that_of_its_mode_under_every_parameter(mode: VerifyMode) -> None:
+@pytest.mark.parametrize("mode", list(t.VerifyMode))
+def test_every_level_is_that_of_its_mode_under_every_parameter(mode: t.VerifyMode) -> None:
     harness = Harness(FakeEngine())
     open_tree(harness, mode=mode, sampling=PENALISED)
     (draft,) = harness.run()
@@ -118,14 +109,14 @@ def test_every_level_is_that_of_its_mode_under_every_parameter(mode: VerifyMode)
 
 
 def test_the_children_of_a_coupled_node_begin_with_the_chain_it_would_draft() -> None:
-    sampling = ResolvedSampling(temperature=1.5, max_tokens=60)
+    sampling = t.ResolvedSampling(temperature=1.5, max_tokens=60)
     trees, chains = Harness(FakeEngine()), Harness(FakeEngine())
-    open_tree(trees, mode=VerifyMode.COUPLED, sampling=sampling)
-    open_tree(chains, mode=VerifyMode.COUPLED, sampling=sampling, num_candidates=1)
+    open_tree(trees, mode=t.VerifyMode.COUPLED, sampling=sampling)
+    open_tree(chains, mode=t.VerifyMode.COUPLED, sampling=sampling, num_candidates=1)
     chain = tokens_of(chains.run())
     (draft,) = trees.run()
     assert trunk_of(draft.tree) == chain
-    assert draft.tree.proposal is Proposal.COUPLED
+    assert draft.tree.proposal is t.Proposal.COUPLED
 
 
 @pytest.mark.parametrize(
@@ -134,7 +125,7 @@ def test_the_children_of_a_coupled_node_begin_with_the_chain_it_would_draft() ->
         ({"window": 7}, 7, 3),
         ({"window": 60, "num_candidates": 10}, 25, 10),
         ({"window": 60, "num_candidates": 64}, 21, 12),
-        ({"sampling": ResolvedSampling(max_tokens=2)}, 2, 3),
+        ({"sampling": t.ResolvedSampling(max_tokens=2)}, 2, 3),
         ({"prompt": [1] * 28}, 3, 3),
     ],
 )
@@ -150,8 +141,8 @@ def test_depth_is_bounded_by_window_nodes_length_and_context(
 
 def test_a_law_with_little_support_has_fewer_children() -> None:
     harness = Harness(FakeEngine())
-    sampling = ResolvedSampling(max_tokens=60, top_k=2)
-    open_tree(harness, mode=VerifyMode.BLOCK, sampling=sampling, num_candidates=5)
+    sampling = t.ResolvedSampling(max_tokens=60, top_k=2)
+    open_tree(harness, mode=t.VerifyMode.BLOCK, sampling=sampling, num_candidates=5)
     (draft,) = harness.run()
     assert [len(level) for level in levels_of(draft.tree)] == [2] * 4
     assert [len(row.token_ids) for row in draft.tree.q or ()] == [2] * 4
@@ -159,17 +150,19 @@ def test_a_law_with_little_support_has_fewer_children() -> None:
 
 def test_q_is_cut_to_the_setting_and_so_are_the_candidates() -> None:
     harness = Harness(FakeEngine(), q_top=2)
-    open_tree(harness, mode=VerifyMode.STANDARD)
+    open_tree(harness, mode=t.VerifyMode.STANDARD)
     (draft,) = harness.run()
     for level, row in zip(levels_of(draft.tree), draft.tree.q or (), strict=True):
         assert sorted(level) == sorted(row.token_ids)
         assert sum(row.probabilities) == pytest.approx(1, abs=1e-6)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in VerifyMode if mode is not VerifyMode.GREEDY])
-def test_a_tree_with_one_candidate_everywhere_is_a_chain_and_becomes_text(mode: VerifyMode) -> None:
+@pytest.mark.parametrize("mode", [mode for mode in t.VerifyMode if mode is not t.VerifyMode.GREEDY])
+def test_a_tree_with_one_candidate_everywhere_is_a_chain_and_becomes_text(
+    mode: t.VerifyMode,
+) -> None:
     narrow, chains = Harness(FakeEngine()), Harness(FakeEngine())
-    sampling = ResolvedSampling(max_tokens=60, top_k=1)
+    sampling = t.ResolvedSampling(max_tokens=60, top_k=1)
     open_tree(narrow, mode=mode, sampling=sampling)
     open_tree(chains, mode=mode, sampling=sampling, num_candidates=1)
     expected = tokens_of(chains.run())
@@ -186,7 +179,7 @@ def test_a_stop_token_ends_the_trunk_with_its_siblings_and_a_leaf_ends_nothing()
     for stop, kept in ((levels[2][0], 3), (levels[1][1], 4)):
         assert stop not in trunk_of(free.tree)[: kept - 1]
         harness = Harness(FakeEngine())
-        open_tree(harness, sampling=ResolvedSampling(max_tokens=60, stop_token_ids=(stop,)))
+        open_tree(harness, sampling=t.ResolvedSampling(max_tokens=60, stop_token_ids=(stop,)))
         (draft,) = harness.run()
         assert levels_of(draft.tree) == levels[:kept]
 
@@ -198,7 +191,7 @@ def test_a_row_without_a_finite_law_sends_the_levels_before_it() -> None:
             row = FakeEngine.logits(text)
             return row if len(text) < 5 else row * torch.nan
 
-    for mode in VerifyMode:
+    for mode in t.VerifyMode:
         harness = Harness(Broken())
         open_tree(harness, mode=mode)
         (draft,) = harness.run()
@@ -234,7 +227,7 @@ def test_the_time_of_a_prompt_that_enters_in_chunks_is_not_the_drafts() -> None:
 def test_a_credit_in_the_middle_changes_the_depth_and_redraws_nothing() -> None:
     whole, halted = Harness(FakeEngine()), Harness(FakeEngine())
     for harness in (whole, halted):
-        open_tree(harness, mode=VerifyMode.STANDARD)
+        open_tree(harness, mode=t.VerifyMode.STANDARD)
         harness.core.step()
         harness.core.step()
     halted.credit("s", 0)
@@ -247,7 +240,7 @@ def test_a_credit_in_the_middle_changes_the_depth_and_redraws_nothing() -> None:
 
 def test_a_smaller_window_cuts_what_is_built() -> None:
     harness = Harness(FakeEngine())
-    open_tree(harness, mode=VerifyMode.BLOCK)
+    open_tree(harness, mode=t.VerifyMode.BLOCK)
     for _ in range(3):
         harness.core.step()
     harness.credit("s", 1)
@@ -256,8 +249,8 @@ def test_a_smaller_window_cuts_what_is_built() -> None:
     assert len(draft.tree.q or ()) == 1
 
 
-@pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.COUPLED])
-def test_a_text_that_grows_by_the_trunk_keeps_the_rest_of_it(mode: VerifyMode) -> None:
+@pytest.mark.parametrize("mode", [t.VerifyMode.GREEDY, t.VerifyMode.COUPLED])
+def test_a_text_that_grows_by_the_trunk_keeps_the_rest_of_it(mode: t.VerifyMode) -> None:
     harness, fresh = Harness(FakeEngine()), Harness(FakeEngine())
     open_tree(harness, mode=mode)
     for _ in range(3):
@@ -289,9 +282,9 @@ def test_a_text_that_departs_from_the_trunk_starts_the_tree_anew(bump: bool) -> 
 def test_a_tail_that_is_replaced_takes_the_tree_in_front_of_it_along() -> None:
     harness, fresh = Harness(FakeEngine()), Harness(FakeEngine())
     wide: dict[str, Any] = {
-        "mode": VerifyMode.COUPLED,
+        "mode": t.VerifyMode.COUPLED,
         "num_candidates": VOCAB,
-        "sampling": ResolvedSampling(max_tokens=60, top_k=1),
+        "sampling": t.ResolvedSampling(max_tokens=60, top_k=1),
         "window": 40,
     }
     open_tree(harness, **wide)
@@ -309,7 +302,7 @@ def test_a_tail_that_is_replaced_takes_the_tree_in_front_of_it_along() -> None:
 
 def test_a_new_epoch_alone_starts_the_tree_anew_on_the_kv_of_the_text() -> None:
     harness = Harness(FakeEngine())
-    open_tree(harness, mode=VerifyMode.STANDARD)
+    open_tree(harness, mode=t.VerifyMode.STANDARD)
     for _ in range(3):
         harness.core.step()
     built = harness.drafter._sessions[0, "s"]._comb.trunk[:]
@@ -339,8 +332,8 @@ def test_kv_of_an_accepted_trunk_is_used_again() -> None:
         after,
         text,
         3,
-        mode=VerifyMode.GREEDY,
-        sampling=ResolvedSampling(max_tokens=60),
+        mode=t.VerifyMode.GREEDY,
+        sampling=t.ResolvedSampling(max_tokens=60),
         count=3,
     )
 
@@ -353,7 +346,7 @@ def test_sessions_of_every_mode_width_and_vocabulary_draft_together_what_they_dr
             "vocab_size": vocab,
             "sampling": PENALISED,
         }
-        for mode in VerifyMode
+        for mode in t.VerifyMode
         for count in (1, 3)
         for vocab in (0, 5)
     }
@@ -369,9 +362,9 @@ def test_sessions_of_every_mode_width_and_vocabulary_draft_together_what_they_dr
         assert [draft.tree for draft in drafts if draft.session == name] == expected
 
 
-@pytest.mark.parametrize("mode", list(VerifyMode))
+@pytest.mark.parametrize("mode", list(t.VerifyMode))
 @pytest.mark.parametrize("count", [1, 4])
-def test_an_id_that_the_target_lacks_is_never_proposed(mode: VerifyMode, count: int) -> None:
+def test_an_id_that_the_target_lacks_is_never_proposed(mode: t.VerifyMode, count: int) -> None:
     class Padded(FakeEngine):
         """Its padding rows lead everywhere."""
 
@@ -382,7 +375,7 @@ def test_an_id_that_the_target_lacks_is_never_proposed(mode: VerifyMode, count: 
             return row
 
     harness = Harness(Padded())
-    sampling = ResolvedSampling(
+    sampling = t.ResolvedSampling(
         max_tokens=60,
         min_tokens=2,
         stop_token_ids=(6, 8, 300),
@@ -419,7 +412,7 @@ def test_every_level_follows_from_text_and_trunk_and_kv_is_a_prefix_of_them(
 ) -> None:
     engine = FakeEngine()
     harness = Harness(engine, step_tokens=data.draw(st.integers(1, 8)))
-    mode = data.draw(st.sampled_from(VerifyMode))
+    mode = data.draw(st.sampled_from(t.VerifyMode))
     count = data.draw(st.integers(1, 3))
     open_tree(harness, mode=mode, num_candidates=count, sampling=PENALISED)
     session = harness.core._entries[0, "s"].session
@@ -429,7 +422,7 @@ def test_every_level_follows_from_text_and_trunk_and_kv_is_a_prefix_of_them(
             before = list(session.text)
             harness.core.step()
             for draft in harness.take():
-                assert draft.prefix_hash == extend_hash(EMPTY_HASH, before[3:])
+                assert draft.prefix_hash == t.extend_hash(t.EMPTY_HASH, before[3:])
                 check(engine, draft, before, 3, mode=mode, sampling=PENALISED, count=count)
                 tail = before[3 + session.committed_length :] + trunk_of(draft.tree)
             held = session.text + harness.drafter._sessions[0, "s"]._comb.trunk
@@ -449,6 +442,6 @@ def test_a_comb_lists_levels_in_order_and_knows_the_row_of_the_next() -> None:
         nodes.append(comb.node)
         comb.add(level)
     assert (nodes, comb.node) == ([0, 1, 3], 4)
-    tree = comb.take(3, Proposal.COUPLED)
+    tree = comb.take(3, t.Proposal.COUPLED)
     assert (tree.token_ids, tree.parents) == ((5, 6, 7, 8, 9), (-1, -1, 0, 2, 2))
     assert comb.follow([1, 2, 5, 7, 3], 0) == 4

@@ -9,25 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.contract import types as t
 from services.contract.errors import InvalidRequest, Overloaded
 from services.contract.step_records import StepEntry, StepRecord
-from services.contract.types import (
-    EMPTY_HASH,
-    CloseDraft,
-    CommitDraft,
-    Credit,
-    Draft,
-    DrafterEvent,
-    DraftOpened,
-    DraftTree,
-    FailureReason,
-    OpenDraft,
-    ResolvedSampling,
-    SessionFailed,
-    VerifyMode,
-    WorkerDescription,
-    extend_hash,
-)
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 
@@ -38,7 +22,7 @@ class Counting:
     It mirrors the text as a KV would and checks every rewind against it.
     """
 
-    modes = frozenset((VerifyMode.GREEDY, VerifyMode.COUPLED))
+    modes = frozenset((t.VerifyMode.GREEDY, t.VerifyMode.COUPLED))
     samples = False
     trees = True
 
@@ -50,13 +34,13 @@ class Counting:
         self.moments: list[list[SessionKey]] = []
         self.work = 0
 
-    def describe(self, worker: WorkerDescription) -> WorkerDescription:
+    def describe(self, worker: t.WorkerDescription) -> t.WorkerDescription:
         return worker
 
     def usage(self) -> KVUsage:
         return KVUsage(len(self.kv), self.room)
 
-    def open(self, key: SessionKey, opening: OpenDraft) -> None:
+    def open(self, key: SessionKey, opening: t.OpenDraft) -> None:
         if len(self.kv) >= self.room:
             raise Overloaded("no room for another session")
         if 666 in opening.prompt:
@@ -84,7 +68,7 @@ class Counting:
         kv = self.kv[ask.key]
         assert kv == list(ask.text[: len(kv)])
         self.kv[ask.key] = list(ask.text)
-        return Proposed(DraftTree((len(ask.text),)))
+        return Proposed(t.DraftTree((len(ask.text),)))
 
 
 class Harness:
@@ -92,7 +76,7 @@ class Harness:
 
     def __init__(self, **options: Any) -> None:
         self.method = Counting(options.pop("room", 100))
-        self.events: list[tuple[int, DrafterEvent]] = []
+        self.events: list[tuple[int, t.DrafterEvent]] = []
         self.now = 0
         self.core = DrafterCore(
             {"counting": self.method},
@@ -106,57 +90,57 @@ class Harness:
         self.now += 1_000_000
         return self.now
 
-    def send(self, *commands: Any, link: int = 0) -> list[tuple[int, DrafterEvent]]:
+    def send(self, *commands: Any, link: int = 0) -> list[tuple[int, t.DrafterEvent]]:
         for command in commands:
             self.core.handle(link, command)
         return self.take()
 
-    def take(self) -> list[tuple[int, DrafterEvent]]:
+    def take(self) -> list[tuple[int, t.DrafterEvent]]:
         events, self.events = self.events, []
         return events
 
-    def run(self) -> list[Draft]:
+    def run(self) -> list[t.Draft]:
         """Step until idle; the drafts."""
         for _ in range(1000):
             if not self.core.step():
-                return [event for _, event in self.take() if isinstance(event, Draft)]
+                return [event for _, event in self.take() if isinstance(event, t.Draft)]
         raise AssertionError("the core never comes to rest")
 
 
-def opening(session: str = "s", **changes: Any) -> OpenDraft:
+def opening(session: str = "s", **changes: Any) -> t.OpenDraft:
     values: dict[str, Any] = {
         "session": session,
         "epoch": 1,
         "prompt": (50, 51),
         "committed": (),
-        "mode": VerifyMode.GREEDY,
-        "sampling": ResolvedSampling(max_tokens=100),
+        "mode": t.VerifyMode.GREEDY,
+        "sampling": t.ResolvedSampling(max_tokens=100),
         "seed": 0,
         "window": 4,
     }
-    return OpenDraft(**{**values, **changes})
+    return t.OpenDraft(**{**values, **changes})
 
 
-def failure(events: list[tuple[int, DrafterEvent]]) -> SessionFailed:
-    (event,) = [event for _, event in events if isinstance(event, SessionFailed)]
+def failure(events: list[tuple[int, t.DrafterEvent]]) -> t.SessionFailed:
+    (event,) = [event for _, event in events if isinstance(event, t.SessionFailed)]
     return event
 
 
 def test_an_open_is_answered_and_drafting_runs_to_the_window() -> None:
     harness = Harness()
-    assert harness.send(opening()) == [(0, DraftOpened("s", 1))]
+    assert harness.send(opening()) == [(0, t.DraftOpened("s", 1))]
     drafts = harness.run()
     assert [draft.tree.token_ids for draft in drafts] == [(2,), (3,), (4,), (5,)]
     assert [draft.final for draft in drafts] == [False, False, False, True]
     assert [draft.first_position for draft in drafts] == [0, 1, 2, 3]
-    assert drafts[2].prefix_hash == extend_hash(EMPTY_HASH, (2, 3))
+    assert drafts[2].prefix_hash == t.extend_hash(t.EMPTY_HASH, (2, 3))
 
 
 def test_a_commit_that_agrees_lets_the_drafter_go_on_without_a_rewind() -> None:
     harness = Harness()
     harness.send(opening())
     harness.run()
-    harness.send(CommitDraft("s", 1, 0, (2, 3)))
+    harness.send(t.CommitDraft("s", 1, 0, (2, 3)))
     drafts = harness.run()
     assert [draft.tree.token_ids for draft in drafts] == [(6,), (7,)]
     assert {draft.base_committed_len for draft in drafts} == {2}
@@ -166,11 +150,11 @@ def test_a_commit_that_differs_rewinds_the_method() -> None:
     harness = Harness()
     harness.send(opening())
     harness.run()
-    harness.send(CommitDraft("s", 2, 0, (2, 99)))
+    harness.send(t.CommitDraft("s", 2, 0, (2, 99)))
     assert harness.method.kv[0, "s"] == [50, 51, 2]
     drafts = harness.run()
     assert drafts[0].first_position == 2
-    assert drafts[0].prefix_hash == extend_hash(EMPTY_HASH, (2, 99))
+    assert drafts[0].prefix_hash == t.extend_hash(t.EMPTY_HASH, (2, 99))
     assert harness.method.kv[0, "s"] == [50, 51, 2, 99, 4, 5, 6]
 
 
@@ -178,7 +162,7 @@ def test_a_repeated_open_is_answered_again_and_changes_nothing() -> None:
     harness = Harness()
     harness.send(opening())
     harness.run()
-    assert harness.send(opening()) == [(0, DraftOpened("s", 1))]
+    assert harness.send(opening()) == [(0, t.DraftOpened("s", 1))]
     assert harness.run() == []
 
 
@@ -241,7 +225,7 @@ def test_a_method_gets_the_moments_in_which_nobody_waits_for_a_draft() -> None:
     assert [harness.core.step() for _ in range(3)] == [True, True, False]
     assert harness.method.moments == [[(0, "s"), (0, "other")]] * 3
     assert harness.core.progress() == before
-    harness.send(CommitDraft("s", 1, 0, (2,)))
+    harness.send(t.CommitDraft("s", 1, 0, (2,)))
     assert harness.core.step(), "a commit comes first"
     assert len(harness.method.moments) == 3
 
@@ -249,24 +233,24 @@ def test_a_method_gets_the_moments_in_which_nobody_waits_for_a_draft() -> None:
 def test_a_closed_session_is_gone_and_closing_twice_is_fine() -> None:
     harness = Harness()
     harness.send(opening())
-    assert harness.send(CloseDraft("s"), CloseDraft("s")) == []
+    assert harness.send(t.CloseDraft("s"), t.CloseDraft("s")) == []
     assert harness.method.kv == {}
     assert not harness.core.step()
 
 
 def test_a_commit_to_an_unknown_session_fails_it() -> None:
-    failed = failure(Harness().send(CommitDraft("s", 7, 0, (1,))))
-    assert (failed.reason, failed.epoch) == (FailureReason.UNKNOWN_SESSION, 7)
+    failed = failure(Harness().send(t.CommitDraft("s", 7, 0, (1,))))
+    assert (failed.reason, failed.epoch) == (t.FailureReason.UNKNOWN_SESSION, 7)
 
 
 def test_a_credit_to_an_unknown_session_is_ignored() -> None:
-    assert Harness().send(Credit("s", 3)) == []
+    assert Harness().send(t.Credit("s", 3)) == []
 
 
 def test_a_full_drafter_says_so() -> None:
     harness = Harness(room=1)
     events = harness.send(opening("a"), opening("b"))
-    assert failure(events).reason is FailureReason.CAPACITY
+    assert failure(events).reason is t.FailureReason.CAPACITY
     assert failure(events).session == "b"
     assert harness.core.progress().sessions == 1
 
@@ -274,15 +258,15 @@ def test_a_full_drafter_says_so() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"prompt": ()}, FailureReason.INVALID),
-        ({"prompt": (666,)}, FailureReason.INVALID),
-        ({"committed": (1,) * 101}, FailureReason.INVALID),
-        ({"mode": VerifyMode.BLOCK}, FailureReason.UNSUPPORTED),
-        ({"method": "other"}, FailureReason.UNSUPPORTED),
+        ({"prompt": ()}, t.FailureReason.INVALID),
+        ({"prompt": (666,)}, t.FailureReason.INVALID),
+        ({"committed": (1,) * 101}, t.FailureReason.INVALID),
+        ({"mode": t.VerifyMode.BLOCK}, t.FailureReason.UNSUPPORTED),
+        ({"method": "other"}, t.FailureReason.UNSUPPORTED),
     ],
 )
 def test_an_open_that_cannot_be_served_fails_the_session(
-    changes: dict[str, Any], reason: FailureReason
+    changes: dict[str, Any], reason: t.FailureReason
 ) -> None:
     harness = Harness()
     events = harness.send(opening(**changes))
@@ -294,8 +278,8 @@ def test_an_open_that_cannot_be_served_fails_the_session(
 def test_a_contradicting_commit_closes_the_session() -> None:
     harness = Harness()
     harness.send(opening(committed=(5,)))
-    failed = failure(harness.send(CommitDraft("s", 1, 0, (6,))))
-    assert failed.reason is FailureReason.INVALID
+    failed = failure(harness.send(t.CommitDraft("s", 1, 0, (6,))))
+    assert failed.reason is t.FailureReason.INVALID
     assert harness.method.kv == {}
 
 
@@ -307,16 +291,16 @@ def test_a_method_that_fails_on_one_session_closes_only_that_one() -> None:
     events = harness.take()
     assert with_failure
     assert failure(events).session == "b"
-    assert failure(events).reason is FailureReason.INTERNAL
+    assert failure(events).reason is t.FailureReason.INTERNAL
     assert "secret" not in failure(events).message
-    assert {event.session for _, event in events if isinstance(event, Draft)} == {"a", "c"}
+    assert {event.session for _, event in events if isinstance(event, t.Draft)} == {"a", "c"}
 
 
 def test_window_zero_drafts_nothing_until_a_credit() -> None:
     harness = Harness()
     harness.send(opening(window=0))
     assert not harness.core.step()
-    harness.send(Credit("s", 2))
+    harness.send(t.Credit("s", 2))
     assert [draft.tree.token_ids for draft in harness.run()] == [(2,), (3,)]
 
 
@@ -324,14 +308,14 @@ def test_the_workers_own_window_caps_every_session() -> None:
     harness = Harness(max_window=2)
     harness.send(opening(window=50))
     assert len(harness.run()) == 2
-    harness.send(Credit("s", 50))
+    harness.send(t.Credit("s", 50))
     (empty,) = harness.run()
     assert (empty.tree.token_ids, empty.final) == ((), True)
 
 
 def test_drafting_stops_at_max_tokens() -> None:
     harness = Harness()
-    harness.send(opening(sampling=ResolvedSampling(max_tokens=2)))
+    harness.send(opening(sampling=t.ResolvedSampling(max_tokens=2)))
     assert [draft.final for draft in harness.run()] == [False, True]
 
 
@@ -358,13 +342,13 @@ COMMANDS = st.one_of(
         st.integers(0, 5),
     ),
     st.builds(
-        lambda epoch, base, tokens: CommitDraft("s", epoch, base, tuple(tokens)),
+        lambda epoch, base, tokens: t.CommitDraft("s", epoch, base, tuple(tokens)),
         st.integers(0, 4),
         st.integers(0, 8),
         st.lists(st.integers(0, 6), max_size=4),
     ),
-    st.builds(lambda window: Credit("s", window), st.integers(0, 6)),
-    st.just(CloseDraft("s")),
+    st.builds(lambda window: t.Credit("s", window), st.integers(0, 6)),
+    st.just(t.CloseDraft("s")),
 )
 
 

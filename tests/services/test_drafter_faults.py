@@ -8,15 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from services.contract.types import (
-    CloseDraft,
-    Draft,
-    FailureReason,
-    OpenDraft,
-    ResolvedSampling,
-    SessionFailed,
-    VerifyMode,
-)
+from services.contract import types as t
 from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.model import ModelDrafter
 from services.engine.native import NativeEngine
@@ -56,11 +48,11 @@ def engine() -> NativeEngine:
     )
 
 
-def opened(name: str) -> OpenDraft:
-    mode = VerifyMode.BLOCK if name == "drawn" else VerifyMode.GREEDY
-    sampling = ResolvedSampling(max_tokens=24, temperature=float(name == "drawn"))
+def opened(name: str) -> t.OpenDraft:
+    mode = t.VerifyMode.BLOCK if name == "drawn" else t.VerifyMode.GREEDY
+    sampling = t.ResolvedSampling(max_tokens=24, temperature=float(name == "drawn"))
     width = 2 if name == "tree" else 1
-    return OpenDraft(name, 1, PROMPTS[name], (), mode, sampling, 7, 4, num_candidates=width)
+    return t.OpenDraft(name, 1, PROMPTS[name], (), mode, sampling, 7, 4, num_candidates=width)
 
 
 def served(
@@ -85,15 +77,15 @@ def served(
                 if not harness.core.step():
                     break
             events, harness.events[:] = list(harness.events), []
-            failed += [event for event in events if isinstance(event, SessionFailed)]
-            drafts = [event for event in events if isinstance(event, Draft)]
+            failed += [event for event in events if isinstance(event, t.SessionFailed)]
+            drafts = [event for event in events if isinstance(event, t.Draft)]
             for draft in drafts:
                 sent.setdefault(draft.session, []).append(draft.tree.token_ids)
             for name in {draft.session for draft in drafts} - {own.session for own in failed}:
                 entry = harness.core._entries[0, name].session
                 tail = entry.text[entry.prompt_length + entry.committed_length :]
                 harness.commit(name, entry.committed_length, [*tail[:turn], 3], epoch=turn + 2)
-        harness.core.handle(0, CloseDraft("chain"))
+        harness.core.handle(0, t.CloseDraft("chain"))
         harness.core.drop_link(0)
     assert harness.core.progress().sessions == 0
     return failed, sent
@@ -113,7 +105,7 @@ def test_a_call_that_fails_costs_one_session_at_most(
             failed, got = served(engine, Failing(number, error), patch)
         lost = {event.session for event in failed}
         assert len(lost) <= 1, (number, failed)
-        reason = FailureReason.INTERNAL if error is BROKEN else FailureReason.CAPACITY
+        reason = t.FailureReason.INTERNAL if error is BROKEN else t.FailureReason.CAPACITY
         assert {event.reason for event in failed} <= {reason}
         assert set(PROMPTS) - lost <= set(got), number
         assert engine.kv_tokens_used == 0, number

@@ -12,17 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.contract.types import (
-    EMPTY_HASH,
-    Draft,
-    DraftTree,
-    FailureReason,
-    Proposal,
-    ResolvedSampling,
-    SessionFailed,
-    VerifyMode,
-    extend_hash,
-)
+from services.contract import types as t
 from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
 from services.drafter.methods.graph.graph_state import NODES_IN_KV, GraphSession
@@ -34,8 +24,8 @@ from tests.services.drafter_kit import VOCAB, FakeEngine, FixedGrowth, Harness, 
 
 ALL = GraphRules(sibling_share=0.0, leaf_weight=0.0, repeat=None)
 """Every candidate is a node."""
-EXACT = (VerifyMode.GREEDY, VerifyMode.COUPLED)
-PENALISED = ResolvedSampling(
+EXACT = (t.VerifyMode.GREEDY, t.VerifyMode.COUPLED)
+PENALISED = t.ResolvedSampling(
     max_tokens=60, temperature=0.8, frequency_penalty=0.7, repetition_penalty=1.3
 )
 
@@ -74,7 +64,7 @@ def session_of(made: Harness) -> GraphSession:
     return session
 
 
-def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:
+def paths_of(tree: t.DraftTree) -> list[tuple[int, ...]]:
     """The tokens from the text down to each node."""
     parents = tree.parents if tree.parents is not None else range(-1, len(tree) - 1)
     found: list[tuple[int, ...]] = []
@@ -91,13 +81,15 @@ def candidates(
     history.extend(text[prompt:])
     position = len(text) - prompt + len(path)
     row = RowContext(session["mode"], session["sampling"], 7, position, history, path)
-    choose = best if session["mode"] is VerifyMode.GREEDY else coupled_best
+    choose = best if session["mode"] is t.VerifyMode.GREEDY else coupled_best
     return tuple(choose(engine.logits([*text, *path])[None], [row], session["count"])[0].tolist())
 
 
-def check(engine: Any, draft: Draft, text: Sequence[int], prompt: int = 3, **session: Any) -> None:
+def check(
+    engine: Any, draft: t.Draft, text: Sequence[int], prompt: int = 3, **session: Any
+) -> None:
     """Below every node stand the first of its candidates, in order."""
-    own = {"mode": VerifyMode.GREEDY, "sampling": ResolvedSampling(max_tokens=60), "count": 3}
+    own = {"mode": t.VerifyMode.GREEDY, "sampling": t.ResolvedSampling(max_tokens=60), "count": 3}
     own |= session
     below: dict[tuple[int, ...], list[int]] = {}
     for path in paths_of(draft.tree):
@@ -110,9 +102,9 @@ def check(engine: Any, draft: Draft, text: Sequence[int], prompt: int = 3, **ses
 
 
 @pytest.mark.parametrize("mode", EXACT)
-@pytest.mark.parametrize("sampling", [ResolvedSampling(max_tokens=60), PENALISED])
+@pytest.mark.parametrize("sampling", [t.ResolvedSampling(max_tokens=60), PENALISED])
 def test_below_every_node_stand_the_best_of_its_mode_under_every_parameter(
-    mode: VerifyMode, sampling: ResolvedSampling
+    mode: t.VerifyMode, sampling: t.ResolvedSampling
 ) -> None:
     made = harness()
     open_graph(made, mode=mode, sampling=sampling)
@@ -120,7 +112,7 @@ def test_below_every_node_stand_the_best_of_its_mode_under_every_parameter(
     assert draft.final
     assert len(draft.tree) > 20
     assert draft.tree.q is None
-    expected = Proposal.ONE_HOT if mode is VerifyMode.GREEDY else Proposal.COUPLED
+    expected = t.Proposal.ONE_HOT if mode is t.VerifyMode.GREEDY else t.Proposal.COUPLED
     assert draft.tree.proposal is expected
     check(made.engine, draft, [1, 2, 3], mode=mode, sampling=sampling)
 
@@ -165,13 +157,13 @@ def test_only_what_was_committed_tells_how_good_the_candidates_are() -> None:
     assert plan.seen == [(0, 3), (0, 3)]
 
 
-@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
-def test_no_rule_that_needs_a_law_is_served(mode: VerifyMode) -> None:
+@pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
+def test_no_rule_that_needs_a_law_is_served(mode: t.VerifyMode) -> None:
     made = harness()
     open_graph(made, mode=mode)
     (failed,) = made.events
-    assert isinstance(failed, SessionFailed)
-    assert failed.reason is FailureReason.UNSUPPORTED
+    assert isinstance(failed, t.SessionFailed)
+    assert failed.reason is t.FailureReason.UNSUPPORTED
     assert made.core.describe().capabilities == ("model:tree",)
 
 
@@ -179,7 +171,7 @@ def test_no_rule_that_needs_a_law_is_served(mode: VerifyMode) -> None:
     ("changes", "depth"),
     [
         ({"window": 2}, 2),
-        ({"sampling": ResolvedSampling(max_tokens=3)}, 3),
+        ({"sampling": t.ResolvedSampling(max_tokens=3)}, 3),
         ({"prompt": [1] * 28}, 3),
         ({"window": 1}, 1),
         ({}, 4),
@@ -205,14 +197,14 @@ def test_a_tree_has_no_more_nodes_than_the_setting_and_drops_the_last() -> None:
 def test_a_graph_that_is_a_chain_ends_the_turn_where_trees_were_asked_for() -> None:
     """A tree behind it would be lost with its verdict."""
     made = harness(growth=FixedGrowth(steps=2))
-    open_graph(made, mode=VerifyMode.COUPLED, sampling=ResolvedSampling(max_tokens=60, top_k=1))
+    open_graph(made, mode=t.VerifyMode.COUPLED, sampling=t.ResolvedSampling(max_tokens=60, top_k=1))
     (draft,) = made.run()
     assert (draft.tree.parents, len(draft.tree), draft.final) == (None, 2, True)
 
 
 def test_a_graph_stays_within_the_kv_that_was_reserved() -> None:
     made = harness(growth=FixedGrowth(5, 999), rules=GraphRules(999, 0.0, 0.0, None))
-    open_graph(made, sampling=ResolvedSampling(max_tokens=8))
+    open_graph(made, sampling=t.ResolvedSampling(max_tokens=8))
     made.run()
     assert made.engine.caches[0].length == 3 + 8 + NODES_IN_KV
 
@@ -223,7 +215,7 @@ def test_nothing_is_drafted_after_a_token_that_ends_the_text() -> None:
     (draft,) = free.run()
     stop = draft.tree.token_ids[0]
     made = harness()
-    open_graph(made, sampling=ResolvedSampling(max_tokens=60, stop_token_ids=(stop,)))
+    open_graph(made, sampling=t.ResolvedSampling(max_tokens=60, stop_token_ids=(stop,)))
     (draft,) = made.run()
     paths = paths_of(draft.tree)
     assert (stop,) in paths
@@ -277,11 +269,11 @@ def test_what_repeats_is_drafted_once_and_the_tree_is_the_same() -> None:
 
 def test_a_coupled_graph_merges_at_the_same_depth_alone() -> None:
     made = harness(Repeating(), FixedGrowth(4, 99), GraphRules(256, 0.0, 0.0, repeat=0))
-    sampling = ResolvedSampling(temperature=1.5, max_tokens=60)
-    open_graph(made, mode=VerifyMode.COUPLED, sampling=sampling)
+    sampling = t.ResolvedSampling(temperature=1.5, max_tokens=60)
+    open_graph(made, mode=t.VerifyMode.COUPLED, sampling=sampling)
     (draft,) = made.run()
     assert drafter_of(made).figures.merged > 0
-    check(made.engine, draft, [1, 2, 3], mode=VerifyMode.COUPLED, sampling=sampling)
+    check(made.engine, draft, [1, 2, 3], mode=t.VerifyMode.COUPLED, sampling=sampling)
 
 
 def test_a_text_that_took_a_merged_edge_has_its_kv_repaired() -> None:
@@ -314,7 +306,7 @@ def test_kv_of_an_accepted_path_is_used_again_whatever_branch_it_took() -> None:
         open_graph(made)
         (draft,) = made.run()
         path = [path for path in paths_of(draft.tree) if len(path) == 3][which]
-        other = next(t for t in range(VOCAB) if (*path, t) not in paths_of(draft.tree))
+        other = next(token for token in range(VOCAB) if (*path, token) not in paths_of(draft.tree))
         made.engine.forwards.clear()
         made.commit("s", 0, [*path, other], epoch=2)
         (after,) = made.run()
@@ -327,7 +319,7 @@ def test_kv_of_an_accepted_path_is_used_again_whatever_branch_it_took() -> None:
 @pytest.mark.parametrize("mode", EXACT)
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_text_that_takes_a_branch_while_the_graph_grows_keeps_what_is_below_it(
-    mode: VerifyMode, rank: int
+    mode: t.VerifyMode, rank: int
 ) -> None:
     made = harness(growth=FixedGrowth(4, 99))
     open_graph(made, mode=mode)
@@ -360,12 +352,12 @@ def test_a_new_turn_on_the_same_text_sends_the_same_tree_without_a_forward() -> 
 @pytest.mark.parametrize(
     "sampling",
     [
-        ResolvedSampling(max_tokens=60),
-        ResolvedSampling(max_tokens=60, frequency_penalty=2.0, repetition_penalty=2.0),
+        t.ResolvedSampling(max_tokens=60),
+        t.ResolvedSampling(max_tokens=60, frequency_penalty=2.0, repetition_penalty=2.0),
     ],
 )
 def test_a_tail_that_is_replaced_takes_the_graph_in_front_of_it_along(
-    sampling: ResolvedSampling,
+    sampling: t.ResolvedSampling,
 ) -> None:
     made, fresh = harness(), harness()
     made.open("s", [1, 2, 3], window=10, sampling=sampling)
@@ -412,7 +404,7 @@ def test_close_gives_back_the_kv_of_text_and_graph() -> None:
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma2", "gpt2"])
 @pytest.mark.parametrize("mode", EXACT)
 def test_on_real_models_kv_after_any_branch_gives_the_draft_of_a_fresh_prefill(
-    arch: str, mode: VerifyMode
+    arch: str, mode: t.VerifyMode
 ) -> None:
     engine = NativeEngine.from_model(
         tiny_model(arch), spec=ModelSpec(arch, kv_capacity_tokens=2000)
@@ -430,7 +422,7 @@ def test_on_real_models_kv_after_any_branch_gives_the_draft_of_a_fresh_prefill(
         assert draft.tree == expected.tree
         fresh.core.drop_link(0)
         path = random.choice(paths_of(draft.tree))
-        other = next(t for t in range(320) if (*path, t) not in paths_of(draft.tree))
+        other = next(token for token in range(320) if (*path, token) not in paths_of(draft.tree))
         made.commit("s", len(text), [*path, other], epoch=round_ + 2)
         text += [*path, other]
 
@@ -483,7 +475,7 @@ def test_after_any_commits_and_rollbacks_drafts_and_kv_are_those_of_the_text(
             committed = made.core._entries[0, "s"].session.committed_length
             made.core.step()
             for draft in made.take():
-                assert draft.prefix_hash == extend_hash(EMPTY_HASH, before[3:])
+                assert draft.prefix_hash == t.extend_hash(t.EMPTY_HASH, before[3:])
                 if right:
                     check(engine, draft, before, mode=mode, sampling=PENALISED, count=count)
                 tail = tuple(before[3 + committed :])

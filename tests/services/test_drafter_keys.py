@@ -13,23 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.contract.types import (
-    EMPTY_HASH,
-    CloseDraft,
-    CommitDraft,
-    Draft,
-    OpenDraft,
-    ResolvedSampling,
-    VerifyMode,
-    extend_hash,
-)
+from services.contract import types as t
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.engine import noise
 from services.engine.noise import Stream
 from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, SoftEngine
 
-LAW = ResolvedSampling(max_tokens=200, presence_penalty=0.3)
+LAW = t.ResolvedSampling(max_tokens=200, presence_penalty=0.3)
 
 
 @contextmanager
@@ -47,7 +38,7 @@ def recorded() -> Iterator[Counter[Any]]:
         yield keys
 
 
-def draws(draft: Draft) -> list[int]:
+def draws(draft: t.Draft) -> list[int]:
     """Candidates per drawn law of a draft."""
     parents = draft.tree.parents
     return [1] * len(draft.tree) if parents is None else list(Counter(parents).values())
@@ -60,21 +51,21 @@ class Target:
     at a re-open. Commands and drafts are under way for a while.
     """
 
-    def __init__(self, choice: random.Random, mode: VerifyMode, candidates: int) -> None:
+    def __init__(self, choice: random.Random, mode: t.VerifyMode, candidates: int) -> None:
         self.choice = choice
         self.harness = Harness(FakeEngine())
         self.harness.engine.budget.capacity = 10_000
         self.mode, self.candidates = mode, candidates
         self.epoch, self.committed = 1, []
-        self.tail: list[Draft] = []
+        self.tail: list[t.Draft] = []
         self.commands: deque[Any] = deque()
-        self.drafts: deque[Draft] = deque()
+        self.drafts: deque[t.Draft] = deque()
         self.drawn = 0
         self.starts: set[tuple[int, int]] = set()
         self.open()
 
     def open(self) -> None:
-        opening = OpenDraft(
+        opening = t.OpenDraft(
             "s",
             self.epoch,
             (1, 2, 3),
@@ -85,7 +76,7 @@ class Target:
             window=5,
             num_candidates=self.candidates,
         )
-        self.commands += (CloseDraft("s"), opening)
+        self.commands += (t.CloseDraft("s"), opening)
 
     def deliver_command(self) -> None:
         if self.commands:
@@ -98,7 +89,7 @@ class Target:
         for draft in self.harness.take():
             self.absorb(draft, room)
 
-    def absorb(self, draft: Draft, room: int) -> None:
+    def absorb(self, draft: t.Draft, room: int) -> None:
         """Nothing is withheld but a second draft from the very same place."""
         start = draft.epoch, draft.first_position
         assert draft.tree.token_ids or room == 0 or start in self.starts
@@ -113,11 +104,13 @@ class Target:
         text = [*self.committed, *self.tail_tokens()]
         fits = draft.first_position == len(text) and not self.has_tree()
         if draft.epoch == self.epoch and fits and draft.tree.token_ids:
-            assert draft.prefix_hash == extend_hash(EMPTY_HASH, text)
+            assert draft.prefix_hash == t.extend_hash(t.EMPTY_HASH, text)
             self.tail.append(draft)
 
     def tail_tokens(self) -> list[int]:
-        return [t for draft in self.tail if draft.tree.is_chain for t in draft.tree.token_ids]
+        return [
+            token for draft in self.tail if draft.tree.is_chain for token in draft.tree.token_ids
+        ]
 
     def has_tree(self) -> bool:
         return any(not draft.tree.is_chain for draft in self.tail)
@@ -135,7 +128,7 @@ class Target:
         else:
             self.tail = []
         self.epoch += not (whole and confirmed)
-        self.commands.append(CommitDraft("s", self.epoch, base, (*path, *extra)))
+        self.commands.append(t.CommitDraft("s", self.epoch, base, (*path, *extra)))
 
     def token(self) -> int:
         return self.choice.randrange(VOCAB)
@@ -188,7 +181,7 @@ class Target:
 def test_no_key_is_drawn_twice_in_a_long_life_and_nothing_is_withheld(
     seed: int, candidates: int
 ) -> None:
-    mode = (VerifyMode.STANDARD, VerifyMode.BLOCK)[seed % 2]
+    mode = (t.VerifyMode.STANDARD, t.VerifyMode.BLOCK)[seed % 2]
     target = Target(random.Random(seed), mode, candidates)
     with recorded() as keys:
         while len(target.committed) < 180:
@@ -213,11 +206,11 @@ HOSTILE = st.lists(
 @given(
     HOSTILE,
     st.integers(1, 3),
-    st.sampled_from([VerifyMode.STANDARD, VerifyMode.BLOCK]),
+    st.sampled_from([t.VerifyMode.STANDARD, t.VerifyMode.BLOCK]),
     st.sampled_from([(FakeEngine, ModelDrafter), (SoftEngine, LookaheadDrafter)]),
 )
 def test_no_key_is_drawn_twice_even_where_the_epoch_should_have_moved(
-    moves: list[tuple[str, int]], candidates: int, mode: VerifyMode, drafter: tuple[Any, Any]
+    moves: list[tuple[str, int]], candidates: int, mode: t.VerifyMode, drafter: tuple[Any, Any]
 ) -> None:
     engine, method = drafter
     harness = Harness(own := engine(), drafter=method(own))
@@ -250,7 +243,7 @@ def test_a_text_that_went_back_in_its_epoch_waits_until_it_has_passed_what_was_d
     candidates: int,
 ) -> None:
     harness = Harness(FakeEngine())
-    harness.open("s", [1, 2, 3], mode=VerifyMode.STANDARD, num_candidates=candidates, window=4)
+    harness.open("s", [1, 2, 3], mode=t.VerifyMode.STANDARD, num_candidates=candidates, window=4)
     first = harness.run()
     tail = harness.core._entries[0, "s"].session.text[3:]
     if candidates == 1:
@@ -271,7 +264,7 @@ def test_a_step_that_failed_and_is_asked_again_draws_each_key_once(candidates: i
     harness = Harness(FakeEngine())
     harness.engine.explode = 9
     for name, prompt in (("good", [1, 2]), ("bad", [3, 9])):
-        harness.open(name, prompt, mode=VerifyMode.BLOCK, num_candidates=candidates, window=3)
+        harness.open(name, prompt, mode=t.VerifyMode.BLOCK, num_candidates=candidates, window=3)
     with recorded() as keys:
         drafts = harness.run()
     assert sum(sum(draws(draft)) for draft in drafts) == keys.total()
@@ -280,7 +273,7 @@ def test_a_step_that_failed_and_is_asked_again_draws_each_key_once(candidates: i
 
 def test_a_drawn_tree_is_not_continued_from_a_text_that_grew_by_its_trunk() -> None:
     harness = Harness(FakeEngine())
-    harness.open("s", [1, 2, 3], mode=VerifyMode.STANDARD, num_candidates=2, window=4)
+    harness.open("s", [1, 2, 3], mode=t.VerifyMode.STANDARD, num_candidates=2, window=4)
     for _ in range(3):
         harness.core.step()
     harness.commit("s", 0, harness.drafter._sessions[0, "s"]._comb.trunk[:1])
@@ -292,7 +285,7 @@ def test_a_drawn_tree_is_not_continued_from_a_text_that_grew_by_its_trunk() -> N
 
 
 def test_exact_modes_draw_nothing() -> None:
-    for mode in (VerifyMode.GREEDY, VerifyMode.COUPLED):
+    for mode in (t.VerifyMode.GREEDY, t.VerifyMode.COUPLED):
         harness = Harness(FakeEngine())
         harness.open("s", [1, 2], mode=mode, num_candidates=2)
         with recorded() as keys:

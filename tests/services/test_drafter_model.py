@@ -10,16 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.contract.types import (
-    CloseDraft,
-    Draft,
-    FailureReason,
-    Proposal,
-    ResolvedSampling,
-    SessionFailed,
-    VerifyMode,
-    WorkerDescription,
-)
+from services.contract import types as t
 from services.drafter.methods.model.model import ModelDrafter
 from services.engine.native import NativeEngine
 from services.engine.port import Segment
@@ -54,7 +45,7 @@ def test_drafts_are_the_draft_models_greedy_continuation() -> None:
     harness.open("s", [1, 2, 3])
     drafts = harness.run()
     assert tokens_of(drafts) == harness.engine.continuation([1, 2, 3], 6)
-    assert {draft.tree.proposal for draft in drafts} == {Proposal.ONE_HOT}
+    assert {draft.tree.proposal for draft in drafts} == {t.Proposal.ONE_HOT}
     assert harness.engine.forwards == [[3], [1], [1], [1], [1], [1]]
 
 
@@ -141,13 +132,13 @@ def test_sessions_that_draft_are_not_held_back_by_the_budget_of_prompts() -> Non
 
 def test_coupled_drafts_use_the_shared_noise() -> None:
     harness = Harness(FakeEngine())
-    sampling = ResolvedSampling(temperature=0.8, max_tokens=60, top_k=5)
-    harness.open("s", [1, 2], mode=VerifyMode.COUPLED, sampling=sampling)
+    sampling = t.ResolvedSampling(temperature=0.8, max_tokens=60, top_k=5)
+    harness.open("s", [1, 2], mode=t.VerifyMode.COUPLED, sampling=sampling)
     drafts = harness.run()
-    assert {draft.tree.proposal for draft in drafts} == {Proposal.COUPLED}
+    assert {draft.tree.proposal for draft in drafts} == {t.Proposal.COUPLED}
     text = [1, 2]
     for position, token in enumerate(tokens_of(drafts)):
-        row = RowContext(VerifyMode.COUPLED, sampling, 7, position)
+        row = RowContext(t.VerifyMode.COUPLED, sampling, 7, position)
         assert choose(harness.engine.logits(text)[None], [row]) == [token]
         text.append(token)
 
@@ -157,7 +148,7 @@ def test_a_drafted_stop_token_ends_the_draft() -> None:
     ahead = harness.engine.continuation([1, 2], 6)
     stop = ahead[3]
     stops = (stop, VOCAB + 5)
-    harness.open("s", [1, 2], sampling=ResolvedSampling(max_tokens=60, stop_token_ids=stops))
+    harness.open("s", [1, 2], sampling=t.ResolvedSampling(max_tokens=60, stop_token_ids=stops))
     drafts = harness.run()
     assert tokens_of(drafts) == ahead[: ahead.index(stop) + 1]
     assert drafts[-1].final
@@ -166,7 +157,7 @@ def test_a_drafted_stop_token_ends_the_draft() -> None:
 def test_stop_tokens_are_not_proposed_before_min_tokens() -> None:
     harness = Harness(FakeEngine())
     stop = harness.engine.greedy([1, 2])
-    sampling = ResolvedSampling(max_tokens=60, min_tokens=2, stop_token_ids=(stop, VOCAB + 5))
+    sampling = t.ResolvedSampling(max_tokens=60, min_tokens=2, stop_token_ids=(stop, VOCAB + 5))
     harness.open("s", [1, 2], sampling=sampling)
     first, second, *_ = tokens_of(harness.run())
     assert stop not in (first, second)
@@ -174,12 +165,12 @@ def test_stop_tokens_are_not_proposed_before_min_tokens() -> None:
 
 def test_a_full_kv_budget_refuses_a_session_and_a_close_makes_room() -> None:
     harness = Harness(FakeEngine())
-    huge = ResolvedSampling(max_tokens=499)
+    huge = t.ResolvedSampling(max_tokens=499)
     for session in "abc":
         harness.open(session, [1], sampling=huge)
-    (failed,) = [event for event in harness.events if isinstance(event, SessionFailed)]
-    assert (failed.session, failed.reason) == ("c", FailureReason.CAPACITY)
-    harness.core.handle(0, CloseDraft("a"))
+    (failed,) = [event for event in harness.events if isinstance(event, t.SessionFailed)]
+    assert (failed.session, failed.reason) == ("c", t.FailureReason.CAPACITY)
+    harness.core.handle(0, t.CloseDraft("a"))
     assert harness.engine.kv_tokens_used == 500
     assert harness.core.progress().kv_tokens_used == 500
 
@@ -188,8 +179,8 @@ def test_a_prompt_the_draft_model_cannot_take_is_refused() -> None:
     harness = Harness(FakeEngine(context=10))
     harness.open("long", [1] * 11)
     harness.open("foreign", [VOCAB])
-    failed = [event for event in harness.events if isinstance(event, SessionFailed)]
-    assert [event.reason for event in failed] == [FailureReason.INVALID] * 2
+    failed = [event for event in harness.events if isinstance(event, t.SessionFailed)]
+    assert [event.reason for event in failed] == [t.FailureReason.INVALID] * 2
 
 
 def test_drafting_ends_where_the_draft_models_context_ends() -> None:
@@ -227,14 +218,14 @@ def test_a_failing_forward_closes_only_the_session_that_fails_alone() -> None:
     harness.open("good", [1, 2])
     harness.open("bad", [3, 9])
     harness.core.step()
-    (failed,) = [event for event in harness.events if isinstance(event, SessionFailed)]
+    (failed,) = [event for event in harness.events if isinstance(event, t.SessionFailed)]
     assert failed.session == "bad"
     harness.engine.explode = None
     assert tokens_of(harness.run(), "good") == harness.engine.continuation([1, 2], 6)
 
 
 def test_the_worker_is_bound_to_its_model() -> None:
-    worker = ModelDrafter(FakeEngine()).describe(WorkerDescription("m", None))  # type: ignore[arg-type]
+    worker = ModelDrafter(FakeEngine()).describe(t.WorkerDescription("m", None))  # type: ignore[arg-type]
     assert (worker.model, worker.vocab_size, worker.kv_capacity_tokens) == ("fake", VOCAB, 1000)
 
 
@@ -247,16 +238,16 @@ def engine(request: pytest.FixtureRequest) -> NativeEngine:
     return NativeEngine.from_model(tiny_model(request.param), spec=ModelSpec(model=request.param))
 
 
-GREEDY = ResolvedSampling(max_tokens=60)
-COUPLED = ResolvedSampling(temperature=1.2, top_p=0.9, max_tokens=60)
+GREEDY = t.ResolvedSampling(max_tokens=60)
+COUPLED = t.ResolvedSampling(temperature=1.2, top_p=0.9, max_tokens=60)
 
 
 def plain_text(
     engine: NativeEngine,
     prompt: Sequence[int],
     count: int,
-    mode: VerifyMode = VerifyMode.GREEDY,
-    sampling: ResolvedSampling = GREEDY,
+    mode: t.VerifyMode = t.VerifyMode.GREEDY,
+    sampling: t.ResolvedSampling = GREEDY,
     position: int = 0,
 ) -> list[int]:
     """What the model writes alone, one token a forward, with seed 7, from `position` on."""
@@ -274,7 +265,7 @@ def plain_text(
 PROMPT = list(range(20, 50))
 
 
-def trunk_of(drafts: Sequence[Draft]) -> list[int]:
+def trunk_of(drafts: Sequence[t.Draft]) -> list[int]:
     """Chains in a row, or the first child of every node of one tree."""
     if all(draft.tree.parents is None for draft in drafts):
         return tokens_of(drafts)
@@ -296,10 +287,10 @@ def test_a_real_model_drafts_its_greedy_text_beside_others(engine: NativeEngine)
 
 
 @pytest.mark.parametrize(
-    ("mode", "sampling"), [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED)]
+    ("mode", "sampling"), [(t.VerifyMode.GREEDY, GREEDY), (t.VerifyMode.COUPLED, COUPLED)]
 )
 def test_the_target_as_its_own_drafter_is_accepted_whole(
-    engine: NativeEngine, mode: VerifyMode, sampling: ResolvedSampling
+    engine: NativeEngine, mode: t.VerifyMode, sampling: t.ResolvedSampling
 ) -> None:
     truth = plain_text(engine, PROMPT, 30, mode, sampling)
     harness = Harness(engine, step_tokens=16)
@@ -317,9 +308,9 @@ def test_the_target_as_its_own_drafter_is_accepted_whole(
 
 
 @pytest.mark.parametrize("candidates", [1, 3])
-@pytest.mark.parametrize("mode", list(VerifyMode))
+@pytest.mark.parametrize("mode", list(t.VerifyMode))
 def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
-    engine: NativeEngine, mode: VerifyMode, candidates: int
+    engine: NativeEngine, mode: t.VerifyMode, candidates: int
 ) -> None:
     harness = Harness(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=COUPLED, num_candidates=candidates)

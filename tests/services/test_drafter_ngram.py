@@ -7,49 +7,41 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.contract.types import (
-    CommitDraft,
-    Draft,
-    DrafterEvent,
-    OpenDraft,
-    Proposal,
-    ResolvedSampling,
-    VerifyMode,
-)
+from services.contract import types as t
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter, NgramIndex, copy_from
 
 
 def start(
-    prompt: Sequence[int], window: int = 5, mode: VerifyMode = VerifyMode.GREEDY
-) -> tuple[DrafterCore, list[DrafterEvent]]:
-    events: list[DrafterEvent] = []
+    prompt: Sequence[int], window: int = 5, mode: t.VerifyMode = t.VerifyMode.GREEDY
+) -> tuple[DrafterCore, list[t.DrafterEvent]]:
+    events: list[t.DrafterEvent] = []
     core = DrafterCore(
         {"ngram": NgramDrafter(2, 3)}, emit=lambda _, event: events.append(event), worker_id="n"
     )
-    sampling = ResolvedSampling(max_tokens=1000)
-    core.handle(0, OpenDraft("s", 1, tuple(prompt), (), mode, sampling, 0, window))
+    sampling = t.ResolvedSampling(max_tokens=1000)
+    core.handle(0, t.OpenDraft("s", 1, tuple(prompt), (), mode, sampling, 0, window))
     events.clear()
     return core, events
 
 
-def run(core: DrafterCore, events: list[DrafterEvent]) -> list[Draft]:
+def run(core: DrafterCore, events: list[t.DrafterEvent]) -> list[t.Draft]:
     while core.step():
         pass
-    drafts = [event for event in events if isinstance(event, Draft)]
+    drafts = [event for event in events if isinstance(event, t.Draft)]
     events.clear()
     return drafts
 
 
 def commit(core: DrafterCore, base: int, *tokens: int, epoch: int = 1) -> None:
-    core.handle(0, CommitDraft("s", epoch, base, tokens))
+    core.handle(0, t.CommitDraft("s", epoch, base, tokens))
 
 
 def test_what_followed_the_last_tokens_is_copied() -> None:
     core, events = start([1, 2, 3, 4, 5, 6, 7, 1, 2, 3])
     (draft,) = run(core, events)
     assert draft.tree.token_ids == (4, 5, 6, 7, 1)
-    assert draft.tree.proposal is Proposal.ONE_HOT
+    assert draft.tree.proposal is t.Proposal.ONE_HOT
     assert draft.final
 
 
@@ -98,7 +90,7 @@ def test_after_a_rejection_the_new_text_is_looked_up() -> None:
 
 
 def test_every_mode_is_served() -> None:
-    for mode in VerifyMode:
+    for mode in t.VerifyMode:
         core, events = start([1, 2, 3, 1, 2], mode=mode)
         assert run(core, events)[0].tree.token_ids[:1] == (3,)
 

@@ -19,17 +19,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from services.contract.types import (
-    EMPTY_HASH,
-    Draft,
-    OpenDraft,
-    Proposal,
-    ResolvedSampling,
-    SparseRow,
-    VerifyMode,
-    WorkerDescription,
-    extend_hash,
-)
+from services.contract import types as t
 from services.contract.wire.drafter import decode_drafter_event, encode_drafter_event
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
@@ -42,8 +32,8 @@ from tests.models import tiny_model
 from tests.services.drafter_kit import FakeEngine, Harness, tokens_of
 
 PROMPT = [*range(20, 45), 20, 21, 22]
-SAMPLED = (VerifyMode.STANDARD, VerifyMode.BLOCK)
-EVERY_PARAMETER = ResolvedSampling(
+SAMPLED = (t.VerifyMode.STANDARD, t.VerifyMode.BLOCK)
+EVERY_PARAMETER = t.ResolvedSampling(
     temperature=1.4,
     top_p=0.97,
     top_k=200,
@@ -58,8 +48,8 @@ EVERY_PARAMETER = ResolvedSampling(
     logit_bias=(*((token, 25.0) for token in range(30, 36)), (36, -100.0), (50_001, 9.0)),
 )
 PARAMETERS = {
-    "plain": ResolvedSampling(max_tokens=60),
-    "cold": ResolvedSampling(max_tokens=60, temperature=0.4, top_p=0.8),
+    "plain": t.ResolvedSampling(max_tokens=60),
+    "cold": t.ResolvedSampling(max_tokens=60, temperature=0.4, top_p=0.8),
     "every parameter": EVERY_PARAMETER,
 }
 
@@ -70,13 +60,15 @@ def engine() -> NativeEngine:
     return NativeEngine.from_model(tiny_model("llama"), spec=ModelSpec(model="llama"))
 
 
-def levels(draft: Draft) -> Iterator[tuple[int, SparseRow, list[int]]]:
+def levels(draft: t.Draft) -> Iterator[tuple[int, t.SparseRow, list[int]]]:
     """Row in the draft, law and candidates of each node that has some."""
     tree = draft.tree
     parents = tree.parents if tree.parents is not None else tuple(range(-1, len(tree) - 1))
     assert tree.q is not None
     for parent, row in zip(sorted(set(parents)), tree.q, strict=True):
-        own = [t for t, above in zip(tree.token_ids, parents, strict=True) if above == parent]
+        own = [
+            token for token, above in zip(tree.token_ids, parents, strict=True) if above == parent
+        ]
         yield parent + 1, row, own
 
 
@@ -90,7 +82,7 @@ def invert(law: dict[int, float], u: float) -> int:
     raise AssertionError("no token has mass")
 
 
-def replayed(draft: Draft, seed: int, index: int) -> list[int]:
+def replayed(draft: t.Draft, seed: int, index: int) -> list[int]:
     """The tokens that the laws of a draft and its keys give."""
     tokens = []
     for node, row, own in levels(draft):
@@ -107,7 +99,7 @@ def replayed(draft: Draft, seed: int, index: int) -> list[int]:
 @pytest.mark.parametrize("mode", SAMPLED)
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_replaying_the_keys_on_the_law_received_gives_every_token(
-    engine: NativeEngine, name: str, mode: VerifyMode, count: int
+    engine: NativeEngine, name: str, mode: t.VerifyMode, count: int
 ) -> None:
     harness = Harness(engine, q_top=16)
     seed = (1 << 64) - 3
@@ -126,7 +118,7 @@ def test_replaying_the_keys_on_the_law_received_gives_every_token(
     for draft in drafts:
         received = decode_drafter_event(encode_drafter_event(draft))
         assert received.tree == draft.tree
-        assert draft.tree.proposal is Proposal.SAMPLED
+        assert draft.tree.proposal is t.Proposal.SAMPLED
         assert replayed(received, seed, 2) == list(draft.tree.token_ids)
         for _, row, _ in levels(draft):
             assert 0 < len(row.token_ids) <= 16
@@ -142,7 +134,7 @@ class Wide(FakeEngine):
 
     @staticmethod
     def logits(text: Sequence[int]) -> Tensor:
-        generator = torch.Generator().manual_seed(extend_hash(EMPTY_HASH, text) >> 1)
+        generator = torch.Generator().manual_seed(t.extend_hash(t.EMPTY_HASH, text) >> 1)
         return 3 * torch.randn(Wide.vocab_size, generator=generator)
 
 
@@ -151,7 +143,7 @@ def test_a_wide_vocabulary_cut_to_the_targets_is_drawn_from_alike(count: int) ->
     harness = Harness(Wide(), q_top=32)
     prompt, law = [1, 2, 3], replace(EVERY_PARAMETER, logit_bias=((2990, 30.0), (5, 3.0)))
     harness.open(
-        "s", prompt, mode=VerifyMode.BLOCK, sampling=law, num_candidates=count, vocab_size=2500
+        "s", prompt, mode=t.VerifyMode.BLOCK, sampling=law, num_candidates=count, vocab_size=2500
     )
     output: list[int] = []
     for draft in harness.run():
@@ -190,14 +182,14 @@ def p_value(observed: Counter[Any], expected: dict[Any, float]) -> float:
     return float(torch.special.gammaincc(freedom, half))
 
 
-def drawn(count: int, sessions: int) -> list[Draft]:
+def drawn(count: int, sessions: int) -> list[t.Draft]:
     harness = Harness(Constant(), step_tokens=10**6)
     for session in range(sessions):
         harness.open(
             str(session),
             [1, 2],
-            mode=VerifyMode.STANDARD,
-            sampling=ResolvedSampling(max_tokens=60),
+            mode=t.VerifyMode.STANDARD,
+            sampling=t.ResolvedSampling(max_tokens=60),
             seed=session,
             window=60,
             num_candidates=count,
@@ -240,7 +232,7 @@ def test_siblings_are_drawn_without_replacement() -> None:
 
 
 def reference_law(
-    logits: Tensor, prompt: Sequence[int], output: Sequence[int], law: ResolvedSampling, n: int
+    logits: Tensor, prompt: Sequence[int], output: Sequence[int], law: t.ResolvedSampling, n: int
 ) -> dict[int, float]:
     """transformers' processors in our order, OpenAI's two penalties, cut to the n best."""
     ids = torch.tensor([[*prompt, *output]])
@@ -252,7 +244,7 @@ def reference_law(
     for token, count in Counter(output).items():
         scores[0, token] -= law.frequency_penalty * count + law.presence_penalty
     if len(output) < law.min_tokens:
-        scores[0, [t for t in law.stop_token_ids if t < scores.shape[-1]]] = -torch.inf
+        scores[0, [token for token in law.stop_token_ids if token < scores.shape[-1]]] = -torch.inf
     warpers = LogitsProcessorList([TemperatureLogitsWarper(law.temperature)])
     if law.top_k:
         warpers.append(TopKLogitsWarper(law.top_k))
@@ -270,7 +262,7 @@ def test_q_is_the_draft_models_own_law_as_transformers_makes_it(
 ) -> None:
     harness = Harness(engine, q_top=20)
     law = replace(PARAMETERS[name], stop_token_ids=(1, 50_000), min_tokens=3)
-    harness.open("s", PROMPT, mode=VerifyMode.BLOCK, sampling=law, num_candidates=count)
+    harness.open("s", PROMPT, mode=t.VerifyMode.BLOCK, sampling=law, num_candidates=count)
     output: list[int] = []
     rows = 0
     for draft in harness.run():
@@ -289,7 +281,7 @@ def test_q_is_the_draft_models_own_law_as_transformers_makes_it(
 
 
 def own_samples(
-    engine: NativeEngine, count: int, mode: VerifyMode, law: ResolvedSampling
+    engine: NativeEngine, count: int, mode: t.VerifyMode, law: t.ResolvedSampling
 ) -> list[int]:
     """What a target of the same weights chooses, each position counted from nothing."""
     text = list(PROMPT)
@@ -304,9 +296,9 @@ def own_samples(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.COUPLED])
+@pytest.mark.parametrize("mode", [t.VerifyMode.GREEDY, t.VerifyMode.COUPLED])
 def test_a_drafter_equal_to_its_target_drafts_the_targets_own_text_under_every_parameter(
-    engine: NativeEngine, mode: VerifyMode, count: int
+    engine: NativeEngine, mode: t.VerifyMode, count: int
 ) -> None:
     law = replace(EVERY_PARAMETER, stop_token_ids=(1,), logit_bias=EVERY_PARAMETER.logit_bias[:-1])
     truth = own_samples(engine, 20, mode, law)
@@ -330,14 +322,14 @@ def test_a_drafter_equal_to_its_target_drafts_the_targets_own_text_under_every_p
 def test_penalties_follow_the_text_back_and_forth(engine: NativeEngine) -> None:
     law = replace(EVERY_PARAMETER, stop_token_ids=(), min_tokens=0)
     harness, fresh = Harness(engine), Harness(engine)
-    harness.open("s", PROMPT, mode=VerifyMode.GREEDY, sampling=law)
+    harness.open("s", PROMPT, mode=t.VerifyMode.GREEDY, sampling=law)
     committed: list[int] = []
     for epoch, agreed in enumerate((0, 3, 6, 1), start=2):
         tail = tokens_of(harness.run())
         new = [*tail[:agreed], 40]
         harness.commit("s", len(committed), new, epoch)
         committed += new
-    fresh.open("s", PROMPT, mode=VerifyMode.GREEDY, sampling=law, committed=tuple(committed))
+    fresh.open("s", PROMPT, mode=t.VerifyMode.GREEDY, sampling=law, committed=tuple(committed))
     assert tokens_of(harness.run()) == tokens_of(fresh.run())
     harness.core.drop_link(0)
     fresh.core.drop_link(0)
@@ -348,19 +340,19 @@ def test_a_worker_says_which_methods_draw_and_which_make_trees() -> None:
     core = DrafterCore(drafters, emit=lambda *_: None, worker_id="d")
     able = ("model:sampled", "model:tree", "ngram:tree", "ngram:estimates", "ngram:rows")
     assert core.describe().capabilities == able
-    assert isinstance(core.describe(), WorkerDescription)
+    assert isinstance(core.describe(), t.WorkerDescription)
 
 
-@pytest.mark.parametrize("mode", list(VerifyMode))
-def test_ngram_copies_are_certain_in_every_mode(mode: VerifyMode) -> None:
+@pytest.mark.parametrize("mode", list(t.VerifyMode))
+def test_ngram_copies_are_certain_in_every_mode(mode: t.VerifyMode) -> None:
     drafts: list[Any] = []
     core = DrafterCore(
         {"ngram": NgramDrafter()}, emit=lambda _, event: drafts.append(event), worker_id="d"
     )
-    prompt, sampling = (1, 2, 3, 4, 1, 2, 3), ResolvedSampling(max_tokens=20)
-    core.handle(0, OpenDraft("s", 1, prompt, (), mode, sampling, 0, 4, num_candidates=3))
+    prompt, sampling = (1, 2, 3, 4, 1, 2, 3), t.ResolvedSampling(max_tokens=20)
+    core.handle(0, t.OpenDraft("s", 1, prompt, (), mode, sampling, 0, 4, num_candidates=3))
     while core.step():
         pass
-    trees = [event.tree for event in drafts if isinstance(event, Draft)]
+    trees = [event.tree for event in drafts if isinstance(event, t.Draft)]
     assert [token for tree in trees for token in tree.token_ids] == [4, 1, 2, 3]
-    assert {(tree.proposal, tree.q) for tree in trees} == {(Proposal.ONE_HOT, None)}
+    assert {(tree.proposal, tree.q) for tree in trees} == {(t.Proposal.ONE_HOT, None)}

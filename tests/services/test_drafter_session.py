@@ -6,23 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.contract import types as t
 from services.contract.errors import InvalidRequest
-from services.contract.types import (
-    EMPTY_HASH,
-    CommitDraft,
-    Draft,
-    DraftTree,
-    OpenDraft,
-    ResolvedSampling,
-    SparseRow,
-    VerifyMode,
-    extend_hash,
-)
 from services.drafter.session import MAX_HELD_COMMITS, DraftSession
 
 
-def opened(**changes: object) -> OpenDraft:
-    sampling = ResolvedSampling(
+def opened(**changes: object) -> t.OpenDraft:
+    sampling = t.ResolvedSampling(
         max_tokens=changes.pop("max_tokens", 100),  # type: ignore[arg-type]
         min_tokens=changes.pop("min_tokens", 0),  # type: ignore[arg-type]
         stop_token_ids=changes.pop("stop", ()),  # type: ignore[arg-type]
@@ -32,23 +22,23 @@ def opened(**changes: object) -> OpenDraft:
         "epoch": 1,
         "prompt": (50, 51),
         "committed": (),
-        "mode": VerifyMode.GREEDY,
+        "mode": t.VerifyMode.GREEDY,
         "sampling": sampling,
         "seed": 0,
         "window": 8,
     }
-    return OpenDraft(**{**values, **changes})  # type: ignore[arg-type]
+    return t.OpenDraft(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def commit(base: int, *tokens: int, epoch: int = 1) -> CommitDraft:
-    return CommitDraft("s", epoch, base, tokens)
+def commit(base: int, *tokens: int, epoch: int = 1) -> t.CommitDraft:
+    return t.CommitDraft("s", epoch, base, tokens)
 
 
-def chain(*tokens: int) -> DraftTree:
-    return DraftTree(tokens)
+def chain(*tokens: int) -> t.DraftTree:
+    return t.DraftTree(tokens)
 
 
-def drafted(session: DraftSession, *tokens: int) -> Draft:
+def drafted(session: DraftSession, *tokens: int) -> t.Draft:
     draft = session.absorb(chain(*tokens), False, 1.0)
     assert draft is not None
     return draft
@@ -72,7 +62,7 @@ TOKENS = st.integers(0, 2)
 
 def next_draft(text: list[int]) -> int:
     """What the imaginary drafter proposes: a function of the whole text."""
-    return extend_hash(EMPTY_HASH, text) % 3
+    return t.extend_hash(t.EMPTY_HASH, text) % 3
 
 
 class Imaginary:
@@ -82,17 +72,17 @@ class Imaginary:
         self.session = session
         self.kv: list[int] = []
 
-    def draft(self) -> Draft | None:
+    def draft(self) -> t.Draft | None:
         text = self.session.text
         if not self.session.drafting:
             return None
         if self.session.room == 0:
-            return self.session.absorb(DraftTree(), True, 0.0)
+            return self.session.absorb(t.DraftTree(), True, 0.0)
         start = min(len(self.kv), len(text) - 1)
         self.kv = self.kv[:start] + text[start:]
         return self.session.absorb(chain(next_draft(text)), False, 0.0)
 
-    def commit(self, command: CommitDraft) -> None:
+    def commit(self, command: t.CommitDraft) -> None:
         kept = self.session.commit(command)
         if kept is not None:
             del self.kv[kept:]
@@ -105,11 +95,11 @@ class Imaginary:
             assert out[position] == next_draft([50, 51, *out[:position]])
         assert self.kv == session.text[: len(self.kv)]
         assert len(session._hashes) == len(out) + 1
-        assert session._hashes[-1] == extend_hash(EMPTY_HASH, out)
+        assert session._hashes[-1] == t.extend_hash(t.EMPTY_HASH, out)
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[int], list[CommitDraft], list[int]]:
+def histories(draw: st.DrawFn) -> tuple[list[int], list[t.CommitDraft], list[int]]:
     """A committed text, its commits as delivered (doubled, reordered), and when."""
     truth: list[int] = []
     for agrees, token in draw(st.lists(st.tuples(st.booleans(), TOKENS), min_size=1, max_size=40)):
@@ -119,7 +109,7 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[CommitDraft], list[int]]
     for size, bump, overlap in [*cuts, (len(truth), False, 0)]:
         size, overlap, epoch = min(size, len(truth) - base), min(overlap, base), epoch + bump
         tokens = tuple(truth[base - overlap : base + size])
-        commits.append(CommitDraft("s", epoch, base - overlap, tokens))
+        commits.append(t.CommitDraft("s", epoch, base - overlap, tokens))
         base += size
     random = draw(st.randoms(use_true_random=False))
     doubled = [c for c in commits for _ in range(random.choice((1, 1, 2)))]
@@ -130,7 +120,7 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[CommitDraft], list[int]]
 @settings(max_examples=400, deadline=None)
 @given(histories(), st.integers(1, 8))
 def test_the_text_is_the_committed_text_and_a_tail_drafted_from_it(
-    history: tuple[list[int], list[CommitDraft], list[int]], window: int
+    history: tuple[list[int], list[t.CommitDraft], list[int]], window: int
 ) -> None:
     truth, commits, drafts_between = history
     imaginary = Imaginary(DraftSession(opened(window=window)))
@@ -169,7 +159,7 @@ def test_a_perfect_drafter_is_never_rolled_back(moves: list[tuple[int, int]]) ->
 @settings(max_examples=200, deadline=None)
 @given(histories(), st.integers(0, 4))
 def test_every_turn_ends_with_exactly_one_final_draft(
-    history: tuple[list[int], list[CommitDraft], list[int]], window: int
+    history: tuple[list[int], list[t.CommitDraft], list[int]], window: int
 ) -> None:
     session = DraftSession(opened(window=window))
     imaginary = Imaginary(session)
@@ -271,7 +261,7 @@ def test_a_draft_tells_from_what_it_was_drafted() -> None:
     drafted(session, 3)
     draft = drafted(session, 4, 5)
     assert (draft.epoch, draft.base_committed_len, draft.first_position) == (1, 2, 3)
-    assert draft.prefix_hash == extend_hash(EMPTY_HASH, (1, 2, 3))
+    assert draft.prefix_hash == t.extend_hash(t.EMPTY_HASH, (1, 2, 3))
     assert draft.tree.token_ids == (4, 5)
     assert draft.draft_ms == 1.0
 
@@ -301,10 +291,10 @@ def test_a_stop_token_is_sent_and_ends_the_draft() -> None:
     assert session.room == 0
 
 
-@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
-def test_a_drawn_stop_token_does_not_end_the_draft(mode: VerifyMode) -> None:
+@pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
+def test_a_drawn_stop_token_does_not_end_the_draft(mode: t.VerifyMode) -> None:
     session = DraftSession(opened(stop=(9,), mode=mode))
-    draft = session.absorb(DraftTree((5, 9, 6)), False, 1.0)
+    draft = session.absorb(t.DraftTree((5, 9, 6)), False, 1.0)
     assert draft is not None
     assert (draft.tree.token_ids, draft.final) == ((5, 9, 6), False)
     assert session.room == session.window - 3
@@ -318,15 +308,15 @@ def test_a_stop_token_before_min_tokens_ends_nothing() -> None:
 
 def test_a_cut_chain_keeps_the_laws_of_its_tokens() -> None:
     session = DraftSession(opened(window=1))
-    rows = (SparseRow((1,), (1.0,)), SparseRow((2,), (1.0,)))
-    draft = session.absorb(DraftTree((1, 2), q=rows), False, 0.0)
+    rows = (t.SparseRow((1,), (1.0,)), t.SparseRow((2,), (1.0,)))
+    draft = session.absorb(t.DraftTree((1, 2), q=rows), False, 0.0)
     assert draft is not None
     assert draft.tree.q == rows[:1]
 
 
 def test_a_tree_leaves_the_text_alone_and_ends_the_turn() -> None:
     session = DraftSession(opened(committed=(1,)))
-    draft = session.absorb(DraftTree((5, 6, 7), parents=(-1, -1, 0)), False, 0.0)
+    draft = session.absorb(t.DraftTree((5, 6, 7), parents=(-1, -1, 0)), False, 0.0)
     assert draft is not None
     assert draft.final
     assert output(session) == [1]
@@ -336,7 +326,7 @@ def test_a_tree_leaves_the_text_alone_and_ends_the_turn() -> None:
 
 def test_a_chain_that_spells_out_its_parents_is_a_chain() -> None:
     session = DraftSession(opened())
-    draft = session.absorb(DraftTree((5, 6), parents=(-1, 0)), False, 0.0)
+    draft = session.absorb(t.DraftTree((5, 6), parents=(-1, 0)), False, 0.0)
     assert draft is not None
     assert draft.tree.parents is None
     assert output(session) == [5, 6]
@@ -344,7 +334,7 @@ def test_a_chain_that_spells_out_its_parents_is_a_chain() -> None:
 
 def test_nothing_proposed_and_not_final_sends_nothing() -> None:
     session = DraftSession(opened())
-    assert session.absorb(DraftTree(), False, 0.0) is None
+    assert session.absorb(t.DraftTree(), False, 0.0) is None
     assert session.drafting
 
 

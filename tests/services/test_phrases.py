@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.contract.types import (
-    CloseDraft,
-    CommitDraft,
-    Draft,
-    DrafterEvent,
-    OpenDraft,
-    ResolvedSampling,
-    VerifyMode,
-)
+from services.contract import types as t
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.phrases import Learner, PhraseLimits, PhrasePool, teach
@@ -217,23 +209,23 @@ class World:
     """A core with one ngram drafter, in which sessions say what they are told to."""
 
     def __init__(self, pool: PhrasePool | None = None) -> None:
-        self.events: list[DrafterEvent] = []
+        self.events: list[t.DrafterEvent] = []
         self.drafter = NgramDrafter(2, 3, pool)
         self.core = DrafterCore(
             {"ngram": self.drafter}, emit=lambda _, event: self.events.append(event), worker_id="n"
         )
 
     def open(self, session: str, prompt: Sequence[int], scope: str, **changes: Any) -> None:
-        sampling = ResolvedSampling(max_tokens=100)
+        sampling = t.ResolvedSampling(max_tokens=100)
         values: dict[str, Any] = {"window": 5, "phrase_scope": scope, **changes}
-        mode = values.pop("mode", VerifyMode.GREEDY)
-        opening = OpenDraft(session, 1, tuple(prompt), (), mode, sampling, 0, **values)
+        mode = values.pop("mode", t.VerifyMode.GREEDY)
+        opening = t.OpenDraft(session, 1, tuple(prompt), (), mode, sampling, 0, **values)
         self.core.handle(0, opening)
 
     def drafts(self) -> list[int]:
         while self.core.step():
             pass
-        drafts = [event for event in self.events if isinstance(event, Draft)]
+        drafts = [event for event in self.events if isinstance(event, t.Draft)]
         self.events.clear()
         return [token for draft in drafts for token in draft.tree.token_ids]
 
@@ -241,9 +233,9 @@ class World:
         """Commit tokens one by one, each in an epoch of its own, and end the session."""
         for place, token in enumerate(tokens):
             self.drafts()
-            self.core.handle(0, CommitDraft(session, place + 2, place, (token,)))
+            self.core.handle(0, t.CommitDraft(session, place + 2, place, (token,)))
         self.drafts()
-        self.core.handle(0, CloseDraft(session))
+        self.core.handle(0, t.CloseDraft(session))
 
 
 SAID = [11, 12, 13, 14, 15, 16, 17]
@@ -287,9 +279,9 @@ def test_no_other_scope_and_no_session_without_one_sees_it(wrote: str, reads: st
     assert world.drafts() == []
 
 
-@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
-def test_a_session_judged_by_rejection_shares_no_phrases(mode: VerifyMode) -> None:
-    matched = VerifyMode.COUPLED
+@pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
+def test_a_session_judged_by_rejection_shares_no_phrases(mode: t.VerifyMode) -> None:
+    matched = t.VerifyMode.COUPLED
     for wrote, reads, found in ((matched, mode, []), (mode, matched, []), (matched, matched, [13])):
         world = World()
         world.open("s1", [1, 2, 3], "acme", mode=wrote)
@@ -310,7 +302,7 @@ def test_a_copy_goes_on_after_the_token_that_was_corrected_even_without_a_scope(
     world = World()
     world.open("s", [1, 2, 3, 4, 5, 6, 7, 1, 2], "", window=5)
     assert world.drafts() == [3, 4, 5, 6, 7]
-    world.core.handle(0, CommitDraft("s", 2, 0, (3, 4, 9)))
+    world.core.handle(0, t.CommitDraft("s", 2, 0, (3, 4, 9)))
     assert world.drafts() == [6, 7, 1, 2, 3]
 
 
@@ -336,9 +328,9 @@ def test_in_front_of_another_method_only_the_longest_ngram_is_copied_after() -> 
     prompt = [1, 2, 3, 9, 8, 2, 3]
     for method, first in (("ngram", 9), ("model,ngram", 9), ("ngram,model", None)):
         drafter = NgramDrafter(2, 3)
-        sampling = ResolvedSampling()
-        opening = OpenDraft(
-            "s", 1, tuple(prompt), (), VerifyMode.GREEDY, sampling, 0, 5, method=method
+        sampling = t.ResolvedSampling()
+        opening = t.OpenDraft(
+            "s", 1, tuple(prompt), (), t.VerifyMode.GREEDY, sampling, 0, 5, method=method
         )
         drafter.open((0, "s"), opening)
         (proposed,) = drafter.propose([ask(prompt, [])])

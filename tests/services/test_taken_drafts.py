@@ -8,29 +8,21 @@ import random
 import pytest
 import torch
 
+from services.contract import types as t
 from services.contract.handover import Handover, believed, worth_most
-from services.contract.types import (
-    Allowance,
-    CloseVerify,
-    Draft,
-    DraftTree,
-    FailureReason,
-    TakenDraft,
-    VerifyMode,
-)
 from services.engine.lending import Lending
 from tests.fake_engine import VOCAB
 from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text
 
 torch.set_num_threads(1)
-FREE = Allowance((0.0,) * 16, (1.0,) * 6)
+FREE = t.Allowance((0.0,) * 16, (1.0,) * 6)
 TEXT = (4, 5, 6)
 
 
 def draft(tokens=(1, 2, 3), parents=None, reach=None, sources=b"", session="s"):
     reach = tuple(0.9 - 0.01 * node for node in range(len(tokens))) if reach is None else reach
-    tree = DraftTree(tuple(tokens), parents)
-    return Draft(session, 1, 0, 0, 0, tree, True, 6.0, reach, sources)
+    tree = t.DraftTree(tuple(tokens), parents)
+    return t.Draft(session, 1, 0, 0, 0, tree, True, 6.0, reach, sources)
 
 
 # --- the handover ------------------------------------------------------------------------
@@ -52,22 +44,22 @@ def test_chances_are_believed_by_their_range_and_fall():
 def test_a_block_takes_the_beginning_of_the_tree_that_pays():
     handover = Handover()
     handover.leave(draft((1, 2, 3), (-1, -1, 0), (0.9, 0.5, 0.1), b"\1\2\3"), TEXT)
-    taken = handover.take("s", TEXT, Allowance((0.3, 0.6, 0.9), (1.0,) * 6), 8)
-    assert taken == TakenDraft(DraftTree((1, 2), (-1, -1)), (0.9, 0.5), b"\1\2", 4.0)
-    assert handover.take("s", TEXT, FREE, 8) == TakenDraft()
+    taken = handover.take("s", TEXT, t.Allowance((0.3, 0.6, 0.9), (1.0,) * 6), 8)
+    assert taken == t.TakenDraft(t.DraftTree((1, 2), (-1, -1)), (0.9, 0.5), b"\1\2", 4.0)
+    assert handover.take("s", TEXT, FREE, 8) == t.TakenDraft()
 
 
 def test_a_chain_is_taken_as_one_and_no_more_nodes_than_may_be():
     handover = Handover()
     handover.leave(draft((1, 2, 3), (-1, 0, 1)), TEXT)
-    assert handover.take("s", TEXT, FREE, 2).tree == DraftTree((1, 2))
+    assert handover.take("s", TEXT, FREE, 2).tree == t.DraftTree((1, 2))
 
 
 @pytest.mark.parametrize("text", [(*TEXT, 7), (4, 5, 9), TEXT[:2]])
 def test_what_was_drafted_behind_another_text_is_left(text):
     handover = Handover()
     handover.leave(draft(), TEXT)
-    assert handover.take("s", text, FREE, 8) == TakenDraft()
+    assert handover.take("s", text, FREE, 8) == t.TakenDraft()
 
 
 def test_a_draft_goes_nowhere_else_only_where_a_block_waits_for_it():
@@ -164,7 +156,7 @@ def test_it_follows_the_round_that_it_names_and_no_other(table):
 def test_nothing_follows_a_token_that_ends_the_text(table):
     opened = table.opened()
     first = target_text(opened, 1)[0]
-    table.give(CloseVerify("s"))
+    table.give(t.CloseVerify("s"))
     table.opened(stop_token_ids=(first,), epoch=2)
     _, second = table.run(block(1, 0, epoch=2), taking(2, epoch=2))
     assert second.discarded
@@ -186,17 +178,17 @@ def test_a_draft_that_is_none_is_left_and_the_round_is_plain(table, lending, tok
     table.verdict(block(1, 0))
     lending.handover.leave(draft(tokens), (*PROMPT, text[0]))
     verdict = table.verdict(taking(2))
-    assert verdict.taken == TakenDraft()
+    assert verdict.taken == t.TakenDraft()
     assert verdict.token_ids == (text[1],)
 
 
 BAD = {
     "beside a tree": block(2, 1, [1], extends_round=1, allowance=FREE),
     "behind nothing": block(2, 1, allowance=FREE),
-    "factors": taking(2, allowance=Allowance((0.1,), (1.0,) * 5)),
-    "prices": taking(2, allowance=Allowance((0.1,) * 257, (1.0,) * 6)),
-    "a price that is none": taking(2, allowance=Allowance((math.nan,), (1.0,) * 6)),
-    "a factor without end": taking(2, allowance=Allowance((0.1,), (math.inf,) * 6)),
+    "factors": taking(2, allowance=t.Allowance((0.1,), (1.0,) * 5)),
+    "prices": taking(2, allowance=t.Allowance((0.1,) * 257, (1.0,) * 6)),
+    "a price that is none": taking(2, allowance=t.Allowance((math.nan,), (1.0,) * 6)),
+    "a factor without end": taking(2, allowance=t.Allowance((0.1,), (math.inf,) * 6)),
 }
 
 
@@ -205,7 +197,7 @@ def test_an_allowance_that_is_none_is_refused_in_a_sentence(table, command):
     table.opened()
     table.verdict(block(1, 0))
     failed = table.failure(command)
-    assert failed.reason is FailureReason.INVALID
+    assert failed.reason is t.FailureReason.INVALID
     assert "allowance" in failed.message
 
 
@@ -214,6 +206,6 @@ def test_nobody_takes_drafts_where_none_are_made_or_where_they_are_drawn(table):
     alone.opened()
     alone.verdict(block(1, 0))
     assert "allowance" in alone.failure(taking(2)).message
-    table.opened(mode=VerifyMode.STANDARD)
+    table.opened(mode=t.VerifyMode.STANDARD)
     table.verdict(block(1, 0))
     assert "allowance" in table.failure(taking(2)).message

@@ -12,14 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from services.contract.types import (
-    CloseVerify,
-    FailureReason,
-    SessionFailed,
-    Verdict,
-    VerifyMode,
-    VerifyOpened,
-)
+from services.contract import types as t
 from services.engine.native import NativeEngine, PagedCache
 from services.engine.spec import ModelSpec
 from tests.models import tiny_model
@@ -51,7 +44,7 @@ def commands():
         scoped("again", prompt=(*LONG, 5, 6), logprobs=2, **wanted),
         scoped("first", prompt=OTHER, mode=COUPLED, temperature=0.7, **wanted),
         scoped("second", prompt=(*OTHER, 9), **wanted),
-        scoped("drawn", prompt=LONG[:9], mode=VerifyMode.BLOCK, temperature=0.9, **wanted),
+        scoped("drawn", prompt=LONG[:9], mode=t.VerifyMode.BLOCK, temperature=0.9, **wanted),
     ]
 
 
@@ -135,7 +128,7 @@ def served(engine, failing, guesses):
     table = Table(engine)
     for name, prompt, scope in (("ended", LONG, "t"), ("spare", OTHER, "nobody")):
         table.opened(scoped(name, scope, prompt=prompt))
-        table.run(CloseVerify(name))
+        table.run(t.CloseVerify(name))
     with failing:
         outputs, failed = answered(table, guesses)
         table.core.drop_link(1)
@@ -155,12 +148,12 @@ def answered(table, guesses):
         for event in table.taken():
             name = event.session
             match event:
-                case SessionFailed():
+                case t.SessionFailed():
                     failed[name] = event
-                case Verdict():
+                case t.Verdict():
                     outputs[name] += event.token_ids
             going = name not in failed and len(outputs[name]) < LENGTH
-            if going and isinstance(event, VerifyOpened | Verdict):
+            if going and isinstance(event, t.VerifyOpened | t.Verdict):
                 rounds[name] += 1
                 table.give(asked(name, rounds[name], outputs[name], guesses[name]))
         if all(name in failed or len(outputs[name]) >= LENGTH for name in outputs):
@@ -222,8 +215,8 @@ def test_a_call_that_fails_costs_one_session_at_most(engine, texts, places, monk
         let_go += not failed
     assert let_go > (0 if error is BROKEN else len(places) / 2)
     if error is BROKEN:
-        assert set(reasons) == {FailureReason.INTERNAL}
+        assert set(reasons) == {t.FailureReason.INTERNAL}
     else:
         # Of K/V that is torn between two copies there is no more to say.
-        assert set(reasons) <= {FailureReason.CAPACITY, FailureReason.INTERNAL}
-        assert reasons.count(FailureReason.INTERNAL) <= 2
+        assert set(reasons) <= {t.FailureReason.CAPACITY, t.FailureReason.INTERNAL}
+        assert reasons.count(t.FailureReason.INTERNAL) <= 2

@@ -8,15 +8,8 @@ import time
 
 import pytest
 
+from services.contract import types as t
 from services.contract.errors import Overloaded
-from services.contract.types import (
-    CloseVerify,
-    FailureReason,
-    FormatKind,
-    ResponseFormat,
-    Verdict,
-    VerifyOpened,
-)
 from services.drafter.methods.model.forms import form_of
 from services.engine.native.bundle import make_bundle
 from services.engine.structure import Compiled, StructureError, Structures
@@ -29,9 +22,9 @@ from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.services.verifier_bench import PROMPT, Table, block, opening
 from tests.waiting import until
 
-FORM = ResponseFormat(FormatKind.REGEX, ("a+",))
-ENDLESS = ResponseFormat(
-    FormatKind.JSON_SCHEMA,
+FORM = t.ResponseFormat(t.FormatKind.REGEX, ("a+",))
+ENDLESS = t.ResponseFormat(
+    t.FormatKind.JSON_SCHEMA,
     (json.dumps({"allOf": [{"pattern": f"a.{{{i}}}b"} for i in range(24)]}),),
 )
 
@@ -101,8 +94,8 @@ def test_a_session_that_waits_for_its_form_holds_nobody_up(table, compiler):
     assert table.verdict(block(1, 0)).base_len == 0
     compiler.finish()
     opened, verdict = table.run()
-    assert isinstance(opened, VerifyOpened)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(opened, t.VerifyOpened)
+    assert isinstance(verdict, t.Verdict)
     assert {opened.session, verdict.session} == {"f"}
 
 
@@ -111,7 +104,7 @@ def test_a_form_that_is_none_is_told_once_and_its_kv_is_freed(table, compiler):
     assert table.engine.kv_tokens_used > 0
     compiler.finish(error=StructureError("it cannot be compiled"))
     [failed] = table.run()
-    assert failed.reason is FailureReason.FORMAT
+    assert failed.reason is t.FailureReason.FORMAT
     assert "sampling.response_format" in failed.message
     assert table.core.progress().sessions == 0
     assert table.engine.kv_tokens_used == 0
@@ -121,9 +114,9 @@ def test_a_form_that_is_none_is_told_once_and_its_kv_is_freed(table, compiler):
 def test_a_form_that_could_not_be_told_is_no_fault_of_the_session(table, compiler):
     table.run(waiting())
     compiler.finish(error=Overloaded("the machine was too busy"))
-    assert table.failure().reason is FailureReason.CAPACITY
+    assert table.failure().reason is t.FailureReason.CAPACITY
     compiler.full = True
-    assert table.failure(waiting()).reason is FailureReason.CAPACITY
+    assert table.failure(waiting()).reason is t.FailureReason.CAPACITY
     assert table.engine.kv_tokens_used == 0
 
 
@@ -131,7 +124,7 @@ def test_a_form_that_could_not_be_told_is_no_fault_of_the_session(table, compile
 def test_what_is_compiled_for_a_session_that_is_gone_opens_nothing(table, compiler, how):
     table.run(waiting())
     if how == "close":
-        table.give(CloseVerify("f"))
+        table.give(t.CloseVerify("f"))
     elif how == "drop":
         table.core.drop_link(1)
     else:
@@ -142,7 +135,7 @@ def test_what_is_compiled_for_a_session_that_is_gone_opens_nothing(table, compil
         compiler.finish(1)
         [opened] = table.run()
         assert opened.epoch == 3
-        table.give(CloseVerify("f"))
+        table.give(t.CloseVerify("f"))
     assert table.core.progress().sessions == 0
 
 
@@ -167,7 +160,7 @@ def test_a_session_that_gave_its_kv_up_meanwhile_still_opens(compiler):
             length += len(event.token_ids)
     assert given_up
     compiler.finish()
-    table.give(CloseVerify("s"))
+    table.give(t.CloseVerify("s"))
     assert [event.session for event in table.run()] == ["f"]
     assert table.verdict(block(1, 0, session="f")).token_ids
 
@@ -230,7 +223,7 @@ def test_what_could_not_be_told_is_tried_again(vetting):
 def test_large_grammars_are_not_kept_beyond_their_bytes(vetting, monkeypatch):
     structures = structures_with(vetting)
     monkeypatch.setattr("services.engine.structure.KEPT_BYTES", 100)
-    forms = [ResponseFormat(FormatKind.REGEX, (letter,)) for letter in "abc"]
+    forms = [t.ResponseFormat(t.FormatKind.REGEX, (letter,)) for letter in "abc"]
     for form in forms:
         done(structures.compiled(form)).size = 60
     structures.compiled(forms[2])
@@ -241,7 +234,7 @@ def test_large_grammars_are_not_kept_beyond_their_bytes(vetting, monkeypatch):
 def test_a_grammar_that_allows_no_first_token_is_refused_at_the_open(wanted):
     structures = structures_with(None)
     with pytest.raises(StructureError, match="allows no output"):
-        structures.matcher(ResponseFormat(FormatKind.REGEX, (wanted,)))
+        structures.matcher(t.ResponseFormat(t.FormatKind.REGEX, (wanted,)))
 
 
 def test_a_draft_is_made_without_its_form_until_that_is_there():
@@ -280,6 +273,6 @@ async def test_a_host_takes_a_turn_when_a_form_is_there():
         host.wake()
         await until(told.is_set)
         [opened] = events
-        assert isinstance(opened, VerifyOpened)
+        assert isinstance(opened, t.VerifyOpened)
     finally:
         await host.stop()

@@ -5,21 +5,13 @@ import random
 import pytest
 import torch
 
-from services.contract.types import (
-    CloseVerify,
-    DraftTree,
-    FailureReason,
-    Proposal,
-    SparseRow,
-    Verify,
-    VerifyMode,
-)
+from services.contract import types as t
 from services.engine.sampling import RowContext, log_law
 from tests.fake_engine import VOCAB, FakeEngine, law
 from tests.services.verifier_bench import PROMPT, Table, opening
 
 torch.set_num_threads(1)
-STANDARD, BLOCK = VerifyMode.STANDARD, VerifyMode.BLOCK
+STANDARD, BLOCK = t.VerifyMode.STANDARD, t.VerifyMode.BLOCK
 MODES = [STANDARD, BLOCK]
 
 
@@ -31,11 +23,11 @@ def target_law(opened, output):
 
 def as_row(probabilities):
     total = float(probabilities.sum())
-    return SparseRow(tuple(range(VOCAB)), tuple(float(p) / total for p in probabilities))
+    return t.SparseRow(tuple(range(VOCAB)), tuple(float(p) / total for p in probabilities))
 
 
 def sampled(tokens, rows, parents=None):
-    return DraftTree(tuple(tokens), parents, tuple(rows), Proposal.SAMPLED)
+    return t.DraftTree(tuple(tokens), parents, tuple(rows), t.Proposal.SAMPLED)
 
 
 def perfect(opened, output, count, rng):
@@ -59,7 +51,7 @@ def noisy(opened, output, count, rng):
 
 
 def ask(round_, base_len, tree=None, session="s", epoch=1, **more):
-    return Verify(session, epoch, round_, base_len, tree or DraftTree(), **more)
+    return t.Verify(session, epoch, round_, base_len, tree or t.DraftTree(), **more)
 
 
 @pytest.fixture
@@ -186,7 +178,7 @@ def test_a_tree_may_follow_a_retained_row(table, rng, mode):
     output = list(table.verdict(ask(1, 0, perfect(opened, [], 2, rng), want_bonus=False)).token_ids)
     trunk = perfect(opened, output, 2, rng)
     rows = (trunk.q[0], trunk.q[1])
-    spare = next(t for t in range(VOCAB) if t != trunk.token_ids[0])
+    spare = next(token for token in range(VOCAB) if token != trunk.token_ids[0])
     tree = sampled((trunk.token_ids[0], spare, trunk.token_ids[1]), rows, (-1, -1, 0))
     verdict = table.verdict(ask(2, 2, tree))
     assert verdict.accepted_nodes == (0, 2)
@@ -196,12 +188,12 @@ def test_a_tree_may_follow_a_retained_row(table, rng, mode):
 
 
 BAD_ROWS = {
-    "missing": SparseRow((), ()),
-    "sum": SparseRow((0, 1), (0.5, 0.4)),
-    "negative": SparseRow((0, 1), (1.5, -0.5)),
-    "nan": SparseRow((0, 1), (float("nan"), 1.0)),
-    "unknown id": SparseRow((0, VOCAB), (0.5, 0.5)),
-    "twice": SparseRow((0, 0), (0.5, 0.5)),
+    "missing": t.SparseRow((), ()),
+    "sum": t.SparseRow((0, 1), (0.5, 0.4)),
+    "negative": t.SparseRow((0, 1), (1.5, -0.5)),
+    "nan": t.SparseRow((0, 1), (float("nan"), 1.0)),
+    "unknown id": t.SparseRow((0, VOCAB), (0.5, 0.5)),
+    "twice": t.SparseRow((0, 0), (0.5, 0.5)),
 }
 
 
@@ -220,7 +212,7 @@ def test_a_bad_row_is_counted_and_costs_speed_only(table, rng, mode, fault):
 @pytest.mark.parametrize("mode", MODES)
 def test_a_deterministic_draft_is_no_bad_row(table, mode):
     table.opened(mode=mode)
-    verdict = table.verdict(ask(1, 0, DraftTree((1, 2, 3))))
+    verdict = table.verdict(ask(1, 0, t.DraftTree((1, 2, 3))))
     assert (verdict.bad_q_rows, verdict.draft_tokens) == (0, 3)
 
 
@@ -234,7 +226,9 @@ def test_a_round_draws_the_same_again_and_another_round_does_not(mode):
         return table.verdict(ask(round_, 0, epoch=epoch)).token_ids
 
     assert first_tokens(1, 1, 1) == first_tokens(1, 1, 1)
-    others = {first_tokens(r, e, t) for r in range(1, 5) for e in range(1, 4) for t in (1, 2)}
+    others = {
+        first_tokens(r, e, token) for r in range(1, 5) for e in range(1, 4) for token in (1, 2)
+    }
     assert len(others) > 3
 
 
@@ -245,9 +239,9 @@ def test_neighbours_of_every_mode_do_not_change_a_verdict(rng, mode):
     tree = noisy(opened, [], 5, rng)
     expected = alone.verdict(ask(1, 0, tree)).token_ids
     together.opened(opening(mode=mode))
-    for name in VerifyMode:
+    for name in t.VerifyMode:
         together.opened(opening(name.name, mode=name, prompt=(3, 1), seed=4))
-    asks = [ask(1, 0, DraftTree((1, 2)), session=name.name) for name in VerifyMode]
+    asks = [ask(1, 0, t.DraftTree((1, 2)), session=name.name) for name in t.VerifyMode]
     events = together.run(ask(1, 0, tree), *asks)
     assert {event.session: event for event in events}["s"].token_ids == expected
 
@@ -259,7 +253,7 @@ def test_a_law_that_is_not_finite_fails_that_session_only(mode):
     table.opened(opening("other", mode=mode, prompt=(3, 1)))
     events = table.run(ask(1, 0), ask(1, 0, session="other"))
     failed, fine = sorted(events, key=lambda event: hasattr(event, "token_ids"))
-    assert (failed.session, failed.reason) == ("s", FailureReason.INTERNAL)
+    assert (failed.session, failed.reason) == ("s", t.FailureReason.INTERNAL)
     assert len(fine.token_ids) == 1
 
 
@@ -277,7 +271,7 @@ def test_a_stored_verdict_is_never_drawn_again(table, rng, mode):
 def test_a_closed_session_gives_its_memory_back(table, rng, mode):
     opened = table.opened(mode=mode)
     table.verdict(ask(1, 0, perfect(opened, [], 3, rng), want_bonus=False))
-    table.give(CloseVerify("s"))
+    table.give(t.CloseVerify("s"))
     assert table.engine.kv_tokens_used == 0
 
 

@@ -4,38 +4,28 @@ from dataclasses import replace
 
 import torch
 
-from services.contract.types import (
-    CloseVerify,
-    DraftTree,
-    OpenVerify,
-    ResolvedSampling,
-    SessionFailed,
-    Verdict,
-    Verify,
-    VerifyMode,
-    VerifyOpened,
-)
+from services.contract import types as t
 from services.engine.sampling import RowContext, choose
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.fake_engine import FakeEngine, law
 
-GREEDY, COUPLED = VerifyMode.GREEDY, VerifyMode.COUPLED
+GREEDY, COUPLED = t.VerifyMode.GREEDY, t.VerifyMode.COUPLED
 PROMPT = (1, 2, 3, 4, 5)
 
 
 def opening(session="s", mode=GREEDY, prompt=PROMPT, committed=(), **more):
     """An OpenVerify; sampling parameters may be given by their names."""
-    own = {name: more.pop(name) for name in list(more) if name in OpenVerify.__slots__}
+    own = {name: more.pop(name) for name in list(more) if name in t.OpenVerify.__slots__}
     own = {"term": 1, "epoch": 1, "seed": 9, "window": 8} | own
-    sampling = ResolvedSampling(**({"max_tokens": 40} | more))
-    return OpenVerify(
+    sampling = t.ResolvedSampling(**({"max_tokens": 40} | more))
+    return t.OpenVerify(
         session=session, prompt=prompt, committed=committed, mode=mode, sampling=sampling, **own
     )
 
 
 def block(round_, base_len, tokens=(), parents=None, session="s", epoch=1, **more):
-    return Verify(session, epoch, round_, base_len, DraftTree(tuple(tokens), parents), **more)
+    return t.Verify(session, epoch, round_, base_len, t.DraftTree(tuple(tokens), parents), **more)
 
 
 def target_text(opened, count, next_logits=law):
@@ -79,18 +69,18 @@ class Table:
     def verdict(self, *commands, link=1):
         """The only event of these commands, which is a verdict."""
         [event] = self.run(*commands, link=link)
-        assert isinstance(event, Verdict), event
+        assert isinstance(event, t.Verdict), event
         return event
 
     def opened(self, command=None, link=1, **more):
         command = command or opening(**more)
         [event] = self.run(command, link=link)
-        assert isinstance(event, VerifyOpened), event
+        assert isinstance(event, t.VerifyOpened), event
         return command
 
     def failure(self, *commands, link=1):
         [event] = self.run(*commands, link=link)
-        assert isinstance(event, SessionFailed), event
+        assert isinstance(event, t.SessionFailed), event
         return event
 
     def decode(self, command, draft, count, link=1):
@@ -104,7 +94,7 @@ class Table:
             verdict = self.verdict(ask, link=link)
             assert verdict.base_len == len(output)
             output += verdict.token_ids
-        self.give(CloseVerify(command.session), link=link)
+        self.give(t.CloseVerify(command.session), link=link)
         return output[:count]
 
 
