@@ -6,11 +6,10 @@ An option comes from its flag, else from its variable (`PACELINE_<NAME>`), else 
 from __future__ import annotations
 
 import os
-import shutil
-import sys
-import textwrap
+from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -25,8 +24,6 @@ Options = TypeVar("Options")
 
 LONGEST_SHOWN = 200
 """Characters of a value that an error repeats."""
-_INDENT = 24
-_HELP = "Show this message and exit."
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +94,24 @@ class Flag:
             return None
         return text.split() if text and self.is_repeatable else text
 
-    def explained(self) -> tuple[str, str]:
-        """Its line of `--help`."""
+    def add_to(self, section: Any) -> None:
+        """Let argparse read it, and explain it in a section of `--help`."""
+        how: dict[str, Any] = {"metavar": self._value}
+        if self.told("word"):
+            how = {"nargs": "?"}
+        elif self.is_switch:
+            how = {"nargs": 0, "action": _Switch}
+        elif self.is_repeatable:
+            how["action"] = "append"
+        section.add_argument(*self.spelled, dest=self.on, help=self._explained, **how)
+
+    @property
+    def spelled(self) -> tuple[str, ...]:
+        """The flags that it has; a word has none."""
+        return () if self.told("word") else tuple(filter(None, (self.on, self.off)))
+
+    @property
+    def _explained(self) -> str:
         default = self.field.default
         told = default not in (PydanticUndefined, None, "", ()) and (self.off or not self.is_switch)
         parts = [
@@ -107,9 +120,7 @@ class Flag:
             "(needed)" if self.field.is_required() else "",
             f"[{self.variable}]" if self.variable else "",
         ]
-        alone = self.is_switch or self.told("word")
-        head = ", ".join(filter(None, (self.on, self.off))) + ("" if alone else f" {self._value}")
-        return head, " ".join(filter(None, parts))
+        return " ".join(filter(None, parts))
 
     @property
     def _spelled(self) -> str:
@@ -143,57 +154,61 @@ class Flags:
     def __init__(
         self, prog: str, summary: str, *kinds: type, helps: tuple[str, ...] = ("--help",)
     ) -> None:
-        self._prog, self._summary, self._helps = prog, summary, helps
         self._given: dict[str, Any] = {}
-        self.sections: dict[str, list[Flag]] = {}
+        self.sections: dict[str, Any] = {}
         self.known: dict[str, Flag] = {}
+        self._parser = parser = ArgumentParser(
+            prog, None, summary, argument_default=SUPPRESS, add_help=False, exit_on_error=False
+        )
         for kind in kinds:
             title = "Flags"
             for flag in flags_of(kind):
                 title = flag.field.title or title
                 if self.known.setdefault(flag.on, flag) is flag:
-                    self.sections.setdefault(title, []).append(flag)
-        self._words = [flag for flag in self.known.values() if flag.told("word")]
-        self._off = {flag.off: flag for flag in self.known.values() if flag.off}
+                    if title not in self.sections:
+                        self.sections[title] = parser.add_argument_group(title)
+                    flag.add_to(self.sections[title])
+        other = parser.add_argument_group("Other")
+        other.add_argument(*helps, action="help", help="Show this message and exit.")
+        words = [flag for flag in self.known.values() if flag.told("word")]
+        named = "".join(f" {w.on}" if w.field.is_required() else f" [{w.on}]" for w in words)
+        parser.usage = f"{prog}{named} [flags]"
+        self.help, self._helps = parser.format_help, helps
+        self._spelled = {one: flag for flag in self.known.values() for one in flag.spelled}
 
     def parse(self, arguments: Sequence[str]) -> None:
         """Read the command line. Raises StartError naming a flag that there is not.
 
         Exits by itself on `--help` (0).
         """
-        following, left = iter(arguments), iter(self._words)
+        try:
+            given, left = self._parser.parse_known_args(list(self._joined(arguments)))
+        except ArgumentError as error:
+            flag = str(error.argument_name).partition("/")[0]
+            needs = "needs a" if error.message.startswith("expected") else "takes no"
+            raise StartError(f"{flag} {needs} value") from None
+        for word in left:
+            if word != "--":
+                raise StartError(f"{word!r} is one word too many; see {self._parser.prog} --help")
+        self._given = vars(given)
+
+    def _joined(self, arguments: Sequence[str]) -> Iterator[str]:
+        """Each flag in one word with its value, which may so begin with a dash."""
+        following = iter(arguments)
         for word in following:
-            if word in self._helps:
-                sys.stdout.write(self.help())
-                raise SystemExit(0)
-            if word == "--":
-                for one in following:
-                    self._take_word(one, next(left, None))
-            elif word.startswith("-") and word != "-":
-                self._take_flag(word, following)
+            on, equals, _ = word.partition("=")
+            flag = self._spelled.get(on)
+            if word in ("--", *self._helps):
+                yield from (word, *following)
+            elif flag is None and word.startswith("-") and word != "-":
+                raise StartError(f"{on}: there is no such flag; see {self._parser.prog} --help")
+            elif flag and not flag.is_switch:
+                joined = word if equals else "=".join((word, *islice(following, 1)))
+                if joined == f"{on}=--":  # argparse loses it
+                    raise StartError(f"{on}: '--' is no value")
+                yield joined
             else:
-                self._take_word(word, next(left, None))
-
-    def _take_word(self, word: str, flag: Flag | None) -> None:
-        if flag is None:
-            raise StartError(f"{word!r} is one word too many; see {self._prog} --help")
-        self._given[flag.on] = word
-
-    def _take_flag(self, word: str, following: Iterator[str]) -> None:
-        spelled, equals, value = word.partition("=")
-        flag = self._off.get(spelled) or self.known.get(spelled)
-        if flag is None:
-            raise StartError(f"{spelled}: there is no such flag; see {self._prog} --help")
-        if flag.is_switch:
-            if equals:
-                raise StartError(f"{spelled} takes no value")
-            self._given[flag.on] = spelled != flag.off
-            return
-        given = value if equals else next(following, None)
-        if given is None:
-            raise StartError(f"{spelled} needs a value")
-        before = self._given.get(flag.on, [])
-        self._given[flag.on] = [*before, given] if flag.is_repeatable else given
+                yield word
 
     def read(self, kind: type[Options], **fixed: Any) -> Options:
         """The options of one class; `fixed` values are what they are.
@@ -226,37 +241,13 @@ class Flags:
         shown = value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}…"
         return f"{source}: {shown} is not allowed: {message}"
 
-    def help(self) -> str:
-        """What `--help` prints."""
-        words = "".join(
-            f" {flag.on}" if flag.field.is_required() else f" [{flag.on}]" for flag in self._words
-        )
-        lines = [f"usage: {self._prog}{words} [flags]", "", *_wrapped(self._summary, 0)]
-        for title, flags in self.sections.items():
-            lines += ["", f"{title}:", *_rows(flag.explained() for flag in flags)]
-        lines += ["", "Other:", *_rows([(", ".join(self._helps), _HELP)]), ""]
-        return "\n".join(lines)
-
 
 def variable(kind: Any, name: str) -> str:
     """The environment variable of a field."""
     return Flag(kind, name, kind.__pydantic_fields__[name]).variable
 
 
-def _rows(told: Any) -> Iterator[str]:
-    """Lines of flags, each with its text beside it, or below where the flag is long."""
-    for head, text in told:
-        first, *more = _wrapped(text, _INDENT)
-        if len(head) > _INDENT - 4:
-            yield from (f"  {head}", first)
-        else:
-            yield f"  {head}".ljust(_INDENT) + first.lstrip()
-        yield from more
-
-
-def _wrapped(text: str, indent: int) -> list[str]:
-    space = " " * indent
-    width = max(40, shutil.get_terminal_size().columns - 2)
-    return textwrap.wrap(
-        text, width, initial_indent=space, subsequent_indent=space, break_on_hyphens=False
-    )
+class _Switch(Action):
+    def __call__(self, _parser: Any, given: Any, _values: Any, flag: str | None = None) -> None:
+        """On by its first flag, off by its second."""
+        setattr(given, self.dest, flag == self.option_strings[0])
