@@ -146,7 +146,8 @@ async def test_progress_grows_with_steps_and_shows_queued_work_inside_a_step(hos
     assert told == t.Progress(steps=0, sessions=1, queued_tokens=1)
     cores[0].gate.set()
     await sink.until(2)
-    assert host.progress() == t.Progress(steps=1, sessions=1)
+    # The step's turn may not be over yet.
+    assert replace(host.progress(), turn_ms=0.0) == t.Progress(steps=1, sessions=1)
 
 
 async def test_a_command_that_is_not_taken_grows_old_and_so_does_the_turn(host, cores):
