@@ -162,6 +162,7 @@ class World:
                 (cache.fork(reserve), replace(plain, reserve=reserve, tokens=[*plain.tokens]))
             )
             self.happened.add("fork of a tree" if plain.tree else "fork")
+            self.happened |= set() if plain.tokens else {"fork of nothing"}
 
     def rollback(self) -> None:
         cache, plain = self.random.choice(self.caches)
@@ -217,6 +218,8 @@ class World:
             self.refuses(ValueError, lambda: self.engine.forward(segments), "a segment")
             return
         rows = self.engine.forward(segments)
+        spelled = [one.parents for one in segments if one.parents is not None]
+        self.happened |= {"a chain spelled as a tree"} if any(map(is_chain, spelled)) else set()
         for segment, own, (_, plain) in zip(segments, rows, some, strict=True):
             start = len(plain.tokens)
             base = start if segment.base is None else segment.base
@@ -300,6 +303,7 @@ def test_random_moves_leave_what_a_list_of_tokens_would_hold(make: Callable[[], 
     expected |= {"fork", "fork of a tree", "more than there is", "through a tree", "no path"}
     expected |= {"a branch", "a leaf", "a segment", "one forward", "one forward of many"}
     expected |= {"freed", "nonsense", "one cache twice"}
+    expected |= {"fork of nothing", "a chain spelled as a tree"}
     assert expected <= happened
 
 
