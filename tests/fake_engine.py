@@ -35,6 +35,18 @@ def law(text: Sequence[int], vocab: int = VOCAB, scale: float = 2.0) -> Tensor:
     return torch.randn(vocab, generator=generator) * scale
 
 
+def text_at(tokens: Sequence[int], tree: tuple[int, Sequence[int]] | None, node: int) -> list[int]:
+    """The text that ends with the token at `node`; `tree`: where one starts, and its parents."""
+    if tree is None:
+        return list(tokens[: node + 1])
+    base, parents = tree
+    path: list[int] = []
+    while node >= base:
+        path.append(tokens[node])
+        node = base + parents[node - base] if parents[node - base] >= 0 else -1
+    return [*tokens[:base], *reversed(path)]
+
+
 class TokenCache(BudgetedCache):
     """Holds the tokens themselves."""
 
@@ -55,14 +67,7 @@ class TokenCache(BudgetedCache):
 
     def text_at(self, node: int) -> list[int]:
         """The text that a node of the open tree ends, or a token of the chain."""
-        if self._tree is None:
-            return self.tokens[: node + 1]
-        base, parents = self._tree
-        path: list[int] = []
-        while node >= base:
-            path.append(self.tokens[node])
-            node = base + parents[node - base] if parents[node - base] >= 0 else -1
-        return [*self.tokens[:base], *reversed(path)]
+        return text_at(self.tokens, self._tree, node)
 
     def rollback(self, length: int) -> None:
         before = self.length
@@ -127,13 +132,13 @@ class FakeEngine(BudgetedEngine):
         placed = [place(segment, TokenCache) for segment in segments]
         for segment, one in zip(segments, placed, strict=True):
             self.check_ranges(segment.token_ids, one.positions, len(self.soft_ids))
-        texts: list[list[list[int]]] = []
+        texts = [_texts(*pair) for pair in zip(segments, placed, strict=True)]
+        rows = self.rows([text for own in texts for text in own])
+        answers = list(rows.split([len(own) for own in texts]))
+        # Last of all: what fails before changes nothing.
         for segment, one in zip(segments, placed, strict=True):
             one.cache.append(one, segment.token_ids)
-            rows = range(one.past + segment.logits_from, one.past + one.count)
-            texts.append([one.cache.text_at(row) for row in rows])
-        rows = self.rows([text for own in texts for text in own])
-        return list(rows.split([len(own) for own in texts]))
+        return answers
 
     def rows(self, texts: Sequence[Sequence[int]]) -> Tensor:
         """Logits [texts, V]."""
@@ -146,6 +151,14 @@ class FakeEngine(BudgetedEngine):
 
     def logits(self, text: Sequence[int]) -> Tensor:
         return law(text, self.vocab_size)
+
+
+def _texts(segment: Segment, placed: Placed[TokenCache]) -> list[list[int]]:
+    """The text that each row of a segment follows."""
+    tokens = [*placed.cache.tokens, *segment.token_ids]
+    tree = None if placed.parents is None else (placed.base, placed.parents)
+    rows = range(placed.past + segment.logits_from, len(tokens))
+    return [text_at(tokens, tree, row) for row in rows]
 
 
 class TableEngine(FakeEngine):

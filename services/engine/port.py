@@ -10,8 +10,8 @@ An engine reserves what it promised: a cache that was made always takes the toke
 room for. Epochs, rounds, fairness, preemption and the rules of acceptance are the worker's;
 pages, layers, ranks and copies are the engine's. One caller at a time.
 
-`services.engine.sampling` asks rows of logits for tokens and probabilities, on the device
-that they are on.
+Rows of logits stay on the device that they are on: `services.engine.sampling` asks them there
+for tokens and probabilities, and no row of the vocabulary comes to the host.
 """
 
 from __future__ import annotations
@@ -206,7 +206,8 @@ class Engine(Protocol):
         """Append the segments' tokens to their caches; logits float32 [rows, V] per segment.
 
         Raises ValueError, with nothing changed, for a segment that does not fit its cache, the
-        context or the vocabulary, or two of one cache.
+        context or the vocabulary, or two of one cache. Without memory on the way, nothing is
+        changed either.
         """
 
 

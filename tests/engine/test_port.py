@@ -2,7 +2,7 @@
 
 The reference knows texts, open trees, reservations. After every forward each row is that of a
 prefill of its text on an engine of its own; what the reference refuses the engine refuses, with
-nothing changed.
+nothing changed, and so it is where memory ends in the middle of a forward.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from random import Random
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from services.contract.errors import Overloaded
 from services.contract.types import is_chain
@@ -85,6 +86,20 @@ class Plain:
         self.tree = None if is_chain(left) else (base + len(path), left)
 
 
+class MemoryEnds(TorchDispatchMode):
+    """After so many operations the next one finds no memory."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+
+    def __torch_dispatch__(self, operation, _types, arguments=(), named=None):
+        self.left -= 1
+        if self.left < 0:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return operation(*arguments, **(named or {}))
+
+
 class World:
     """An engine, its reference, and the moves of a seed."""
 
@@ -119,6 +134,22 @@ class World:
     def seen(self) -> list[object]:
         held = [(cache.length, cache.reserve, cache.freed) for cache, _ in self.caches]
         return [self.engine.kv_tokens_used, self.engine.kv_tokens_spare, *held]
+
+    def starved(self, segments: Sequence[Segment]) -> list[Tensor]:
+        """Now and then: a forward that finds no memory on its way changes nothing.
+
+        The rows, where it was over before.
+        """
+        if self.random.random() > 0.2:
+            return []
+        before = self.seen()
+        try:
+            with MemoryEnds(self.random.randrange(self.random.choice((1, 4, 20, 100)))):
+                return self.engine.forward(segments)
+        except torch.OutOfMemoryError:
+            assert self.seen() == before
+            self.happened.add("no memory")
+        return []
 
     def check(self) -> None:
         for cache, plain in self.caches:
@@ -217,7 +248,7 @@ class World:
         if not all(fits):
             self.refuses(ValueError, lambda: self.engine.forward(segments), "a segment")
             return
-        rows = self.engine.forward(segments)
+        rows = self.starved(segments) or self.engine.forward(segments)
         spelled = [one.parents for one in segments if one.parents is not None]
         self.happened |= {"a chain spelled as a tree"} if any(map(is_chain, spelled)) else set()
         for segment, own, (_, plain) in zip(segments, rows, some, strict=True):
@@ -302,7 +333,7 @@ def test_random_moves_leave_what_a_list_of_tokens_would_hold(make: Callable[[], 
     expected = {"no room to open", "no room to grow", "no room to fork", "a branch too small"}
     expected |= {"fork", "fork of a tree", "more than there is", "through a tree", "no path"}
     expected |= {"a branch", "a leaf", "a segment", "one forward", "one forward of many"}
-    expected |= {"freed", "nonsense", "one cache twice"}
+    expected |= {"freed", "nonsense", "one cache twice", "no memory"}
     expected |= {"fork of nothing", "a chain spelled as a tree"}
     assert expected <= happened
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from services.engine.budgeted import BudgetedCache, KVBudget
+from services.engine.budgeted import BudgetedCache, KVBudget, Placed
 from services.engine.synthetic.world import Place, World
 
 
@@ -16,22 +16,21 @@ class PlaceCache(BudgetedCache):
         super().__init__(budget, reserve)
         self._places: list[Place] = []
 
-    def say(
-        self, tokens: Sequence[int], parents: Sequence[int] | None, base: int, world: World
-    ) -> list[Place]:
-        """Append a chain, or the last nodes of the tree at `base`; the place after each token.
-
-        `parents`: those of all nodes from `base` on, None for a chain.
-        """
-        first = len(self._places)
-        for index, token in enumerate(tokens, first):
+    def say(self, tokens: Sequence[int], placed: Placed[Self], world: World) -> list[Place]:
+        """The place after each token of a segment that goes where `placed` says."""
+        said = self._places[:]
+        for index, token in enumerate(tokens, placed.past):
             before = index - 1
-            if parents is not None:
-                parent = parents[index - base]
-                before = base - 1 if parent < 0 else base + parent
-            place = self._places[before] if before >= 0 else Place()
-            self._places.append(place.then(token, world))
-        return self._places[first:]
+            if placed.parents is not None:
+                parent = placed.parents[index - placed.base]
+                before = placed.base - 1 if parent < 0 else placed.base + parent
+            said.append((said[before] if before >= 0 else Place()).then(token, world))
+        return said[placed.past :]
+
+    def append(self, said: Sequence[Place], placed: Placed[Self]) -> None:
+        """Hold what `say` gave."""
+        self._places += said
+        self.commit(placed.count, placed.base, placed.parents)
 
     def _copy(self, other: PlaceCache, length: int) -> None:
         self._places = other._places[:length]

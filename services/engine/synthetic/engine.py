@@ -11,7 +11,6 @@ from services.contract.types import TokenizerBundle
 from services.engine.budgeted import (
     BudgetedEngine,
     KVBudget,
-    Placed,
     check_apart,
     place,
 )
@@ -67,17 +66,16 @@ class SyntheticEngine(BudgetedEngine):
         placed = [place(segment, PlaceCache) for segment in segments]
         for segment, one in zip(segments, placed, strict=True):
             self.check_ranges(segment.token_ids, one.positions)
-        places = [self._say(*pair) for pair in zip(segments, placed, strict=True)]
+        places = [
+            one.cache.say(segment.token_ids, one, self._world)
+            for segment, one in zip(segments, placed, strict=True)
+        ]
         wanted = [own[one.logits_from :] for one, own in zip(segments, places, strict=True)]
         logits = self._logits([said for own in wanted for said in own])
+        for said, one in zip(places, placed, strict=True):
+            one.cache.append(said, one)
         self._pacemaker.until(began + 1e-3 * self._cost_ms(segments, places))
         return list(logits.split_with_sizes([len(own) for own in wanted]))
-
-    def _say(self, segment: Segment, placed: Placed[PlaceCache]) -> list[Place]:
-        base, parents = placed.base, placed.parents
-        places = placed.cache.say(segment.token_ids, parents, base, self._world)
-        placed.cache.commit(placed.count, base, parents)
-        return places
 
     def _logits(self, places: Sequence[Place]) -> Tensor:
         """Logits [places, V], sure of one token each."""

@@ -121,19 +121,22 @@ def _weighed(
 
     GREEDY: its probability. COUPLED: its share of the race q / E among the candidates.
     """
-    laws = log_law(logits, rows, head).cpu()
+    widest = max(len(level.token_ids) for level in levels)
+    tokens = torch.zeros((len(rows), widest), dtype=torch.int64)
+    for own, level in zip(tokens, levels, strict=True):
+        own[: len(level.token_ids)] = torch.tensor(level.token_ids, dtype=torch.int64)
+    columns = torch.from_numpy(head.columns(tokens.numpy())[0]).to(logits.device)
+    # Of a row of the vocabulary only these leave the device.
+    mass = log_law(logits, rows, head).gather(-1, columns).cpu().double().exp()
     return [
-        replace(level, weights=_weights(law, row, level.token_ids, head))
-        for law, row, level in zip(laws, rows, levels, strict=True)
+        replace(level, weights=_weights(own[: len(level.token_ids)], row, level.token_ids))
+        for own, row, level in zip(mass, rows, levels, strict=True)
     ]
 
 
-def _weights(law: Tensor, row: RowContext, ids: tuple[int, ...], head: Head) -> tuple[float, ...]:
-    tokens = torch.tensor(ids, dtype=torch.int64)
-    columns, _ = head.columns(tokens.numpy())
-    mass = law[torch.from_numpy(columns)].double().exp()
+def _weights(mass: Tensor, row: RowContext, ids: tuple[int, ...]) -> tuple[float, ...]:
     if row.mode is VerifyMode.COUPLED:
-        mass = mass / exponentials(*row.place, tokens)
+        mass = mass / exponentials(*row.place, torch.tensor(ids, dtype=torch.int64))
         mass = mass / mass.sum()
     return tuple(mass.tolist())
 
