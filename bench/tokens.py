@@ -9,9 +9,9 @@ from typing import Any
 
 from bench.prompts import BenchPrompt
 from services.contract.errors import StartError
-from services.engine.native.fingerprint import file_digest
-from services.engine.native.gguf import converted
-from services.engine.native.loading import locate, one_line
+from services.engine.checkpoint.files import locate, one_line
+from services.engine.checkpoint.fingerprint import file_digest
+from services.engine.checkpoint.gguf import converted
 from services.engine.spec import DEFAULT_CACHE_DIR
 
 

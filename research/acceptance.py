@@ -16,8 +16,9 @@ from typing import Any
 
 from research.accepted_lengths import RULES, Pair, Study, Survival, answers, asked_prompts
 from research.command import measuring_parser, run, table
-from services.engine.native import NativeEngine, pin
+from services.engine.native import NativeEngine
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:

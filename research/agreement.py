@@ -24,10 +24,11 @@ import torch
 
 from bench.prompts import SPEC_BENCH, BenchPrompt, load_prompts
 from research.command import measuring_parser, run, table
-from services.engine.native import NativeEngine, pin
+from services.engine.native import NativeEngine
 from services.engine.native.dialogue import dialogue_of, tokenizer_of
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 from services.training.distill.batches import Collator
 from services.training.distill.learning import Score, score_of
 from services.training.distill.texts import Text

@@ -14,8 +14,9 @@ from bench.tokens import with_token_ids
 from research.accepted_lengths import answers
 from research.command import measuring_parser, run
 from services.contract.types import VerifyMode
-from services.engine.native import NativeEngine, pin
+from services.engine.native import NativeEngine
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from research.command import measuring_parser, ratios, run, table
-from services.engine.native import NativeEngine, pin
+from services.engine.native import NativeEngine
 from services.engine.native.loading import load_model
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 
 Stepper = Callable[[], object]
 

@@ -32,11 +32,12 @@ from services.contract.types import (
     Verify,
     VerifyMode,
 )
-from services.engine.native import NativeEngine, pin
+from services.engine.native import NativeEngine
 from services.engine.native.kv import PagedBudget, PagedCache
 from services.engine.port import Segment
 from services.engine.sampling import choose, top_law
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 from services.verifier.judging import Judged, decide, row_contexts
 from services.verifier.session import Block, Task, VerifySession
 

@@ -26,9 +26,9 @@ from torch import Tensor
 from bench.prompts import SPEC_BENCH, load_prompts
 from bench.tokens import asked, source_folder
 from research.command import measuring_parser, run
-from services.engine.native import pin
 from services.engine.native.loading import read_folder
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 
 _LONGEST_PROMPT = 400
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "paceline.json")

@@ -20,10 +20,11 @@ from research.command import measuring_parser, run, table
 from research.thinned_draft import Text
 from services.contract.types import ResolvedSampling, VerifyMode
 from services.drafter.methods.graph.tree_shape import TreeShape, best_shape, most_probable
-from services.engine.native import NativeEngine, pin
+from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.sampling import PartHead, RowContext, best, coupled_best
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 
 CANDIDATES = 8
 Ranks = Sequence[int | None]

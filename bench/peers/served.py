@@ -19,7 +19,7 @@ from bench.runner import Configuration
 from services.cluster.figures import Measured
 from services.cluster.tether import available_cores
 from services.contract.errors import StartError
-from services.engine.native.loading import locate
+from services.engine.checkpoint.files import locate
 
 Formats = Mapping[str, str]
 """Number formats of peers, by the names of their configurations."""

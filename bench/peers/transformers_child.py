@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from bench.peers.lines import Lines, Request, serve_in_turn
 from services.cluster.models import is_distilled
 from services.cluster.tether import die_with
-from services.engine.native import pin
 from services.engine.native.loading import load_model
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 
 LOOKUP_TOKENS = 10
 """The default of transformers' own PromptLookupCandidateGenerator."""

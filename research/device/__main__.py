@@ -9,8 +9,8 @@ from research.command import measuring_parser, run
 from research.device import __doc__ as description
 from research.device.check import Finding, check
 from research.device.speed import SHAPES, Timing, random_model, speed
-from services.engine.native import pin
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 
 
 def _measured(asked: argparse.Namespace) -> dict[str, Any]:

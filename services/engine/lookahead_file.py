@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import StartError
-from services.engine.native.loading import locate_lookahead, require_weights, weights_digest
+from services.engine.checkpoint.files import locate_lookahead, require_weights, weights_digest
 from services.runtime.atomic_file import replacing
 
 FORMAT, VERSION = "paceline-lookahead", "1"

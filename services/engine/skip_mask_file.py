@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from services.engine.checkpoint.files import require_weights, weights_digest
 from services.engine.native.described import Kind, read_described
-from services.engine.native.loading import require_weights, weights_digest
 from services.engine.skip_mask import SkipMask
 from services.runtime.atomic_file import replacing
 

@@ -45,9 +45,9 @@ def synthetic(
     file: Path, role: Role, *, threads: int | None = None, kv_capacity_tokens: int | None = None
 ) -> Engine:
     """No model: forwards that take the times that a file gives. Raises StartError."""
-    from services.engine.native import pin
     from services.engine.synthetic.engine import draft_engine, target_engine
     from services.engine.synthetic.spec import read_spec
+    from services.engine.threads import pin
 
     pin(threads)
     make = target_engine if role is Role.VERIFIER else draft_engine

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from bench.journal import Records
 from services.contract.formats import problem
 from services.contract.types import FormatKind, ResponseFormat
-from services.engine.native.bundle import make_bundle
+from services.engine.checkpoint.bundle import make_bundle
 from services.engine.structure import Structures
 from testkit.chaos.listener import Listener
 from testkit.structured.generations import MAX_TOKENS, MODEL_WAYS, NGRAM_WAYS, wanted

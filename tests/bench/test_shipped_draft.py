@@ -8,7 +8,7 @@ import pytest
 
 from research.agreement import measure, parser
 from services.cluster.models import DEMO_DRAFT, DEMO_MODEL
-from services.engine.native.loading import locate
+from services.engine.checkpoint.files import locate
 
 pytestmark = [
     pytest.mark.demo_model,

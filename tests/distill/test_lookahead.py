@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from services.engine.checkpoint.files import weights_digest
 from services.engine.lookahead_file import read_lookahead
 from services.engine.native import NativeEngine
-from services.engine.native.loading import weights_digest
 from services.engine.spec import ModelSpec
 from services.training.distill.texts import LAW_TOKENS, Text, load_texts
 from services.training.lookahead.learner import LookaheadLearner, fresh_embeddings, lookout

@@ -9,8 +9,8 @@ import torch
 from transformers import LlamaConfig
 
 from services.contract.errors import StartError
-from services.engine.native import pin
-from services.engine.native.context import affordable_tokens, free_memory, max_context
+from services.engine.limits import affordable_tokens, free_memory, max_context
+from services.engine.threads import pin
 
 
 def config(**rope):
@@ -39,7 +39,7 @@ def test_kv_capacity_is_a_cautious_share_of_memory():
 def test_a_control_group_limits_the_free_memory(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text("5000\n")
     (tmp_path / "memory.current").write_text("2000\n")
-    monkeypatch.setattr("services.engine.native.context._CGROUP", tmp_path)
+    monkeypatch.setattr("services.engine.limits._CGROUP", tmp_path)
     assert free_memory() == 3000
     # Files that were read are dropped before anything else is refused.
     (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 1500\nactive_file 0\n")

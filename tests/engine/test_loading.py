@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from services.contract.errors import StartError
+from services.engine.checkpoint.files import ALIASES, locate
 from services.engine.native import NativeEngine
 from services.engine.native import gguf as gguf_cache
-from services.engine.native.loading import ALIASES, load_model, locate
+from services.engine.native.loading import load_model
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.engine.conftest import CLOSE, stock_logits

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from services.contract.errors import StartError
+from services.engine.checkpoint.files import SHIPPED_LOOKAHEAD, locate_lookahead, weights_digest
 from services.engine.lookahead_file import Lookahead, lookahead_for, read_lookahead, save_lookahead
-from services.engine.native.loading import SHIPPED_LOOKAHEAD, locate_lookahead, weights_digest
 from tests.models import tiny_model_folder
 
 METADATA = {"format": "paceline-lookahead", "version": "1", "base": "b", "base_weights": "w"}

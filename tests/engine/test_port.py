@@ -25,6 +25,7 @@ from services.engine.spec import ModelSpec
 from tests.engine.conftest import CLOSE, model_of
 from tests.fake_engine import FakeEngine
 from tests.synthetic.kit import FakeTime, spec
+from tests.vllm.blocks_of_tokens import BlocksOfTokens
 
 CAPACITY, CONTEXT, MOST_PARKED = 240, 60, 60
 
@@ -46,7 +47,12 @@ def fake() -> Engine:
     return FakeEngine(CAPACITY, CONTEXT)
 
 
-ENGINES: list[Callable[[], Engine]] = [native, synthetic, fake]
+def blocks_of_tokens() -> Engine:
+    """The engine on vLLM's blocks, over a memory that holds tokens in place of K/V."""
+    return BlocksOfTokens(CAPACITY, CONTEXT)
+
+
+ENGINES: list[Callable[[], Engine]] = [native, synthetic, fake, blocks_of_tokens]
 
 
 @dataclass

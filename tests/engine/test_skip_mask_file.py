@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.contract.errors import StartError
-from services.engine.native.loading import weights_digest
+from services.engine.checkpoint.files import weights_digest
 from services.engine.skip_mask import SkipMask
 from services.engine.skip_mask_file import MaskFile, mask_for, read_mask, write_mask
 from tests.models import tiny_model_folder

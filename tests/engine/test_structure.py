@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.contract.formats import MOST_CHARACTERS, problem
 from services.contract.types import FormatKind, ResponseFormat
-from services.engine.native.bundle import make_bundle
+from services.engine.checkpoint.bundle import make_bundle
 from services.engine.structure import KEPT_GRAMMARS, StructureError, Structures
 from tests.answers import answer_schema, is_answer
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import StartError
+from services.engine.checkpoint.files import weights_digest
 from services.engine.native import NativeEngine
-from services.engine.native.loading import load_model, weights_digest
+from services.engine.native.loading import load_model
 from services.engine.native.student import Student, cut, save_student
 from services.engine.native.student.shape import shared_names
 from services.engine.port import Segment

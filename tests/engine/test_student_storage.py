@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from services.contract.errors import StartError
+from services.engine.checkpoint.files import SHIPPED_DRAFTS, locate, weights_digest
 from services.engine.native import NativeEngine
-from services.engine.native.loading import SHIPPED_DRAFTS, load_model, locate, weights_digest
+from services.engine.native.loading import load_model
 from services.engine.native.student import cut, is_draft, load_student, save_student
 from services.engine.native.student import storage as storage_module
 from services.engine.native.student.quantize import dequantize, quantize, stored_shapes

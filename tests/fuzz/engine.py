@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from services.engine.native.bundle import make_bundle
+from services.engine.checkpoint.bundle import make_bundle
 from tests.fake_engine import TableEngine
 from tests.models import CHAT_TEMPLATE
 from tests.proof.two_token_models import letters, target_model

@@ -22,9 +22,10 @@ from services.cluster.flags import Flags, variable
 from services.contract.errors import StartError
 from services.contract.types import TokenizerBundle
 from services.drafter.settings import DrafterSettings
+from services.engine.checkpoint.bundle import make_bundle
+from services.engine.checkpoint.files import weights_digest
 from services.engine.lookahead_file import Lookahead, read_lookahead, save_lookahead
-from services.engine.native.bundle import make_bundle
-from services.engine.native.loading import load_model, weights_digest
+from services.engine.native.loading import load_model
 from services.engine.native.student import cut, load_student, save_student
 from services.engine.skip_mask import SkipMask
 from services.engine.skip_mask_file import MaskFile, read_mask, write_mask

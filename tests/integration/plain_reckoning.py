@@ -15,8 +15,8 @@ from services.contract.types import ResolvedSampling, ResponseFormat
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.engine.checkpoint.bundle import make_bundle
 from services.engine.native import NativeEngine
-from services.engine.native.bundle import make_bundle
 from services.engine.noise import exponentials
 from services.engine.spec import ModelSpec
 from services.engine.structure import Structures

@@ -26,8 +26,8 @@ from services.contract.types import ResolvedSampling
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed
+from services.engine.checkpoint.bundle import make_bundle
 from services.engine.native import NativeEngine
-from services.engine.native.bundle import make_bundle
 from services.engine.spec import ModelSpec
 from services.verifier.core import VerifierCore
 from tests.fake_engine import TableEngine

@@ -9,7 +9,8 @@ def distilled_folder(folder: Path) -> tuple[Path, Path]:
     """Below `folder`, a tiny base and an untrained drafter of it; both folders."""
     import torch
 
-    from services.engine.native.loading import load_model, weights_digest
+    from services.engine.checkpoint.files import weights_digest
+    from services.engine.native.loading import load_model
     from services.engine.native.student import cut, save_student
     from services.engine.spec import ModelSpec
     from tests.models import tiny_model_folder

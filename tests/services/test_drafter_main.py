@@ -163,7 +163,7 @@ def test_a_model_is_loaded_from_a_folder(tmp_path: Path) -> None:
 def test_the_target_is_loaded_with_its_mask_and_thresholds(tmp_path: Path) -> None:
     from services.drafter.methods.self_draft.exits import Exit
     from services.drafter.methods.self_draft.skip import SkipDrafter
-    from services.engine.native.loading import weights_digest
+    from services.engine.checkpoint.files import weights_digest
     from services.engine.skip_mask import SkipMask
     from services.engine.skip_mask_file import MaskFile, write_mask
     from tests.models import tiny_model_folder
@@ -287,8 +287,8 @@ def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_
     import torch
 
     from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
+    from services.engine.checkpoint.files import weights_digest
     from services.engine.lookahead_file import Lookahead, save_lookahead
-    from services.engine.native.loading import weights_digest
     from tests.models import VOCAB_SIZE, tiny_model_folder
 
     torch.set_num_threads(1)
@@ -312,8 +312,8 @@ def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_
 def test_look_ahead_embeddings_of_another_width_stop_the_start(tmp_path: Path) -> None:
     import torch
 
+    from services.engine.checkpoint.files import weights_digest
     from services.engine.lookahead_file import Lookahead, save_lookahead
-    from services.engine.native.loading import weights_digest
     from tests.models import tiny_model_folder
 
     base, file = tiny_model_folder(tmp_path), tmp_path / "x.safetensors"

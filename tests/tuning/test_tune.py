@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.contract.errors import StartError
-from services.engine.native.loading import weights_digest
+from services.engine.checkpoint.files import weights_digest
 from services.engine.skip_mask_file import mask_for, read_mask
 from services.training.reporting import Stopped
 from services.training.tuning.run import tune

@@ -12,6 +12,5 @@ the branch below it.
 
 from services.engine.native.engine import NativeEngine
 from services.engine.native.kv import PagedCache
-from services.engine.native.threads import pin
 
-__all__ = ["NativeEngine", "PagedCache", "pin"]
+__all__ = ["NativeEngine", "PagedCache"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from services.contract.errors import StartError
-from services.engine.native.context import affordable_tokens, free_memory
+from services.engine.limits import affordable_tokens, free_memory
 
 LEAST_TOKENS = 256
 """Tokens of K/V below which a process would do nothing but refuse sessions."""

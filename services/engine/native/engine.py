@@ -11,20 +11,20 @@ from torch import Tensor
 
 from services.contract.errors import StartError
 from services.engine.budgeted import BudgetedEngine
-from services.engine.native.bundle import make_bundle
-from services.engine.native.context import max_context
+from services.engine.checkpoint.bundle import make_bundle
+from services.engine.checkpoint.fingerprint import model_fingerprint
+from services.engine.limits import max_context
 from services.engine.native.device_memory import free_bytes, kv_capacity, room_to_run
-from services.engine.native.fingerprint import model_fingerprint
 from services.engine.native.kv import Loan, PagedBudget, PagedCache
 from services.engine.native.layout import Layout
 from services.engine.native.loading import Read, load_model
 from services.engine.native.prepare import prepare
 from services.engine.native.skipping.skipper import Skipper
 from services.engine.native.soft_tokens import SoftTokens
-from services.engine.native.threads import pin
 from services.engine.port import Capability, KVCache, Segment
 from services.engine.skip_mask import SkipMask
 from services.engine.spec import INT8, ModelSpec
+from services.engine.threads import pin
 
 if TYPE_CHECKING:
     from services.contract.types import TokenizerBundle

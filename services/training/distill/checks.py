@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from services.contract.errors import StartError
-from services.engine.native.context import free_memory
+from services.engine.limits import free_memory
 from services.training.distill.options import DistillOptions, WritingOptions
 from services.training.distill.prompts import normalised, read_openings, refuse_excluded
 from services.training.distill.target import Target, own_parameters, read_target

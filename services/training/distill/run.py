@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.engine.native import pin
 from services.engine.native.student import Student
+from services.engine.threads import pin
 from services.training.distill.card import Story
 from services.training.distill.checks import Job, check
 from services.training.distill.frequency import Head, frequent

@@ -10,8 +10,9 @@ import torch
 
 from services.contract.errors import StartError
 from services.engine.lookahead_file import Lookahead
-from services.engine.native import NativeEngine, pin
+from services.engine.native import NativeEngine
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 from services.training.distill.card import Course
 from services.training.distill.checks import Commission
 from services.training.distill.material import Material, allowed, divide, written

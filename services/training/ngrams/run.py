@@ -13,11 +13,12 @@ from torch import Tensor
 
 from services.contract.errors import StartError
 from services.contract.top_rows import MOST_ROWS
-from services.engine.native import NativeEngine, pin
+from services.engine.native import NativeEngine
 from services.engine.ngram_file import Laws, Lesson, NgramFile, code_of, save_ngrams
 from services.engine.port import Segment
 from services.engine.sampling import head_of, kept_laws
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 from services.training.distill.checks import Commission
 from services.training.distill.material import Material, written
 from services.training.distill.texts import LAW_TOKENS, Text

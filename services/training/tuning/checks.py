@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from services.contract.errors import StartError
-from services.engine.native.loading import locate, weights_digest
+from services.engine.checkpoint.files import locate, weights_digest
 from services.engine.native.student import is_draft
 from services.training.prompts import read_prompts
 from services.training.tuning.options import TuneOptions

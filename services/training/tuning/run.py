@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.contract.errors import StartError
-from services.engine.native import NativeEngine, pin
+from services.engine.native import NativeEngine
 from services.engine.native.dialogue import dialogue_of, tokenizer_of
 from services.engine.skip_mask import SkipMask
 from services.engine.skip_mask_file import MaskFile, write_mask
 from services.engine.spec import ModelSpec
+from services.engine.threads import pin
 from services.training.reporting import Reporter
 from services.training.tuning.checks import Job, check
 from services.training.tuning.figures import MaskStats, total

@@ -12,8 +12,8 @@ from bench.peers.options import TRANSFORMERS
 from bench.peers.transformers_child import Generator, WholeHead, assistant
 from bench.prompts import BenchPrompt
 from bench.runner import Configuration, Schedule, Trial, run_schedule
+from services.engine.checkpoint.files import weights_digest
 from services.engine.native import NativeEngine
-from services.engine.native.loading import weights_digest
 from services.engine.native.student import cut, save_student
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec

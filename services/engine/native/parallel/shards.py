@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from services.contract.errors import StartError
-from services.engine.native.loading import one_line, read_folder
+from services.engine.checkpoint.files import one_line
+from services.engine.native.loading import read_folder
 from services.engine.spec import ModelSpec
 
 LOOPBACK = "127.0.0.1"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from services.contract.errors import StartError
 from services.contract.types import TokenizerBundle
+from services.engine.checkpoint.files import one_line
 
 
 def make_bundle(tokenizer: Any, model: Any) -> TokenizerBundle:
@@ -32,6 +35,17 @@ def make_bundle(tokenizer: Any, model: Any) -> TokenizerBundle:
         bos_token=tokenizer.bos_token or "",
         eos_token=tokenizer.eos_token or "",
     )
+
+
+def read_bundle(folder: Path, model: Any, name: str) -> TokenizerBundle:
+    """The tokenizer saved in a folder; StartError when there is no fast one."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return make_bundle(tokenizer, model)
+    except Exception as error:
+        raise StartError(f"model {name}: tokenizer: {one_line(error)}") from error
 
 
 def _canonical(tokenizer_json: str) -> str:

@@ -1,0 +1,7 @@
+"""A model on disk, whichever engine reads it.
+
+files        where it is: a folder, a GGUF file, a name
+gguf         the folder that a GGUF file is converted to, once
+fingerprint  whether two workers run the same weights in the same way
+bundle       its tokenizer, chat template and generation config
+"""

