@@ -42,6 +42,12 @@ class Models:
     skip_mask: Path | None = option(
         "File of tune-skip for the method skip; left out: a guess.", None, variable=True
     )
+    engine: Literal["native", "vllm"] = option(
+        "What computes: vllm runs the models and number formats that vLLM does; a distilled "
+        "draft model runs on native.",
+        "native",
+        variable=True,
+    )
     dtype: Dtype = option("Number format of the models.", "float32", variable=True)
     draft_dtype: Literal["auto", "float32", "bfloat16", "int8"] | None = option(
         "Number format of the draft model; left out: the fastest, on a CPU int8.",
@@ -108,6 +114,8 @@ class ClusterOptions(Models):
         if self.synthetic is None:
             if not self.target:
                 raise StartError("--target is needed (or PACELINE_TARGET), or --synthetic")
+            if self.engine != "native" and self.drafts_with_the_target:
+                raise StartError("--engine: skip and lookahead draft on the native engine alone")
             return
         given = {"--target": self.target, "--draft": self.draft, "--lookahead": self.lookahead}
         for flag, value in given.items():
@@ -227,6 +235,7 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
     if options.synthetic is not None:
         return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
     arguments += ["--target", options.target, "--dtype", options.dtype]
+    arguments += ["--engine", options.engine]
     if options.beside:
         arguments += ["--drafting", _method_beside(options), *_target_flags(options)]
         arguments += options.ngram_flags
@@ -256,6 +265,8 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
         arguments += ["--draft", options.draft]
         if is_distilled(options.draft):
             arguments += ["--draft-base", options.target]
+        else:
+            arguments += ["--engine", options.engine]
     arguments += options.ngram_flags
     if options.drafts_with_the_target:
         arguments += ["--target", options.target, *_target_flags(options)]

@@ -36,15 +36,13 @@ PHRASES_FROM = 2
 class Beside:
     """What a drafter in its verifier's process is given: the engine, and its sessions' K/V."""
 
-    def __init__(
-        self, load: Callable[[], SelfDrafting], lending: Lending, vetting: Vetting
-    ) -> None:
+    def __init__(self, load: Callable[[], Engine], lending: Lending, vetting: Vetting) -> None:
         """`load` is called once, when the engine is asked for first."""
         self._load, self._vetting = load, vetting
         self.lending = lending
 
     @cached_property
-    def engine(self) -> SelfDrafting:
+    def engine(self) -> Engine:
         """The verifier's."""
         return self._load()
 
@@ -83,10 +81,13 @@ class Engines:
 
     def target(self, name: str) -> SelfDrafting:
         """The target: the verifier's own where that is in this process."""
+        from services.engine.start import self_drafting
+
+        method = f"method {self._settings.method}"
         if self._beside is not None:
-            return self._beside.engine
+            return self_drafting(self._beside.engine, method)
         if self._target is None:
-            self._target = _load(self._settings, name)
+            self._target = self_drafting(_load(self._settings, name), method)
         return self._target
 
     def formed(self, drafter: _Formed, engine: Engine) -> _Formed:
@@ -110,7 +111,7 @@ class Engines:
             return None
         from services.drafter.methods.self_draft.borrowing import Borrowing
 
-        return Borrowing(self._beside.lending, self._beside.engine)
+        return Borrowing(self._beside.lending, self.target(""))
 
 
 def _growth(settings: DrafterSettings) -> Callable[[], GrowthPlan]:
@@ -199,7 +200,7 @@ def _lookahead(settings: DrafterSettings, engines: Engines) -> Drafter:
 
 def _load(
     settings: DrafterSettings, model: str, base: str | None = None, *, drafts: bool = False
-) -> SelfDrafting:
+) -> Engine:
     """`drafts`: a draft model; else the target, whose K/V may be its verifier's."""
     from services.engine import start
     from services.engine.spec import ModelSpec
@@ -214,6 +215,7 @@ def _load(
         max_context=settings.max_context,
         cache_dir=settings.cache_dir,
         base=base,
+        engine=settings.engine,
     )
     return start.load(spec)
 
@@ -226,7 +228,8 @@ def _dtype(settings: DrafterSettings, *, drafts: bool) -> str:
         return "bfloat16"
     from services.engine.start import drafts_in_int8
 
-    return "int8" if drafts and drafts_in_int8() else "float32"
+    rounded = drafts and settings.engine == "native" and drafts_in_int8()
+    return "int8" if rounded else "float32"
 
 
 def _ngram(settings: DrafterSettings, _: Engines) -> Drafter:

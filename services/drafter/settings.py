@@ -220,6 +220,9 @@ class DrafterSettings(WorkerSettings):
         drafting = [name for name in self.method_names if name in NEED_DRAFT]
         if self.draft is not None and self.synthetic is not None:
             raise ValueError(f"synthetic: no model runs, and --draft {self.draft} is given")
+        if self.engine != "native" and (self.synthetic is not None or self.dtype == "int8"):
+            given = "dtype int8" if self.dtype == "int8" else "synthetic"
+            raise ValueError(f"engine: {self.engine} does not go with {given}")
         if self.draft is None and self.synthetic is None and drafting:
             raise ValueError(f"draft: the method {drafting[0]} needs a draft model")
         if self.draft is None and self.draft_base is not None:

@@ -34,6 +34,8 @@ class Capability(Enum):
 
     TREES = auto()
     """Segments that are trees."""
+    SELF_DRAFTING = auto()
+    """What `SelfDrafting` describes."""
     WHOLE_VOCABULARY = auto()
     """A column of logits for each token of the vocabulary, so a distribution to judge by."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INT8 = "int8"
+ENGINES = ("native", "vllm")
 DTYPES = ("float32", "bfloat16", "float16", INT8)
 DEFAULT_CACHE_DIR = Path("~/.cache/paceline")
 
@@ -21,7 +22,8 @@ class ModelSpec:
     the drafter gives. `kv_capacity_tokens` None: what a cautious share of the
     free memory holds. `cache_dir`: where converted weights are kept.
     `tensor_parallel`: over how many processes it is split; see `parallel`.
-    `differentiable`: gradients are to go through it, which is slower.
+    `differentiable`: gradients are to go through it, which is slower. `engine`: what computes,
+    one of `ENGINES`.
     """
 
     model: str
@@ -34,6 +36,7 @@ class ModelSpec:
     base: str | None = None
     tensor_parallel: int = 1
     differentiable: bool = False
+    engine: str = "native"
 
     @property
     def read_dtype(self) -> str:

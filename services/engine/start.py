@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from services.contract.errors import StartError
 from services.contract.types import Role
+from services.engine.port import Capability
 
 if TYPE_CHECKING:
     from services.engine.native.parallel.ranks import Ranks as Ranks
@@ -18,11 +20,22 @@ if TYPE_CHECKING:
     from services.engine.spec import ModelSpec
 
 
-def load(spec: ModelSpec) -> SelfDrafting:
+def load(spec: ModelSpec) -> Engine:
     """A model in this process, with the threads of `spec`. Raises StartError."""
+    if spec.engine == "vllm":
+        from services.engine.vllm import loading
+
+        return loading.load(spec)
     from services.engine.native import NativeEngine
 
     return NativeEngine.load(spec)
+
+
+def self_drafting(engine: Engine, what: str) -> SelfDrafting:
+    """The same engine, for `what` drafts with it; StartError where it cannot."""
+    if Capability.SELF_DRAFTING not in engine.capabilities:
+        raise StartError(f"{what}: the engine of {engine.model_id} drafts for nobody; use native")
+    return cast("SelfDrafting", engine)
 
 
 def ranks(count: int, cpus: Sequence[int]) -> AbstractContextManager[Ranks | None]:

@@ -134,7 +134,12 @@ class WorkerSettings(ServingSettings):
     advertise: str = Field(
         "", description="host:port that others reach this worker by, if not the one it listens on"
     )
-    device: str = Field("cpu", title="model and device", description="where the model runs")
+    engine: Literal["native", "vllm"] = Field(
+        "native",
+        title="model and device",
+        description="what computes: vllm runs the models and number formats that vLLM does",
+    )
+    device: str = Field("cpu", description="where the model runs")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="number format of the model"
     )

@@ -8,7 +8,7 @@ from services.contract.errors import StartError
 from services.contract.types import Role, VerifierCommand, VerifierEvent
 from services.engine import start
 from services.engine.lending import Lending
-from services.engine.port import Capability, Engine, SelfDrafting
+from services.engine.port import Capability, Engine
 from services.engine.spec import ModelSpec
 from services.engine.structure import Structures, structures_of
 from services.runtime.core_thread import CoreThread
@@ -44,7 +44,7 @@ def run(settings: VerifierSettings) -> int:
         return run_worker(own, tracer, load)
 
 
-def load_engine(settings: VerifierSettings) -> SelfDrafting:
+def load_engine(settings: VerifierSettings) -> Engine:
     """The target's engine, with the settings' threads. Raises `StartError`."""
     return start.load(_model_spec(settings))
 
@@ -114,4 +114,5 @@ def _model_spec(settings: VerifierSettings) -> ModelSpec:
         max_context=settings.max_context,
         cache_dir=settings.cache_dir,
         tensor_parallel=settings.tensor_parallel,
+        engine=settings.engine,
     )

@@ -65,6 +65,10 @@ class VerifierSettings(WorkerSettings):
             raise ValueError("--target is needed (or PACELINE_TARGET)")
         if self.target and self.synthetic is not None:
             raise ValueError(f"synthetic: no model runs, and --target {self.target} is given")
+        if self.synthetic is not None and self.engine != "native":
+            raise ValueError(f"synthetic: no model runs, and --engine {self.engine} is given")
+        if self.engine == "vllm" and self.tensor_parallel > 1:
+            raise ValueError("engine: vllm runs a whole model in one process; tensor_parallel is 1")
         if self.synthetic is not None and self.tensor_parallel > 1:
             raise ValueError("synthetic: no model runs that tensor_parallel could split")
         return self

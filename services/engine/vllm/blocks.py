@@ -26,12 +26,24 @@ class Blocks(KVBudget):
 
     def __init__(self, count: int, size: int) -> None:
         self.size = size
-        self.most_tables = max(1, min(MOST_TABLES, count // SHARE_OF_TABLES))
-        self.for_forks = count // SHARE_OF_FORKS
-        super().__init__(max(0, count - 1 - self.most_tables - self.for_forks) * size)
+        self.most_tables, self.for_forks = _set_aside(count)
+        super().__init__(self.capacity_of(count, size))
         self.tables = 0
         self._free = list(range(count - 1, NULL, -1))
         self._holders = [0] * count
+
+    @staticmethod
+    def capacity_of(count: int, size: int) -> int:
+        """How many tokens so many blocks can promise."""
+        return max(0, count - 1 - sum(_set_aside(count))) * size
+
+    @classmethod
+    def holding(cls, tokens: int, size: int) -> int:
+        """How many blocks it takes to promise so many tokens."""
+        count = -(-tokens // size) + 1
+        while cls.capacity_of(count, size) < tokens:
+            count += max(1, -(-(tokens - cls.capacity_of(count, size)) // size))
+        return count
 
     @property
     def free(self) -> int:
@@ -88,3 +100,8 @@ class Blocks(KVBudget):
                     copy(shared, table[i])
                 self.give_block(shared)
         table += [self.take_block() for _ in range(last - len(table))]
+
+
+def _set_aside(count: int) -> tuple[int, int]:
+    """Of so many blocks, those for the ends of sequences and those for branches."""
+    return max(1, min(MOST_TABLES, count // SHARE_OF_TABLES)), count // SHARE_OF_FORKS

