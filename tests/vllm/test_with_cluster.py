@@ -1,0 +1,124 @@
+"""Whole clusters whose models vLLM runs, in real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from paceline import Chunk, Client
+
+from tests.models import tiny_tokenizer
+from tests.processes.conftest import PROMPT, Up, start_up, tokens
+from tests.vllm.kit import ARCHITECTURES, plain, wide_folder
+
+IDS = tuple(tiny_tokenizer().encode(PROMPT))
+GREEDY = ("--temperature", "0", "--max-tokens", "40")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def up(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Two verifiers and a drafter with a model, all by vLLM."""
+    flags = ["--target", str(wide_folder(folder)), "--draft", str(wide_folder(folder, seed=3))]
+    running = start_up(
+        tmp_path_factory.mktemp("up"), "--engine", "vllm", "--verifiers", "2", *flags
+    )
+    yield running
+    running.process.terminate()
+    running.process.wait(timeout=60)
+
+
+def cut(text: list[int]) -> list[int]:
+    """As far as the end of the answer."""
+    return text[: text.index(1) + 1] if 1 in text else text
+
+
+def test_workers_are_processes_that_run_vllm(up: Up) -> None:
+    for role in ("verifier", "drafter"):
+        for worker in up.workers(role):
+            assert "--engine vllm" in " ".join(worker.cmdline())
+            assert any("vllm" in entry.path for entry in worker.memory_maps())
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES[1:])
+def test_greedy_text_is_that_of_transformers(arch: str, folder: Path, tmp_path: Path) -> None:
+    other = start_up(tmp_path, "--engine", "vllm", "--target", str(wide_folder(folder, arch)))
+    events = other.generate(*GREEDY)
+    assert tokens(events) == cut(plain(arch, IDS, 40))
+    assert other.stop() == 0
+    assert other.left() == []
+
+
+def test_greedy_text_with_a_draft_model_is_that_of_transformers(up: Up) -> None:
+    events = up.generate(*GREEDY)
+    assert tokens(events) == cut(plain("llama", IDS, 40))
+    assert events[-1]["speculation"]["num_draft_tokens"] > 0
+
+
+def test_a_seed_gives_one_text_for_any_window_draft_and_crowd(up: Up) -> None:
+    asked = ("--temperature", "0.9", "--top-p", "0.95", "--seed", "5", "--max-tokens", "40")
+    alone = tokens(up.generate(*asked, "--no-speculation"))
+    for window in ("1", "3", "8"):
+        assert tokens(up.generate(*asked, "--num-speculative-tokens", window)) == alone
+
+    async def crowd() -> list[list[int]]:
+        async with Client(up.address) as client:
+            same = [
+                client.generate(PROMPT, temperature=0.9, top_p=0.95, seed=5, max_tokens=40)
+                for _ in range(6)
+            ]
+            others = [client.generate(PROMPT * n, seed=n, max_tokens=60) for n in range(1, 5)]
+            answers = await asyncio.gather(*map(_whole, [*same, *others]))
+        return answers[:6]
+
+    assert asyncio.run(crowd()) == [alone] * 6
+
+
+async def _whole(stream) -> list[int]:
+    return [
+        token async for event in stream if isinstance(event, Chunk) for token in event.token_ids
+    ]
+
+
+def test_a_beginning_is_read_once(up: Up) -> None:
+    prompt = "a text that begins as another one does, and goes on for a good while. " * 3
+    first = up.generate(*GREEDY, prompt=prompt)
+    again = up.generate(*GREEDY, prompt=prompt + "Then")
+    assert first[-1]["usage"]["cached_tokens"] == 0
+    assert again[-1]["usage"]["cached_tokens"] > 32
+    assert tokens(again) == cut(plain("llama", tuple(tiny_tokenizer().encode(prompt + "Then")), 40))
+
+
+def test_an_answer_keeps_to_its_form(up: Up) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    asked = ("--max-tokens", "80", "--seed", "3", "--json-schema", json.dumps(schema))
+    events = up.generate(*asked)
+    text = "".join(event["text"] for event in events if event["event"] == "chunk")
+    if events[-1]["finish_reason"] == "stop":
+        assert isinstance(json.loads(text)["n"], int)
+    assert text.lstrip().startswith("{")
+
+
+async def test_a_verifier_that_is_killed_in_the_middle_changes_no_text(up: Up) -> None:
+    expected = plain("llama", IDS, 300)
+    got: list[int] = []
+    killed = False
+    async with Client(up.address) as client:
+        stream = client.generate(PROMPT, temperature=0.0, max_tokens=300, ignore_eos=True)
+        async for event in stream:
+            if isinstance(event, Chunk):
+                got += event.token_ids
+                if len(got) > 20 and not killed:
+                    killed = True
+                    for worker in up.workers("verifier")[:1]:
+                        worker.send_signal(signal.SIGKILL)
+    assert killed
+    assert got == expected

@@ -1,0 +1,64 @@
+"""The suite of the port on vLLM itself; see `port_suite`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import cycle
+
+import pytest
+
+from services.engine.port import Engine
+from services.engine.spec import ModelSpec
+from services.engine.vllm import loading
+from services.engine.vllm.blocks import Blocks
+from services.engine.vllm.engine import VllmEngine
+from tests.engine.port_suite import *  # noqa: F403
+from tests.engine.port_suite import CAPACITY, CONTEXT
+from tests.vllm.kit import wide_folder
+
+PARTS, BLOCKS = 4, 128
+"""Engines at a time in one vLLM, and what each has of its memory."""
+
+
+class Part(Blocks):
+    """Some of the blocks that vLLM holds."""
+
+    def __init__(self, index: int, size: int) -> None:
+        super().__init__(BLOCKS, size)
+        self.capacity = CAPACITY
+        self._free = [index * BLOCKS + block for block in self._free]
+        self._holders = [0] * (BLOCKS * (index + 1))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _model(tmp_path_factory: pytest.TempPathFactory) -> None:
+    global folder
+    folder = wide_folder(tmp_path_factory.mktemp("models"))
+
+
+@cache
+def whole() -> VllmEngine:
+    """One vLLM in this process: a second one cannot be started."""
+    tokens = PARTS * BLOCKS * loading.CPU_BLOCK
+    return loading.load(ModelSpec(str(folder), threads=1, kv_capacity_tokens=tokens))
+
+
+parts = cycle(range(PARTS))
+
+
+def vllm() -> Engine:
+    engine = whole()
+    return VllmEngine(
+        engine._compute,
+        Part(next(parts), engine.budget.size),
+        model_id="tiny",
+        dtype="float32",
+        vocab_size=engine.vocab_size,
+        max_context=CONTEXT,
+        most_tokens=64,
+        most_sequences=8,
+    )
+
+
+ENGINES: list[Callable[[], Engine]] = [vllm]
