@@ -26,9 +26,12 @@ class TokenMemory:
     def compute(self, step: Pass) -> torch.Tensor | None:
         assert len(step.ids) <= self.tokens
         assert len(step.ends) <= self.sequences
+        # Where memory may end: before the copies, and before the tokens are written.
+        torch.zeros(1)
         if step.copies:
             source, target = np.array(step.copies).T
             self.slots[target] = self.slots[source]
+            torch.zeros(1)
         at = positions_of(step)
         places = slots_of(step, at, SIZE)
         assert len(set(places.tolist())) == len(places), "two tokens in one slot"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from services.contract.errors import Overloaded
 from services.engine.budgeted import KVBudget
 
@@ -87,19 +85,21 @@ class Blocks(KVBudget):
         if not self._holders[block]:
             self._free.append(block)
 
-    def own(self, table: list[int], start: int, end: int, copy: Callable[[int, int], None]) -> None:
-        """Make positions `start` to `end` of a table its own, with what lies before `start`.
+    def own(self, table: list[int], start: int, end: int) -> tuple[int, int] | None:
+        """Make positions `start` to `end` of a table its own.
 
-        `copy` is told of blocks to copy, source and target.
+        The block to copy first, source and target, where some of it lies before `start`.
         """
         first, last = start // self.size, self.blocks_of(end)
+        copied = None
         for i in range(first, min(last, len(table))):
             if self.is_shared(shared := table[i]):
                 table[i] = self.take_block()
                 if i == first and start % self.size:
-                    copy(shared, table[i])
+                    copied = shared, table[i]
                 self.give_block(shared)
         table += [self.take_block() for _ in range(last - len(table))]
+        return copied
 
 
 def _set_aside(count: int) -> tuple[int, int]:

@@ -151,8 +151,9 @@ class Passes:
         self._waiting = [chain for work in works for chain in work.chains]
         self._blocks = blocks
         self._tokens, self._sequences = tokens, sequences
-        self._forks: list[list[int]] = []
         self._fork_blocks = 0
+        self._copied: list[tuple[BlockCache, int]] = []
+        """Whose block is a new one in this pass, and from which position on."""
 
     def __iter__(self) -> Iterator[Pass]:
         """Whoever computes one does so before taking the next."""
@@ -160,13 +161,16 @@ class Passes:
             copies: list[tuple[int, int]] = []
             taken = self._take(copies)
             yield _lay_out(taken, copies)
+            self._copied.clear()
             for chain, count in taken:
                 chain.fed += count
             self._end_forks()
             self._waiting = [chain for chain in self._waiting if chain.left]
 
     def close(self) -> None:
-        """Give back what forks hold; after an error, too."""
+        """Give back what forks hold; after an error, too, when copies may not have been made."""
+        for cache, position in self._copied:
+            cache.keep_only(position)
         for chain in self._waiting:
             chain.fed = len(chain.numbers)
         self._end_forks()
@@ -197,9 +201,10 @@ class Passes:
                 return False
             busy.add(id(cache))
             cache.keep_only(at)
-            self._blocks.own(
-                cache.table, at, at + count, lambda source, own: copies.append((source, own))
-            )
+            copied = self._blocks.own(cache.table, at, at + count)
+            if copied is not None:
+                copies.append(copied)
+                self._copied.append((cache, at - at % self._blocks.size))
             chain.work.held = [*cache.branch, *chain.numbers[: chain.fed + count]]
         return True
 
