@@ -9,29 +9,72 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Collection, Iterable
 from importlib.metadata import version
 from pathlib import Path
 
 import grpc_tools
+from google.protobuf.descriptor_pb2 import (
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
 from grpc_tools import protoc
 
 TOOL_VERSION = "1.85.1"
 ROOT = Path(__file__).resolve().parent
+PACKAGE = "paceline.v1"
+ARGUMENTS = Path("paceline/_sampling.py")
+HEAD = '''"""Written by `make protos`, not by hand: an argument for each field of SamplingParams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How to sample; what is left out has the server's default."""
+
+'''
 PROTOS = sorted(path.relative_to(ROOT) for path in ROOT.glob("paceline/v1/*.proto"))
 
 
 def generate(target: Path) -> None:
-    """Write every stub under `target`, in the folders of the protos."""
+    """Write every stub under `target`, in the folders of the protos, and the client's arguments."""
     well_known = Path(grpc_tools.__file__).parent / "_proto"
     outputs = [f"--{kind}_out={target}" for kind in ("python", "pyi", "grpc_python")]
+    described = target / "descriptors"
+    outputs.append(f"--descriptor_set_out={described}")
     arguments = ["protoc", f"-I{ROOT}", f"-I{well_known}", *outputs, *map(str, PROTOS)]
     if protoc.main(arguments) != 0:
         sys.exit("protoc failed")
+    files = FileDescriptorSet.FromString(described.read_bytes()).file
+    described.unlink()
+    (target / ARGUMENTS).write_text(sampling_arguments(files))
+
+
+def sampling_arguments(files: Iterable[FileDescriptorProto]) -> str:
+    """The client's arguments, one for each field of SamplingParams."""
+    [params] = [m for file in files for m in file.message_type if m.name == "SamplingParams"]
+    maps = {f".{PACKAGE}.SamplingParams.{inner.name}" for inner in params.nested_type}
+    fields = "".join(f"    {one.name}: {_type_of(one, maps)}\n" for one in params.field)
+    return HEAD + fields
+
+
+def _type_of(field: FieldDescriptorProto, maps: Collection[str]) -> str:
+    if field.type == field.TYPE_MESSAGE:
+        return "Mapping[int, float]" if field.type_name in maps else "Sequence[str]"
+    name = {field.TYPE_STRING: "str", field.TYPE_BOOL: "bool", field.TYPE_FLOAT: "float"}
+    kind = name.get(field.type, "int")
+    if field.label != field.LABEL_REPEATED:
+        return kind
+    return "str | Sequence[str]" if kind == "str" else f"Sequence[{kind}]"
 
 
 def stubs(root: Path) -> dict[Path, str]:
     """The text of every stub under `root`, by relative path."""
-    files = sorted(root.glob("paceline/v1/*_pb2*.py*"))
+    files = [*sorted(root.glob("paceline/v1/*_pb2*.py*")), root / ARGUMENTS]
     return {path.relative_to(root): path.read_text() for path in files}
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import grpc
 
+from paceline._sampling import SamplingOptions
 from paceline.by_name import numbers_of
 from paceline.errors import FieldViolation, InvalidArgument
 from paceline.results import Method
@@ -17,7 +18,7 @@ _METHODS: dict[Method, int] = numbers_of(Method, pb.RejectionSampleMethod.DESCRI
 del _METHODS[Method.GREEDY]  # No client asks for it: it is what temperature 0 is.
 
 
-class Options(TypedDict, total=False):
+class Options(SamplingOptions, total=False):
     """How to sample, speculate and report; all left out = the server's defaults.
 
     Sampling follows the usual names. `logprobs` is the number of alternatives
@@ -29,26 +30,6 @@ class Options(TypedDict, total=False):
     """
 
     model: str
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    frequency_penalty: float
-    presence_penalty: float
-    repetition_penalty: float
-    max_tokens: int
-    min_tokens: int
-    stop: str | Sequence[str]
-    stop_token_ids: Sequence[int]
-    ignore_eos: bool
-    seed: int
-    logit_bias: Mapping[int, float]
-    logprobs: int
-    json_schema: str
-    regex: str
-    choice: Sequence[str]
-    include_stop_str_in_output: bool
-    skip_special_tokens: bool
     method: str
     num_speculative_tokens: int
     rejection_sample_method: Method | str

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline import Chunk, Client, Event, PacelineError
 from rich.console import Console
@@ -19,24 +19,36 @@ from services.console.connection import Connection
 from services.console.generate_form import Form
 from services.console.render import Colours, PlainText, Renderer
 from services.contract.errors import StartError
+from services.contract.sampling import NUMBERS
 from services.runtime.options import option, options
 
 INTERRUPTED = 130
+
+T = TypeVar("T")
+
+
+def _with_numbers(kind: type[T]) -> type[T]:
+    """An option for each sampling number."""
+    section: str | None = "Sampling"
+    for name, one in NUMBERS.items():
+        kind.__annotations__[name] = one.kind | None
+        setattr(kind, name, option(one.text, None, section=section))
+        section = None
+    return kind
+
+
+@options
+@_with_numbers
+class Numbers:
+    """The sampling parameters that are plain numbers."""
 
 
 @options
 class Asked:
     """What the client is asked for as it is given here."""
 
-    max_tokens: int | None = option("Most tokens to generate.", None, section="Sampling")
+    max_tokens: int | None = option("Most tokens to generate.", None)
     min_tokens: int | None = option("Do not stop before this many.", None)
-    temperature: float | None = option("0 = greedy; left out: the model's default.", None)
-    top_p: float | None = option("Keep the likeliest tokens, up to this.", None)
-    top_k: int | None = option("Keep this many likeliest tokens.", None)
-    min_p: float | None = option("Keep tokens at least this likely, against the likeliest.", None)
-    repetition_penalty: float | None = option("Divides the scores of tokens seen before.", None)
-    frequency_penalty: float | None = option("Lowers a token by each time it was generated.", None)
-    presence_penalty: float | None = option("Lowers a token once it was generated.", None)
     seed: int | None = option("The same seed gives the same text.", None)
     stop: list[str] | None = option("End before this text; repeatable.", None)
     ignore_eos: bool = option("Go on after the end-of-text token.", False)
@@ -50,11 +62,6 @@ class Asked:
     num_candidates: int | None = option("Draft this many candidates per position.", None)
     disable_speculative_decoding: bool = option("Plain decoding.", False, flag="no-speculation")
 
-    def arguments(self) -> dict[str, Any]:
-        """What `Client.generate` takes: all that was given."""
-        given = asdict(self).items()
-        return {name: value for name, value in given if value is not None and value is not False}
-
 
 @options
 class GenerateOptions:
@@ -62,6 +69,7 @@ class GenerateOptions:
 
     connection: Connection
     form: Form
+    numbers: Numbers
     asked: Asked
     prompt: str = option("What to say to the model.", section="Arguments", word=True)
     system: str = option("System message of the conversation.", "", section="Input and output")
@@ -86,10 +94,16 @@ def run_generate(options: GenerateOptions) -> int:
     return 0
 
 
+def _given(*groups: Any) -> dict[str, Any]:
+    """What `Client.generate` takes: all that was given."""
+    given = [pair for group in groups for pair in asdict(group).items()]
+    return {name: value for name, value in given if value is not None and value is not False}
+
+
 async def _generate(client: Client, options: GenerateOptions, form: Mapping[str, Any]) -> None:
     async with client:
         asked = await question(client, options.prompt, raw=options.raw, system=options.system)
-        asked |= {"include_rounds": True, **form, **options.asked.arguments()}
+        asked |= {"include_rounds": True, **form, **_given(options.numbers, options.asked)}
         if options.as_json:
             await follow(client, asked, _print_json)
             return

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, StrEnum
 from typing import NamedTuple
 
+from services.contract.sampling import SamplingNumbers
+
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 
@@ -170,21 +172,14 @@ class ResponseFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class ResolvedSampling:
+class ResolvedSampling(SamplingNumbers):
     """Sampling parameters with every default filled in.
 
     `stop_token_ids` holds the EOS ids too, unless EOS is ignored; all of them
-    are masked until `min_tokens`. `top_k` 0 and `logprobs` None mean off.
+    are masked until `min_tokens`. `logprobs` None: off.
     `response_format` None: any output.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
     max_tokens: int = 256
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()

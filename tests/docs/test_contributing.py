@@ -18,6 +18,18 @@ EXAMPLES = {
 }
 """How to find what an example of the same kind needed."""
 
+KNOWN = {
+    # The first version of stored sessions; written by `make protos`; what the semantic
+    # conventions have an attribute for.
+    "orchestrator/frontdoor/requests/record.py",
+    "protos/paceline/_sampling.py",
+    "orchestrator/recorder/attributes.py",
+    "services/runtime/telemetry/names.py",
+    "orchestrator/frontdoor/requests/sampling.py",
+    "orchestrator/frontdoor/vllm_gateway/request.py",
+}
+"""Files that name numbers of today, and no later one."""
+
 _PATH = re.compile(r"`([\w./-]+/[\w./-]+\.(?:py|proto|md|toml))`")
 
 
@@ -40,7 +52,7 @@ def mentioning(pattern: str) -> Iterator[str]:
 @pytest.mark.parametrize("title", EXAMPLES)
 def test_every_file_of_a_list_is_there_and_is_named_once(title: str):
     files = listed(title)
-    assert len(files) > 5
+    assert len(files) > 4
     assert [file for file in files if not (ROOT / file).is_file()] == []
     assert len(set(files)) == len(files)
 
@@ -49,10 +61,18 @@ def test_every_file_of_a_list_is_there_and_is_named_once(title: str):
 def test_whatever_mentions_the_example_of_a_list_is_in_it(title: str):
     found = set(mentioning(EXAMPLES[title]))
     assert found
-    assert sorted(found - set(listed(title))) == []
+    assert sorted(found - set(listed(title)) - KNOWN) == []
+
+
+def test_a_sampling_parameter_takes_four_files():
+    """The wire, a declaration, and one of the two files with the arithmetic."""
+    proto, told, declared, cut, adjusted = listed("Add a sampling parameter")
+    cuts, counts = (set(mentioning(rf"\b{name}\b")) for name in ("min_p", "repetition_penalty"))
+    assert cuts - KNOWN == {proto, told, declared, cut}
+    assert counts - KNOWN == {proto, told, declared, adjusted}
 
 
 def test_a_file_that_mentions_a_sampling_parameter_is_seen():
     found = list(mentioning(EXAMPLES["Add a sampling parameter"]))
-    assert "orchestrator/frontdoor/requests/ranges.py" in found
+    assert "services/contract/sampling.py" in found
     assert not [path for path in found if GENERATED.search(Path(path).name)]

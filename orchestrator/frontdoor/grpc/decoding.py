@@ -18,6 +18,7 @@ from orchestrator.frontdoor.requests import (
     SamplingRequest,
     SpeculationRequest,
 )
+from services.contract.sampling import NUMBERS
 from services.contract.types import FormatKind
 
 _RULES = names_of(pb.RejectionSampleMethod.DESCRIPTOR)
@@ -51,7 +52,11 @@ def read_request(message: pb.GenerateRequest) -> GenerationRequest:
 
 
 def _sampling(params: pb.SamplingParams) -> SamplingRequest:
-    return SamplingRequest(**_plain(_SAMPLING, params), response_format=_format(params))
+    return SamplingRequest(
+        **_plain(_SAMPLING, params),
+        numbers={name: getattr(params, name) for name in NUMBERS if params.HasField(name)},
+        response_format=_format(params),
+    )
 
 
 def _format(params: pb.SamplingParams) -> FormatRequest | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.frontdoor.requests.checks import to_float32
-from orchestrator.frontdoor.requests.ranges import NUMBERS, Range
+from services.contract.sampling import NUMBERS, Number, SamplingNumbers
 from services.contract.types import (
     estimate_capability,
     sampled_capability,
@@ -40,20 +39,13 @@ UNSUPPORTED_DEFAULTS: dict[str, object] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ModelDefaults:
+class ModelDefaults(SamplingNumbers):
     """A model's own sampling defaults, for parameters that a request leaves out.
 
     `warnings` names unsupported defaults; each is logged once, at the start. Those
     parameters are neutral: refusing them would make the model unusable.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
     warnings: tuple[str, ...] = ()
 
 
@@ -112,43 +104,28 @@ def parse_defaults(generation_config_json: str) -> ModelDefaults:
     if not isinstance(config, dict):
         return ModelDefaults(warnings=("the model's generation config is not a JSON object",))
     warnings = _unsupported(config)
-    numbers = {
-        name: _number(config, name, allowed, neutral, warnings)
-        for name, (allowed, neutral) in NUMBERS.items()
-    }
-    top_k = _count(config, "top_k", warnings)
-    return ModelDefaults(**numbers, top_k=top_k, warnings=tuple(warnings))
+    numbers = {name: _number(config, name, one, warnings) for name, one in NUMBERS.items()}
+    return ModelDefaults(**numbers, warnings=tuple(warnings))  # type: ignore[arg-type]
 
 
 def _unsupported(config: dict[str, Any]) -> list[str]:
     return [
         f"{name} {config[name]!r} of the model's generation config is not supported yet"
         for name, neutral in UNSUPPORTED_DEFAULTS.items()
-        if config.get(name) not in (None, neutral, [])
+        if name not in NUMBERS and config.get(name) not in (None, neutral, [])
     ]
 
 
-def _number(
-    config: dict[str, Any], name: str, allowed: Range, neutral: float, warnings: list[str]
-) -> float:
+def _number(config: dict[str, Any], name: str, one: Number, warnings: list[str]) -> float:
     value = config.get(name)
     if value is None:
-        return neutral
-    if _is_number(value) and math.isfinite(value) and allowed.holds(value):
+        return one.neutral
+    if _is_number(value) and isinstance(value, one.kind | int) and one.allowed.holds(value):
         # Plus zero: -0.0 is 0.0.
-        return to_float32(value) + 0.0
-    warnings.append(f"{name} {value!r} of the model's generation config is not {allowed.text}")
-    return neutral
-
-
-def _count(config: dict[str, Any], name: str, warnings: list[str]) -> int:
-    value = config.get(name)
-    if value is None:
-        return 0
-    if _is_number(value) and isinstance(value, int) and 0 <= value < 2**32:
-        return value
-    warnings.append(f"{name} {value!r} of the model's generation config is not a count")
-    return 0
+        return value if one.kind is int else to_float32(value) + 0.0
+    what = "a count" if one.kind is int else one.allowed.text
+    warnings.append(f"{name} {value!r} of the model's generation config is not {what}")
+    return one.neutral
 
 
 def _is_number(value: object) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from services.contract.formats import MOST_CHARACTERS, MOST_OPTIONS
+from services.contract.sampling import Range
 from services.contract.types import FormatKind
 
 MAX_PROMPT_BYTES = 4 * 1024 * 1024
@@ -34,49 +33,4 @@ ALLOWED_FORMATS = {
     }.items()
 }
 
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A closed range of numbers, `low` itself left out when `above`; never holds NaN.
-
-    With `or_zero`, 0 is allowed beside it.
-    """
-
-    low: float
-    high: float
-    above: bool = False
-    or_zero: bool = False
-
-    def holds(self, value: float) -> bool:
-        """Whether the value is in the range."""
-        if self.or_zero and value == 0:
-            return True
-        over = value > self.low if self.above else value >= self.low
-        return over and value <= self.high
-
-    @property
-    def text(self) -> str:
-        """The range in words."""
-        zero = "0, or " if self.or_zero else ""
-        low = f"above {self.low:g}" if self.above else f"{self.low:g}"
-        return f"{zero}{low} to {self.high:g}"
-
-
-# Far below, logits divided by it would overflow float32.
-TEMPERATURE = Range(1e-4, 1e4, or_zero=True)
-TOP_P = Range(0.0, 1.0, above=True)
-MIN_P = Range(0.0, 1.0)
-PENALTY = Range(-2.0, 2.0)
-# Logits are divided by it, too.
-REPETITION_PENALTY = Range(1e-4, 2.0)
 BIAS = Range(-100.0, 100.0)
-
-# Each number of a request: its range, and the value at which it does nothing.
-NUMBERS: dict[str, tuple[Range, float]] = {
-    "temperature": (TEMPERATURE, 1.0),
-    "top_p": (TOP_P, 1.0),
-    "min_p": (MIN_P, 0.0),
-    "frequency_penalty": (PENALTY, 0.0),
-    "presence_penalty": (PENALTY, 0.0),
-    "repetition_penalty": (REPETITION_PENALTY, 1.0),
-}

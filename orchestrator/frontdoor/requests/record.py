@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from orchestrator.frontdoor.requests.ranges import (
@@ -12,17 +12,30 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_LOGPROBS,
     MAX_SPECULATIVE_TOKENS,
     MAX_STOP_LENGTH,
-    NUMBERS,
-    Range,
 )
 from orchestrator.frontdoor.requests.spec import SessionSpec
 from services.contract.errors import DataLoss, StoreError
 from services.contract.formats import size_problem
+from services.contract.sampling import NUMBERS, Number, Range
 from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
 
 VERSION = 1
 WITH_FORMAT = 2
 """A record with a response format, which the first version does not support."""
+WITH_MORE_NUMBERS = 3
+"""A record with a number that neither of them knows."""
+FIRST_NUMBERS = frozenset(
+    (
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "repetition_penalty",
+    )
+)
+"""Those that every version writes; of others, those that are not neutral."""
 
 
 def dump_spec(spec: SessionSpec) -> bytes:
@@ -34,6 +47,11 @@ def dump_spec(spec: SessionSpec) -> bytes:
         del values["sampling"]["response_format"]
     else:
         version = WITH_FORMAT
+    for name in NUMBERS.keys() - FIRST_NUMBERS:
+        if values["sampling"][name] == NUMBERS[name].neutral:
+            del values["sampling"][name]
+        else:
+            version = WITH_MORE_NUMBERS
     values |= {"mode": spec.mode.name, "version": version}
     del values["prompt"]
     if not spec.chains:
@@ -51,20 +69,28 @@ def load_spec(record: bytes, prompt: tuple[int, ...]) -> SessionSpec:
     try:
         values = json.loads(record)
         version = values.pop("version")
-        if version in (VERSION, WITH_FORMAT):
+        newer = _is_newer(version, values)
+        if not newer and version in (VERSION, WITH_FORMAT, WITH_MORE_NUMBERS):
             values["sampling"] = _load_sampling(values["sampling"])
             values["mode"] = VerifyMode[values["mode"]]
             values |= {"stop": tuple(values["stop"]), "method": tuple(values["method"])}
             spec = SessionSpec(prompt=prompt, **values)
             if _sound(spec) and _sound_sampling(spec.sampling):
                 return spec
-        newer = isinstance(version, int) and version > WITH_FORMAT
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         kind = type(error).__name__
         raise DataLoss(f"the stored session cannot be read ({kind})") from error
     if newer:
         raise StoreError("the session was stored by a newer version")
     raise DataLoss("the stored session holds what no request can ask for")
+
+
+def _is_newer(version: object, values: dict[str, Any]) -> bool:
+    """Whether this version knows less than the one that wrote a record."""
+    if version == WITH_MORE_NUMBERS:
+        known = {one.name for one in fields(ResolvedSampling)}
+        return not values["sampling"].keys() <= known
+    return isinstance(version, int) and version > WITH_MORE_NUMBERS
 
 
 def _load_sampling(values: dict[str, Any]) -> ResolvedSampling:
@@ -99,12 +125,10 @@ def _sound(spec: SessionSpec) -> bool:
 
 
 def _sound_sampling(sampling: ResolvedSampling) -> bool:
-    numbers = {name: getattr(sampling, name) for name in NUMBERS}
     return (
-        all(_number(value, NUMBERS[name][0]) for name, value in numbers.items())
+        all(_sound_number(getattr(sampling, name), one) for name, one in NUMBERS.items())
         and all(_count(token, 2**32) for token in sampling.stop_token_ids)
         and all(_count(token, 2**32) and _number(bias, BIAS) for token, bias in sampling.logit_bias)
-        and _count(sampling.top_k, 2**32)
         and _count(sampling.max_tokens, 2**31, least=1)
         and _count(sampling.min_tokens, sampling.max_tokens + 1)
         and (sampling.logprobs is None or _count(sampling.logprobs, MAX_LOGPROBS + 1))
@@ -117,6 +141,10 @@ def _sound_format(wanted: ResponseFormat) -> bool:
     texts = all(isinstance(text, str) for text in wanted.source)
     single = wanted.kind is FormatKind.CHOICE or len(wanted.source) == 1
     return texts and single and not size_problem(wanted)
+
+
+def _sound_number(value: object, one: Number) -> bool:
+    return _number(value, one.allowed) and (one.kind is float or isinstance(value, int))
 
 
 def _count(value: object, limit: int, least: int = 0) -> bool:

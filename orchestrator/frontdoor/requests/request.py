@@ -36,15 +36,12 @@ class FormatRequest:
 
 @dataclass(frozen=True, slots=True)
 class SamplingRequest:
-    """How tokens are to be drawn, and when they end; the names are those of the wire."""
+    """How tokens are to be drawn, and when they end; the names are those of the wire.
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
+    `numbers`: those given, by name; see `services.contract.sampling`.
+    """
+
+    numbers: Mapping[str, float] = field(default_factory=dict)
     max_tokens: int | None = None
     min_tokens: int | None = None
     stop: Sequence[str] = ()

@@ -14,11 +14,11 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_STOP_LENGTH,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
-    NUMBERS,
 )
 from orchestrator.frontdoor.requests.request import SamplingRequest
 from services.contract.errors import InvalidRequest
 from services.contract.formats import size_problem
+from services.contract.sampling import NUMBERS
 from services.contract.types import ResolvedSampling, ResponseFormat
 
 
@@ -28,9 +28,9 @@ def check_sampling(params: SamplingRequest, model: ServedModel) -> None:
     But for compiling a format, which takes a process of its own:
     `orchestrator.frontdoor.response_formats`.
     """
-    for name, (allowed, _) in NUMBERS.items():
-        if (value := getattr(params, name)) is not None:
-            require(allowed.holds(value), f"sampling.{name}", shown(value), allowed.text)
+    for name, value in params.numbers.items():
+        allowed = NUMBERS[name].allowed
+        require(allowed.holds(value), f"sampling.{name}", shown(value), allowed.text)
     _check_format(params, model)
     _check_length(params, model)
     _check_biases(params, model)
@@ -48,11 +48,13 @@ def resolve_sampling(
     """
     defaults = model.defaults
     max_tokens = _max_tokens(params, room, model.most_tokens or room)
-    numbers = {name: _or_default(params, name, getattr(defaults, name)) for name in NUMBERS}
-    top_k = defaults.top_k if params.top_k is None else params.top_k
+    numbers = {name: getattr(defaults, name) for name in NUMBERS}
+    # Plus zero: -0.0 is 0.0, in the digest, too.
+    numbers |= {name: value + 0 for name, value in params.numbers.items()}
+    if numbers["top_k"] >= model.vocab_size:
+        numbers["top_k"] = 0
     return ResolvedSampling(
         **numbers,
-        top_k=0 if top_k >= model.vocab_size else top_k,
         max_tokens=max_tokens,
         min_tokens=_min_tokens(params, max_tokens),
         stop_token_ids=_stop_token_ids(params, eos_token_ids),
@@ -65,12 +67,6 @@ def resolve_sampling(
 def stop_strings(params: SamplingRequest) -> tuple[str, ...]:
     """The stop strings, each once, in the order given."""
     return tuple(dict.fromkeys(params.stop))
-
-
-def _or_default(params: SamplingRequest, name: str, default: float) -> float:
-    value: float | None = getattr(params, name)
-    # Plus zero: -0.0 is 0.0, in the digest, too.
-    return default if value is None else value + 0.0
 
 
 def _format(params: SamplingRequest) -> ResponseFormat | None:

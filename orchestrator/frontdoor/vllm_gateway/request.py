@@ -23,6 +23,7 @@ from orchestrator.frontdoor.requests import (
 )
 from orchestrator.frontdoor.requests.ranges import MAX_BIASES, MAX_LOGPROBS
 from services.contract.errors import InvalidRequest
+from services.contract.sampling import NUMBERS
 from services.contract.types import FormatKind
 
 SESSION_PREFIX = "gateway/"
@@ -117,14 +118,7 @@ def _sampling(asked: engine.SamplingParams) -> SamplingRequest:
         allowed = "1 (a request has one output; send it again for another)"
         raise InvalidRequest(f"{_PARAMS}.n", asked.n, allowed)
     return SamplingRequest(
-        temperature=_given(asked, "temperature"),
-        # At zero these cannot be meant.
-        top_p=asked.top_p or None,
-        top_k=asked.top_k,
-        min_p=asked.min_p,
-        frequency_penalty=asked.frequency_penalty,
-        presence_penalty=asked.presence_penalty,
-        repetition_penalty=asked.repetition_penalty or None,
+        numbers=_numbers(asked),
         max_tokens=_given(asked, "max_tokens"),
         min_tokens=asked.min_tokens,
         stop=asked.stop,
@@ -138,6 +132,21 @@ def _sampling(asked: engine.SamplingParams) -> SamplingRequest:
         include_stop_str_in_output=asked.include_stop_str_in_output,
         skip_special_tokens=asked.skip_special_tokens,
     )
+
+
+def _numbers(asked: engine.SamplingParams) -> dict[str, float]:
+    """The numbers that both know. One without presence cannot be meant at a forbidden zero."""
+    known = asked.DESCRIPTOR.fields_by_name
+    given = {name: getattr(asked, name) for name in NUMBERS if name in known}
+    return {
+        name: value
+        for name, value in given.items()
+        if (asked.HasField(name) if known[name].has_presence else _meant(name, value))
+    }
+
+
+def _meant(name: str, value: float) -> bool:
+    return value != 0 or NUMBERS[name].allowed.holds(0)
 
 
 def _given(asked: engine.SamplingParams, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 One order of processing for every row, the same on drafter and verifier:
 logit_bias, repetition, frequency and presence penalty, min_tokens, the mask of
-a response format, temperature, top_k, top_p, min_p. Penalties and masks see the
+a response format, temperature, cuts (`cuts`). Penalties and masks see the
 exact prefix of the row's own position, draft tokens included: frequency and
 presence count the output, repetition prompt and output. An argmax (GREEDY)
 heeds all up to the mask.
@@ -11,7 +11,8 @@ heeds all up to the mask.
     rows       what a row is told
     head       which tokens the columns of a row stand for
     adjust     bias, penalties, min_tokens, masks
-    by_row     temperature and cuts, one row at a time: numpy on a CPU
+    cuts       which tokens are left, by number and mass
+    by_row     laws and choices, one row at a time: numpy on a CPU
     by_batch   the same, all rows at once: torch on any device
     choices    tokens; laws    probabilities, and draws from them
 """

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from services.engine.noise import to_exponential, word_rows
+from services.engine.sampling.cuts import edges
 from services.engine.sampling.head import Head
 from services.engine.sampling.rows import NO_CHOICE, RowContext
 
@@ -68,27 +69,5 @@ def _warped(scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
     scale = scores.new_tensor([[law.temperature] for law in laws], dtype=torch.float64)
     top = scores.amax(-1, keepdim=True).double()
     warped = scores.double().sub_(top).div_(scale)
-    if all(law.top_k == 0 and law.top_p >= 1.0 and law.min_p == 0.0 for law in laws):
-        return warped
-    return warped.masked_fill_(scores < _edges(scores, warped, rows), -torch.inf)
-
-
-def _edges(scores: Tensor, warped: Tensor, rows: Sequence[RowContext]) -> Tensor:
-    """Lowest score that may be chosen, [R, 1]: after top_k, top_p and min_p, in that order."""
-    laws, vocab = [row.warping for row in rows], scores.shape[-1]
-    ordered, order = scores.sort(dim=-1, descending=True)
-    last = [[(law.top_k if 0 < law.top_k < vocab else vocab) - 1] for law in laws]
-    edge = ordered.gather(-1, torch.tensor(last, device=scores.device))
-    top_p = warped.new_tensor([[law.top_p] for law in laws])
-    mass = warped.gather(-1, order).exp_().masked_fill_(ordered < edge, 0.0).cumsum(-1)
-    # The token that crosses top_p stays in (Holtzman et al., 1904.09751), and its ties with it.
-    crossing = (mass < top_p * mass[:, -1:]).sum(-1, keepdim=True).clamp_(max=vocab - 1)
-    nucleus = ordered.gather(-1, crossing).masked_fill(top_p >= 1.0, -torch.inf)
-    return edge.maximum(nucleus).maximum(_min_p_edges(scores, rows))
-
-
-def _min_p_edges(scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
-    laws = [row.warping for row in rows]
-    scale = scores.new_tensor([[law.temperature] for law in laws], dtype=torch.float64)
-    share = scores.new_tensor([[law.min_p] for law in laws], dtype=torch.float64)
-    return (scores.amax(-1, keepdim=True) + scale * share.log()).to(torch.float32)
+    lowest = edges(scores, warped, laws)
+    return warped if lowest is None else warped.masked_fill_(scores < lowest, -torch.inf)

@@ -14,17 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.contract.sampling import cuts
 from services.contract.types import ResolvedSampling
 from services.engine.noise import exponential_of, words_of
+from services.engine.sampling.cuts import edge
 from services.engine.sampling.head import Head
 from services.engine.sampling.rows import NO_CHOICE, RowContext
 
 _Row = NDArray[np.float32]
 _Ids = NDArray[np.int64]
 _Words = NDArray[np.uint32]
-
-_LIGHT = 1e-3
-"""A token with less than this share of 1 - top_p is not expected in a nucleus."""
 
 _FEW = 128
 """So few tokens are worked out exactly at once."""
@@ -61,7 +60,7 @@ def race(scores: Tensor, rows: Sequence[RowContext], head: Head, count: int) -> 
 def log_law(scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
     """Log-probabilities [R, V] float32; all NaN where a row has no finite law."""
     laws = [row.warping for row in rows]
-    cut = {i for i, law in enumerate(laws) if _cuts(law)}
+    cut = {i for i, law in enumerate(laws) if cuts(law)}
     whole = [i for i in range(len(rows)) if i not in cut]
     if not cut:
         return _whole_laws(scores, laws)
@@ -79,55 +78,10 @@ def top_law(scores: Tensor, rows: Sequence[RowContext], count: int) -> tuple[Ten
     mass = np.zeros((len(rows), count), dtype=np.float32)
     for i, (scored, row) in enumerate(zip(scores.numpy(), rows, strict=True)):
         best = _best_of(scored, count)
-        best = best[scored[best] >= _edge(scored, row.warping)]
+        best = best[scored[best] >= edge(scored, row.warping)]
         ids[i, : len(best)] = best
         mass[i, : len(best)] = _shares(scored[best], row.warping)
     return torch.from_numpy(ids), torch.from_numpy(mass)
-
-
-# --- The edge: the lowest score that may be chosen -------------------------------
-
-
-def _cuts(law: ResolvedSampling) -> bool:
-    return law.top_k > 0 or law.top_p < 1.0 or law.min_p > 0.0
-
-
-def _edge(row: _Row, law: ResolvedSampling) -> np.float32:
-    """After top_k, top_p and min_p, in that order; tokens that tie with the edge stay in."""
-    edge = np.float32(-np.inf)
-    top = row.max()
-    if not (_cuts(law) and np.isfinite(top)):
-        return edge
-    if 0 < law.top_k < len(row):
-        edge = np.partition(row, len(row) - law.top_k)[len(row) - law.top_k]
-    if law.top_p < 1.0:
-        edge = max(edge, _nucleus_edge(row if edge == -np.inf else _above(row, edge), top, law))
-    if law.min_p > 0.0:
-        edge = max(edge, np.float32(float(top) + law.temperature * math.log(law.min_p)))
-    return edge
-
-
-def _nucleus_edge(row: _Row, top: np.float32, law: ResolvedSampling) -> np.float32:
-    """Lowest score in the nucleus of mass top_p (Holtzman et al., 1904.09751).
-
-    The token that crosses top_p is the last one in.
-    """
-    weights = torch.from_numpy(row - top).mul_(1.0 / law.temperature).exp_()
-    total = float(weights.sum())
-    # Tokens so light that all together stay below 1 - top_p are outside: they need no sort.
-    # The nucleus nearly always ends far above them.
-    for light in (_LIGHT, 1.0 / len(row)):
-        floor = float(top) + law.temperature * math.log((1.0 - law.top_p) * total * light)
-        ordered = np.sort(_above(row, np.float32(floor)))[::-1]
-        mass = np.exp((ordered - np.float64(top)) / law.temperature).cumsum()
-        index = int(mass.searchsorted(law.top_p * total))
-        if index < len(ordered):
-            break
-    return np.float32(ordered[min(index, len(ordered) - 1)])
-
-
-def _above(row: _Row, edge: np.float32) -> _Row:
-    return row[np.flatnonzero(row >= edge)]
 
 
 # --- Laws --------------------------------------------------------------------------
@@ -144,7 +98,7 @@ def _write_cut_law(result: _Row, row: _Row, law: ResolvedSampling) -> None:
     if not np.isfinite(top):
         result.fill(np.nan)
         return
-    kept = np.flatnonzero(row >= _edge(row, law))
+    kept = np.flatnonzero(row >= edge(row, law))
     gaps = (row[kept] - np.float64(top)) / law.temperature
     result.fill(-np.inf)
     result[kept] = gaps - np.log(np.exp(gaps).sum())
@@ -177,11 +131,11 @@ def _winners(row: _Row, context: RowContext, head: Head, count: int) -> _Ids:
     if not np.isfinite(top):
         return np.zeros(0, dtype=np.int64)
     law = context.warping
-    edge = _edge(row, law)
-    if edge == -np.inf:
+    lowest = edge(row, law)
+    if lowest == -np.inf:
         words = words_of(*context.place, head.folded())
         return _fastest(row, top, law.temperature, words, count)
-    kept = np.flatnonzero(row >= edge)
+    kept = np.flatnonzero(row >= lowest)
     words = words_of(*context.place, head.folded()[kept])
     return kept[_fastest(row[kept], top, law.temperature, words, count)]
 

@@ -7,18 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from services.contract.types import ResolvedSampling
+from services.contract.sampling import counts
 
 Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
-def wants_history(sampling: ResolvedSampling) -> bool:
-    """Whether some penalty is on, so that a row's law depends on counts of its prefix."""
-    return (
-        sampling.frequency_penalty != 0.0
-        or sampling.presence_penalty != 0.0
-        or sampling.repetition_penalty != 1.0
-    )
+wants_history = counts
+"""Whether some penalty is on, so that a row's law depends on counts of its prefix."""
 
 
 class History:

@@ -21,7 +21,7 @@ def log_law(logits: Tensor, rows: Sequence[RowContext], head: Head | None = None
 
     `head`: what the columns stand for, if not for all tokens.
 
-    After logit_bias, penalties, min_tokens, temperature, top_k, top_p and min_p;
+    After logit_bias, penalties, min_tokens, temperature and cuts;
     -inf for a token that may not be chosen. Tokens that tie with the last one
     kept stay in, so that no law depends on the order of a sort. A GREEDY row
     gets the law of its scores after min_tokens. All NaN without a finite law.

@@ -34,7 +34,7 @@ class RowContext:
 
     @property
     def warping(self) -> ResolvedSampling:
-        """Where temperature, top_k, top_p and min_p are read: neutral for an argmax."""
+        """Where temperature and cuts are read: neutral for an argmax."""
         return _ARGMAX if self.mode is VerifyMode.GREEDY else self.sampling
 
     @property
