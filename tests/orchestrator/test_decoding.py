@@ -11,12 +11,18 @@ from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor import requests
 from orchestrator.frontdoor.grpc.decoding import incoming, read_request
+from services.contract.sampling import NUMBERS
 from services.contract.types import FormatKind
 
 FORMATS = {"json_schema", "regex", "choice"}
 RECORDS: list[tuple[type[Message], type[Any], set[str], set[str]]] = [
     (pb.GenerateRequest, requests.GenerationRequest, set(), set()),
-    (pb.SamplingParams, requests.SamplingRequest, FORMATS, {"response_format"}),
+    (
+        pb.SamplingParams,
+        requests.SamplingRequest,
+        FORMATS | NUMBERS.keys(),
+        {"response_format", "numbers"},
+    ),
     (pb.SpeculationParams, requests.SpeculationRequest, set(), set()),
 ]
 
@@ -40,7 +46,7 @@ def test_a_value_of_zero_is_a_value():
     read = read_request(pb.GenerateRequest(prompt="", sampling=sampling))
     assert read.prompt == ""
     told = read.sampling
-    assert (told.temperature, told.seed, told.logprobs) == (0, 0, 0)
+    assert (told.numbers, told.seed, told.logprobs) == ({"temperature": 0}, 0, 0)
     assert told.skip_special_tokens is False
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.v1 import inference_pb2 as pb
 
-from orchestrator.frontdoor.requests import dump_spec, load_spec
+from orchestrator.frontdoor.requests import dump_spec, load_spec, record
 from services.contract.errors import DataLoss, StoreError
 from tests.orchestrator.request_kit import MODEL, make, sampled
 
@@ -81,7 +81,27 @@ def test_a_record_nested_without_end_is_data_loss() -> None:
 
 def test_what_a_newer_version_wrote_is_for_a_newer_version() -> None:
     with pytest.raises(StoreError, match="newer"):
-        load_spec(changed(("version",), 3), ())
+        load_spec(changed(("version",), 4), ())
+
+
+def test_a_number_that_is_not_known_here_is_of_a_newer_version() -> None:
+    stored = json.loads(changed(("sampling", "top_a"), 0.5))
+    with pytest.raises(DataLoss):
+        load_spec(json.dumps(stored).encode(), ())
+    with pytest.raises(StoreError, match="newer"):
+        load_spec(json.dumps(stored | {"version": 3}).encode(), ())
+
+
+def test_a_number_that_not_every_version_knows_is_stored_only_where_it_does_something(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(record, "FIRST_NUMBERS", record.FIRST_NUMBERS - {"min_p"})
+    for value, version in ((0.0, 1), (0.25, 3)):
+        spec = make(sampling=pb.SamplingParams(min_p=value))
+        stored = json.loads(dump_spec(spec))
+        assert stored["version"] == version
+        assert ("min_p" in stored["sampling"]) == (version == 3)
+        assert load_spec(dump_spec(spec), spec.prompt) == spec
 
 
 FORMED = make(
