@@ -14,8 +14,10 @@ from services.cluster.supervisor import ProcessSpec
 from services.contract.errors import StartError
 from services.contract.types import split_methods
 from services.engine.synthetic.spec import read_spec
-from services.runtime.options import option, options
+from services.runtime.options import Words, option, options
 
+SHARES = {"verifier": 0.6, "drafter": 0.25}
+"""Of a GPU's memory, where vLLM runs both roles on it."""
 Dtype = Literal["float32", "bfloat16"]
 Target = Annotated[
     str,
@@ -48,6 +50,10 @@ class Models:
         "native",
         variable=True,
     )
+    verifier_device: Words = option(
+        "Where verifiers run, as cuda:0; of several, joined by commas, each takes the next.", ()
+    )
+    drafter_device: Words = option("The same of drafters that run a model.", ())
     dtype: Dtype = option("Number format of the models.", "float32", variable=True)
     draft_dtype: Literal["auto", "float32", "bfloat16", "int8"] | None = option(
         "Number format of the draft model; left out: the fastest, on a CPU int8.",
@@ -114,6 +120,8 @@ class ClusterOptions(Models):
         if self.synthetic is None:
             if not self.target:
                 raise StartError("--target is needed (or PACELINE_TARGET), or --synthetic")
+            if self.tensor_parallel > 1 and any(":" in one for one in self.verifier_device):
+                raise StartError("--verifier-device: ranks take devices by themselves; give cuda")
             if self.engine != "native" and self.drafts_with_the_target:
                 raise StartError("--engine: skip and lookahead draft on the native engine alone")
             return
@@ -235,7 +243,7 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
     if options.synthetic is not None:
         return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
     arguments += ["--target", options.target, "--dtype", options.dtype]
-    arguments += ["--engine", options.engine]
+    arguments += ["--engine", options.engine, *_device_flags(options, "verifier", index)]
     if options.beside:
         arguments += ["--drafting", _method_beside(options), *_target_flags(options)]
         arguments += options.ngram_flags
@@ -271,6 +279,7 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
     if options.drafts_with_the_target:
         arguments += ["--target", options.target, *_target_flags(options)]
     if options.drafts_with_a_model:
+        arguments += _device_flags(options, "drafter", index)
         arguments += ["--dtype", options.dtype_of_drafters]
         arguments += _thread_flags(cores, options.drafter_threads, options.pin)
     return _spec(site, "drafter", name, arguments)
@@ -285,6 +294,20 @@ def _target_flags(options: ClusterOptions) -> list[str]:
     """What a target needs to draft."""
     mask = ["--skip-mask", str(options.skip_mask)] if options.skip_mask is not None else []
     return [*mask, *(["--lookahead", options.lookahead] if options.lookahead is not None else [])]
+
+
+def _device_flags(options: ClusterOptions, role: str, index: int) -> list[str]:
+    """The device of a worker, and its share of the memory where both roles are on one."""
+    own, other = options.verifier_device, options.drafter_device
+    if role == "drafter":
+        own, other = other, own
+    if not own:
+        return []
+    device = own[(index - 1) % len(own)]
+    flags = ["--device", device]
+    if options.engine == "vllm" and device != "cpu" and device in other:
+        flags += ["--memory-share", str(SHARES[role])]
+    return flags
 
 
 def _thread_flags(

@@ -47,6 +47,10 @@ COMMANDS = PROCESSES | {
         "Start a whole local cluster as separate processes, and keep it alive until Ctrl-C.",
         "services.console.up:UpOptions",
     ),
+    "doctor": Command(
+        "Say what this machine has to run models, and what would be chosen.",
+        "services.console.doctor:DoctorOptions",
+    ),
     "generate": Command(
         "Generate text: streamed as it is committed, with a summary at the end.",
         "services.console.generate:GenerateOptions",

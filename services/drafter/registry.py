@@ -216,6 +216,7 @@ def _load(
         cache_dir=settings.cache_dir,
         base=base,
         engine=settings.engine,
+        memory_share=settings.memory_share,
     )
     return start.load(spec)
 

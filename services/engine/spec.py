@@ -23,7 +23,8 @@ class ModelSpec:
     free memory holds. `cache_dir`: where converted weights are kept.
     `tensor_parallel`: over how many processes it is split; see `parallel`.
     `differentiable`: gradients are to go through it, which is slower. `engine`: what computes,
-    one of `ENGINES`.
+    one of `ENGINES`. `memory_share`: of the device's memory, what an engine may take that takes
+    its share at the start; None: as it likes.
     """
 
     model: str
@@ -37,6 +38,7 @@ class ModelSpec:
     tensor_parallel: int = 1
     differentiable: bool = False
     engine: str = "native"
+    memory_share: float | None = None
 
     @property
     def read_dtype(self) -> str:

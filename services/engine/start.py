@@ -5,8 +5,11 @@ Each is imported when it is asked for: an orchestrator's image holds none of the
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +21,53 @@ if TYPE_CHECKING:
     from services.engine.native.parallel.ranks import Ranks as Ranks
     from services.engine.port import Engine, SelfDrafting
     from services.engine.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An engine that models can run on: its version, or why it is not to be had here."""
+
+    name: str
+    version: str = ""
+    problem: str = ""
+
+
+def installed() -> list[Installed]:
+    """The engines, the default one first. Imports none of them."""
+    found = [_version_of("native", ("torch", "transformers"))]
+    from services.engine.vllm import loading
+
+    try:
+        return [*found, Installed("vllm", f"vllm {loading.installed()}")]
+    except StartError as error:
+        return [*found, Installed("vllm", problem=str(error).removeprefix("engine vllm: "))]
+
+
+def _version_of(name: str, packages: Sequence[str]) -> Installed:
+    try:
+        versions = [f"{package} {metadata.version(package)}" for package in packages]
+    except metadata.PackageNotFoundError as error:
+        return Installed(name, problem=f"{error.name} is not installed")
+    return Installed(name, ", ".join(versions))
+
+
+def gpus() -> list[str]:
+    """The names of the GPUs that torch sees; none without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return []
+    import torch
+
+    count = torch.cuda.device_count()
+    return [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(count)]
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 by itself; elsewhere float32 is as fast."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    from services.engine.native.packing import has_bfloat16
+
+    return has_bfloat16()
 
 
 def load(spec: ModelSpec) -> Engine:

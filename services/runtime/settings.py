@@ -140,6 +140,13 @@ class WorkerSettings(ServingSettings):
         description="what computes: vllm runs the models and number formats that vLLM does",
     )
     device: str = Field("cpu", description="where the model runs")
+    memory_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="with --engine vllm: the share of its GPU's memory that this process takes, "
+        "weights included; left out: vLLM's own, nearly all",
+    )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="number format of the model"
     )

@@ -115,4 +115,5 @@ def _model_spec(settings: VerifierSettings) -> ModelSpec:
         cache_dir=settings.cache_dir,
         tensor_parallel=settings.tensor_parallel,
         engine=settings.engine,
+        memory_share=settings.memory_share,
     )

@@ -150,6 +150,43 @@ def test_look_ahead_embeddings_alone_are_used_beside_the_target(site):
     assert (drafter.method_names, drafter.lookahead) == (("lookahead",), "f.safetensors")
 
 
+def test_the_engine_is_that_of_both_roles_but_for_a_distilled_draft(site):
+    options = ClusterOptions("big", draft="small", engine="vllm", pool=True)
+    assert [settings_of(spec).engine for spec in worker_specs(options, site)] == ["vllm"] * 2
+    distilled = ClusterOptions("big", draft=DEMO_DRAFT, engine="vllm", pool=True)
+    engines = [settings_of(spec).engine for spec in worker_specs(distilled, site)]
+    assert engines == ["vllm", "native"]
+
+
+@pytest.mark.parametrize("drafting", [{"method": "skip"}, {"lookahead": "f.safetensors"}])
+def test_what_drafts_with_the_target_is_refused_on_another_engine(drafting):
+    with pytest.raises(StartError, match="draft on the native engine alone"):
+        ClusterOptions("big", engine="vllm", **drafting).check()
+
+
+def test_each_role_has_devices_of_its_own(site):
+    devices = {"verifier_device": ("cuda:0", "cuda:1"), "drafter_device": ("cuda:2",)}
+    options = ClusterOptions("big", draft="small", verifiers=3, drafters=2, **devices)
+    specs = [(spec.name.split("-")[0], settings_of(spec)) for spec in worker_specs(options, site)]
+    found = [own.device for role, own in specs if role == "verifier"]
+    assert found == ["cuda:0", "cuda:1", "cuda:0"]
+    assert [own.device for role, own in specs if role == "drafter"] == ["cuda:2"] * 2
+    assert {own.memory_share for _, own in specs} == {None}
+
+
+def test_a_device_of_both_roles_is_shared_between_them(site):
+    devices = {"verifier_device": ("cuda:0",), "drafter_device": ("cuda:0",), "engine": "vllm"}
+    specs = worker_specs(ClusterOptions("big", draft="small", **devices), site)
+    shares = [settings_of(spec).memory_share for spec in specs]
+    assert None not in shares
+    assert sum(shares) < 1
+
+
+def test_ranks_are_not_told_which_device_to_take():
+    with pytest.raises(StartError, match="ranks take devices by themselves"):
+        ClusterOptions("big", tensor_parallel=2, verifier_device=("cuda:1",)).check()
+
+
 def test_a_verifier_drafts_only_if_it_is_told_to(site, monkeypatch):
     monkeypatch.setenv("PACELINE_METHOD", "model")
     monkeypatch.setenv("PACELINE_DRAFT", "small")

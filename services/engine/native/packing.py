@@ -308,7 +308,7 @@ def packing_of(model: Any) -> type[PackedLinear] | None:
     """How this model's weights are to be packed, if at all."""
     if model.device.type != "cpu" or not _on_x86():
         return None
-    native = any(torch.cpu.get_capabilities().get(name) for name in _NATIVE)
+    native = has_bfloat16()
     if model.dtype is torch.float32 or (model.dtype is torch.bfloat16 and native):
         return BlockedLinear if _has_onednn() and _size(model) >= LEAST_BYTES else None
     if model.dtype is torch.bfloat16 or model.dtype is torch.float16:
@@ -322,6 +322,11 @@ def require_rounding(model: Any, name: str) -> None:
     if device != "cpu" or not rounds():
         where = "this CPU" if device == "cpu" else device
         raise StartError(f"{name}: dtype int8 needs FBGEMM, which {where} has not; use bfloat16")
+
+
+def has_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16."""
+    return any(torch.cpu.get_capabilities().get(name) for name in _NATIVE)
 
 
 def rounds() -> bool:

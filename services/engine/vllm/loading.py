@@ -56,8 +56,7 @@ def installed() -> str:
 def load(spec: ModelSpec) -> VllmEngine:
     """Load a model by vLLM and check our steps against its own. Raises StartError, one line."""
     installed()
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    _prepare(spec.device)
     pin(spec.threads)
     folder, identity = _source(spec)
     config = _config(folder, spec.model)
@@ -69,6 +68,31 @@ def load(spec: ModelSpec) -> VllmEngine:
 
     check(llm, engine)
     return engine
+
+
+def _prepare(device: str) -> None:
+    """What vLLM reads of the environment when it is imported."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    kind, _, index = device.partition(":")
+    if kind == "cuda" and index:
+        # vLLM takes the first device that it sees.
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        devices = seen.split(",") if seen else [str(i) for i in range(int(index) + 1)]
+        if int(index) >= len(devices):
+            raise StartError(f"device: {device} is not among CUDA_VISIBLE_DEVICES={seen}")
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices[int(index)]
+
+
+def _require_platform(device: str) -> None:
+    """StartError where the package that is installed does not run on this kind of device."""
+    from vllm.platforms import current_platform
+
+    kind = device.partition(":")[0]
+    if current_platform.device_type != kind:
+        raise StartError(
+            f"device: {device} is asked for, and this vLLM runs on {current_platform.device_type}"
+        )
 
 
 def _source(spec: ModelSpec) -> tuple[Path, str]:
@@ -107,6 +131,7 @@ def _llm(folder: Path, spec: ModelSpec, context: int, config: Any) -> Any:
     try:
         from vllm import LLM
 
+        _require_platform(spec.device)
         return LLM(
             model=str(folder),
             dtype=spec.dtype,
@@ -131,7 +156,8 @@ def _llm(folder: Path, spec: ModelSpec, context: int, config: Any) -> Any:
 def _memory(spec: ModelSpec, config: Any) -> dict[str, Any]:
     """How much K/V vLLM is to hold: on a GPU by its own profile, on a CPU what is asked for."""
     if spec.device != "cpu":
-        return {}
+        share = spec.memory_share
+        return {} if share is None else {"gpu_memory_utilization": share}
     each = _bytes_per_token(spec, config)
     tokens = spec.kv_capacity_tokens or affordable_tokens(each)
     blocks = Blocks.holding(tokens, CPU_BLOCK)

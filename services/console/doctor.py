@@ -1,0 +1,146 @@
+"""`paceline doctor`: what this machine has to run models, and what would be chosen for one."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from services.cluster.process import complain
+from services.contract.errors import StartError
+from services.engine import start
+from services.runtime.options import option, options
+
+
+@options
+class DoctorOptions:
+    """What is looked at."""
+
+    target: str = option(
+        "A target model, to be told how it would be run: as paceline up takes it.",
+        "",
+        section="Models",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a model's files say of it; `quantization`: its method, empty = none."""
+
+    kind: str
+    quantization: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Flags of `paceline up`, and why."""
+
+    flags: str
+    reason: str
+
+
+def run_doctor(options: DoctorOptions) -> int:
+    """Say what there is; the exit status, 1 = nothing here runs a model, or not this one."""
+    engines, gpus = start.installed(), start.gpus()
+    try:
+        checkpoint = read_checkpoint(options.target) if options.target else None
+        choice = choose(engines, gpus, checkpoint)
+    except StartError as error:
+        _show(_machine(gpus), _engines(engines))
+        return complain("doctor", error, status=1)
+    target = [("target", f"{options.target}: {_described(checkpoint)}")] if checkpoint else []
+    chosen = [("choice", choice.flags), ("", f"because {choice.reason}")]
+    _show(_machine(gpus), _engines(engines), [*target, *chosen])
+    return 0
+
+
+def choose(
+    engines: Sequence[start.Installed], gpus: Sequence[str], checkpoint: Checkpoint | None
+) -> Choice:
+    """How a model is best run here. Raises StartError where it cannot be."""
+    there = {one.name for one in engines if not one.problem}
+    problems = "; ".join(f"{one.name}: {one.problem}" for one in engines if one.problem)
+    quantized = checkpoint.quantization if checkpoint else ""
+    if not there:
+        raise StartError(f"no engine runs models here: {problems}")
+    if quantized and "vllm" not in there:
+        raise StartError(f"a checkpoint of {quantized} is run by vLLM alone; {problems}")
+    engine = "vllm" if quantized or (gpus and "vllm" in there) else "native"
+    if engine not in there:
+        engine = there.pop()
+    device = f" --verifier-device {gpus[0].split()[0]}" if gpus else ""
+    dtype, why = _dtype(gpus)
+    return Choice(f"--engine {engine}{device} --dtype {dtype}", f"{_why(engine, gpus)}; {why}")
+
+
+def _why(engine: str, gpus: Sequence[str]) -> str:
+    if engine == "native":
+        return "the native engine is the faster one on CPUs" if not gpus else "vLLM is not here"
+    return "vLLM has the kernels for this GPU" if gpus else "only vLLM runs it here"
+
+
+def _dtype(gpus: Sequence[str]) -> tuple[str, str]:
+    if gpus:
+        return "bfloat16", "GPUs are fastest in bfloat16"
+    if start.multiplies_bfloat16():
+        return "bfloat16", "this CPU multiplies bfloat16"
+    return "float32", "this CPU has no bfloat16 of its own"
+
+
+def read_checkpoint(name: str) -> Checkpoint:
+    """What the files of a model say. Raises StartError for a name that stands for none."""
+    from services.engine.checkpoint.files import locate
+
+    source = locate(name)
+    if source.suffix == ".gguf":
+        return Checkpoint("GGUF, converted once")
+    config = _config(source)
+    quantized = config.get("quantization_config")
+    method = quantized.get("quant_method", "unknown") if isinstance(quantized, dict) else ""
+    return Checkpoint(str(config.get("model_type", "unknown"))[:64], str(method)[:64])
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise StartError(f"model {folder}: config.json: {type(error).__name__}") from None
+    return config if isinstance(config, dict) else {}
+
+
+def _described(checkpoint: Checkpoint) -> str:
+    quantized = f", quantized by {checkpoint.quantization}" if checkpoint.quantization else ""
+    return checkpoint.kind + quantized
+
+
+Lines = Sequence[tuple[str, str]]
+
+
+def _machine(gpus: Sequence[str]) -> Lines:
+    memory = psutil.virtual_memory()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    size = f"{memory.total / 1e9:.1f} GB, {memory.available / 1e9:.1f} GB free"
+    devices = gpus or ["no GPU that torch sees"]
+    own = f"{cores} cores ({platform.machine()}), {size}"
+    return [("machine", own), *zip(("devices", *[""] * len(devices)), devices, strict=False)]
+
+
+def _engines(engines: Sequence[start.Installed]) -> Lines:
+    labels = iter(("engines", *[""] * len(engines)))
+    return [(next(labels), f"{one.name:<8} {one.version or one.problem}") for one in engines]
+
+
+def _show(*groups: Lines) -> None:
+    for label, text in _joined(groups):
+        print(f"{label:<9} {text}")
+
+
+def _joined(groups: Sequence[Lines]) -> Iterator[tuple[str, str]]:
+    for group in groups:
+        yield from group

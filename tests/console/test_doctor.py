@@ -1,0 +1,84 @@
+"""What `paceline doctor` says of machines that this one is not."""
+
+import json
+
+import pytest
+
+from services.console import doctor
+from services.console.doctor import Checkpoint, choose, read_checkpoint, run_doctor
+from services.contract.errors import StartError
+from services.engine.start import Installed
+from tests.models import tiny_model_folder
+
+NATIVE, VLLM = Installed("native", "torch 2"), Installed("vllm", "vllm 0.32.0")
+NO_VLLM = Installed("vllm", problem="vLLM is not installed here")
+NO_NATIVE = Installed("native", problem="torch is not installed")
+GPUS = ["cuda:0 H100", "cuda:1 H100"]
+PLAIN, AWQ = Checkpoint("llama"), Checkpoint("llama", "awq")
+
+
+@pytest.fixture(params=[True, False], ids=["bfloat16", "without"])
+def bfloat16(request, monkeypatch):
+    monkeypatch.setattr(doctor.start, "multiplies_bfloat16", lambda: request.param)
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("engines", "gpus", "checkpoint", "expected"),
+    [
+        ([NATIVE, NO_VLLM], [], PLAIN, "--engine native"),
+        ([NATIVE, VLLM], [], PLAIN, "--engine native"),
+        ([NATIVE, VLLM], GPUS, PLAIN, "--engine vllm --verifier-device cuda:0"),
+        ([NATIVE, VLLM], GPUS, None, "--engine vllm --verifier-device cuda:0"),
+        ([NATIVE, NO_VLLM], GPUS, PLAIN, "--engine native --verifier-device cuda:0"),
+        ([NATIVE, VLLM], [], AWQ, "--engine vllm"),
+        ([NO_NATIVE, VLLM], [], PLAIN, "--engine vllm"),
+    ],
+)
+def test_the_choice_follows_from_what_there_is(engines, gpus, checkpoint, expected, bfloat16):
+    dtype = "bfloat16" if gpus or bfloat16 else "float32"
+    assert choose(engines, gpus, checkpoint).flags == f"{expected} --dtype {dtype}"
+
+
+@pytest.mark.parametrize(
+    ("engines", "checkpoint", "said"),
+    [
+        ([NO_NATIVE, NO_VLLM], PLAIN, "torch is not installed; vllm: vLLM is not installed"),
+        ([NATIVE, NO_VLLM], AWQ, "a checkpoint of awq is run by vLLM alone; vllm: vLLM is not"),
+    ],
+)
+def test_what_cannot_be_run_is_said_with_the_reason(engines, checkpoint, said):
+    with pytest.raises(StartError, match=said):
+        choose(engines, [], checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"model_type": "llama"}, Checkpoint("llama")),
+        ({"quantization_config": {"quant_method": "gptq"}}, Checkpoint("unknown", "gptq")),
+        ({"quantization_config": [1]}, Checkpoint("unknown")),
+        ([], Checkpoint("unknown")),
+    ],
+)
+def test_a_folder_says_what_it_holds(tmp_path, config, expected):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_checkpoint(str(tmp_path)) == expected
+
+
+def test_a_broken_config_is_one_sentence(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(StartError, match=r"config\.json: RecursionError"):
+        read_checkpoint(str(tmp_path))
+
+
+def test_this_machine_is_described_and_a_model_that_is_not_there_is_named(tmp_path, capsys):
+    folder = tiny_model_folder(tmp_path)
+    assert run_doctor(doctor.DoctorOptions(target=str(folder))) == 0
+    said = capsys.readouterr().out
+    assert "cores" in said
+    assert "native   torch" in said
+    assert "llama" in said
+    assert "--engine" in said
+    assert run_doctor(doctor.DoctorOptions(target=str(tmp_path / "nowhere"))) == 1
+    assert "no such file" in capsys.readouterr().err

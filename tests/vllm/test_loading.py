@@ -1,0 +1,92 @@
+"""Why a model cannot be run by vLLM, each in one sentence; vLLM itself is not needed for that."""
+
+from importlib import metadata
+from types import SimpleNamespace
+
+import pytest
+
+from services.contract.errors import StartError
+from services.drafter.settings import DrafterSettings
+from services.engine import start
+from services.engine.spec import ModelSpec
+from services.engine.vllm import loading
+from services.verifier.settings import VerifierSettings
+
+
+@pytest.fixture
+def versions(monkeypatch):
+    """What is installed, by name."""
+    there: dict[str, str] = {}
+
+    def version(name: str) -> str:
+        if name not in there:
+            raise metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(loading.metadata, "version", version)
+    return there
+
+
+def test_without_vllm_the_way_to_it_is_said(versions):
+    with pytest.raises(StartError, match="vLLM is not installed here .make setup-vllm"):
+        start.load(ModelSpec("m", engine="vllm"))
+
+
+@pytest.mark.parametrize("name", loading.DISTRIBUTIONS)
+def test_a_release_that_was_not_tried_is_refused(versions, name):
+    versions[name] = "0.31.2"
+    with pytest.raises(StartError, match=rf"{name} 0\.31\.2 is installed, and 0\.32\.x is needed"):
+        loading.installed()
+    versions[name] = "0.32.1"
+    assert loading.installed() == "0.32.1"
+
+
+@pytest.mark.parametrize(
+    ("seen", "device", "left"),
+    [("", "cuda:1", "1"), ("4,6", "cuda:1", "6"), ("GPU-a,GPU-b", "cuda:0", "GPU-a")],
+)
+def test_vllm_sees_the_one_device_that_it_is_to_take(monkeypatch, seen, device, left):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    for name in loading._ENVIRONMENT:
+        monkeypatch.setenv(name, "as it is")
+    loading._prepare(device)
+    assert loading.os.environ["CUDA_VISIBLE_DEVICES"] == left
+
+
+def test_a_device_that_is_not_visible_is_named(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(StartError, match="cuda:1 is not among CUDA_VISIBLE_DEVICES=3"):
+        loading._prepare("cuda:1")
+
+
+def loaded(**more):
+    told = {"blocks": 64, "block_size": 32, "kernel_block_size": 32, "groups": 1}
+    told |= {"kinds": ("FullAttentionSpec",), "vocab_size": 10, "context": 64, "device": "cpu"}
+    return SimpleNamespace(collective_rpc=lambda _: [SimpleNamespace(**(told | more))])
+
+
+@pytest.mark.parametrize(
+    "more", [{"groups": 2, "kinds": ("FullAttentionSpec", "MambaSpec")}, {"kernel_block_size": 16}]
+)
+def test_state_that_cannot_be_rolled_back_is_refused_with_its_kind(more):
+    with pytest.raises(StartError, match=r"FullAttentionSpec.*cannot be rolled back"):
+        loading._engine(loaded(**more), ModelSpec("m"), 64, "f")
+
+
+def test_no_more_tokens_are_promised_than_were_asked_for():
+    engine = loading._engine(loaded(), ModelSpec("m", kv_capacity_tokens=100), 64, "f")
+    assert engine.kv_tokens_capacity == 100
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        (VerifierSettings, {"target": "m", "tensor_parallel": 2}, "whole model in one process"),
+        (VerifierSettings, {"synthetic": "f.json"}, "engine vllm is given"),
+        (DrafterSettings, {"draft": "m", "dtype": "int8"}, "does not go with dtype int8"),
+        (DrafterSettings, {"synthetic": "f.json"}, "does not go with synthetic"),
+    ],
+)
+def test_settings_that_do_not_go_with_it_are_refused(kind, given, said):
+    with pytest.raises(ValueError, match=said):
+        kind(engine="vllm", **given)
