@@ -41,6 +41,7 @@ NEEDS = {
     "devices": "several devices",
     "a-bench": "the result of a bench",
     "the-suite": "nothing, but runs tests, which run with all others anyway",
+    "vllm": "an environment of its own; tests/vllm has what it does",
     "its-own-test": "what a test of its own gives it",
 }
 """Why a block is not run."""

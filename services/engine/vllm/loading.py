@@ -177,10 +177,15 @@ def _bytes_per_token(spec: ModelSpec, config: Any) -> int:
 
 def _engine(llm: Any, spec: ModelSpec, context: int, fingerprint: str) -> VllmEngine:
     [loaded] = llm.collective_rpc("paceline_loaded")
-    if loaded.groups != 1 or loaded.kernel_block_size != loaded.block_size:
+    if loaded.groups != 1:
         kinds = ", ".join(loaded.kinds)
         raise StartError(
             f"model {spec.model}: vLLM keeps its state in {kinds}, which cannot be rolled back"
+        )
+    if loaded.kernel_block_size != loaded.block_size:
+        raise StartError(
+            f"model {spec.model}: vLLM's attention divides blocks of {loaded.block_size} tokens "
+            f"into {loaded.kernel_block_size}, which this engine cannot address"
         )
     blocks = Blocks(loaded.blocks, loaded.block_size)
     if spec.kv_capacity_tokens is not None:
