@@ -125,12 +125,12 @@ def _chains(work: Work, index: int) -> list[Chain]:
     for path in paths:
         start = cache.matching(base, path)
         numbers = [*range(start, base), *path[max(0, start - base) :]]
-        rows: list[Row | None] = []
-        for number in numbers:
-            rows.append((index, number - placed.past) if number >= first else None)
-            if number in seen:
-                rows[-1] = None
-            seen.add(number)
+        wanted = [number >= first and number not in seen for number in numbers]
+        rows = [
+            (index, number - placed.past) if new else None
+            for number, new in zip(numbers, wanted, strict=True)
+        ]
+        seen.update(numbers)
         chains.append(Chain(work, start, numbers, rows))
     return chains
 
@@ -247,9 +247,7 @@ def _lay_out(taken: Sequence[tuple[Chain, int]], copies: list[tuple[int, int]]) 
                 rows.append(row)
             ids.append(chain.work.token(number))
     counts = [count for _, count in taken]
-    tables = [
-        chain.work.placed.cache.table if chain.table is None else chain.table for chain, _ in taken
-    ]
+    tables = [chain.blocks for chain, _ in taken]
     ends = [chain.start + chain.fed + count for chain, count in taken]
     return Pass(
         np.array(ids, np.int32),
