@@ -95,7 +95,10 @@ class ClusterOptions(Models):
     )
     verifiers: int = option("How many verifiers.", 1, section="Processes", ge=1)
     tensor_parallel: int = option(
-        "Processes that the model of each verifier is split over.", 1, variable=True, ge=1
+        "With --engine vllm: processes that the model of each verifier is split over.",
+        1,
+        variable=True,
+        ge=1,
     )
     drafters: int = option("How many drafters.", 1, ge=0)
     verifier_threads: int | None = option(
@@ -122,6 +125,8 @@ class ClusterOptions(Models):
                 raise StartError("--target is needed (or PACELINE_TARGET), or --synthetic")
             if self.tensor_parallel > 1 and any(":" in one for one in self.verifier_device):
                 raise StartError("--verifier-device: ranks take devices by themselves; give cuda")
+            if self.tensor_parallel > 1 and self.engine != "vllm":
+                raise StartError("--tensor-parallel: only --engine vllm splits a model")
             if self.engine != "native" and self.drafts_with_the_target:
                 raise StartError("--engine: skip and lookahead draft on the native engine alone")
             return

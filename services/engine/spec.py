@@ -21,7 +21,7 @@ class ModelSpec:
     that such a drafter was distilled from, where that is not found by the name
     the drafter gives. `kv_capacity_tokens` None: what a cautious share of the
     free memory holds. `cache_dir`: where converted weights are kept.
-    `tensor_parallel`: over how many processes it is split; see `parallel`.
+    `tensor_parallel`: over how many processes vLLM splits it.
     `differentiable`: gradients are to go through it, which is slower. `engine`: what computes,
     one of `ENGINES`. `memory_share`: of the device's memory, what an engine may take that takes
     its share at the start; None: as it likes.

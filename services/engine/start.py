@@ -18,9 +18,9 @@ from services.contract.types import Role
 from services.engine.port import Capability
 
 if TYPE_CHECKING:
-    from services.engine.native.parallel.ranks import Ranks as Ranks
     from services.engine.port import Engine, SelfDrafting
     from services.engine.spec import ModelSpec
+    from services.engine.vllm.ranks import Ranks as Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,15 @@ def multiplies_bfloat16() -> bool:
     return has_bfloat16()
 
 
-def load(spec: ModelSpec) -> Engine:
-    """A model in this process, with the threads of `spec`. Raises StartError."""
+def load(spec: ModelSpec, others: Ranks | None = None) -> Engine:
+    """A model in this process, with the threads of `spec`; vLLM's, split over `others` too.
+
+    Raises StartError.
+    """
     if spec.engine == "vllm":
         from services.engine.vllm import loading
 
-        return loading.load(spec)
+        return loading.load(spec, others)
     from services.engine.native import NativeEngine
 
     return NativeEngine.load(spec)
@@ -92,16 +95,9 @@ def ranks(count: int, cpus: Sequence[int]) -> AbstractContextManager[Ranks | Non
     """The other processes of a model that is split over `count`; None where it is not."""
     if count == 1:
         return nullcontext()
-    from services.engine.native.parallel.ranks import Ranks
+    from services.engine.vllm.ranks import Ranks
 
     return Ranks(count, cpus=cpus)
-
-
-def load_split(spec: ModelSpec, others: Ranks) -> Engine:
-    """A model that is split over this process and others. Raises StartError."""
-    from services.engine.native.parallel.leader import Leader
-
-    return Leader.load(spec, others)
 
 
 def synthetic(

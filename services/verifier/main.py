@@ -44,9 +44,9 @@ def run(settings: VerifierSettings) -> int:
         return run_worker(own, tracer, load)
 
 
-def load_engine(settings: VerifierSettings) -> Engine:
+def load_engine(settings: VerifierSettings, others: Ranks | None = None) -> Engine:
     """The target's engine, with the settings' threads. Raises `StartError`."""
-    return start.load(_model_spec(settings))
+    return start.load(_model_spec(settings), others)
 
 
 def make_host(
@@ -99,9 +99,7 @@ def _engine(settings: VerifierSettings, others: Ranks | None) -> Engine:
             threads=settings.threads,
             kv_capacity_tokens=settings.kv_capacity_tokens,
         )
-    if others is None:
-        return load_engine(settings)
-    return start.load_split(_model_spec(settings), others)
+    return load_engine(settings, others)
 
 
 def _model_spec(settings: VerifierSettings) -> ModelSpec:

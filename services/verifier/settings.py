@@ -22,8 +22,8 @@ class VerifierSettings(WorkerSettings):
     tensor_parallel: int = Field(
         1,
         ge=1,
-        description="processes that the model is split over, each with a device of its own; "
-        "1 = this one alone",
+        description="with --engine vllm: processes that the model is split over, each with a "
+        "device of its own; 1 = this one alone",
     )
     prefix_cache_tokens: int | None = Field(
         None,
@@ -67,8 +67,6 @@ class VerifierSettings(WorkerSettings):
             raise ValueError(f"synthetic: no model runs, and --target {self.target} is given")
         if self.synthetic is not None and self.engine != "native":
             raise ValueError(f"synthetic: no model runs, and --engine {self.engine} is given")
-        if self.engine == "vllm" and self.tensor_parallel > 1:
-            raise ValueError("engine: vllm runs a whole model in one process; tensor_parallel is 1")
-        if self.synthetic is not None and self.tensor_parallel > 1:
-            raise ValueError("synthetic: no model runs that tensor_parallel could split")
+        if self.tensor_parallel > 1 and self.engine != "vllm":
+            raise ValueError("tensor_parallel: only --engine vllm splits a model")
         return self

@@ -1,5 +1,6 @@
 """Why a model cannot be run by vLLM, each in one sentence; vLLM itself is not needed for that."""
 
+from dataclasses import replace
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from services.drafter.settings import DrafterSettings
 from services.engine import start
 from services.engine.spec import ModelSpec
 from services.engine.vllm import loading
+from services.engine.vllm.extension import Loaded
 from services.verifier.settings import VerifierSettings
 
 
@@ -59,12 +61,6 @@ def test_a_device_that_is_not_visible_is_named(monkeypatch):
         loading._prepare("cuda:1")
 
 
-def loaded(**more):
-    told = {"blocks": 64, "block_size": 32, "kernel_block_size": 32, "groups": 1}
-    told |= {"kinds": ("FullAttentionSpec",), "vocab_size": 10, "context": 64, "device": "cpu"}
-    return SimpleNamespace(collective_rpc=lambda _: [SimpleNamespace(**(told | more))])
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -73,19 +69,20 @@ def loaded(**more):
     ],
 )
 def test_memory_that_cannot_be_rolled_back_or_addressed_is_refused(more, said):
+    loaded = Loaded(64, 32, 32, 1, ("Full",), 10, 64, "cpu")
+    loading._require_blocks(loaded, "m")
     with pytest.raises(StartError, match=said):
-        loading._engine(loaded(**more), ModelSpec("m"), 64, "f")
+        loading._require_blocks(replace(loaded, **more), "m")
 
 
-def test_no_more_tokens_are_promised_than_were_asked_for():
-    engine = loading._engine(loaded(), ModelSpec("m", kv_capacity_tokens=100), 64, "f")
-    assert engine.kv_tokens_capacity == 100
+def test_heads_that_cannot_be_divided_are_named():
+    with pytest.raises(StartError, match="3 does not divide 4, the attention heads of m"):
+        loading._split(ModelSpec("m", tensor_parallel=3), SimpleNamespace(num_attention_heads=4))
 
 
 @pytest.mark.parametrize(
     ("kind", "given", "said"),
     [
-        (VerifierSettings, {"target": "m", "tensor_parallel": 2}, "whole model in one process"),
         (VerifierSettings, {"synthetic": "f.json"}, "engine vllm is given"),
         (DrafterSettings, {"draft": "m", "dtype": "int8"}, "does not go with dtype int8"),
         (DrafterSettings, {"synthetic": "f.json"}, "does not go with synthetic"),
@@ -94,3 +91,9 @@ def test_no_more_tokens_are_promised_than_were_asked_for():
 def test_settings_that_do_not_go_with_it_are_refused(kind, given, said):
     with pytest.raises(ValueError, match=said):
         kind(engine="vllm", **given)
+
+
+def test_a_model_is_split_by_vllm_alone():
+    with pytest.raises(ValueError, match="only --engine vllm splits a model"):
+        VerifierSettings(target="m", tensor_parallel=2)
+    assert VerifierSettings(target="m", tensor_parallel=2, engine="vllm").tensor_parallel == 2

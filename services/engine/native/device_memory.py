@@ -74,13 +74,13 @@ def weight_bytes(model: Any) -> int:
     return sum(tensor.nbytes for tensor in model.parameters())
 
 
-def free_bytes(device: str | torch.device, sharers: int = 1) -> int:
-    """Bytes that this process may still take on a device; of main memory `sharers` take alike."""
+def free_bytes(device: str | torch.device) -> int:
+    """Bytes that this process may still take on a device."""
     wanted = torch.device(device)
     if wanted.type == "cuda":
         free, _ = torch.cuda.mem_get_info(wanted)
         return free
-    return free_memory() // sharers
+    return free_memory()
 
 
 def _size(count: int) -> str:

@@ -17,7 +17,7 @@ from services.engine.limits import max_context
 from services.engine.native.device_memory import free_bytes, kv_capacity, room_to_run
 from services.engine.native.kv import Loan, PagedBudget, PagedCache
 from services.engine.native.layout import Layout
-from services.engine.native.loading import Read, load_model
+from services.engine.native.loading import load_model
 from services.engine.native.prepare import prepare
 from services.engine.native.skipping.skipper import Skipper
 from services.engine.native.soft_tokens import SoftTokens
@@ -84,15 +84,14 @@ class NativeEngine(BudgetedEngine):
         return engine
 
     @classmethod
-    def load(cls, spec: ModelSpec, read: Read | None = None) -> NativeEngine:
+    def load(cls, spec: ModelSpec) -> NativeEngine:
         """Load the weights of `spec.model`, prepare and check them.
 
-        `read`: how a folder with a whole model is read, if not as usual. Raises
-        StartError, one line, for a missing or broken file, an architecture that is
+        Raises StartError, one line, for a missing or broken file, an architecture that is
         not supported, or a failed self-check.
         """
         pin(spec.threads)
-        loaded = load_model(spec, read)
+        loaded = load_model(spec)
         engine = cls(
             loaded.model,
             spec,
@@ -127,7 +126,7 @@ class NativeEngine(BudgetedEngine):
             spec.kv_capacity_tokens,
             per_token,
             self.max_context_length,
-            free_bytes(self._model.device, spec.tensor_parallel),
+            free_bytes(self._model.device),
         )
 
     def _bytes_per_token(self) -> int:
@@ -173,20 +172,20 @@ class NativeEngine(BudgetedEngine):
         if not segments:
             return []
         if skip is None or skip.empty:
-            return self.compute(self.lay_out(segments))
-        layout = self.lay_out(segments, skip.attention)
+            return self._compute(self._lay_out(segments))
+        layout = self._lay_out(segments, skip.attention)
         with self.skipper().without(skip):
-            return self.compute(layout)
+            return self._compute(layout)
 
-    def lay_out(self, segments: Sequence[Segment], skipped: frozenset[int] = frozenset()) -> Layout:
-        """The first half of `forward`: what it raises ValueError for, with nothing changed."""
+    def _lay_out(
+        self, segments: Sequence[Segment], skipped: frozenset[int] = frozenset()
+    ) -> Layout:
         layout = Layout(segments, skipped)
         self.check_ranges(layout.token_ids, layout.positions, len(self.soft_ids))
         return layout
 
     @torch.inference_mode()
-    def compute(self, layout: Layout) -> list[Tensor]:
-        """The second half: run the model, and make the new K/V valid."""
+    def _compute(self, layout: Layout) -> list[Tensor]:
         logits = self._run(layout).float()
         rows = list(logits.split_with_sizes(layout.logit_counts))
         # Last of all: a step that failed is run again, and its tokens must not stand there twice.

