@@ -122,6 +122,17 @@ class Steps:
         return torch.from_numpy(array).to(self.model_runner.device, non_blocking=True)
 
 
+def add_by_sockets() -> None:
+    """Let ranks on CPUs add their sums over sockets, not in shared memory.
+
+    Its name is the same for all that are started as ours are: two models on one machine would
+    share it, and a rank that was killed leaves it behind, where no other can begin.
+    """
+    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+
+    CpuCommunicator._all_group_ranks_share_shm_group_name = lambda _: False
+
+
 def positions_of(step: Pass) -> NDArray[np.int64]:
     """Of each token of a pass."""
     counts = np.diff(step.starts)

@@ -20,7 +20,7 @@ from services.engine.spec import ModelSpec
 from services.engine.threads import pin
 from services.engine.vllm.blocks import Blocks
 from services.engine.vllm.engine import Compute, VllmEngine
-from services.engine.vllm.extension import Loaded
+from services.engine.vllm.extension import Loaded, add_by_sockets
 from services.engine.vllm.selfcheck import Told, ask, check, texts_length
 
 if TYPE_CHECKING:
@@ -204,6 +204,8 @@ def _llm(folder: Path, spec: ModelSpec, config: Any) -> Any:
         from vllm import LLM
 
         _require_platform(spec.device)
+        if spec.device == "cpu" and split:
+            add_by_sockets()
         return LLM(
             model=str(folder),
             dtype=spec.dtype,
