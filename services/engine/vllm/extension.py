@@ -77,9 +77,9 @@ class Steps:
             states = runner.get_model()(input_ids=self._on_device(step.ids), positions=positions)
         if not len(step.wanted):
             return None
-        logits: Tensor | None = runner.get_model().compute_logits(
-            states[self._on_device(step.wanted)]
-        )
+        if len(step.wanted) < total:
+            states = states[self._on_device(step.wanted)]
+        logits: Tensor | None = runner.get_model().compute_logits(states)
         return logits
 
     def _metadata(self, step: Pass, slots: Tensor, positions: Tensor) -> dict[str, Any]:

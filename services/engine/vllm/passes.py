@@ -32,13 +32,14 @@ Row = tuple[int, int]
 class Chain:
     """Tokens of one sequence to feed one after the other, from position `start` on.
 
-    `numbers`: those of the tokens in the sequence's text, nodes of its tree counted. `rows`: the
+    `numbers`: those of the `tokens` in the sequence's text, nodes of its tree counted. `rows`: the
     row of logits after each, None where it is not wanted.
     """
 
     work: Work
     start: int
     numbers: list[int]
+    tokens: Sequence[int]
     rows: list[Row | None]
     table: list[int] | None = None
     """Of a fork; None: the sequence's own."""
@@ -109,7 +110,8 @@ def _chain(work: Work, index: int) -> list[Chain]:
     numbers = list(range(start, placed.past + placed.count))
     first = placed.past + work.segment.logits_from
     rows = [(index, number - placed.past) if number >= first else None for number in numbers]
-    return [Chain(work, start, numbers, rows)]
+    tokens = [*placed.cache.tokens[start:], *work.segment.token_ids]
+    return [Chain(work, start, numbers, tokens, rows)]
 
 
 def _chains(work: Work, index: int) -> list[Chain]:
@@ -131,7 +133,7 @@ def _chains(work: Work, index: int) -> list[Chain]:
             for number, new in zip(numbers, wanted, strict=True)
         ]
         seen.update(numbers)
-        chains.append(Chain(work, start, numbers, rows))
+        chains.append(Chain(work, start, numbers, list(map(work.token, numbers)), rows))
     return chains
 
 
@@ -241,11 +243,10 @@ def _lay_out(taken: Sequence[tuple[Chain, int]], copies: list[tuple[int, int]]) 
     rows: list[Row] = []
     for chain, count in taken:
         part = slice(chain.fed, chain.fed + count)
-        for number, row in zip(chain.numbers[part], chain.rows[part], strict=True):
-            if row is not None:
-                wanted.append(len(ids))
-                rows.append(row)
-            ids.append(chain.work.token(number))
+        asked = [(at, row) for at, row in enumerate(chain.rows[part], len(ids)) if row is not None]
+        wanted += [at for at, _ in asked]
+        rows += [row for _, row in asked]
+        ids += chain.tokens[part]
     counts = [count for _, count in taken]
     tables = [chain.blocks for chain, _ in taken]
     ends = [chain.start + chain.fed + count for chain, count in taken]
