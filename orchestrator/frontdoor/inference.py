@@ -49,7 +49,7 @@ from orchestrator.session.ports import (
     SessionStore,
     StoredSession,
 )
-from orchestrator.session.resume import (
+from orchestrator.session.stored_text import (
     as_new,
     beyond,
     checked_spec,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from services.contract.errors import CallerError, NotFound, Overloaded, out_of_memory
-from services.contract.handover import Handover
 from services.contract.step_records import OnStep, StepEntry, StepRecord
+from services.contract.tree_handover import Handover
 from services.contract.types import (
     HANDS_OVER,
     CloseDraft,
@@ -32,9 +32,9 @@ from services.contract.types import (
     Verdict,
     WorkerDescription,
 )
-from services.drafter.admission import check_open
 from services.drafter.combined import Methods
 from services.drafter.protocol import Ask, Drafter, Proposed, SessionKey, capabilities, total
+from services.drafter.refusals import check_open
 from services.drafter.session import DraftSession
 
 Emit = Callable[[int, DrafterEvent], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from services.contract.handover import Handover
+from services.contract.tree_handover import Handover
 from services.contract.types import DrafterCommand, DrafterEvent, Role
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import Drafter

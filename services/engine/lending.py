@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from services.contract.handover import Handover
+from services.contract.tree_handover import Handover
 from services.engine.port import KVCache
 
 

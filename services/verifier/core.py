@@ -33,16 +33,6 @@ from services.contract.types import (
     WorkerDescription,
 )
 from services.engine.port import Capability, Engine
-from services.verifier.admission import (
-    Limits,
-    Refusal,
-    ask_form,
-    check_block,
-    check_open,
-    check_tree,
-    explain,
-    open_matcher,
-)
 from services.verifier.batch import (
     Part,
     Step,
@@ -57,6 +47,16 @@ from services.verifier.description import describe
 from services.verifier.gathering import Gathering
 from services.verifier.judging import Decision, Judged, decide
 from services.verifier.options import VerifierOptions
+from services.verifier.refusals import (
+    Limits,
+    Refusal,
+    ask_form,
+    check_block,
+    check_open,
+    check_tree,
+    explain,
+    open_matcher,
+)
 from services.verifier.scheduling import PrefillPace, share_prefill
 from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession
 from services.verifier.verdicts import decided, discarded, emitted, logprob_rows, told_rows

@@ -19,7 +19,7 @@ from orchestrator.core.pacing import (
 )
 from orchestrator.core.pacing.marginal import CROWDED_REST, FIRST_REST, PLAN_EVERY, TRIAL
 from orchestrator.core.pacing.steps import MOST_ROWS, Steps
-from services.contract.handover import believed, worth_most
+from services.contract.tree_handover import believed, worth_most
 
 STAIRS = {1: 36.3, 2: 39.7, 3: 41.0, 4: 42.6, 5: 44.6, 6: 46.7, 7: 53.0, 8: 60.7, 9: 63.4}
 

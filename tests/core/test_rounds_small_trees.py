@@ -16,8 +16,8 @@ from orchestrator.core import events, rounds
 from orchestrator.core.pacing import make_policy
 from orchestrator.core.state import Phase, SessionConfig, State
 from services.contract import types as t
-from services.contract.handover import Handover
 from services.contract.top_rows import pack
+from services.contract.tree_handover import Handover
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 

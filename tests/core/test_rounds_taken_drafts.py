@@ -20,7 +20,7 @@ from orchestrator.core.pacing import Estimates, Marginal, RoundCosts
 from orchestrator.core.pacing.steps import Steps
 from orchestrator.core.state import Phase, SessionConfig, State
 from services.contract import types as t
-from services.contract.handover import Handover
+from services.contract.tree_handover import Handover
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.verifier.trees import shortened

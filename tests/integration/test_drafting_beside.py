@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from services.contract import handover
-from services.contract.handover import Handover
+from services.contract.tree_handover import Handover
 from tests.integration.cluster import (
     PROMPT,
     cluster,

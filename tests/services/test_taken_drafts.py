@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from services.contract import types as t
-from services.contract.handover import Handover, believed, worth_most
+from services.contract.tree_handover import Handover, believed, worth_most
 from services.engine.lending import Lending
 from tests.fake_engine import VOCAB
 from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from orchestrator.core.pacing.costs import RoundCosts, blend
 from orchestrator.core.pacing.policy import Decision, FinishedRound, Send, View, wait_for
 from orchestrator.core.pacing.steps import Steps
-from services.contract.handover import EDGES, believed, range_of, worth_most
+from services.contract.tree_handover import EDGES, believed, range_of, worth_most
 from services.contract.types import Allowance
 
 TRUST = 6.0

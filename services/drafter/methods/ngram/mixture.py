@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 
-from services.contract.keys import exponential, gumbel_halves
+from services.contract.random_keys import exponential, gumbel_halves
 from services.contract.top_rows import WIDTH
 from services.contract.types import DraftSource
 from services.drafter.methods.ngram.text_index import LONGEST_MATCH, LONGEST_WALK, TextIndex, Votes

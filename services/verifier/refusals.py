@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.contract.errors import BusyError, out_of_memory
-from services.contract.handover import EDGES
 from services.contract.sampling_checks import complaint
+from services.contract.tree_handover import EDGES
 from services.contract.types import (
     Allowance,
     DraftTree,
