@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.contract import handover
+from services.contract import tree_handover as handover
 from services.contract.tree_handover import Handover
 from tests.integration.cluster import (
     PROMPT,

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.contract import keys
+from services.contract import random_keys as keys
 from services.contract.types import (
     CommitDraft,
     Draft,
