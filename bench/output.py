@@ -74,12 +74,12 @@ def publish(
     try:
         write_content(path, {**brief, "trials": list(trials)})
         print(f"written to {path}")
-        for plot in draw():
-            print(f"drawn in {plot}")
         if summary is not None:
             path = summary
             write_content(path, brief)
             print(f"without the trials written to {path}")
+        for plot in draw():
+            print(f"drawn in {plot}")
     except OSError as error:
         say(f"{path} cannot be written: {error.strerror}")
 
