@@ -63,6 +63,7 @@ _NOWHERE = (
 ABSENT = {
     "slim": (
         *_NOWHERE,
+        "doctor",
         "up --target m",
         "demo",
         "verifier --target m",
