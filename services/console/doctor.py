@@ -81,7 +81,7 @@ def choose(
 
 def _why(engine: str, gpus: Sequence[str]) -> str:
     if engine == "native":
-        return "the native engine is the faster one on CPUs" if not gpus else "vLLM is not here"
+        return "it starts in seconds and needs nothing else" if not gpus else "vLLM is not here"
     return "vLLM has the kernels for this GPU" if gpus else "only vLLM runs it here"
 
 
