@@ -57,7 +57,9 @@ def test_n_grams_are_drafted_beside_the_verifier(site):
         assert drafter.worker_id == "verifier-1-drafter"
 
 
-@pytest.mark.parametrize("apart", [{"pool": True}, {"drafters": 2}, {"tensor_parallel": 2}])
+@pytest.mark.parametrize(
+    "apart", [{"pool": True}, {"drafters": 2}, {"tensor_parallel": 2, "engine": "vllm"}]
+)
 def test_n_grams_are_drafted_apart_where_that_is_asked_for_or_must_be(site, apart):
     options = ClusterOptions("big", **apart)
     verifier, *drafters = worker_specs(options, site)
@@ -94,20 +96,22 @@ def beside(site, **options):
 def test_with_a_draft_model_n_grams_are_drafted_beside_the_verifier_too(site):
     for options in ({}, {"method": "ngram,model"}, {"drafters": 2}, {"pool": False}):
         assert beside(site, draft="small", **options) == (("ngram",), "f.bin")
-    for options in ({"method": "model"}, {"pool": True}, {"tensor_parallel": 2}):
+    for options in ({"method": "model"}, {"pool": True}, {"tensor_parallel": 2, "engine": "vllm"}):
         assert beside(site, draft="small", **options) is None
 
 
 def test_the_processes_of_a_split_verifier_share_its_cores(site):
-    options = ClusterOptions(target="big", tensor_parallel=2)
+    options = ClusterOptions(target="big", tensor_parallel=2, engine="vllm")
     verifier = settings_of(worker_specs(options, site)[0])
     assert (verifier.tensor_parallel, verifier.threads, verifier.cpus) == (2, 1, (0, 1))
-    options = ClusterOptions(target="big", tensor_parallel=4)
+    options = ClusterOptions(target="big", tensor_parallel=4, engine="vllm")
     assert settings_of(worker_specs(options, site)[0]).threads == 1
 
 
 def test_a_split_verifier_drafts_for_nobody(site):
-    options = ClusterOptions(target="big", lookahead="f.safetensors", tensor_parallel=2)
+    options = ClusterOptions(
+        target="big", lookahead="f.safetensors", tensor_parallel=2, engine="vllm"
+    )
     [spec] = worker_specs(options, site)
     with pytest.raises(StartError, match="drafting: a target that is split"):
         drafter_settings(flags_of(spec), settings_of(spec))
@@ -184,7 +188,7 @@ def test_a_device_of_both_roles_is_shared_between_them(site):
 
 def test_ranks_are_not_told_which_device_to_take():
     with pytest.raises(StartError, match="ranks take devices by themselves"):
-        ClusterOptions("big", tensor_parallel=2, verifier_device=("cuda:1",)).check()
+        ClusterOptions("big", tensor_parallel=2, engine="vllm", verifier_device=("cuda:1",)).check()
 
 
 def test_a_verifier_drafts_only_if_it_is_told_to(site, monkeypatch):

@@ -48,7 +48,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"target": "m", "target_step_ms": 0}, "target_step_ms"),
         ({"target": "m", "gather_ms": -1}, "gather_ms"),
         ({"target": "m", "tensor_parallel": 0}, "tensor_parallel"),
-        ({"synthetic": "f.json", "tensor_parallel": 2}, "no model runs that tensor_parallel"),
+        ({"synthetic": "f.json", "tensor_parallel": 2}, "only --engine vllm splits"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(values: dict[str, Any], named: str) -> None:
