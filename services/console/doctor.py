@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
+import services.engine.start as start
 from services.cluster.process import complain
 from services.contract.errors import StartError
-from services.engine import start
 from services.runtime.options import option, options
 
 
