@@ -85,6 +85,37 @@ def test_a_kept_path_that_the_blocks_do_not_hold_is_fed_again(engine):
     assert rows.equal(expected)
 
 
+def with_a_branch(engine):
+    """A tree whose blocks hold nodes 1 and 2, and no longer node 0, which was there first."""
+    cache = fed(engine, TEXT)
+    engine.forward([Segment(cache, [1, 2], (-1, -1))])
+    engine.forward([Segment(cache, [3], (1,), base=len(TEXT))])
+    assert (cache.filled, cache.branch) == (10, [11, 12])
+    return cache
+
+
+def test_a_branch_that_grows_is_not_fed_again(engine):
+    cache = with_a_branch(engine)
+    before = cache.table[:3]
+    engine.forward([Segment(cache, [5], (2,), base=len(TEXT))])
+    assert (cache.filled, cache.branch) == (10, [11, 12, 13])
+    cache.keep_path(len(TEXT), [1, 2, 3])
+    assert (cache.filled, cache.branch, cache.table[:3]) == (13, [], before)
+
+
+def test_what_a_failed_pass_wrote_over_is_fed_again(engine, monkeypatch):
+    cache = with_a_branch(engine)
+    compute = engine._compute
+    with monkeypatch.context() as broken:
+        broken.setattr(engine, "_compute", lambda step: compute(step) / "nothing")
+        with pytest.raises(TypeError):
+            engine.forward([Segment(cache, [4], (0,), base=len(TEXT))])
+    cache.keep_path(len(TEXT), [1, 2])
+    [rows] = engine.forward([Segment(cache, [7])])
+    [expected] = engine.forward([Segment(fed(engine, [*TEXT, 2, 3]), [7])])
+    assert rows.equal(expected)
+
+
 def test_more_texts_at_a_time_than_blocks_are_set_aside_for_are_refused(engine):
     most = engine.budget.most_tables
     caches = [engine.new_cache(1) for _ in range(most)]

@@ -199,8 +199,6 @@ class Passes:
         if chain.table is None and not chain.fed and id(cache) in busy:
             return self._fork(chain, copies)
         if chain.table is None:
-            if id(cache) in busy:
-                return False
             busy.add(id(cache))
             cache.keep_only(at)
             copied = self._blocks.own(cache.table, at, at + count)
