@@ -14,6 +14,8 @@ from services.engine.vllm import loading
 from services.engine.vllm.extension import Loaded
 from services.verifier.settings import VerifierSettings
 
+FULL = "FullAttentionSpec"
+
 
 @pytest.fixture
 def versions(monkeypatch):
@@ -64,12 +66,13 @@ def test_a_device_that_is_not_visible_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"groups": 2, "kinds": ("Full", "Mamba")}, "in Full, Mamba, which cannot be rolled back"),
+        ({"groups": 2, "kinds": (FULL, "MambaSpec")}, f"in {FULL}, MambaSpec, which cannot be"),
+        ({"kinds": ("MambaSpec",)}, "in MambaSpec, which cannot be rolled back"),
         ({"kernel_block_size": 16}, "divides blocks of 32 tokens into 16"),
     ],
 )
 def test_memory_that_cannot_be_rolled_back_or_addressed_is_refused(more, said):
-    loaded = Loaded(64, 32, 32, 1, ("Full",), 10, 64, "cpu")
+    loaded = Loaded(64, 32, 32, 1, (FULL,), 10, 64, "cpu")
     loading._require_blocks(loaded, "m")
     with pytest.raises(StartError, match=said):
         loading._require_blocks(replace(loaded, **more), "m")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from paceline import Chunk, Client
 
-from tests.models import tiny_tokenizer
-from tests.processes.conftest import PROMPT, Up, start_up, tokens
+from tests.models import tiny_model_folder, tiny_tokenizer
+from tests.processes.conftest import PROMPT, Up, run, start_up, tokens
 from tests.vllm.kit import ARCHITECTURES, plain, wide_folder
 
 IDS = tuple(tiny_tokenizer().encode(PROMPT))
@@ -122,3 +122,12 @@ async def test_a_verifier_that_is_killed_in_the_middle_changes_no_text(up: Up) -
                         worker.send_signal(signal.SIGKILL)
     assert killed
     assert got == expected
+
+
+def test_a_model_whose_state_cannot_be_rolled_back_is_refused_with_one_line(folder: Path) -> None:
+    target = tiny_model_folder(folder, "mamba")
+    done = run("verifier", "--engine", "vllm", "--target", str(target), "--port", "0")
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if line.startswith("paceline")]
+    assert len(lines) == 1
+    assert "MambaSpec, which cannot be rolled back" in lines[0]

@@ -36,6 +36,8 @@ RELEASES = ("0.32",)
 CPU_BLOCK = 32
 MOST_TOKENS, MOST_SEQUENCES = 2048, 256
 """Of a pass."""
+ROLLED_BACK = frozenset({"FullAttentionSpec", "SlidingWindowSpec", "MLAAttentionSpec"})
+"""Kinds of state in vLLM in which a rollback is a change of length."""
 WORKER = "services.engine.vllm.extension.Steps"
 
 _ENVIRONMENT = {
@@ -112,7 +114,11 @@ def load_part(spec: ModelSpec) -> Part:
     llm = _llm(folder, spec, config)
     [loaded] = llm.collective_rpc("paceline_loaded")
     _require_blocks(loaded, spec.model)
-    return Part(llm, loaded, ask(llm, loaded.vocab_size, texts_length(loaded)))
+    try:
+        told = ask(llm, loaded.vocab_size, texts_length(loaded))
+    except Exception as error:
+        raise StartError(f"model {spec.model}: vLLM cannot run it: {one_line(error)}") from error
+    return Part(llm, loaded, told)
 
 
 def _checked(spec: ModelSpec, part: Part, compute: Compute, count: int) -> VllmEngine:
@@ -263,7 +269,7 @@ def _bytes_per_token(spec: ModelSpec, config: Any) -> int:
 
 def _require_blocks(loaded: Loaded, name: str) -> None:
     """Raise StartError for K/V that cannot be rolled back, or not be addressed."""
-    if loaded.groups != 1:
+    if loaded.groups != 1 or not ROLLED_BACK.issuperset(loaded.kinds):
         kinds = ", ".join(loaded.kinds)
         raise StartError(
             f"model {name}: vLLM keeps its state in {kinds}, which cannot be rolled back"
