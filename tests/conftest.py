@@ -38,6 +38,7 @@ REAL_TIME = {
     "synthetic",
     "telemetry",
     "tuning",
+    "vllm",
 }
 _HERE = Path(__file__).parent
 

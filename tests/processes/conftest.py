@@ -77,7 +77,7 @@ def tokens(events: list[dict[str, Any]]) -> list[int]:
     return [t for event in events if event["event"] == "chunk" for t in event["token_ids"]]
 
 
-def start_up(folder: Path, *arguments: str) -> Up:
+def start_up(folder: Path, *arguments: str, seconds: float = START_SECONDS) -> Up:
     """Start `paceline up` and wait until it serves.
 
     Drafts are sent whether they pay or not: beside tiny targets they seldom do.
@@ -90,7 +90,7 @@ def start_up(folder: Path, *arguments: str) -> Up:
         text=True,
         env={**os.environ, "PACELINE_PACING": "eager", "PACELINE_FALLBACK": "false"},
     )
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + seconds
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()

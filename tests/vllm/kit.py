@@ -12,6 +12,8 @@ from tests.models import tiny_model, tiny_model_folder
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "olmo2", "gemma3_text", "mixtral")
 """Grouped heads, biases, norms of heads, norms behind, sliding windows, experts."""
+START_SECONDS = 300.0
+"""Until three processes have read vLLM, on a slow machine that has other work."""
 WIDE = {"hidden_size": 128, "head_dim": 32}
 """Heads of 16, as tiny models have them elsewhere, are none that vLLM computes."""
 

@@ -13,7 +13,9 @@ from paceline import Chunk, Client
 
 from tests.models import tiny_model_folder, tiny_tokenizer
 from tests.processes.conftest import PROMPT, Up, run, start_up, tokens
-from tests.vllm.kit import ARCHITECTURES, plain, wide_folder
+from tests.vllm.kit import ARCHITECTURES, START_SECONDS, plain, wide_folder
+
+pytestmark = pytest.mark.timeout(600)
 
 IDS = tuple(tiny_tokenizer().encode(PROMPT))
 GREEDY = ("--temperature", "0", "--max-tokens", "40")
@@ -29,7 +31,10 @@ def up(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """Two verifiers and a drafter with a model, all by vLLM."""
     flags = ["--target", str(wide_folder(folder)), "--draft", str(wide_folder(folder, seed=3))]
     running = start_up(
-        tmp_path_factory.mktemp("up"), "--engine", "vllm", "--verifiers", "2", *flags
+        tmp_path_factory.mktemp("up"),
+        *("--engine", "vllm", "--verifiers", "2"),
+        *flags,
+        seconds=START_SECONDS,
     )
     yield running
     running.process.terminate()
@@ -50,7 +55,8 @@ def test_workers_are_processes_that_run_vllm(up: Up) -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES[1:])
 def test_greedy_text_is_that_of_transformers(arch: str, folder: Path, tmp_path: Path) -> None:
-    other = start_up(tmp_path, "--engine", "vllm", "--target", str(wide_folder(folder, arch)))
+    flags = ("--engine", "vllm", "--target", str(wide_folder(folder, arch)))
+    other = start_up(tmp_path, *flags, seconds=START_SECONDS)
     events = other.generate(*GREEDY)
     assert tokens(events) == cut(plain(arch, IDS, 40))
     assert other.stop() == 0

@@ -13,7 +13,7 @@ import pytest
 from testkit.child import child
 from tests.models import tiny_tokenizer
 from tests.processes.conftest import COMMAND, PROMPT, Up, start_up, tokens
-from tests.vllm.kit import plain, wide_folder
+from tests.vllm.kit import START_SECONDS, plain, wide_folder
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -28,7 +28,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def up(target: Path, tmp_path: Path) -> Iterator[Up]:
-    running = start_up(tmp_path, *SPLIT, "--target", str(target))
+    running = start_up(tmp_path, *SPLIT, "--target", str(target), seconds=START_SECONDS)
     yield running
     running.process.terminate()
     running.process.wait(timeout=60)
