@@ -32,7 +32,7 @@ def _with_numbers(kind: type[T]) -> type[T]:
     section: str | None = "Sampling"
     for name, one in NUMBERS.items():
         kind.__annotations__[name] = one.kind | None
-        setattr(kind, name, option(one.text, None, section=section))
+        setattr(kind, name, option(one.help, None, section=section))
         section = None
     return kind
 

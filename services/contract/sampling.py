@@ -6,6 +6,7 @@ follow from it by name; on the wire it is a field of that name.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
@@ -31,11 +32,11 @@ class Range:
         over = value > self.low if self.above else value >= self.low
         return over and value <= self.high
 
-    def nearly_holds(self, value: float) -> bool:
-        """Whether a value is in the range that lost its last digits on the wire (float32)."""
-        slack = 1e-6
-        low, high = self.low - slack * abs(self.low), self.high + slack * abs(self.high)
-        return Range(low, high, self.above, self.or_zero).holds(value)
+    @property
+    def widened(self) -> Range:
+        """The same for values that lost their last digits on the wire (float32)."""
+        low, high = (end + sign * 1e-6 * abs(end) for end, sign in ((self.low, -1), (self.high, 1)))
+        return Range(low, high, self.above, self.or_zero)
 
     @property
     def text(self) -> str:
@@ -49,15 +50,18 @@ class Range:
 class Number:
     """What may be asked of a parameter, and the value at which it does nothing.
 
-    `text`: what the console says of it. `cuts`: it leaves tokens out of a row's law; `counts`: it
+    `usable`: what a worker accepts from anyone; `unusable`: what it says of other values.
+    `help`: what the console says of it. `cuts`: it leaves tokens out of a row's law; `counts`: it
     depends on the tokens before. `kind`: int or float.
     """
 
-    allowed: Range
     neutral: float
-    text: str
-    cuts: bool = False
-    counts: bool = False
+    allowed: Range
+    usable: Range
+    unusable: str
+    help: str
+    cuts: bool
+    counts: bool
 
     @property
     def kind(self) -> type[int] | type[float]:
@@ -65,10 +69,25 @@ class Number:
         return type(self.neutral)
 
 
-def _number(low: float, high: float, neutral: float, text: str, **more: bool) -> Any:
-    marks = {name: more.pop(name, False) for name in ("cuts", "counts")}
-    declared = Number(Range(low, high, **more), neutral, text, **marks)
+def number(
+    neutral: float,
+    allowed: Range,
+    usable: Range | None = None,
+    unusable: str = "",
+    *,
+    help: str,
+    cuts: bool = False,
+    counts: bool = False,
+) -> Any:
+    """A field of such a number; without `usable`, workers accept what is allowed, rounded."""
+    usable, unusable = usable or allowed.widened, unusable or f"is not {allowed.text}"
+    declared = Number(neutral, allowed, usable, unusable, help, cuts, counts)
     return field(default=neutral, metadata={"declared": declared})
+
+
+_MOST = sys.float_info.max
+_FINITE, _POSITIVE = Range(-_MOST, _MOST), Range(0.0, _MOST, above=True)
+_SHARE, _SOME, _PENALTY = Range(0.0, 1.0), Range(0.0, 1.0, above=True), Range(-2.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +95,61 @@ class SamplingNumbers:
     """The numbers, each at the value at which it does nothing; names are those of the wire."""
 
     # Far below, logits divided by it would overflow float32.
-    temperature: float = _number(
-        1e-4, 1e4, 1.0, "0 = greedy; left out: the model's default.", or_zero=True
+    temperature: float = number(
+        1.0,
+        Range(1e-4, 1e4, or_zero=True),
+        Range(1e-6, _MOST),
+        "cannot be sampled from",
+        help="0 = greedy; left out: the model's default.",
     )
-    top_p: float = _number(
-        0.0, 1.0, 1.0, "Keep the likeliest tokens, up to this.", above=True, cuts=True
+    top_p: float = number(
+        1.0,
+        _SOME,
+        _SOME,
+        "is outside (0, 1]",
+        help="Keep the likeliest tokens, up to this.",
+        cuts=True,
     )
-    top_k: int = _number(0, 2**32 - 1, 0, "Keep this many likeliest tokens.", cuts=True)
-    min_p: float = _number(
-        0.0, 1.0, 0.0, "Keep tokens at least this likely, against the likeliest.", cuts=True
+    top_k: int = number(
+        0,
+        Range(0, 2**32 - 1),
+        Range(0, _MOST),
+        "is negative",
+        help="Keep this many likeliest tokens.",
+        cuts=True,
     )
-    frequency_penalty: float = _number(
-        -2.0, 2.0, 0.0, "Lowers a token by each time it was generated.", counts=True
+    min_p: float = number(
+        0.0,
+        _SHARE,
+        _SHARE,
+        "is outside [0, 1]",
+        help="Keep tokens at least this likely, against the likeliest.",
+        cuts=True,
     )
-    presence_penalty: float = _number(
-        -2.0, 2.0, 0.0, "Lowers a token once it was generated.", counts=True
+    frequency_penalty: float = number(
+        0.0,
+        _PENALTY,
+        _FINITE,
+        "is not a number to subtract",
+        help="Lowers a token by each time it was generated.",
+        counts=True,
+    )
+    presence_penalty: float = number(
+        0.0,
+        _PENALTY,
+        _FINITE,
+        "is not a number to subtract",
+        help="Lowers a token once it was generated.",
+        counts=True,
     )
     # Logits are divided by it, too.
-    repetition_penalty: float = _number(
-        1e-4, 2.0, 1.0, "Divides the scores of tokens seen before.", counts=True
+    repetition_penalty: float = number(
+        1.0,
+        Range(1e-4, 2.0),
+        _POSITIVE,
+        "is not a positive number",
+        help="Divides the scores of tokens seen before.",
+        counts=True,
     )
 
 

@@ -19,10 +19,8 @@ def complaint(sampling: ResolvedSampling, mode: VerifyMode) -> str:
 def _complaints(sampling: ResolvedSampling, mode: VerifyMode) -> Iterator[str]:
     for name, number in NUMBERS.items():
         value = getattr(sampling, name)
-        if not number.allowed.nearly_holds(value):
-            yield f"sampling.{name}: {value} is not {number.allowed.text}"
-    if mode is not VerifyMode.GREEDY and sampling.temperature == 0:
-        yield "sampling.temperature: 0 cannot be sampled from"
+        if not (number.usable.holds(value) or _unread(name, mode)):
+            yield f"sampling.{name}: {value} {number.unusable}"
     if sampling.max_tokens <= 0:
         yield f"sampling.max_tokens: {sampling.max_tokens} is not positive"
     shown = sampling.logprobs or 0
@@ -31,3 +29,7 @@ def _complaints(sampling: ResolvedSampling, mode: VerifyMode) -> Iterator[str]:
     for token, bias in sampling.logit_bias:
         if not isfinite(bias):
             yield f"sampling.logit_bias[{token}]: {bias} is not a number to add"
+
+
+def _unread(name: str, mode: VerifyMode) -> bool:
+    return name == "temperature" and mode is VerifyMode.GREEDY

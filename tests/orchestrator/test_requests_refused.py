@@ -14,6 +14,7 @@ from orchestrator.frontdoor.grpc.decoding import read_request
 from orchestrator.frontdoor.requests import build_spec
 from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest
+from services.contract.sampling import NUMBERS as DECLARED
 from tests.orchestrator.request_kit import CONTEXT, MODEL, looked_up, make, sampled, speculated
 from tests.orchestrator.text_kit import bundle, byte_level_backend, tokenizer
 
@@ -139,6 +140,15 @@ def test_the_refusal_names_field_value_and_range(maker, fields, field, value, al
     assert allowed in error.allowed
     for part in (field, repr(error.value), error.allowed):
         assert part in str(error)
+
+
+@pytest.mark.parametrize("name", [name for name, one in DECLARED.items() if one.kind is float])
+def test_no_number_is_taken_that_is_none_or_beyond_its_range(name) -> None:
+    for value in (math.nan, math.inf, -math.inf, 2 * DECLARED[name].allowed.high):
+        with pytest.raises(InvalidRequest) as caught:
+            sampled(**{name: value})
+        assert caught.value.field == f"sampling.{name}"
+        assert DECLARED[name].allowed.text in caught.value.allowed
 
 
 def test_max_tokens_may_fill_the_context_and_not_one_more() -> None:

@@ -29,6 +29,28 @@ JSON = st.recursive(
 PLACES = [(name,) for name in RECORD] + [("sampling", name) for name in RECORD["sampling"]]
 
 
+STORED = (
+    b'{"session":"drawn","model":"tiny","sampling":{"temperature":0.5,"top_p":0.75,"top_k":7,'
+    b'"min_p":0.125,"frequency_penalty":0.5,"presence_penalty":-0.5,"repetition_penalty":1.25,'
+    b'"max_tokens":5,"min_tokens":0,"stop_token_ids":[1,4],"logit_bias":[[3,1.5]],"logprobs":2},'
+    b'"seed":7,"mode":"COUPLED","digest":'
+    b'"8d5ba6d2bc780a7b460c346103453a79b3512360a2971acf0518500b55a95b94","stop":["x"],'
+    b'"include_stop_str":false,"skip_special_tokens":true,"include_rounds":false,'
+    b'"ephemeral":false,"method":[],"window_cap":null,"disable_speculation":false,'
+    b'"num_candidates":1,"version":1}'
+)
+"""What the versions before sampling numbers were declared wrote of the request below."""
+
+
+def test_a_request_is_stored_byte_for_byte_as_earlier_versions_stored_it() -> None:
+    numbers = {"temperature": 0.5, "top_p": 0.75, "top_k": 7, "min_p": 0.125}
+    numbers |= {"frequency_penalty": 0.5, "presence_penalty": -0.5, "repetition_penalty": 1.25}
+    others = {"stop": ["x"], "logit_bias": {3: 1.5}, "logprobs": 2, "stop_token_ids": [4]}
+    spec = sampled(**numbers, **others, max_tokens=5, seed=7)
+    assert dump_spec(spec) == STORED
+    assert load_spec(STORED, spec.prompt) == spec
+
+
 def changed(place: tuple[str, ...], value: object) -> bytes:
     record = json.loads(json.dumps(RECORD))
     inner = record

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from services.contract import types as t
+from services.contract.sampling import NUMBERS
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
@@ -44,13 +45,7 @@ formats = st.builds(
 )
 sampling = st.builds(
     t.ResolvedSampling,
-    temperature=f32,
-    top_p=f32,
-    top_k=u32,
-    min_p=f32,
-    frequency_penalty=f32,
-    presence_penalty=f32,
-    repetition_penalty=f32,
+    **{name: u32 if one.kind is int else f32 for name, one in NUMBERS.items()},
     max_tokens=u32,
     min_tokens=u32,
     stop_token_ids=ids,

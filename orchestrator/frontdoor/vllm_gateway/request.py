@@ -1,8 +1,7 @@
 """A gateway's request as one of ours, or an InvalidRequest that names its field.
 
-A proto3 zero is no value where the field has no presence. Fields for which zero is invalid
-(`top_p`, `repetition_penalty`) count as left out at zero, so that the model's own default
-holds; `top_k` 0 keeps all tokens, as in vLLM.
+A proto3 zero is no value where the field has no presence. A number for which zero is invalid
+counts as left out at zero, so that the model's own default holds; any other zero is meant.
 """
 
 from __future__ import annotations
