@@ -7,7 +7,7 @@ follow from it by name; on the wire it is a field of that name.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
@@ -158,18 +158,13 @@ NUMBERS: Mapping[str, Number] = {
 }
 
 
-class _Any:
+def _any(names: tuple[str, ...]) -> Callable[[SamplingNumbers], bool]:
     """Whether a record has some of these numbers on. Asked for each row, so without a loop."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._of = attrgetter(*names)
-        self._neutral = tuple(NUMBERS[name].neutral for name in names)
-
-    def __call__(self, sampling: SamplingNumbers) -> bool:
-        return bool(self._of(sampling) != self._neutral)
+    values, neutral = attrgetter(*names), tuple(NUMBERS[name].neutral for name in names)
+    return lambda sampling: values(sampling) != neutral  # type: ignore[no-any-return]
 
 
-cuts = _Any(tuple(name for name, one in NUMBERS.items() if one.cuts))
+cuts = _any(tuple(name for name, one in NUMBERS.items() if one.cuts))
 """Whether tokens are left out of a row's law."""
-counts = _Any(tuple(name for name, one in NUMBERS.items() if one.counts))
+counts = _any(tuple(name for name, one in NUMBERS.items() if one.counts))
 """Whether a row's law depends on counts of the tokens before it."""
