@@ -1,7 +1,5 @@
 """A refused call keeps nothing of what it was refused for, whether or not the collector comes."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref

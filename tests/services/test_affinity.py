@@ -1,7 +1,5 @@
 """Who goes first on a machine: what serves, before what compiles."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every enum and record that ours and the wire share has the same names in both."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """The draft graph by itself: pruning, merging, unfolding, and what outlives a growing text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -39,20 +37,20 @@ def paths(made: DraftGraph, depth: int = 99, most: int = 99) -> list[tuple[int, 
 # --- pruning, leaves, the cap ------------------------------------------------------------
 
 
-def test_a_candidate_far_below_the_best_is_pruned() -> None:
+def test_a_candidate_far_below_the_best_is_pruned():
     made = graph(GraphRules(sibling_share=0.2, leaf_weight=0.0))
     made.expand(ROOT, level(1, 2, 3, weights=(0.5, 0.1, 0.09)))
     assert [node.token for node in made.nodes] == [1, 2]
 
 
-def test_an_unlikely_node_and_a_stop_token_are_leaves() -> None:
+def test_an_unlikely_node_and_a_stop_token_are_leaves():
     made = graph(GraphRules(sibling_share=0.0, leaf_weight=0.1), stops=(2,))
     made.expand(ROOT, level(1, 2, 3, weights=(0.5, 0.3, 0.09)))
     assert [node.leaf for node in made.nodes] == [False, True, True]
     assert made.frontier(9, 9) == [0]
 
 
-def test_the_frontier_is_the_trunk_and_then_the_most_probable_nodes_that_may_grow() -> None:
+def test_the_frontier_is_the_trunk_and_then_the_most_probable_nodes_that_may_grow():
     made = graph()
     made.expand(ROOT, level(1, 2, weights=(0.6, 0.3)))
     made.expand(0, level(3, 4, weights=(0.3, 0.2)))
@@ -62,7 +60,7 @@ def test_the_frontier_is_the_trunk_and_then_the_most_probable_nodes_that_may_gro
     assert made.frontier(1, 9) == []
 
 
-def test_a_full_graph_takes_no_node_but_still_an_edge() -> None:
+def test_a_full_graph_takes_no_node_but_still_an_edge():
     made = graph(GraphRules(max_nodes=3, sibling_share=0.0, leaf_weight=0.0, repeat=0))
     made.expand(ROOT, level(1, 2))
     made.expand(0, level(3, 4))
@@ -76,7 +74,7 @@ def test_a_full_graph_takes_no_node_but_still_an_edge() -> None:
 # --- merging -----------------------------------------------------------------------------
 
 
-def test_a_repeated_token_is_an_edge_that_brings_what_follows_it() -> None:
+def test_a_repeated_token_is_an_edge_that_brings_what_follows_it():
     made = graph(GraphRules(sibling_share=0.0, leaf_weight=0.0, repeat=0))
     made.expand(ROOT, level(1, 2))
     made.expand(0, level(5))
@@ -88,7 +86,7 @@ def test_a_repeated_token_is_an_edge_that_brings_what_follows_it() -> None:
 
 
 @pytest.mark.parametrize(("repeat", "merged"), [(0, 2), (1, 1), (2, 0)])
-def test_a_merge_needs_as_many_equal_tokens_as_the_rule_says(repeat: int, merged: int) -> None:
+def test_a_merge_needs_as_many_equal_tokens_as_the_rule_says(repeat, merged):
     made = graph(GraphRules(sibling_share=0.0, leaf_weight=0.0, repeat=repeat), text=(7,))
     made.expand(ROOT, level(1, 2, 6))
     made.expand(0, level(3))
@@ -102,7 +100,7 @@ def test_a_merge_needs_as_many_equal_tokens_as_the_rule_says(repeat: int, merged
     assert made.merged == merged
 
 
-def test_the_text_counts_as_the_tokens_in_front_of_the_first_nodes() -> None:
+def test_the_text_counts_as_the_tokens_in_front_of_the_first_nodes():
     made = graph(text=(8, 1))
     made.expand(ROOT, level(2, 3))
     made.expand(1, level(1))
@@ -111,7 +109,7 @@ def test_the_text_counts_as_the_tokens_in_front_of_the_first_nodes() -> None:
     assert (3, 1, 2) in paths(made)
 
 
-def test_nothing_is_merged_with_its_own_path_and_no_cycle_closes_over_other_edges() -> None:
+def test_nothing_is_merged_with_its_own_path_and_no_cycle_closes_over_other_edges():
     made = graph(GraphRules(sibling_share=0.0, leaf_weight=0.0, repeat=0))
     made.expand(ROOT, level(1, 2))
     made.expand(0, level(1))
@@ -125,7 +123,7 @@ def test_nothing_is_merged_with_its_own_path_and_no_cycle_closes_over_other_edge
     assert made.merged == 1, "1 and 2 lead to 3 already"
 
 
-def test_the_trunk_is_never_merged() -> None:
+def test_the_trunk_is_never_merged():
     made = graph(GraphRules(sibling_share=0.0, leaf_weight=0.0, repeat=0))
     made.expand(ROOT, level(1, 2))
     made.expand(0, level(2))
@@ -135,7 +133,7 @@ def test_the_trunk_is_never_merged() -> None:
     assert made.merged == 1
 
 
-def test_at_the_same_depth_alone_where_the_rule_says_so() -> None:
+def test_at_the_same_depth_alone_where_the_rule_says_so():
     rules = GraphRules(sibling_share=0.0, leaf_weight=0.0, repeat=0, same_depth=True)
     made = graph(rules)
     made.expand(ROOT, level(1, 2))
@@ -145,7 +143,7 @@ def test_at_the_same_depth_alone_where_the_rule_says_so() -> None:
     assert made.merged == 1
 
 
-def test_several_edges_lead_to_a_node_and_several_from_one() -> None:
+def test_several_edges_lead_to_a_node_and_several_from_one():
     made = graph(GraphRules(sibling_share=0.0, leaf_weight=0.0, repeat=0))
     made.expand(ROOT, level(1, 2, 3))
     made.expand(0, level(5, 6))
@@ -155,7 +153,7 @@ def test_several_edges_lead_to_a_node_and_several_from_one() -> None:
     assert [made[node].token for node, _ in made[2].below] == [6, 5]
 
 
-def test_without_a_merge_rule_every_candidate_is_a_node() -> None:
+def test_without_a_merge_rule_every_candidate_is_a_node():
     made = graph(GraphRules(sibling_share=0.0, leaf_weight=0.0, repeat=None))
     made.expand(ROOT, level(1, 2))
     made.expand(0, level(3))
@@ -166,7 +164,7 @@ def test_without_a_merge_rule_every_candidate_is_a_node() -> None:
 # --- unfolding ---------------------------------------------------------------------------
 
 
-def test_children_keep_their_draw_order_and_the_most_probable_paths_come_first() -> None:
+def test_children_keep_their_draw_order_and_the_most_probable_paths_come_first():
     made = graph()
     made.expand(ROOT, level(1, 2, weights=(0.6, 0.3)))
     made.expand(0, level(3, 4, weights=(0.4, 0.4)))
@@ -176,7 +174,7 @@ def test_children_keep_their_draw_order_and_the_most_probable_paths_come_first()
     assert paths(made, depth=1) == [(1,), (2,)]
 
 
-def test_the_trunk_is_expanded_and_kept_first_however_unlikely() -> None:
+def test_the_trunk_is_expanded_and_kept_first_however_unlikely():
     made = graph()
     made.expand(ROOT, level(1, 2, weights=(0.5, 0.5)))
     made.expand(0, level(3, weights=(0.1,)))
@@ -188,7 +186,7 @@ def test_the_trunk_is_expanded_and_kept_first_however_unlikely() -> None:
 # --- what outlives a growing text ----------------------------------------------------------
 
 
-def test_a_walk_tells_how_much_of_it_was_drafted_as_it_was_taken() -> None:
+def test_a_walk_tells_how_much_of_it_was_drafted_as_it_was_taken():
     made = graph(GraphRules(sibling_share=0.0, leaf_weight=0.0, repeat=0))
     made.expand(ROOT, level(1, 2))
     made.expand(0, level(5))
@@ -201,7 +199,7 @@ def test_a_walk_tells_how_much_of_it_was_drafted_as_it_was_taken() -> None:
     assert made.walk((4,)) == []
 
 
-def test_a_branch_is_the_graph_that_was_there_below_its_end() -> None:
+def test_a_branch_is_the_graph_that_was_there_below_its_end():
     made = graph()
     made.expand(ROOT, level(1, 2))
     made.expand(0, level(3, 4))
@@ -233,8 +231,8 @@ RULES = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(RULES, GROWTH, st.integers(1, 8), st.integers(1, 60))
 def test_any_graph_is_acyclic_bounded_and_unfolds_to_a_tree_of_its_own_paths(
-    rules: GraphRules, growth: list[tuple[int, list[int]]], depth: int, most: int
-) -> None:
+    rules, growth, depth, most
+):
     made = graph(rules)
     made.expand(ROOT, level(0, 1, 2))
     for which, tokens in growth:

@@ -1,7 +1,5 @@
 """A draft model as a source of small trees: where it goes, what it says there, and when."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence
@@ -101,7 +99,7 @@ class Bench:
 # --- what it says --------------------------------------------------------------
 
 
-def test_what_the_model_says_where_it_has_been_is_in_the_tree() -> None:
+def test_what_the_model_says_where_it_has_been_is_in_the_tree():
     bench = Bench()
     bench.open([1, 2, 3])
     text = [1, 2, 3]
@@ -116,14 +114,14 @@ def test_what_the_model_says_where_it_has_been_is_in_the_tree() -> None:
         assert draft.tree.proposal is t.Proposal.ONE_HOT
 
 
-def test_a_tree_waits_for_no_step_of_the_model() -> None:
+def test_a_tree_waits_for_no_step_of_the_model():
     bench = Bench()
     (draft,) = bench.tell(opening([1, 2, 1]), steps=1)
     assert bench.engine.forwards == []
     assert set(draft.sources) <= {t.DraftSource.THIS_TEXT}
 
 
-def test_without_time_the_model_says_nothing_and_the_text_is_read_later() -> None:
+def test_without_time_the_model_says_nothing_and_the_text_is_read_later():
     bench = Bench()
     bench.open([1, 2, 3])
     surprise = bench.engine.logits([1, 2, 3]).argmin()
@@ -136,7 +134,7 @@ def test_without_time_the_model_says_nothing_and_the_text_is_read_later() -> Non
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1))
-def test_its_word_is_that_of_a_model_that_reads_exactly_that_text(seed: int) -> None:
+def test_its_word_is_that_of_a_model_that_reads_exactly_that_text(seed):
     source, bench = random.Random(seed), Bench(rules=AheadRules(1 + seed % 12, 5))
     text = [source.randrange(VOCAB) for _ in range(source.randrange(2, 9))]
     bench.open(text)
@@ -173,12 +171,12 @@ def holds(bench: Bench, text: Sequence[int]) -> None:
             1 - float(logs.topk(8).values.exp().sum()), abs=2e-3
         )
     seen = len(text) - places.unseen
-    assert places.cache.tokens[:seen] == list(text[:seen])  # type: ignore[attr-defined]
+    assert places.cache.tokens[:seen] == list(text[:seen])
     for place, entry in places._entries.items():
-        assert places.cache.text_at(len(text) + entry) == [*text, *graph.tokens(graph.path(place))]  # type: ignore[attr-defined]
+        assert places.cache.text_at(len(text) + entry) == [*text, *graph.tokens(graph.path(place))]
 
 
-def test_with_a_real_model_its_word_is_that_of_a_prefill() -> None:
+def test_with_a_real_model_its_word_is_that_of_a_prefill():
     engine = NativeEngine.from_model(
         tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=2000)
     )
@@ -220,7 +218,7 @@ def test_with_a_real_model_its_word_is_that_of_a_prefill() -> None:
 # --- when it goes --------------------------------------------------------------
 
 
-def test_no_step_begins_that_may_make_a_verdict_wait() -> None:
+def test_no_step_begins_that_may_make_a_verdict_wait():
     bench = Bench()
     bench.open([1, 2, 3])
     text, done = [1, 2, 3], 0
@@ -241,7 +239,7 @@ def test_no_step_begins_that_may_make_a_verdict_wait() -> None:
     assert len(bench.engine.forwards) == steps + 1
 
 
-def test_there_are_two_steps_for_a_verdict_and_more_for_a_long_text_alone() -> None:
+def test_there_are_two_steps_for_a_verdict_and_more_for_a_long_text_alone():
     bench = Bench(rules=AheadRules(rows=4, step_tokens=4))
     bench.open([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2])
     assert [sum(batch) for batch in bench.engine.forwards[:2]] == [4, 4]
@@ -252,7 +250,7 @@ def test_there_are_two_steps_for_a_verdict_and_more_for_a_long_text_alone() -> N
         assert len(bench.engine.forwards) == before + 2
 
 
-def test_a_verdict_is_due_when_the_quick_ones_came() -> None:
+def test_a_verdict_is_due_when_the_quick_ones_came():
     due, now = Due(), 0.0
     assert due.within(0.0) == math.inf
     for gap in [0.03, 0.02, 0.04, 0.02, 0.02, 0.05] * 20:
@@ -272,7 +270,7 @@ def test_a_verdict_is_due_when_the_quick_ones_came() -> None:
     assert due.within(now) == pytest.approx(0.004)
 
 
-def test_as_many_rows_as_fit_into_the_time() -> None:
+def test_as_many_rows_as_fit_into_the_time():
     times = StepTimeModel()
     assert times.most_within(0.001, 12) == 12
     for rows in (1, 4, 8, 12, 2, 6) * 5:
@@ -282,7 +280,7 @@ def test_as_many_rows_as_fit_into_the_time() -> None:
     assert times.most_within(math.inf, 12) == 12
 
 
-def test_sessions_share_a_step_and_none_is_left_out() -> None:
+def test_sessions_share_a_step_and_none_is_left_out():
     bench = Bench()
     for name in "abc":
         bench.tell(opening([1, 2, ord(name) % VOCAB], name), steps=1)
@@ -293,7 +291,7 @@ def test_sessions_share_a_step_and_none_is_left_out() -> None:
         assert draft.session == name
 
 
-def test_a_crowd_is_not_gone_ahead_of_and_who_stalls_gives_way() -> None:
+def test_a_crowd_is_not_gone_ahead_of_and_who_stalls_gives_way():
     bench = Bench(rules=AheadRules(rows=8))
     for name in "abcd":
         bench.tell(opening([1, 2, ord(name) % VOCAB], name), steps=0)
@@ -312,7 +310,7 @@ def unread(bench: Bench, name: str) -> int:
     return places.unseen
 
 
-def test_no_token_that_the_target_has_not_is_said() -> None:
+def test_no_token_that_the_target_has_not_is_said():
     bench = Bench()
     text = [1, 2, 3]
     bench.tell(replace(opening(text), vocab_size=5))
@@ -326,7 +324,7 @@ def test_no_token_that_the_target_has_not_is_said() -> None:
         assert max(law.ids, default=0) < 5
 
 
-def test_a_session_that_rests_is_not_gone_ahead_of() -> None:
+def test_a_session_that_rests_is_not_gone_ahead_of():
     bench = Bench()
     bench.open([1, 2, 3], name="r")
     before = len(bench.engine.forwards)
@@ -340,7 +338,7 @@ def test_a_session_that_rests_is_not_gone_ahead_of() -> None:
 # --- where it cannot go ----------------------------------------------------------
 
 
-def test_the_model_reads_nothing_before_the_first_verdict() -> None:
+def test_the_model_reads_nothing_before_the_first_verdict():
     bench = Bench()
     bench.tell(replace(opening([1, 2, 3]), prompt=(1, 2, 3), committed=()))
     assert bench.engine.forwards == []
@@ -348,7 +346,7 @@ def test_the_model_reads_nothing_before_the_first_verdict() -> None:
     assert bench.places.unseen == 0
 
 
-def test_without_room_for_the_model_the_trees_go_on_without_it() -> None:
+def test_without_room_for_the_model_the_trees_go_on_without_it():
     bench = Bench()
     bench.engine.budget.capacity = 20
     bench.open([1, 2, 1])
@@ -360,7 +358,7 @@ def test_without_room_for_the_model_the_trees_go_on_without_it() -> None:
     assert bench.engine.kv_tokens_used == 0
 
 
-def test_a_text_that_the_model_cannot_read_is_drafted_by_the_others() -> None:
+def test_a_text_that_the_model_cannot_read_is_drafted_by_the_others():
     class Small(Clear):
         vocab_size = 6
 
@@ -372,7 +370,7 @@ def test_a_text_that_the_model_cannot_read_is_drafted_by_the_others() -> None:
     assert 2 in draft.tree.token_ids
 
 
-def test_a_text_longer_than_the_model_reads_is_drafted_by_the_others() -> None:
+def test_a_text_longer_than_the_model_reads_is_drafted_by_the_others():
     bench = Bench(Clear(context=25))
     bench.open([1, 2, 3])
     text = [1, 2, 3]
@@ -383,7 +381,7 @@ def test_a_text_longer_than_the_model_reads_is_drafted_by_the_others() -> None:
     assert 1 in draft.tree.token_ids
 
 
-def test_a_model_that_fails_costs_its_word_and_no_session() -> None:
+def test_a_model_that_fails_costs_its_word_and_no_session():
     bench = Bench()
     bench.open([1, 2, 3])
     bench.engine.explode = 4
@@ -394,7 +392,7 @@ def test_a_model_that_fails_costs_its_word_and_no_session() -> None:
     assert not any(isinstance(event, t.SessionFailed) for event in bench.events)
 
 
-def test_a_session_that_the_model_fails_for_costs_no_other_its_word() -> None:
+def test_a_session_that_the_model_fails_for_costs_no_other_its_word():
     class Picky(Clear):
         def forward(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
             if any(list(segment.token_ids[:3]) == [1, 9, 3] for segment in segments):
@@ -412,7 +410,7 @@ def test_a_session_that_the_model_fails_for_costs_no_other_its_word() -> None:
     assert well.law(()) is not None
 
 
-def test_no_place_lies_beyond_what_the_model_reads() -> None:
+def test_no_place_lies_beyond_what_the_model_reads():
     class Sure(Clear):
         @staticmethod
         def logits(text: Sequence[int]) -> torch.Tensor:
@@ -424,7 +422,7 @@ def test_no_place_lies_beyond_what_the_model_reads() -> None:
     assert bench.places.cache.length <= 3 + DEEPEST
 
 
-def test_a_link_that_breaks_frees_what_its_sessions_held() -> None:
+def test_a_link_that_breaks_frees_what_its_sessions_held():
     bench = Bench()
     bench.open([1, 2, 3])
     assert bench.engine.kv_tokens_used == 62 + PLACES_IN_KV
@@ -432,7 +430,7 @@ def test_a_link_that_breaks_frees_what_its_sessions_held() -> None:
     assert bench.engine.kv_tokens_used == 0
 
 
-def test_a_text_that_goes_back_is_followed() -> None:
+def test_a_text_that_goes_back_is_followed():
     bench = Bench()
     bench.open([1, 2, 3])
     bench.commit(0, [4, 5])
@@ -456,7 +454,7 @@ def test_a_text_that_goes_back_is_followed() -> None:
         {"num_candidates": 1, "mode": t.VerifyMode.BLOCK},
     ],
 )
-def test_chains_are_those_of_the_two_in_turn(changes: dict[str, Any]) -> None:
+def test_chains_are_those_of_the_two_in_turn(changes):
     bench = Bench()
     drafts = bench.open([1, 2, 3], sampling=t.ResolvedSampling(max_tokens=60), **changes)
     assert all(draft.tree.is_chain and not draft.reach for draft in drafts)
@@ -467,14 +465,14 @@ def test_chains_are_those_of_the_two_in_turn(changes: dict[str, Any]) -> None:
     assert bench.engine.kv_tokens_used == 0
 
 
-def test_both_are_served_alone_and_together() -> None:
+def test_both_are_served_alone_and_together():
     worker = Bench().core.describe()
     assert worker.methods == ("ngram", "model")
     assert {f"{NAME}:estimates", "ngram:estimates"} <= set(worker.capabilities)
     assert not any(name.startswith(f"{NAME}:t") for name in worker.capabilities)
 
 
-def test_coupled_trees_know_the_noise_of_the_models_candidates() -> None:
+def test_coupled_trees_know_the_noise_of_the_models_candidates():
     found = set()
     for seed in range(6):
         bench = Bench()

@@ -1,7 +1,5 @@
 """A drafter that borrows its verifier's K/V: it never harms it, and reads no text twice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,7 +51,7 @@ class Process:
     ) -> None:
         self.engine = load(capacity)
         self.engine.__class__ = Counting
-        self.engine.fed = {False: 0, True: 0}  # type: ignore[attr-defined]
+        self.engine.fed = {False: 0, True: 0}
         self.engine.give_soft_tokens(torch.randn(3, 64, generator=torch.Generator().manual_seed(1)))
         self.lending = Lending()
         self.judge = Table(self.engine, lending=self.lending)
@@ -139,9 +137,7 @@ MOVES = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(MOVES, st.sampled_from(["skip", "lookahead", "riding"]))
-def test_whatever_is_drafted_meanwhile_the_verifier_says_the_same(
-    moves: list[tuple[str, int]], method: str
-) -> None:
+def test_whatever_is_drafted_meanwhile_the_verifier_says_the_same(moves, method):
     process = Process(method)
     process.open()
     process.open_judges()
@@ -163,11 +159,11 @@ def test_whatever_is_drafted_meanwhile_the_verifier_says_the_same(
 
 
 @pytest.mark.parametrize("method", ["skip", "lookahead"])
-def test_the_target_itself_is_accepted_whole_and_reads_nothing_twice(method: str) -> None:
+def test_the_target_itself_is_accepted_whole_and_reads_nothing_twice(method):
     process = Process(method, mask=SkipMask.of(2))
     process.open(window=6 if method == "skip" else 1)
     process.open_judges()
-    prompt = process.engine.fed[False]  # type: ignore[attr-defined]
+    prompt = process.engine.fed[False]
     assert prompt == len(PROMPT) - 1
     for _ in range(4):
         tokens = process.drafted()
@@ -176,12 +172,12 @@ def test_the_target_itself_is_accepted_whole_and_reads_nothing_twice(method: str
         process.verify(tokens)
         assert process.output[before : before + len(tokens)] == tokens
         process.tell()
-    fed = sum(process.engine.fed.values()) - prompt  # type: ignore[attr-defined]
+    fed = sum(process.engine.fed.values()) - prompt
     # Each drafted token costs its row; each block its own and one more.
     assert fed == len(process.output) + 4 * len(tokens)
 
 
-def test_drafts_start_from_the_whole_models_kv_of_all_verified_text() -> None:
+def test_drafts_start_from_the_whole_models_kv_of_all_verified_text():
     process = Process()
     process.open()
     process.open_judges()
@@ -201,17 +197,17 @@ def test_drafts_start_from_the_whole_models_kv_of_all_verified_text() -> None:
     assert drafted == expected
 
 
-def test_rows_behind_an_accepted_block_draft_without_a_forward() -> None:
+def test_rows_behind_an_accepted_block_draft_without_a_forward():
     process = Process("riding")
     process.open()
     process.open_judges()
     assert process.drafted() == []
     process.verify(())
     process.tell()
-    before = dict(process.engine.fed)  # type: ignore[attr-defined]
+    before = dict(process.engine.fed)
     drafted = process.drafted()
     assert len(drafted) == 3
-    assert process.engine.fed == before  # type: ignore[attr-defined]
+    assert process.engine.fed == before
     fresh = load()
     fresh.give_soft_tokens(torch.randn(3, 64, generator=torch.Generator().manual_seed(1)))
     text = [*PROMPT, *process.output]
@@ -220,12 +216,12 @@ def test_rows_behind_an_accepted_block_draft_without_a_forward() -> None:
     assert drafted == logits.argmax(-1).tolist()
 
 
-def test_once_nobody_borrows_no_rows_are_fed_behind_a_block() -> None:
+def test_once_nobody_borrows_no_rows_are_fed_behind_a_block():
     process = Process("riding")
     process.open()
     process.open_judges()
     process.drafted()
-    fed = process.engine.fed  # type: ignore[attr-defined]
+    fed = process.engine.fed
     before = fed[False]
     process.verify((5, 6))
     assert fed[False] == before + 3 + 3
@@ -235,7 +231,7 @@ def test_once_nobody_borrows_no_rows_are_fed_behind_a_block() -> None:
     assert fed[False] == before + 3
 
 
-def test_nothing_is_drafted_where_the_block_before_was_not_accepted_whole() -> None:
+def test_nothing_is_drafted_where_the_block_before_was_not_accepted_whole():
     process = Process("riding")
     process.open()
     process.open_judges()
@@ -246,7 +242,7 @@ def test_nothing_is_drafted_where_the_block_before_was_not_accepted_whole() -> N
     assert process.drafted() == []
 
 
-def test_before_the_verifier_has_the_prompt_the_drafter_waits_without_spinning() -> None:
+def test_before_the_verifier_has_the_prompt_the_drafter_waits_without_spinning():
     process = Process()
     process.open()
     assert process.draft() is False
@@ -255,7 +251,7 @@ def test_before_the_verifier_has_the_prompt_the_drafter_waits_without_spinning()
     assert len(process.drafted()) == 6
 
 
-def test_what_the_drafter_was_not_told_yet_is_waited_for() -> None:
+def test_what_the_drafter_was_not_told_yet_is_waited_for():
     process = Process()
     process.open()
     process.open_judges()
@@ -265,7 +261,7 @@ def test_what_the_drafter_was_not_told_yet_is_waited_for() -> None:
     assert process.draft() is True
 
 
-def test_without_an_offer_after_a_commit_the_session_has_kv_of_its_own() -> None:
+def test_without_an_offer_after_a_commit_the_session_has_kv_of_its_own():
     process = Process()
     process.open()
     assert process.draft() is False
@@ -274,7 +270,7 @@ def test_without_an_offer_after_a_commit_the_session_has_kv_of_its_own() -> None
     assert process.engine.kv_tokens_used >= len(PROMPT) + 40
 
 
-def test_a_verifier_that_ends_ends_the_loan() -> None:
+def test_a_verifier_that_ends_ends_the_loan():
     process = Process()
     process.open()
     process.open_judges()
@@ -288,7 +284,7 @@ def test_a_verifier_that_ends_ends_the_loan() -> None:
     assert process.engine.kv_tokens_used == 0
 
 
-def test_without_room_for_kv_of_its_own_the_session_fails_with_the_reason() -> None:
+def test_without_room_for_kv_of_its_own_the_session_fails_with_the_reason():
     process = Process(capacity=50)
     process.open()
     process.drafter.step()

@@ -1,7 +1,5 @@
 """What the model drafter prepares in idle moments, and what becomes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -42,7 +40,7 @@ def harness(engine: Any = None, rules: PrepareRules | None = SOME, **more: Any) 
 def choices(engine: FakeEngine, text: Sequence[int]) -> list[int]:
     """The greedy candidates after a text, best first."""
     row = RowContext(VerifyMode.GREEDY, ResolvedSampling(), 0, 0)
-    return best(engine.logits(text)[None], [row], 3)[0].tolist()  # type: ignore[no-any-return]
+    return best(engine.logits(text)[None], [row], 3)[0].tolist()
 
 
 def session_of(harness: Harness, name: str = "s") -> ModelSession:
@@ -56,9 +54,7 @@ def session_of(harness: Harness, name: str = "s") -> ModelSession:
 
 @pytest.mark.parametrize("place", [0, 2, 4])
 @pytest.mark.parametrize("rank", [1, 2])
-def test_a_rejection_for_another_choice_of_the_drafter_finds_the_next_draft_made(
-    place: int, rank: int
-) -> None:
+def test_a_rejection_for_another_choice_of_the_drafter_finds_the_next_draft_made(place, rank):
     ready = harness(rules=WIDE)
     ready.open("s", [1, 2, 3], window=5)
     tail = tokens_of(ready.run())
@@ -75,7 +71,7 @@ def test_a_rejection_for_another_choice_of_the_drafter_finds_the_next_draft_made
     assert tokens_of([draft, *ready.run()]) == ready.engine.continuation(text, 5)
 
 
-def test_a_bonus_that_is_another_choice_finds_the_next_draft_made() -> None:
+def test_a_bonus_that_is_another_choice_finds_the_next_draft_made():
     ready = harness(rules=WIDE)
     ready.open("s", [1, 2, 3], window=2)
     tail = tokens_of(ready.run())
@@ -89,7 +85,7 @@ def test_a_bonus_that_is_another_choice_finds_the_next_draft_made() -> None:
     assert list(draft.tree.token_ids) == ready.engine.continuation(text, len(draft.tree))
 
 
-def test_a_draft_goes_on_beyond_its_window_and_is_sent_when_there_is_room() -> None:
+def test_a_draft_goes_on_beyond_its_window_and_is_sent_when_there_is_room():
     ready = harness()
     ready.open("s", [1, 2, 3], window=4)
     tail = tokens_of(ready.run())
@@ -104,7 +100,7 @@ def test_a_draft_goes_on_beyond_its_window_and_is_sent_when_there_is_room() -> N
     assert ready.drafter.prepared.delivered == 2
 
 
-def test_what_was_prepared_in_front_of_a_longer_committed_text_stays() -> None:
+def test_what_was_prepared_in_front_of_a_longer_committed_text_stays():
     ready = harness(rules=WIDE)
     ready.open("s", [1, 2, 3], window=6)
     tail = tokens_of(ready.run())
@@ -122,7 +118,7 @@ def test_what_was_prepared_in_front_of_a_longer_committed_text_stays() -> None:
     )
 
 
-def test_a_token_that_nobody_thought_of_feeds_itself_alone() -> None:
+def test_a_token_that_nobody_thought_of_feeds_itself_alone():
     ready = harness()
     ready.open("s", [1, 2, 3], window=5)
     tail = tokens_of(ready.run())
@@ -139,7 +135,7 @@ def test_a_token_that_nobody_thought_of_feeds_itself_alone() -> None:
 # --- what idle moments cost -----------------------------------------------------
 
 
-def test_nothing_is_prepared_while_any_session_is_owed_a_draft() -> None:
+def test_nothing_is_prepared_while_any_session_is_owed_a_draft():
     ready = harness()
     ready.open("s", [1, 2, 3], window=2)
     ready.open("busy", [4, 5], window=9)
@@ -151,7 +147,7 @@ def test_nothing_is_prepared_while_any_session_is_owed_a_draft() -> None:
     assert ready.drafter.prepared.steps == 1
 
 
-def test_sessions_share_a_step_and_its_rows_and_none_gets_more_than_its_share() -> None:
+def test_sessions_share_a_step_and_its_rows_and_none_gets_more_than_its_share():
     ready = harness(rules=PrepareRules(tokens=6, rows=4, least=0.0))
     for name in ("a", "b", "c"):
         ready.open(name, [1, 2, len(name)], window=3)
@@ -166,7 +162,7 @@ def test_sessions_share_a_step_and_its_rows_and_none_gets_more_than_its_share() 
     assert not ready.core.step(), "it comes to rest"
 
 
-def test_the_likeliest_is_fed_first_and_the_unlikely_never() -> None:
+def test_the_likeliest_is_fed_first_and_the_unlikely_never():
     class Sure(FakeEngine):
         """The second choice is likely after two tokens of the output, and nowhere else."""
 
@@ -192,7 +188,7 @@ def test_the_likeliest_is_fed_first_and_the_unlikely_never() -> None:
     assert ready.engine.forwards[-1] == [1], "an unlikely one was not prepared"
 
 
-def test_prepared_tokens_are_told_apart_and_timed_as_if_they_had_been_drafted_now() -> None:
+def test_prepared_tokens_are_told_apart_and_timed_as_if_they_had_been_drafted_now():
     engine, records = Clear(), list[StepRecord]()
     drafts: list[Draft] = []
     ticks = iter(range(0, 10**12, 10**6))
@@ -230,9 +226,7 @@ def test_prepared_tokens_are_told_apart_and_timed_as_if_they_had_been_drafted_no
         {"window": 0},
     ],
 )
-def test_nothing_is_prepared_of_draws_and_trees_and_where_nothing_is_drafted(
-    changes: dict[str, Any],
-) -> None:
+def test_nothing_is_prepared_of_draws_and_trees_and_where_nothing_is_drafted(changes):
     ready = harness()
     ready.open("s", [1, 2, 3], **changes)
     ready.run()
@@ -241,7 +235,7 @@ def test_nothing_is_prepared_of_draws_and_trees_and_where_nothing_is_drafted(
     assert ready.drafter.prepared == PrepareFigures()
 
 
-def test_nothing_is_prepared_behind_the_end_of_a_text_and_its_room_is_never_exceeded() -> None:
+def test_nothing_is_prepared_behind_the_end_of_a_text_and_its_room_is_never_exceeded():
     """The fake engine sees to the room."""
     ready = harness(rules=WIDE)
     ready.open("s", [1, 2, 3], window=9, sampling=ResolvedSampling(max_tokens=4))
@@ -298,7 +292,7 @@ def verdict(
 
 
 @pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.COUPLED])
-def test_penalties_count_the_text_in_front_of_each_token_that_is_prepared(mode: VerifyMode) -> None:
+def test_penalties_count_the_text_in_front_of_each_token_that_is_prepared(mode):
     """Not the tail that the branch departs from."""
     for place, rank in product(range(5), (1, 2)):
         ready, plain = harness(rules=WIDE), harness(rules=None)
@@ -317,9 +311,7 @@ def test_penalties_count_the_text_in_front_of_each_token_that_is_prepared(mode: 
 
 @settings(max_examples=40, deadline=None)
 @given(MOVES, MODES, LAWS, st.integers(1, 6), st.integers(1, 5))
-def test_every_text_is_what_it_is_without_preparing(
-    moves: Any, mode: VerifyMode, law: ResolvedSampling, window: int, rows: int
-) -> None:
+def test_every_text_is_what_it_is_without_preparing(moves, mode, law, window, rows):
     made: list[list[list[int]]] = []
     for rules in (None, PrepareRules(tokens=9, rows=rows, least=0.0)):
         ready, epoch = harness(rules=rules), 1
@@ -335,9 +327,7 @@ def test_every_text_is_what_it_is_without_preparing(
 
 @settings(max_examples=40, deadline=None)
 @given(MOVES, st.integers(1, 6), st.integers(1, 5))
-def test_every_draft_follows_from_the_text_whenever_a_verdict_comes(
-    moves: Any, window: int, rows: int
-) -> None:
+def test_every_draft_follows_from_the_text_whenever_a_verdict_comes(moves, window, rows):
     """The laws of the fake engine depend on all that is in KV, and on its order."""
     ready, epoch = harness(rules=PrepareRules(tokens=9, rows=rows, least=0.0)), 1
     ready.open("s", [1, 2, 3], window=window)
@@ -354,7 +344,7 @@ def test_every_draft_follows_from_the_text_whenever_a_verdict_comes(
 
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma3_text", "gpt2"])
 @pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.COUPLED])
-def test_kv_of_a_branch_is_that_of_a_fresh_prefill(arch: str, mode: VerifyMode) -> None:
+def test_kv_of_a_branch_is_that_of_a_fresh_prefill(arch, mode):
     engine = NativeEngine.from_model(tiny_model(arch), spec=ModelSpec(arch, kv_capacity_tokens=500))
     ready = harness(engine, PrepareRules(tokens=64, rows=32, depth=2, least=0.0))
     prompt = list(range(3, 23))
@@ -404,7 +394,7 @@ def assert_same_kv(one: Any, other: Any, length: int) -> None:
 # --- faults ---------------------------------------------------------------------
 
 
-def test_a_session_that_is_closed_with_branches_gives_all_of_its_room_back() -> None:
+def test_a_session_that_is_closed_with_branches_gives_all_of_its_room_back():
     ready = harness()
     ready.open("s", [1, 2, 3], window=4)
     for _ in range(6):
@@ -415,7 +405,7 @@ def test_a_session_that_is_closed_with_branches_gives_all_of_its_room_back() -> 
     assert not ready.core.step()
 
 
-def test_no_session_is_refused_for_what_is_prepared_for_another() -> None:
+def test_no_session_is_refused_for_what_is_prepared_for_another():
     engine = Clear()
     engine.budget.capacity = 2 * 63
     ready = harness(engine, WIDE)
@@ -425,7 +415,7 @@ def test_no_session_is_refused_for_what_is_prepared_for_another() -> None:
     assert len(tokens_of(ready.run(), "other")) == 4
 
 
-def test_a_verdict_of_an_old_epoch_or_a_known_one_leaves_all_as_it_is() -> None:
+def test_a_verdict_of_an_old_epoch_or_a_known_one_leaves_all_as_it_is():
     ready = harness(rules=WIDE)
     ready.open("s", [1, 2, 3], window=4)
     tail = tokens_of(ready.run())
@@ -445,7 +435,7 @@ def test_a_verdict_of_an_old_epoch_or_a_known_one_leaves_all_as_it_is() -> None:
     assert ready.engine.forwards == []
 
 
-def test_a_step_that_fails_while_preparing_fails_no_session() -> None:
+def test_a_step_that_fails_while_preparing_fails_no_session():
     ready = harness()
     ready.open("s", [1, 2, 3], window=4)
     for _ in range(4):
@@ -461,9 +451,7 @@ def test_a_step_that_fails_while_preparing_fails_no_session() -> None:
     assert ready.drafter.prepared.fed == 0, "it goes on without"
 
 
-def test_a_method_that_drafts_in_its_place_does_not_confuse_what_is_prepared(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_method_that_drafts_in_its_place_does_not_confuse_what_is_prepared(caplog):
     """The other one's tail is not in KV, and the text departs unseen."""
     ready = harness(rules=PrepareRules(tokens=20, rows=20, least=0.0))
     drafters = {"ngram": NgramDrafter(2, 2), "model": ready.drafter}

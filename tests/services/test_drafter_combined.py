@@ -1,7 +1,5 @@
 """Several methods for one session: whose turn it is, what is merged, and what stays right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -92,7 +90,7 @@ def asked(drafter: CombinedDrafter, *tail: int, epoch: int = 1) -> Proposed:
 # --- chains ---------------------------------------------------------------------
 
 
-def test_the_first_that_has_tokens_gives_the_draft() -> None:
+def test_the_first_that_has_tokens_gives_the_draft():
     first, second = Scripted([NOTHING, chain(3)]), Scripted([chain(4), chain(5)])
     drafter = opened(first, second)
     assert asked(drafter).tree.token_ids == (4,)
@@ -100,7 +98,7 @@ def test_the_first_that_has_tokens_gives_the_draft() -> None:
     assert (first.asked, second.asked) == (2, 1)
 
 
-def test_the_end_of_a_draft_that_has_begun_is_drafted_in_the_opposite_order() -> None:
+def test_the_end_of_a_draft_that_has_begun_is_drafted_in_the_opposite_order():
     # The first answer of the second is the prompt's.
     first, second = Scripted([chain(3)] * 3), Scripted([NOTHING, chain(4)])
     drafter = CombinedDrafter([first, second], lengthen=2)
@@ -112,13 +110,13 @@ def test_the_end_of_a_draft_that_has_begun_is_drafted_in_the_opposite_order() ->
     assert given == [(3,), (3,), (4,), (3,)]
 
 
-def test_nothing_is_final_only_if_everybody_says_so() -> None:
+def test_nothing_is_final_only_if_everybody_says_so():
     waiting = Proposed(fed=3)
     assert asked(opened(Scripted([NOTHING]), Scripted([waiting]))) == waiting
     assert asked(opened(Scripted([NOTHING]), Scripted([NOTHING]))) == NOTHING
 
 
-def test_a_member_takes_its_prompt_in_while_another_one_drafts() -> None:
+def test_a_member_takes_its_prompt_in_while_another_one_drafts():
     first = Scripted([chain(3), chain(3), chain(3)])
     second = Scripted([Proposed(fed=2), chain(9)])
     drafter = opened(first, second)
@@ -127,7 +125,7 @@ def test_a_member_takes_its_prompt_in_while_another_one_drafts() -> None:
     assert second.asked == 2
 
 
-def test_a_draft_goes_without_its_law() -> None:
+def test_a_draft_goes_without_its_law():
     law = (t.SparseRow((4,), (1.0,)),)
     drafter = opened(
         Scripted([Proposed(t.DraftTree((4,), None, law, t.Proposal.SAMPLED))]), Scripted()
@@ -135,7 +133,7 @@ def test_a_draft_goes_without_its_law() -> None:
     assert asked(drafter).tree == t.DraftTree((4,))
 
 
-def test_sessions_are_asked_for_together() -> None:
+def test_sessions_are_asked_for_together():
     member = Scripted([NOTHING, NOTHING])
     drafter = CombinedDrafter([member, Scripted()])
     for name in "ab":
@@ -146,9 +144,7 @@ def test_sessions_are_asked_for_together() -> None:
 
 
 @pytest.mark.parametrize(("restless", "moments"), [(True, (1, 0)), (False, (1, 1))])
-def test_an_idle_moment_is_the_first_members_that_can_use_it(
-    restless: bool, moments: tuple[int, int]
-) -> None:
+def test_an_idle_moment_is_the_first_members_that_can_use_it(restless, moments):
     first, second = Scripted(restless=restless), Scripted()
     drafter = opened(first, second)
     assert drafter.idle([]) == restless
@@ -158,14 +154,14 @@ def test_an_idle_moment_is_the_first_members_that_can_use_it(
 # --- opening and closing --------------------------------------------------------
 
 
-def test_a_member_without_room_leaves_nothing_open() -> None:
+def test_a_member_without_room_leaves_nothing_open():
     first = Scripted()
     with pytest.raises(Overloaded):
         opened(first, Scripted(full=True))
     assert first.opened == []
 
 
-def test_a_session_is_rewound_and_closed_everywhere() -> None:
+def test_a_session_is_rewound_and_closed_everywhere():
     members = Scripted(), Scripted()
     drafter = opened(*members)
     drafter.rewind(KEY, 1)
@@ -174,14 +170,14 @@ def test_a_session_is_rewound_and_closed_everywhere() -> None:
     assert [(member.rewound, member.opened) for member in members] == [([1], []), ([1], [])]
 
 
-def test_it_serves_the_modes_of_every_member() -> None:
+def test_it_serves_the_modes_of_every_member():
     assert CombinedDrafter([Scripted(), Scripted()]).modes == frozenset(t.VerifyMode)
     greedy = Scripted(modes=frozenset([t.VerifyMode.GREEDY, t.VerifyMode.BLOCK]))
     assert CombinedDrafter([Scripted(), greedy]).modes == {t.VerifyMode.GREEDY, t.VerifyMode.BLOCK}
 
 
 @pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
-def test_under_rejection_every_token_has_its_law(mode: t.VerifyMode) -> None:
+def test_under_rejection_every_token_has_its_law(mode):
     law = t.SparseRow((4, 5), (0.25, 0.75))
     drawn = Proposed(t.DraftTree((5,), None, (law,), t.Proposal.SAMPLED))
     drafter = opened(Scripted([chain(7, 8), NOTHING]), Scripted([NOTHING, drawn]), mode=mode)
@@ -192,9 +188,7 @@ def test_under_rejection_every_token_has_its_law(mode: t.VerifyMode) -> None:
 
 
 @pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
-def test_under_rejection_whoever_has_drawn_goes_on_until_nothing_is_left_to_judge(
-    mode: t.VerifyMode,
-) -> None:
+def test_under_rejection_whoever_has_drawn_goes_on_until_nothing_is_left_to_judge(mode):
     law = t.SparseRow((4, 5), (0.25, 0.75))
     drawn = Proposed(t.DraftTree((5,), None, (law,), t.Proposal.SAMPLED))
     first, second = Scripted([NOTHING] + [chain(7)] * 9), Scripted([NOTHING] + [drawn] * 9)
@@ -232,7 +226,7 @@ def trees(draw: st.DrawFn) -> t.DraftTree:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(trees(), max_size=4))
-def test_a_merged_tree_has_the_paths_of_all_and_each_once(drafts: list[t.DraftTree]) -> None:
+def test_a_merged_tree_has_the_paths_of_all_and_each_once(drafts):
     tree, _ = merge(drafts, [bytes(len(draft)) for draft in drafts])
     assert set(paths(tree)) == {path for draft in drafts for path in paths(draft)}
     assert len(set(paths(tree))) == len(tree)
@@ -241,9 +235,7 @@ def test_a_merged_tree_has_the_paths_of_all_and_each_once(drafts: list[t.DraftTr
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(trees(), max_size=4), st.integers(1, 6))
-def test_a_full_tree_keeps_whole_paths_and_the_first_drafts_first(
-    drafts: list[t.DraftTree], most: int
-) -> None:
+def test_a_full_tree_keeps_whole_paths_and_the_first_drafts_first(drafts, most):
     said = [bytes((place + 1,)) * len(draft) for place, draft in enumerate(drafts)]
     (tree, sources), (begun, of_begun) = merge(drafts, said), merge(drafts, said, most)
     whole, cut = paths(tree), paths(begun)
@@ -254,7 +246,7 @@ def test_a_full_tree_keeps_whole_paths_and_the_first_drafts_first(
     assert all(path[:-1] in cut for path in cut if len(path) > 1)
 
 
-def test_a_draft_of_several_methods_says_which_of_them_each_token_is_of() -> None:
+def test_a_draft_of_several_methods_says_which_of_them_each_token_is_of():
     named = {"model": Scripted([NOTHING, chain(3, 4)]), "ngram": Scripted([chain(5)])}
     named["ngram"].answers[0] = replace(chain(5), sources=b"\x02")
     drafter = Methods(named).find("ngram,model")
@@ -266,7 +258,7 @@ def test_a_draft_of_several_methods_says_which_of_them_each_token_is_of() -> Non
     assert second.sources == bytes([t.DraftSource.MODEL] * 2)
 
 
-def test_a_tree_leaves_when_every_member_has_given_its_draft() -> None:
+def test_a_tree_leaves_when_every_member_has_given_its_draft():
     law = (t.SparseRow((3, 4), (0.5, 0.5)),)
     fork = t.DraftTree((3, 4), (-1, -1), law, t.Proposal.SAMPLED, without_replacement=True)
     first, second = Scripted([chain(3, 5)]), Scripted([Proposed(), Proposed(fork)])
@@ -277,7 +269,7 @@ def test_a_tree_leaves_when_every_member_has_given_its_draft() -> None:
 
 
 @pytest.mark.parametrize("change", [{"epoch": 2}, {"tail": (8,)}, {"rewind": True}])
-def test_drafts_for_another_text_are_not_merged(change: dict[str, Any]) -> None:
+def test_drafts_for_another_text_are_not_merged(change):
     first = Scripted([chain(3, 5), chain(6)])
     drafter = opened(first, Scripted([Proposed(), chain(7)]), num_candidates=2)
     assert asked(drafter) == Proposed()
@@ -287,7 +279,7 @@ def test_drafts_for_another_text_are_not_merged(change: dict[str, Any]) -> None:
     assert after.tree == t.DraftTree((6, 7), (-1, -1))
 
 
-def test_no_draft_of_anybody_ends_the_turn_of_a_tree_session() -> None:
+def test_no_draft_of_anybody_ends_the_turn_of_a_tree_session():
     assert asked(opened(Scripted(), Scripted(), num_candidates=2)) == NOTHING
 
 
@@ -302,7 +294,7 @@ def core_of(lengthen: int = 0, **drafters: Any) -> tuple[DrafterCore, list[t.Dra
     return core, events
 
 
-def test_methods_are_found_alone_together_and_by_default() -> None:
+def test_methods_are_found_alone_together_and_by_default():
     first, second = Scripted(), Scripted()
     methods = Methods({"a": first, "b": second})
     assert methods.find("") is methods.find("a") is first
@@ -318,14 +310,14 @@ def test_methods_are_found_alone_together_and_by_default() -> None:
         ("b,a", t.VerifyMode.BLOCK, "method 'b,a' does not draft in mode BLOCK"),
     ],
 )
-def test_what_cannot_be_combined_is_refused(method: str, mode: t.VerifyMode, why: str) -> None:
+def test_what_cannot_be_combined_is_refused(method, mode, why):
     exact = frozenset([t.VerifyMode.GREEDY, t.VerifyMode.COUPLED])
     core, events = core_of(a=Scripted(), b=Scripted(modes=exact))
     core.handle(0, opening(method=method, mode=mode))
     assert events == [t.SessionFailed("s", t.FailureReason.UNSUPPORTED, why, 1)]
 
 
-def test_trees_of_several_methods_are_refused_under_rejection() -> None:
+def test_trees_of_several_methods_are_refused_under_rejection():
     core, events = core_of(a=Scripted(), b=Scripted())
     core.handle(0, opening(method="a,b", mode=t.VerifyMode.STANDARD, num_candidates=2))
     [failed] = events
@@ -334,7 +326,7 @@ def test_trees_of_several_methods_are_refused_under_rejection() -> None:
     assert "num_candidates" in failed.message
 
 
-def test_k_v_is_counted_once() -> None:
+def test_k_v_is_counted_once():
     core, events = core_of(a=Scripted(), b=Scripted())
     core.handle(0, opening(method="a,b"))
     assert isinstance(events[0], t.DraftOpened)
@@ -347,7 +339,7 @@ class Checked(ModelDrafter):
     def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
         answers = super().propose(asks)
         for ask in asks:
-            kv = self._sessions[ask.key].cache.tokens  # type: ignore[attr-defined]
+            kv = self._sessions[ask.key].cache.tokens
             assert kv[: len(ask.text)] == list(ask.text)[: len(kv)]
         return answers
 
@@ -364,8 +356,8 @@ turns = st.lists(st.tuples(st.integers(0, 5), st.integers(0, VOCAB - 1), st.bool
     st.sampled_from([0, 3]),
 )
 def test_after_any_commits_the_drafts_are_those_of_a_session_opened_on_that_text(
-    turns: list[tuple[int, int, bool]], method: str, width: int, lengthen: int
-) -> None:
+    turns, method, width, lengthen
+):
     torch.set_num_threads(1)
     said: list[int] = []
     core, events = _core_of_both(lengthen)

@@ -1,7 +1,5 @@
 """Drafts with several candidates per node: their shape, order, bounds, and the KV behind them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +76,7 @@ def open_tree(harness: Harness, prompt: Sequence[int] = (1, 2, 3), **changes: An
 # --- shape and order ---------------------------------------------------------------
 
 
-def test_a_greedy_tree_holds_the_best_of_every_trunk_node() -> None:
+def test_a_greedy_tree_holds_the_best_of_every_trunk_node():
     harness = Harness(FakeEngine())
     open_tree(harness)
     (draft,) = harness.run()
@@ -91,7 +89,7 @@ def test_a_greedy_tree_holds_the_best_of_every_trunk_node() -> None:
         text.append(level[0])
 
 
-def test_only_the_trunk_enters_kv_one_token_a_step() -> None:
+def test_only_the_trunk_enters_kv_one_token_a_step():
     harness = Harness(FakeEngine())
     open_tree(harness)
     harness.run()
@@ -99,7 +97,7 @@ def test_only_the_trunk_enters_kv_one_token_a_step() -> None:
 
 
 @pytest.mark.parametrize("mode", list(t.VerifyMode))
-def test_every_level_is_that_of_its_mode_under_every_parameter(mode: t.VerifyMode) -> None:
+def test_every_level_is_that_of_its_mode_under_every_parameter(mode):
     harness = Harness(FakeEngine())
     open_tree(harness, mode=mode, sampling=PENALISED)
     (draft,) = harness.run()
@@ -108,7 +106,7 @@ def test_every_level_is_that_of_its_mode_under_every_parameter(mode: t.VerifyMod
     check(harness.engine, draft, [1, 2, 3], 3, mode=mode, sampling=PENALISED, count=3)
 
 
-def test_the_children_of_a_coupled_node_begin_with_the_chain_it_would_draft() -> None:
+def test_the_children_of_a_coupled_node_begin_with_the_chain_it_would_draft():
     sampling = t.ResolvedSampling(temperature=1.5, max_tokens=60)
     trees, chains = Harness(FakeEngine()), Harness(FakeEngine())
     open_tree(trees, mode=t.VerifyMode.COUPLED, sampling=sampling)
@@ -129,9 +127,7 @@ def test_the_children_of_a_coupled_node_begin_with_the_chain_it_would_draft() ->
         ({"prompt": [1] * 28}, 3, 3),
     ],
 )
-def test_depth_is_bounded_by_window_nodes_length_and_context(
-    changes: dict[str, Any], depth: int, width: int
-) -> None:
+def test_depth_is_bounded_by_window_nodes_length_and_context(changes, depth, width):
     harness = Harness(FakeEngine(context=30))
     open_tree(harness, **changes)
     (draft,) = harness.run()
@@ -139,7 +135,7 @@ def test_depth_is_bounded_by_window_nodes_length_and_context(
     assert len(draft.tree) <= 256
 
 
-def test_a_law_with_little_support_has_fewer_children() -> None:
+def test_a_law_with_little_support_has_fewer_children():
     harness = Harness(FakeEngine())
     sampling = t.ResolvedSampling(max_tokens=60, top_k=2)
     open_tree(harness, mode=t.VerifyMode.BLOCK, sampling=sampling, num_candidates=5)
@@ -148,7 +144,7 @@ def test_a_law_with_little_support_has_fewer_children() -> None:
     assert [len(row.token_ids) for row in draft.tree.q or ()] == [2] * 4
 
 
-def test_q_is_cut_to_the_setting_and_so_are_the_candidates() -> None:
+def test_q_is_cut_to_the_setting_and_so_are_the_candidates():
     harness = Harness(FakeEngine(), q_top=2)
     open_tree(harness, mode=t.VerifyMode.STANDARD)
     (draft,) = harness.run()
@@ -158,9 +154,7 @@ def test_q_is_cut_to_the_setting_and_so_are_the_candidates() -> None:
 
 
 @pytest.mark.parametrize("mode", [mode for mode in t.VerifyMode if mode is not t.VerifyMode.GREEDY])
-def test_a_tree_with_one_candidate_everywhere_is_a_chain_and_becomes_text(
-    mode: t.VerifyMode,
-) -> None:
+def test_a_tree_with_one_candidate_everywhere_is_a_chain_and_becomes_text(mode):
     narrow, chains = Harness(FakeEngine()), Harness(FakeEngine())
     sampling = t.ResolvedSampling(max_tokens=60, top_k=1)
     open_tree(narrow, mode=mode, sampling=sampling)
@@ -171,7 +165,7 @@ def test_a_tree_with_one_candidate_everywhere_is_a_chain_and_becomes_text(
     assert narrow.core._entries[0, "s"].session.text == [1, 2, 3, *expected]
 
 
-def test_a_stop_token_ends_the_trunk_with_its_siblings_and_a_leaf_ends_nothing() -> None:
+def test_a_stop_token_ends_the_trunk_with_its_siblings_and_a_leaf_ends_nothing():
     harness = Harness(FakeEngine())
     open_tree(harness)
     (free,) = harness.run()
@@ -184,7 +178,7 @@ def test_a_stop_token_ends_the_trunk_with_its_siblings_and_a_leaf_ends_nothing()
         assert levels_of(draft.tree) == levels[:kept]
 
 
-def test_a_row_without_a_finite_law_sends_the_levels_before_it() -> None:
+def test_a_row_without_a_finite_law_sends_the_levels_before_it():
     class Broken(FakeEngine):
         @staticmethod
         def logits(text: Sequence[int]) -> Tensor:
@@ -201,7 +195,7 @@ def test_a_row_without_a_finite_law_sends_the_levels_before_it() -> None:
 # --- while it is built -------------------------------------------------------------
 
 
-def test_nothing_is_said_until_the_tree_is_whole_and_its_time_is_told_then() -> None:
+def test_nothing_is_said_until_the_tree_is_whole_and_its_time_is_told_then():
     harness = Harness(FakeEngine())
     clock = iter(range(0, 10**12, 10**6))
     harness.core._clock = lambda: next(clock)
@@ -214,7 +208,7 @@ def test_nothing_is_said_until_the_tree_is_whole_and_its_time_is_told_then() -> 
     assert draft.draft_ms == pytest.approx(4.0)
 
 
-def test_the_time_of_a_prompt_that_enters_in_chunks_is_not_the_drafts() -> None:
+def test_the_time_of_a_prompt_that_enters_in_chunks_is_not_the_drafts():
     harness = Harness(FakeEngine(), step_tokens=2)
     clock = iter(range(0, 10**12, 10**6))
     harness.core._clock = lambda: next(clock)
@@ -224,7 +218,7 @@ def test_the_time_of_a_prompt_that_enters_in_chunks_is_not_the_drafts() -> None:
     assert draft.draft_ms == pytest.approx(2.0)
 
 
-def test_a_credit_in_the_middle_changes_the_depth_and_redraws_nothing() -> None:
+def test_a_credit_in_the_middle_changes_the_depth_and_redraws_nothing():
     whole, halted = Harness(FakeEngine()), Harness(FakeEngine())
     for harness in (whole, halted):
         open_tree(harness, mode=t.VerifyMode.STANDARD)
@@ -238,7 +232,7 @@ def test_a_credit_in_the_middle_changes_the_depth_and_redraws_nothing() -> None:
     assert halted.engine.forwards == [[3], [1], [1]]
 
 
-def test_a_smaller_window_cuts_what_is_built() -> None:
+def test_a_smaller_window_cuts_what_is_built():
     harness = Harness(FakeEngine())
     open_tree(harness, mode=t.VerifyMode.BLOCK)
     for _ in range(3):
@@ -250,7 +244,7 @@ def test_a_smaller_window_cuts_what_is_built() -> None:
 
 
 @pytest.mark.parametrize("mode", [t.VerifyMode.GREEDY, t.VerifyMode.COUPLED])
-def test_a_text_that_grows_by_the_trunk_keeps_the_rest_of_it(mode: t.VerifyMode) -> None:
+def test_a_text_that_grows_by_the_trunk_keeps_the_rest_of_it(mode):
     harness, fresh = Harness(FakeEngine()), Harness(FakeEngine())
     open_tree(harness, mode=mode)
     for _ in range(3):
@@ -266,7 +260,7 @@ def test_a_text_that_grows_by_the_trunk_keeps_the_rest_of_it(mode: t.VerifyMode)
 
 
 @pytest.mark.parametrize("bump", [False, True])
-def test_a_text_that_departs_from_the_trunk_starts_the_tree_anew(bump: bool) -> None:
+def test_a_text_that_departs_from_the_trunk_starts_the_tree_anew(bump):
     harness, fresh = Harness(FakeEngine()), Harness(FakeEngine())
     open_tree(harness)
     for _ in range(3):
@@ -279,7 +273,7 @@ def test_a_text_that_departs_from_the_trunk_starts_the_tree_anew(bump: bool) -> 
     assert draft.tree == expected.tree
 
 
-def test_a_tail_that_is_replaced_takes_the_tree_in_front_of_it_along() -> None:
+def test_a_tail_that_is_replaced_takes_the_tree_in_front_of_it_along():
     harness, fresh = Harness(FakeEngine()), Harness(FakeEngine())
     wide: dict[str, Any] = {
         "mode": t.VerifyMode.COUPLED,
@@ -300,7 +294,7 @@ def test_a_tail_that_is_replaced_takes_the_tree_in_front_of_it_along() -> None:
     assert tokens_of(harness.run()) == tokens_of(fresh.run())
 
 
-def test_a_new_epoch_alone_starts_the_tree_anew_on_the_kv_of_the_text() -> None:
+def test_a_new_epoch_alone_starts_the_tree_anew_on_the_kv_of_the_text():
     harness = Harness(FakeEngine())
     open_tree(harness, mode=t.VerifyMode.STANDARD)
     for _ in range(3):
@@ -317,7 +311,7 @@ def test_a_new_epoch_alone_starts_the_tree_anew_on_the_kv_of_the_text() -> None:
 # --- after it ----------------------------------------------------------------------
 
 
-def test_kv_of_an_accepted_trunk_is_used_again() -> None:
+def test_kv_of_an_accepted_trunk_is_used_again():
     harness = Harness(FakeEngine())
     open_tree(harness)
     (draft,) = harness.run()
@@ -338,7 +332,7 @@ def test_kv_of_an_accepted_trunk_is_used_again() -> None:
     )
 
 
-def test_sessions_of_every_mode_width_and_vocabulary_draft_together_what_they_draft_alone() -> None:
+def test_sessions_of_every_mode_width_and_vocabulary_draft_together_what_they_draft_alone():
     openings: dict[str, dict[str, Any]] = {
         f"{mode.name}-{count}-{vocab}": {
             "mode": mode,
@@ -364,7 +358,7 @@ def test_sessions_of_every_mode_width_and_vocabulary_draft_together_what_they_dr
 
 @pytest.mark.parametrize("mode", list(t.VerifyMode))
 @pytest.mark.parametrize("count", [1, 4])
-def test_an_id_that_the_target_lacks_is_never_proposed(mode: t.VerifyMode, count: int) -> None:
+def test_an_id_that_the_target_lacks_is_never_proposed(mode, count):
     class Padded(FakeEngine):
         """Its padding rows lead everywhere."""
 
@@ -407,9 +401,7 @@ COMMITS = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_every_level_follows_from_text_and_trunk_and_kv_is_a_prefix_of_them(
-    data: st.DataObject,
-) -> None:
+def test_every_level_follows_from_text_and_trunk_and_kv_is_a_prefix_of_them(data):
     engine = FakeEngine()
     harness = Harness(engine, step_tokens=data.draw(st.integers(1, 8)))
     mode = data.draw(st.sampled_from(t.VerifyMode))
@@ -434,7 +426,7 @@ def test_every_level_follows_from_text_and_trunk_and_kv_is_a_prefix_of_them(
         tail = session.text[3 + session.committed_length :]
 
 
-def test_a_comb_lists_levels_in_order_and_knows_the_row_of_the_next() -> None:
+def test_a_comb_lists_levels_in_order_and_knows_the_row_of_the_next():
     comb = Comb(advances=False)
     comb.follow([1, 2], 0)
     nodes = []

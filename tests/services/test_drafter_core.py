@@ -1,7 +1,5 @@
 """The drafter's core: sessions of many links, commands, steps and failures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -126,7 +124,7 @@ def failure(events: list[tuple[int, t.DrafterEvent]]) -> t.SessionFailed:
     return event
 
 
-def test_an_open_is_answered_and_drafting_runs_to_the_window() -> None:
+def test_an_open_is_answered_and_drafting_runs_to_the_window():
     harness = Harness()
     assert harness.send(opening()) == [(0, t.DraftOpened("s", 1))]
     drafts = harness.run()
@@ -136,7 +134,7 @@ def test_an_open_is_answered_and_drafting_runs_to_the_window() -> None:
     assert drafts[2].prefix_hash == t.extend_hash(t.EMPTY_HASH, (2, 3))
 
 
-def test_a_commit_that_agrees_lets_the_drafter_go_on_without_a_rewind() -> None:
+def test_a_commit_that_agrees_lets_the_drafter_go_on_without_a_rewind():
     harness = Harness()
     harness.send(opening())
     harness.run()
@@ -146,7 +144,7 @@ def test_a_commit_that_agrees_lets_the_drafter_go_on_without_a_rewind() -> None:
     assert {draft.base_committed_len for draft in drafts} == {2}
 
 
-def test_a_commit_that_differs_rewinds_the_method() -> None:
+def test_a_commit_that_differs_rewinds_the_method():
     harness = Harness()
     harness.send(opening())
     harness.run()
@@ -158,7 +156,7 @@ def test_a_commit_that_differs_rewinds_the_method() -> None:
     assert harness.method.kv[0, "s"] == [50, 51, 2, 99, 4, 5, 6]
 
 
-def test_a_repeated_open_is_answered_again_and_changes_nothing() -> None:
+def test_a_repeated_open_is_answered_again_and_changes_nothing():
     harness = Harness()
     harness.send(opening())
     harness.run()
@@ -166,7 +164,7 @@ def test_a_repeated_open_is_answered_again_and_changes_nothing() -> None:
     assert harness.run() == []
 
 
-def test_an_open_of_a_higher_epoch_replaces_the_session() -> None:
+def test_an_open_of_a_higher_epoch_replaces_the_session():
     harness = Harness()
     harness.send(opening())
     harness.run()
@@ -175,23 +173,23 @@ def test_an_open_of_a_higher_epoch_replaces_the_session() -> None:
     assert (first.epoch, first.first_position) == (3, 1)
 
 
-def test_an_open_of_a_lower_epoch_is_ignored() -> None:
+def test_an_open_of_a_lower_epoch_is_ignored():
     harness = Harness()
     harness.send(opening(epoch=3))
     assert harness.send(opening(epoch=2)) == []
     assert harness.run()[0].epoch == 3
 
 
-def test_sessions_step_together_and_each_of_them_waits_for_the_whole_step() -> None:
+def test_sessions_step_together_and_each_of_them_waits_for_the_whole_step():
     harness = Harness()
     harness.send(opening("a"), opening("b"))
     harness.core.step()
     drafts = [event for _, event in harness.take()]
     assert harness.method.batches == [2]
-    assert [draft.draft_ms for draft in drafts] == pytest.approx([1.0, 1.0])  # type: ignore[union-attr]
+    assert [draft.draft_ms for draft in drafts] == pytest.approx([1.0, 1.0])
 
 
-def test_each_step_is_told_to_whoever_traces() -> None:
+def test_each_step_is_told_to_whoever_traces():
     records: list[StepRecord] = []
     harness = Harness(on_step=records.append)
     harness.send(opening("a", traceparent="00-ab"), opening("b"))
@@ -204,7 +202,7 @@ def test_each_step_is_told_to_whoever_traces() -> None:
     )
 
 
-def test_links_do_not_share_sessions_and_a_broken_one_frees_only_its_own() -> None:
+def test_links_do_not_share_sessions_and_a_broken_one_frees_only_its_own():
     harness = Harness()
     harness.send(opening(), link=1)
     harness.send(opening(prompt=(1,)), link=2)
@@ -214,7 +212,7 @@ def test_links_do_not_share_sessions_and_a_broken_one_frees_only_its_own() -> No
     assert [link for link, _ in harness.take()] == [2]
 
 
-def test_a_method_gets_the_moments_in_which_nobody_waits_for_a_draft() -> None:
+def test_a_method_gets_the_moments_in_which_nobody_waits_for_a_draft():
     harness = Harness()
     harness.send(opening(), opening("other", window=0))
     for _ in range(4):
@@ -230,7 +228,7 @@ def test_a_method_gets_the_moments_in_which_nobody_waits_for_a_draft() -> None:
     assert len(harness.method.moments) == 3
 
 
-def test_a_closed_session_is_gone_and_closing_twice_is_fine() -> None:
+def test_a_closed_session_is_gone_and_closing_twice_is_fine():
     harness = Harness()
     harness.send(opening())
     assert harness.send(t.CloseDraft("s"), t.CloseDraft("s")) == []
@@ -238,16 +236,16 @@ def test_a_closed_session_is_gone_and_closing_twice_is_fine() -> None:
     assert not harness.core.step()
 
 
-def test_a_commit_to_an_unknown_session_fails_it() -> None:
+def test_a_commit_to_an_unknown_session_fails_it():
     failed = failure(Harness().send(t.CommitDraft("s", 7, 0, (1,))))
     assert (failed.reason, failed.epoch) == (t.FailureReason.UNKNOWN_SESSION, 7)
 
 
-def test_a_credit_to_an_unknown_session_is_ignored() -> None:
+def test_a_credit_to_an_unknown_session_is_ignored():
     assert Harness().send(t.Credit("s", 3)) == []
 
 
-def test_a_full_drafter_says_so() -> None:
+def test_a_full_drafter_says_so():
     harness = Harness(room=1)
     events = harness.send(opening("a"), opening("b"))
     assert failure(events).reason is t.FailureReason.CAPACITY
@@ -265,9 +263,7 @@ def test_a_full_drafter_says_so() -> None:
         ({"method": "other"}, t.FailureReason.UNSUPPORTED),
     ],
 )
-def test_an_open_that_cannot_be_served_fails_the_session(
-    changes: dict[str, Any], reason: t.FailureReason
-) -> None:
+def test_an_open_that_cannot_be_served_fails_the_session(changes, reason):
     harness = Harness()
     events = harness.send(opening(**changes))
     assert failure(events).reason is reason
@@ -275,7 +271,7 @@ def test_an_open_that_cannot_be_served_fails_the_session(
     assert harness.method.kv == {}
 
 
-def test_a_contradicting_commit_closes_the_session() -> None:
+def test_a_contradicting_commit_closes_the_session():
     harness = Harness()
     harness.send(opening(committed=(5,)))
     failed = failure(harness.send(t.CommitDraft("s", 1, 0, (6,))))
@@ -283,7 +279,7 @@ def test_a_contradicting_commit_closes_the_session() -> None:
     assert harness.method.kv == {}
 
 
-def test_a_method_that_fails_on_one_session_closes_only_that_one() -> None:
+def test_a_method_that_fails_on_one_session_closes_only_that_one():
     harness = Harness()
     harness.send(opening("a"), opening("b"), opening("c"))
     harness.method.broken.add("b")
@@ -296,7 +292,7 @@ def test_a_method_that_fails_on_one_session_closes_only_that_one() -> None:
     assert {event.session for _, event in events if isinstance(event, t.Draft)} == {"a", "c"}
 
 
-def test_window_zero_drafts_nothing_until_a_credit() -> None:
+def test_window_zero_drafts_nothing_until_a_credit():
     harness = Harness()
     harness.send(opening(window=0))
     assert not harness.core.step()
@@ -304,7 +300,7 @@ def test_window_zero_drafts_nothing_until_a_credit() -> None:
     assert [draft.tree.token_ids for draft in harness.run()] == [(2,), (3,)]
 
 
-def test_the_workers_own_window_caps_every_session() -> None:
+def test_the_workers_own_window_caps_every_session():
     harness = Harness(max_window=2)
     harness.send(opening(window=50))
     assert len(harness.run()) == 2
@@ -313,13 +309,13 @@ def test_the_workers_own_window_caps_every_session() -> None:
     assert (empty.tree.token_ids, empty.final) == ((), True)
 
 
-def test_drafting_stops_at_max_tokens() -> None:
+def test_drafting_stops_at_max_tokens():
     harness = Harness()
     harness.send(opening(sampling=t.ResolvedSampling(max_tokens=2)))
     assert [draft.final for draft in harness.run()] == [False, True]
 
 
-def test_progress_and_description_tell_what_the_worker_is() -> None:
+def test_progress_and_description_tell_what_the_worker_is():
     harness = Harness(version="1.2")
     harness.send(opening())
     assert harness.core.progress().queued_tokens == 4
@@ -354,7 +350,7 @@ COMMANDS = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), COMMANDS, st.integers(0, 3)), max_size=30))
-def test_no_sequence_of_commands_raises_or_never_rests(moves: list[tuple[int, Any, int]]) -> None:
+def test_no_sequence_of_commands_raises_or_never_rests(moves):
     harness = Harness()
     for link, command, steps in moves:
         harness.send(command, link=link)
@@ -364,7 +360,7 @@ def test_no_sequence_of_commands_raises_or_never_rests(moves: list[tuple[int, An
     assert len(harness.method.kv) == harness.core.progress().sessions
 
 
-def test_the_kv_of_methods_on_one_engine_counts_once() -> None:
+def test_the_kv_of_methods_on_one_engine_counts_once():
     engine = object()
 
     class Sharing(Counting):

@@ -1,7 +1,5 @@
 """The exit threshold of Draft & Verify: its rule, and its published update."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +25,7 @@ ROUNDS = st.lists(st.integers(1, 8).flatmap(lambda n: st.tuples(st.integers(0, n
 
 
 @given(ROUNDS)
-def test_the_threshold_moves_as_published(rounds: list[tuple[int, int]]) -> None:
+def test_the_threshold_moves_as_published(rounds):
     rule, state = Exit(0.6), (0.6, 0.0)
     for accepted, drafted in rounds:
         rule = rule.verified(accepted, drafted, full=drafted == 8)
@@ -35,12 +33,12 @@ def test_the_threshold_moves_as_published(rounds: list[tuple[int, int]]) -> None
     assert (rule.threshold, rule.acceptance) == pytest.approx(state)
 
 
-def test_a_token_as_likely_as_the_threshold_ends_nothing() -> None:
+def test_a_token_as_likely_as_the_threshold_ends_nothing():
     assert not Exit(0.5).after(0.5)
     assert Exit(0.5).after(0.4999)
     assert not Exit(0.0).after(0.0)
 
 
-def test_a_fixed_threshold_stays() -> None:
+def test_a_fixed_threshold_stays():
     rule = Exit(0.7, adaptive=False)
     assert rule.verified(0, 5, full=True) == rule

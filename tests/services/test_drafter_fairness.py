@@ -1,7 +1,5 @@
 """A saturated drafter drafts for every session equally often, and new prompts get in."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -16,7 +14,7 @@ WINDOW = 30
 def harness() -> Harness:
     """Steps of four tokens, for more sessions than that."""
     engine = FakeEngine()
-    drafter = ModelDrafter(engine, step_tokens=4, trees=lambda: FixedGrowth(3, 6, 24))  # type: ignore[arg-type]
+    drafter = ModelDrafter(engine, step_tokens=4, trees=lambda: FixedGrowth(3, 6, 24))
     return Harness(engine, drafter=drafter)
 
 
@@ -49,7 +47,7 @@ def test_every_session_gets_a_token_a_step_however_many_there_are():
 
 
 @pytest.mark.parametrize("candidates", [1, 2])
-def test_trees_and_long_prompts_take_no_turn_from_those_that_draft(candidates: int):
+def test_trees_and_long_prompts_take_no_turn_from_those_that_draft(candidates):
     table = harness()
     filled(table, 9)
     sampling = ResolvedSampling(max_tokens=20)

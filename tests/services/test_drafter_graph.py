@@ -1,7 +1,5 @@
 """The graph drafter: what its trees hold, what a step costs, and the KV behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -45,7 +43,7 @@ def harness(
     **more: Any,
 ) -> Harness:
     engine, growth = engine or FakeEngine(), growth or FixedGrowth()
-    drafter = GraphDrafter(engine, rules, plan=lambda: growth, **more)  # type: ignore[arg-type]
+    drafter = GraphDrafter(engine, rules, plan=lambda: growth, **more)
     return Harness(engine, drafter=drafter)
 
 
@@ -103,9 +101,7 @@ def check(
 
 @pytest.mark.parametrize("mode", EXACT)
 @pytest.mark.parametrize("sampling", [t.ResolvedSampling(max_tokens=60), PENALISED])
-def test_below_every_node_stand_the_best_of_its_mode_under_every_parameter(
-    mode: t.VerifyMode, sampling: t.ResolvedSampling
-) -> None:
+def test_below_every_node_stand_the_best_of_its_mode_under_every_parameter(mode, sampling):
     made = harness()
     open_graph(made, mode=mode, sampling=sampling)
     (draft,) = made.run()
@@ -117,14 +113,14 @@ def test_below_every_node_stand_the_best_of_its_mode_under_every_parameter(
     check(made.engine, draft, [1, 2, 3], mode=mode, sampling=sampling)
 
 
-def test_the_target_given_to_itself_drafts_a_path_that_is_accepted_to_full_depth() -> None:
+def test_the_target_given_to_itself_drafts_a_path_that_is_accepted_to_full_depth():
     made = harness(growth=FixedGrowth(6, 4, 24), rules=GraphRules())
     open_graph(made)
     (draft,) = made.run()
     assert tuple(made.engine.continuation([1, 2, 3], 6)) in paths_of(draft.tree)
 
 
-def test_the_nodes_of_all_sessions_are_expanded_in_one_forward_each_once() -> None:
+def test_the_nodes_of_all_sessions_are_expanded_in_one_forward_each_once():
     made = harness(growth=FixedGrowth(3, 5))
     for name, prompt in (("a", [1, 2]), ("b", [3, 4, 5])):
         made.open(name, prompt, num_candidates=3, window=8)
@@ -134,7 +130,7 @@ def test_the_nodes_of_all_sessions_are_expanded_in_one_forward_each_once() -> No
     assert (figures.steps, figures.expanded, figures.made) == (6, 16, 54)
 
 
-def test_with_one_candidate_it_drafts_the_chain_of_the_model_and_runs_ahead() -> None:
+def test_with_one_candidate_it_drafts_the_chain_of_the_model_and_runs_ahead():
     chains, made = Harness(FakeEngine()), harness()
     for one in (chains, made):
         one.open("s", [1, 2, 3], window=10)
@@ -144,7 +140,7 @@ def test_with_one_candidate_it_drafts_the_chain_of_the_model_and_runs_ahead() ->
     assert len(made.engine.forwards) == len(chains.engine.forwards)
 
 
-def test_only_what_was_committed_tells_how_good_the_candidates_are() -> None:
+def test_only_what_was_committed_tells_how_good_the_candidates_are():
     plan = FixedGrowth(steps=2)
     made = harness(growth=plan)
     made.open("s", [1, 2, 3], window=10)
@@ -158,7 +154,7 @@ def test_only_what_was_committed_tells_how_good_the_candidates_are() -> None:
 
 
 @pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
-def test_no_rule_that_needs_a_law_is_served(mode: t.VerifyMode) -> None:
+def test_no_rule_that_needs_a_law_is_served(mode):
     made = harness()
     open_graph(made, mode=mode)
     (failed,) = made.events
@@ -177,16 +173,14 @@ def test_no_rule_that_needs_a_law_is_served(mode: t.VerifyMode) -> None:
         ({}, 4),
     ],
 )
-def test_depth_is_bounded_by_window_length_context_and_steps(
-    changes: dict[str, Any], depth: int
-) -> None:
+def test_depth_is_bounded_by_window_length_context_and_steps(changes, depth):
     made = harness(FakeEngine(context=30))
     open_graph(made, **changes)
     (draft,) = made.run()
     assert max(map(len, paths_of(draft.tree))) == depth
 
 
-def test_a_tree_has_no_more_nodes_than_the_setting_and_drops_the_last() -> None:
+def test_a_tree_has_no_more_nodes_than_the_setting_and_drops_the_last():
     whole, capped = harness(), harness(growth=FixedGrowth(nodes=7))
     for made in (whole, capped):
         open_graph(made)
@@ -194,7 +188,7 @@ def test_a_tree_has_no_more_nodes_than_the_setting_and_drops_the_last() -> None:
     assert paths_of(few.tree) == paths_of(all_of.tree)[:7]
 
 
-def test_a_graph_that_is_a_chain_ends_the_turn_where_trees_were_asked_for() -> None:
+def test_a_graph_that_is_a_chain_ends_the_turn_where_trees_were_asked_for():
     """A tree behind it would be lost with its verdict."""
     made = harness(growth=FixedGrowth(steps=2))
     open_graph(made, mode=t.VerifyMode.COUPLED, sampling=t.ResolvedSampling(max_tokens=60, top_k=1))
@@ -202,14 +196,14 @@ def test_a_graph_that_is_a_chain_ends_the_turn_where_trees_were_asked_for() -> N
     assert (draft.tree.parents, len(draft.tree), draft.final) == (None, 2, True)
 
 
-def test_a_graph_stays_within_the_kv_that_was_reserved() -> None:
+def test_a_graph_stays_within_the_kv_that_was_reserved():
     made = harness(growth=FixedGrowth(5, 999), rules=GraphRules(999, 0.0, 0.0, None))
     open_graph(made, sampling=t.ResolvedSampling(max_tokens=8))
     made.run()
     assert made.engine.caches[0].length == 3 + 8 + NODES_IN_KV
 
 
-def test_nothing_is_drafted_after_a_token_that_ends_the_text() -> None:
+def test_nothing_is_drafted_after_a_token_that_ends_the_text():
     free = harness()
     open_graph(free)
     (draft,) = free.run()
@@ -222,14 +216,14 @@ def test_nothing_is_drafted_after_a_token_that_ends_the_text() -> None:
     assert not [path for path in paths if stop in path[:-1]]
 
 
-def test_an_id_that_the_target_lacks_is_never_proposed() -> None:
+def test_an_id_that_the_target_lacks_is_never_proposed():
     made = harness()
     open_graph(made, vocab_size=5)
     (draft,) = made.run()
     assert max(draft.tree.token_ids) < 5
 
 
-def test_without_a_finite_law_there_is_nothing_more_to_say() -> None:
+def test_without_a_finite_law_there_is_nothing_more_to_say():
     class Broken(FakeEngine):
         @staticmethod
         def logits(text: Sequence[int]) -> Tensor:
@@ -248,7 +242,7 @@ def test_without_a_finite_law_there_is_nothing_more_to_say() -> None:
 # --- merging -------------------------------------------------------------------------
 
 
-def test_what_repeats_is_drafted_once_and_the_tree_is_the_same() -> None:
+def test_what_repeats_is_drafted_once_and_the_tree_is_the_same():
     rules = GraphRules(max_nodes=256, sibling_share=0.0, leaf_weight=0.0, repeat=None)
     plain = harness(Repeating(), FixedGrowth(3, 99), rules)
     merging = GraphRules(max_nodes=256, sibling_share=0.0, leaf_weight=0.0, repeat=0)
@@ -267,7 +261,7 @@ def test_what_repeats_is_drafted_once_and_the_tree_is_the_same() -> None:
     assert other.made + other.copied >= len(unfolded.tree)
 
 
-def test_a_coupled_graph_merges_at_the_same_depth_alone() -> None:
+def test_a_coupled_graph_merges_at_the_same_depth_alone():
     made = harness(Repeating(), FixedGrowth(4, 99), GraphRules(256, 0.0, 0.0, repeat=0))
     sampling = t.ResolvedSampling(temperature=1.5, max_tokens=60)
     open_graph(made, mode=t.VerifyMode.COUPLED, sampling=sampling)
@@ -276,7 +270,7 @@ def test_a_coupled_graph_merges_at_the_same_depth_alone() -> None:
     check(made.engine, draft, [1, 2, 3], mode=t.VerifyMode.COUPLED, sampling=sampling)
 
 
-def test_a_text_that_took_a_merged_edge_has_its_kv_repaired() -> None:
+def test_a_text_that_took_a_merged_edge_has_its_kv_repaired():
     growth, rules = FixedGrowth(3, 99), GraphRules(256, 0.0, 0.0, repeat=0)
     made = harness(Repeating(), growth, rules)
     open_graph(made)
@@ -300,7 +294,7 @@ def test_a_text_that_took_a_merged_edge_has_its_kv_repaired() -> None:
 # --- after a verdict -----------------------------------------------------------------
 
 
-def test_kv_of_an_accepted_path_is_used_again_whatever_branch_it_took() -> None:
+def test_kv_of_an_accepted_path_is_used_again_whatever_branch_it_took():
     for which in range(12):
         made, fresh = harness(), harness()
         open_graph(made)
@@ -318,9 +312,7 @@ def test_kv_of_an_accepted_path_is_used_again_whatever_branch_it_took() -> None:
 
 @pytest.mark.parametrize("mode", EXACT)
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_text_that_takes_a_branch_while_the_graph_grows_keeps_what_is_below_it(
-    mode: t.VerifyMode, rank: int
-) -> None:
+def test_a_text_that_takes_a_branch_while_the_graph_grows_keeps_what_is_below_it(mode, rank):
     made = harness(growth=FixedGrowth(4, 99))
     open_graph(made, mode=mode)
     made.core.step()
@@ -336,7 +328,7 @@ def test_a_text_that_takes_a_branch_while_the_graph_grows_keeps_what_is_below_it
     assert max(map(len, paths_of(draft.tree))) == 4, "as deep as one that starts there"
 
 
-def test_a_new_turn_on_the_same_text_sends_the_same_tree_without_a_forward() -> None:
+def test_a_new_turn_on_the_same_text_sends_the_same_tree_without_a_forward():
     made = harness()
     open_graph(made)
     (first,) = made.run()
@@ -356,9 +348,7 @@ def test_a_new_turn_on_the_same_text_sends_the_same_tree_without_a_forward() -> 
         t.ResolvedSampling(max_tokens=60, frequency_penalty=2.0, repetition_penalty=2.0),
     ],
 )
-def test_a_tail_that_is_replaced_takes_the_graph_in_front_of_it_along(
-    sampling: t.ResolvedSampling,
-) -> None:
+def test_a_tail_that_is_replaced_takes_the_graph_in_front_of_it_along(sampling):
     made, fresh = harness(), harness()
     made.open("s", [1, 2, 3], window=10, sampling=sampling)
     while len(tail := session_text(made)[3:]) < 8:
@@ -374,14 +364,14 @@ def session_text(made: Harness) -> list[int]:
     return made.core._entries[0, "s"].session.text
 
 
-def test_a_failure_of_one_session_leaves_the_others_their_graphs() -> None:
+def test_a_failure_of_one_session_leaves_the_others_their_graphs():
     made, alone = harness(), harness()
     for name, prompt in (("a", [1, 2]), ("b", [3, 4])):
         made.open(name, prompt, num_candidates=2, window=4)
     made.core.step()
     bad = made.drafter._sessions[0, "b"]
     assert isinstance(bad, GraphSession)
-    bad.places = lambda ask: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    bad.places = lambda ask: 1 / 0
     made.run()
     alone.open("a", [1, 2], num_candidates=2, window=4)
     good = made.drafter._sessions[0, "a"]
@@ -392,7 +382,7 @@ def test_a_failure_of_one_session_leaves_the_others_their_graphs() -> None:
     check(made.engine, draft, [1, 2], 2, count=2)
 
 
-def test_close_gives_back_the_kv_of_text_and_graph() -> None:
+def test_close_gives_back_the_kv_of_text_and_graph():
     made = harness()
     open_graph(made)
     assert made.engine.kv_tokens_used == 3 + 60 + NODES_IN_KV
@@ -403,9 +393,7 @@ def test_close_gives_back_the_kv_of_text_and_graph() -> None:
 
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma2", "gpt2"])
 @pytest.mark.parametrize("mode", EXACT)
-def test_on_real_models_kv_after_any_branch_gives_the_draft_of_a_fresh_prefill(
-    arch: str, mode: t.VerifyMode
-) -> None:
+def test_on_real_models_kv_after_any_branch_gives_the_draft_of_a_fresh_prefill(arch, mode):
     engine = NativeEngine.from_model(
         tiny_model(arch), spec=ModelSpec(arch, kv_capacity_tokens=2000)
     )
@@ -456,9 +444,7 @@ def check_kv(engine: FakeEngine, made: Harness) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_after_any_commits_and_rollbacks_drafts_and_kv_are_those_of_the_text(
-    data: st.DataObject,
-) -> None:
+def test_after_any_commits_and_rollbacks_drafts_and_kv_are_those_of_the_text(data):
     engine = data.draw(st.sampled_from([FakeEngine, Repeating]))()
     mode = data.draw(st.sampled_from(EXACT))
     count = data.draw(st.integers(1, 3))

@@ -1,10 +1,7 @@
 """A drafter whose head knows a part of the vocabulary drafts as one whose other logits are -inf."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -62,7 +59,7 @@ class Masked(FakeEngine):
         self.vocab_size = width
         self.head = head_of(width)
 
-    def logits(self, text: Sequence[int]) -> Tensor:  # type: ignore[override]
+    def logits(self, text: Sequence[int]) -> Tensor:
         whole = torch.full((self.vocab_size,), -torch.inf)
         whole[self.head] = _random(text, self.vocab_size)[self.head]
         return whole
@@ -76,7 +73,7 @@ class Reduced(FakeEngine):
         self.vocab_size = width
         self.head_ids = head_of(width)
 
-    def logits(self, text: Sequence[int]) -> Tensor:  # type: ignore[override]
+    def logits(self, text: Sequence[int]) -> Tensor:
         return _random(text, self.vocab_size)[self.head_ids]
 
 
@@ -100,9 +97,7 @@ def drafts_of(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PARAMETERS)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_part_of_a_head_drafts_as_a_whole_one_with_no_mass_elsewhere(
-    width: str, name: str, mode: VerifyMode, count: int
-) -> None:
+def test_a_part_of_a_head_drafts_as_a_whole_one_with_no_mass_elsewhere(width, name, mode, count):
     ours = drafts_of(Reduced(WIDTHS[width]), mode, PARAMETERS[name], count)
     theirs = drafts_of(Masked(WIDTHS[width]), mode, PARAMETERS[name], count)
     assert len(tokens_of(ours)) > 8
@@ -116,7 +111,7 @@ def test_a_part_of_a_head_drafts_as_a_whole_one_with_no_mass_elsewhere(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_session_of_a_smaller_vocabulary_gets_only_its_tokens(mode: VerifyMode) -> None:
+def test_a_session_of_a_smaller_vocabulary_gets_only_its_tokens(mode):
     sampling = ResolvedSampling(max_tokens=60, temperature=3.0)
     ours = drafts_of(Reduced(90), mode, sampling, 2, limit=47)
     assert tokens_of(ours)
@@ -125,10 +120,10 @@ def test_a_session_of_a_smaller_vocabulary_gets_only_its_tokens(mode: VerifyMode
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_vocabulary_that_holds_nothing_of_the_head_gets_no_draft(mode: VerifyMode) -> None:
+def test_a_vocabulary_that_holds_nothing_of_the_head_gets_no_draft(mode):
     engine = Reduced(90)
     engine.head_ids = torch.tensor([60, 70])
-    engine.logits = lambda text: torch.zeros(2)  # type: ignore[method-assign, assignment]
+    engine.logits = lambda text: torch.zeros(2)
     harness = Harness(engine)
     harness.open("s", PROMPT, mode=mode, vocab_size=47)
     [draft] = harness.run()
@@ -136,7 +131,7 @@ def test_a_vocabulary_that_holds_nothing_of_the_head_gets_no_draft(mode: VerifyM
     assert not draft.tree.token_ids
 
 
-def test_text_outside_the_head_is_taken_in_and_counted() -> None:
+def test_text_outside_the_head_is_taken_in_and_counted():
     outside = [token for token in PROMPT if token % 3 == 2]
     assert outside
     harness = Harness(Reduced(90))
@@ -152,9 +147,7 @@ def test_text_outside_the_head_is_taken_in_and_counted() -> None:
 
 @pytest.mark.parametrize("width", WIDTHS.values())
 @pytest.mark.parametrize("sampling", PARAMETERS.values(), ids=PARAMETERS)
-def test_every_choice_over_a_part_is_that_over_the_whole(
-    width: int, sampling: ResolvedSampling
-) -> None:
+def test_every_choice_over_a_part_is_that_over_the_whole(width, sampling):
     ids = head_of(width)
     whole = torch.full((6, width), -torch.inf)
     part = torch.stack([_random([row], width)[ids] for row in range(6)])
@@ -176,7 +169,7 @@ def test_every_choice_over_a_part_is_that_over_the_whole(
 
 
 @pytest.mark.parametrize("width", WIDTHS.values())
-def test_a_row_without_a_finite_law_has_no_choice(width: int) -> None:
+def test_a_row_without_a_finite_law_has_no_choice(width):
     ids = head_of(width)
     rows = [RowContext(VerifyMode.COUPLED, ResolvedSampling(), 5, 0)] * 2
     part = torch.full((2, len(ids)), -torch.inf)
@@ -190,9 +183,7 @@ def test_a_row_without_a_finite_law_has_no_choice(width: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_session_over_the_core_with_a_student(
-    mode: VerifyMode, count: int, tmp_path: Path
-) -> None:
+def test_a_session_over_the_core_with_a_student(mode, count, tmp_path):
     _, draft = distilled_folder(tmp_path)
     engine = NativeEngine.load(ModelSpec(str(draft), cache_dir=tmp_path, kv_capacity_tokens=512))
     harness = Harness(engine)

@@ -1,7 +1,5 @@
 """No key of the DRAFT stream is ever drawn twice, whatever arrives and in whatever order."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -178,9 +176,7 @@ class Target:
 
 @pytest.mark.parametrize("candidates", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_key_is_drawn_twice_in_a_long_life_and_nothing_is_withheld(
-    seed: int, candidates: int
-) -> None:
+def test_no_key_is_drawn_twice_in_a_long_life_and_nothing_is_withheld(seed, candidates):
     mode = (t.VerifyMode.STANDARD, t.VerifyMode.BLOCK)[seed % 2]
     target = Target(random.Random(seed), mode, candidates)
     with recorded() as keys:
@@ -210,8 +206,8 @@ HOSTILE = st.lists(
     st.sampled_from([(FakeEngine, ModelDrafter), (SoftEngine, LookaheadDrafter)]),
 )
 def test_no_key_is_drawn_twice_even_where_the_epoch_should_have_moved(
-    moves: list[tuple[str, int]], candidates: int, mode: t.VerifyMode, drafter: tuple[Any, Any]
-) -> None:
+    moves, candidates, mode, drafter
+):
     engine, method = drafter
     harness = Harness(own := engine(), drafter=method(own))
     with recorded() as keys:
@@ -239,9 +235,7 @@ def test_no_key_is_drawn_twice_even_where_the_epoch_should_have_moved(
 
 
 @pytest.mark.parametrize("candidates", [1, 2])
-def test_a_text_that_went_back_in_its_epoch_waits_until_it_has_passed_what_was_drawn(
-    candidates: int,
-) -> None:
+def test_a_text_that_went_back_in_its_epoch_waits_until_it_has_passed_what_was_drawn(candidates):
     harness = Harness(FakeEngine())
     harness.open("s", [1, 2, 3], mode=t.VerifyMode.STANDARD, num_candidates=candidates, window=4)
     first = harness.run()
@@ -260,7 +254,7 @@ def test_a_text_that_went_back_in_its_epoch_waits_until_it_has_passed_what_was_d
 
 
 @pytest.mark.parametrize("candidates", [1, 2])
-def test_a_step_that_failed_and_is_asked_again_draws_each_key_once(candidates: int) -> None:
+def test_a_step_that_failed_and_is_asked_again_draws_each_key_once(candidates):
     harness = Harness(FakeEngine())
     harness.engine.explode = 9
     for name, prompt in (("good", [1, 2]), ("bad", [3, 9])):
@@ -271,7 +265,7 @@ def test_a_step_that_failed_and_is_asked_again_draws_each_key_once(candidates: i
     assert max(keys.values()) == 1
 
 
-def test_a_drawn_tree_is_not_continued_from_a_text_that_grew_by_its_trunk() -> None:
+def test_a_drawn_tree_is_not_continued_from_a_text_that_grew_by_its_trunk():
     harness = Harness(FakeEngine())
     harness.open("s", [1, 2, 3], mode=t.VerifyMode.STANDARD, num_candidates=2, window=4)
     for _ in range(3):
@@ -284,7 +278,7 @@ def test_a_drawn_tree_is_not_continued_from_a_text_that_grew_by_its_trunk() -> N
     assert keys.total() == len(draft.tree) == 8
 
 
-def test_exact_modes_draw_nothing() -> None:
+def test_exact_modes_draw_nothing():
     for mode in (t.VerifyMode.GREEDY, t.VerifyMode.COUPLED):
         harness = Harness(FakeEngine())
         harness.open("s", [1, 2], mode=mode, num_candidates=2)

@@ -1,7 +1,5 @@
 """The look-ahead drafter: several tokens a forward, and nothing of it stays in KV."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,7 +55,7 @@ def harness_of(engine: Any, step_tokens: int = 64, q_top: int = 64) -> Harness:
 # --- on a fake engine: what is fed, and what is drafted -----------------------------
 
 
-def test_one_forward_drafts_the_next_token_and_one_for_each_embedding() -> None:
+def test_one_forward_drafts_the_next_token_and_one_for_each_embedding():
     harness = harness_of(SoftEngine())
     harness.open("s", [1, 2, 3], window=1 + L)
     (draft,) = harness.run()
@@ -67,7 +65,7 @@ def test_one_forward_drafts_the_next_token_and_one_for_each_embedding() -> None:
     assert harness.engine.forwards == [[3 + L]]
 
 
-def test_it_goes_on_from_its_own_draft_as_text() -> None:
+def test_it_goes_on_from_its_own_draft_as_text():
     harness = harness_of(SoftEngine())
     harness.open("s", [1, 2, 3], window=2 * (1 + L))
     first, second = harness.run()
@@ -79,14 +77,14 @@ def test_it_goes_on_from_its_own_draft_as_text() -> None:
 
 
 @pytest.mark.parametrize(("window", "fed"), [(1, [3]), (2, [4]), (3, [5])])
-def test_no_more_rows_are_fed_than_there_is_room_for(window: int, fed: list[int]) -> None:
+def test_no_more_rows_are_fed_than_there_is_room_for(window, fed):
     harness = harness_of(SoftEngine())
     harness.open("s", [1, 2, 3], window=window)
     assert len(tokens_of(harness.run())) == window
     assert harness.engine.forwards == [fed]
 
 
-def test_the_last_tokens_of_a_text_and_of_the_context_are_drafted_and_none_beyond() -> None:
+def test_the_last_tokens_of_a_text_and_of_the_context_are_drafted_and_none_beyond():
     harness = harness_of(SoftEngine(context=6))
     harness.open("s", [1, 2, 3], sampling=ResolvedSampling(max_tokens=2))
     harness.open("long", [1, 2, 3], window=9)
@@ -98,7 +96,7 @@ def test_the_last_tokens_of_a_text_and_of_the_context_are_drafted_and_none_beyon
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data: st.DataObject) -> None:
+def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data):
     engine = SoftEngine()
     harness = harness_of(engine, step_tokens=data.draw(st.integers(1, 8)))
     harness.open("s", [1, 2, 3], window=data.draw(st.integers(1, 9)))
@@ -107,7 +105,7 @@ def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data: st.Dat
         assert list(draft.tree.token_ids) == [int(row.argmax()) for row in rows]
 
 
-def test_sessions_are_batched_and_a_long_prompt_enters_in_chunks_without_embeddings() -> None:
+def test_sessions_are_batched_and_a_long_prompt_enters_in_chunks_without_embeddings():
     harness = harness_of(SoftEngine(), step_tokens=8)
     harness.open("s", [1, 2, 3], window=1 + L)
     harness.core.step()
@@ -120,7 +118,7 @@ def test_sessions_are_batched_and_a_long_prompt_enters_in_chunks_without_embeddi
     assert tokens_of(drafts, "long") == [int(row.argmax()) for row in ahead]
 
 
-def test_a_drafted_stop_token_ends_the_draft() -> None:
+def test_a_drafted_stop_token_ends_the_draft():
     ahead = SoftEngine().ahead([1, 2], L)
     stop = int(ahead[1].argmax())
     assert int(ahead[0].argmax()) != stop
@@ -131,7 +129,7 @@ def test_a_drafted_stop_token_ends_the_draft() -> None:
     assert draft.final
 
 
-def test_a_row_without_a_finite_law_ends_the_draft_before_it() -> None:
+def test_a_row_without_a_finite_law_ends_the_draft_before_it():
     class Broken(SoftEngine):
         @staticmethod
         def logits(text: Sequence[int]) -> Tensor:
@@ -145,7 +143,7 @@ def test_a_row_without_a_finite_law_ends_the_draft_before_it() -> None:
         assert (len(draft.tree), draft.final) == (2, True)
 
 
-def test_a_failing_forward_closes_only_the_session_that_fails_alone() -> None:
+def test_a_failing_forward_closes_only_the_session_that_fails_alone():
     harness = harness_of(SoftEngine())
     harness.engine.explode = 9
     harness.open("good", [1, 2], window=1 + L)
@@ -156,7 +154,7 @@ def test_a_failing_forward_closes_only_the_session_that_fails_alone() -> None:
     assert "bad" not in {session for _, session in harness.core._entries}
 
 
-def test_ids_of_embeddings_in_a_text_are_refused_as_unknown_tokens() -> None:
+def test_ids_of_embeddings_in_a_text_are_refused_as_unknown_tokens():
     harness = harness_of(SoftEngine())
     harness.open("s", [1, VOCAB])
     (failed,) = [event for event in harness.events if isinstance(event, SessionFailed)]
@@ -168,7 +166,7 @@ def test_ids_of_embeddings_in_a_text_are_refused_as_unknown_tokens() -> None:
     assert (draft.tree.token_ids, draft.final) == ((), True)
 
 
-def test_it_drafts_chains_of_one_candidate_whatever_is_asked_for() -> None:
+def test_it_drafts_chains_of_one_candidate_whatever_is_asked_for():
     harness = harness_of(SoftEngine())
     harness.open("s", [1, 2, 3], num_candidates=3, window=1 + L)
     (draft,) = harness.run()
@@ -176,7 +174,7 @@ def test_it_drafts_chains_of_one_candidate_whatever_is_asked_for() -> None:
     assert harness.core.describe().capabilities == ("model:sampled",)
 
 
-def test_an_engine_without_embeddings_is_no_look_ahead_drafter() -> None:
+def test_an_engine_without_embeddings_is_no_look_ahead_drafter():
     engine = NativeEngine.from_model(tiny_model("llama"), check=False)
     with pytest.raises(ValueError, match="no look-ahead embeddings"):
         LookaheadDrafter(engine)
@@ -185,7 +183,7 @@ def test_an_engine_without_embeddings_is_no_look_ahead_drafter() -> None:
 # --- the law that is sent ------------------------------------------------------------
 
 
-def test_coupled_drafts_use_the_shared_noise_of_each_rows_position() -> None:
+def test_coupled_drafts_use_the_shared_noise_of_each_rows_position():
     harness = harness_of(SoftEngine())
     sampling = ResolvedSampling(temperature=0.8, max_tokens=60, top_k=5)
     harness.open("s", [1, 2], mode=VerifyMode.COUPLED, sampling=sampling, window=2 * (1 + L))
@@ -202,9 +200,7 @@ def test_coupled_drafts_use_the_shared_noise_of_each_rows_position() -> None:
 
 @pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
 @pytest.mark.parametrize("sampling", [COUPLED, PENALISED], ids=["plain", "penalised"])
-def test_every_token_is_drawn_from_the_law_sent_which_is_its_rows_own(
-    mode: VerifyMode, sampling: ResolvedSampling
-) -> None:
+def test_every_token_is_drawn_from_the_law_sent_which_is_its_rows_own(mode, sampling):
     """Penalties count the text in front of the draft; nothing in the draft changes a row."""
     harness = harness_of(SoftEngine(), q_top=7)
     prompt = [1, 2, 1, 8]
@@ -243,7 +239,7 @@ def _columns(q):
 
 
 @pytest.fixture(scope="module", params=["llama", "mistral", "gpt2"])
-def engine(request: pytest.FixtureRequest) -> NativeEngine:
+def engine(request):
     torch.set_num_threads(1)
     model = tiny_model(request.param)
     made = NativeEngine.from_model(model, spec=ModelSpec(model=request.param))
@@ -256,9 +252,7 @@ def engine(request: pytest.FixtureRequest) -> NativeEngine:
 @pytest.mark.parametrize(
     ("mode", "sampling"), [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED)]
 )
-def test_the_first_token_of_a_draft_by_the_target_itself_is_always_right(
-    engine: NativeEngine, mode: VerifyMode, sampling: ResolvedSampling
-) -> None:
+def test_the_first_token_of_a_draft_by_the_target_itself_is_always_right(engine, mode, sampling):
     truth = plain_text(engine, PROMPT, 30, mode, sampling)
     harness = harness_of(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=sampling, window=4)
@@ -281,8 +275,8 @@ def test_the_first_token_of_a_draft_by_the_target_itself_is_always_right(
     [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED), (VerifyMode.BLOCK, COUPLED)],
 )
 def test_the_target_given_to_itself_is_accepted_whole_where_embeddings_can_say_it_all(
-    mode: VerifyMode, sampling: ResolvedSampling
-) -> None:
+    mode, sampling
+):
     """A target whose law is a function of the position alone: its rows ahead are exact."""
     model = tiny_model("gpt2")
     with torch.no_grad():
@@ -317,9 +311,7 @@ def _assert_laws_are_the_targets(engine, drafts, sampling) -> None:
 
 
 @pytest.mark.parametrize("mode", list(VerifyMode))
-def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
-    engine: NativeEngine, mode: VerifyMode
-) -> None:
+def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode):
     harness = harness_of(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=COUPLED, window=7)
     committed: list[int] = []
@@ -335,7 +327,7 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
     harness.core.drop_link(0)
 
 
-def test_a_session_drafts_beside_others_what_it_drafts_alone(engine: NativeEngine) -> None:
+def test_a_session_drafts_beside_others_what_it_drafts_alone(engine):
     prompts = {"a": PROMPT, "b": PROMPT[:7], "c": [5]}
     together = harness_of(engine, step_tokens=16)
     for session, prompt in prompts.items():

@@ -1,7 +1,5 @@
 """A drafter process: its settings, the methods it builds, and one that really serves."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -38,25 +36,23 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_environment(monkeypatch):
     for name in [name for name in os.environ if name.startswith("PACELINE_")]:
         monkeypatch.delenv(name)
 
 
-def test_the_method_is_ngram_and_a_draft_model_joins_it() -> None:
+def test_the_method_is_ngram_and_a_draft_model_joins_it():
     assert DrafterSettings().method_names == ("ngram",)
     assert DrafterSettings(draft="m").method_names == ("ngram", "model")
     assert DrafterSettings(draft="m", method="ngram, model").method_names == ("ngram", "model")
 
 
-def test_with_look_ahead_embeddings_the_method_is_lookahead() -> None:
+def test_with_look_ahead_embeddings_the_method_is_lookahead():
     assert DrafterSettings(lookahead="f").method_names == ("lookahead",)
     assert DrafterSettings(lookahead="f", draft="m").method_names == ("ngram", "model", "lookahead")
 
 
-def test_a_draft_model_is_rounded_where_the_cpu_can_and_a_target_never(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_draft_model_is_rounded_where_the_cpu_can_and_a_target_never(monkeypatch):
     from services.drafter.registry import _dtype
     from services.engine.native import packing
 
@@ -102,30 +98,30 @@ def test_a_draft_model_is_rounded_where_the_cpu_can_and_a_target_never(
         ({"phrases": 0}, "phrases"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_named(values: dict[str, Any], named: str) -> None:
+def test_a_setting_that_makes_no_sense_is_named(values, named):
     with pytest.raises(ValidationError, match=named):
         DrafterSettings(**values)
 
 
-def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("PACELINE_CPUS", "0,1")
     monkeypatch.setenv("PACELINE_MAX_WINDOW", "9")
     settings = Flags("paceline drafter", "", DrafterSettings).read(DrafterSettings)
     assert (settings.cpus, settings.max_window) == ((0, 1), 9)
 
 
-def test_two_drafters_left_unnamed_have_different_names() -> None:
+def test_two_drafters_left_unnamed_have_different_names():
     assert DrafterSettings().worker_id != DrafterSettings().worker_id
 
 
-def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_method_is_refused_with_the_known_ones():
     with pytest.raises(
         StartError, match="'oracle' is unknown; there is model, skip, lookahead, graph, ngram"
     ):
         build(DrafterSettings(method="oracle"))
 
 
-def test_the_pool_of_phrases_has_the_limits_of_the_settings() -> None:
+def test_the_pool_of_phrases_has_the_limits_of_the_settings():
     from services.drafter.methods.ngram.ngram import NgramDrafter
 
     (drafter,) = build(DrafterSettings(phrases=5, phrases_per_tenant=3)).values()
@@ -133,16 +129,16 @@ def test_the_pool_of_phrases_has_the_limits_of_the_settings() -> None:
     assert (drafter._pool.limits.capacity, drafter._pool.limits.per_scope) == (5, 3)
 
 
-def test_phrases_in_no_redis_stop_the_start() -> None:
+def test_phrases_in_no_redis_stop_the_start():
     with pytest.raises(StartError, match="is not usable"):
         build(DrafterSettings(phrase_redis="nonsense"))
 
 
-def test_every_method_has_a_name_that_can_be_asked_for() -> None:
+def test_every_method_has_a_name_that_can_be_asked_for():
     assert set(METHODS) == {"model", "skip", "lookahead", "graph", "ngram"}
 
 
-def test_a_model_is_loaded_from_a_folder(tmp_path: Path) -> None:
+def test_a_model_is_loaded_from_a_folder(tmp_path):
     import torch
 
     from services.drafter.methods.model.model import ModelDrafter
@@ -154,13 +150,13 @@ def test_a_model_is_loaded_from_a_folder(tmp_path: Path) -> None:
     drafter = build(settings)["model"]
     assert isinstance(drafter, ModelDrafter)
     assert drafter._q_top == 3
-    worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
+    worker = drafter.describe(WorkerDescription("d", None))
     assert worker.vocab_size == VOCAB_SIZE
     assert worker.model_fingerprint
     assert worker.tokenizer_fingerprint
 
 
-def test_the_target_is_loaded_with_its_mask_and_thresholds(tmp_path: Path) -> None:
+def test_the_target_is_loaded_with_its_mask_and_thresholds(tmp_path):
     from services.drafter.methods.self_draft.exits import Exit
     from services.drafter.methods.self_draft.skip import SkipDrafter
     from services.engine.checkpoint.files import weights_digest
@@ -182,7 +178,7 @@ def test_the_target_is_loaded_with_its_mask_and_thresholds(tmp_path: Path) -> No
     assert drafter._trials is None
 
 
-def test_a_search_starts_from_the_mask_with_the_share_of_the_settings(tmp_path: Path) -> None:
+def test_a_search_starts_from_the_mask_with_the_share_of_the_settings(tmp_path):
     from services.drafter.methods.self_draft.skip import SkipDrafter
     from services.engine.skip_mask import every_second
     from tests.models import tiny_model_folder
@@ -202,9 +198,7 @@ def test_a_search_starts_from_the_mask_with_the_share_of_the_settings(tmp_path: 
         build(DrafterSettings(**common, skip_search=True, skip_share=0.1))
 
 
-def test_a_mask_for_another_model_stops_the_start_before_weights_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mask_for_another_model_stops_the_start_before_weights_are_read(tmp_path, monkeypatch):
     from services.engine.native import NativeEngine
     from services.engine.skip_mask import SkipMask
     from services.engine.skip_mask_file import MaskFile, write_mask
@@ -219,9 +213,7 @@ def test_a_mask_for_another_model_stops_the_start_before_weights_are_read(
         build(settings)
 
 
-def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(tmp_path, caplog):
     from services.drafter.methods.self_draft.skip import SkipDrafter
     from services.engine.skip_mask import every_second
     from tests.models import tiny_model_folder
@@ -234,7 +226,7 @@ def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(
     assert "`paceline tune-skip` finds a better set" in caplog.text
 
 
-def test_graphs_and_trees_take_their_own_numbers(tmp_path: Path) -> None:
+def test_graphs_and_trees_take_their_own_numbers(tmp_path):
     import torch
 
     from services.contract.types import VerifyMode
@@ -248,7 +240,7 @@ def test_graphs_and_trees_take_their_own_numbers(tmp_path: Path) -> None:
     values |= {"method": "graph,model", "threads": 1, "tree_nodes": 3, "tree_level_cost": 0.0}
     graph, model = build(DrafterSettings(**values, graph_nodes=9, graph_repeat=-1)).values()
     assert isinstance(graph, GraphDrafter)
-    assert graph._engine is model._engine  # type: ignore[attr-defined]
+    assert graph._engine is model._engine
     assert graph._rules == GraphRules(max_nodes=9, repeat=None)
     assert isinstance(model, ModelDrafter)
     assert model._plans[VerifyMode.GREEDY].growth(8).nodes == 3
@@ -257,12 +249,12 @@ def test_graphs_and_trees_take_their_own_numbers(tmp_path: Path) -> None:
     assert comb._plans == {}
 
 
-def test_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
+def test_a_model_that_is_not_there_stops_the_start(tmp_path):
     with pytest.raises(StartError, match="no such file"):
         build(DrafterSettings(draft=str(tmp_path / "nothing")))
 
 
-def test_a_distilled_drafter_is_loaded_from_its_folder_and_its_moved_base(tmp_path: Path) -> None:
+def test_a_distilled_drafter_is_loaded_from_its_folder_and_its_moved_base(tmp_path):
     from services.drafter.methods.model.model import ModelDrafter
     from tests.models import VOCAB_SIZE
     from tests.services.student_kit import distilled_folder
@@ -276,14 +268,12 @@ def test_a_distilled_drafter_is_loaded_from_its_folder_and_its_moved_base(tmp_pa
     )
     drafter = build(settings)["model"]
     assert isinstance(drafter, ModelDrafter)
-    worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
+    worker = drafter.describe(WorkerDescription("d", None))
     assert worker.vocab_size == VOCAB_SIZE
     assert worker.tokenizer_fingerprint
 
 
-def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_for(
-    tmp_path: Path,
-) -> None:
+def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_for(tmp_path):
     import torch
 
     from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
@@ -299,7 +289,7 @@ def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_
     options = {"lookahead": str(file), "cache_dir": tmp_path, "threads": 1}
     (drafter,) = build(DrafterSettings(**options)).values()
     assert isinstance(drafter, LookaheadDrafter)
-    worker = drafter.describe(WorkerDescription("d", None))  # type: ignore[arg-type]
+    worker = drafter.describe(WorkerDescription("d", None))
     assert (worker.model, worker.vocab_size) == (str(base), VOCAB_SIZE)
 
     moved = base.rename(tmp_path / "elsewhere")
@@ -309,7 +299,7 @@ def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_
         build(DrafterSettings(target=str(other), **options))
 
 
-def test_look_ahead_embeddings_of_another_width_stop_the_start(tmp_path: Path) -> None:
+def test_look_ahead_embeddings_of_another_width_stop_the_start(tmp_path):
     import torch
 
     from services.engine.checkpoint.files import weights_digest
@@ -346,7 +336,7 @@ def ngram_process(ready: Path) -> Iterator[tuple[subprocess.Popen[Any], str]]:
 
 
 @pytest.mark.processes
-async def test_an_ngram_drafter_serves_without_torch_and_ends_on_sigterm(tmp_path: Path) -> None:
+async def test_an_ngram_drafter_serves_without_torch_and_ends_on_sigterm(tmp_path):
     with ngram_process(tmp_path / "ready") as (process, address):
         async with open_channel(address) as channel:
             stub: Any = drafter_pb2_grpc.DrafterServiceStub(channel)

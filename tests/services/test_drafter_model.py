@@ -1,7 +1,5 @@
 """The model drafter: what it feeds, what it proposes, on a fake engine and on real models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -40,7 +38,7 @@ MOVES = st.lists(
 # --- on a fake engine: every token fed once -------------------------------------
 
 
-def test_drafts_are_the_draft_models_greedy_continuation() -> None:
+def test_drafts_are_the_draft_models_greedy_continuation():
     harness = Harness(FakeEngine())
     harness.open("s", [1, 2, 3])
     drafts = harness.run()
@@ -49,7 +47,7 @@ def test_drafts_are_the_draft_models_greedy_continuation() -> None:
     assert harness.engine.forwards == [[3], [1], [1], [1], [1], [1]]
 
 
-def test_a_rejection_feeds_the_correction_alone() -> None:
+def test_a_rejection_feeds_the_correction_alone():
     harness = Harness(FakeEngine())
     harness.open("s", [1, 2, 3])
     tail = tokens_of(harness.run())
@@ -62,7 +60,7 @@ def test_a_rejection_feeds_the_correction_alone() -> None:
     assert harness.engine.forwards[0] == [1]
 
 
-def test_a_verifier_ahead_is_caught_up_in_one_step() -> None:
+def test_a_verifier_ahead_is_caught_up_in_one_step():
     harness = Harness(FakeEngine())
     harness.open("s", [1, 2, 3], window=1)
     harness.run()
@@ -74,7 +72,7 @@ def test_a_verifier_ahead_is_caught_up_in_one_step() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data: st.DataObject) -> None:
+def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data):
     engine = FakeEngine()
     harness = Harness(engine, step_tokens=data.draw(st.integers(1, 8)))
     harness.open("s", [1, 2, 3], window=data.draw(st.integers(1, 5)))
@@ -82,7 +80,7 @@ def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data: st.Dat
         assert all(token == engine.greedy(before) for token in draft.tree.token_ids)
 
 
-def test_the_target_as_its_own_drafter_is_never_rolled_back() -> None:
+def test_the_target_as_its_own_drafter_is_never_rolled_back():
     engine = FakeEngine()
     harness = Harness(engine)
     harness.open("s", [4, 5])
@@ -98,7 +96,7 @@ def test_the_target_as_its_own_drafter_is_never_rolled_back() -> None:
     assert engine.caches[0].rolled_back == 0
 
 
-def test_sessions_are_batched_and_draft_what_they_draft_alone() -> None:
+def test_sessions_are_batched_and_draft_what_they_draft_alone():
     harness = Harness(FakeEngine())
     prompts = {"a": [1], "b": [2, 3], "c": [4, 5, 6]}
     for session, prompt in prompts.items():
@@ -109,7 +107,7 @@ def test_sessions_are_batched_and_draft_what_they_draft_alone() -> None:
         assert tokens_of(drafts, session) == harness.engine.continuation(prompt, 6)
 
 
-def test_a_long_prompt_enters_in_chunks_while_others_draft() -> None:
+def test_a_long_prompt_enters_in_chunks_while_others_draft():
     harness = Harness(FakeEngine(), step_tokens=8)
     harness.open("s", [1, 2, 3])
     harness.core.step()
@@ -120,7 +118,7 @@ def test_a_long_prompt_enters_in_chunks_while_others_draft() -> None:
     assert tokens_of(drafts, "long") == harness.engine.continuation([1] * 20, 6)
 
 
-def test_sessions_that_draft_are_not_held_back_by_the_budget_of_prompts() -> None:
+def test_sessions_that_draft_are_not_held_back_by_the_budget_of_prompts():
     harness = Harness(FakeEngine(), step_tokens=2)
     for session in "abcd":
         harness.open(session, [1, 2])
@@ -130,7 +128,7 @@ def test_sessions_that_draft_are_not_held_back_by_the_budget_of_prompts() -> Non
         assert tokens_of(drafts, session) == harness.engine.continuation([1, 2], 6)
 
 
-def test_coupled_drafts_use_the_shared_noise() -> None:
+def test_coupled_drafts_use_the_shared_noise():
     harness = Harness(FakeEngine())
     sampling = t.ResolvedSampling(temperature=0.8, max_tokens=60, top_k=5)
     harness.open("s", [1, 2], mode=t.VerifyMode.COUPLED, sampling=sampling)
@@ -143,7 +141,7 @@ def test_coupled_drafts_use_the_shared_noise() -> None:
         text.append(token)
 
 
-def test_a_drafted_stop_token_ends_the_draft() -> None:
+def test_a_drafted_stop_token_ends_the_draft():
     harness = Harness(FakeEngine())
     ahead = harness.engine.continuation([1, 2], 6)
     stop = ahead[3]
@@ -154,7 +152,7 @@ def test_a_drafted_stop_token_ends_the_draft() -> None:
     assert drafts[-1].final
 
 
-def test_stop_tokens_are_not_proposed_before_min_tokens() -> None:
+def test_stop_tokens_are_not_proposed_before_min_tokens():
     harness = Harness(FakeEngine())
     stop = harness.engine.greedy([1, 2])
     sampling = t.ResolvedSampling(max_tokens=60, min_tokens=2, stop_token_ids=(stop, VOCAB + 5))
@@ -163,7 +161,7 @@ def test_stop_tokens_are_not_proposed_before_min_tokens() -> None:
     assert stop not in (first, second)
 
 
-def test_a_full_kv_budget_refuses_a_session_and_a_close_makes_room() -> None:
+def test_a_full_kv_budget_refuses_a_session_and_a_close_makes_room():
     harness = Harness(FakeEngine())
     huge = t.ResolvedSampling(max_tokens=499)
     for session in "abc":
@@ -175,7 +173,7 @@ def test_a_full_kv_budget_refuses_a_session_and_a_close_makes_room() -> None:
     assert harness.core.progress().kv_tokens_used == 500
 
 
-def test_a_prompt_the_draft_model_cannot_take_is_refused() -> None:
+def test_a_prompt_the_draft_model_cannot_take_is_refused():
     harness = Harness(FakeEngine(context=10))
     harness.open("long", [1] * 11)
     harness.open("foreign", [VOCAB])
@@ -183,7 +181,7 @@ def test_a_prompt_the_draft_model_cannot_take_is_refused() -> None:
     assert [event.reason for event in failed] == [t.FailureReason.INVALID] * 2
 
 
-def test_drafting_ends_where_the_draft_models_context_ends() -> None:
+def test_drafting_ends_where_the_draft_models_context_ends():
     harness = Harness(FakeEngine(context=6))
     harness.open("s", [1, 2, 3])
     drafts = harness.run()
@@ -191,7 +189,7 @@ def test_drafting_ends_where_the_draft_models_context_ends() -> None:
     assert drafts[-1].final
 
 
-def test_a_committed_token_outside_the_vocabulary_ends_drafting_quietly() -> None:
+def test_a_committed_token_outside_the_vocabulary_ends_drafting_quietly():
     harness = Harness(FakeEngine())
     harness.open("s", [1, 2])
     harness.run()
@@ -200,7 +198,7 @@ def test_a_committed_token_outside_the_vocabulary_ends_drafting_quietly() -> Non
     assert (draft.tree.token_ids, draft.final) == ((), True)
 
 
-def test_a_row_without_a_finite_law_ends_the_draft() -> None:
+def test_a_row_without_a_finite_law_ends_the_draft():
     class Broken(FakeEngine):
         @staticmethod
         def logits(text: Sequence[int]) -> Tensor:
@@ -212,7 +210,7 @@ def test_a_row_without_a_finite_law_ends_the_draft() -> None:
     assert (draft.tree.token_ids, draft.final) == ((), True)
 
 
-def test_a_failing_forward_closes_only_the_session_that_fails_alone() -> None:
+def test_a_failing_forward_closes_only_the_session_that_fails_alone():
     harness = Harness(FakeEngine())
     harness.engine.explode = 9
     harness.open("good", [1, 2])
@@ -224,8 +222,8 @@ def test_a_failing_forward_closes_only_the_session_that_fails_alone() -> None:
     assert tokens_of(harness.run(), "good") == harness.engine.continuation([1, 2], 6)
 
 
-def test_the_worker_is_bound_to_its_model() -> None:
-    worker = ModelDrafter(FakeEngine()).describe(t.WorkerDescription("m", None))  # type: ignore[arg-type]
+def test_the_worker_is_bound_to_its_model():
+    worker = ModelDrafter(FakeEngine()).describe(t.WorkerDescription("m", None))
     assert (worker.model, worker.vocab_size, worker.kv_capacity_tokens) == ("fake", VOCAB, 1000)
 
 
@@ -233,7 +231,7 @@ def test_the_worker_is_bound_to_its_model() -> None:
 
 
 @pytest.fixture(scope="module", params=["llama", "mistral"])
-def engine(request: pytest.FixtureRequest) -> NativeEngine:
+def engine(request):
     torch.set_num_threads(1)
     return NativeEngine.from_model(tiny_model(request.param), spec=ModelSpec(model=request.param))
 
@@ -274,7 +272,7 @@ def trunk_of(drafts: Sequence[t.Draft]) -> list[int]:
     return [draft.tree.token_ids[parents.index(parent)] for parent in sorted(set(parents))]
 
 
-def test_a_real_model_drafts_its_greedy_text_beside_others(engine: NativeEngine) -> None:
+def test_a_real_model_drafts_its_greedy_text_beside_others(engine):
     harness = Harness(engine, step_tokens=16)
     prompts = {"a": PROMPT, "b": PROMPT[:7], "c": [5]}
     for session, prompt in prompts.items():
@@ -289,9 +287,7 @@ def test_a_real_model_drafts_its_greedy_text_beside_others(engine: NativeEngine)
 @pytest.mark.parametrize(
     ("mode", "sampling"), [(t.VerifyMode.GREEDY, GREEDY), (t.VerifyMode.COUPLED, COUPLED)]
 )
-def test_the_target_as_its_own_drafter_is_accepted_whole(
-    engine: NativeEngine, mode: t.VerifyMode, sampling: t.ResolvedSampling
-) -> None:
+def test_the_target_as_its_own_drafter_is_accepted_whole(engine, mode, sampling):
     truth = plain_text(engine, PROMPT, 30, mode, sampling)
     harness = Harness(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=sampling)
@@ -309,9 +305,7 @@ def test_the_target_as_its_own_drafter_is_accepted_whole(
 
 @pytest.mark.parametrize("candidates", [1, 3])
 @pytest.mark.parametrize("mode", list(t.VerifyMode))
-def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
-    engine: NativeEngine, mode: t.VerifyMode, candidates: int
-) -> None:
+def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode, candidates):
     harness = Harness(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=COUPLED, num_candidates=candidates)
     committed: list[int] = []

@@ -1,7 +1,5 @@
 """Drawn drafts: the law that is sent is the one that was drawn from, and the draft model's own."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -55,7 +53,7 @@ PARAMETERS = {
 
 
 @pytest.fixture(scope="module")
-def engine() -> NativeEngine:
+def engine():
     torch.set_num_threads(1)
     return NativeEngine.from_model(tiny_model("llama"), spec=ModelSpec(model="llama"))
 
@@ -98,9 +96,7 @@ def replayed(draft: t.Draft, seed: int, index: int) -> list[int]:
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("mode", SAMPLED)
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_replaying_the_keys_on_the_law_received_gives_every_token(
-    engine: NativeEngine, name: str, mode: t.VerifyMode, count: int
-) -> None:
+def test_replaying_the_keys_on_the_law_received_gives_every_token(engine, name, mode, count):
     harness = Harness(engine, q_top=16)
     seed = (1 << 64) - 3
     harness.open(
@@ -139,7 +135,7 @@ class Wide(FakeEngine):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_wide_vocabulary_cut_to_the_targets_is_drawn_from_alike(count: int) -> None:
+def test_a_wide_vocabulary_cut_to_the_targets_is_drawn_from_alike(count):
     harness = Harness(Wide(), q_top=32)
     prompt, law = [1, 2, 3], replace(EVERY_PARAMETER, logit_bias=((2990, 30.0), (5, 3.0)))
     harness.open(
@@ -197,7 +193,7 @@ def drawn(count: int, sessions: int) -> list[t.Draft]:
     return harness.run()
 
 
-def test_drawn_tokens_have_the_law_that_is_sent() -> None:
+def test_drawn_tokens_have_the_law_that_is_sent():
     drafts = drawn(1, 200)
     counts = Counter(token for draft in drafts for token in draft.tree.token_ids)
     assert sum(counts.values()) == 200 * 60
@@ -215,7 +211,7 @@ def test_drawn_tokens_have_the_law_that_is_sent() -> None:
     assert p_value(inside, {pair: p / total for pair, p in joint.items()}) > 1e-6
 
 
-def test_siblings_are_drawn_without_replacement() -> None:
+def test_siblings_are_drawn_without_replacement():
     pairs: Counter[Any] = Counter()
     for draft in drawn(2, 200):
         pairs.update(tuple(own) for _, _, own in levels(draft))
@@ -257,9 +253,7 @@ def reference_law(
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_q_is_the_draft_models_own_law_as_transformers_makes_it(
-    engine: NativeEngine, name: str, count: int
-) -> None:
+def test_q_is_the_draft_models_own_law_as_transformers_makes_it(engine, name, count):
     harness = Harness(engine, q_top=20)
     law = replace(PARAMETERS[name], stop_token_ids=(1, 50_000), min_tokens=3)
     harness.open("s", PROMPT, mode=t.VerifyMode.BLOCK, sampling=law, num_candidates=count)
@@ -298,8 +292,8 @@ def own_samples(
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("mode", [t.VerifyMode.GREEDY, t.VerifyMode.COUPLED])
 def test_a_drafter_equal_to_its_target_drafts_the_targets_own_text_under_every_parameter(
-    engine: NativeEngine, mode: t.VerifyMode, count: int
-) -> None:
+    engine, mode, count
+):
     law = replace(EVERY_PARAMETER, stop_token_ids=(1,), logit_bias=EVERY_PARAMETER.logit_bias[:-1])
     truth = own_samples(engine, 20, mode, law)
     for neutral in ({"frequency_penalty": 0.0}, {"repetition_penalty": 1.0}, {"logit_bias": ()}):
@@ -319,7 +313,7 @@ def test_a_drafter_equal_to_its_target_drafts_the_targets_own_text_under_every_p
     harness.core.drop_link(0)
 
 
-def test_penalties_follow_the_text_back_and_forth(engine: NativeEngine) -> None:
+def test_penalties_follow_the_text_back_and_forth(engine):
     law = replace(EVERY_PARAMETER, stop_token_ids=(), min_tokens=0)
     harness, fresh = Harness(engine), Harness(engine)
     harness.open("s", PROMPT, mode=t.VerifyMode.GREEDY, sampling=law)
@@ -335,7 +329,7 @@ def test_penalties_follow_the_text_back_and_forth(engine: NativeEngine) -> None:
     fresh.core.drop_link(0)
 
 
-def test_a_worker_says_which_methods_draw_and_which_make_trees() -> None:
+def test_a_worker_says_which_methods_draw_and_which_make_trees():
     drafters = {"model": Harness(FakeEngine()).drafter, "ngram": NgramDrafter()}
     core = DrafterCore(drafters, emit=lambda *_: None, worker_id="d")
     able = ("model:sampled", "model:tree", "ngram:tree", "ngram:estimates", "ngram:rows")
@@ -344,7 +338,7 @@ def test_a_worker_says_which_methods_draw_and_which_make_trees() -> None:
 
 
 @pytest.mark.parametrize("mode", list(t.VerifyMode))
-def test_ngram_copies_are_certain_in_every_mode(mode: t.VerifyMode) -> None:
+def test_ngram_copies_are_certain_in_every_mode(mode):
     drafts: list[Any] = []
     core = DrafterCore(
         {"ngram": NgramDrafter()}, emit=lambda _, event: drafts.append(event), worker_id="d"

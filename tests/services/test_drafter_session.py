@@ -1,7 +1,5 @@
 """The drafter's bookkeeping of one session, against any order of commits and drafts."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +11,9 @@ from services.drafter.session import MAX_HELD_COMMITS, DraftSession
 
 def opened(**changes: object) -> t.OpenDraft:
     sampling = t.ResolvedSampling(
-        max_tokens=changes.pop("max_tokens", 100),  # type: ignore[arg-type]
-        min_tokens=changes.pop("min_tokens", 0),  # type: ignore[arg-type]
-        stop_token_ids=changes.pop("stop", ()),  # type: ignore[arg-type]
+        max_tokens=changes.pop("max_tokens", 100),
+        min_tokens=changes.pop("min_tokens", 0),
+        stop_token_ids=changes.pop("stop", ()),
     )
     values: dict[str, object] = {
         "session": "s",
@@ -27,7 +25,7 @@ def opened(**changes: object) -> t.OpenDraft:
         "seed": 0,
         "window": 8,
     }
-    return t.OpenDraft(**{**values, **changes})  # type: ignore[arg-type]
+    return t.OpenDraft(**{**values, **changes})
 
 
 def commit(base: int, *tokens: int, epoch: int = 1) -> t.CommitDraft:
@@ -48,7 +46,7 @@ def output(session: DraftSession) -> list[int]:
     return session.text[session.prompt_length :]
 
 
-def test_what_is_cut_of_a_chain_takes_its_sources_along() -> None:
+def test_what_is_cut_of_a_chain_takes_its_sources_along():
     session = DraftSession(opened(window=3))
     draft = session.absorb(chain(4, 5, 6, 7), False, 1.0, sources=bytes([1, 2, 1, 2]))
     assert draft is not None
@@ -119,9 +117,7 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[t.CommitDraft], list[int
 
 @settings(max_examples=400, deadline=None)
 @given(histories(), st.integers(1, 8))
-def test_the_text_is_the_committed_text_and_a_tail_drafted_from_it(
-    history: tuple[list[int], list[t.CommitDraft], list[int]], window: int
-) -> None:
+def test_the_text_is_the_committed_text_and_a_tail_drafted_from_it(history, window):
     truth, commits, drafts_between = history
     imaginary = Imaginary(DraftSession(opened(window=window)))
     committed = 0
@@ -140,7 +136,7 @@ def test_the_text_is_the_committed_text_and_a_tail_drafted_from_it(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), max_size=30))
-def test_a_perfect_drafter_is_never_rolled_back(moves: list[tuple[int, int]]) -> None:
+def test_a_perfect_drafter_is_never_rolled_back(moves):
     truth: list[int] = []
     while len(truth) < 200:
         truth.append(next_draft([50, 51, *truth]))
@@ -158,9 +154,7 @@ def test_a_perfect_drafter_is_never_rolled_back(moves: list[tuple[int, int]]) ->
 
 @settings(max_examples=200, deadline=None)
 @given(histories(), st.integers(0, 4))
-def test_every_turn_ends_with_exactly_one_final_draft(
-    history: tuple[list[int], list[t.CommitDraft], list[int]], window: int
-) -> None:
+def test_every_turn_ends_with_exactly_one_final_draft(history, window):
     session = DraftSession(opened(window=window))
     imaginary = Imaginary(session)
     for command in history[1]:
@@ -175,7 +169,7 @@ def test_every_turn_ends_with_exactly_one_final_draft(
 # --- one rule at a time --------------------------------------------------------
 
 
-def test_a_commit_that_agrees_keeps_the_tail() -> None:
+def test_a_commit_that_agrees_keeps_the_tail():
     session = DraftSession(opened())
     drafted(session, 1, 2, 3)
     assert session.commit(commit(0, 1, 2)) == 5
@@ -183,7 +177,7 @@ def test_a_commit_that_agrees_keeps_the_tail() -> None:
     assert session.tail_length == 1
 
 
-def test_a_commit_that_differs_rolls_back_to_the_common_prefix() -> None:
+def test_a_commit_that_differs_rolls_back_to_the_common_prefix():
     session = DraftSession(opened())
     drafted(session, 1, 2, 3)
     assert session.commit(commit(0, 1, 9)) == 3
@@ -191,14 +185,14 @@ def test_a_commit_that_differs_rolls_back_to_the_common_prefix() -> None:
     assert session.tail_length == 0
 
 
-def test_a_commit_beyond_the_tail_is_adopted() -> None:
+def test_a_commit_beyond_the_tail_is_adopted():
     session = DraftSession(opened())
     drafted(session, 1)
     assert session.commit(commit(0, 1, 2, 3)) == 3
     assert output(session) == [1, 2, 3]
 
 
-def test_a_higher_epoch_drops_even_a_tail_that_agrees() -> None:
+def test_a_higher_epoch_drops_even_a_tail_that_agrees():
     session = DraftSession(opened())
     drafted(session, 1, 2, 3)
     assert session.commit(commit(0, 1, 2, epoch=2)) == 4
@@ -206,14 +200,14 @@ def test_a_higher_epoch_drops_even_a_tail_that_agrees() -> None:
     assert session.epoch == 2
 
 
-def test_a_higher_epoch_without_tokens_drops_the_tail() -> None:
+def test_a_higher_epoch_without_tokens_drops_the_tail():
     session = DraftSession(opened(committed=(7,)))
     drafted(session, 1, 2)
     assert session.commit(commit(1, epoch=3)) == 3
     assert output(session) == [7]
 
 
-def test_an_old_commit_changes_nothing() -> None:
+def test_an_old_commit_changes_nothing():
     session = DraftSession(opened(epoch=5, committed=(1, 2, 3)))
     drafted(session, 4)
     assert session.commit(commit(1, 2, epoch=4)) is None
@@ -221,13 +215,13 @@ def test_an_old_commit_changes_nothing() -> None:
     assert output(session) == [1, 2, 3, 4]
 
 
-def test_a_late_commit_that_adds_tokens_counts_in_the_current_epoch() -> None:
+def test_a_late_commit_that_adds_tokens_counts_in_the_current_epoch():
     session = DraftSession(opened(epoch=5, committed=(1,)))
     assert session.commit(commit(0, 1, 2, epoch=4)) == 3
     assert (session.epoch, output(session)) == (5, [1, 2])
 
 
-def test_a_commit_beyond_a_gap_waits_for_the_one_before_it() -> None:
+def test_a_commit_beyond_a_gap_waits_for_the_one_before_it():
     session = DraftSession(opened())
     assert session.commit(commit(2, 3, 4, epoch=2)) is None
     assert session.committed_length == 0
@@ -235,7 +229,7 @@ def test_a_commit_beyond_a_gap_waits_for_the_one_before_it() -> None:
     assert (session.epoch, output(session)) == (2, [1, 2, 3, 4])
 
 
-def test_too_many_commits_beyond_a_gap_are_refused() -> None:
+def test_too_many_commits_beyond_a_gap_are_refused():
     session = DraftSession(opened())
     for _ in range(MAX_HELD_COMMITS):
         session.commit(commit(5, 1))
@@ -243,20 +237,20 @@ def test_too_many_commits_beyond_a_gap_are_refused() -> None:
         session.commit(commit(5, 1))
 
 
-def test_a_contradiction_of_committed_text_is_refused_without_naming_tokens() -> None:
+def test_a_contradiction_of_committed_text_is_refused_without_naming_tokens():
     session = DraftSession(opened(committed=(1, 2)))
     with pytest.raises(InvalidRequest, match="already committed") as refused:
         session.commit(commit(1, 77, 3))
     assert "77" not in str(refused.value)
 
 
-def test_a_commit_beyond_max_tokens_is_refused() -> None:
+def test_a_commit_beyond_max_tokens_is_refused():
     session = DraftSession(opened(max_tokens=2))
     with pytest.raises(InvalidRequest, match="max_tokens"):
         session.commit(commit(0, 1, 2, 3))
 
 
-def test_a_draft_tells_from_what_it_was_drafted() -> None:
+def test_a_draft_tells_from_what_it_was_drafted():
     session = DraftSession(opened(committed=(1, 2)))
     drafted(session, 3)
     draft = drafted(session, 4, 5)
@@ -266,7 +260,7 @@ def test_a_draft_tells_from_what_it_was_drafted() -> None:
     assert draft.draft_ms == 1.0
 
 
-def test_a_chain_is_cut_at_the_window_and_ends_the_turn() -> None:
+def test_a_chain_is_cut_at_the_window_and_ends_the_turn():
     session = DraftSession(opened(window=2))
     draft = drafted(session, 1, 2, 3)
     assert draft.tree.token_ids == (1, 2)
@@ -275,14 +269,14 @@ def test_a_chain_is_cut_at_the_window_and_ends_the_turn() -> None:
     assert not session.drafting
 
 
-def test_a_chain_never_passes_max_tokens() -> None:
+def test_a_chain_never_passes_max_tokens():
     session = DraftSession(opened(max_tokens=3, committed=(1,)))
     assert drafted(session, 2, 3, 4).tree.token_ids == (2, 3)
     session.commit(commit(1, 2))
     assert session.room == 0
 
 
-def test_a_stop_token_is_sent_and_ends_the_draft() -> None:
+def test_a_stop_token_is_sent_and_ends_the_draft():
     session = DraftSession(opened(stop=(9,)))
     draft = drafted(session, 1, 9, 2)
     assert draft.tree.token_ids == (1, 9)
@@ -292,7 +286,7 @@ def test_a_stop_token_is_sent_and_ends_the_draft() -> None:
 
 
 @pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
-def test_a_drawn_stop_token_does_not_end_the_draft(mode: t.VerifyMode) -> None:
+def test_a_drawn_stop_token_does_not_end_the_draft(mode):
     session = DraftSession(opened(stop=(9,), mode=mode))
     draft = session.absorb(t.DraftTree((5, 9, 6)), False, 1.0)
     assert draft is not None
@@ -300,13 +294,13 @@ def test_a_drawn_stop_token_does_not_end_the_draft(mode: t.VerifyMode) -> None:
     assert session.room == session.window - 3
 
 
-def test_a_stop_token_before_min_tokens_ends_nothing() -> None:
+def test_a_stop_token_before_min_tokens_ends_nothing():
     session = DraftSession(opened(stop=(9,), min_tokens=2))
     draft = drafted(session, 9, 9, 9, 1)
     assert draft.tree.token_ids == (9, 9, 9)
 
 
-def test_a_cut_chain_keeps_the_laws_of_its_tokens() -> None:
+def test_a_cut_chain_keeps_the_laws_of_its_tokens():
     session = DraftSession(opened(window=1))
     rows = (t.SparseRow((1,), (1.0,)), t.SparseRow((2,), (1.0,)))
     draft = session.absorb(t.DraftTree((1, 2), q=rows), False, 0.0)
@@ -314,7 +308,7 @@ def test_a_cut_chain_keeps_the_laws_of_its_tokens() -> None:
     assert draft.tree.q == rows[:1]
 
 
-def test_a_tree_leaves_the_text_alone_and_ends_the_turn() -> None:
+def test_a_tree_leaves_the_text_alone_and_ends_the_turn():
     session = DraftSession(opened(committed=(1,)))
     draft = session.absorb(t.DraftTree((5, 6, 7), parents=(-1, -1, 0)), False, 0.0)
     assert draft is not None
@@ -324,7 +318,7 @@ def test_a_tree_leaves_the_text_alone_and_ends_the_turn() -> None:
     assert session.drafting
 
 
-def test_a_chain_that_spells_out_its_parents_is_a_chain() -> None:
+def test_a_chain_that_spells_out_its_parents_is_a_chain():
     session = DraftSession(opened())
     draft = session.absorb(t.DraftTree((5, 6), parents=(-1, 0)), False, 0.0)
     assert draft is not None
@@ -332,13 +326,13 @@ def test_a_chain_that_spells_out_its_parents_is_a_chain() -> None:
     assert output(session) == [5, 6]
 
 
-def test_nothing_proposed_and_not_final_sends_nothing() -> None:
+def test_nothing_proposed_and_not_final_sends_nothing():
     session = DraftSession(opened())
     assert session.absorb(t.DraftTree(), False, 0.0) is None
     assert session.drafting
 
 
-def test_window_zero_is_idle_until_a_credit() -> None:
+def test_window_zero_is_idle_until_a_credit():
     session = DraftSession(opened(window=0))
     assert not session.drafting
     session.commit(commit(0, 1))
@@ -348,7 +342,7 @@ def test_window_zero_is_idle_until_a_credit() -> None:
     assert session.room == 3
 
 
-def test_a_smaller_window_keeps_the_tail_and_leaves_no_room() -> None:
+def test_a_smaller_window_keeps_the_tail_and_leaves_no_room():
     session = DraftSession(opened())
     drafted(session, 1, 2, 3, 4)
     session.credit(2)

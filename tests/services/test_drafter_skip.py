@@ -1,7 +1,5 @@
 """The skipping drafter: who reads what, when a draft ends, and how the threshold follows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,7 +84,7 @@ def state_of(harness: Harness) -> Any:
 # --- who reads what -----------------------------------------------------------------
 
 
-def test_the_whole_model_reads_the_prompt_and_the_skipping_one_the_output() -> None:
+def test_the_whole_model_reads_the_prompt_and_the_skipping_one_the_output():
     harness = harness_of()
     harness.open("s", [1, 2, 3])
     tail = tokens_of(harness.run())
@@ -95,14 +93,14 @@ def test_the_whole_model_reads_the_prompt_and_the_skipping_one_the_output() -> N
     assert harness.engine.forwards == [[3], [1], [1], [1], [1], [1]]
 
 
-def test_committed_tokens_of_a_session_opened_again_are_read_by_the_skipping_model() -> None:
+def test_committed_tokens_of_a_session_opened_again_are_read_by_the_skipping_model():
     harness = harness_of()
     harness.open("s", [1, 2, 3], committed=(4, 5))
     assert tokens_of(harness.run()) == continuation([1, 2, 3, 4, 5], 3, 6)
     assert harness.engine.forwards[:2] == [[3], [2]]
 
 
-def test_prompts_and_outputs_of_several_sessions_share_a_turn_but_no_forward() -> None:
+def test_prompts_and_outputs_of_several_sessions_share_a_turn_but_no_forward():
     harness = harness_of(step_tokens=8)
     harness.open("a", [1, 2, 3])
     harness.core.step()
@@ -115,7 +113,7 @@ def test_prompts_and_outputs_of_several_sessions_share_a_turn_but_no_forward() -
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_every_draft_follows_from_the_text_and_kv_is_a_function_of_it(data: st.DataObject) -> None:
+def test_every_draft_follows_from_the_text_and_kv_is_a_function_of_it(data):
     rule = Exit(data.draw(st.sampled_from([0.0, 0.3, 0.5])), data.draw(st.booleans()))
     harness = harness_of(rule, data.draw(st.integers(1, 8)))
     harness.open("s", [1, 2, 3], window=data.draw(st.integers(1, 5)))
@@ -152,7 +150,7 @@ def exit_of(text: list[int], prompt: int, threshold: float) -> list[int]:
             return tail
 
 
-def test_a_draft_ends_with_the_first_token_that_is_not_sure() -> None:
+def test_a_draft_ends_with_the_first_token_that_is_not_sure():
     harness = harness_of(Exit(0.4, adaptive=False))
     harness.open("s", [4, 2, 3], window=30)
     drafts = harness.run()
@@ -161,7 +159,7 @@ def test_a_draft_ends_with_the_first_token_that_is_not_sure() -> None:
     assert [draft.final for draft in drafts] == [False] * (len(drafts) - 1) + [True]
 
 
-def test_a_draft_that_ended_is_not_gone_on_with_before_its_end_is_committed() -> None:
+def test_a_draft_that_ended_is_not_gone_on_with_before_its_end_is_committed():
     harness = harness_of(Exit(0.4, adaptive=False))
     harness.open("s", [4, 2, 3], window=30)
     tail = tokens_of(harness.run())
@@ -173,7 +171,7 @@ def test_a_draft_that_ended_is_not_gone_on_with_before_its_end_is_committed() ->
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_a_rejection_before_the_end_starts_a_new_draft(kept: int) -> None:
+def test_a_rejection_before_the_end_starts_a_new_draft(kept):
     harness = harness_of(Exit(0.4, adaptive=False))
     harness.open("s", [4, 2, 3], window=30)
     tail = tokens_of(harness.run())
@@ -185,7 +183,7 @@ def test_a_rejection_before_the_end_starts_a_new_draft(kept: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
-def test_a_drawn_draft_goes_on_behind_tokens_that_are_not_sure(mode: VerifyMode) -> None:
+def test_a_drawn_draft_goes_on_behind_tokens_that_are_not_sure(mode):
     """Its length must not depend on what was drawn."""
     sampling = ResolvedSampling(max_tokens=60, temperature=0.7)
     drafts = []
@@ -204,7 +202,7 @@ def test_a_drawn_draft_goes_on_behind_tokens_that_are_not_sure(mode: VerifyMode)
     assert unsure > 1
 
 
-def test_a_tree_ends_below_a_trunk_token_that_is_not_sure() -> None:
+def test_a_tree_ends_below_a_trunk_token_that_is_not_sure():
     harness = harness_of(Exit(0.4, adaptive=False))
     harness.open("s", [4, 2, 3], window=30, num_candidates=2)
     (draft,) = harness.run()
@@ -223,7 +221,7 @@ def threshold_after(rounds: Sequence[tuple[int, int, bool]]) -> Exit:
     return rule
 
 
-def test_the_threshold_counts_what_was_verified() -> None:
+def test_the_threshold_counts_what_was_verified():
     harness = harness_of(Exit(0.4))
     harness.open("s", [4, 2, 3], window=4)
     counted, committed = [], 0
@@ -238,7 +236,7 @@ def test_the_threshold_counts_what_was_verified() -> None:
     assert state_of(harness).exit == threshold_after(counted)
 
 
-def test_a_commit_that_agrees_counts_only_what_it_holds() -> None:
+def test_a_commit_that_agrees_counts_only_what_it_holds():
     harness = harness_of(Exit(0.01))
     harness.open("s", [4, 2, 3], window=6)
     tail = tokens_of(harness.run())
@@ -247,7 +245,7 @@ def test_a_commit_that_agrees_counts_only_what_it_holds() -> None:
     assert state_of(harness).exit == Exit(0.01).verified(2, 2, full=True)
 
 
-def test_tokens_that_nobody_drafted_count_nothing() -> None:
+def test_tokens_that_nobody_drafted_count_nothing():
     harness = harness_of(Exit(0.4))
     harness.open("s", [4, 2, 3], window=0)
     harness.run()
@@ -257,7 +255,7 @@ def test_tokens_that_nobody_drafted_count_nothing() -> None:
     assert state_of(harness).exit == Exit(0.4)
 
 
-def test_a_tree_counts_its_trunk() -> None:
+def test_a_tree_counts_its_trunk():
     harness = harness_of(Exit(0.4))
     harness.open("s", [4, 2, 3], window=30, num_candidates=2)
     trunk = trunk_of(harness.run())
@@ -267,7 +265,7 @@ def test_a_tree_counts_its_trunk() -> None:
     assert state_of(harness).exit == Exit(0.4).verified(1, len(trunk), full=False)
 
 
-def test_sessions_have_thresholds_of_their_own() -> None:
+def test_sessions_have_thresholds_of_their_own():
     harness = harness_of(Exit(0.01))
     for session in ("s", "other"):
         harness.open(session, [4, 2, 3], window=3)
@@ -275,14 +273,14 @@ def test_sessions_have_thresholds_of_their_own() -> None:
     harness.commit("s", 0, [(tail[0] + 1) % VOCAB], epoch=2)
     harness.run()
     assert state_of(harness).exit.threshold > 0.01
-    assert harness.drafter._sessions[0, "other"].exit == Exit(0.01)  # type: ignore[attr-defined]
+    assert harness.drafter._sessions[0, "other"].exit == Exit(0.01)
 
 
 # --- on real tiny models ----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["llama", "mistral", "gpt_neox"])
-def engine(request: pytest.FixtureRequest) -> NativeEngine:
+def engine(request):
     torch.set_num_threads(1)
     return NativeEngine.from_model(tiny_model(request.param), spec=ModelSpec(model=request.param))
 
@@ -311,9 +309,7 @@ def expected_draft(
 
 @pytest.mark.parametrize("candidates", [1, 3])
 @pytest.mark.parametrize("mode", list(VerifyMode))
-def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
-    engine: NativeEngine, mode: VerifyMode, candidates: int
-) -> None:
+def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode, candidates):
     harness = harness_of(engine=engine, step_tokens=16)
     sampling = GREEDY if mode is VerifyMode.GREEDY else COUPLED
     harness.open("s", PROMPT, mode=mode, sampling=sampling, num_candidates=candidates)
@@ -342,9 +338,7 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(
 @pytest.mark.parametrize(
     ("mode", "sampling"), [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED)]
 )
-def test_with_an_empty_mask_every_draft_is_the_targets_own_text(
-    engine: NativeEngine, mode: VerifyMode, sampling: ResolvedSampling
-) -> None:
+def test_with_an_empty_mask_every_draft_is_the_targets_own_text(engine, mode, sampling):
     truth = plain_text(engine, PROMPT, 30, mode, sampling)
     drafter = SkipDrafter(engine, whole(2), Exit(0.05))
     harness = Harness(engine, drafter=drafter)
@@ -365,19 +359,19 @@ def test_with_an_empty_mask_every_draft_is_the_targets_own_text(
 # --- refusals -----------------------------------------------------------------------
 
 
-def test_a_mask_of_another_size_is_refused_at_the_start(engine: NativeEngine) -> None:
+def test_a_mask_of_another_size_is_refused_at_the_start(engine):
     with pytest.raises(StartError, match=r"skip: the mask is for 4 layers, .* has 2"):
         SkipDrafter(engine, whole(4), NEVER)
 
 
-def test_a_distilled_drafter_is_no_target() -> None:
+def test_a_distilled_drafter_is_no_target():
     fake = FakeSkipEngine()
     fake.head_ids = torch.arange(3)
     with pytest.raises(StartError, match="fake is a distilled drafter, not a target"):
-        SkipDrafter(fake, MASK, NEVER)  # type: ignore[arg-type]
+        SkipDrafter(fake, MASK, NEVER)
 
 
-def test_an_architecture_that_cannot_skip_is_refused_at_the_start() -> None:
+def test_an_architecture_that_cannot_skip_is_refused_at_the_start():
     model = tiny_model("opt", do_layer_norm_before=False)
     odd = NativeEngine.from_model(model, spec=ModelSpec("odd", kv_capacity_tokens=64))
     with pytest.raises(StartError, match="odd: its sub-layers cannot be skipped"):

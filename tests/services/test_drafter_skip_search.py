@@ -1,7 +1,5 @@
 """A skipping drafter that searches: what it costs its sessions, and what comes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -44,9 +42,7 @@ MOVES = st.lists(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(list(VerifyMode)), MOVES, st.integers(0, 3))
-def test_kv_is_always_that_of_a_fresh_reading_and_the_budget_is_the_sessions_own(
-    mode: VerifyMode, moves: list[tuple[int, int, int, bool]], seed: int
-) -> None:
+def test_kv_is_always_that_of_a_fresh_reading_and_the_budget_is_the_sessions_own(mode, moves, seed):
     """Whatever is committed, drafted and searched in between."""
     harness = harness_of(seed=seed)
     before = engine().kv_tokens_used
@@ -91,7 +87,7 @@ def _search_once(harness: Harness) -> None:
         assert (cache.length, cache.lacking) == (min(length, len(PROMPT)), frozenset())
 
 
-def test_a_better_mask_is_every_sessions_and_each_reads_its_output_again() -> None:
+def test_a_better_mask_is_every_sessions_and_each_reads_its_output_again():
     harness = harness_of()
     opened(harness, 40, "a")
     opened(harness, 12, "b")
@@ -109,7 +105,7 @@ def test_a_better_mask_is_every_sessions_and_each_reads_its_output_again() -> No
         assert cache_of(harness, session).lacking == mask.attention
 
 
-def test_outputs_that_are_read_again_come_in_chunks_like_prompts() -> None:
+def test_outputs_that_are_read_again_come_in_chunks_like_prompts():
     search = MaskSearch(BAD, RULES)
     harness = Harness(
         engine(), drafter=SkipDrafter(engine(), BAD, NEVER, step_tokens=16, search=search)
@@ -138,7 +134,7 @@ def test_outputs_that_are_read_again_come_in_chunks_like_prompts() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_it_finds_sub_layers_that_cost_nothing_and_drafts_are_accepted_then(seed: int) -> None:
+def test_it_finds_sub_layers_that_cost_nothing_and_drafts_are_accepted_then(seed):
     """From a start that skips the four inner ones that do."""
     harness = harness_of(seed=seed)
     opened(harness, 40)
@@ -171,9 +167,7 @@ def _accepted(mask: SkipMask) -> int:
     return right
 
 
-def test_a_better_mask_is_told_with_the_scores_before_and_after(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_better_mask_is_told_with_the_scores_before_and_after(caplog):
     caplog.set_level("INFO")
     harness = harness_of()
     opened(harness, 40)

@@ -1,7 +1,5 @@
 """Trees of the model drafter whose shape follows from what was accepted."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 
@@ -20,19 +18,19 @@ RATES = (0.5, 0.3, 0.1)
 def shaped(shape: TreeShape) -> FixedGrowth:
     """A plan that always says this shape."""
     plan = FixedGrowth(nodes=len(shape), rates=RATES)
-    plan.growth = lambda depth: Growth(shape.widths, len(shape), RATES)  # type: ignore[method-assign]
+    plan.growth = lambda depth: Growth(shape.widths, len(shape), RATES)
     return plan
 
 
 def harness(plan: Any) -> Harness:
     engine = FakeEngine()
-    return Harness(engine, drafter=ModelDrafter(engine, trees=lambda: plan))  # type: ignore[arg-type]
+    return Harness(engine, drafter=ModelDrafter(engine, trees=lambda: plan))
 
 
 def harness_of_modes() -> Harness:
     """Trees that grow as each mode's drafts hit."""
     engine = FakeEngine()
-    drafter = ModelDrafter(engine, trees=lambda: MeasuredGrowth(TreeCosts()))  # type: ignore[arg-type]
+    drafter = ModelDrafter(engine, trees=lambda: MeasuredGrowth(TreeCosts()))
     return Harness(engine, drafter=drafter)
 
 
@@ -58,7 +56,7 @@ def worth(paths: set[tuple[int, ...]]) -> list[float]:
 
 
 @pytest.mark.parametrize(("nodes", "depth"), [(3, 1), (7, 3), (16, 2), (16, 4), (24, 6)])
-def test_a_greedy_tree_has_exactly_the_shape_that_was_worked_out(nodes: int, depth: int) -> None:
+def test_a_greedy_tree_has_exactly_the_shape_that_was_worked_out(nodes, depth):
     shape = most_probable(RATES, nodes, depth)
     made = harness(shaped(shape))
     tree = drafted(made).tree
@@ -67,9 +65,7 @@ def test_a_greedy_tree_has_exactly_the_shape_that_was_worked_out(nodes: int, dep
 
 
 @pytest.mark.parametrize("mode", EXACT)
-def test_the_target_given_to_itself_drafts_a_path_that_is_accepted_to_full_depth(
-    mode: VerifyMode,
-) -> None:
+def test_the_target_given_to_itself_drafts_a_path_that_is_accepted_to_full_depth(mode):
     sampling = ResolvedSampling(temperature=0.7, max_tokens=60)
     shape = most_probable(RATES, 12, 5)
     tree = drafted(harness(shaped(shape)), mode=mode, sampling=sampling).tree
@@ -83,14 +79,14 @@ def test_the_target_given_to_itself_drafts_a_path_that_is_accepted_to_full_depth
 
 
 @pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
-def test_a_tree_that_is_drawn_stays_a_comb(mode: VerifyMode) -> None:
+def test_a_tree_that_is_drawn_stays_a_comb(mode):
     combs = Harness(FakeEngine())
     combs.open("s", [1, 2, 3], num_candidates=4, window=3, mode=mode)
     tree = drafted(harness(FixedGrowth()), window=3, mode=mode).tree
     assert [tree] == [draft.tree for draft in combs.run()]
 
 
-def test_the_plan_is_told_which_candidate_the_text_took_and_where_it_took_none() -> None:
+def test_the_plan_is_told_which_candidate_the_text_took_and_where_it_took_none():
     plan = shaped(most_probable(RATES, 9, 3))
     made = harness(plan)
     tree = drafted(made).tree
@@ -108,7 +104,7 @@ def test_the_plan_is_told_which_candidate_the_text_took_and_where_it_took_none()
     assert plan.seen == [(1, 3), (None, 3)]
 
 
-def test_rates_are_hits_per_try_and_start_from_a_prior() -> None:
+def test_rates_are_hits_per_try_and_start_from_a_prior():
     plan = MeasuredGrowth(TreeCosts())
     assert plan.rates == pytest.approx(PRIOR)
     for _ in range(4000):
@@ -118,7 +114,7 @@ def test_rates_are_hits_per_try_and_start_from_a_prior() -> None:
     assert plan.rates[3:] == pytest.approx(PRIOR[3:]), "never tried"
 
 
-def test_growth_is_the_shape_that_pays_most_for_the_rates_so_far() -> None:
+def test_growth_is_the_shape_that_pays_most_for_the_rates_so_far():
     costs = TreeCosts(node=0.01, level=0.05, nodes=12, depth=4)
     plan = MeasuredGrowth(costs)
     sizes = []
@@ -134,7 +130,7 @@ def test_growth_is_the_shape_that_pays_most_for_the_rates_so_far() -> None:
     assert sizes[1] == (1, 1), "a draft that is never right costs as little as may be"
 
 
-def test_a_draft_is_as_deep_as_there_is_room_for() -> None:
+def test_a_draft_is_as_deep_as_there_is_room_for():
     plan = MeasuredGrowth(TreeCosts(level=0.0, node=0.0, nodes=16, depth=8))
     assert [len(plan.growth(depth).widths) for depth in (1, 2, 3)] == [1, 2, 3]
     made = harness(plan)
@@ -152,7 +148,7 @@ def write(made: Harness, tokens: int) -> None:
         text.append(token)
 
 
-def test_a_session_that_shares_nothing_leaves_the_trees_of_others_as_they_were() -> None:
+def test_a_session_that_shares_nothing_leaves_the_trees_of_others_as_they_were():
     made = harness_of_modes()
     made.open("s", [1, 2, 3], num_candidates=4, window=8)
     write(made, 40)
@@ -161,7 +157,7 @@ def test_a_session_that_shares_nothing_leaves_the_trees_of_others_as_they_were()
     assert greedy.rates == pytest.approx(PRIOR)
 
 
-def test_what_one_session_learns_shapes_the_trees_of_all_of_its_mode() -> None:
+def test_what_one_session_learns_shapes_the_trees_of_all_of_its_mode():
     made = harness_of_modes()
     made.open("s", [1, 2, 3], num_candidates=4, window=8, phrase_scope="acme")
     write(made, 50)

@@ -1,7 +1,5 @@
 """The hash of a text is one and the same in the client, in the services and in the documents."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a process says of itself, from its start to its end."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The search for a skip mask by itself: what it proposes, keeps and learns, and when it ends."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 
@@ -49,8 +47,8 @@ def starts(draw: st.DrawFn) -> SkipMask:
 @settings(deadline=None)
 @given(starts(), st.floats(0.3, 0.9), st.integers(0, 9))
 def test_candidates_skip_the_same_share_and_the_outer_layers_only_as_the_start_does(
-    start: SkipMask, share: float, seed: int
-) -> None:
+    start, share, seed
+):
     inner = frozenset(range(1, start.layers - 1))
     attention, mlp = start.attention | inner, start.mlp | inner
     size = int(share * (len(attention) + len(mlp)))
@@ -67,7 +65,7 @@ def test_candidates_skip_the_same_share_and_the_outer_layers_only_as_the_start_d
         assert mask.mlp <= mlp
 
 
-def test_random_candidates_are_spread_over_all_sub_layers() -> None:
+def test_random_candidates_are_spread_over_all_sub_layers():
     masks = run(MaskSearch(START, SearchRules(guided_every=1000)), constant(0.5), 301)[1:]
     counts = [sum(layer in mask.attention for mask in masks) for layer in range(1, LAYERS - 1)]
     counts += [sum(layer in mask.mlp for mask in masks) for layer in range(1, LAYERS - 1)]
@@ -76,7 +74,7 @@ def test_random_candidates_are_spread_over_all_sub_layers() -> None:
     assert len(set(masks)) > 200
 
 
-def test_the_same_seed_gives_the_same_search_and_another_seed_another_one() -> None:
+def test_the_same_seed_gives_the_same_search_and_another_seed_another_one():
     first, again, other = (
         run(MaskSearch(START, SearchRules(guided_every=5), seed), lone, 60) for seed in (1, 1, 2)
     )
@@ -85,9 +83,7 @@ def test_the_same_seed_gives_the_same_search_and_another_seed_another_one() -> N
 
 
 @given(st.lists(st.floats(0, 0.9), min_size=2, max_size=40))
-def test_a_candidate_is_kept_only_with_a_greater_score_on_the_same_window(
-    scores: list[float],
-) -> None:
+def test_a_candidate_is_kept_only_with_a_greater_score_on_the_same_window(scores):
     search = MaskSearch(START, SearchRules())
     search.look_at("w")
     best = scores[0]
@@ -100,7 +96,7 @@ def test_a_candidate_is_kept_only_with_a_greater_score_on_the_same_window(
         assert search.score == best
 
 
-def test_on_another_window_the_best_mask_is_scored_first_and_again() -> None:
+def test_on_another_window_the_best_mask_is_scored_first_and_again():
     search = MaskSearch(START)
     kept = run(search, lambda mask: 0.5 if mask == START else 0.8, 2)[-1]
     assert (search.best, search.score) == (kept, 0.8)
@@ -114,7 +110,7 @@ def test_on_another_window_the_best_mask_is_scored_first_and_again() -> None:
     assert search.best == candidate
 
 
-def test_looking_at_the_same_window_again_scores_nothing_again() -> None:
+def test_looking_at_the_same_window_again_scores_nothing_again():
     search = MaskSearch(START)
     run(search, constant(0.5), 3)
     search.look_at(0)
@@ -122,7 +118,7 @@ def test_looking_at_the_same_window_again_scores_nothing_again() -> None:
     assert search.propose() != START
 
 
-def test_it_ends_after_so_many_candidates_without_a_better_one() -> None:
+def test_it_ends_after_so_many_candidates_without_a_better_one():
     search = MaskSearch(START, SearchRules(patience=30))
     better = iter([0.5, *[0.4] * 20, 0.6])
     run(search, lambda _: next(better, 0.6), 1000)
@@ -130,7 +126,7 @@ def test_it_ends_after_so_many_candidates_without_a_better_one() -> None:
     assert search.candidates == 21 + 30
 
 
-def test_a_new_window_is_no_new_patience() -> None:
+def test_a_new_window_is_no_new_patience():
     search = MaskSearch(START, SearchRules(patience=30))
     for window in range(6):
         assert not search.ended
@@ -140,7 +136,7 @@ def test_a_new_window_is_no_new_patience() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_it_ends_with_a_score_that_is_enough(first: bool) -> None:
+def test_it_ends_with_a_score_that_is_enough(first):
     search = MaskSearch(START)
     scored = run(search, lambda mask: 0.96 if first or mask != START else 0.1, 1000)
     assert len(scored) == (1 if first else 2)
@@ -148,7 +144,7 @@ def test_it_ends_with_a_score_that_is_enough(first: bool) -> None:
     assert search.best == scored[-1]
 
 
-def test_the_guided_candidate_skips_what_did_no_harm() -> None:
+def test_the_guided_candidate_skips_what_did_no_harm():
     """Each sub-layer costs something of its own when skipped; four cost nothing."""
     free = SkipMask.of(LAYERS, attention=[2, 5], mlp=[3])
     source = random.Random(3)
@@ -162,7 +158,7 @@ def test_the_guided_candidate_skips_what_did_no_harm() -> None:
     assert guided == free
 
 
-def test_gains_are_counted_from_what_the_window_began_with() -> None:
+def test_gains_are_counted_from_what_the_window_began_with():
     """On an easy window everything scores high; that says nothing for what was tried there."""
     free = SkipMask.of(LAYERS, attention=[2, 5], mlp=[3])
     easy = [0.0]
@@ -180,7 +176,7 @@ def test_gains_are_counted_from_what_the_window_began_with() -> None:
     assert free in guided
 
 
-def test_a_sub_layer_that_was_never_tried_is_tried_next() -> None:
+def test_a_sub_layer_that_was_never_tried_is_tried_next():
     search = MaskSearch(START, SearchRules(guided_every=2))
     search.look_at(0)
     search.note(search.propose(), 0.5)
@@ -192,6 +188,6 @@ def test_a_sub_layer_that_was_never_tried_is_tried_next() -> None:
 
 
 @pytest.mark.parametrize(("start", "share"), [(whole(2), 0.45), (whole(4), 0.2)])
-def test_a_share_that_leaves_nothing_to_skip_is_refused(start: SkipMask, share: float) -> None:
+def test_a_share_that_leaves_nothing_to_skip_is_refused(start, share):
     with pytest.raises(StartError, match=rf"skip_share: {share} of the \d sub-layers .* is none"):
         MaskSearch(start, SearchRules(share))

@@ -1,7 +1,5 @@
 """The search for a skip mask on a drafter's sessions: on what text, and at which moments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from services.drafter.methods.self_draft.mask_trials import WINDOW, WINDOWS, win
 from services.drafter.methods.self_draft.skip import SkipDrafter
 from services.drafter.protocol import Ask
 from services.engine.native import NativeEngine
-from services.engine.skip_mask import SkipMask, every_second
+from services.engine.skip_mask import every_second
 from tests.services.drafter_kit import Harness
 from tests.services.skip_search_kit import (
     BAD,
@@ -37,7 +35,7 @@ from tests.services.skip_search_kit import (
 
 
 @given(st.integers(1, 40), st.integers(0, 400))
-def test_the_window_is_the_last_whole_one_of_the_committed_output(prompt: int, said: int) -> None:
+def test_the_window_is_the_last_whole_one_of_the_committed_output(prompt, said):
     text = list(range(prompt + said + 3))
     window = window_of(Ask((0, "s"), 1, text, prompt, prompt + said, room=1))
     if said < WINDOW + 1:
@@ -52,7 +50,7 @@ def test_the_window_is_the_last_whole_one_of_the_committed_output(prompt: int, s
 
 
 @pytest.mark.parametrize("mask", [BAD, FREE, every_second(LAYERS)])
-def test_a_score_is_the_share_that_the_drafter_itself_would_get_right(mask: SkipMask) -> None:
+def test_a_score_is_the_share_that_the_drafter_itself_would_get_right(mask):
     harness = harness_of(mask)
     opened(harness, 2 * WINDOW + 5)
     assert harness.core.step()
@@ -66,7 +64,7 @@ def test_a_score_is_the_share_that_the_drafter_itself_would_get_right(mask: Skip
 # --- whose moment it is ---------------------------------------------------------------
 
 
-def test_one_mask_is_scored_in_a_moment_without_owed_drafts_and_none_in_others() -> None:
+def test_one_mask_is_scored_in_a_moment_without_owed_drafts_and_none_in_others():
     harness = harness_of()
     harness.open("s", PROMPT, committed=own_text()[:40], sampling=LONG)
     while harness.core._entries[0, "s"].session.drafting:
@@ -77,7 +75,7 @@ def test_one_mask_is_scored_in_a_moment_without_owed_drafts_and_none_in_others()
         assert search_of(harness).candidates == number
 
 
-def test_without_enough_text_it_rests() -> None:
+def test_without_enough_text_it_rests():
     harness = harness_of()
     assert not harness.core.step()
     opened(harness, WINDOW)
@@ -89,13 +87,13 @@ def test_without_enough_text_it_rests() -> None:
     assert not harness.core.step()
 
 
-def test_without_a_search_it_rests() -> None:
+def test_without_a_search_it_rests():
     harness = Harness(engine(), drafter=SkipDrafter(engine(), BAD, NEVER))
     opened(harness, 2 * WINDOW)
     assert not harness.core.step()
 
 
-def test_a_search_that_is_over_rests_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_search_that_is_over_rests_and_says_so_once(caplog):
     caplog.set_level("INFO")
     harness = harness_of(rules=SearchRules(0.5, patience=3, enough=1.0))
     opened(harness, 40)
@@ -105,7 +103,7 @@ def test_a_search_that_is_over_rests_and_says_so_once(caplog: pytest.LogCaptureF
     assert caplog.text.count("the search for a skip mask is over") == 1
 
 
-def test_without_room_for_a_copy_it_rests_until_there_is_some() -> None:
+def test_without_room_for_a_copy_it_rests_until_there_is_some():
     harness = harness_of()
     opened(harness, 40)
     cache = cache_of(harness)
@@ -118,9 +116,7 @@ def test_without_room_for_a_copy_it_rests_until_there_is_some() -> None:
     assert search_of(harness).score is not None
 
 
-def test_an_error_ends_the_search_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_ends_the_search_and_nothing_else(monkeypatch, caplog):
     harness = harness_of()
     opened(harness, 40)
     used = engine().kv_tokens_used
@@ -134,7 +130,7 @@ def test_an_error_ends_the_search_and_nothing_else(
     assert draft(harness)
 
 
-def test_the_newest_session_with_a_window_is_the_one() -> None:
+def test_the_newest_session_with_a_window_is_the_one():
     harness = harness_of()
     opened(harness, 40, "old")
     opened(harness, 8, "new")
@@ -149,7 +145,7 @@ def test_the_newest_session_with_a_window_is_the_one() -> None:
     assert seen[1][1] is cache_of(harness, "new")
 
 
-def test_text_that_the_model_cannot_read_is_not_scored_on() -> None:
+def test_text_that_the_model_cannot_read_is_not_scored_on():
     for place, scored in ((20, False), (WINDOW + 1, True)):
         harness = harness_of()
         opened(harness, 4, vocab_size=6000)

@@ -1,7 +1,5 @@
 """What was freed is the system's again, in a process that was told to keep little."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,12 +1,9 @@
 """The n-gram file: what is written is read, and what is broken or foreign is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +40,7 @@ def made(**changes: Any) -> NgramFile:
     return NgramFile(**{**values, **changes})
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     path = tmp_path / "n.bin"
     save_ngrams(path, made())
     file = load_ngrams(path)
@@ -112,9 +109,7 @@ def sets(name: str, value: Any) -> Callable[[bytes], bytes]:
         (body(-7, 3), "lengths"),
     ],
 )
-def test_a_broken_or_hostile_file_is_refused_in_one_sentence(
-    tmp_path: Path, change: Callable[[bytes], bytes], told: str
-) -> None:
+def test_a_broken_or_hostile_file_is_refused_in_one_sentence(tmp_path, change, told):
     path = tmp_path / "n.bin"
     save_ngrams(path, made())
     path.write_bytes(change(path.read_bytes()))
@@ -124,12 +119,12 @@ def test_a_broken_or_hostile_file_is_refused_in_one_sentence(
     assert len(str(refused.value)) < 400 + len(str(path))
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(StartError, match="No such file"):
         load_ngrams(tmp_path / "none.bin")
 
 
-def test_keys_out_of_order_are_refused(tmp_path: Path) -> None:
+def test_keys_out_of_order_are_refused(tmp_path):
     path = tmp_path / "n.bin"
     save_ngrams(path, made(laws=(Laws((7, 7), b"\0\0", (0, 0, 0), (), b""),)))
     with pytest.raises(StartError, match="order"):

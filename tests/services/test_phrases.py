@@ -1,7 +1,5 @@
 """The phrase pool: what it learns, keeps apart, forgets, and what a drafter makes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,25 +26,25 @@ def pool_of(*texts: Sequence[int], limits: PhraseLimits = SMALL) -> PhrasePool:
 # --- the pool -------------------------------------------------------------------
 
 
-def test_what_followed_the_end_of_a_text_is_found_up_to_the_length_of_a_phrase() -> None:
+def test_what_followed_the_end_of_a_text_is_found_up_to_the_length_of_a_phrase():
     pool = pool_of([1, 2, 3, 4, 5, 6, 7, 8])
     assert pool.find("a", [9, 1, 2, 3]) == (4, 5, 6, 7)
     assert pool.find("a", [9, 6, 7]) == (8,)
     assert pool.find("a", [7, 6]) == ()
 
 
-def test_the_longest_ngram_decides_and_may_be_the_only_one_asked_for() -> None:
+def test_the_longest_ngram_decides_and_may_be_the_only_one_asked_for():
     pool = pool_of([1, 2, 3, 4], [9, 2, 3, 5])
     assert pool.find("a", [1, 2, 3]) == pool.find("a", [1, 2, 3], sure=True) == (4,)
     assert pool.find("a", [8, 2, 3]) == (5,)
     assert pool.find("a", [8, 2, 3], sure=True) == ()
 
 
-def test_the_newest_committed_phrase_replaces_the_one_before() -> None:
+def test_the_newest_committed_phrase_replaces_the_one_before():
     assert pool_of([1, 2, 3], [1, 2, 4]).find("a", [1, 2]) == (4,)
 
 
-def test_a_guess_stands_for_the_longest_ngram_where_nothing_is_known() -> None:
+def test_a_guess_stands_for_the_longest_ngram_where_nothing_is_known():
     pool = pool_of([1, 2, 3, 4])
     for text in ([1, 2, 3, 9], [5, 6, 7, 8], [5, 6, 7, 9]):
         pool.guess("a", text, 3)
@@ -57,13 +55,13 @@ def test_a_guess_stands_for_the_longest_ngram_where_nothing_is_known() -> None:
     assert pool.find("a", [5, 6, 7], sure=True) == (3,)
 
 
-def test_a_guess_comes_after_a_shorter_ngram_of_committed_text() -> None:
+def test_a_guess_comes_after_a_shorter_ngram_of_committed_text():
     pool = pool_of([6, 7, 1])
     pool.guess("a", [5, 6, 7, 9], 3)
     assert pool.find("a", [5, 6, 7]) == (1,)
 
 
-def test_the_phrase_used_longest_ago_goes_first_in_its_scope() -> None:
+def test_the_phrase_used_longest_ago_goes_first_in_its_scope():
     pool = PhrasePool(PhraseLimits(2, 2, 4, per_scope=2))
     pool.learn("a", [1, 2, 3], 2)
     pool.learn("a", [3, 4, 5], 2)
@@ -72,7 +70,7 @@ def test_the_phrase_used_longest_ago_goes_first_in_its_scope() -> None:
     assert [pool.find("a", key) for key in ([1, 2], [3, 4], [5, 6])] == [(3,), (), (7,)]
 
 
-def test_the_phrase_used_longest_ago_goes_first_among_all_scopes() -> None:
+def test_the_phrase_used_longest_ago_goes_first_among_all_scopes():
     pool = PhrasePool(PhraseLimits(2, 2, 4, capacity=2))
     pool.learn("a", [1, 2, 3], 2)
     pool.learn("b", [1, 2, 4], 2)
@@ -104,9 +102,7 @@ def replay(events: list[tuple[str, str, list[int]]], limits: PhraseLimits) -> Ph
 
 @settings(max_examples=200, deadline=None)
 @given(deeds)
-def test_the_bounds_hold_and_equal_histories_leave_equal_pools(
-    events: list[tuple[str, str, list[int]]],
-) -> None:
+def test_the_bounds_hold_and_equal_histories_leave_equal_pools(events):
     limits = PhraseLimits(1, 2, 3, per_scope=7, capacity=12)
     first, second = replay(events, limits), replay(events, limits)
     for scope in "abc":
@@ -116,7 +112,7 @@ def test_the_bounds_hold_and_equal_histories_leave_equal_pools(
 
 @settings(max_examples=200, deadline=None)
 @given(deeds)
-def test_a_scope_holds_what_it_would_hold_alone(events: list[tuple[str, str, list[int]]]) -> None:
+def test_a_scope_holds_what_it_would_hold_alone(events):
     together = replay(events, SMALL)
     alone = replay([event for event in events if event[0] == "a"], SMALL)
     for key in ([0, 1], [2, 2], [3, 1, 2], [0, 0, 0]):
@@ -132,7 +128,7 @@ def ask(prompt: Sequence[int], committed: Sequence[int], tail: Sequence[int] = (
     return Ask((0, "s"), 1, text, len(prompt), known, room=8)
 
 
-def test_a_phrase_is_learned_once_it_is_whole_and_the_rest_at_the_end() -> None:
+def test_a_phrase_is_learned_once_it_is_whole_and_the_rest_at_the_end():
     pool = PhrasePool(SMALL)
     learner = Learner(pool, "a")
     learner.follow(ask([0], [1, 2, 3, 4, 5]))
@@ -143,7 +139,7 @@ def test_a_phrase_is_learned_once_it_is_whole_and_the_rest_at_the_end() -> None:
     assert pool.find("a", [4, 5]) == (6,)
 
 
-def test_prompts_and_tails_are_not_learned() -> None:
+def test_prompts_and_tails_are_not_learned():
     pool = PhrasePool(SMALL)
     learner = Learner(pool, "a")
     learner.follow(ask([1, 2, 3, 4, 5, 6, 7], [8, 9], tail=[1, 1, 1, 1, 1]))
@@ -151,7 +147,7 @@ def test_prompts_and_tails_are_not_learned() -> None:
     assert len(pool) == 0
 
 
-def test_what_a_draft_went_on_with_after_the_corrected_token_is_a_guess() -> None:
+def test_what_a_draft_went_on_with_after_the_corrected_token_is_a_guess():
     pool = PhrasePool(SMALL)
     learner = Learner(pool, "a")
     learner.follow(ask([0], [1, 2]))
@@ -161,7 +157,7 @@ def test_what_a_draft_went_on_with_after_the_corrected_token_is_a_guess() -> Non
     assert len(pool) == 1
 
 
-def test_a_draft_that_was_wrong_from_the_start_leaves_no_guess() -> None:
+def test_a_draft_that_was_wrong_from_the_start_leaves_no_guess():
     pool = PhrasePool(SMALL)
     learner = Learner(pool, "a")
     learner.follow(ask([0], [1, 2, 3]))
@@ -170,7 +166,7 @@ def test_a_draft_that_was_wrong_from_the_start_leaves_no_guess() -> None:
     assert len(pool) == 0
 
 
-def test_an_accepted_draft_leaves_no_guess() -> None:
+def test_an_accepted_draft_leaves_no_guess():
     pool = PhrasePool(SMALL)
     learner = Learner(pool, "a")
     learner.follow(ask([0], [1, 2]))
@@ -185,9 +181,7 @@ def test_an_accepted_draft_leaves_no_guess() -> None:
     st.lists(st.integers(0, 4), min_size=1, max_size=30),
     st.lists(st.tuples(st.integers(1, 4), texts), max_size=12),
 )
-def test_a_session_teaches_its_output_in_whatever_steps_it_came(
-    output: list[int], steps: list[tuple[int, list[int]]]
-) -> None:
+def test_a_session_teaches_its_output_in_whatever_steps_it_came(output, steps):
     taught, pool = PhrasePool(SMALL), PhrasePool(SMALL)
     teach(taught, "a", output)
     learner, done = Learner(pool, "a"), 0
@@ -241,7 +235,7 @@ class World:
 SAID = [11, 12, 13, 14, 15, 16, 17]
 
 
-def test_a_later_session_of_the_scope_drafts_what_an_earlier_one_said() -> None:
+def test_a_later_session_of_the_scope_drafts_what_an_earlier_one_said():
     world = World()
     world.open("s1", [1, 2, 3], "acme")
     world.say("s1", SAID)
@@ -249,7 +243,7 @@ def test_a_later_session_of_the_scope_drafts_what_an_earlier_one_said() -> None:
     assert world.drafts() == [13, 14, 15, 16, 17]
 
 
-def test_what_other_sessions_gave_is_counted_and_what_a_session_says_itself_is_not() -> None:
+def test_what_other_sessions_gave_is_counted_and_what_a_session_says_itself_is_not():
     world = World()
     world.open("s1", [1, 2, 3], "acme")
     world.say("s1", [*SAID, 20, 21, 11, 12, 9])
@@ -259,7 +253,7 @@ def test_what_other_sessions_gave_is_counted_and_what_a_session_says_itself_is_n
     assert world.core.progress().recalled_tokens == len(drafted) > 0
 
 
-def test_a_phrase_that_a_session_says_again_is_its_own() -> None:
+def test_a_phrase_that_a_session_says_again_is_its_own():
     pool = PhrasePool(SMALL)
     teach(pool, "a", [1, 2, 3, 4])
     learner = Learner(pool, "a")
@@ -271,7 +265,7 @@ def test_a_phrase_that_a_session_says_again_is_its_own() -> None:
 @pytest.mark.parametrize(
     ("wrote", "reads"), [("acme", "other"), ("acme", ""), ("", "acme"), ("", "")]
 )
-def test_no_other_scope_and_no_session_without_one_sees_it(wrote: str, reads: str) -> None:
+def test_no_other_scope_and_no_session_without_one_sees_it(wrote, reads):
     world = World()
     world.open("s1", [1, 2, 3], wrote)
     world.say("s1", SAID)
@@ -280,7 +274,7 @@ def test_no_other_scope_and_no_session_without_one_sees_it(wrote: str, reads: st
 
 
 @pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
-def test_a_session_judged_by_rejection_shares_no_phrases(mode: t.VerifyMode) -> None:
+def test_a_session_judged_by_rejection_shares_no_phrases(mode):
     matched = t.VerifyMode.COUPLED
     for wrote, reads, found in ((matched, mode, []), (mode, matched, []), (matched, matched, [13])):
         world = World()
@@ -290,7 +284,7 @@ def test_a_session_judged_by_rejection_shares_no_phrases(mode: t.VerifyMode) -> 
         assert world.drafts()[:1] == found
 
 
-def test_a_prompt_never_reaches_another_session() -> None:
+def test_a_prompt_never_reaches_another_session():
     world = World()
     world.open("s1", [*SAID, 1, 2], "acme")
     world.say("s1", [3, 4, 5])
@@ -298,7 +292,7 @@ def test_a_prompt_never_reaches_another_session() -> None:
     assert world.drafts() == []
 
 
-def test_a_copy_goes_on_after_the_token_that_was_corrected_even_without_a_scope() -> None:
+def test_a_copy_goes_on_after_the_token_that_was_corrected_even_without_a_scope():
     world = World()
     world.open("s", [1, 2, 3, 4, 5, 6, 7, 1, 2], "", window=5)
     assert world.drafts() == [3, 4, 5, 6, 7]
@@ -306,7 +300,7 @@ def test_a_copy_goes_on_after_the_token_that_was_corrected_even_without_a_scope(
     assert world.drafts() == [6, 7, 1, 2, 3]
 
 
-def test_the_text_itself_comes_before_a_phrase() -> None:
+def test_the_text_itself_comes_before_a_phrase():
     pool = PhrasePool(SMALL)
     teach(pool, "acme", [1, 2, 3, 50])
     world = World(pool)
@@ -316,7 +310,7 @@ def test_the_text_itself_comes_before_a_phrase() -> None:
     assert world.drafts() == [50]
 
 
-def test_an_id_that_the_target_does_not_have_ends_a_phrase() -> None:
+def test_an_id_that_the_target_does_not_have_ends_a_phrase():
     pool = PhrasePool(SMALL)
     teach(pool, "acme", [1, 2, 3, 500, 4])
     world = World(pool)
@@ -324,7 +318,7 @@ def test_an_id_that_the_target_does_not_have_ends_a_phrase() -> None:
     assert world.drafts() == [3]
 
 
-def test_in_front_of_another_method_only_the_longest_ngram_is_copied_after() -> None:
+def test_in_front_of_another_method_only_the_longest_ngram_is_copied_after():
     prompt = [1, 2, 3, 9, 8, 2, 3]
     for method, first in (("ngram", 9), ("model,ngram", 9), ("ngram,model", None)):
         drafter = NgramDrafter(2, 3)

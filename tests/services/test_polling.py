@@ -1,7 +1,5 @@
 """Which of gRPC's event loops a process uses; each in a fresh interpreter."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

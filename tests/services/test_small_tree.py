@@ -1,7 +1,5 @@
 """Small trees of all free sources: their shape, whose texts they show, and what they leave."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -65,7 +63,7 @@ class Bench:
 
     def drafts(self, command: object, link: int = 0) -> list[Draft]:
         self.events.clear()
-        self.core.handle(link, command)  # type: ignore[arg-type]
+        self.core.handle(link, command)
         while self.core.step():
             pass
         return [event for event in self.events if isinstance(event, Draft)]
@@ -82,9 +80,7 @@ texts = st.lists(st.integers(0, 5), min_size=1, max_size=60)
 
 @settings(max_examples=100, deadline=None)
 @given(texts, st.sampled_from([VerifyMode.GREEDY, VerifyMode.COUPLED]))
-def test_every_beginning_of_a_tree_is_a_tree_and_chances_fall(
-    prompt: list[int], mode: VerifyMode
-) -> None:
+def test_every_beginning_of_a_tree_is_a_tree_and_chances_fall(prompt, mode):
     (draft,) = Bench().drafts(opening(prompt, mode))
     tree, reach = draft.tree, draft.reach
     assert draft.final
@@ -102,9 +98,7 @@ def test_every_beginning_of_a_tree_is_a_tree_and_chances_fall(
 
 @settings(max_examples=50, deadline=None)
 @given(texts, st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), max_size=6))
-def test_a_tree_is_a_function_of_the_text_alone(
-    prompt: list[int], commits: list[list[int]]
-) -> None:
+def test_a_tree_is_a_function_of_the_text_alone(prompt, commits):
     bench, output = Bench(), []
     bench.drafts(opening(prompt))
     for tokens in commits:
@@ -115,25 +109,25 @@ def test_a_tree_is_a_function_of_the_text_alone(
         assert draft.first_position == len(output)
 
 
-def test_what_followed_before_comes_first() -> None:
+def test_what_followed_before_comes_first():
     (draft,) = Bench().drafts(opening([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]))
     assert draft.tree.token_ids[:3] == (5, 6, 7)
 
 
-def test_nothing_is_drafted_behind_a_token_that_ends_the_text() -> None:
+def test_nothing_is_drafted_behind_a_token_that_ends_the_text():
     sampling = ResolvedSampling(max_tokens=500, stop_token_ids=(5,))
     (draft,) = Bench().drafts(opening([1, 2, 3, 4, 5, 6, 1, 2, 3, 4], sampling=sampling))
     end = draft.tree.token_ids.index(5)
     assert end not in (draft.tree.parents or ())
 
 
-def test_where_drafts_are_judged_by_rejection_chains_are_drafted() -> None:
+def test_where_drafts_are_judged_by_rejection_chains_are_drafted():
     (draft,) = Bench().drafts(opening([1, 2, 3, 1, 2], VerifyMode.STANDARD))
     assert (draft.tree.parents, draft.reach) == (None, ())
     assert draft.sources == bytes([DraftSource.THIS_TEXT]) * len(draft.tree) != b""
 
 
-def test_a_tenant_gets_its_own_texts_and_no_other_does() -> None:
+def test_a_tenant_gets_its_own_texts_and_no_other_does():
     bench = Bench()
     bench.say("a", range(10, 30))
     told = {scope: bench.drafts(opening([15, 16], scope=scope))[0] for scope in "a"}
@@ -147,7 +141,7 @@ def test_a_tenant_gets_its_own_texts_and_no_other_does() -> None:
     assert bench.core.progress().recalled_tokens == recalled
 
 
-def test_what_a_text_says_by_itself_is_not_recalled() -> None:
+def test_what_a_text_says_by_itself_is_not_recalled():
     bench = Bench()
     bench.say("a", range(10, 30))
     (draft,) = bench.drafts(opening([40, 41, 42, 40, 41], scope="a"))
@@ -155,13 +149,13 @@ def test_what_a_text_says_by_itself_is_not_recalled() -> None:
     assert bench.core.progress().recalled_tokens == 0
 
 
-def test_an_ephemeral_session_leaves_nothing() -> None:
+def test_an_ephemeral_session_leaves_nothing():
     bench = Bench()
     bench.say("", range(10, 30))
     assert bench.small.pool.size == 0
 
 
-def test_a_pool_holds_no_more_than_it_may() -> None:
+def test_a_pool_holds_no_more_than_it_may():
     pool = TextPool(PoolLimits(per_scope=100, capacity=250))
     for number in range(200):
         pool.learn(f"t{number % 5}", [number] * (1 + number * 7 % 90))
@@ -169,7 +163,7 @@ def test_a_pool_holds_no_more_than_it_may() -> None:
         assert pool.size == sum(sum(map(len, pool.of(f"t{n}"))) for n in range(5)) <= 250
 
 
-def test_two_texts_of_a_tenant_are_not_one() -> None:
+def test_two_texts_of_a_tenant_are_not_one():
     pool = TextPool()
     pool.learn("t", [1, 2, 3])
     pool.learn("t", [4, 5, 6])
@@ -187,7 +181,7 @@ def a_file(**laws: float) -> NgramFile:
     return NgramFile("t", "", "fp", VOCAB, ids, bytes(codes), (said,), weights)
 
 
-def test_the_file_drafts_where_the_text_says_nothing() -> None:
+def test_the_file_drafts_where_the_text_says_nothing():
     bench = Bench(SmallTrees(a_file()))
     (draft,) = bench.drafts(opening([1, 3]))
     assert draft.tree.token_ids[:2] == (6, 4)
@@ -197,7 +191,7 @@ def test_the_file_drafts_where_the_text_says_nothing() -> None:
     assert "ngram:estimates" in worker.capabilities
 
 
-def test_a_token_that_several_sources_say_is_of_the_one_that_says_most() -> None:
+def test_a_token_that_several_sources_say_is_of_the_one_that_says_most():
     firsts, laws = {1: 2.0, 2: 1.0, 3: -1.0}, {1: 2.5, 2: 3.0, 3: -1.0}
     text = {**laws, 1: 3.0, 2: 6.0, 4: -0.5}
     others = {**text, 2: 7.0, 4: -0.5}
@@ -208,7 +202,7 @@ def test_a_token_that_several_sources_say_is_of_the_one_that_says_most() -> None
     assert told == [firsts_, own, model, DraftSource.TARGET_ROWS, model, DraftSource.TARGET_ROWS]
 
 
-def test_what_the_text_says_more_surely_than_the_file_is_of_the_text() -> None:
+def test_what_the_text_says_more_surely_than_the_file_is_of_the_text():
     file = a_file()
     sure = replace(file, weights={**file.weights, "greedy.own1": 5.0})
     (draft,) = Bench(SmallTrees(sure)).drafts(opening([1, 3, 6, 1, 3]))
@@ -216,12 +210,12 @@ def test_what_the_text_says_more_surely_than_the_file_is_of_the_text() -> None:
     assert draft.sources[at] == DraftSource.THIS_TEXT
 
 
-def test_the_file_is_left_alone_for_another_vocabulary() -> None:
+def test_the_file_is_left_alone_for_another_vocabulary():
     (draft,) = Bench(SmallTrees(a_file())).drafts(opening([1, 3], vocab_size=VOCAB + 1))
     assert draft.tree.token_ids == ()
 
 
-def test_tokens_beyond_the_file_are_no_failure_where_no_vocabulary_is_known() -> None:
+def test_tokens_beyond_the_file_are_no_failure_where_no_vocabulary_is_known():
     (draft,) = Bench(SmallTrees(a_file())).drafts(opening([1, 10**6], vocab_size=0))
     assert draft.tree.token_ids == ()
 
@@ -232,7 +226,7 @@ def test_tokens_beyond_the_file_are_no_failure_where_no_vocabulary_is_known() ->
     st.integers(0, 2**32 - 1),
     st.lists(st.integers(0, 2**22), min_size=1, max_size=20),
 )
-def test_the_noise_without_torch_is_the_noise(seed: int, position: int, ids: list[int]) -> None:
+def test_the_noise_without_torch_is_the_noise(seed, position, ids):
     halves = keys.gumbel_halves(seed, position)
     words = noise.word_rows([(seed, position)], torch.tensor(ids))[0].tolist()
     assert [keys.word(halves, token) for token in ids] == [word & 0xFFFFFFFF for word in words]
@@ -242,7 +236,7 @@ def test_the_noise_without_torch_is_the_noise(seed: int, position: int, ids: lis
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_where_the_noise_is_shared_the_candidate_it_favours_comes_first(seed: int) -> None:
+def test_where_the_noise_is_shared_the_candidate_it_favours_comes_first(seed):
     # Both followed 9 as often, and no longer context was there: the noise alone decides.
     prompt = [3, 9, 1, 4, 9, 2, 5, 9, 1, 6, 9, 2, 7, 9]
     (draft,) = Bench().drafts(opening(prompt, VerifyMode.COUPLED, seed=seed, window=1))

@@ -1,7 +1,5 @@
 """Blocks that take what a drafter in their process has ready: how much, and the same text."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """What followed where a text's end stood before: against a search of the text."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given, settings
@@ -44,9 +42,7 @@ def searched(text: list[int], context: list[int]) -> list[Counter[int]]:
     ),
     st.lists(st.integers(0, 2), max_size=3),
 )
-def test_the_index_equals_a_search_of_the_text_after_any_rewinds(
-    edits: list[tuple[int, list[int]]], path: list[int]
-) -> None:
+def test_the_index_equals_a_search_of_the_text_after_any_rewinds(edits, path):
     index, text = TextIndex(), []
     for keep, tokens in edits:
         index.rewind(keep)
@@ -63,7 +59,7 @@ def test_the_index_equals_a_search_of_the_text_after_any_rewinds(
         assert votes.totals == [sum(counts.values()) for counts in expected]
 
 
-def test_a_text_that_is_taken_back_leaves_nothing() -> None:
+def test_a_text_that_is_taken_back_leaves_nothing():
     index = TextIndex()
     index.extend(list(range(100)) * 3)
     index.rewind(0)

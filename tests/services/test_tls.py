@@ -41,12 +41,12 @@ async def asked(address: str, tls: TlsFiles | None, server_name: str = "") -> gr
 
 
 @pytest.fixture
-def ours(tmp_path) -> Authority:
+def ours(tmp_path):
     return Authority(tmp_path / "ours")
 
 
 @pytest.fixture
-def others(tmp_path) -> Authority:
+def others(tmp_path):
     return Authority(tmp_path / "others")
 
 

@@ -1,7 +1,5 @@
 """What the target says at the rows of drafts: told, passed on, kept, and drafted from."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -27,7 +25,7 @@ u32 = st.integers(0, (1 << 32) - 1)
 
 
 @given(st.lists(st.tuples(u32, u32, u32), max_size=MOST_ROWS))
-def test_rows_come_back_as_they_were_packed(rows: list[tuple[int, int, int]]) -> None:
+def test_rows_come_back_as_they_were_packed(rows):
     packed = pack([row[0] for row in rows], [row[1:] for row in rows])
     assert list(unpack(packed, 2)) == [(row[0], row[1:]) for row in rows]
 
@@ -42,13 +40,13 @@ def test_rows_come_back_as_they_were_packed(rows: list[tuple[int, int, int]]) ->
         (b"\0" * 12 * (MOST_ROWS + 1), 2),
     ],
 )
-def test_what_are_no_rows_says_nothing(rows: bytes, width: int) -> None:
+def test_what_are_no_rows_says_nothing(rows, width):
     assert not fits(rows, width)
     assert list(unpack(rows, width)) == []
 
 
 @pytest.mark.parametrize("width", [5, 8, 128, 1024, 1100, 2047, 2048, 5000])
-def test_the_likeliest_of_a_row_are_those_of_the_whole_row(width: int) -> None:
+def test_the_likeliest_of_a_row_are_those_of_the_whole_row(width):
     drawn = torch.Generator().manual_seed(width)
     logits = torch.randn(7, width, generator=drawn)
     # The best ones stand side by side at the end, where the last chunk is not a whole one.
@@ -66,7 +64,7 @@ def told(text: list[int], width: int = WIDTH) -> tuple[int, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("mode", [GREEDY, COUPLED], ids=lambda mode: mode.name)
-def test_verdicts_tell_the_rows_of_accepted_and_of_rejected_drafts(mode) -> None:
+def test_verdicts_tell_the_rows_of_accepted_and_of_rejected_drafts(mode):
     table = Table()
     text = target_text(table.opened(mode=mode, top_rows=3), 4)
     wrong = (text[0] + 1) % 7
@@ -84,7 +82,7 @@ def test_verdicts_tell_the_rows_of_accepted_and_of_rejected_drafts(mode) -> None
     assert next(unpack(after.top_rows, 3)) == told([*prompt, *text[:3]], 3)
 
 
-def test_after_a_kept_row_the_rows_are_those_of_their_tokens() -> None:
+def test_after_a_kept_row_the_rows_are_those_of_their_tokens():
     table = Table()
     text = target_text(table.opened(top_rows=3), 4)
     table.verdict(block(1, 0, text[:1], want_bonus=False))
@@ -93,7 +91,7 @@ def test_after_a_kept_row_the_rows_are_those_of_their_tokens() -> None:
     assert list(unpack(verdict.top_rows, 3)) == [told(one, 3) for one in texts]
 
 
-def test_nothing_is_told_that_nobody_asked_for_or_that_says_nothing_new() -> None:
+def test_nothing_is_told_that_nobody_asked_for_or_that_says_nothing_new():
     for asked, mode, tokens in (
         (0, GREEDY, (1, 2)),
         (WIDTH, GREEDY, ()),
@@ -104,7 +102,7 @@ def test_nothing_is_told_that_nobody_asked_for_or_that_says_nothing_new() -> Non
         assert table.verdict(block(1, 0, tokens)).top_rows == b""
 
 
-def test_who_asks_for_more_than_there_is_gets_what_there_is() -> None:
+def test_who_asks_for_more_than_there_is_gets_what_there_is():
     table = Table()
     table.opened(top_rows=1 << 31)
     assert fits(table.verdict(block(1, 0, (1,))).top_rows, WIDTH)
@@ -118,7 +116,7 @@ def rows(*said: tuple[int, int]) -> bytes:
     return pack([token for token, _ in said], [(best, 9) for _, best in said])
 
 
-def test_a_session_holds_the_rows_of_the_last_block_until_a_proposal() -> None:
+def test_a_session_holds_the_rows_of_the_last_block_until_a_proposal():
     session = DraftSession(opened(top_rows=2))
     session.commit(CommitDraft("s", 1, 0, (1,), rows((50, 1))))
     assert session.top_rows == rows((50, 1))
@@ -130,7 +128,7 @@ def test_a_session_holds_the_rows_of_the_last_block_until_a_proposal() -> None:
     assert session.top_rows == rows(*[(7, 8)] * 40)
 
 
-def test_the_rows_of_a_verdict_that_is_heard_are_there_at_once_and_others_are_not() -> None:
+def test_the_rows_of_a_verdict_that_is_heard_are_there_at_once_and_others_are_not():
     session = DraftSession(opened(top_rows=2))
     verdict = Verdict("s", 1, 1, 0, (4,), top_rows=rows((51, 4)))
     session.hear(verdict._replace(base_len=3))
@@ -143,7 +141,7 @@ def test_the_rows_of_a_verdict_that_is_heard_are_there_at_once_and_others_are_no
     session.absorb(chain(), True, 0.0)
 
 
-def test_of_each_token_the_newest_row_is_kept_and_of_many_the_last_ones(monkeypatch) -> None:
+def test_of_each_token_the_newest_row_is_kept_and_of_many_the_last_ones(monkeypatch):
     monkeypatch.setattr(small_tree, "MOST_CONTEXTS", 3)
     known = TargetRows(2, vocab_size=10)
     known.learn(rows((1, 2), (1, 3), (2, 4)))
@@ -152,7 +150,7 @@ def test_of_each_token_the_newest_row_is_kept_and_of_many_the_last_ones(monkeypa
     assert (known.after(2), known.after(1), len(known)) == ((), (6, 9), 3)
 
 
-def test_a_row_with_a_token_that_the_target_has_not_is_not_drafted_from() -> None:
+def test_a_row_with_a_token_that_the_target_has_not_is_not_drafted_from():
     known = TargetRows(2, vocab_size=9)
     known.learn(rows((1, 2)))
     assert known.after(1) == ()
@@ -166,7 +164,7 @@ def rows_alone() -> Bench:
     return Bench(SmallTrees(NgramFile("", "", "", 0, [], b"", (), ROWS_ALONE)))
 
 
-def test_what_the_target_said_after_a_token_is_drafted_when_it_comes_again() -> None:
+def test_what_the_target_said_after_a_token_is_drafted_when_it_comes_again():
     bench = rows_alone()
     assert not bench.drafts(opening([1, 2, 3], top_rows=2))[0].tree
     [draft] = bench.drafts(CommitDraft("s", 1, 0, (4,), rows((4, 5), (5, 6), (8, 3))))
@@ -176,7 +174,7 @@ def test_what_the_target_said_after_a_token_is_drafted_when_it_comes_again() -> 
     assert set(draft.sources) == {DraftSource.TARGET_ROWS}
 
 
-def test_rows_are_of_their_session_alone_and_end_with_it() -> None:
+def test_rows_are_of_their_session_alone_and_end_with_it():
     bench = rows_alone()
     bench.drafts(opening([1, 2], scope="a", top_rows=2))
     bench.drafts(CommitDraft("s", 1, 0, (4,), rows((4, 5))))

@@ -1,7 +1,5 @@
 """Which tree brings most: against every tree there is, and against Sequoia's own recursion."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
@@ -62,7 +60,7 @@ def recursion(rates: Sequence[float], nodes: int, depth: int) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(RATES, st.integers(1, 6), st.integers(1, 4))
-def test_no_tree_of_as_many_nodes_brings_more(rates: list[float], nodes: int, depth: int) -> None:
+def test_no_tree_of_as_many_nodes_brings_more(rates, nodes, depth):
     shape = most_probable(rates, nodes, depth)
     trees = every_tree(len(shape), depth, len(rates))
     assert shape.tokens == pytest.approx(max(brings(tree, rates) for tree in trees))
@@ -71,18 +69,14 @@ def test_no_tree_of_as_many_nodes_brings_more(rates: list[float], nodes: int, de
 
 @settings(max_examples=40, deadline=None)
 @given(RATES, st.integers(1, 20), st.integers(1, 6))
-def test_it_is_the_optimum_of_sequoias_recursion(
-    rates: list[float], nodes: int, depth: int
-) -> None:
+def test_it_is_the_optimum_of_sequoias_recursion(rates, nodes, depth):
     shape = most_probable(rates, nodes, depth)
     assert shape.tokens == pytest.approx(recursion(rates, len(shape), depth))
 
 
 @settings(max_examples=100, deadline=None)
 @given(RATES, st.integers(0, 30), st.integers(1, 6))
-def test_every_first_part_is_a_tree_with_siblings_in_order(
-    rates: list[float], nodes: int, depth: int
-) -> None:
+def test_every_first_part_is_a_tree_with_siblings_in_order(rates, nodes, depth):
     shape = most_probable(rates, nodes, depth)
     assert len(shape) <= nodes
     assert shape.depth <= depth
@@ -94,9 +88,7 @@ def test_every_first_part_is_a_tree_with_siblings_in_order(
 
 @settings(max_examples=40, deadline=None)
 @given(RATES, st.floats(0.0, 0.2), st.floats(0.0, 1.0))
-def test_size_and_depth_are_those_of_the_fastest_of_all_trees(
-    rates: list[float], slope: float, draft: float
-) -> None:
+def test_size_and_depth_are_those_of_the_fastest_of_all_trees(rates, slope, draft):
     def pace(parents: Sequence[int]) -> float:
         levels = max((depth + 1 for depth in node_depths(parents)), default=0)
         return brings(parents, rates) / (1.0 + slope * len(parents) + levels * draft)
@@ -106,24 +98,24 @@ def test_size_and_depth_are_those_of_the_fastest_of_all_trees(
     assert pace(best.parents) == pytest.approx(max(map(pace, trees)))
 
 
-def test_a_draft_that_costs_more_than_it_brings_is_not_made() -> None:
+def test_a_draft_that_costs_more_than_it_brings_is_not_made():
     assert best_shape([0.3], nodes=8, depth=4, verify=lambda n: 1.0 + n, draft=0.0) == TreeShape()
     assert best_shape([0.5], nodes=8, depth=4, verify=lambda _: 1.0, draft=9.0) == TreeShape()
     assert best_shape([], nodes=8, depth=4, verify=lambda _: 1.0, draft=0.0) == TreeShape()
 
 
-def test_free_verification_takes_all_nodes_and_a_cheap_draft_goes_deep() -> None:
+def test_free_verification_takes_all_nodes_and_a_cheap_draft_goes_deep():
     shape = best_shape([0.5, 0.2], nodes=9, depth=3, verify=lambda _: 1.0, draft=0.0)
     assert (len(shape), shape.depth) == (9, 3)
     chain = best_shape([0.9, 0.01], nodes=6, depth=6, verify=lambda n: 1 + 0.1 * n, draft=0.0)
     assert chain.parents == (-1, 0, 1, 2, 3, 4)
 
 
-def test_a_rate_above_the_one_before_it_counts_as_that() -> None:
+def test_a_rate_above_the_one_before_it_counts_as_that():
     assert most_probable([0.4, 0.1, 0.3], 9, 2) == most_probable([0.4, 0.1, 0.1], 9, 2)
 
 
-def test_the_widths_are_the_nodes_with_children_of_each_level() -> None:
+def test_the_widths_are_the_nodes_with_children_of_each_level():
     shape = TreeShape((-1, -1, 0, 0, 1, 2), (0, 1, 0, 1, 0, 0), (0.5,) * 6)
     assert shape.widths == (1, 2, 1)
     assert TreeShape().widths == ()

@@ -1,7 +1,5 @@
 """How much of a message comes in before anybody reads it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import grpc

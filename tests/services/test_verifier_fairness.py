@@ -1,7 +1,5 @@
 """A saturated verifier serves every session equally often, whatever each of them sends."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import count
 

@@ -1,7 +1,5 @@
 """Sessions whose response format is being compiled: they hold nobody up, and leave nothing."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

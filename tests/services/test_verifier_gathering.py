@@ -1,7 +1,5 @@
 """The verifier waits a moment for sessions that are about to come back, and only then."""
 
-from __future__ import annotations
-
 from heapq import heappop, heappush
 
 import pytest

@@ -1,7 +1,5 @@
 """A verifier process: its settings, what stops its start, and one that really serves."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -31,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_environment(monkeypatch):
     for name in [name for name in os.environ if name.startswith("PACELINE_")]:
         monkeypatch.delenv(name)
 
@@ -51,24 +49,24 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"synthetic": "f.json", "tensor_parallel": 2}, "only --engine vllm splits"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_named(values: dict[str, Any], named: str) -> None:
+def test_a_setting_that_makes_no_sense_is_named(values, named):
     with pytest.raises(ValidationError, match=named):
         VerifierSettings(**values)
 
 
-def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("PACELINE_TARGET", "some-model")
     monkeypatch.setenv("PACELINE_CPUS", "0,1")
     settings = Flags("paceline verifier", "", VerifierSettings).read(VerifierSettings)
     assert (settings.target, settings.cpus) == ("some-model", (0, 1))
 
 
-def test_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
+def test_a_model_that_is_not_there_stops_the_start(tmp_path):
     with pytest.raises(StartError, match="nothing"):
         run(VerifierSettings(target=str(tmp_path / "nothing")))
 
 
-def test_a_distilled_drafter_is_no_target(tmp_path: Path) -> None:
+def test_a_distilled_drafter_is_no_target(tmp_path):
     from tests.services.student_kit import distilled_folder
 
     _, draft = distilled_folder(tmp_path)
@@ -98,7 +96,7 @@ def verifier_process(target: Path, ready: Path) -> Iterator[tuple[subprocess.Pop
 
 
 @pytest.mark.processes
-async def test_a_verifier_serves_a_model_folder_and_ends_on_sigterm(tmp_path: Path) -> None:
+async def test_a_verifier_serves_a_model_folder_and_ends_on_sigterm(tmp_path):
     target = tiny_model_folder(tmp_path)
     with verifier_process(target, tmp_path / "ready") as (process, address):
         async with open_channel(address) as channel:
