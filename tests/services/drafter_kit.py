@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -13,9 +13,39 @@ from services.contract import types as t
 from services.drafter.core import DrafterCore
 from services.drafter.methods.graph.tree_growth import Growth
 from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.session import DraftSession
+from services.engine.native import NativeEngine
 from services.engine.port import Segment
+from services.engine.sampling import RowContext, choose
+from services.engine.spec import ModelSpec
 from tests import fake_engine
 from tests.fake_engine import VOCAB
+from tests.models import tiny_model
+
+EXACT = (t.VerifyMode.GREEDY, t.VerifyMode.COUPLED)
+SAMPLED = (t.VerifyMode.STANDARD, t.VerifyMode.BLOCK)
+GREEDY = t.ResolvedSampling(max_tokens=60)
+COUPLED = t.ResolvedSampling(temperature=1.2, top_p=0.9, max_tokens=60)
+PENALISED = t.ResolvedSampling(
+    max_tokens=60, temperature=0.8, frequency_penalty=0.7, repetition_penalty=1.3
+)
+PROMPT = list(range(20, 50))
+"""Of real models."""
+_OF_AN_OPENING = {own.name for own in fields(t.OpenDraft)}
+
+
+def opening(session: str = "s", prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> t.OpenDraft:
+    """An OpenDraft; sampling parameters may be given by their names."""
+    own = {name: changes.pop(name) for name in list(changes) if name in _OF_AN_OPENING}
+    values = {"epoch": 1, "committed": (), "mode": t.VerifyMode.GREEDY, "seed": 7, "window": 6}
+    values["sampling"] = t.ResolvedSampling(**({"max_tokens": 60} | changes))
+    return t.OpenDraft(session, prompt=tuple(prompt), **(values | own))
+
+
+def real_engine(arch: str = "llama", **spec: Any) -> NativeEngine:
+    """A tiny model with random weights."""
+    torch.set_num_threads(1)
+    return NativeEngine.from_model(tiny_model(arch), spec=ModelSpec(arch, **spec))
 
 
 @dataclass
@@ -79,34 +109,17 @@ class SoftEngine(FakeEngine):
         return [self.logits([*text, *self.soft_ids[:step]]) for step in range(steps + 1)]
 
 
-class Harness:
-    """A core with one drafter (`model`, if none is given), and what it emitted."""
+class Worker:
+    """A core with some drafters, and what it emitted."""
 
-    def __init__(
-        self,
-        engine: Any,
-        step_tokens: int = 64,
-        q_top: int = 64,
-        drafter: ModelDrafter | None = None,
-    ) -> None:
-        self.engine = engine
+    def __init__(self, drafters: dict[str, Any], **options: Any) -> None:
         self.events: list[t.DrafterEvent] = []
-        self.drafter = drafter or ModelDrafter(engine, step_tokens=step_tokens, q_top=q_top)
         self.core = DrafterCore(
-            {"model": self.drafter}, emit=lambda _, event: self.events.append(event), worker_id="m"
+            drafters, emit=lambda _, event: self.events.append(event), worker_id="m", **options
         )
 
-    def open(self, session: str, prompt: Sequence[int], **changes: Any) -> None:
-        values: dict[str, Any] = {
-            "epoch": 1,
-            "committed": (),
-            "mode": t.VerifyMode.GREEDY,
-            "sampling": t.ResolvedSampling(max_tokens=60),
-            "seed": 7,
-            "window": 6,
-        }
-        values |= changes
-        self.core.handle(0, t.OpenDraft(session=session, prompt=tuple(prompt), **values))
+    def open(self, session: str = "s", prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> None:
+        self.core.handle(0, opening(session, prompt, **changes))
 
     def commit(self, session: str, base: int, tokens: Sequence[int], epoch: int = 1) -> None:
         self.core.handle(0, t.CommitDraft(session, epoch, base, tuple(tokens)))
@@ -114,7 +127,15 @@ class Harness:
     def credit(self, session: str, window: int) -> None:
         self.core.handle(0, t.Credit(session, window))
 
+    def close(self, session: str = "s") -> None:
+        self.core.handle(0, t.CloseDraft(session))
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.core.step()
+
     def run(self) -> list[t.Draft]:
+        """Step until idle; the drafts since they were last taken."""
         for _ in range(1000):
             if not self.core.step():
                 return self.take()
@@ -125,6 +146,54 @@ class Harness:
         self.events.clear()
         return drafts
 
+    def drafts(self, prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> list[t.Draft]:
+        """Open the session `s`; what is drafted."""
+        self.open("s", prompt, **changes)
+        return self.run()
+
+    def draft(self, prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> t.Draft:
+        """Open the session `s`; the only draft."""
+        (draft,) = self.drafts(prompt, **changes)
+        return draft
+
+    @property
+    def failed(self) -> list[t.SessionFailed]:
+        return [event for event in self.events if isinstance(event, t.SessionFailed)]
+
+    @property
+    def session(self) -> DraftSession:
+        """The session `s`."""
+        return self.core._entries[0, "s"].session
+
+
+class Harness(Worker):
+    """A core with one drafter: `model`, if none is given."""
+
+    def __init__(
+        self,
+        engine: Any = None,
+        step_tokens: int = 64,
+        q_top: int = 64,
+        drafter: ModelDrafter | None = None,
+    ) -> None:
+        self.engine = engine or FakeEngine()
+        self.drafter: Any = drafter or ModelDrafter(
+            self.engine, step_tokens=step_tokens, q_top=q_top
+        )
+        super().__init__({"model": self.drafter})
+
+    @property
+    def state(self) -> Any:
+        """What the drafter holds of the session `s`."""
+        return self.drafter._sessions[0, "s"]
+
+    def answered(self, base: int, tokens: Sequence[int], epoch: int = 1) -> list[t.Draft]:
+        """What a commit to the session `s` brings in one step; `forwards` are that step's."""
+        self.engine.forwards.clear()
+        self.commit("s", base, tokens, epoch)
+        self.core.step()
+        return self.take()
+
 
 def followed(
     harness: Harness, moves: Sequence[tuple[int, int, Sequence[int], bool]]
@@ -134,7 +203,7 @@ def followed(
     A move: steps, drafted tokens to commit, others behind them, and whether the epoch
     goes on. KV is a prefix of the text after each step and commit.
     """
-    session, cache = harness.core._entries[0, "s"].session, harness.engine.caches[0]
+    session, cache = harness.session, harness.engine.caches[0]
     epoch = 1
     for steps, agreed, other, bump in moves:
         for _ in range(steps):
@@ -152,6 +221,43 @@ def followed(
 
 def tokens_of(drafts: Sequence[t.Draft], session: str = "s") -> list[int]:
     return [token for draft in drafts if draft.session == session for token in draft.tree.token_ids]
+
+
+def paths_of(tree: t.DraftTree) -> list[tuple[int, ...]]:
+    """The tokens from the text down to each node."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.token_ids, tree.every_parent, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found
+
+
+def trunk_of(drafts: Sequence[t.Draft]) -> list[int]:
+    """Chains in a row, or the first child of every node of one tree."""
+    if all(draft.tree.parents is None for draft in drafts):
+        return tokens_of(drafts)
+    (draft,) = drafts
+    parents = draft.tree.parents or ()
+    return [draft.tree.token_ids[parents.index(parent)] for parent in sorted(set(parents))]
+
+
+def plain_text(
+    engine: NativeEngine,
+    prompt: Sequence[int],
+    count: int,
+    mode: t.VerifyMode = t.VerifyMode.GREEDY,
+    sampling: t.ResolvedSampling = GREEDY,
+    position: int = 0,
+) -> list[int]:
+    """What the model writes alone, one token a forward, with seed 7, from `position` on."""
+    cache = engine.new_cache(len(prompt) + count)
+    text, fed = list(prompt), 0
+    while len(text) < len(prompt) + count:
+        (rows,) = engine.forward([Segment(cache, text[fed:], logits_from=len(text) - fed - 1)])
+        fed = len(text)
+        row = RowContext(mode, sampling, 7, position + len(text) - len(prompt))
+        text += choose(rows, [row])
+    cache.free()
+    return text[len(prompt) :]
 
 
 def holds_as_if_fresh(engine: Any, cache: Any, text: Sequence[int]) -> None:

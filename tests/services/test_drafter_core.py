@@ -12,6 +12,7 @@ from services.contract.errors import InvalidRequest, Overloaded
 from services.contract.step_records import StepEntry, StepRecord
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
+from tests.services import drafter_kit
 
 
 class Counting:
@@ -106,17 +107,8 @@ class Harness:
 
 
 def opening(session: str = "s", **changes: Any) -> t.OpenDraft:
-    values: dict[str, Any] = {
-        "session": session,
-        "epoch": 1,
-        "prompt": (50, 51),
-        "committed": (),
-        "mode": t.VerifyMode.GREEDY,
-        "sampling": t.ResolvedSampling(max_tokens=100),
-        "seed": 0,
-        "window": 4,
-    }
-    return t.OpenDraft(**{**values, **changes})
+    values = {"prompt": (50, 51), "window": 4, "max_tokens": 100}
+    return drafter_kit.opening(session, **(values | changes))
 
 
 def failure(events: list[tuple[int, t.DrafterEvent]]) -> t.SessionFailed:
@@ -124,8 +116,20 @@ def failure(events: list[tuple[int, t.DrafterEvent]]) -> t.SessionFailed:
     return event
 
 
-def test_an_open_is_answered_and_drafting_runs_to_the_window():
-    harness = Harness()
+@pytest.fixture
+def harness():
+    return Harness()
+
+
+@pytest.fixture
+def drafted(harness):
+    """The session `s` has drafted to its window."""
+    harness.send(opening())
+    harness.run()
+    return harness
+
+
+def test_an_open_is_answered_and_drafting_runs_to_the_window(harness):
     assert harness.send(opening()) == [(0, t.DraftOpened("s", 1))]
     drafts = harness.run()
     assert [draft.tree.token_ids for draft in drafts] == [(2,), (3,), (4,), (5,)]
@@ -134,54 +138,35 @@ def test_an_open_is_answered_and_drafting_runs_to_the_window():
     assert drafts[2].prefix_hash == t.extend_hash(t.EMPTY_HASH, (2, 3))
 
 
-def test_a_commit_that_agrees_lets_the_drafter_go_on_without_a_rewind():
-    harness = Harness()
-    harness.send(opening())
-    harness.run()
-    harness.send(t.CommitDraft("s", 1, 0, (2, 3)))
-    drafts = harness.run()
+def test_a_commit_that_agrees_lets_the_drafter_go_on_without_a_rewind(drafted):
+    drafted.send(t.CommitDraft("s", 1, 0, (2, 3)))
+    drafts = drafted.run()
     assert [draft.tree.token_ids for draft in drafts] == [(6,), (7,)]
     assert {draft.base_committed_len for draft in drafts} == {2}
 
 
-def test_a_commit_that_differs_rewinds_the_method():
-    harness = Harness()
-    harness.send(opening())
-    harness.run()
-    harness.send(t.CommitDraft("s", 2, 0, (2, 99)))
-    assert harness.method.kv[0, "s"] == [50, 51, 2]
-    drafts = harness.run()
+def test_a_commit_that_differs_rewinds_the_method(drafted):
+    drafted.send(t.CommitDraft("s", 2, 0, (2, 99)))
+    assert drafted.method.kv[0, "s"] == [50, 51, 2]
+    drafts = drafted.run()
     assert drafts[0].first_position == 2
     assert drafts[0].prefix_hash == t.extend_hash(t.EMPTY_HASH, (2, 99))
-    assert harness.method.kv[0, "s"] == [50, 51, 2, 99, 4, 5, 6]
+    assert drafted.method.kv[0, "s"] == [50, 51, 2, 99, 4, 5, 6]
 
 
-def test_a_repeated_open_is_answered_again_and_changes_nothing():
-    harness = Harness()
-    harness.send(opening())
-    harness.run()
-    assert harness.send(opening()) == [(0, t.DraftOpened("s", 1))]
-    assert harness.run() == []
+def test_a_repeated_open_is_answered_again_and_changes_nothing(drafted):
+    assert drafted.send(opening()) == [(0, t.DraftOpened("s", 1))]
+    assert drafted.run() == []
 
 
-def test_an_open_of_a_higher_epoch_replaces_the_session():
-    harness = Harness()
-    harness.send(opening())
-    harness.run()
-    harness.send(opening(epoch=3, committed=(9,)))
-    (first, *_) = harness.run()
+def test_an_open_of_a_higher_epoch_replaces_the_session_and_of_a_lower_one_is_ignored(drafted):
+    drafted.send(opening(epoch=3, committed=(9,)))
+    assert drafted.send(opening(epoch=2)) == []
+    (first, *_) = drafted.run()
     assert (first.epoch, first.first_position) == (3, 1)
 
 
-def test_an_open_of_a_lower_epoch_is_ignored():
-    harness = Harness()
-    harness.send(opening(epoch=3))
-    assert harness.send(opening(epoch=2)) == []
-    assert harness.run()[0].epoch == 3
-
-
-def test_sessions_step_together_and_each_of_them_waits_for_the_whole_step():
-    harness = Harness()
+def test_sessions_step_together_and_each_of_them_waits_for_the_whole_step(harness):
     harness.send(opening("a"), opening("b"))
     harness.core.step()
     drafts = [event for _, event in harness.take()]
@@ -202,8 +187,7 @@ def test_each_step_is_told_to_whoever_traces():
     )
 
 
-def test_links_do_not_share_sessions_and_a_broken_one_frees_only_its_own():
-    harness = Harness()
+def test_links_do_not_share_sessions_and_a_broken_one_frees_only_its_own(harness):
     harness.send(opening(), link=1)
     harness.send(opening(prompt=(1,)), link=2)
     harness.core.drop_link(1)
@@ -212,8 +196,7 @@ def test_links_do_not_share_sessions_and_a_broken_one_frees_only_its_own():
     assert [link for link, _ in harness.take()] == [2]
 
 
-def test_a_method_gets_the_moments_in_which_nobody_waits_for_a_draft():
-    harness = Harness()
+def test_a_method_gets_the_moments_in_which_nobody_waits_for_a_draft(harness):
     harness.send(opening(), opening("other", window=0))
     for _ in range(4):
         assert harness.core.step()
@@ -228,21 +211,17 @@ def test_a_method_gets_the_moments_in_which_nobody_waits_for_a_draft():
     assert len(harness.method.moments) == 3
 
 
-def test_a_closed_session_is_gone_and_closing_twice_is_fine():
-    harness = Harness()
+def test_a_closed_session_is_gone_and_closing_twice_is_fine(harness):
     harness.send(opening())
     assert harness.send(t.CloseDraft("s"), t.CloseDraft("s")) == []
     assert harness.method.kv == {}
     assert not harness.core.step()
 
 
-def test_a_commit_to_an_unknown_session_fails_it():
-    failed = failure(Harness().send(t.CommitDraft("s", 7, 0, (1,))))
+def test_a_commit_to_an_unknown_session_fails_it_and_a_credit_is_ignored(harness):
+    failed = failure(harness.send(t.CommitDraft("s", 7, 0, (1,))))
     assert (failed.reason, failed.epoch) == (t.FailureReason.UNKNOWN_SESSION, 7)
-
-
-def test_a_credit_to_an_unknown_session_is_ignored():
-    assert Harness().send(t.Credit("s", 3)) == []
+    assert harness.send(t.Credit("s", 3)) == []
 
 
 def test_a_full_drafter_says_so():
@@ -263,37 +242,32 @@ def test_a_full_drafter_says_so():
         ({"method": "other"}, t.FailureReason.UNSUPPORTED),
     ],
 )
-def test_an_open_that_cannot_be_served_fails_the_session(changes, reason):
-    harness = Harness()
+def test_an_open_that_cannot_be_served_fails_the_session(harness, changes, reason):
     events = harness.send(opening(**changes))
     assert failure(events).reason is reason
     assert failure(events).epoch == 1
     assert harness.method.kv == {}
 
 
-def test_a_contradicting_commit_closes_the_session():
-    harness = Harness()
+def test_a_contradicting_commit_closes_the_session(harness):
     harness.send(opening(committed=(5,)))
     failed = failure(harness.send(t.CommitDraft("s", 1, 0, (6,))))
     assert failed.reason is t.FailureReason.INVALID
     assert harness.method.kv == {}
 
 
-def test_a_method_that_fails_on_one_session_closes_only_that_one():
-    harness = Harness()
+def test_a_method_that_fails_on_one_session_closes_only_that_one(harness):
     harness.send(opening("a"), opening("b"), opening("c"))
     harness.method.broken.add("b")
-    with_failure = harness.core.step()
+    assert harness.core.step()
     events = harness.take()
-    assert with_failure
     assert failure(events).session == "b"
     assert failure(events).reason is t.FailureReason.INTERNAL
     assert "secret" not in failure(events).message
     assert {event.session for _, event in events if isinstance(event, t.Draft)} == {"a", "c"}
 
 
-def test_window_zero_drafts_nothing_until_a_credit():
-    harness = Harness()
+def test_window_zero_drafts_nothing_until_a_credit(harness):
     harness.send(opening(window=0))
     assert not harness.core.step()
     harness.send(t.Credit("s", 2))
@@ -309,9 +283,8 @@ def test_the_workers_own_window_caps_every_session():
     assert (empty.tree.token_ids, empty.final) == ((), True)
 
 
-def test_drafting_stops_at_max_tokens():
-    harness = Harness()
-    harness.send(opening(sampling=t.ResolvedSampling(max_tokens=2)))
+def test_drafting_stops_at_max_tokens(harness):
+    harness.send(opening(max_tokens=2))
     assert [draft.final for draft in harness.run()] == [False, True]
 
 
@@ -330,11 +303,9 @@ def test_progress_and_description_tell_what_the_worker_is():
 
 COMMANDS = st.one_of(
     st.builds(
-        lambda epoch, committed, window: opening(
-            epoch=epoch, committed=tuple(committed), window=window
-        ),
+        lambda epoch, committed, window: opening(epoch=epoch, committed=committed, window=window),
         st.integers(0, 3),
-        st.lists(st.integers(0, 3), max_size=3),
+        st.lists(st.integers(0, 3), max_size=3).map(tuple),
         st.integers(0, 5),
     ),
     st.builds(

@@ -9,10 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from services.contract import types as t
 from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.model import ModelDrafter
-from services.engine.native import NativeEngine
-from services.engine.spec import ModelSpec
-from tests.models import tiny_model
-from tests.services.drafter_kit import FixedGrowth, Harness
+from tests.services.drafter_kit import FixedGrowth, Harness, opening, real_engine
 
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 BROKEN = RuntimeError("a kernel failed")
@@ -40,22 +37,16 @@ class Failing(TorchDispatchMode):
 
 @pytest.fixture(scope="module")
 def engine():
-    torch.set_num_threads(1)
-    return NativeEngine.from_model(
-        tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=2048)
-    )
+    return real_engine(kv_capacity_tokens=2048)
 
 
 def opened(name: str) -> t.OpenDraft:
     mode = t.VerifyMode.BLOCK if name == "drawn" else t.VerifyMode.GREEDY
-    sampling = t.ResolvedSampling(max_tokens=24, temperature=float(name == "drawn"))
-    width = 2 if name == "tree" else 1
-    return t.OpenDraft(name, 1, PROMPTS[name], (), mode, sampling, 7, 4, num_candidates=width)
+    law = {"max_tokens": 24, "temperature": float(name == "drawn"), "mode": mode, "window": 4}
+    return opening(name, PROMPTS[name], num_candidates=1 + (name == "tree"), **law)
 
 
-def served(
-    engine: NativeEngine, failing: Failing, patch: pytest.MonkeyPatch
-) -> tuple[list[str], Any]:
+def served(engine: Any, failing: Failing, patch: Any) -> tuple[list[str], Any]:
     """Open three sessions, draft, and commit what was drafted; what failed, and what was sent."""
     real = engine.forward
 
@@ -83,7 +74,7 @@ def served(
                 entry = harness.core._entries[0, name].session
                 tail = entry.text[entry.prompt_length + entry.committed_length :]
                 harness.commit(name, entry.committed_length, [*tail[:turn], 3], epoch=turn + 2)
-        harness.core.handle(0, t.CloseDraft("chain"))
+        harness.close("chain")
         harness.core.drop_link(0)
     assert harness.core.progress().sessions == 0
     return failed, sent

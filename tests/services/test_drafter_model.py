@@ -10,18 +10,20 @@ from torch import Tensor
 
 from services.contract import types as t
 from services.drafter.methods.model.model import ModelDrafter
-from services.engine.native import NativeEngine
-from services.engine.port import Segment
 from services.engine.sampling import RowContext, choose
-from services.engine.spec import ModelSpec
-from tests.models import tiny_model
 from tests.services.drafter_kit import (
+    COUPLED,
+    GREEDY,
+    PROMPT,
     VOCAB,
     FakeEngine,
     Harness,
     followed,
     holds_as_if_fresh,
+    plain_text,
+    real_engine,
     tokens_of,
+    trunk_of,
 )
 
 MOVES = st.lists(
@@ -39,34 +41,27 @@ MOVES = st.lists(
 
 
 def test_drafts_are_the_draft_models_greedy_continuation():
-    harness = Harness(FakeEngine())
-    harness.open("s", [1, 2, 3])
-    drafts = harness.run()
+    harness = Harness()
+    drafts = harness.drafts()
     assert tokens_of(drafts) == harness.engine.continuation([1, 2, 3], 6)
     assert {draft.tree.proposal for draft in drafts} == {t.Proposal.ONE_HOT}
     assert harness.engine.forwards == [[3], [1], [1], [1], [1], [1]]
 
 
 def test_a_rejection_feeds_the_correction_alone():
-    harness = Harness(FakeEngine())
-    harness.open("s", [1, 2, 3])
-    tail = tokens_of(harness.run())
-    wrong = (tail[2] + 1) % VOCAB
-    harness.engine.forwards.clear()
-    harness.commit("s", 0, [*tail[:2], wrong], epoch=2)
-    drafts = harness.run()
-    text = [1, 2, 3, *tail[:2], wrong]
-    assert tokens_of(drafts) == harness.engine.continuation(text, 6)
+    harness = Harness()
+    tail = tokens_of(harness.drafts())
+    text = [*tail[:2], (tail[2] + 1) % VOCAB]
+    drafts = [*harness.answered(0, text, epoch=2), *harness.run()]
+    assert tokens_of(drafts) == harness.engine.continuation([1, 2, 3, *text], 6)
     assert harness.engine.forwards[0] == [1]
 
 
 def test_a_verifier_ahead_is_caught_up_in_one_step():
-    harness = Harness(FakeEngine())
-    harness.open("s", [1, 2, 3], window=1)
-    harness.run()
-    harness.engine.forwards.clear()
-    harness.commit("s", 0, [5, 6, 7, 8])
-    assert tokens_of(harness.run()) == harness.engine.continuation([1, 2, 3, 5, 6, 7, 8], 1)
+    harness = Harness()
+    harness.drafts(window=1)
+    drafts = harness.answered(0, [5, 6, 7, 8])
+    assert tokens_of(drafts) == harness.engine.continuation([1, 2, 3, 5, 6, 7, 8], 1)
     assert harness.engine.forwards == [[4]]
 
 
@@ -97,7 +92,7 @@ def test_the_target_as_its_own_drafter_is_never_rolled_back():
 
 
 def test_sessions_are_batched_and_draft_what_they_draft_alone():
-    harness = Harness(FakeEngine())
+    harness = Harness()
     prompts = {"a": [1], "b": [2, 3], "c": [4, 5, 6]}
     for session, prompt in prompts.items():
         harness.open(session, prompt)
@@ -108,8 +103,8 @@ def test_sessions_are_batched_and_draft_what_they_draft_alone():
 
 
 def test_a_long_prompt_enters_in_chunks_while_others_draft():
-    harness = Harness(FakeEngine(), step_tokens=8)
-    harness.open("s", [1, 2, 3])
+    harness = Harness(step_tokens=8)
+    harness.open()
     harness.core.step()
     harness.engine.forwards.clear()
     harness.open("long", [1] * 20)
@@ -119,7 +114,7 @@ def test_a_long_prompt_enters_in_chunks_while_others_draft():
 
 
 def test_sessions_that_draft_are_not_held_back_by_the_budget_of_prompts():
-    harness = Harness(FakeEngine(), step_tokens=2)
+    harness = Harness(step_tokens=2)
     for session in "abcd":
         harness.open(session, [1, 2])
     drafts = harness.run()
@@ -129,10 +124,9 @@ def test_sessions_that_draft_are_not_held_back_by_the_budget_of_prompts():
 
 
 def test_coupled_drafts_use_the_shared_noise():
-    harness = Harness(FakeEngine())
+    harness = Harness()
     sampling = t.ResolvedSampling(temperature=0.8, max_tokens=60, top_k=5)
-    harness.open("s", [1, 2], mode=t.VerifyMode.COUPLED, sampling=sampling)
-    drafts = harness.run()
+    drafts = harness.drafts([1, 2], mode=t.VerifyMode.COUPLED, sampling=sampling)
     assert {draft.tree.proposal for draft in drafts} == {t.Proposal.COUPLED}
     text = [1, 2]
     for position, token in enumerate(tokens_of(drafts)):
@@ -142,33 +136,28 @@ def test_coupled_drafts_use_the_shared_noise():
 
 
 def test_a_drafted_stop_token_ends_the_draft():
-    harness = Harness(FakeEngine())
+    harness = Harness()
     ahead = harness.engine.continuation([1, 2], 6)
     stop = ahead[3]
-    stops = (stop, VOCAB + 5)
-    harness.open("s", [1, 2], sampling=t.ResolvedSampling(max_tokens=60, stop_token_ids=stops))
-    drafts = harness.run()
+    drafts = harness.drafts([1, 2], stop_token_ids=(stop, VOCAB + 5))
     assert tokens_of(drafts) == ahead[: ahead.index(stop) + 1]
     assert drafts[-1].final
 
 
 def test_stop_tokens_are_not_proposed_before_min_tokens():
-    harness = Harness(FakeEngine())
+    harness = Harness()
     stop = harness.engine.greedy([1, 2])
-    sampling = t.ResolvedSampling(max_tokens=60, min_tokens=2, stop_token_ids=(stop, VOCAB + 5))
-    harness.open("s", [1, 2], sampling=sampling)
-    first, second, *_ = tokens_of(harness.run())
-    assert stop not in (first, second)
+    drafts = harness.drafts([1, 2], min_tokens=2, stop_token_ids=(stop, VOCAB + 5))
+    assert stop not in tokens_of(drafts)[:2]
 
 
 def test_a_full_kv_budget_refuses_a_session_and_a_close_makes_room():
-    harness = Harness(FakeEngine())
-    huge = t.ResolvedSampling(max_tokens=499)
+    harness = Harness()
     for session in "abc":
-        harness.open(session, [1], sampling=huge)
-    (failed,) = [event for event in harness.events if isinstance(event, t.SessionFailed)]
+        harness.open(session, [1], max_tokens=499)
+    (failed,) = harness.failed
     assert (failed.session, failed.reason) == ("c", t.FailureReason.CAPACITY)
-    harness.core.handle(0, t.CloseDraft("a"))
+    harness.close("a")
     assert harness.engine.kv_tokens_used == 500
     assert harness.core.progress().kv_tokens_used == 500
 
@@ -177,24 +166,19 @@ def test_a_prompt_the_draft_model_cannot_take_is_refused():
     harness = Harness(FakeEngine(context=10))
     harness.open("long", [1] * 11)
     harness.open("foreign", [VOCAB])
-    failed = [event for event in harness.events if isinstance(event, t.SessionFailed)]
-    assert [event.reason for event in failed] == [t.FailureReason.INVALID] * 2
+    assert [event.reason for event in harness.failed] == [t.FailureReason.INVALID] * 2
 
 
 def test_drafting_ends_where_the_draft_models_context_ends():
-    harness = Harness(FakeEngine(context=6))
-    harness.open("s", [1, 2, 3])
-    drafts = harness.run()
+    drafts = Harness(FakeEngine(context=6)).drafts()
     assert len(tokens_of(drafts)) == 4
     assert drafts[-1].final
 
 
 def test_a_committed_token_outside_the_vocabulary_ends_drafting_quietly():
-    harness = Harness(FakeEngine())
-    harness.open("s", [1, 2])
-    harness.run()
-    harness.commit("s", 0, [VOCAB + 1])
-    (draft,) = harness.run()
+    harness = Harness()
+    harness.drafts([1, 2])
+    (draft,) = harness.answered(0, [VOCAB + 1])
     assert (draft.tree.token_ids, draft.final) == ((), True)
 
 
@@ -204,20 +188,17 @@ def test_a_row_without_a_finite_law_ends_the_draft():
         def logits(text: Sequence[int]) -> Tensor:
             return torch.full((VOCAB,), torch.nan)
 
-    harness = Harness(Broken())
-    harness.open("s", [1, 2])
-    (draft,) = harness.run()
+    draft = Harness(Broken()).draft([1, 2])
     assert (draft.tree.token_ids, draft.final) == ((), True)
 
 
 def test_a_failing_forward_closes_only_the_session_that_fails_alone():
-    harness = Harness(FakeEngine())
+    harness = Harness()
     harness.engine.explode = 9
     harness.open("good", [1, 2])
     harness.open("bad", [3, 9])
     harness.core.step()
-    (failed,) = [event for event in harness.events if isinstance(event, t.SessionFailed)]
-    assert failed.session == "bad"
+    assert [failed.session for failed in harness.failed] == ["bad"]
     harness.engine.explode = None
     assert tokens_of(harness.run(), "good") == harness.engine.continuation([1, 2], 6)
 
@@ -232,44 +213,7 @@ def test_the_worker_is_bound_to_its_model():
 
 @pytest.fixture(scope="module", params=["llama", "mistral"])
 def engine(request):
-    torch.set_num_threads(1)
-    return NativeEngine.from_model(tiny_model(request.param), spec=ModelSpec(model=request.param))
-
-
-GREEDY = t.ResolvedSampling(max_tokens=60)
-COUPLED = t.ResolvedSampling(temperature=1.2, top_p=0.9, max_tokens=60)
-
-
-def plain_text(
-    engine: NativeEngine,
-    prompt: Sequence[int],
-    count: int,
-    mode: t.VerifyMode = t.VerifyMode.GREEDY,
-    sampling: t.ResolvedSampling = GREEDY,
-    position: int = 0,
-) -> list[int]:
-    """What the model writes alone, one token a forward, with seed 7, from `position` on."""
-    cache = engine.new_cache(len(prompt) + count)
-    text, fed = list(prompt), 0
-    while len(text) < len(prompt) + count:
-        (rows,) = engine.forward([Segment(cache, text[fed:], logits_from=len(text) - fed - 1)])
-        fed = len(text)
-        row = RowContext(mode, sampling, 7, position + len(text) - len(prompt))
-        text += choose(rows, [row])
-    cache.free()
-    return text[len(prompt) :]
-
-
-PROMPT = list(range(20, 50))
-
-
-def trunk_of(drafts: Sequence[t.Draft]) -> list[int]:
-    """Chains in a row, or the first child of every node of one tree."""
-    if all(draft.tree.parents is None for draft in drafts):
-        return tokens_of(drafts)
-    (draft,) = drafts
-    parents = draft.tree.parents or ()
-    return [draft.tree.token_ids[parents.index(parent)] for parent in sorted(set(parents))]
+    return real_engine(request.param)
 
 
 def test_a_real_model_drafts_its_greedy_text_beside_others(engine):
@@ -297,7 +241,7 @@ def test_the_target_as_its_own_drafter_is_accepted_whole(engine, mode, sampling)
             end = draft.first_position + len(draft.tree)
             assert list(draft.tree.token_ids) == truth[draft.first_position : end]
             assert draft.base_committed_len == committed
-        assert len(harness.core._entries[0, "s"].session.text) == len(PROMPT) + committed + 6
+        assert len(harness.session.text) == len(PROMPT) + committed + 6
         harness.commit("s", committed, truth[committed : committed + block])
         committed += block
     harness.core.drop_link(0)
@@ -318,6 +262,5 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode, can
         harness.commit("s", len(committed), new, epoch)
         committed += new
     harness.core.step()
-    cache = harness.drafter._sessions[0, "s"].cache
-    holds_as_if_fresh(engine, cache, PROMPT + committed)
+    holds_as_if_fresh(engine, harness.state.cache, PROMPT + committed)
     harness.core.drop_link(0)

@@ -1,5 +1,7 @@
 """The drafter's bookkeeping of one session, against any order of commits and drafts."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,25 +9,13 @@ from hypothesis import strategies as st
 from services.contract import types as t
 from services.contract.errors import InvalidRequest
 from services.drafter.session import MAX_HELD_COMMITS, DraftSession
+from tests.services import drafter_kit
+from tests.services.drafter_kit import SAMPLED
 
 
-def opened(**changes: object) -> t.OpenDraft:
-    sampling = t.ResolvedSampling(
-        max_tokens=changes.pop("max_tokens", 100),
-        min_tokens=changes.pop("min_tokens", 0),
-        stop_token_ids=changes.pop("stop", ()),
-    )
-    values: dict[str, object] = {
-        "session": "s",
-        "epoch": 1,
-        "prompt": (50, 51),
-        "committed": (),
-        "mode": t.VerifyMode.GREEDY,
-        "sampling": sampling,
-        "seed": 0,
-        "window": 8,
-    }
-    return t.OpenDraft(**{**values, **changes})
+def opened(**changes: Any) -> t.OpenDraft:
+    values = {"prompt": (50, 51), "window": 8, "max_tokens": 100}
+    return drafter_kit.opening(**(values | changes))
 
 
 def commit(base: int, *tokens: int, epoch: int = 1) -> t.CommitDraft:
@@ -36,8 +26,8 @@ def chain(*tokens: int) -> t.DraftTree:
     return t.DraftTree(tokens)
 
 
-def drafted(session: DraftSession, *tokens: int) -> t.Draft:
-    draft = session.absorb(chain(*tokens), False, 1.0)
+def drafted(session: DraftSession, *tokens: int, **tree: Any) -> t.Draft:
+    draft = session.absorb(t.DraftTree(tokens, **tree), False, 1.0)
     assert draft is not None
     return draft
 
@@ -169,56 +159,29 @@ def test_every_turn_ends_with_exactly_one_final_draft(history, window):
 # --- one rule at a time --------------------------------------------------------
 
 
-def test_a_commit_that_agrees_keeps_the_tail():
-    session = DraftSession(opened())
-    drafted(session, 1, 2, 3)
-    assert session.commit(commit(0, 1, 2)) == 5
-    assert output(session) == [1, 2, 3]
-    assert session.tail_length == 1
+OLD = {"epoch": 5, "committed": (1, 2, 3)}
+LATE = {"epoch": 5, "committed": (1,)}
+COMMITS = {
+    "that agrees keeps the tail": ({}, (1, 2, 3), commit(0, 1, 2), 5, [1, 2, 3], 1),
+    "that differs leaves the common prefix": ({}, (1, 2, 3), commit(0, 1, 9), 3, [1, 9], 0),
+    "beyond the tail is adopted": ({}, (1,), commit(0, 1, 2, 3), 3, [1, 2, 3], 0),
+    "of a higher epoch drops the tail": ({}, (1, 2, 3), commit(0, 1, 2, epoch=2), 4, [1, 2], 0),
+    "without tokens drops it, too": ({"committed": (7,)}, (1, 2), commit(1, epoch=3), 3, [7], 0),
+    "that is old changes nothing": (OLD, (4,), commit(1, 2, epoch=4), None, [1, 2, 3, 4], 1),
+    "that is old and differs, too": (OLD, (4,), commit(0, 9, 9, epoch=4), None, [1, 2, 3, 4], 1),
+    "that is late may add tokens": (LATE, (), commit(0, 1, 2, epoch=4), 3, [1, 2], 0),
+}
 
 
-def test_a_commit_that_differs_rolls_back_to_the_common_prefix():
-    session = DraftSession(opened())
-    drafted(session, 1, 2, 3)
-    assert session.commit(commit(0, 1, 9)) == 3
-    assert output(session) == [1, 9]
-    assert session.tail_length == 0
-
-
-def test_a_commit_beyond_the_tail_is_adopted():
-    session = DraftSession(opened())
-    drafted(session, 1)
-    assert session.commit(commit(0, 1, 2, 3)) == 3
-    assert output(session) == [1, 2, 3]
-
-
-def test_a_higher_epoch_drops_even_a_tail_that_agrees():
-    session = DraftSession(opened())
-    drafted(session, 1, 2, 3)
-    assert session.commit(commit(0, 1, 2, epoch=2)) == 4
-    assert output(session) == [1, 2]
-    assert session.epoch == 2
-
-
-def test_a_higher_epoch_without_tokens_drops_the_tail():
-    session = DraftSession(opened(committed=(7,)))
-    drafted(session, 1, 2)
-    assert session.commit(commit(1, epoch=3)) == 3
-    assert output(session) == [7]
-
-
-def test_an_old_commit_changes_nothing():
-    session = DraftSession(opened(epoch=5, committed=(1, 2, 3)))
-    drafted(session, 4)
-    assert session.commit(commit(1, 2, epoch=4)) is None
-    assert session.commit(commit(0, 9, 9, epoch=4)) is None
-    assert output(session) == [1, 2, 3, 4]
-
-
-def test_a_late_commit_that_adds_tokens_counts_in_the_current_epoch():
-    session = DraftSession(opened(epoch=5, committed=(1,)))
-    assert session.commit(commit(0, 1, 2, epoch=4)) == 3
-    assert (session.epoch, output(session)) == (5, [1, 2])
+@pytest.mark.parametrize(
+    ("changes", "tail", "command", "kept", "said", "left"), COMMITS.values(), ids=COMMITS
+)
+def test_a_commit(changes, tail, command, kept, said, left):
+    session = DraftSession(opened(**changes))
+    session.absorb(chain(*tail), False, 1.0)
+    assert session.commit(command) == kept
+    assert (output(session), session.tail_length) == (said, left)
+    assert session.epoch == max(command.epoch, changes.get("epoch", 1))
 
 
 def test_a_commit_beyond_a_gap_waits_for_the_one_before_it():
@@ -260,59 +223,42 @@ def test_a_draft_tells_from_what_it_was_drafted():
     assert draft.draft_ms == 1.0
 
 
-def test_a_chain_is_cut_at_the_window_and_ends_the_turn():
-    session = DraftSession(opened(window=2))
-    draft = drafted(session, 1, 2, 3)
-    assert draft.tree.token_ids == (1, 2)
-    assert draft.final
-    assert session.room == 0
-    assert not session.drafting
+STOP = {"stop_token_ids": (9,)}
+CUTS = {
+    "at the window": ({"window": 2}, (1, 2, 3), (1, 2), 1),
+    "at max_tokens": ({"max_tokens": 3, "committed": (1,)}, (2, 3, 4), (2, 3), 0),
+    "behind a stop token": (STOP, (1, 9, 2), (1, 9), 0),
+    "at no stop token before min_tokens": (STOP | {"min_tokens": 2}, (9, 9, 9, 1), (9, 9, 9), 0),
+}
 
 
-def test_a_chain_never_passes_max_tokens():
-    session = DraftSession(opened(max_tokens=3, committed=(1,)))
-    assert drafted(session, 2, 3, 4).tree.token_ids == (2, 3)
-    session.commit(commit(1, 2))
-    assert session.room == 0
+@pytest.mark.parametrize(("changes", "tokens", "sent", "room"), CUTS.values(), ids=CUTS)
+def test_a_chain_is_cut_and_ends_the_turn(changes, tokens, sent, room):
+    session = DraftSession(opened(**changes))
+    draft = drafted(session, *tokens)
+    assert (draft.tree.token_ids, draft.final) == (sent, True)
+    assert (session.room, session.drafting) == (0, False)
+    session.commit(commit(session.committed_length, sent[0]))
+    assert session.room == room
 
 
-def test_a_stop_token_is_sent_and_ends_the_draft():
-    session = DraftSession(opened(stop=(9,)))
-    draft = drafted(session, 1, 9, 2)
-    assert draft.tree.token_ids == (1, 9)
-    assert draft.final
-    session.commit(commit(0, 1))
-    assert session.room == 0
-
-
-@pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
+@pytest.mark.parametrize("mode", SAMPLED)
 def test_a_drawn_stop_token_does_not_end_the_draft(mode):
-    session = DraftSession(opened(stop=(9,), mode=mode))
-    draft = session.absorb(t.DraftTree((5, 9, 6)), False, 1.0)
-    assert draft is not None
+    session = DraftSession(opened(**STOP, mode=mode))
+    draft = drafted(session, 5, 9, 6)
     assert (draft.tree.token_ids, draft.final) == ((5, 9, 6), False)
     assert session.room == session.window - 3
 
 
-def test_a_stop_token_before_min_tokens_ends_nothing():
-    session = DraftSession(opened(stop=(9,), min_tokens=2))
-    draft = drafted(session, 9, 9, 9, 1)
-    assert draft.tree.token_ids == (9, 9, 9)
-
-
 def test_a_cut_chain_keeps_the_laws_of_its_tokens():
-    session = DraftSession(opened(window=1))
     rows = (t.SparseRow((1,), (1.0,)), t.SparseRow((2,), (1.0,)))
-    draft = session.absorb(t.DraftTree((1, 2), q=rows), False, 0.0)
-    assert draft is not None
+    draft = drafted(DraftSession(opened(window=1)), 1, 2, q=rows)
     assert draft.tree.q == rows[:1]
 
 
 def test_a_tree_leaves_the_text_alone_and_ends_the_turn():
     session = DraftSession(opened(committed=(1,)))
-    draft = session.absorb(t.DraftTree((5, 6, 7), parents=(-1, -1, 0)), False, 0.0)
-    assert draft is not None
-    assert draft.final
+    assert drafted(session, 5, 6, 7, parents=(-1, -1, 0)).final
     assert output(session) == [1]
     session.commit(commit(1, 5, 7))
     assert session.drafting
@@ -320,8 +266,7 @@ def test_a_tree_leaves_the_text_alone_and_ends_the_turn():
 
 def test_a_chain_that_spells_out_its_parents_is_a_chain():
     session = DraftSession(opened())
-    draft = session.absorb(t.DraftTree((5, 6), parents=(-1, 0)), False, 0.0)
-    assert draft is not None
+    draft = drafted(session, 5, 6, parents=(-1, 0))
     assert draft.tree.parents is None
     assert output(session) == [5, 6]
 
