@@ -1,5 +1,7 @@
 """The published client, connected to a service that plays a script."""
 
+import os
+
 import grpc
 import pytest
 from paceline import Client, _patience
@@ -8,6 +10,23 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from tests.services.breaking_inference import Cluster
 from tests.services.fake_inference import FakeService
+
+
+@pytest.fixture
+def no_environment(monkeypatch):
+    """What the environment says of our settings is forgotten."""
+    for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def table():
+    """A verifier, and on it the session `s`."""
+    from tests.services.verifier_bench import Table
+
+    table = Table()
+    table.opened()
+    return table
 
 
 @pytest.fixture

@@ -7,15 +7,18 @@ import torch
 
 from services.contract.types import CloseVerify, FailureReason, SessionFailed, Verdict, VerifyOpened
 from tests.fake_engine import VOCAB, FakeEngine
-from tests.services.verifier_bench import COUPLED, GREEDY, Table, block, opening, target_text
+from tests.services.verifier_bench import (
+    EXACT,
+    Table,
+    block,
+    frozen_clock,
+    only,
+    opening,
+    target_text,
+)
 
-torch.set_num_threads(1)
 LONG = tuple(random.Random(1).choices(range(VOCAB), k=200))
 OTHER = tuple(random.Random(2).choices(range(VOCAB), k=200))
-
-
-def frozen_clock():
-    return 0.0
 
 
 def table_of(capacity=100_000, **options):
@@ -29,7 +32,7 @@ def shared(session, prompt=LONG, scope="acme", **more):
 def open_alone(table, command):
     """Open a session; tokens that were fed for it, and those that were found."""
     fed = sum(map(sum, table.engine.forwards))
-    [opened] = [event for event in table.run(command) if isinstance(event, VerifyOpened)]
+    opened = only(VerifyOpened, table.run(command))
     return sum(map(sum, table.engine.forwards)) - fed, opened.cached_tokens
 
 
@@ -99,8 +102,7 @@ def test_whoever_waits_for_a_text_that_is_given_up_is_fed_it_alone():
     table.give(shared("first"), second)
     assert table.core.step()
     table.give(CloseVerify("first"))
-    opened = [event for event in table.run() if isinstance(event, VerifyOpened)]
-    assert [event.session for event in opened] == ["second"]
+    assert only(VerifyOpened, table.run()).session == "second"
     assert decode(table, second, 3) == target_text(second, 3)
 
 
@@ -158,23 +160,21 @@ def test_a_failed_session_leaves_nothing_to_others():
 # --- who gives way ------------------------------------------------------------------
 
 
-def run_all(table, commands, count, mode_blocks=1):
-    """All sessions to `count` tokens, each asked for its next block when it was answered."""
+def run_all(table, commands, count, guesses=1):
+    """All sessions to `count` tokens, each asked for its next block when it was answered.
+
+    Their texts, in the order in which they ended.
+    """
     texts = {command.session: [] for command in commands}
-    rounds = dict.fromkeys(texts, 0)
-    events = table.run(*commands)
-    failed = [event for event in events if isinstance(event, SessionFailed)]
-    assert not failed
-    waiting = set()
+    rounds, ended, waiting = dict.fromkeys(texts, 0), {}, set()
+    assert not [event for event in table.run(*commands) if isinstance(event, SessionFailed)]
     for _ in range(10_000):
-        for name, text in texts.items():
-            if name not in waiting and len(text) < count:
-                rounds[name] += 1
-                waiting.add(name)
-                guess = (*range(mode_blocks),)
-                table.give(block(rounds[name], len(text), guess, session=name))
+        for name in [name for name in texts if name not in {*ended, *waiting}]:
+            rounds[name] += 1
+            waiting.add(name)
+            table.give(block(rounds[name], len(texts[name]), (*range(guesses),), session=name))
         if not waiting:
-            return texts
+            return ended
         table.core.step()
         for event in table.taken():
             assert not isinstance(event, SessionFailed), event
@@ -182,11 +182,12 @@ def run_all(table, commands, count, mode_blocks=1):
                 texts[event.session] += event.token_ids
                 waiting.discard(event.session)
                 if len(texts[event.session]) >= count:
+                    ended[event.session] = texts[event.session]
                     table.give(CloseVerify(event.session))
     raise AssertionError(f"no end: {waiting} wait")
 
 
-@pytest.mark.parametrize("mode", [GREEDY, COUPLED])
+@pytest.mark.parametrize("mode", EXACT)
 @pytest.mark.parametrize("scope", ["", "acme"])
 def test_sessions_that_grow_beyond_the_budget_give_way_and_lose_nothing(mode, scope):
     # Room for two whole sessions, and for five as they begin.
@@ -195,7 +196,7 @@ def test_sessions_that_grow_beyond_the_budget_give_way_and_lose_nothing(mode, sc
     commands = [
         shared(f"s{i}", prompt=(i, 1, 2), mode=mode, max_tokens=400, scope=scope) for i in range(5)
     ]
-    texts = run_all(table, commands, 380, mode_blocks=3)
+    texts = run_all(table, commands, 380, guesses=3)
     assert preempted
     for command in commands:
         got = texts[command.session]
@@ -204,25 +205,8 @@ def test_sessions_that_grow_beyond_the_budget_give_way_and_lose_nothing(mode, sc
 
 
 def test_the_session_opened_first_never_gives_way():
-    table = table_of(capacity=700)
     commands = [shared(f"s{i}", prompt=(i, 1, 2), max_tokens=400) for i in range(3)]
-    table.run(*commands)
-    ended = []
-    texts = {command.session: 0 for command in commands}
-    rounds = dict.fromkeys(texts, 0)
-    for _ in range(2000):
-        for name, length in texts.items():
-            if rounds[name] == length and length < 300:
-                rounds[name] += 1
-                table.give(block(rounds[name], length, session=name))
-        table.core.step()
-        for event in table.taken():
-            if isinstance(event, Verdict):
-                texts[event.session] += 1
-                if texts[event.session] == 300:
-                    ended.append(event.session)
-                    table.give(CloseVerify(event.session))
-    assert ended == ["s0", "s1", "s2"]
+    assert list(run_all(table_of(capacity=700), commands, 300, guesses=0)) == ["s0", "s1", "s2"]
 
 
 def test_a_session_that_could_never_fit_is_refused_with_the_figures():
@@ -233,37 +217,33 @@ def test_a_session_that_could_never_fit_is_refused_with_the_figures():
     assert "300" in failed.message
 
 
+class Full(FakeEngine):
+    """A device without memory, while that is said of its budget."""
+
+    def full(self, budget):
+        return False
+
+    def forward(self, segments):
+        if self.full(self.budget):
+            raise torch.OutOfMemoryError("no memory")
+        return super().forward(segments)
+
+
 def test_a_device_without_memory_loses_what_ended_before_any_session():
-    class Full(FakeEngine):
-        full = False
-
-        def forward(self, segments):
-            if self.full and self.budget.spare:
-                raise torch.OutOfMemoryError("no memory")
-            return super().forward(segments)
-
     table = Table(Full(), clock=frozen_clock)
     open_alone(table, shared("first"))
     table.run(CloseVerify("first"))
     second = shared("second", prompt=OTHER)
     open_alone(table, second)
-    table.engine.full = True
+    table.engine.full = lambda budget: budget.spare > 0
     assert decode(table, second, 3) == target_text(second, 3)
     assert table.engine.budget.spare == 0
 
 
 def test_a_device_that_has_no_memory_at_all_fails_the_session_as_one_too_many():
-    class Full(FakeEngine):
-        full = False
-
-        def forward(self, segments):
-            if self.full:
-                raise torch.OutOfMemoryError("no memory")
-            return super().forward(segments)
-
     table = Table(Full(), clock=frozen_clock)
     open_alone(table, shared("first"))
-    table.engine.full = True
+    table.engine.full = lambda budget: True
     [failed] = table.run(block(1, 0, session="first"))
     assert failed.reason is FailureReason.CAPACITY
     assert table.engine.budget.used == 0

@@ -7,6 +7,7 @@ out of memory, which texts that ended are let go for, or with any other error.
 import random
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from services.contract import types as t
 from services.engine.native import NativeEngine, PagedCache
 from services.engine.spec import ModelSpec
 from tests.models import tiny_model
-from tests.services.verifier_bench import COUPLED, Table, block, opening, replace
+from tests.services.verifier_bench import COUPLED, Table, block, opening
 
 LENGTH = 9
 LONG = tuple(10 + i * i % 300 for i in range(40))

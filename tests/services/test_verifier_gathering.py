@@ -3,39 +3,13 @@
 from heapq import heappop, heappush
 
 import pytest
-import torch
 
 from services.contract.step_time import StepTimeModel
 from services.contract.types import CloseVerify, Verdict
 from services.verifier.gathering import Gathering, Habit
-from tests.fake_engine import FakeEngine
-from tests.services.verifier_bench import Table, block, opening
+from tests.services.verifier_bench import Table, Timed, block, opening
 
-torch.set_num_threads(1)
 PROMPT = (1, 2, 3)
-
-
-class Clock:
-    """Seconds."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class TimedEngine(FakeEngine):
-    """A forward takes `base_ms` and `row_ms` for each of its rows."""
-
-    def __init__(self, clock: Clock, base_ms: float, row_ms: float) -> None:
-        super().__init__()
-        self._clock, self._base_ms, self._row_ms = clock, base_ms, row_ms
-
-    def forward(self, segments):
-        out = super().forward(segments)
-        self._clock.now += 1e-3 * (self._base_ms + self._row_ms * sum(self.forwards[-1]))
-        return out
 
 
 class Loop:
@@ -46,9 +20,8 @@ class Loop:
     """
 
     def __init__(self, back, *, base_ms=20.0, row_ms=1.0, **options) -> None:
-        self.clock = Clock()
-        self.engine = TimedEngine(self.clock, base_ms, row_ms)
-        self.table = Table(self.engine, clock=self.clock, **options)
+        self.clock = self.engine = Timed(base_ms, row_ms)
+        self.table = Table(self.engine, clock=self.engine.clock, **options)
         self._back = {name: list(ms) if isinstance(ms, list) else [ms] for name, ms in back.items()}
         self._length = dict.fromkeys(back, 0)
         self._coming: list[tuple[float, str]] = []
@@ -131,8 +104,9 @@ def test_two_halves_that_take_turns_become_one_full_batch():
     assert sizes[-20:] == [64] * 20
 
 
-def test_without_gathering_the_halves_take_turns_for_ever():
-    loop = halves(gather_ms=0.0)
+@pytest.mark.parametrize("options", [{"gather_ms": 0.0}, {"max_step_tokens": 32}], ids=str)
+def test_without_gathering_or_with_full_steps_the_halves_take_turns_for_ever(options):
+    loop = halves(**options)
     assert loop.run(40) == [32] * 40
     assert loop.waited(40) == [0.0] * 40
 
@@ -271,12 +245,6 @@ def test_the_wait_ends_when_its_time_is_over_though_nobody_came():
     assert loop.table.core.patience() == pytest.approx(left / 2)
     loop.clock.now += left
     assert loop.table.core.patience() == 0.0
-
-
-def test_a_step_that_is_full_waits_for_nobody():
-    loop = halves(max_step_tokens=32)
-    assert loop.run(30) == [32] * 30
-    assert loop.waited(30) == [0.0] * 30
 
 
 def test_a_block_that_came_during_a_step_counts_from_when_it_came():

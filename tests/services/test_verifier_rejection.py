@@ -10,10 +10,6 @@ from services.engine.sampling import RowContext, log_law
 from tests.fake_engine import VOCAB, FakeEngine, law
 from tests.services.verifier_bench import PROMPT, Table, opening
 
-torch.set_num_threads(1)
-STANDARD, BLOCK = t.VerifyMode.STANDARD, t.VerifyMode.BLOCK
-MODES = [STANDARD, BLOCK]
-
 
 def target_law(opened, output):
     """The target's law after prompt and output, float64 [V]."""
@@ -70,9 +66,17 @@ def cached(table):
     return session
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_draft_drawn_from_the_targets_own_law_is_accepted_whole(table, rng, mode):
-    opened = table.opened(mode=mode)
+@pytest.fixture(params=[t.VerifyMode.STANDARD, t.VerifyMode.BLOCK], ids=lambda mode: mode.name)
+def mode(request):
+    return request.param
+
+
+@pytest.fixture
+def opened(table, mode):
+    return table.opened(mode=mode)
+
+
+def test_a_draft_drawn_from_the_targets_own_law_is_accepted_whole(table, opened, rng, mode):
     tree = perfect(opened, [], 5, rng)
     verdict = table.verdict(ask(1, 0, tree))
     assert (verdict.token_ids[:5], verdict.accepted) == (tree.token_ids, 5)
@@ -80,9 +84,7 @@ def test_a_draft_drawn_from_the_targets_own_law_is_accepted_whole(table, rng, mo
     assert (verdict.mode, verdict.bad_q_rows) == (mode, 0)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_without_a_bonus_the_next_block_costs_one_row_less(table, rng, mode):
-    opened = table.opened(mode=mode)
+def test_without_a_bonus_the_next_block_costs_one_row_less(table, opened, rng):
     first = perfect(opened, [], 3, rng)
     output = list(table.verdict(ask(1, 0, first, want_bonus=False)).token_ids)
     assert output == list(first.token_ids)
@@ -92,9 +94,7 @@ def test_without_a_bonus_the_next_block_costs_one_row_less(table, rng, mode):
     assert table.engine.forwards[-2:] == [[4], [4]]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_an_empty_block_after_one_accepted_whole_needs_no_forward(table, rng, mode):
-    opened = table.opened(mode=mode)
+def test_an_empty_block_after_one_accepted_whole_needs_no_forward(table, opened, rng):
     table.verdict(ask(1, 0, perfect(opened, [], 3, rng), want_bonus=False))
     forwards = len(table.engine.forwards)
     verdict = table.verdict(ask(2, 3, want_bonus=False))
@@ -104,7 +104,6 @@ def test_an_empty_block_after_one_accepted_whole_needs_no_forward(table, rng, mo
     assert len(table.engine.forwards) == forwards + 1
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_the_law_from_a_retained_row_is_the_law_of_a_fresh_forward(rng, mode):
     """The same round of the same session draws the same token, retained or opened anew."""
     first = Table()
@@ -117,9 +116,7 @@ def test_the_law_from_a_retained_row_is_the_law_of_a_fresh_forward(rng, mode):
     assert other.verdict(ask(2, 3, tree)).token_ids == kept.token_ids
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_chained_block_follows_at_once(table, rng, mode):
-    opened = table.opened(mode=mode)
+def test_a_chained_block_follows_at_once(table, opened, rng):
     first = perfect(opened, [], 3, rng)
     second = perfect(opened, first.token_ids, 3, rng)
     one, two = table.run(
@@ -128,7 +125,6 @@ def test_a_chained_block_follows_at_once(table, rng, mode):
     assert one.token_ids + two.token_ids == first.token_ids + second.token_ids
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(4))
 def test_kv_and_text_agree_whatever_is_accepted(mode, seed):
     rng = random.Random(seed)
@@ -152,9 +148,7 @@ def test_kv_and_text_agree_whatever_is_accepted(mode, seed):
         assert (session.retained is None) == ends
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_comb_of_candidates_is_judged_by_recursive_rejection(table, rng, mode):
-    opened = table.opened(mode=mode)
+def test_a_comb_of_candidates_is_judged_by_recursive_rejection(table, opened, rng):
     output, round_, taken = [], 0, set()
     while len(output) < 30:
         round_ += 1
@@ -172,9 +166,7 @@ def test_a_comb_of_candidates_is_judged_by_recursive_rejection(table, rng, mode)
     assert 0 in taken
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_tree_may_follow_a_retained_row(table, rng, mode):
-    opened = table.opened(mode=mode)
+def test_a_tree_may_follow_a_retained_row(table, opened, rng):
     output = list(table.verdict(ask(1, 0, perfect(opened, [], 2, rng), want_bonus=False)).token_ids)
     trunk = perfect(opened, output, 2, rng)
     rows = (trunk.q[0], trunk.q[1])
@@ -197,10 +189,8 @@ BAD_ROWS = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fault", BAD_ROWS)
-def test_a_bad_row_is_counted_and_costs_speed_only(table, rng, mode, fault):
-    opened = table.opened(mode=mode)
+def test_a_bad_row_is_counted_and_costs_speed_only(table, opened, rng, fault):
     tree = perfect(opened, [], 4, rng)
     rows = (*tree.q[:2], BAD_ROWS[fault], tree.q[3])
     verdict = table.verdict(ask(1, 0, sampled(tree.token_ids, rows)))
@@ -209,14 +199,12 @@ def test_a_bad_row_is_counted_and_costs_speed_only(table, rng, mode, fault):
     assert not verdict.discarded
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_deterministic_draft_is_no_bad_row(table, mode):
-    table.opened(mode=mode)
+@pytest.mark.usefixtures("opened")
+def test_a_deterministic_draft_is_no_bad_row(table):
     verdict = table.verdict(ask(1, 0, t.DraftTree((1, 2, 3))))
     assert (verdict.bad_q_rows, verdict.draft_tokens) == (0, 3)
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_round_draws_the_same_again_and_another_round_does_not(mode):
     """Draws are keyed by term, epoch and round: equal keys repeat, others are fresh."""
 
@@ -232,7 +220,6 @@ def test_a_round_draws_the_same_again_and_another_round_does_not(mode):
     assert len(others) > 3
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_neighbours_of_every_mode_do_not_change_a_verdict(rng, mode):
     alone, together = Table(), Table()
     opened = alone.opened(mode=mode)
@@ -246,7 +233,6 @@ def test_neighbours_of_every_mode_do_not_change_a_verdict(rng, mode):
     assert {event.session: event for event in events}["s"].token_ids == expected
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_law_that_is_not_finite_fails_that_session_only(mode):
     table = Table(FakeEngine(poison=list(PROMPT)))
     table.opened(mode=mode)
@@ -257,9 +243,7 @@ def test_a_law_that_is_not_finite_fails_that_session_only(mode):
     assert len(fine.token_ids) == 1
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_stored_verdict_is_never_drawn_again(table, rng, mode):
-    opened = table.opened(mode=mode)
+def test_a_stored_verdict_is_never_drawn_again(table, opened, rng):
     command = ask(1, 0, noisy(opened, [], 5, rng))
     verdict = table.verdict(command)
     forwards = len(table.engine.forwards)
@@ -267,15 +251,12 @@ def test_a_stored_verdict_is_never_drawn_again(table, rng, mode):
     assert len(table.engine.forwards) == forwards
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_closed_session_gives_its_memory_back(table, rng, mode):
-    opened = table.opened(mode=mode)
+def test_a_closed_session_gives_its_memory_back(table, opened, rng):
     table.verdict(ask(1, 0, perfect(opened, [], 3, rng), want_bonus=False))
     table.give(t.CloseVerify("s"))
     assert table.engine.kv_tokens_used == 0
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_logprobs_after_a_retained_row_are_those_of_the_raw_law(table, rng, mode):
     opened = table.opened(mode=mode, logprobs=2, temperature=0.5)
     output = list(table.verdict(ask(1, 0, perfect(opened, [], 2, rng), want_bonus=False)).token_ids)

@@ -1,7 +1,6 @@
 """Prefill in chunks, capacity, refusals, failures, and what tracing is told."""
 
 import pytest
-import torch
 
 from services.contract.step_time import StepTimeModel
 from services.contract.types import FailureReason, SessionFailed, Verdict, VerifyMode, VerifyOpened
@@ -9,20 +8,20 @@ from services.verifier.scheduling import PrefillPace, share_prefill
 from tests.fake_engine import VOCAB, FakeEngine
 from tests.services.verifier_bench import (
     COUPLED,
-    GREEDY,
+    EXACT,
     PROMPT,
+    TEXT,
     Table,
+    Timed,
     block,
+    frozen_clock,
+    only,
     opening,
+    other,
     target_text,
 )
 
-torch.set_num_threads(1)
 LONG = tuple(i % VOCAB for i in range(300))
-
-
-def frozen_clock():
-    return 0.0
 
 
 def test_half_of_the_room_is_for_who_came_first_and_half_for_who_has_least_left():
@@ -79,30 +78,14 @@ def test_a_long_prompt_is_fed_in_chunks_within_the_step_budget():
 
 def test_a_long_prompt_stalls_no_session_that_decodes():
     table = Table(max_step_tokens=32, clock=frozen_clock)
-    text = target_text(table.opened(opening("quick")), 8)
+    table.opened(opening("quick"))
     table.give(opening("slow", prompt=LONG))
     for position in range(8):
         table.give(block(position + 1, position, session="quick"))
         assert table.core.step()
         [verdict] = table.taken()
-        assert verdict.token_ids == (text[position],)
+        assert verdict.token_ids == TEXT[position : position + 1]
     assert any(isinstance(event, VerifyOpened) for event in table.run())
-
-
-class Watched(FakeEngine):
-    """Its forwards take 10 ms and one more for every row, on its own clock."""
-
-    def __init__(self):
-        super().__init__()
-        self.now = 0.0
-
-    def clock(self):
-        return self.now
-
-    def forward(self, segments):
-        results = super().forward(segments)
-        self.now += 0.010 + 0.001 * sum(self.forwards[-1])
-        return results
 
 
 def rows_beside_a_long_prompt(table, rounds):
@@ -115,21 +98,24 @@ def rows_beside_a_long_prompt(table, rounds):
     return fed
 
 
-def test_who_decoded_before_a_prompt_came_is_spared_most_of_its_rows():
-    engine = Watched()
-    table = Table(engine, max_step_tokens=64, prefill_slowdown=1.5, clock=engine.clock)
-    table.opened(opening("quick"))
-    rows_beside_a_long_prompt(table, range(12))
-    table.give(opening("slow", prompt=LONG))
-    assert all(8 <= rows <= 10 for rows in rows_beside_a_long_prompt(table, range(12, 16)))
+@pytest.fixture
+def timed():
+    """Steps of 10 ms and one more for every row."""
+    engine = Timed(10, 1)
+    return Table(engine, max_step_tokens=64, prefill_slowdown=1.5, clock=engine.clock)
 
 
-def test_who_came_with_a_prompt_has_no_claim_before_it():
-    engine = Watched()
-    table = Table(engine, max_step_tokens=64, prefill_slowdown=1.5, clock=engine.clock)
-    table.give(opening("slow", prompt=LONG), opening("quick"))
-    assert table.core.step()
-    assert rows_beside_a_long_prompt(table, range(3)) == [63, 63, 63]
+def test_who_decoded_before_a_prompt_came_is_spared_most_of_its_rows(timed):
+    timed.opened(opening("quick"))
+    rows_beside_a_long_prompt(timed, range(12))
+    timed.give(opening("slow", prompt=LONG))
+    assert all(8 <= rows <= 10 for rows in rows_beside_a_long_prompt(timed, range(12, 16)))
+
+
+def test_who_came_with_a_prompt_has_no_claim_before_it(timed):
+    timed.give(opening("slow", prompt=LONG), opening("quick"))
+    assert timed.core.step()
+    assert rows_beside_a_long_prompt(timed, range(3)) == [63, 63, 63]
 
 
 def test_a_block_that_came_with_the_opening_is_verified_in_the_step_that_ends_the_prompt():
@@ -148,7 +134,7 @@ def test_a_block_that_came_with_the_opening_is_verified_in_the_step_that_ends_th
     assert table.verdict(block(2, 3, text[3:])).token_ids[:1] == tuple(text[3:])
 
 
-@pytest.mark.parametrize("mode", [GREEDY, COUPLED])
+@pytest.mark.parametrize("mode", EXACT)
 def test_blocks_of_many_sessions_come_with_their_openings(mode):
     table = Table(max_step_tokens=16, clock=frozen_clock)
     commands = [opening(f"s{i}", mode, prompt=tuple(range(1, 4 + i))) for i in range(6)]
@@ -159,33 +145,25 @@ def test_blocks_of_many_sessions_come_with_their_openings(mode):
         assert verdicts[command.session].token_ids == tuple(target_text(command, 1))
 
 
-def test_a_tree_that_came_with_the_opening_waits_for_the_next_step():
+@pytest.mark.parametrize("stale", [[], [block(1, 7)]], ids=["alone", "behind one that fits not"])
+def test_a_tree_that_came_with_the_opening_waits_for_the_next_step(stale):
     table = Table(clock=frozen_clock)
-    text = target_text(opening(), 1)
-    wrong = (text[0] + 1) % VOCAB
-    opened, verdict = table.run(opening(), block(1, 0, [wrong, text[0]], (-1, -1)))
-    assert isinstance(opened, VerifyOpened)
-    assert verdict.accepted_nodes == (1,)
-    assert table.engine.forwards == [[len(PROMPT) - 1], [3]]
-
-
-def test_a_tree_behind_a_block_that_does_not_fit_waits_for_the_next_step():
-    table = Table(clock=frozen_clock)
-    text = target_text(opening(), 1)
-    wrong = (text[0] + 1) % VOCAB
-    tree = block(2, 0, [wrong, text[0]], (-1, -1))
-    stale, opened, verdict = table.run(opening(), block(1, 7), tree)
-    assert stale.discarded
+    tree = block(2, 0, [other(TEXT[0]), TEXT[0]], (-1, -1))
+    *discarded, opened, verdict = table.run(opening(), *stale, tree)
+    assert [event.discarded for event in discarded] == [True] * len(stale)
     assert isinstance(opened, VerifyOpened)
     assert (verdict.round, verdict.accepted_nodes) == (2, (1,))
     assert table.engine.forwards == [[len(PROMPT) - 1], [3]]
 
 
-def test_a_prompt_that_fails_with_its_block_fails_its_session_alone():
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_prompt_that_fails_fails_its_session_alone(asked):
     table = Table(FakeEngine(explode=11))
-    table.give(opening(prompt=(11, 1)), block(1, 0), opening("good"), block(1, 0, session="good"))
+    for command in (opening(prompt=(11, 1)), opening("good")):
+        table.give(command, *[block(1, 0, session=command.session)] * asked)
     events = {(type(event), event.session) for event in table.run()}
-    assert events == {(SessionFailed, "s"), (VerifyOpened, "good"), (Verdict, "good")}
+    verdicts = {(Verdict, "good")} if asked else set()
+    assert events == {(SessionFailed, "s"), (VerifyOpened, "good")} | verdicts
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one():
@@ -193,14 +171,6 @@ def test_a_short_prompt_does_not_wait_for_a_long_one():
     table.give(opening("slow", prompt=LONG), opening("quick"))
     table.core.step()
     assert [event.session for event in table.taken()] == ["quick"]
-
-
-def test_a_block_that_comes_before_the_prefill_is_done_waits_for_it():
-    table = Table(max_step_tokens=32, clock=frozen_clock)
-    command = opening(prompt=LONG)
-    opened, verdict = table.run(command, block(1, 0))
-    assert isinstance(opened, VerifyOpened)
-    assert verdict.token_ids == tuple(target_text(command, 1))
 
 
 def test_more_blocks_than_a_step_holds_are_served_oldest_first():
@@ -226,10 +196,10 @@ def test_closing_in_the_middle_of_a_prefill_frees_its_memory():
 def test_a_full_verifier_refuses_the_newcomer_only():
     needed = len(PROMPT) + 40 + 8
     table = Table(FakeEngine(capacity=needed + 10))
-    text = target_text(table.opened(), 2)
+    table.opened()
     failed = table.failure(opening("late", epoch=3))
     assert (failed.session, failed.reason, failed.epoch) == ("late", FailureReason.CAPACITY, 3)
-    assert table.verdict(block(1, 0, text[:1])).token_ids == tuple(text)
+    assert table.verdict(block(1, 0, TEXT[:1])).token_ids == TEXT[:2]
     table.core.drop_link(1)
     table.opened(opening("late"))
 
@@ -247,37 +217,37 @@ def test_the_reservation_holds_whatever_a_session_may_ask_for():
 
 
 @pytest.mark.parametrize(
-    ("more", "reason", "word"),
+    ("more", "word"),
     [
-        ({"min_p": 1.5}, FailureReason.INVALID, "min_p"),
-        ({"min_p": float("nan")}, FailureReason.INVALID, "min_p"),
-        ({"repetition_penalty": 0.0}, FailureReason.INVALID, "repetition_penalty"),
-        ({"repetition_penalty": float("inf")}, FailureReason.INVALID, "repetition_penalty"),
-        ({"frequency_penalty": float("nan")}, FailureReason.INVALID, "frequency_penalty"),
-        ({"presence_penalty": float("inf")}, FailureReason.INVALID, "presence_penalty"),
-        ({"logit_bias": ((VOCAB, 2.0),)}, FailureReason.INVALID, "logit_bias"),
-        ({"logit_bias": ((1, float("nan")),)}, FailureReason.INVALID, "logit_bias[1]"),
-        ({"prompt": ()}, FailureReason.INVALID, "prompt"),
-        ({"prompt": (1, VOCAB)}, FailureReason.INVALID, "prompt"),
-        ({"committed": (VOCAB,)}, FailureReason.INVALID, "committed"),
-        ({"committed": (1, 2, 3), "max_tokens": 2}, FailureReason.INVALID, "committed"),
-        ({"max_tokens": 0}, FailureReason.INVALID, "max_tokens"),
-        ({"max_tokens": 508}, FailureReason.INVALID, "max_tokens"),
-        ({"mode": COUPLED, "temperature": 0.0}, FailureReason.INVALID, "temperature"),
-        ({"mode": COUPLED, "temperature": float("nan")}, FailureReason.INVALID, "temperature"),
-        ({"mode": VerifyMode.BLOCK, "temperature": 0.0}, FailureReason.INVALID, "temperature"),
-        ({"mode": VerifyMode.STANDARD, "temperature": -1.0}, FailureReason.INVALID, "temperature"),
-        ({"top_p": 0.0}, FailureReason.INVALID, "top_p"),
-        ({"top_p": float("nan")}, FailureReason.INVALID, "top_p"),
-        ({"top_k": -1}, FailureReason.INVALID, "top_k"),
-        ({"logprobs": 21}, FailureReason.INVALID, "logprobs"),
-        ({"stop_token_ids": (VOCAB,)}, FailureReason.INVALID, "stop_token_ids"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"min_p": float("nan")}, "min_p"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty"),
+        ({"frequency_penalty": float("nan")}, "frequency_penalty"),
+        ({"presence_penalty": float("inf")}, "presence_penalty"),
+        ({"logit_bias": ((VOCAB, 2.0),)}, "logit_bias"),
+        ({"logit_bias": ((1, float("nan")),)}, "logit_bias[1]"),
+        ({"prompt": ()}, "prompt"),
+        ({"prompt": (1, VOCAB)}, "prompt"),
+        ({"committed": (VOCAB,)}, "committed"),
+        ({"committed": (1, 2, 3), "max_tokens": 2}, "committed"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 508}, "max_tokens"),
+        ({"mode": COUPLED, "temperature": 0.0}, "temperature"),
+        ({"mode": COUPLED, "temperature": float("nan")}, "temperature"),
+        ({"mode": VerifyMode.BLOCK, "temperature": 0.0}, "temperature"),
+        ({"mode": VerifyMode.STANDARD, "temperature": -1.0}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": float("nan")}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"stop_token_ids": (VOCAB,)}, "stop_token_ids"),
     ],
 )
-def test_an_open_out_of_range_is_refused_by_name_and_reserves_nothing(more, reason, word):
+def test_an_open_out_of_range_is_refused_by_name_and_reserves_nothing(more, word):
     table = Table()
     failed = table.failure(opening(**more))
-    assert failed.reason is reason
+    assert failed.reason is FailureReason.INVALID
     assert word in failed.message
     assert table.engine.kv_tokens_used == 0
 
@@ -292,22 +262,19 @@ def test_an_open_out_of_range_is_refused_by_name_and_reserves_nothing(more, reas
         ([1] * 9, None, "window"),
     ],
 )
-def test_a_malformed_block_fails_its_session_and_no_other(tokens, parents, word):
-    table = Table()
-    table.run(opening(), opening("good"))
+def test_a_malformed_block_fails_its_session_and_no_other(table, tokens, parents, word):
+    table.run(opening("good"))
     events = table.run(block(1, 0, tokens, parents), block(1, 0, session="good"))
-    [failed] = [event for event in events if isinstance(event, SessionFailed)]
+    failed = only(SessionFailed, events)
     assert (failed.session, failed.reason) == ("s", FailureReason.INVALID)
     assert word in failed.message
-    [verdict] = [event for event in events if isinstance(event, Verdict)]
-    assert verdict.token_ids == tuple(target_text(opening("good"), 1))
+    assert only(Verdict, events).token_ids == TEXT[:1]
     assert table.core.progress().sessions == 1
 
 
-@pytest.mark.parametrize("mode", [GREEDY, COUPLED])
+@pytest.mark.parametrize("mode", EXACT)
 def test_a_row_of_nan_fails_its_session_and_not_the_batch(mode):
-    poisoned = [*PROMPT]
-    table = Table(FakeEngine(poison=poisoned))
+    table = Table(FakeEngine(poison=[*PROMPT]))
     good = opening("good", mode, prompt=(7, 8))
     table.run(opening(mode=mode), good)
     events = table.run(block(1, 0), block(1, 0, session="good"))
@@ -316,31 +283,20 @@ def test_a_row_of_nan_fails_its_session_and_not_the_batch(mode):
 
 
 def test_a_row_of_nan_beyond_the_accepted_path_is_nothing():
-    text = target_text(opening(), 1)
-    wrong = (text[0] + 1) % VOCAB
+    wrong = other(TEXT[0])
     table = Table(FakeEngine(poison=[*PROMPT, wrong]))
     table.opened()
-    assert table.verdict(block(1, 0, [wrong])).token_ids == tuple(text)
+    assert table.verdict(block(1, 0, [wrong])).token_ids == TEXT[:1]
 
 
-def test_a_forward_that_raises_fails_only_the_session_that_causes_it(caplog):
+def test_a_forward_that_raises_fails_only_the_session_that_causes_it():
     table = Table(FakeEngine(explode=11))
-    good = opening("good")
-    table.run(opening(), good)
+    table.run(opening(), opening("good"))
     events = table.run(block(1, 0, [11]), block(1, 0, [0], session="good"))
     assert {type(event): event.session for event in events} == {SessionFailed: "s", Verdict: "good"}
-    [failed] = [event for event in events if isinstance(event, SessionFailed)]
+    failed = only(SessionFailed, events)
     assert failed.reason is FailureReason.INTERNAL
     assert "RuntimeError" in failed.message
-
-
-def test_a_prefill_that_raises_fails_only_its_session():
-    table = Table(FakeEngine(explode=11))
-    events = table.run(opening(prompt=(11, 1)), opening("good"))
-    assert {type(event): event.session for event in events} == {
-        SessionFailed: "s",
-        VerifyOpened: "good",
-    }
 
 
 def test_tracing_learns_each_sessions_part_of_a_step():

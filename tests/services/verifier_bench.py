@@ -1,17 +1,20 @@
 """A verifier core on a table: commands in, events out, and the text it should give."""
 
-from dataclasses import replace
-
 import torch
 
 from services.contract import types as t
 from services.engine.sampling import RowContext, choose
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
-from tests.fake_engine import FakeEngine, law
+from tests.fake_engine import VOCAB, FakeEngine, law
 
-GREEDY, COUPLED = t.VerifyMode.GREEDY, t.VerifyMode.COUPLED
+torch.set_num_threads(1)
+GREEDY, COUPLED = EXACT = (t.VerifyMode.GREEDY, t.VerifyMode.COUPLED)
 PROMPT = (1, 2, 3, 4, 5)
+
+
+def other(token):
+    return (token + 1) % VOCAB
 
 
 def opening(session="s", mode=GREEDY, prompt=PROMPT, committed=(), **more):
@@ -35,6 +38,16 @@ def target_text(opened, count, next_logits=law):
         context = RowContext(opened.mode, opened.sampling, opened.seed, position)
         text += choose(torch.stack([next_logits(text)]), [context])
     return text[len(opened.prompt) :]
+
+
+TEXT = tuple(target_text(opening(), 40))
+"""What the target says to `opening()`."""
+
+
+def only(kind, events):
+    """The one event of a kind."""
+    [found] = [event for event in events if isinstance(event, kind)]
+    return found
 
 
 class Table:
@@ -98,4 +111,22 @@ class Table:
         return output[:count]
 
 
-__all__ = ["COUPLED", "GREEDY", "PROMPT", "Table", "block", "opening", "replace", "target_text"]
+class Timed(FakeEngine):
+    """A forward takes `base_ms` and `row_ms` for each of its rows, on the engine's own clock."""
+
+    def __init__(self, base_ms, row_ms):
+        super().__init__()
+        self.now, self._base_ms, self._row_ms = 0.0, base_ms, row_ms
+
+    def clock(self):
+        """Seconds."""
+        return self.now
+
+    def forward(self, segments):
+        out = super().forward(segments)
+        self.now += 1e-3 * (self._base_ms + self._row_ms * sum(self.forwards[-1]))
+        return out
+
+
+def frozen_clock():
+    return 0.0
