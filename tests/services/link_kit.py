@@ -1,7 +1,10 @@
-"""A served fake core, and the orchestrator's end of its links."""
+"""A served fake core or a whole process, and the orchestrator's end of its links."""
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+import os
+import sys
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 
 import grpc
 from paceline.v1 import verifier_pb2_grpc
@@ -10,10 +13,33 @@ from services.contract import types as t
 from services.contract import wire
 from services.runtime.host import WorkerHost
 from services.runtime.serving import Served, ServingOptions, open_channel, serve_worker
-from tests.services.fakes import FakeCore
+from testkit.child import child
+from tests.services.fakes import FakeCore, open_verify
 
+ROOT = Path(__file__).parents[2]
 HELLO = t.LinkHello("o1")
 BUNDLE = t.TokenizerBundle("fingerprint", "x" * (3 << 20), chat_template="{{ messages }}")
+
+
+@contextmanager
+def process(script, ready, *arguments):
+    """A Python process, which is told where to write its address, and that address."""
+    path = os.pathsep.join((str(ROOT), str(ROOT / "protos")))
+    command = [sys.executable, "-c", script, *arguments, str(ready)]
+    with child(command, ready, {"PYTHONPATH": path}, cwd=ROOT) as running:
+        yield running, ready.read_text().strip()
+
+
+async def first_event(kind, call, codec):
+    """The first event of a kind on a link on which nothing has failed before."""
+    async with asyncio.timeout(60):
+        async for message in call:
+            for event in codec.decode_response(message):
+                if isinstance(event, kind):
+                    await call.done_writing()
+                    return event
+                assert isinstance(event, (t.VerifyOpened, t.DraftOpened, t.Progress))
+    raise AssertionError(f"the link ended without a {kind.__name__}")
 
 
 class Worker:
@@ -95,3 +121,11 @@ class Link:
                 while await self.call.read() is not grpc.aio.EOF:
                     pass
             return await self.call.code(), await self.call.details()
+
+
+async def opened(served, session="s", *commands):
+    """A link with an open session, to which these were sent along."""
+    link = Link(served)
+    await link.send(open_verify(session), *commands)
+    await link.receive(t.VerifyOpened)
+    return link

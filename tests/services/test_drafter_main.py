@@ -1,61 +1,55 @@
 """A drafter process: its settings, the methods it builds, and one that really serves."""
 
-import asyncio
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc
 from pydantic import ValidationError
 
 from services.cluster.flags import Flags
 from services.contract.errors import StartError
-from services.contract.types import (
-    Draft,
-    DraftOpened,
-    LinkHello,
-    OpenDraft,
-    Progress,
-    ResolvedSampling,
-    VerifyMode,
-    WorkerDescription,
-)
+from services.contract.types import Draft, LinkHello, VerifyMode, WorkerDescription
 from services.contract.wire import DRAFTER_LINK, decode_description
-from services.drafter.registry import METHODS, build
+from services.drafter.methods.graph.draft_graph import GraphRules
+from services.drafter.methods.graph.graph import GraphDrafter
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.drafter.methods.self_draft.exits import Exit
+from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
+from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.drafter.registry import METHODS, _dtype, build
 from services.drafter.settings import DrafterSettings
+from services.engine.checkpoint.files import weights_digest
+from services.engine.lookahead_file import Lookahead, save_lookahead
+from services.engine.native import NativeEngine, packing
+from services.engine.skip_mask import SkipMask, every_second
+from services.engine.skip_mask_file import MaskFile, write_mask
 from services.runtime.serving import open_channel
-from testkit.child import child
+from tests.models import VOCAB_SIZE, tiny_model_folder
+from tests.services.drafter_kit import opening
+from tests.services.link_kit import first_event, process
+from tests.services.student_kit import distilled_folder
 
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("PACELINE_")]:
-        monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("no_environment")
+torch.set_num_threads(1)
 
 
-def test_the_method_is_ngram_and_a_draft_model_joins_it():
-    assert DrafterSettings().method_names == ("ngram",)
-    assert DrafterSettings(draft="m").method_names == ("ngram", "model")
-    assert DrafterSettings(draft="m", method="ngram, model").method_names == ("ngram", "model")
-
-
-def test_with_look_ahead_embeddings_the_method_is_lookahead():
-    assert DrafterSettings(lookahead="f").method_names == ("lookahead",)
-    assert DrafterSettings(lookahead="f", draft="m").method_names == ("ngram", "model", "lookahead")
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({}, ("ngram",)),
+        ({"draft": "m"}, ("ngram", "model")),
+        ({"draft": "m", "method": "ngram, model"}, ("ngram", "model")),
+        ({"lookahead": "f"}, ("lookahead",)),
+        ({"lookahead": "f", "draft": "m"}, ("ngram", "model", "lookahead")),
+    ],
+)
+def test_the_methods_follow_from_what_is_there(values, names):
+    assert DrafterSettings(**values).method_names == names
 
 
 def test_a_draft_model_is_rounded_where_the_cpu_can_and_a_target_never(monkeypatch):
-    from services.drafter.registry import _dtype
-    from services.engine.native import packing
-
     auto, asked = DrafterSettings(), DrafterSettings(dtype="bfloat16")
     for able, found in ((True, "int8"), (False, "float32")):
         monkeypatch.setattr(packing, "rounds", lambda able=able: able)
@@ -122,8 +116,6 @@ def test_an_unknown_method_is_refused_with_the_known_ones():
 
 
 def test_the_pool_of_phrases_has_the_limits_of_the_settings():
-    from services.drafter.methods.ngram.ngram import NgramDrafter
-
     (drafter,) = build(DrafterSettings(phrases=5, phrases_per_tenant=3)).values()
     assert isinstance(drafter, NgramDrafter)
     assert (drafter._pool.limits.capacity, drafter._pool.limits.per_scope) == (5, 3)
@@ -138,56 +130,42 @@ def test_every_method_has_a_name_that_can_be_asked_for():
     assert set(METHODS) == {"model", "skip", "lookahead", "graph", "ngram"}
 
 
-def test_a_model_is_loaded_from_a_folder(tmp_path):
-    import torch
+@pytest.fixture
+def made(tmp_path):
+    """The drafters of these settings, in a small process."""
+    return lambda **values: build(DrafterSettings(cache_dir=tmp_path, threads=1, **values))
 
-    from services.drafter.methods.model.model import ModelDrafter
-    from tests.models import VOCAB_SIZE, tiny_model_folder
 
-    torch.set_num_threads(1)
-    folder = tiny_model_folder(tmp_path)
-    settings = DrafterSettings(draft=str(folder), cache_dir=tmp_path, threads=1, q_top=3)
-    drafter = build(settings)["model"]
+def described(drafter):
+    return drafter.describe(WorkerDescription("d", None))
+
+
+def test_a_model_is_loaded_from_a_folder(made, tmp_path):
+    drafter = made(draft=str(tiny_model_folder(tmp_path)), q_top=3)["model"]
     assert isinstance(drafter, ModelDrafter)
     assert drafter._q_top == 3
-    worker = drafter.describe(WorkerDescription("d", None))
+    worker = described(drafter)
     assert worker.vocab_size == VOCAB_SIZE
     assert worker.model_fingerprint
     assert worker.tokenizer_fingerprint
 
 
-def test_the_target_is_loaded_with_its_mask_and_thresholds(tmp_path):
-    from services.drafter.methods.self_draft.exits import Exit
-    from services.drafter.methods.self_draft.skip import SkipDrafter
-    from services.engine.checkpoint.files import weights_digest
-    from services.engine.skip_mask import SkipMask
-    from services.engine.skip_mask_file import MaskFile, write_mask
-    from tests.models import tiny_model_folder
-
+def test_the_target_is_loaded_with_its_mask_and_thresholds(made, tmp_path):
     folder = str(tiny_model_folder(tmp_path))
     mask, path = SkipMask.of(2, attention=[1]), tmp_path / "mask.json"
     write_mask(path, MaskFile(mask, "tiny", weights_digest(folder, tmp_path)))
-    common = {"method": "skip", "target": folder, "cache_dir": tmp_path, "threads": 1}
-    settings = DrafterSettings(
-        **common, skip_mask=path, skip_threshold=0.3, skip_adaptive=False, q_top=3
-    )
-    drafter = build(settings)["skip"]
+    rule = {"skip_threshold": 0.3, "skip_adaptive": False}
+    drafter = made(method="skip", target=folder, skip_mask=path, q_top=3, **rule)["skip"]
     assert isinstance(drafter, SkipDrafter)
     assert (drafter._mask, drafter._exit_rule) == (mask, Exit(0.3, adaptive=False))
-    assert drafter._q_top == 3
-    assert drafter._trials is None
+    assert (drafter._q_top, drafter._trials) == (3, None)
 
 
-def test_a_search_starts_from_the_mask_with_the_share_of_the_settings(tmp_path):
-    from services.drafter.methods.self_draft.skip import SkipDrafter
-    from services.engine.skip_mask import every_second
-    from tests.models import tiny_model_folder
-
+def test_a_search_starts_from_the_mask_with_the_share_of_the_settings(made, tmp_path):
     target = str(tiny_model_folder(tmp_path, num_hidden_layers=6))
-    common = {"method": "skip", "target": target, "cache_dir": tmp_path, "threads": 1}
-    (drafter,) = build(DrafterSettings(**common, skip_search=True, skip_share=0.3)).values()
+    searching = {"method": "skip", "target": target, "skip_search": True}
+    (drafter,) = made(**searching, skip_share=0.3).values()
     assert isinstance(drafter, SkipDrafter)
-    assert drafter._trials is not None
     search = drafter._trials._search
     search.look_at(0)
     assert search.propose() == drafter._mask == every_second(6)
@@ -195,123 +173,82 @@ def test_a_search_starts_from_the_mask_with_the_share_of_the_settings(tmp_path):
     candidate = search.propose()
     assert len(candidate.attention) + len(candidate.mlp) == 2, "0.3 of eight"
     with pytest.raises(StartError, match=r"skip_share: 0\.1 of the 8 sub-layers"):
-        build(DrafterSettings(**common, skip_search=True, skip_share=0.1))
+        made(**searching, skip_share=0.1)
 
 
-def test_a_mask_for_another_model_stops_the_start_before_weights_are_read(tmp_path, monkeypatch):
-    from services.engine.native import NativeEngine
-    from services.engine.skip_mask import SkipMask
-    from services.engine.skip_mask_file import MaskFile, write_mask
-    from tests.models import tiny_model_folder
-
+def test_a_mask_for_another_model_stops_the_start_before_weights_are_read(
+    made, tmp_path, monkeypatch
+):
     monkeypatch.setattr(NativeEngine, "load", lambda spec: pytest.fail("weights were read"))
     path = tmp_path / "mask.json"
     write_mask(path, MaskFile(SkipMask.of(2, attention=[1]), "another", "d" * 64))
-    target = str(tiny_model_folder(tmp_path))
-    settings = DrafterSettings(method="skip", target=target, skip_mask=path, cache_dir=tmp_path)
     with pytest.raises(StartError, match=r"is for another \(weights dddddddddddd\), but"):
-        build(settings)
+        made(method="skip", target=str(tiny_model_folder(tmp_path)), skip_mask=path)
 
 
-def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(tmp_path, caplog):
-    from services.drafter.methods.self_draft.skip import SkipDrafter
-    from services.engine.skip_mask import every_second
-    from tests.models import tiny_model_folder
-
+def test_without_a_mask_every_second_layer_is_skipped_and_a_line_says_so(made, tmp_path, caplog):
     target = str(tiny_model_folder(tmp_path, num_hidden_layers=4))
-    settings = DrafterSettings(method="skip", target=target, cache_dir=tmp_path, threads=1)
-    drafter = build(settings)["skip"]
+    drafter = made(method="skip", target=target)["skip"]
     assert isinstance(drafter, SkipDrafter)
     assert drafter._mask == every_second(4)
     assert "`paceline tune-skip` finds a better set" in caplog.text
 
 
-def test_graphs_and_trees_take_their_own_numbers(tmp_path):
-    import torch
-
-    from services.contract.types import VerifyMode
-    from services.drafter.methods.graph.draft_graph import GraphRules
-    from services.drafter.methods.graph.graph import GraphDrafter
-    from services.drafter.methods.model.model import ModelDrafter
-    from tests.models import tiny_model_folder
-
-    torch.set_num_threads(1)
-    values: dict[str, Any] = {"draft": str(tiny_model_folder(tmp_path)), "cache_dir": tmp_path}
-    values |= {"method": "graph,model", "threads": 1, "tree_nodes": 3, "tree_level_cost": 0.0}
-    graph, model = build(DrafterSettings(**values, graph_nodes=9, graph_repeat=-1)).values()
+def test_graphs_and_trees_take_their_own_numbers(made, tmp_path):
+    values = {"draft": str(tiny_model_folder(tmp_path)), "tree_nodes": 3, "tree_level_cost": 0.0}
+    graph, model = made(method="graph,model", graph_nodes=9, graph_repeat=-1, **values).values()
     assert isinstance(graph, GraphDrafter)
     assert graph._engine is model._engine
     assert graph._rules == GraphRules(max_nodes=9, repeat=None)
     assert isinstance(model, ModelDrafter)
     assert model._plans[VerifyMode.GREEDY].growth(8).nodes == 3
-    (comb,) = build(DrafterSettings(**{**values, "method": "model"}, tree="comb")).values()
+    (comb,) = made(method="model", tree="comb", **values).values()
     assert isinstance(comb, ModelDrafter)
     assert comb._plans == {}
 
 
-def test_a_model_that_is_not_there_stops_the_start(tmp_path):
+def test_a_model_that_is_not_there_stops_the_start(made, tmp_path):
     with pytest.raises(StartError, match="no such file"):
-        build(DrafterSettings(draft=str(tmp_path / "nothing")))
+        made(draft=str(tmp_path / "nothing"))
 
 
-def test_a_distilled_drafter_is_loaded_from_its_folder_and_its_moved_base(tmp_path):
-    from services.drafter.methods.model.model import ModelDrafter
-    from tests.models import VOCAB_SIZE
-    from tests.services.student_kit import distilled_folder
-
+def test_a_distilled_drafter_is_loaded_from_its_folder_and_its_moved_base(made, tmp_path):
     base, draft = distilled_folder(tmp_path)
     base = base.rename(tmp_path / "elsewhere")
     with pytest.raises(StartError, match="its base"):
-        build(DrafterSettings(draft=str(draft), cache_dir=tmp_path, threads=1))
-    settings = DrafterSettings(
-        draft=str(draft), draft_base=str(base), cache_dir=tmp_path, threads=1
-    )
-    drafter = build(settings)["model"]
+        made(draft=str(draft))
+    drafter = made(draft=str(draft), draft_base=str(base))["model"]
     assert isinstance(drafter, ModelDrafter)
-    worker = drafter.describe(WorkerDescription("d", None))
+    worker = described(drafter)
     assert worker.vocab_size == VOCAB_SIZE
     assert worker.tokenizer_fingerprint
 
 
-def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_for(tmp_path):
-    import torch
+def embeddings(folder, width):
+    """A tiny model, and a file of look-ahead embeddings of this width for it."""
+    base, file = tiny_model_folder(folder), folder / "x.safetensors"
+    digest = weights_digest(str(base), folder)
+    save_lookahead(file, Lookahead(torch.ones(3, width), str(base), digest))
+    return base, str(file)
 
-    from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
-    from services.engine.checkpoint.files import weights_digest
-    from services.engine.lookahead_file import Lookahead, save_lookahead
-    from tests.models import VOCAB_SIZE, tiny_model_folder
 
-    torch.set_num_threads(1)
-    base, file = tiny_model_folder(tmp_path), tmp_path / "x.safetensors"
-    save_lookahead(
-        file, Lookahead(torch.ones(3, 64), str(base), weights_digest(str(base), tmp_path))
-    )
-    options = {"lookahead": str(file), "cache_dir": tmp_path, "threads": 1}
-    (drafter,) = build(DrafterSettings(**options)).values()
+def test_look_ahead_embeddings_are_loaded_with_the_model_that_they_were_trained_for(made, tmp_path):
+    base, file = embeddings(tmp_path, 64)
+    (drafter,) = made(lookahead=file).values()
     assert isinstance(drafter, LookaheadDrafter)
-    worker = drafter.describe(WorkerDescription("d", None))
+    worker = described(drafter)
     assert (worker.model, worker.vocab_size) == (str(base), VOCAB_SIZE)
 
-    moved = base.rename(tmp_path / "elsewhere")
-    build(DrafterSettings(target=str(moved), **options))
+    made(lookahead=file, target=str(base.rename(tmp_path / "elsewhere")))
     other = tiny_model_folder(tmp_path, seed=1)
     with pytest.raises(StartError, match="has other weights"):
-        build(DrafterSettings(target=str(other), **options))
+        made(lookahead=file, target=str(other))
 
 
-def test_look_ahead_embeddings_of_another_width_stop_the_start(tmp_path):
-    import torch
-
-    from services.engine.checkpoint.files import weights_digest
-    from services.engine.lookahead_file import Lookahead, save_lookahead
-    from tests.models import tiny_model_folder
-
-    base, file = tiny_model_folder(tmp_path), tmp_path / "x.safetensors"
-    save_lookahead(
-        file, Lookahead(torch.ones(3, 65), str(base), weights_digest(str(base), tmp_path))
-    )
+def test_look_ahead_embeddings_of_another_width_stop_the_start(made, tmp_path):
+    _, file = embeddings(tmp_path, 65)
     with pytest.raises(StartError, match=r"are \[3, 65\], but the model's are 64 wide"):
-        build(DrafterSettings(lookahead=str(file), cache_dir=tmp_path, threads=1))
+        made(lookahead=file)
 
 
 # --- a real process, with torch and numpy out of reach ------------------------------
@@ -327,47 +264,18 @@ sys.exit(run(DrafterSettings(method="ngram", worker_id="n1", ready_file=Path(sys
 """
 
 
-@contextmanager
-def ngram_process(ready: Path) -> Iterator[tuple[subprocess.Popen[Any], str]]:
-    path = os.pathsep.join((str(ROOT), str(ROOT / "protos")))
-    command = [sys.executable, "-c", SCRIPT, str(ready)]
-    with child(command, ready, {"PYTHONPATH": path}, cwd=ROOT) as process:
-        yield process, ready.read_text().strip()
-
-
 @pytest.mark.processes
 async def test_an_ngram_drafter_serves_without_torch_and_ends_on_sigterm(tmp_path):
-    with ngram_process(tmp_path / "ready") as (process, address):
+    with process(SCRIPT, tmp_path / "ready") as (running, address):
         async with open_channel(address) as channel:
-            stub: Any = drafter_pb2_grpc.DrafterServiceStub(channel)
+            stub = drafter_pb2_grpc.DrafterServiceStub(channel)
             answer = await stub.Describe(drafter_pb2.DrafterServiceDescribeRequest())
             worker = decode_description(answer.worker)
             assert (worker.worker_id, worker.methods) == ("n1", ("ngram",))
-            draft = await _first_draft(stub)
+            repeating = opening(prompt=(1, 2, 3, 4, 1, 2), window=3)
+            call = stub.Link()
+            await call.write(DRAFTER_LINK.encode_request([repeating], LinkHello("test")))
+            draft = await first_event(Draft, call, DRAFTER_LINK)
             assert draft.tree.token_ids == (3, 4, 1)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-
-
-async def _first_draft(stub: Any) -> Draft:
-    """Open a session that repeats itself; what is drafted for it."""
-    opening = OpenDraft(
-        session="s",
-        epoch=1,
-        prompt=(1, 2, 3, 4, 1, 2),
-        committed=(),
-        mode=VerifyMode.GREEDY,
-        sampling=ResolvedSampling(),
-        seed=1,
-        window=3,
-    )
-    call = stub.Link()
-    await call.write(DRAFTER_LINK.encode_request([opening], LinkHello("test")))
-    async with asyncio.timeout(30):
-        async for message in call:
-            for event in DRAFTER_LINK.decode_response(message):
-                if isinstance(event, Draft):
-                    await call.done_writing()
-                    return event
-                assert isinstance(event, (DraftOpened, Progress))
-    raise AssertionError("the link ended without a draft")
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0

@@ -11,8 +11,7 @@ from services.contract import types as t
 from services.contract.errors import StartError
 from services.runtime.serving import GrpcServer, ServingOptions, open_channel
 from tests.certificates import Authority
-from tests.services.fakes import open_verify
-from tests.services.link_kit import Link, worker
+from tests.services.link_kit import opened, worker
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -70,9 +69,7 @@ async def test_a_draining_worker_says_so_until_its_sessions_are_gone(tmp_path):
     file = tmp_path / "health"
     options = {"health_address": "127.0.0.1:0", "health_file": file, "grace": 60.0}
     async with worker(**options) as served, open_channel(file.read_text().strip()) as channel:
-        link = Link(served)
-        await link.send(open_verify())
-        await link.receive(t.VerifyOpened)
+        link = await opened(served)
         watching = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watching.read()).status == SERVING
         served.stop.set()

@@ -44,26 +44,37 @@ class Sink:
 
 
 @pytest.fixture
-async def cores():
-    return []
-
-
-@pytest.fixture
-async def host(cores):
-    def make(emit):
-        cores.append(FakeCore(emit))
-        return cores[0]
-
-    host = WorkerHost(make, queue_limit=8)
+async def host():
+    host = WorkerHost(FakeCore, queue_limit=8)
     host.start()
     yield host
-    cores[0].gate.set()
+    host._core.gate.set()
     await host.stop()
 
 
-async def test_commands_come_back_as_events_in_order(host):
-    sink = Sink()
-    link = host.open_link(sink)
+@pytest.fixture
+async def core(host):
+    return host._core
+
+
+@pytest.fixture
+async def sink():
+    return Sink()
+
+
+@pytest.fixture
+async def link(host, sink):
+    """What comes of it goes to the sink."""
+    return host.open_link(sink)
+
+
+def watched(core, name, seen):
+    """Have `seen` called with the arguments of each call of a core's method."""
+    own = getattr(core, name)
+    setattr(core, name, lambda *given: (seen(*given), own(*given))[1])
+
+
+async def test_commands_come_back_as_events_in_order(host, sink, link):
     blocks = [block(round=n) for n in range(1, 21)]
     await host.submit(link, [open_verify(), *blocks])
     await sink.until(21)
@@ -71,89 +82,79 @@ async def test_commands_come_back_as_events_in_order(host):
     assert [event.round for event in sink.events[1:]] == list(range(1, 21))
 
 
-async def test_the_core_runs_in_one_thread_that_is_not_the_loop(host, cores):
+async def test_the_core_runs_in_one_thread_that_is_not_the_loop(host, core, sink, link):
     seen = set()
-    core = cores[0]
-    handle, step = core.handle, core.step
-    core.handle = lambda *a: (seen.add(threading.get_ident()), handle(*a))[1]
-    core.step = lambda: (seen.add(threading.get_ident()), step())[1]
-    sink = Sink()
-    await host.submit(host.open_link(sink), [open_verify(), block()])
+    for name in ("handle", "step"):
+        watched(core, name, lambda *_: seen.add(threading.get_ident()))
+    await host.submit(link, [open_verify(), block()])
     await sink.until(2)
     assert len(seen) == 1
     assert threading.get_ident() not in seen
 
 
-async def test_events_of_one_step_arrive_as_one_batch(host, cores):
-    sink = Sink()
-    link = host.open_link(sink)
-    cores[0].gate.clear()
+async def test_events_of_one_step_arrive_as_one_batch(host, core, sink, link):
+    core.gate.clear()
     await host.submit(link, [open_verify(), block(round=1), block(round=2), block(round=3)])
     await sink.until(1)
-    cores[0].gate.set()
+    core.gate.set()
     await sink.until(4)
     assert [len(batch) for batch in sink.batches] == [1, 3]
 
 
-async def test_events_go_to_their_own_link_only(host):
-    ours, theirs = Sink(), Sink()
-    first, second = host.open_link(ours), host.open_link(theirs)
-    await host.submit(first, [open_verify("a")])
-    await host.submit(second, [open_verify("b")])
-    await ours.until(1)
+async def test_events_go_to_their_own_link_only(host, sink, link):
+    theirs = Sink()
+    await host.submit(link, [open_verify("a")])
+    await host.submit(host.open_link(theirs), [open_verify("b")])
+    await sink.until(1)
     await theirs.until(1)
-    assert (ours.events, theirs.events) == ([t.VerifyOpened("a", 1)], [t.VerifyOpened("b", 1)])
+    assert (sink.events, theirs.events) == ([t.VerifyOpened("a", 1)], [t.VerifyOpened("b", 1)])
 
 
-async def test_closing_a_link_frees_its_sessions_and_only_those(host, cores):
-    ours, theirs = Sink(), Sink()
-    first, second = host.open_link(ours), host.open_link(theirs)
-    await host.submit(first, [open_verify("s")])
+async def test_closing_a_link_frees_its_sessions_and_only_those(host, core, link):
+    theirs = Sink()
+    second = host.open_link(theirs)
+    await host.submit(link, [open_verify("s")])
     await host.submit(second, [open_verify("s")])
     await theirs.until(1)
-    host.close_link(first)
-    await until(lambda: cores[0].sessions == {(second, "s")})
-    await host.submit(first, [open_verify("late")])
+    host.close_link(link)
+    await until(lambda: core.sessions == {(second, "s")})
+    await host.submit(link, [open_verify("late")])
     await host.submit(second, [block()])
     await theirs.until(2)
-    assert cores[0].sessions == {(second, "s")}
+    assert core.sessions == {(second, "s")}
 
 
-async def test_submit_waits_while_the_queue_is_full(host, cores):
-    sink = Sink()
-    link = host.open_link(sink)
-    cores[0].gate.clear()
+async def test_submit_waits_while_the_queue_is_full(host, core, sink, link):
+    core.gate.clear()
     await host.submit(link, [open_verify()])
-    await until(lambda: cores[0].handled)
+    await until(lambda: core.handled)
     many = asyncio.create_task(host.submit(link, [block(round=n) for n in range(1, 101)]))
     await asyncio.sleep(0.05)
     assert not many.done()
     assert len(host._inbox._items) == 8
-    cores[0].gate.set()
+    core.gate.set()
     await sink.until(101)
     await many
     assert [event.round for event in sink.events[1:]] == list(range(1, 101))
 
 
-async def test_progress_grows_with_steps_and_shows_queued_work_inside_a_step(host, cores):
-    sink = Sink()
-    link = host.open_link(sink)
+async def test_progress_grows_with_steps_and_shows_queued_work_inside_a_step(
+    host, core, sink, link
+):
     assert host.progress() == t.Progress()
-    cores[0].gate.clear()
+    core.gate.clear()
     await host.submit(link, [open_verify(), block(round=1)])
     await sink.until(1)
     told = replace(host.progress(), turn_ms=0.0)
     assert told == t.Progress(steps=0, sessions=1, queued_tokens=1)
-    cores[0].gate.set()
+    core.gate.set()
     await sink.until(2)
     # The step's turn may not be over yet.
     assert replace(host.progress(), turn_ms=0.0) == t.Progress(steps=1, sessions=1)
 
 
-async def test_a_command_that_is_not_taken_grows_old_and_so_does_the_turn(host, cores):
-    sink = Sink()
-    link = host.open_link(sink)
-    cores[0].gate.clear()
+async def test_a_command_that_is_not_taken_grows_old_and_so_does_the_turn(host, core, sink, link):
+    core.gate.clear()
     await host.submit(link, [open_verify()])
     await sink.until(1)
     assert host.progress().oldest_command_ms == 0.0
@@ -165,23 +166,16 @@ async def test_a_command_that_is_not_taken_grows_old_and_so_does_the_turn(host, 
     assert told.oldest_command_ms >= 170
     assert told.turn_ms >= told.oldest_command_ms
     assert told.stuck_ms == told.turn_ms
-    cores[0].gate.set()
+    core.gate.set()
     await sink.until(2)
     await until(lambda: host.progress().stuck_ms == 0.0)
 
 
-async def test_a_command_that_the_core_is_stuck_in_grows_old_too(host, cores):
-    entered, core = threading.Event(), cores[0]
-    handle = core.handle
-
-    def stuck(*command):
-        entered.set()
-        core.gate.wait()
-        handle(*command)
-
-    core.handle = stuck
+async def test_a_command_that_the_core_is_stuck_in_grows_old_too(host, core, link):
+    entered = threading.Event()
+    watched(core, "handle", lambda *_: (entered.set(), core.gate.wait()))
     core.gate.clear()
-    await host.submit(host.open_link(Sink()), [open_verify()])
+    await host.submit(link, [open_verify()])
     await until(entered.is_set)
     for _ in range(2):
         await asyncio.sleep(0.06)
@@ -191,10 +185,8 @@ async def test_a_command_that_the_core_is_stuck_in_grows_old_too(host, cores):
     await until(lambda: host.progress().oldest_command_ms == 0.0)
 
 
-async def test_ages_leave_out_what_the_process_stood_still(host, cores):
-    cores[0].gate.clear()
-    sink = Sink()
-    link = host.open_link(sink)
+async def test_ages_leave_out_what_the_process_stood_still(host, core, sink, link):
+    core.gate.clear()
     await host.submit(link, [open_verify()])
     await sink.until(1)
     await host.submit(link, [block()])
@@ -204,41 +196,35 @@ async def test_ages_leave_out_what_the_process_stood_still(host, cores):
     assert host.progress().oldest_command_ms < 500
 
 
-async def test_an_idle_core_is_not_stepped(host, cores):
-    sink = Sink()
+async def test_an_idle_core_is_not_stepped(host, core, sink, link):
     calls = []
-    step = cores[0].step
-    cores[0].step = lambda: (calls.append(1), step())[1]
-    await host.submit(host.open_link(sink), [open_verify()])
+    watched(core, "step", lambda: calls.append(1))
+    await host.submit(link, [open_verify()])
     await sink.until(1)
     await asyncio.sleep(0.05)
     assert len(calls) == 1
 
 
-async def test_a_crash_closes_the_links_and_is_final(host, cores, caplog):
-    ours, theirs = Sink(), Sink()
-    link = host.open_link(ours)
+async def test_a_crash_closes_the_links_and_is_final(host, sink, link, caplog):
+    theirs, late = Sink(), Sink()
     host.open_link(theirs)
     with caplog.at_level(logging.ERROR):
         await host.submit(link, [open_verify(), block(666)])
         error = await host.failure()
     assert str(error) == "the core is broken"
     assert "the worker's core failed" in caplog.text
-    assert [type(sink.closed[0]) for sink in (ours, theirs)] == [NoWorker, NoWorker]
-    late = Sink()
     host.open_link(late)
-    assert isinstance(late.closed[0], NoWorker)
+    assert [type(own.closed[0]) for own in (sink, theirs, late)] == [NoWorker] * 3
     await host.submit(link, [block()] * 100)
 
 
-async def test_a_crash_wakes_who_waits_for_room(host, cores):
-    link = host.open_link(Sink())
-    cores[0].gate.clear()
+async def test_a_crash_wakes_who_waits_for_room(host, core, link):
+    core.gate.clear()
     await host.submit(link, [open_verify(), block(666)])
-    await until(lambda: len(cores[0].handled) == 2)
+    await until(lambda: len(core.handled) == 2)
     many = asyncio.create_task(host.submit(link, [block()] * 100))
     await asyncio.sleep(0.02)
-    cores[0].gate.set()
+    core.gate.set()
     async with asyncio.timeout(10):
         await many
 
@@ -269,11 +255,16 @@ async def patient():
     await host.stop()
 
 
-async def test_commands_that_come_while_the_core_waits_are_in_its_next_step(patient):
-    core, sink = patient._core, Sink()
-    link = patient.open_link(sink)
+async def waiting(patient, sink=None):
+    """A core that waits with a block of session `a`, and the link of that."""
+    link = patient.open_link(sink or Sink())
     await patient.submit(link, [open_verify("a"), open_verify("b"), block(session="a")])
-    await until(lambda: core.waiting)
+    await until(lambda: patient._core.waiting)
+    return patient._core, link
+
+
+async def test_commands_that_come_while_the_core_waits_are_in_its_next_step(patient, sink):
+    core, link = await waiting(patient, sink)
     asked = core.asked
     await asyncio.sleep(0.05)
     assert core.asked - asked <= 1, "a waiting core is left alone"
@@ -283,52 +274,42 @@ async def test_commands_that_come_while_the_core_waits_are_in_its_next_step(pati
     assert core.batches == [2]
 
 
-async def test_progress_and_events_do_not_wait_for_the_step_that_waits(patient):
-    sink = Sink()
-    link = patient.open_link(sink)
-    await patient.submit(link, [open_verify("a"), block(session="a")])
-    await sink.until(1)
-    await until(lambda: patient.progress() == t.Progress(0, 1, 1))
-    await patient.submit(link, [open_verify("late")])
+async def test_progress_and_events_do_not_wait_for_the_step_that_waits(patient, sink):
+    _, link = await waiting(patient, sink)
     await sink.until(2)
+    await until(lambda: patient.progress() == t.Progress(0, 2, 1))
+    await patient.submit(link, [open_verify("late")])
+    await sink.until(3)
 
 
-async def test_a_core_is_asked_again_when_its_patience_is_over(patient):
-    core, sink = patient._core, Sink()
-    core.seconds = 0.01
-    link = patient.open_link(sink)
-    await patient.submit(link, [open_verify("a"), block(session="a")])
+async def test_a_core_is_asked_again_when_its_patience_is_over(patient, sink):
+    patient._core.seconds = 0.01
+    core, _ = await waiting(patient, sink)
     await until(lambda: core.asked > 5)
     assert core.batches == []
     core.wanted = 1
-    await sink.until(2)
+    await sink.until(3)
 
 
 async def test_a_link_that_ends_while_the_core_waits_frees_its_sessions(patient):
-    core = patient._core
-    link = patient.open_link(Sink())
-    await patient.submit(link, [open_verify("a"), block(session="a")])
-    await until(lambda: core.waiting)
+    core, link = await waiting(patient)
     patient.close_link(link)
     await until(lambda: not core.sessions)
 
 
 async def test_stop_does_not_wait_for_a_core_that_waits(patient):
-    core = patient._core
-    await patient.submit(patient.open_link(Sink()), [open_verify("a"), block(session="a")])
-    await until(lambda: core.waiting)
+    await waiting(patient)
     async with asyncio.timeout(4):
         await patient.stop(timeout=3600)
     assert not patient._thread.alive
 
 
-async def test_a_command_arrives_when_it_is_submitted_and_not_when_a_step_lets_it_in(host, cores):
+async def test_a_command_arrives_when_it_is_submitted_and_not_when_a_step_lets_it_in(
+    host, core, link
+):
     arrivals = []
-    core = cores[0]
-    handle = core.handle
-    core.handle = lambda *a: (arrivals.append(a[2]), handle(*a))[1]
+    watched(core, "handle", lambda *given: arrivals.append(given[2]))
     core.gate.clear()
-    link = host.open_link(Sink())
     await host.submit(link, [open_verify()])
     await until(lambda: arrivals)
     await host.submit(link, [block()])
@@ -339,10 +320,9 @@ async def test_a_command_arrives_when_it_is_submitted_and_not_when_a_step_lets_i
     assert arrivals[0] < arrivals[1] <= submitted
 
 
-async def test_stop_ends_the_thread_and_the_links(cores):
+async def test_stop_ends_the_thread_and_the_links(sink):
     host = WorkerHost(FakeCore)
     host.start()
-    sink = Sink()
     host.open_link(sink)
     await host.stop()
     assert sink.closed == [None]

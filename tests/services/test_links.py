@@ -14,7 +14,7 @@ from services.contract import wire
 from services.contract.errors import Overloaded
 from services.runtime.serving.links import Outbox
 from tests.services.fakes import block, open_verify
-from tests.services.link_kit import BUNDLE, Link, worker
+from tests.services.link_kit import BUNDLE, Link, opened, worker
 from tests.waiting import until
 
 
@@ -79,11 +79,7 @@ async def test_a_second_hello_ends_the_link():
 
 async def test_a_broken_link_frees_its_sessions_and_only_those():
     async with worker() as served:
-        ours, theirs = Link(served), Link(served)
-        await ours.send(open_verify("a"))
-        await theirs.send(open_verify("b"))
-        await ours.receive(t.VerifyOpened)
-        await theirs.receive(t.VerifyOpened)
+        ours, theirs = await opened(served, "a"), await opened(served, "b")
         ours.call.cancel()
         await until(lambda: {session for _, session in served.core.sessions} == {"b"})
         await theirs.send(block(7, session="b"))
@@ -92,9 +88,7 @@ async def test_a_broken_link_frees_its_sessions_and_only_those():
 
 async def test_a_link_that_the_peer_ends_well_ends_well_and_frees_its_sessions():
     async with worker() as served:
-        link = Link(served)
-        await link.send(open_verify())
-        await link.receive(t.VerifyOpened)
+        link = await opened(served)
         await link.call.done_writing()
         assert (await link.ended())[0] is grpc.StatusCode.OK
         await until(lambda: not served.core.sessions)
@@ -111,10 +105,7 @@ async def test_two_links_may_name_their_sessions_alike():
 
 async def test_a_bad_message_ends_its_own_link_only():
     async with worker() as served:
-        ours, theirs = Link(served), Link(served)
-        await ours.send(open_verify("a"))
-        await theirs.send(open_verify("b"))
-        await ours.receive(t.VerifyOpened)
+        ours, theirs = await opened(served, "a"), await opened(served, "b")
         bad = types_pb2.DraftTree(token_ids=[1])
         command = verifier_pb2.VerifierCommand(verify=verifier_pb2.Verify(session_id="a", tree=bad))
         await ours.call.write(verifier_pb2.VerifierServiceLinkRequest(commands=[command]))
@@ -137,10 +128,8 @@ async def test_progress_arrives_without_being_asked_for():
 
 async def test_progress_arrives_while_a_step_hangs_and_shows_that_steps_stand_still():
     async with worker() as served:
-        link = Link(served)
         served.core.gate.clear()
-        await link.send(open_verify(), block(1))
-        await link.receive(t.VerifyOpened)
+        link = await opened(served, "s", block(1))
         reports = await link.receive(t.Progress, count=3)
         assert {report.steps for report in reports} == {0}
         assert reports[-1].queued_tokens == 1
@@ -171,9 +160,7 @@ async def health(served, name):
 
 async def test_a_stop_drains_what_is_open_before_it_ends():
     async with worker(grace=20.0) as served:
-        link = Link(served)
-        await link.send(open_verify())
-        await link.receive(t.VerifyOpened)
+        link = await opened(served)
         assert await health(served, "readiness")
         served.stop.set()
         assert await link.receive(t.Draining) == [t.Draining(20_000)]
@@ -189,9 +176,7 @@ async def test_a_stop_drains_what_is_open_before_it_ends():
 
 async def test_a_link_that_opens_during_a_drain_is_told_at_once():
     async with worker(grace=20.0) as served:
-        held, late = Link(served), Link(served)
-        await held.send(open_verify())
-        await held.receive(t.VerifyOpened)
+        held, late = await opened(served), Link(served)
         served.stop.set()
         await held.receive(t.Draining)
         await late.send()
@@ -201,9 +186,7 @@ async def test_a_link_that_opens_during_a_drain_is_told_at_once():
 
 async def test_a_drain_ends_by_itself_when_its_time_is_over():
     async with worker(grace=0.05) as served:
-        link = Link(served)
-        await link.send(open_verify())
-        await link.receive(t.VerifyOpened)
+        link = await opened(served)
         served.stop.set()
         assert (await link.ended())[0] is grpc.StatusCode.OK
 
@@ -232,10 +215,8 @@ async def failure(link):
 
 async def test_progress_tells_of_a_command_that_is_not_taken():
     async with worker() as served:
-        link = Link(served)
         served.core.gate.clear()
-        await link.send(open_verify(), block(1))
-        await link.receive(t.VerifyOpened)
+        link = await opened(served, "s", block(1))
         await link.send(block(2, round=2))
         told = t.Progress()
         while told.oldest_command_ms < 300:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
@@ -104,88 +105,87 @@ class Failing(inference_pb2_grpc.InferenceServiceServicer):
             raise self.error
 
 
-async def serve(error=None, **options):
+@asynccontextmanager
+async def serving(error=None, **options):
+    """A server whose calls fail like this, and a channel to it."""
     server = GrpcServer(ServingOptions(**options))
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(Failing(error), server.grpc)
-    return server, await server.start("paceline.v1.InferenceService")
+    address = await server.start("paceline.v1.InferenceService")
+    async with open_channel(address) as channel:
+        yield server, address, channel
+    await server.stop()
+
+
+async def refused(error):
+    """What the caller of a method that raises this gets."""
+    async with serving(error) as (_, _, channel):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await inference_pb2_grpc.InferenceServiceStub(channel).Abort(
+                inference_pb2.AbortRequest()
+            )
+    return caught.value
 
 
 async def test_a_raised_error_reaches_the_caller_with_its_details():
-    server, address = await serve(errors.InvalidRequest("session_id", "", "a name"))
-    async with open_channel(address) as channel:
-        stub = inference_pb2_grpc.InferenceServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Abort(inference_pb2.AbortRequest())
-    await server.stop()
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    status = rpc_status.from_call(caught.value)
-    assert detail(status, error_details_pb2.BadRequest).field_violations[0].field == "session_id"
+    error = await refused(errors.InvalidRequest("session_id", "", "a name"))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    told = detail(rpc_status.from_call(error), error_details_pb2.BadRequest)
+    assert told.field_violations[0].field == "session_id"
 
 
 async def test_an_error_within_a_stream_comes_after_its_messages():
-    server, address = await serve(errors.Fenced("taken over"))
-    async with open_channel(address) as channel:
-        call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(
-            inference_pb2.GenerateRequest()
-        )
+    async with serving(errors.Fenced("taken over")) as (_, _, channel):
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        call = stub.Generate(inference_pb2.GenerateRequest())
         assert await call.read() == inference_pb2.GenerateResponse()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
-    await server.stop()
     assert caught.value.code() is grpc.StatusCode.ABORTED
 
 
 async def test_an_unexpected_error_tells_the_caller_nothing(caplog):
-    server, address = await serve(KeyError("secret prompt"))
-    async with open_channel(address) as channel:
-        stub = inference_pb2_grpc.InferenceServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Abort(inference_pb2.AbortRequest())
-    await server.stop()
-    assert caught.value.code() is grpc.StatusCode.INTERNAL
-    assert caught.value.details() == "internal error"
+    error = await refused(KeyError("secret prompt"))
+    assert (error.code(), error.details()) == (grpc.StatusCode.INTERNAL, "internal error")
     assert "an RPC failed unexpectedly" in caplog.text
 
 
 async def test_port_zero_gives_the_bound_address():
-    server, address = await serve(address="127.0.0.1:0")
-    await server.stop()
-    host, port = address.split(":")
-    assert host == "127.0.0.1"
-    assert int(port) > 0
+    async with serving(address="127.0.0.1:0") as (_, address, _):
+        host, port = address.split(":")
+        assert host == "127.0.0.1"
+        assert int(port) > 0
+
+
+async def refused_start(match, **options):
+    with pytest.raises(errors.StartError, match=match):
+        async with serving(**options):
+            pytest.fail("it began")
 
 
 async def test_a_taken_port_is_refused_by_its_setting():
-    server, address = await serve()
-    with pytest.raises(errors.StartError, match=f"address: cannot listen on {address}"):
-        await serve(address=address)
-    await server.stop()
+    async with serving() as (_, address, _):
+        await refused_start(f"address: cannot listen on {address}", address=address)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "10.1.2.3:5", "example.org:5"])
 async def test_plaintext_beyond_loopback_needs_the_insecure_setting(address):
-    with pytest.raises(errors.StartError, match="insecure"):
-        await serve(address=address)
+    await refused_start("insecure", address=address)
 
 
 async def test_the_insecure_setting_allows_plaintext_everywhere():
-    server, address = await serve(address="0.0.0.0:0", insecure=True)
-    await server.stop()
-    assert address.startswith("0.0.0.0:")
+    async with serving(address="0.0.0.0:0", insecure=True) as (_, address, _):
+        assert address.startswith("0.0.0.0:")
 
 
 async def test_tls_files_that_cannot_be_read_are_named(tmp_path):
     missing = TlsFiles(cert=tmp_path / "cert.pem", key=tmp_path / "key.pem")
-    with pytest.raises(errors.StartError, match=r"tls_cert: cannot read .*cert\.pem"):
-        await serve(tls=missing)
-    with pytest.raises(errors.StartError, match="tls_cert and tls_key"):
-        await serve(tls=TlsFiles())
+    await refused_start(r"tls_cert: cannot read .*cert\.pem", tls=missing)
+    await refused_start("tls_cert and tls_key", tls=TlsFiles())
 
 
 async def test_health_has_three_names_and_tells_a_drain_from_a_failure():
-    server, address = await serve()
     names = ("", "liveness", "readiness")
-    async with open_channel(address) as channel:
+    async with serving() as (server, _, channel):
         stub = health_pb2_grpc.HealthStub(channel)
 
         async def health():
@@ -197,13 +197,11 @@ async def test_health_has_three_names_and_tells_a_drain_from_a_failure():
         assert await health() == [False, True, False]
         await server.set_failed()
         assert await health() == [False, False, False]
-    await server.stop()
 
 
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_reflection_is_served_only_when_asked_for(enabled):
-    server, address = await serve(reflection=enabled)
-    async with open_channel(address) as channel:
+    async with serving(reflection=enabled) as (_, _, channel):
         call = channel.stream_stream(
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
             request_serializer=bytes,
@@ -214,7 +212,6 @@ async def test_reflection_is_served_only_when_asked_for(enabled):
         else:
             with pytest.raises(grpc.aio.AioRpcError):
                 await call.read()
-    await server.stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -1,13 +1,6 @@
 """A verifier process: its settings, what stops its start, and one that really serves."""
 
-import asyncio
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,22 +9,17 @@ from pydantic import ValidationError
 
 from services.cluster.flags import Flags
 from services.contract.errors import StartError
-from services.contract.types import LinkHello, Progress, Verdict, VerifyOpened
+from services.contract.types import LinkHello, Verdict
 from services.contract.wire import VERIFIER_LINK, decode_description
 from services.runtime.serving import open_channel
 from services.verifier.main import run
 from services.verifier.settings import VerifierSettings
-from testkit.child import child
 from tests.models import VOCAB_SIZE, tiny_model_folder
+from tests.services.link_kit import first_event, process
+from tests.services.student_kit import distilled_folder
 from tests.services.verifier_bench import block, opening
 
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("PACELINE_")]:
-        monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("no_environment")
 
 
 @pytest.mark.parametrize(
@@ -67,8 +55,6 @@ def test_a_model_that_is_not_there_stops_the_start(tmp_path):
 
 
 def test_a_distilled_drafter_is_no_target(tmp_path):
-    from tests.services.student_kit import distilled_folder
-
     _, draft = distilled_folder(tmp_path)
     with pytest.raises(StartError, match="is a distilled drafter, not a whole model"):
         run(VerifierSettings(target=str(draft), cache_dir=tmp_path, threads=1))
@@ -87,40 +73,20 @@ sys.exit(run(settings))
 """
 
 
-@contextmanager
-def verifier_process(target: Path, ready: Path) -> Iterator[tuple[subprocess.Popen[Any], str]]:
-    path = os.pathsep.join((str(ROOT), str(ROOT / "protos")))
-    command = [sys.executable, "-c", SCRIPT, str(target), str(ready)]
-    with child(command, ready, {"PYTHONPATH": path}, cwd=ROOT) as process:
-        yield process, ready.read_text().strip()
-
-
 @pytest.mark.processes
 async def test_a_verifier_serves_a_model_folder_and_ends_on_sigterm(tmp_path):
-    target = tiny_model_folder(tmp_path)
-    with verifier_process(target, tmp_path / "ready") as (process, address):
+    target = str(tiny_model_folder(tmp_path))
+    with process(SCRIPT, tmp_path / "ready", target) as (running, address):
         async with open_channel(address) as channel:
             stub: Any = verifier_pb2_grpc.VerifierServiceStub(channel)
             answer = await stub.Describe(verifier_pb2.VerifierServiceDescribeRequest())
             worker = decode_description(answer.worker)
             assert (worker.worker_id, worker.vocab_size) == ("v1", VOCAB_SIZE)
             assert worker.tokenizer_fingerprint
-            verdict = await _first_verdict(stub)
+            call = stub.Link()
+            commands = [opening(), block(1, 0)]
+            await call.write(VERIFIER_LINK.encode_request(commands, LinkHello("test")))
+            verdict = await first_event(Verdict, call, VERIFIER_LINK)
             assert (verdict.round, len(verdict.token_ids)) == (1, 1)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-
-
-async def _first_verdict(stub: Any) -> Verdict:
-    """Open a session with a block right behind it; the block's verdict."""
-    call = stub.Link()
-    commands = [opening(), block(1, 0)]
-    await call.write(VERIFIER_LINK.encode_request(commands, LinkHello("test")))
-    async with asyncio.timeout(60):
-        async for message in call:
-            for event in VERIFIER_LINK.decode_response(message):
-                if isinstance(event, Verdict):
-                    await call.done_writing()
-                    return event
-                assert isinstance(event, (VerifyOpened, Progress))
-    raise AssertionError("the link ended without a verdict")
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
