@@ -89,14 +89,6 @@ async def test_a_stream_by_resume_goes_on_from_the_hash_that_it_was_given(cluste
     assert hashes == [hash_of(range(count)) for count in (1, 1, 2, 0)]
 
 
-async def test_a_text_that_the_server_lost_ends_the_generation(cluster):
-    cluster.plan += [Break(2), Break(0, status(Code.DATA_LOSS, "DATA_LOSS"))]
-    async with connected(cluster) as (client, service):
-        with pytest.raises(paceline.DataLoss):
-            await client.generate("hi")
-    assert len(service.requests) == 2
-
-
 async def test_when_a_server_dies_the_next_one_goes_on_and_stays_in_use(cluster):
     cluster.plan.append(Break(2, HANG))
     async with connected(cluster, ("first", "second")) as (client, first, _):
@@ -124,14 +116,6 @@ async def test_a_server_that_comes_back_at_its_address_is_used_again(cluster):
                 await old.stop(None)
                 await stack.enter_async_context(serving(service, port=port))
     assert_whole(events, cluster)
-
-
-async def test_without_resume_the_first_break_is_raised(cluster):
-    cluster.plan.append(Break(2))
-    async with connected(cluster, resume=False) as (client, service):
-        with pytest.raises(paceline.Unavailable):
-            await client.generate("hi")
-    assert len(service.requests) == 1
 
 
 ANSWERS = (
@@ -170,19 +154,20 @@ async def test_a_session_lost_before_its_first_token_is_made_again_with_its_seed
     assert again == first
 
 
-async def test_a_session_lost_after_a_token_is_not_found(cluster):
-    cluster.plan.append(Break(2, lost=True))
-    async with connected(cluster) as (client, service):
-        with pytest.raises(paceline.NotFound):
-            await client.generate("hi")
-    assert len(service.requests) == 2
+RAISED = {
+    "a break without resume": ([Break(2)], {"resume": False}, paceline.Unavailable, 1),
+    "a session lost after a token": ([Break(2, lost=True)], {}, paceline.NotFound, 2),
+    "a takeover": ([Break(0), Break(2, status(Code.ABORTED, "FENCED"))], {}, paceline.Aborted, 2),
+}
 
 
-async def test_a_takeover_ends_the_generation_whatever_broke_before(cluster):
-    cluster.plan += [Break(0), Break(2, status(Code.ABORTED, "FENCED"))]
-    async with connected(cluster) as (client, _):
-        with pytest.raises(paceline.Aborted):
+@pytest.mark.parametrize(("plan", "options", "error", "calls"), RAISED.values(), ids=RAISED)
+async def test_a_generation_ends_with(cluster, plan, options, error, calls):
+    cluster.plan += plan
+    async with connected(cluster, **options) as (client, service):
+        with pytest.raises(error):
             await client.generate("hi")
+    assert len(service.requests) == calls
 
 
 async def test_every_call_says_whose_it_is_and_its_number(cluster):
@@ -208,16 +193,18 @@ async def test_a_first_call_to_a_full_server_is_refused_and_a_later_one_waits(cl
         assert (await client.generate("hi")).text == cluster.text
 
 
-@pytest.mark.parametrize("kind", ["gap", "short", "mute overlap"])
-async def test_a_server_that_leaves_tokens_out_is_at_fault(cluster, kind):
-    wrong = {
-        "gap": [pb.Chunk(offset=1, token_ids=[1])],
-        "short": [pb.Chunk(offset=0, token_ids=[0, 1])],
-        "mute overlap": [
-            pb.Chunk(offset=0, token_ids=[0, 1], text="ab"),
-            pb.Chunk(offset=1, token_ids=[1, 2], text="bc"),
-        ],
-    }[kind]
+WRONG = {
+    "gap": [pb.Chunk(offset=1, token_ids=[1])],
+    "short": [pb.Chunk(offset=0, token_ids=[0, 1])],
+    "mute overlap": [
+        pb.Chunk(offset=0, token_ids=[0, 1], text="ab"),
+        pb.Chunk(offset=1, token_ids=[1, 2], text="bc"),
+    ],
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+async def test_a_server_that_leaves_tokens_out_is_at_fault(cluster, wrong):
     async with connected(cluster) as (client, service):
         service.chunks = lambda offset: wrong
         with pytest.raises(paceline.Internal, match="the server is at fault"):
@@ -228,15 +215,13 @@ async def test_a_server_that_leaves_tokens_out_is_at_fault(cluster, kind):
 def told(begin, end):
     ids = range(begin, end)
     pieces = [chr(ord("a") + index) for index in ids]
-    logprobs = [pb.TokenLogprobs(token_id=index) for index in ids]
-    origins = [1 + index % 3 for index in ids]
     return pb.Chunk(
         offset=begin,
         token_ids=ids,
         text="".join(pieces),
         pieces=pieces,
-        logprobs=logprobs,
-        origins=origins,
+        logprobs=[pb.TokenLogprobs(token_id=index) for index in ids],
+        origins=[1 + index % 3 for index in ids],
     )
 
 
