@@ -5,13 +5,20 @@ from typing import Any
 
 import pytest
 
-from services.contract.types import Draft, DraftTree, ResolvedSampling, VerifyMode
+from services.contract.types import Draft, DraftTree, ResolvedSampling
 from services.drafter.methods.graph.tree_growth import PRIOR, Growth, MeasuredGrowth, TreeCosts
 from services.drafter.methods.graph.tree_shape import TreeShape, best_shape, most_probable
 from services.drafter.methods.model.model import ModelDrafter
-from tests.services.drafter_kit import VOCAB, FakeEngine, FixedGrowth, Harness, tokens_of
+from tests.services.drafter_kit import (
+    EXACT,
+    SAMPLED,
+    VOCAB,
+    FakeEngine,
+    FixedGrowth,
+    Harness,
+    tokens_of,
+)
 
-EXACT = (VerifyMode.GREEDY, VerifyMode.COUPLED)
 RATES = (0.5, 0.3, 0.1)
 
 
@@ -22,22 +29,18 @@ def shaped(shape: TreeShape) -> FixedGrowth:
     return plan
 
 
-def harness(plan: Any) -> Harness:
+def harness(trees: Any) -> Harness:
+    """A core whose trees grow as plans say that are made by `trees`."""
     engine = FakeEngine()
-    return Harness(engine, drafter=ModelDrafter(engine, trees=lambda: plan))
+    return Harness(engine, drafter=ModelDrafter(engine, trees=trees))
 
 
-def harness_of_modes() -> Harness:
-    """Trees that grow as each mode's drafts hit."""
-    engine = FakeEngine()
-    drafter = ModelDrafter(engine, trees=lambda: MeasuredGrowth(TreeCosts()))
-    return Harness(engine, drafter=drafter)
+def measured() -> MeasuredGrowth:
+    return MeasuredGrowth(TreeCosts())
 
 
 def drafted(made: Harness, **changes: Any) -> Draft:
-    made.open("s", [1, 2, 3], **{"num_candidates": 4, "window": 8, **changes})
-    (draft,) = made.run()
-    return draft
+    return made.draft(**({"num_candidates": 4, "window": 8} | changes))
 
 
 def ranked(engine: FakeEngine, tree: DraftTree, text: list[int]) -> set[tuple[int, ...]]:
@@ -58,7 +61,7 @@ def worth(paths: set[tuple[int, ...]]) -> list[float]:
 @pytest.mark.parametrize(("nodes", "depth"), [(3, 1), (7, 3), (16, 2), (16, 4), (24, 6)])
 def test_a_greedy_tree_has_exactly_the_shape_that_was_worked_out(nodes, depth):
     shape = most_probable(RATES, nodes, depth)
-    made = harness(shaped(shape))
+    made = harness(lambda: shaped(shape))
     tree = drafted(made).tree
     assert worth(ranked(made.engine, tree, [1, 2, 3])) == pytest.approx(sorted(shape.reach))
     assert made.engine.forwards == [[3], *([width] for width in shape.widths[1:])]
@@ -68,44 +71,37 @@ def test_a_greedy_tree_has_exactly_the_shape_that_was_worked_out(nodes, depth):
 def test_the_target_given_to_itself_drafts_a_path_that_is_accepted_to_full_depth(mode):
     sampling = ResolvedSampling(temperature=0.7, max_tokens=60)
     shape = most_probable(RATES, 12, 5)
-    tree = drafted(harness(shaped(shape)), mode=mode, sampling=sampling).tree
-    chains = Harness(FakeEngine())
-    chains.open("s", [1, 2, 3], mode=mode, sampling=sampling, window=shape.depth)
-    at, left = -1, tokens_of(chains.run())
+    law = {"mode": mode, "sampling": sampling}
+    tree = drafted(harness(lambda: shaped(shape)), **law).tree
+    at, left = -1, tokens_of(Harness().drafts(window=shape.depth, **law))
     assert len(left) == shape.depth
     for token in left:
         children = [node for node, parent in enumerate(tree.parents or ()) if parent == at]
         at = next(node for node in children if tree.token_ids[node] == token)
 
 
-@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
+@pytest.mark.parametrize("mode", SAMPLED)
 def test_a_tree_that_is_drawn_stays_a_comb(mode):
-    combs = Harness(FakeEngine())
-    combs.open("s", [1, 2, 3], num_candidates=4, window=3, mode=mode)
-    tree = drafted(harness(FixedGrowth()), window=3, mode=mode).tree
-    assert [tree] == [draft.tree for draft in combs.run()]
+    own = {"num_candidates": 4, "window": 3, "mode": mode}
+    assert harness(FixedGrowth).draft(**own).tree == Harness().draft(**own).tree
 
 
 def test_the_plan_is_told_which_candidate_the_text_took_and_where_it_took_none():
     plan = shaped(most_probable(RATES, 9, 3))
-    made = harness(plan)
+    made = harness(lambda: plan)
     tree = drafted(made).tree
-    children = [node for node, parent in enumerate(tree.parents or ()) if parent == -1]
-    second = children[1]
-    below = [node for node, parent in enumerate(tree.parents or ()) if parent == second]
-    other = next(
-        t
-        for t in range(VOCAB)
-        if t not in made.engine.logits([1, 2, 3, tree.token_ids[second]]).topk(3).indices
-    )
-    made.commit("s", 0, [tree.token_ids[second], other], epoch=2)
+    second = [node for node, parent in enumerate(tree.every_parent) if parent == -1][1]
+    token, below = tree.token_ids[second], tree.every_parent.count(second)
+    best = made.engine.logits([1, 2, 3, token]).topk(3).indices
+    other = next(t for t in range(VOCAB) if t not in best)
+    made.commit("s", 0, [token, other], epoch=2)
     made.run()
     assert below
     assert plan.seen == [(1, 3), (None, 3)]
 
 
 def test_rates_are_hits_per_try_and_start_from_a_prior():
-    plan = MeasuredGrowth(TreeCosts())
+    plan = measured()
     assert plan.rates == pytest.approx(PRIOR)
     for _ in range(4000):
         for hit in (0, 0, 1, None):
@@ -133,7 +129,7 @@ def test_growth_is_the_shape_that_pays_most_for_the_rates_so_far():
 def test_a_draft_is_as_deep_as_there_is_room_for():
     plan = MeasuredGrowth(TreeCosts(level=0.0, node=0.0, nodes=16, depth=8))
     assert [len(plan.growth(depth).widths) for depth in (1, 2, 3)] == [1, 2, 3]
-    made = harness(plan)
+    made = harness(lambda: plan)
     tree = drafted(made, window=2).tree
     assert max(len(ranks) for ranks in ranked(made.engine, tree, [1, 2, 3])) == 2
 
@@ -148,22 +144,11 @@ def write(made: Harness, tokens: int) -> None:
         text.append(token)
 
 
-def test_a_session_that_shares_nothing_leaves_the_trees_of_others_as_they_were():
-    made = harness_of_modes()
-    made.open("s", [1, 2, 3], num_candidates=4, window=8)
-    write(made, 40)
-    greedy = made.drafter._plans[VerifyMode.GREEDY]
-    assert isinstance(greedy, MeasuredGrowth)
-    assert greedy.rates == pytest.approx(PRIOR)
-
-
-def test_what_one_session_learns_shapes_the_trees_of_all_of_its_mode():
-    made = harness_of_modes()
-    made.open("s", [1, 2, 3], num_candidates=4, window=8, phrase_scope="acme")
+@pytest.mark.parametrize("scope", ["", "acme"])
+def test_what_a_session_that_shares_learns_shapes_the_trees_of_all_of_its_mode(scope):
+    made = harness(measured)
+    made.open(num_candidates=4, window=8, phrase_scope=scope)
     write(made, 50)
-    greedy = made.drafter._plans[VerifyMode.GREEDY]
-    assert isinstance(greedy, MeasuredGrowth)
-    assert greedy.rates[0] > 0.8
-    coupled = made.drafter._plans[VerifyMode.COUPLED]
-    assert isinstance(coupled, MeasuredGrowth)
-    assert coupled.rates == pytest.approx(PRIOR)
+    greedy, coupled = (made.drafter._plans[mode].rates for mode in EXACT)
+    assert greedy[0] > 0.8 if scope else greedy == pytest.approx(PRIOR)
+    assert coupled == pytest.approx(PRIOR)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.contract import types as t
-from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.phrases import Learner, PhraseLimits, PhrasePool, teach
 from services.drafter.protocol import Ask
+from tests.services.drafter_kit import SAMPLED, Worker, opening, tokens_of
 
 SMALL = PhraseLimits(shortest=2, longest=3, length=4)
 
@@ -128,10 +128,17 @@ def ask(prompt: Sequence[int], committed: Sequence[int], tail: Sequence[int] = (
     return Ask((0, "s"), 1, text, len(prompt), known, room=8)
 
 
-def test_a_phrase_is_learned_once_it_is_whole_and_the_rest_at_the_end():
+def followed(*deeds: Ask | list[int]) -> tuple[PhrasePool, Learner]:
+    """A pool after what a session committed and, as lists, what was drafted for it."""
     pool = PhrasePool(SMALL)
     learner = Learner(pool, "a")
-    learner.follow(ask([0], [1, 2, 3, 4, 5]))
+    for deed in deeds:
+        learner.follow(deed) if isinstance(deed, Ask) else learner.drafted(deed)
+    return pool, learner
+
+
+def test_a_phrase_is_learned_once_it_is_whole_and_the_rest_at_the_end():
+    pool, learner = followed(ask([0], [1, 2, 3, 4, 5]))
     assert pool.find("a", [1, 2]) == ()
     learner.follow(ask([0], [1, 2, 3, 4, 5, 6]))
     assert pool.find("a", [1, 2]) == (3, 4, 5, 6)
@@ -140,39 +147,22 @@ def test_a_phrase_is_learned_once_it_is_whole_and_the_rest_at_the_end():
 
 
 def test_prompts_and_tails_are_not_learned():
-    pool = PhrasePool(SMALL)
-    learner = Learner(pool, "a")
-    learner.follow(ask([1, 2, 3, 4, 5, 6, 7], [8, 9], tail=[1, 1, 1, 1, 1]))
+    pool, learner = followed(ask([1, 2, 3, 4, 5, 6, 7], [8, 9], tail=[1, 1, 1, 1, 1]))
     learner.finish()
     assert len(pool) == 0
 
 
 def test_what_a_draft_went_on_with_after_the_corrected_token_is_a_guess():
-    pool = PhrasePool(SMALL)
-    learner = Learner(pool, "a")
-    learner.follow(ask([0], [1, 2]))
-    learner.drafted([3, 4, 5, 6])
-    learner.follow(ask([0], [1, 2, 3, 9]))
+    pool, _ = followed(ask([0], [1, 2]), [3, 4, 5, 6], ask([0], [1, 2, 3, 9]))
     assert pool.find("a", [2, 3, 9]) == (5, 6)
     assert len(pool) == 1
 
 
-def test_a_draft_that_was_wrong_from_the_start_leaves_no_guess():
-    pool = PhrasePool(SMALL)
-    learner = Learner(pool, "a")
-    learner.follow(ask([0], [1, 2, 3]))
-    learner.drafted([4, 5, 6])
-    learner.follow(ask([0], [1, 2, 3, 9]))
+def test_a_draft_that_was_wrong_from_the_start_or_accepted_leaves_no_guess():
+    pool, _ = followed(ask([0], [1, 2, 3]), [4, 5, 6], ask([0], [1, 2, 3, 9]))
     assert len(pool) == 0
-
-
-def test_an_accepted_draft_leaves_no_guess():
-    pool = PhrasePool(SMALL)
-    learner = Learner(pool, "a")
-    learner.follow(ask([0], [1, 2]))
-    learner.drafted([3, 4, 5, 6])
-    learner.follow(ask([0], [1, 2, 3], tail=[4, 5, 6]))
-    learner.follow(ask([0], [1, 2, 3, 4], tail=[5, 6]))
+    accepted = ask([0], [1, 2, 3], tail=[4, 5, 6]), ask([0], [1, 2, 3, 4], tail=[5, 6])
+    pool, _ = followed(ask([0], [1, 2]), [3, 4, 5, 6], *accepted)
     assert len(pool) == 0
 
 
@@ -199,37 +189,24 @@ def test_a_session_teaches_its_output_in_whatever_steps_it_came(output, steps):
 # --- the drafter ----------------------------------------------------------------
 
 
-class World:
+class World(Worker):
     """A core with one ngram drafter, in which sessions say what they are told to."""
 
     def __init__(self, pool: PhrasePool | None = None) -> None:
-        self.events: list[t.DrafterEvent] = []
-        self.drafter = NgramDrafter(2, 3, pool)
-        self.core = DrafterCore(
-            {"ngram": self.drafter}, emit=lambda _, event: self.events.append(event), worker_id="n"
-        )
+        super().__init__({"ngram": NgramDrafter(2, 3, pool)})
 
-    def open(self, session: str, prompt: Sequence[int], scope: str, **changes: Any) -> None:
-        sampling = t.ResolvedSampling(max_tokens=100)
-        values: dict[str, Any] = {"window": 5, "phrase_scope": scope, **changes}
-        mode = values.pop("mode", t.VerifyMode.GREEDY)
-        opening = t.OpenDraft(session, 1, tuple(prompt), (), mode, sampling, 0, **values)
-        self.core.handle(0, opening)
+    def drafts(self, prompt: Sequence[int] = (7, 8, 11, 12), **changes: Any) -> list[int]:
+        """What is drafted for a session `s`."""
+        return tokens_of(super().drafts(prompt, **({"window": 5, "max_tokens": 100} | changes)))
 
-    def drafts(self) -> list[int]:
-        while self.core.step():
-            pass
-        drafts = [event for event in self.events if isinstance(event, t.Draft)]
-        self.events.clear()
-        return [token for draft in drafts for token in draft.tree.token_ids]
-
-    def say(self, session: str, tokens: Sequence[int]) -> None:
-        """Commit tokens one by one, each in an epoch of its own, and end the session."""
+    def say(self, tokens: Sequence[int], prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> None:
+        """A session commits tokens one by one, each in an epoch of its own, and ends."""
+        self.open("s1", prompt, **({"window": 5, "max_tokens": 100} | changes))
         for place, token in enumerate(tokens):
-            self.drafts()
-            self.core.handle(0, t.CommitDraft(session, place + 2, place, (token,)))
-        self.drafts()
-        self.core.handle(0, t.CloseDraft(session))
+            self.run()
+            self.commit("s1", place, (token,), place + 2)
+        self.run()
+        self.close("s1")
 
 
 SAID = [11, 12, 13, 14, 15, 16, 17]
@@ -237,26 +214,21 @@ SAID = [11, 12, 13, 14, 15, 16, 17]
 
 def test_a_later_session_of_the_scope_drafts_what_an_earlier_one_said():
     world = World()
-    world.open("s1", [1, 2, 3], "acme")
-    world.say("s1", SAID)
-    world.open("s2", [7, 8, 11, 12], "acme")
-    assert world.drafts() == [13, 14, 15, 16, 17]
+    world.say(SAID, phrase_scope="acme")
+    assert world.drafts(phrase_scope="acme") == [13, 14, 15, 16, 17]
 
 
 def test_what_other_sessions_gave_is_counted_and_what_a_session_says_itself_is_not():
     world = World()
-    world.open("s1", [1, 2, 3], "acme")
-    world.say("s1", [*SAID, 20, 21, 11, 12, 9])
+    world.say([*SAID, 20, 21, 11, 12, 9], phrase_scope="acme")
     assert world.core.progress().recalled_tokens == 0
-    world.open("s2", [7, 8, 11, 12], "acme")
-    drafted = world.drafts()
+    drafted = world.drafts(phrase_scope="acme")
     assert world.core.progress().recalled_tokens == len(drafted) > 0
 
 
 def test_a_phrase_that_a_session_says_again_is_its_own():
-    pool = PhrasePool(SMALL)
+    pool, learner = followed()
     teach(pool, "a", [1, 2, 3, 4])
-    learner = Learner(pool, "a")
     assert learner.find([1, 2]) == ((3, 4), True)
     learner.follow(ask([0], [1, 2, 5, 6, 7, 8]))
     assert learner.find([1, 2]) == ((5, 6, 7, 8), False)
@@ -267,65 +239,47 @@ def test_a_phrase_that_a_session_says_again_is_its_own():
 )
 def test_no_other_scope_and_no_session_without_one_sees_it(wrote, reads):
     world = World()
-    world.open("s1", [1, 2, 3], wrote)
-    world.say("s1", SAID)
-    world.open("s2", [7, 8, 11, 12], reads)
-    assert world.drafts() == []
+    world.say(SAID, phrase_scope=wrote)
+    assert world.drafts(phrase_scope=reads) == []
 
 
-@pytest.mark.parametrize("mode", [t.VerifyMode.STANDARD, t.VerifyMode.BLOCK])
+@pytest.mark.parametrize("mode", SAMPLED)
 def test_a_session_judged_by_rejection_shares_no_phrases(mode):
     matched = t.VerifyMode.COUPLED
     for wrote, reads, found in ((matched, mode, []), (mode, matched, []), (matched, matched, [13])):
         world = World()
-        world.open("s1", [1, 2, 3], "acme", mode=wrote)
-        world.say("s1", SAID)
-        world.open("s2", [7, 8, 11, 12], "acme", mode=reads)
-        assert world.drafts()[:1] == found
+        world.say(SAID, phrase_scope="acme", mode=wrote)
+        assert world.drafts(phrase_scope="acme", mode=reads)[:1] == found
 
 
 def test_a_prompt_never_reaches_another_session():
     world = World()
-    world.open("s1", [*SAID, 1, 2], "acme")
-    world.say("s1", [3, 4, 5])
-    world.open("s2", [7, 8, 11, 12], "acme")
-    assert world.drafts() == []
+    world.say([3, 4, 5], [*SAID, 1, 2], phrase_scope="acme")
+    assert world.drafts(phrase_scope="acme") == []
 
 
 def test_a_copy_goes_on_after_the_token_that_was_corrected_even_without_a_scope():
     world = World()
-    world.open("s", [1, 2, 3, 4, 5, 6, 7, 1, 2], "", window=5)
-    assert world.drafts() == [3, 4, 5, 6, 7]
-    world.core.handle(0, t.CommitDraft("s", 2, 0, (3, 4, 9)))
-    assert world.drafts() == [6, 7, 1, 2, 3]
+    assert world.drafts([1, 2, 3, 4, 5, 6, 7, 1, 2]) == [3, 4, 5, 6, 7]
+    world.commit("s", 0, (3, 4, 9), 2)
+    assert tokens_of(world.run()) == [6, 7, 1, 2, 3]
 
 
 def test_the_text_itself_comes_before_a_phrase():
-    pool = PhrasePool(SMALL)
-    teach(pool, "acme", [1, 2, 3, 50])
-    world = World(pool)
-    world.open("s", [2, 3, 40, 1, 2, 3], "acme", window=1)
-    assert world.drafts() == [40]
-    world.open("other", [2, 1, 2, 3], "acme", window=1)
-    assert world.drafts() == [50]
+    own, other = World(pool_of([1, 2, 3, 50])), World(pool_of([1, 2, 3, 50]))
+    assert own.drafts([2, 3, 40, 1, 2, 3], phrase_scope="a", window=1) == [40]
+    assert other.drafts([2, 1, 2, 3], phrase_scope="a", window=1) == [50]
 
 
 def test_an_id_that_the_target_does_not_have_ends_a_phrase():
-    pool = PhrasePool(SMALL)
-    teach(pool, "acme", [1, 2, 3, 500, 4])
-    world = World(pool)
-    world.open("s", [1, 2], "acme", vocab_size=100)
-    assert world.drafts() == [3]
+    world = World(pool_of([1, 2, 3, 500, 4]))
+    assert world.drafts([1, 2], phrase_scope="a", vocab_size=100) == [3]
 
 
 def test_in_front_of_another_method_only_the_longest_ngram_is_copied_after():
     prompt = [1, 2, 3, 9, 8, 2, 3]
     for method, first in (("ngram", 9), ("model,ngram", 9), ("ngram,model", None)):
         drafter = NgramDrafter(2, 3)
-        sampling = t.ResolvedSampling()
-        opening = t.OpenDraft(
-            "s", 1, tuple(prompt), (), t.VerifyMode.GREEDY, sampling, 0, 5, method=method
-        )
-        drafter.open((0, "s"), opening)
+        drafter.open((0, "s"), opening("s", prompt, method=method))
         (proposed,) = drafter.propose([ask(prompt, [])])
         assert next(iter(proposed.tree.token_ids), None) == first

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,63 +11,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.contract import random_keys as keys
-from services.contract.types import (
-    CommitDraft,
-    Draft,
-    DrafterEvent,
-    DraftSource,
-    OpenDraft,
-    ResolvedSampling,
-    VerifyMode,
-)
-from services.drafter.core import DrafterCore
+from services.contract.types import CommitDraft, Draft, DraftSource, OpenDraft, VerifyMode
 from services.drafter.methods.ngram.mixture import Shares
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.small_tree import PoolLimits, SmallTrees, TextPool
 from services.engine import noise
 from services.engine.ngram_file import FIRSTS, Laws, NgramFile, code_of, extend_key, support_of
+from tests.services import drafter_kit
+from tests.services.drafter_kit import EXACT, Worker
 
 VOCAB = 50
 
 
 def opening(
-    prompt: Sequence[int], mode: VerifyMode = VerifyMode.GREEDY, scope: str = "", **changes: object
+    prompt: Sequence[int], mode: VerifyMode = VerifyMode.GREEDY, scope: str = "", **changes: Any
 ) -> OpenDraft:
-    warm = 0.0 if mode is VerifyMode.GREEDY else 1.0
-    made = OpenDraft(
-        "s",
-        1,
-        tuple(prompt),
-        (),
-        mode,
-        ResolvedSampling(temperature=warm, max_tokens=500),
-        7,
-        6,
-        num_candidates=8,
-        vocab_size=VOCAB,
-        phrase_scope=scope,
-    )
-    return replace(made, **changes)
+    own = {"num_candidates": 8, "vocab_size": VOCAB, "phrase_scope": scope, "mode": mode}
+    law = {"max_tokens": 500, "temperature": 0.0 if mode is VerifyMode.GREEDY else 1.0}
+    return drafter_kit.opening("s", prompt, **(own | law | changes))
 
 
-class Bench:
+class Bench(Worker):
     """A drafter of small trees behind a core, and what it sends."""
 
     def __init__(self, small: SmallTrees | None = None) -> None:
-        self.events: list[DrafterEvent] = []
         self.small = small or SmallTrees()
-        self.core = DrafterCore(
-            {"ngram": NgramDrafter(small=self.small)},
-            emit=lambda _, event: self.events.append(event),
-            worker_id="n",
-        )
+        super().__init__({"ngram": NgramDrafter(small=self.small)})
 
-    def drafts(self, command: object, link: int = 0) -> list[Draft]:
+    def drafts(self, command: Any, link: int = 0) -> list[Draft]:
         self.events.clear()
         self.core.handle(link, command)
-        while self.core.step():
-            pass
-        return [event for event in self.events if isinstance(event, Draft)]
+        return self.run()
 
     def say(self, scope: str, text: Sequence[int]) -> None:
         """A whole session of a scope, at an end."""
@@ -79,7 +54,7 @@ texts = st.lists(st.integers(0, 5), min_size=1, max_size=60)
 
 
 @settings(max_examples=100, deadline=None)
-@given(texts, st.sampled_from([VerifyMode.GREEDY, VerifyMode.COUPLED]))
+@given(texts, st.sampled_from(EXACT))
 def test_every_beginning_of_a_tree_is_a_tree_and_chances_fall(prompt, mode):
     (draft,) = Bench().drafts(opening(prompt, mode))
     tree, reach = draft.tree, draft.reach
@@ -115,8 +90,8 @@ def test_what_followed_before_comes_first():
 
 
 def test_nothing_is_drafted_behind_a_token_that_ends_the_text():
-    sampling = ResolvedSampling(max_tokens=500, stop_token_ids=(5,))
-    (draft,) = Bench().drafts(opening([1, 2, 3, 4, 5, 6, 1, 2, 3, 4], sampling=sampling))
+    prompt = [1, 2, 3, 4, 5, 6, 1, 2, 3, 4]
+    (draft,) = Bench().drafts(opening(prompt, stop_token_ids=(5,)))
     end = draft.tree.token_ids.index(5)
     assert end not in (draft.tree.parents or ())
 
@@ -130,11 +105,11 @@ def test_where_drafts_are_judged_by_rejection_chains_are_drafted():
 def test_a_tenant_gets_its_own_texts_and_no_other_does():
     bench = Bench()
     bench.say("a", range(10, 30))
-    told = {scope: bench.drafts(opening([15, 16], scope=scope))[0] for scope in "a"}
-    assert told["a"].tree.token_ids[:2] == (17, 18)
-    assert set(told["a"].sources) == {DraftSource.OTHER_TEXTS}
+    (told,) = bench.drafts(opening([15, 16], scope="a"))
+    assert told.tree.token_ids[:2] == (17, 18)
+    assert set(told.sources) == {DraftSource.OTHER_TEXTS}
     recalled = bench.core.progress().recalled_tokens
-    assert recalled == len(told["a"].tree)
+    assert recalled == len(told.tree)
     for scope in ("b", ""):
         (draft,) = bench.drafts(opening([15, 16], scope=scope, epoch=2 if scope else 3))
         assert 17 not in draft.tree.token_ids
