@@ -1,38 +1,17 @@
 """A call of torch or of the engine fails in a drafter: one session goes, and nothing leaks."""
 
-from typing import Any
-
 import pytest
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from services.contract import types as t
 from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.model import ModelDrafter
+from services.engine.native import NativeEngine
 from tests.services.drafter_kit import FixedGrowth, Harness, opening, real_engine
+from tests.services.failing_calls import BROKEN, NO_MEMORY, Failing
 
-NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-BROKEN = RuntimeError("a kernel failed")
 PROMPTS = {"chain": (5, 6, 7), "drawn": (9, 8, 7, 6), "tree": (11, 12)}
 EVERY = 7
 """One call in so many fails, each in a run of its own."""
-
-
-class Failing(TorchDispatchMode):
-    """Call number `at` of torch raises `error`; a forward of the engine is one call."""
-
-    def __init__(self, at: int | None = None, error: Exception = BROKEN) -> None:
-        super().__init__()
-        self.at, self.error, self.calls = at, error, 0
-
-    def hit(self) -> None:
-        self.calls += 1
-        if self.calls - 1 == self.at:
-            raise self.error
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.hit()
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +19,15 @@ def engine():
     return real_engine(kv_capacity_tokens=2048)
 
 
-def opened(name: str) -> t.OpenDraft:
+def opened(name):
     mode = t.VerifyMode.BLOCK if name == "drawn" else t.VerifyMode.GREEDY
     law = {"max_tokens": 24, "temperature": float(name == "drawn"), "mode": mode, "window": 4}
     return opening(name, PROMPTS[name], num_candidates=1 + (name == "tree"), **law)
 
 
-def served(engine: Any, failing: Failing, patch: Any) -> tuple[list[str], Any]:
+def served(engine, failing, patch):
     """Open three sessions, draft, and commit what was drafted; what failed, and what was sent."""
-    real = engine.forward
-
-    def forward(*args: Any) -> Any:
-        failing.hit()
-        with _disable_current_modes():
-            return real(*args)
-
-    patch.setattr(engine, "forward", forward)
+    failing.watch(patch, NativeEngine, "forward")
     drafter = ModelDrafter(engine, trees=FixedGrowth, prepare=PrepareRules(tokens=8, rows=4))
     harness, failed, sent = Harness(engine, drafter=drafter), [], {}
     with failing:
