@@ -56,38 +56,42 @@ def own_text(prompt: tuple[int, ...] = tuple(PROMPT), count: int = 200) -> tuple
     return tuple(text[len(prompt) :])
 
 
-def harness_of(
-    start: SkipMask = BAD, rules: SearchRules = RULES, seed: int = 0, target: Any = None
-) -> Harness:
-    target = target or engine()
-    search = MaskSearch(start, rules, seed)
-    return Harness(target, drafter=SkipDrafter(target, start, NEVER, search=search))
+class Searching(Harness):
+    """A skipping drafter of the target above that searches from a mask; or not, without rules."""
 
+    def __init__(
+        self,
+        start: SkipMask = BAD,
+        rules: SearchRules | None = RULES,
+        seed: int = 0,
+        step_tokens: int = 64,
+    ) -> None:
+        search = MaskSearch(start, rules, seed) if rules else None
+        options = {"step_tokens": step_tokens, "search": search}
+        super().__init__(engine(), drafter=SkipDrafter(engine(), start, NEVER, **options))
 
-def drafter_of(harness: Harness) -> Any:
-    return harness.drafter
+    @property
+    def search(self) -> MaskSearch:
+        return self.drafter._trials._search
 
+    @property
+    def mask(self) -> SkipMask:
+        return self.drafter._mask
 
-def search_of(harness: Harness) -> MaskSearch:
-    return drafter_of(harness)._trials._search  # type: ignore[no-any-return]
+    def cache_of(self, session: str = "s") -> PagedCache:
+        return self.drafter._sessions[0, session].cache
 
+    def drafted(self) -> list[int]:
+        """Step while drafts are owed, and no more; what was drafted."""
+        while any(entry.session.drafting for entry in self.core._entries.values()):
+            self.core.step()
+        return tokens_of(self.take())
 
-def cache_of(harness: Harness, session: str = "s") -> PagedCache:
-    return drafter_of(harness)._sessions[0, session].cache  # type: ignore[no-any-return]
-
-
-def draft(harness: Harness) -> list[int]:
-    """Step while drafts are owed, and no more; what was drafted."""
-    while any(entry.session.drafting for entry in harness.core._entries.values()):
-        harness.core.step()
-    return tokens_of(harness.take())
-
-
-def opened(harness: Harness, committed: int, session: str = "s", **changes: Any) -> None:
-    """A session with some of the target's own text, whose draft is there."""
-    text = own_text()[:committed]
-    harness.open(session, PROMPT, committed=text, sampling=LONG, **changes)
-    draft(harness)
+    def begin(self, committed: int, session: str = "s", **changes: Any) -> None:
+        """A session with some of the target's own text, whose draft is there."""
+        text = own_text()[:committed]
+        self.open(session, PROMPT, committed=text, sampling=LONG, **changes)
+        self.drafted()
 
 
 def read(text: Sequence[int], mask: SkipMask, prompt: int = len(PROMPT)) -> Tensor:

@@ -1,35 +1,21 @@
 """A skipping drafter that searches: what it costs its sessions, and what comes of it."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from services.contract.types import ResolvedSampling, VerifyMode
-from services.drafter.methods.self_draft.mask_search import MaskSearch
-from services.drafter.methods.self_draft.skip import SkipDrafter
 from services.engine.port import Segment
-from services.engine.skip_mask import SkipMask
-from tests.services.drafter_kit import Harness
 from tests.services.skip_search_kit import (
     BAD,
     FREE,
     LONG,
-    NEVER,
     PROMPT,
-    RULES,
-    cache_of,
-    draft,
-    drafter_of,
+    Searching,
     engine,
-    harness_of,
-    opened,
     own_text,
     read,
-    search_of,
 )
 
 # --- at whose cost --------------------------------------------------------------------
@@ -44,15 +30,15 @@ MOVES = st.lists(
 @given(st.sampled_from(list(VerifyMode)), MOVES, st.integers(0, 3))
 def test_kv_is_always_that_of_a_fresh_reading_and_the_budget_is_the_sessions_own(mode, moves, seed):
     """Whatever is committed, drafted and searched in between."""
-    harness = harness_of(seed=seed)
+    harness = Searching(seed=seed)
     before = engine().kv_tokens_used
     sampling = ResolvedSampling(max_tokens=250, temperature=0.0 if mode is VerifyMode.GREEDY else 1)
     harness.open("s", PROMPT, committed=own_text()[:20], mode=mode, sampling=sampling)
-    epoch, session, cache = 1, harness.core._entries[0, "s"].session, cache_of(harness)
+    epoch, session, cache = 1, harness.core._entries[0, "s"].session, harness.cache_of()
     reserved = engine().kv_tokens_used
     try:
         for searched, agreed, other, bump in moves:
-            draft(harness)
+            harness.drafted()
             for _ in range(searched):
                 _search_once(harness)
                 assert engine().kv_tokens_used == reserved
@@ -60,10 +46,10 @@ def test_kv_is_always_that_of_a_fresh_reading_and_the_budget_is_the_sessions_own
             epoch += bump
             tail = session.text[start : start + agreed]
             harness.commit("s", session.committed_length, [*tail, *own_text()[:other]], epoch)
-        draft(harness)
+        harness.drafted()
         _search_once(harness)
-        mask = drafter_of(harness)._mask
-        assert mask == search_of(harness).best
+        mask = harness.mask
+        assert mask == harness.search.best
         branch = cache.fork(cache.reserve)
         text = session.text[: branch.length]
         branch.rollback(len(text) - 1)
@@ -76,48 +62,45 @@ def test_kv_is_always_that_of_a_fresh_reading_and_the_budget_is_the_sessions_own
     assert engine().kv_tokens_used == before
 
 
-def _search_once(harness: Harness) -> None:
+def _search_once(harness):
     """One step of the search: K/V of the session stays as it is unless the mask is another."""
-    cache, mask = cache_of(harness), drafter_of(harness)._mask
+    cache, mask = harness.cache_of(), harness.mask
     length, lacking = cache.length, cache.lacking
     harness.core.step()
-    if drafter_of(harness)._mask == mask:
+    if harness.mask == mask:
         assert (cache.length, cache.lacking) == (length, lacking)
     else:
         assert (cache.length, cache.lacking) == (min(length, len(PROMPT)), frozenset())
 
 
 def test_a_better_mask_is_every_sessions_and_each_reads_its_output_again():
-    harness = harness_of()
-    opened(harness, 40, "a")
-    opened(harness, 12, "b")
-    while drafter_of(harness)._mask == BAD:
+    harness = Searching()
+    harness.begin(40, "a")
+    harness.begin(12, "b")
+    while harness.mask == BAD:
         assert harness.core.step()
-    mask = drafter_of(harness)._mask
+    mask = harness.mask
     for session, said in (("a", 40), ("b", 12)):
-        assert cache_of(harness, session).length == len(PROMPT)
+        assert harness.cache_of(session).length == len(PROMPT)
         harness.commit(session, said, own_text()[said : said + 1])
-        drafted = draft(harness)
+        drafted = harness.drafted()
         text = [*PROMPT, *own_text()[: said + 1]]
         for token in drafted:
             assert token == int(read(text, mask)[-1].argmax())
             text.append(token)
-        assert cache_of(harness, session).lacking == mask.attention
+        assert harness.cache_of(session).lacking == mask.attention
 
 
 def test_outputs_that_are_read_again_come_in_chunks_like_prompts():
-    search = MaskSearch(BAD, RULES)
-    harness = Harness(
-        engine(), drafter=SkipDrafter(engine(), BAD, NEVER, step_tokens=16, search=search)
-    )
+    harness = Searching(step_tokens=16)
     for session in ("a", "b"):
-        opened(harness, 40, session)
-    while drafter_of(harness)._mask == BAD:
+        harness.begin(40, session)
+    while harness.mask == BAD:
         assert harness.core.step()
-    sizes: list[int] = []
+    sizes = []
     forward = engine().forward
 
-    def counting(segments: Sequence[Segment], skip: SkipMask | None = None) -> list[Tensor]:
+    def counting(segments, skip=None):
         sizes.append(sum(len(segment.token_ids) for segment in segments))
         return forward(segments, skip)
 
@@ -125,7 +108,7 @@ def test_outputs_that_are_read_again_come_in_chunks_like_prompts():
         patched.setattr(engine(), "forward", counting)
         for session in ("a", "b"):
             harness.commit(session, 40, own_text()[40:41])
-        draft(harness)
+        harness.drafted()
     assert max(sizes) <= 16 + 4
     assert sum(sizes) >= 2 * 41
 
@@ -136,28 +119,27 @@ def test_outputs_that_are_read_again_come_in_chunks_like_prompts():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_it_finds_sub_layers_that_cost_nothing_and_drafts_are_accepted_then(seed):
     """From a start that skips the four inner ones that do."""
-    harness = harness_of(seed=seed)
-    opened(harness, 40)
+    harness = Searching(seed=seed)
+    harness.begin(40)
     harness.core.step()
-    before = search_of(harness).score
-    assert before is not None
+    before = harness.search.score
     assert before < 0.7
     harness.run()
-    found = drafter_of(harness)._mask
-    assert search_of(harness).ended
-    assert search_of(harness).score == 1.0
+    found = harness.mask
+    assert harness.search.ended
+    assert harness.search.score == 1.0
     assert found == FREE
     accepted = {mask: _accepted(mask) for mask in (BAD, found)}
     assert accepted[found] > accepted[BAD]
 
 
-def _accepted(mask: SkipMask) -> int:
+def _accepted(mask):
     """Draft tokens that are the target's own, in rounds of six."""
-    harness = Harness(engine(), drafter=SkipDrafter(engine(), mask, NEVER))
+    harness = Searching(mask, None)
     harness.open("s", PROMPT, sampling=LONG)
     said = right = 0
     while said < 120:
-        drafted = draft(harness)
+        drafted = harness.drafted()
         wanted = own_text()[said : said + len(drafted) + 1]
         kept = next((i for i, token in enumerate(drafted) if token != wanted[i]), len(drafted))
         right += kept
@@ -169,12 +151,12 @@ def _accepted(mask: SkipMask) -> int:
 
 def test_a_better_mask_is_told_with_the_scores_before_and_after(caplog):
     caplog.set_level("INFO")
-    harness = harness_of()
-    opened(harness, 40)
+    harness = Searching()
+    harness.begin(40)
     harness.core.step()
-    before = search_of(harness).score
-    while drafter_of(harness)._mask == BAD:
+    before = harness.search.score
+    while harness.mask == BAD:
         harness.core.step()
     (line,) = [line for line in caplog.messages if line.startswith("skip leaves out")]
-    assert line.endswith(f"scores {search_of(harness).score:.2f}, before {before:.2f}")
-    assert str(drafter_of(harness)._mask) in line
+    assert line.endswith(f"scores {harness.search.score:.2f}, before {before:.2f}")
+    assert str(harness.mask) in line

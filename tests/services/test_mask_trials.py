@@ -1,34 +1,24 @@
 """The search for a skip mask on a drafter's sessions: on what text, and at which moments."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.drafter.methods.self_draft.mask_search import SearchRules
 from services.drafter.methods.self_draft.mask_trials import WINDOW, WINDOWS, window_of
-from services.drafter.methods.self_draft.skip import SkipDrafter
 from services.drafter.protocol import Ask
 from services.engine.native import NativeEngine
 from services.engine.skip_mask import every_second
-from tests.services.drafter_kit import Harness
 from tests.services.skip_search_kit import (
     BAD,
     FREE,
     LAYERS,
     LONG,
-    NEVER,
     PROMPT,
-    cache_of,
-    draft,
-    drafter_of,
+    Searching,
     engine,
-    harness_of,
-    opened,
     own_text,
     read,
-    search_of,
 )
 
 # --- the window -----------------------------------------------------------------------
@@ -41,7 +31,6 @@ def test_the_window_is_the_last_whole_one_of_the_committed_output(prompt, said):
     if said < WINDOW + 1:
         assert window is None
         return
-    assert window is not None
     assert len(window) == WINDOW
     assert window.start > prompt, "the first token is the whole model's own"
     assert window.stop <= prompt + said, "only what is committed"
@@ -51,74 +40,74 @@ def test_the_window_is_the_last_whole_one_of_the_committed_output(prompt, said):
 
 @pytest.mark.parametrize("mask", [BAD, FREE, every_second(LAYERS)])
 def test_a_score_is_the_share_that_the_drafter_itself_would_get_right(mask):
-    harness = harness_of(mask)
-    opened(harness, 2 * WINDOW + 5)
+    harness = Searching(mask)
+    harness.begin(2 * WINDOW + 5)
     assert harness.core.step()
     text = [*PROMPT, *own_text()]
     first = len(PROMPT) + 1 + WINDOW
     given_by = read(text, mask)[first - 1 : first - 1 + WINDOW].argmax(-1).tolist()
     hits = [one == other for one, other in zip(given_by, text[first:], strict=False)]
-    assert search_of(harness).score == pytest.approx(sum(hits) / WINDOW)
+    assert harness.search.score == pytest.approx(sum(hits) / WINDOW)
 
 
 # --- whose moment it is ---------------------------------------------------------------
 
 
 def test_one_mask_is_scored_in_a_moment_without_owed_drafts_and_none_in_others():
-    harness = harness_of()
+    harness = Searching()
     harness.open("s", PROMPT, committed=own_text()[:40], sampling=LONG)
-    while harness.core._entries[0, "s"].session.drafting:
+    while harness.session.drafting:
         harness.core.step()
-        assert search_of(harness).score is None
+        assert harness.search.score is None
     for number in range(4):
         assert harness.core.step()
-        assert search_of(harness).candidates == number
+        assert harness.search.candidates == number
 
 
 def test_without_enough_text_it_rests():
-    harness = harness_of()
+    harness = Searching()
     assert not harness.core.step()
-    opened(harness, WINDOW)
+    harness.begin(WINDOW)
     assert not harness.core.step()
     harness.commit("s", WINDOW, own_text()[WINDOW : WINDOW + 1])
-    draft(harness)
+    harness.drafted()
     assert harness.core.step()
     harness.core.drop_link(0)
     assert not harness.core.step()
 
 
 def test_without_a_search_it_rests():
-    harness = Harness(engine(), drafter=SkipDrafter(engine(), BAD, NEVER))
-    opened(harness, 2 * WINDOW)
+    harness = Searching(BAD, None)
+    harness.begin(2 * WINDOW)
     assert not harness.core.step()
 
 
 def test_a_search_that_is_over_rests_and_says_so_once(caplog):
     caplog.set_level("INFO")
-    harness = harness_of(rules=SearchRules(0.5, patience=3, enough=1.0))
-    opened(harness, 40)
+    harness = Searching(rules=SearchRules(0.5, patience=3, enough=1.0))
+    harness.begin(40)
     harness.run()
-    assert search_of(harness).ended
+    assert harness.search.ended
     assert not harness.core.step()
     assert caplog.text.count("the search for a skip mask is over") == 1
 
 
 def test_without_room_for_a_copy_it_rests_until_there_is_some():
-    harness = harness_of()
-    opened(harness, 40)
-    cache = cache_of(harness)
+    harness = Searching()
+    harness.begin(40)
+    cache = harness.cache_of()
     target = engine()
     rest = target.new_cache(target.kv_tokens_capacity - target.kv_tokens_used - cache.length + 1)
     assert not harness.core.step()
-    assert search_of(harness).score is None
+    assert harness.search.score is None
     rest.free()
     assert harness.core.step()
-    assert search_of(harness).score is not None
+    assert harness.search.score is not None
 
 
 def test_an_error_ends_the_search_and_nothing_else(monkeypatch, caplog):
-    harness = harness_of()
-    opened(harness, 40)
+    harness = Searching()
+    harness.begin(40)
     used = engine().kv_tokens_used
     with monkeypatch.context() as patched:
         patched.setattr(NativeEngine, "forward", lambda *_: 1 / 0)
@@ -127,30 +116,30 @@ def test_an_error_ends_the_search_and_nothing_else(monkeypatch, caplog):
     assert engine().kv_tokens_used == used
     assert not harness.core.step()
     harness.commit("s", 40, own_text()[40:41])
-    assert draft(harness)
+    assert harness.drafted()
 
 
 def test_the_newest_session_with_a_window_is_the_one():
-    harness = harness_of()
-    opened(harness, 40, "old")
-    opened(harness, 8, "new")
-    seen: list[Any] = []
-    drafter_of(harness)._trials._try = lambda ask, cache: seen.append((ask.key[1], cache))
+    harness = Searching()
+    harness.begin(40, "old")
+    harness.begin(8, "new")
+    seen = []
+    harness.drafter._trials._try = lambda ask, cache: seen.append((ask.key[1], cache))
     harness.core.step()
     harness.commit("new", 8, own_text()[8:WINDOW])
     harness.commit("new", WINDOW, own_text()[WINDOW : WINDOW + 1])
-    draft(harness)
+    harness.drafted()
     harness.core.step()
     assert [session for session, _ in seen] == ["old", "new"]
-    assert seen[1][1] is cache_of(harness, "new")
+    assert seen[1][1] is harness.cache_of("new")
 
 
 def test_text_that_the_model_cannot_read_is_not_scored_on():
     for place, scored in ((20, False), (WINDOW + 1, True)):
-        harness = harness_of()
-        opened(harness, 4, vocab_size=6000)
+        harness = Searching()
+        harness.begin(4, vocab_size=6000)
         text = list(own_text()[4:40])
         text[place - 4] = engine().vocab_size
         harness.commit("s", 4, text)
-        draft(harness)
+        harness.drafted()
         assert harness.core.step() == scored, "behind the window it does not matter"
