@@ -4,17 +4,15 @@ import math
 import random
 
 import pytest
-import torch
 
 from services.contract import types as t
 from services.contract.tree_handover import Handover, believed, worth_most
 from services.engine.lending import Lending
 from tests.fake_engine import VOCAB
-from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text
+from tests.services.verifier_bench import EXACT, PROMPT, TEXT, Table, block, other, target_text
 
-torch.set_num_threads(1)
 FREE = t.Allowance((0.0,) * 16, (1.0,) * 6)
-TEXT = (4, 5, 6)
+BEFORE = (4, 5, 6)
 
 
 def draft(tokens=(1, 2, 3), parents=None, reach=None, sources=b"", session="s"):
@@ -39,47 +37,46 @@ def test_chances_are_believed_by_their_range_and_fall():
     assert believed((0.8, 0.6, 0.4), factors) == pytest.approx([0.8, 0.3, 0.3])
 
 
-def test_a_block_takes_the_beginning_of_the_tree_that_pays():
-    handover = Handover()
-    handover.leave(draft((1, 2, 3), (-1, -1, 0), (0.9, 0.5, 0.1), b"\1\2\3"), TEXT)
-    taken = handover.take("s", TEXT, t.Allowance((0.3, 0.6, 0.9), (1.0,) * 6), 8)
+@pytest.fixture
+def handover():
+    return Handover()
+
+
+def test_a_block_takes_the_beginning_of_the_tree_that_pays(handover):
+    handover.leave(draft((1, 2, 3), (-1, -1, 0), (0.9, 0.5, 0.1), b"\1\2\3"), BEFORE)
+    taken = handover.take("s", BEFORE, t.Allowance((0.3, 0.6, 0.9), (1.0,) * 6), 8)
     assert taken == t.TakenDraft(t.DraftTree((1, 2), (-1, -1)), (0.9, 0.5), b"\1\2", 4.0)
-    assert handover.take("s", TEXT, FREE, 8) == t.TakenDraft()
+    assert handover.take("s", BEFORE, FREE, 8) == t.TakenDraft()
 
 
-def test_a_chain_is_taken_as_one_and_no_more_nodes_than_may_be():
-    handover = Handover()
-    handover.leave(draft((1, 2, 3), (-1, 0, 1)), TEXT)
-    assert handover.take("s", TEXT, FREE, 2).tree == t.DraftTree((1, 2))
+def test_a_chain_is_taken_as_one_and_no_more_nodes_than_may_be(handover):
+    handover.leave(draft((1, 2, 3), (-1, 0, 1)), BEFORE)
+    assert handover.take("s", BEFORE, FREE, 2).tree == t.DraftTree((1, 2))
 
 
-@pytest.mark.parametrize("text", [(*TEXT, 7), (4, 5, 9), TEXT[:2]])
-def test_what_was_drafted_behind_another_text_is_left(text):
-    handover = Handover()
-    handover.leave(draft(), TEXT)
+@pytest.mark.parametrize("text", [(*BEFORE, 7), (4, 5, 9), BEFORE[:2]])
+def test_what_was_drafted_behind_another_text_is_left(handover, text):
+    handover.leave(draft(), BEFORE)
     assert handover.take("s", text, FREE, 8) == t.TakenDraft()
 
 
-def test_a_draft_goes_nowhere_else_only_where_a_block_waits_for_it():
-    handover = Handover()
-    assert not handover.leave(draft(), TEXT)
+def test_a_draft_goes_nowhere_else_only_where_a_block_waits_for_it(handover):
+    assert not handover.leave(draft(), BEFORE)
     handover.expect("s")
-    assert handover.leave(draft(), TEXT)
-    assert not handover.leave(draft(session="t"), TEXT)
-    handover.take("s", TEXT, FREE, 8)
-    assert not handover.leave(draft(), TEXT)
+    assert handover.leave(draft(), BEFORE)
+    assert not handover.leave(draft(session="t"), BEFORE)
+    handover.take("s", BEFORE, FREE, 8)
+    assert not handover.leave(draft(), BEFORE)
     handover.expect("s")
     handover.forget("s")
-    assert not handover.leave(draft(), TEXT)
+    assert not handover.leave(draft(), BEFORE)
 
 
-def test_nothing_is_kept_of_sessions_that_ended():
-    handover = Handover()
-    for number in range(100):
-        name = str(number)
+def test_nothing_is_kept_of_sessions_that_ended(handover):
+    for name in map(str, range(100)):
         handover.expect(name)
-        handover.leave(draft(session=name), TEXT)
-        handover.take(name, TEXT, FREE, 8)
+        handover.leave(draft(session=name), BEFORE)
+        handover.take(name, BEFORE, FREE, 8)
         handover.forget(name)
     assert not handover._left
     assert not handover._expected
@@ -104,20 +101,28 @@ def table(lending):
     return Table(lending=lending)
 
 
-def test_what_is_there_is_verified_as_if_it_had_been_sent(table, lending):
-    text = target_text(table.opened(), 8)
+@pytest.fixture
+def begun(table):
+    """Session `s` has said its first token."""
+    table.opened()
     table.verdict(block(1, 0))
-    wrong = (text[1] + 1) % VOCAB
-    lending.handover.leave(draft((text[1], wrong, text[2]), (-1, -1, 0)), (*PROMPT, text[0]))
-    verdict = table.verdict(taking(2))
+    return table
+
+
+AFTER = (*PROMPT, TEXT[0])
+
+
+def test_what_is_there_is_verified_as_if_it_had_been_sent(begun, lending):
+    tokens = (TEXT[1], other(TEXT[1]), TEXT[2])
+    lending.handover.leave(draft(tokens, (-1, -1, 0)), AFTER)
+    verdict = begun.verdict(taking(2))
     assert (verdict.base_len, verdict.accepted, verdict.accepted_nodes) == (1, 2, (0, 2))
-    assert verdict.token_ids == tuple(text[1:4])
-    assert verdict.taken is not None
-    assert verdict.taken.tree.token_ids == (text[1], wrong, text[2])
+    assert verdict.token_ids == TEXT[1:4]
+    assert verdict.taken.tree.token_ids == tokens
     assert verdict.draft_tokens == 3
 
 
-@pytest.mark.parametrize("mode", [GREEDY, COUPLED])
+@pytest.mark.parametrize("mode", EXACT)
 def test_the_text_is_the_targets_whatever_was_left_there(table, lending, mode):
     """Behind rejections as behind what was accepted, with trees that are right and wrong."""
     opened = table.opened(mode=mode)
@@ -137,47 +142,38 @@ def test_the_text_is_the_targets_whatever_was_left_there(table, lending, mode):
 
 
 def test_its_epoch_says_nothing_of_an_open_end(table):
-    text = target_text(table.opened(), 8)
-    wrong = (text[0] + 1) % VOCAB
-    table.verdict(block(1, 0, [wrong]))
+    table.opened()
+    table.verdict(block(1, 0, [other(TEXT[0])]))
     second, third = table.run(taking(2), taking(3, epoch=2))
     assert (second.base_len, third.base_len) == (1, 2)
-    assert (*second.token_ids, *third.token_ids) == tuple(text[1:3])
+    assert (*second.token_ids, *third.token_ids) == TEXT[1:3]
 
 
-def test_it_follows_the_round_that_it_names_and_no_other(table):
-    table.opened()
-    table.verdict(block(1, 0))
-    assert table.verdict(taking(2, after=7)).discarded
+def test_it_follows_the_round_that_it_names_and_no_other(begun):
+    assert begun.verdict(taking(2, after=7)).discarded
 
 
 def test_nothing_follows_a_token_that_ends_the_text(table):
-    opened = table.opened()
-    first = target_text(opened, 1)[0]
-    table.give(t.CloseVerify("s"))
-    table.opened(stop_token_ids=(first,), epoch=2)
-    _, second = table.run(block(1, 0, epoch=2), taking(2, epoch=2))
+    table.opened(stop_token_ids=TEXT[:1])
+    _, second = table.run(block(1, 0), taking(2))
     assert second.discarded
 
 
 def test_what_is_taken_leaves_room_for_the_token_after_it(table, lending):
-    text = target_text(table.opened(max_tokens=4), 4)
+    table.opened(max_tokens=4)
     table.verdict(block(1, 0))
-    lending.handover.leave(draft([*text[1:], 1, 2]), (*PROMPT, text[0]))
+    lending.handover.leave(draft([*TEXT[1:4], 1, 2]), AFTER)
     verdict = table.verdict(taking(2))
-    assert verdict.token_ids == tuple(text[1:])
-    assert verdict.taken is not None
-    assert verdict.taken.tree.token_ids == tuple(text[1:3])
+    assert verdict.token_ids == TEXT[1:4]
+    assert verdict.taken.tree.token_ids == TEXT[1:3]
 
 
 @pytest.mark.parametrize("tokens", [(VOCAB,), (0, -1)])
-def test_a_draft_that_is_none_is_left_and_the_round_is_plain(table, lending, tokens):
-    text = target_text(table.opened(), 4)
-    table.verdict(block(1, 0))
-    lending.handover.leave(draft(tokens), (*PROMPT, text[0]))
-    verdict = table.verdict(taking(2))
+def test_a_draft_that_is_none_is_left_and_the_round_is_plain(begun, lending, tokens):
+    lending.handover.leave(draft(tokens), AFTER)
+    verdict = begun.verdict(taking(2))
     assert verdict.taken == t.TakenDraft()
-    assert verdict.token_ids == (text[1],)
+    assert verdict.token_ids == TEXT[1:2]
 
 
 BAD = {
@@ -191,19 +187,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("command", BAD.values(), ids=BAD)
-def test_an_allowance_that_is_none_is_refused_in_a_sentence(table, command):
-    table.opened()
-    table.verdict(block(1, 0))
-    failed = table.failure(command)
+def test_an_allowance_that_is_none_is_refused_in_a_sentence(begun, command):
+    failed = begun.failure(command)
     assert failed.reason is t.FailureReason.INVALID
     assert "allowance" in failed.message
 
 
 def test_nobody_takes_drafts_where_none_are_made_or_where_they_are_drawn(table):
-    alone = Table()
-    alone.opened()
-    alone.verdict(block(1, 0))
-    assert "allowance" in alone.failure(taking(2)).message
-    table.opened(mode=t.VerifyMode.STANDARD)
-    table.verdict(block(1, 0))
-    assert "allowance" in table.failure(taking(2)).message
+    for own, mode in ((Table(), t.VerifyMode.GREEDY), (table, t.VerifyMode.STANDARD)):
+        own.opened(mode=mode)
+        own.verdict(block(1, 0))
+        assert "allowance" in own.failure(taking(2)).message

@@ -7,22 +7,14 @@ import torch
 
 from services.contract.types import CloseVerify, FailureReason, SessionFailed, Verdict, VerifyOpened
 from tests.fake_engine import VOCAB, FakeEngine
-from tests.services.verifier_bench import (
-    EXACT,
-    Table,
-    block,
-    frozen_clock,
-    only,
-    opening,
-    target_text,
-)
+from tests.services.verifier_bench import EXACT, Table, block, frozen, only, opening, target_text
 
 LONG = tuple(random.Random(1).choices(range(VOCAB), k=200))
 OTHER = tuple(random.Random(2).choices(range(VOCAB), k=200))
 
 
-def table_of(capacity=100_000, **options):
-    return Table(FakeEngine(capacity), clock=frozen_clock, **options)
+def table_of(capacity=100000, **options):
+    return Table(FakeEngine(capacity), clock=frozen, **options)
 
 
 def shared(session, prompt=LONG, scope="acme", **more):
@@ -106,20 +98,22 @@ def test_whoever_waits_for_a_text_that_is_given_up_is_fed_it_alone():
     assert decode(table, second, 3) == target_text(second, 3)
 
 
-@pytest.mark.parametrize("scopes", [("acme", "other"), ("", ""), ("acme", "")])
-def test_sessions_of_other_scopes_share_nothing(scopes):
-    table = table_of()
+@pytest.mark.parametrize(
+    ("scopes", "options"),
+    [
+        (("acme", "other"), {}),
+        (("", ""), {}),
+        (("acme", ""), {}),
+        (("acme", "acme"), {"prefix_cache_tokens": 0}),
+    ],
+)
+def test_sessions_of_other_scopes_or_without_a_prefix_cache_share_nothing(scopes, options):
+    table = table_of(**options)
     for name, scope in zip(("one", "two"), scopes, strict=True):
         assert open_alone(table, shared(name, scope=scope)) == (199, 0)
         table.run(CloseVerify(name))
-
-
-def test_without_a_prefix_cache_nothing_is_kept():
-    table = table_of(prefix_cache_tokens=0)
-    for name in ("one", "two"):
-        assert open_alone(table, shared(name)) == (199, 0)
-        table.run(CloseVerify(name))
-    assert table.engine.budget.spare == 0
+    kept = {scope for scope in scopes if scope and not options}
+    assert table.engine.budget.spare == 199 * len(kept)
 
 
 def test_what_ended_is_bounded_and_the_one_used_longest_ago_goes_first():
@@ -150,7 +144,7 @@ def test_texts_that_ended_give_way_to_a_session():
 
 
 def test_a_failed_session_leaves_nothing_to_others():
-    table = Table(FakeEngine(explode=11), clock=frozen_clock)
+    table = Table(FakeEngine(explode=11), clock=frozen)
     prompt = tuple(token % 10 for token in LONG)
     open_alone(table, shared("first", prompt=prompt))
     assert isinstance(table.run(block(1, 0, (11,), session="first"))[0], SessionFailed)
@@ -230,7 +224,7 @@ class Full(FakeEngine):
 
 
 def test_a_device_without_memory_loses_what_ended_before_any_session():
-    table = Table(Full(), clock=frozen_clock)
+    table = Table(Full(), clock=frozen)
     open_alone(table, shared("first"))
     table.run(CloseVerify("first"))
     second = shared("second", prompt=OTHER)
@@ -241,7 +235,7 @@ def test_a_device_without_memory_loses_what_ended_before_any_session():
 
 
 def test_a_device_that_has_no_memory_at_all_fails_the_session_as_one_too_many():
-    table = Table(Full(), clock=frozen_clock)
+    table = Table(Full(), clock=frozen)
     open_alone(table, shared("first"))
     table.engine.full = lambda budget: True
     [failed] = table.run(block(1, 0, session="first"))

@@ -226,13 +226,7 @@ def test_closing_and_dropping_links_free_their_sessions_and_only_those():
     table.core.drop_link(2)
     assert table.engine.kv_tokens_used == 0
 
-
-def test_closing_an_unknown_session_is_nothing():
-    assert Table().run(CloseVerify("nobody")) == []
-
-
-def test_a_step_without_work_says_so():
-    assert Table().core.step() is False
+    assert table.run(CloseVerify("nobody")) == []
 
 
 def test_a_session_of_one_token_opens_at_once():

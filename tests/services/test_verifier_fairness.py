@@ -3,31 +3,27 @@
 from collections import Counter
 from itertools import count
 
-import torch
-
 from services.contract.types import Verdict, VerifyOpened
-from services.verifier.scheduling import share_prefill
 from tests.fake_engine import VOCAB
 from tests.services.verifier_bench import Table, block, opening, target_text
 
-torch.set_num_threads(1)
 TOKENS = 400
 
 
 class Sender:
     """A session that always has `ahead` chained blocks of `size` right tokens waiting."""
 
-    def __init__(self, table: Table, name: str, size: int = 0, ahead: int = 1, tree: bool = False):
+    def __init__(self, table, name, size=0, ahead=1, tree=False):
         self.name, self.size, self.ahead, self.tree = name, size, ahead, tree
         self._table, self._rounds, self._length = table, count(1), 0
         command = table.opened(session=name, max_tokens=TOKENS, window=40)
         self._text = target_text(command, TOKENS)
 
-    def begin(self) -> None:
+    def begin(self):
         for _ in range(self.ahead):
             self.send()
 
-    def send(self) -> None:
+    def send(self):
         start, number = self._length, next(self._rounds)
         tokens = self._text[start : start + self.size]
         chained = number - 1 if self.ahead > 1 else 0
@@ -45,10 +41,10 @@ class Sender:
         self._table.give(message)
 
 
-def served(table: Table, senders: list[Sender], steps: int) -> Counter[str]:
+def served(table, senders, steps):
     """How many blocks of each session these many steps took; each is followed by another."""
     by_name = {sender.name: sender for sender in senders}
-    verdicts: Counter[str] = Counter(dict.fromkeys(by_name, 0))
+    verdicts = Counter(dict.fromkeys(by_name, 0))
     for _ in range(steps):
         assert table.core.step()
         for event in table.taken():
@@ -106,8 +102,3 @@ def test_who_came_first_is_fed_however_many_shorter_prompts_come_after_it():
             break
     assert steps <= 30
     assert "short 0" in opened[:2]
-
-
-def test_with_less_room_than_prompts_the_first_ones_come_first():
-    assert share_prefill([9] * 5, 3) == [3, 0, 0, 0, 0]
-    assert share_prefill([100, 1, 100], 2) == [1, 1, 0]

@@ -17,6 +17,7 @@ from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
 from tests.fake_engine import FakeEngine
 from tests.models import EOS_ID, VOCAB_SIZE, tiny_model, tiny_tokenizer
+from tests.services.fakes import Sink
 from tests.services.verifier_bench import PROMPT, Table, block, opening
 from tests.waiting import until
 
@@ -45,7 +46,7 @@ class Anything:
 class Compiler:
     """In place of `Structures`: the test says when a format is compiled."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.asked = []
         self.full = False
 
@@ -177,7 +178,7 @@ def structures_with(vetting):
     return Structures(make_bundle(tiny_tokenizer(), tiny_model("llama")), VOCAB_SIZE, vetting)
 
 
-def done(compiled: Compiled) -> Compiled:
+def done(compiled):
     compiled.matcher.exception(timeout=60)
     return compiled
 
@@ -246,16 +247,7 @@ def test_a_draft_is_made_without_its_form_until_that_is_there():
 
 async def test_a_host_takes_a_turn_when_a_form_is_there():
     """Nothing else would wake an idle core."""
-    compiler, events = Compiler(), []
-    told = threading.Event()
-
-    class Sink:
-        def put(self, batch):
-            events.extend(batch)
-            told.set()
-
-        def close(self, error=None):
-            pass
+    compiler, sink = Compiler(), Sink()
 
     options = VerifierOptions(structures=compiler)
     host = WorkerHost(
@@ -263,14 +255,13 @@ async def test_a_host_takes_a_turn_when_a_form_is_there():
     )
     host.start()
     try:
-        link = host.open_link(Sink())
+        link = host.open_link(sink)
         await host.submit(link, [waiting()])
         await until(lambda: host.progress().sessions and not host.progress().queued_tokens)
-        assert not events
+        assert not sink.events
         compiler.finish()
         host.wake()
-        await until(told.is_set)
-        [opened] = events
-        assert isinstance(opened, t.VerifyOpened)
+        await sink.until(1)
+        assert isinstance(sink.events[0], t.VerifyOpened)
     finally:
         await host.stop()

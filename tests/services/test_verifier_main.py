@@ -1,7 +1,6 @@
 """A verifier process: its settings, what stops its start, and one that really serves."""
 
 import signal
-from typing import Any
 
 import pytest
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc
@@ -78,7 +77,7 @@ async def test_a_verifier_serves_a_model_folder_and_ends_on_sigterm(tmp_path):
     target = str(tiny_model_folder(tmp_path))
     with process(SCRIPT, tmp_path / "ready", target) as (running, address):
         async with open_channel(address) as channel:
-            stub: Any = verifier_pb2_grpc.VerifierServiceStub(channel)
+            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
             answer = await stub.Describe(verifier_pb2.VerifierServiceDescribeRequest())
             worker = decode_description(answer.worker)
             assert (worker.worker_id, worker.vocab_size) == ("v1", VOCAB_SIZE)

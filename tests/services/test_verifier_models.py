@@ -10,7 +10,6 @@ from services.engine.native import NativeEngine
 from tests.models import tiny_model
 from tests.services.verifier_bench import COUPLED, GREEDY, Table, block, opening, target_text
 
-torch.set_num_threads(1)
 PROMPTS = [tuple(10 + (7 * i * j + i) % 300 for j in range(5 + 9 * i)) for i in range(5)]
 LENGTH = 24
 
@@ -118,7 +117,4 @@ def test_chained_blocks_give_the_text_of_generate(model, engine):
         output += verdict.token_ids
     assert output[:LENGTH] == text
     table.give(CloseVerify("s"))
-
-
-def test_a_closed_session_gives_all_its_memory_back(engine):
     assert engine.kv_tokens_used == 0

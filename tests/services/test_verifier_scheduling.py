@@ -14,7 +14,7 @@ from tests.services.verifier_bench import (
     Table,
     Timed,
     block,
-    frozen_clock,
+    frozen,
     only,
     opening,
     other,
@@ -32,6 +32,9 @@ def test_half_of_the_room_is_for_who_came_first_and_half_for_who_has_least_left(
     assert share_prefill([5], 100) == [5]
     assert share_prefill([], 100) == []
     assert sum(share_prefill([9] * 7, 20)) == 20
+    # With less room than prompts the first ones come first.
+    assert share_prefill([9] * 5, 3) == [3, 0, 0, 0, 0]
+    assert share_prefill([100, 1, 100], 2) == [1, 1, 0]
 
 
 def test_the_prefill_pace_follows_what_the_machine_does():
@@ -69,7 +72,7 @@ def test_beside_decoding_prompts_make_a_step_longer_by_no_more_than_allowed():
 
 
 def test_a_long_prompt_is_fed_in_chunks_within_the_step_budget():
-    table = Table(max_step_tokens=64, clock=frozen_clock)
+    table = Table(max_step_tokens=64, clock=frozen)
     command = table.opened(prompt=LONG)
     assert max(max(sizes) for sizes in table.engine.forwards) <= 64
     assert sum(sum(sizes) for sizes in table.engine.forwards) == len(LONG) - 1
@@ -77,7 +80,7 @@ def test_a_long_prompt_is_fed_in_chunks_within_the_step_budget():
 
 
 def test_a_long_prompt_stalls_no_session_that_decodes():
-    table = Table(max_step_tokens=32, clock=frozen_clock)
+    table = Table(max_step_tokens=32, clock=frozen)
     table.opened(opening("quick"))
     table.give(opening("slow", prompt=LONG))
     for position in range(8):
@@ -120,7 +123,7 @@ def test_who_came_with_a_prompt_has_no_claim_before_it(timed):
 
 def test_a_block_that_came_with_the_opening_is_verified_in_the_step_that_ends_the_prompt():
     records = []
-    table = Table(max_step_tokens=64, clock=frozen_clock, on_step=records.append)
+    table = Table(max_step_tokens=64, clock=frozen, on_step=records.append)
     command = opening(prompt=LONG)
     text = target_text(command, 4)
     opened, verdict = table.run(command, block(1, 0, text[:2]))
@@ -136,7 +139,7 @@ def test_a_block_that_came_with_the_opening_is_verified_in_the_step_that_ends_th
 
 @pytest.mark.parametrize("mode", EXACT)
 def test_blocks_of_many_sessions_come_with_their_openings(mode):
-    table = Table(max_step_tokens=16, clock=frozen_clock)
+    table = Table(max_step_tokens=16, clock=frozen)
     commands = [opening(f"s{i}", mode, prompt=tuple(range(1, 4 + i))) for i in range(6)]
     for number, command in enumerate(commands):
         table.give(command, block(1, 0, session=f"s{number}"))
@@ -147,7 +150,7 @@ def test_blocks_of_many_sessions_come_with_their_openings(mode):
 
 @pytest.mark.parametrize("stale", [[], [block(1, 7)]], ids=["alone", "behind one that fits not"])
 def test_a_tree_that_came_with_the_opening_waits_for_the_next_step(stale):
-    table = Table(clock=frozen_clock)
+    table = Table(clock=frozen)
     tree = block(2, 0, [other(TEXT[0]), TEXT[0]], (-1, -1))
     *discarded, opened, verdict = table.run(opening(), *stale, tree)
     assert [event.discarded for event in discarded] == [True] * len(stale)
@@ -167,7 +170,7 @@ def test_a_prompt_that_fails_fails_its_session_alone(asked):
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one():
-    table = Table(max_step_tokens=32, clock=frozen_clock)
+    table = Table(max_step_tokens=32, clock=frozen)
     table.give(opening("slow", prompt=LONG), opening("quick"))
     table.core.step()
     assert [event.session for event in table.taken()] == ["quick"]
@@ -272,13 +275,14 @@ def test_a_malformed_block_fails_its_session_and_no_other(table, tokens, parents
     assert table.core.progress().sessions == 1
 
 
-@pytest.mark.parametrize("mode", EXACT)
+@pytest.mark.parametrize("mode", VerifyMode)
 def test_a_row_of_nan_fails_its_session_and_not_the_batch(mode):
     table = Table(FakeEngine(poison=[*PROMPT]))
-    good = opening("good", mode, prompt=(7, 8))
-    table.run(opening(mode=mode), good)
+    table.run(opening(mode=mode), opening("good", mode, prompt=(7, 8)))
     events = table.run(block(1, 0), block(1, 0, session="good"))
     assert {type(event): event.session for event in events} == {SessionFailed: "s", Verdict: "good"}
+    assert only(SessionFailed, events).reason is FailureReason.INTERNAL
+    assert len(only(Verdict, events).token_ids) == 1
     assert table.engine.kv_tokens_used == 2 + 40 + 8
 
 

@@ -128,5 +128,5 @@ class Timed(FakeEngine):
         return out
 
 
-def frozen_clock():
+def frozen():
     return 0.0
