@@ -139,11 +139,8 @@ class BreakingService(pb_grpc.InferenceServiceServicer):
         yield from (kind(chunk=chunk) for chunk in self.chunks(offset))
         count = self.cluster.count
         usage = pb.Usage(prompt_tokens=3, completion_tokens=count)
-        yield kind(
-            complete=pb.Complete(
-                finish_reason=pb.FINISH_REASON_LENGTH, usage=usage, text=self.cluster.text
-            )
-        )
+        ended = {"finish_reason": pb.FINISH_REASON_LENGTH, "usage": usage}
+        yield kind(complete=pb.Complete(text=self.cluster.text, **ended))
 
     def chunks(self, offset):
         """What follows an offset, in the cluster's sizes."""

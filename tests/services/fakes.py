@@ -1,8 +1,36 @@
-"""A worker core that models nothing: it answers each verify and counts."""
+"""A worker core that models nothing: it answers each verify and counts; and who hears it."""
 
+import asyncio
 import threading
 
 from services.contract import types as t
+
+
+class Sink:
+    """Collects what a link would send, and how it was delivered."""
+
+    def __init__(self):
+        self.batches = []
+        self.closed = []
+        self.changed = asyncio.Event()
+
+    def put(self, events):
+        self.batches.append(list(events))
+        self.changed.set()
+
+    def close(self, error=None):
+        self.closed.append(error)
+        self.changed.set()
+
+    @property
+    def events(self):
+        return [event for batch in self.batches for event in batch]
+
+    async def until(self, count):
+        async with asyncio.timeout(10):
+            while len(self.events) < count:
+                self.changed.clear()
+                await self.changed.wait()
 
 
 class FakeCore:
@@ -42,13 +70,8 @@ class FakeCore:
         for link, block in taken:
             if block.tree.token_ids == (666,):
                 raise RuntimeError("the core is broken")
-            tokens = block.tree.token_ids
-            self.emit(
-                link,
-                t.Verdict(
-                    block.session, block.epoch, block.round, block.base_len, tokens, len(tokens)
-                ),
-            )
+            place, tokens = (block.round, block.base_len), block.tree.token_ids
+            self.emit(link, t.Verdict(block.session, block.epoch, *place, tokens, len(tokens)))
         return bool(taken)
 
     def drop_link(self, link):

@@ -1,7 +1,6 @@
 """The published client: where it connects, over what, and what it shows there."""
 
 import asyncio
-import subprocess
 
 import grpc
 import paceline
@@ -11,6 +10,7 @@ from paceline._addresses import is_loopback, parse_addresses
 from paceline._channel import channel_options
 
 from services.runtime.serving.options import ServingOptions, server_options
+from tests.certificates import Authority
 from tests.services.breaking_inference import BreakingService, Cluster, serving
 
 NAME = "paceline.test"
@@ -23,16 +23,9 @@ async def service():
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """Key and self-signed certificate of a server whose name is not its address."""
-    folder = tmp_path_factory.mktemp("certificate")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={NAME}"
-    files = ["-addext", f"subjectAltName=DNS:{NAME}", "-keyout", str(key), "-out", str(cert)]
-    try:
-        subprocess.run([*command.split(), *files], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed")
-    return key.read_bytes(), cert.read_bytes()
+    """Of a server whose name is not its address: key, certificate, and who issued it."""
+    files = Authority(tmp_path_factory.mktemp("certificate")).issue("server", NAME)
+    return [path.read_bytes() for path in (files.key, files.cert, files.ca)]
 
 
 @pytest.mark.parametrize(
@@ -75,11 +68,13 @@ def test_what_plaintext_may_go_to(address, local):
     assert is_loopback(address) is local
 
 
-def test_one_address_beyond_loopback_is_enough_to_refuse_plaintext():
-    with pytest.raises(ValueError, match=r"10\.0\.0\.1"):
-        Client("127.0.0.1:1,10.0.0.1:1", token="secret")
-    Client("127.0.0.1:1,10.0.0.1:1", token="secret", insecure=True)
-    Client("127.0.0.1:1,10.0.0.1:1", token="secret", ca=b"pem")
+@pytest.mark.parametrize("token", [None, "secret"])
+@pytest.mark.parametrize("address", ["10.0.0.1:1", "127.0.0.1:1,10.0.0.1:1"])
+def test_one_address_beyond_loopback_is_enough_to_refuse_plaintext(address, token):
+    with pytest.raises(ValueError, match=r"10\.0\.0\.1.*insecure=True"):
+        Client(address, token=token)
+    Client(address, token=token, insecure=True)
+    Client(address, token=token, ca=b"pem")
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\n", "schlüssel"])
@@ -121,23 +116,23 @@ async def test_the_token_goes_with_every_call(service):
 
 
 async def test_tls_is_spoken_to_a_server_whose_name_is_not_its_address(service, certificate):
-    key, cert = certificate
+    key, cert, ca = certificate
     credentials = grpc.ssl_server_credentials([(key, cert)])
     async with serving(service, credentials) as (_, port):
         address = f"127.0.0.1:{port}"
-        async with Client(address, ca=cert, server_name=NAME, token="secret") as client:
+        async with Client(address, ca=ca, server_name=NAME, token="secret") as client:
             assert (await client.generate("hi")).text == service.cluster.text
         for options in ({"server_name": "other.test"}, {}):
-            async with Client(address, ca=cert, resume=False, **options) as client:
+            async with Client(address, ca=ca, resume=False, **options) as client:
                 with pytest.raises(paceline.Unavailable):
                     await client.generate("hi")
     assert len(service.requests) == 1
 
 
 async def test_a_server_that_wants_a_certificate_gets_the_clients(service, certificate):
-    key, cert = certificate
-    credentials = grpc.ssl_server_credentials([(key, cert)], cert, require_client_auth=True)
-    trusted = {"ca": cert, "server_name": NAME, "resume": False}
+    key, cert, ca = certificate
+    credentials = grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)
+    trusted = {"ca": ca, "server_name": NAME, "resume": False}
     async with serving(service, credentials) as (_, port):
         async with Client(f"127.0.0.1:{port}", cert=cert, key=key, **trusted) as client:
             assert (await client.generate("hi")).text == service.cluster.text

@@ -29,6 +29,12 @@ def file(tmp_path):
     return path
 
 
+@pytest.fixture
+async def served(file):
+    async with worker(cluster_token_file=file) as served:
+        yield served
+
+
 def bearer(token):
     return (("authorization", f"Bearer {token}"),)
 
@@ -60,21 +66,19 @@ async def test_only_the_right_token_opens_anything(file):
         assert served.host.progress().sessions == 0
 
 
-async def test_a_stranger_on_a_link_is_refused_before_a_message_and_gets_no_tokenizer(file):
-    async with worker(cluster_token_file=file) as served:
-        silent = served.stub.Link()
-        async with asyncio.timeout(60):
-            assert await silent.code() is REFUSED
-        parts = served.stub.GetTokenizer(verifier_pb2.GetTokenizerRequest())
-        async with asyncio.timeout(60):
-            assert await parts.code() is REFUSED
+async def test_a_stranger_on_a_link_is_refused_before_a_message_and_gets_no_tokenizer(served):
+    silent = served.stub.Link()
+    async with asyncio.timeout(60):
+        assert await silent.code() is REFUSED
+    parts = served.stub.GetTokenizer(verifier_pb2.GetTokenizerRequest())
+    async with asyncio.timeout(60):
+        assert await parts.code() is REFUSED
 
 
-async def test_health_needs_no_token(file):
-    async with worker(cluster_token_file=file) as served:
-        stub = health_pb2_grpc.HealthStub(served.channel)
-        answer = await stub.Check(health_pb2.HealthCheckRequest())
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+async def test_health_needs_no_token(served):
+    stub = health_pb2_grpc.HealthStub(served.channel)
+    answer = await stub.Check(health_pb2.HealthCheckRequest())
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 @pytest.mark.parametrize("token", [None, "a-wrong-guess-0123456789"], ids=["none", "wrong"])
@@ -89,17 +93,16 @@ async def test_a_hundred_attempts_are_all_refused_and_no_secret_is_logged(file, 
     assert not token or token not in caplog.text
 
 
-async def test_a_token_is_replaced_while_everything_runs(file):
-    async with worker(cluster_token_file=file) as served:
-        assert await described(served, bearer(SECRET)) is grpc.StatusCode.OK
-        file.write_text(f"the-new-one\n{SECRET}\n")
-        for token in (SECRET, "the-new-one"):
-            assert await described(served, bearer(token)) is grpc.StatusCode.OK
-        file.write_text("the-new-one\n")
-        assert await described(served, bearer(SECRET)) is REFUSED
-        file.write_text("")
-        assert await described(served, bearer("the-new-one")) is grpc.StatusCode.OK
-        assert await described(served, bearer("")) is REFUSED
+async def test_a_token_is_replaced_while_everything_runs(served, file):
+    assert await described(served, bearer(SECRET)) is grpc.StatusCode.OK
+    file.write_text(f"the-new-one\n{SECRET}\n")
+    for token in (SECRET, "the-new-one"):
+        assert await described(served, bearer(token)) is grpc.StatusCode.OK
+    file.write_text("the-new-one\n")
+    assert await described(served, bearer(SECRET)) is REFUSED
+    file.write_text("")
+    assert await described(served, bearer("the-new-one")) is grpc.StatusCode.OK
+    assert await described(served, bearer("")) is REFUSED
 
 
 async def test_an_orchestrator_shows_the_token_and_connects_once_it_is_right(file, tmp_path):
@@ -118,13 +121,12 @@ async def test_an_orchestrator_shows_the_token_and_connects_once_it_is_right(fil
             await pool.close()
 
 
-async def test_commands_flow_on_a_link_with_the_token(file):
-    async with worker(cluster_token_file=file) as served:
-        link = Link(served)
-        link.call = served.stub.Link(metadata=bearer(SECRET))
-        await link.send()
-        assert await link.receive(t.Progress)
-        await link.call.done_writing()
+async def test_commands_flow_on_a_link_with_the_token(served):
+    link = Link(served)
+    link.call = served.stub.Link(metadata=bearer(SECRET))
+    await link.send()
+    assert await link.receive(t.Progress)
+    await link.call.done_writing()
 
 
 def test_a_token_never_travels_in_the_clear_beyond_loopback(file):

@@ -28,9 +28,8 @@ def test_the_values_in_the_documents_are_those():
     assert len(vectors) == 4
     for tokens, decimal, hexadecimal in vectors:
         text = [] if tokens == "none" else [int(token) for token in tokens.split(",")]
-        assert (
-            paceline.extend_hash(paceline.EMPTY_HASH, text) == int(decimal) == int(hexadecimal, 16)
-        )
+        hashed = paceline.extend_hash(paceline.EMPTY_HASH, text)
+        assert hashed == int(decimal) == int(hexadecimal, 16)
 
 
 @given(TOKENS, TOKENS, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))

@@ -27,7 +27,7 @@ OPTIONS = ServingOptions(health_address="127.0.0.1:0")
 SERVICE = "paceline.v1.VerifierService"
 
 
-async def serving(address: str, *names: str) -> list[bool | None]:
+async def serving(address, *names):
     """Which names are SERVING; None = a name that is not known."""
     async with open_channel(address) as channel:
         stub, answers = health_pb2_grpc.HealthStub(channel), []
@@ -45,7 +45,6 @@ NAMES = ("liveness", "startup", "readiness", "", SERVICE)
 
 async def test_a_process_lives_from_its_start_and_is_ready_once_it_serves():
     async with Health(OPTIONS) as health:
-        assert health.address is not None
         assert await serving(health.address, *NAMES) == [True, False, False, False, None]
         await health.started()
         assert await serving(health.address, *NAMES) == [True, True, False, False, None]
@@ -61,15 +60,10 @@ async def test_a_process_lives_from_its_start_and_is_ready_once_it_serves():
 
 async def test_what_is_in_the_way_and_what_is_accepted_both_count_for_readiness():
     async with Health(OPTIONS) as health:
-        assert health.address is not None
         said = []
-        for change in (
-            health.obstruct(True),
-            health.accept(True),
-            health.obstruct(False),
-            health.accept(False),
-        ):
-            await change
+        obstruct, accept = health.obstruct, health.accept
+        for change, true in ((obstruct, True), (accept, True), (obstruct, False), (accept, False)):
+            await change(true)
             said += await serving(health.address, "readiness")
         assert said == [False, False, True, False]
         assert await serving(health.address, "liveness") == [True]
@@ -79,11 +73,10 @@ async def test_a_worker_that_cannot_be_announced_was_never_ready():
     host = WorkerHost(FakeCore)
     role = Served(host, t.WorkerDescription("w1", t.Role.VERIFIER))
     async with Health(OPTIONS) as health:
-        assert health.address is not None
-        said: list[bool | None] = []
+        said = []
 
-        async def announce(_: str) -> None:
-            said.extend(await serving(health.address or "", *NAMES))
+        async def announce(_):
+            said.extend(await serving(health.address, *NAMES))
             raise StartError("Redis is away")
 
         with pytest.raises(StartError, match="Redis is away"):
@@ -96,11 +89,11 @@ async def test_a_worker_that_cannot_be_announced_was_never_ready():
 async def test_what_is_loaded_beside_the_loop_is_returned_or_raised_and_the_loop_goes_on():
     loop = asyncio.get_running_loop()
 
-    def load() -> int:
+    def load():
         # Comes back only if the loop runs meanwhile.
         return asyncio.run_coroutine_threadsafe(asyncio.sleep(0, 7), loop).result(60)
 
-    def fail() -> int:
+    def fail():
         raise StartError("no model")
 
     assert await loaded(load, asyncio.Event()) == 7
@@ -111,10 +104,10 @@ async def test_what_is_loaded_beside_the_loop_is_returned_or_raised_and_the_loop
 class Store:
     """Answers as told."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.there = True
 
-    async def answers(self) -> bool:
+    async def answers(self):
         return self.there
 
 
@@ -125,8 +118,8 @@ async def test_a_store_that_is_away_for_long_makes_an_orchestrator_unready(monke
         await health.accept(True)
         store = Store()
 
-        async def says(ready: bool) -> bool:
-            return await serving(health.address or "", "readiness") == [ready]
+        async def says(ready):
+            return await serving(health.address, "readiness") == [ready]
 
         task = asyncio.create_task(watch(store, health, silence=0.3))
         store.there = False
@@ -141,11 +134,5 @@ async def test_a_store_that_is_away_for_long_makes_an_orchestrator_unready(monke
             await until(lambda: says(True))
         await end(task)
     told = [line for line in caplog.messages if line.startswith("Redis")]
-    assert (
-        told
-        == [
-            "Redis takes no writes for 0.3 s: not ready until it does",
-            "Redis takes writes again: ready",
-        ]
-        * 2
-    )
+    away = "Redis takes no writes for 0.3 s: not ready until it does"
+    assert told == [away, "Redis takes writes again: ready"] * 2

@@ -12,35 +12,8 @@ from services.contract import types as t
 from services.contract.errors import NoWorker
 from services.runtime.core_thread import CoreThread
 from services.runtime.host import WorkerHost
-from tests.services.fakes import FakeCore, block, open_verify
+from tests.services.fakes import FakeCore, Sink, block, open_verify
 from tests.waiting import until
-
-
-class Sink:
-    """Collects what a link would send, and how it was delivered."""
-
-    def __init__(self):
-        self.batches = []
-        self.closed = []
-        self.changed = asyncio.Event()
-
-    def put(self, events):
-        self.batches.append(list(events))
-        self.changed.set()
-
-    def close(self, error=None):
-        self.closed.append(error)
-        self.changed.set()
-
-    @property
-    def events(self):
-        return [event for batch in self.batches for event in batch]
-
-    async def until(self, count):
-        async with asyncio.timeout(10):
-            while len(self.events) < count:
-                self.changed.clear()
-                await self.changed.wait()
 
 
 @pytest.fixture
@@ -138,9 +111,7 @@ async def test_submit_waits_while_the_queue_is_full(host, core, sink, link):
     assert [event.round for event in sink.events[1:]] == list(range(1, 101))
 
 
-async def test_progress_grows_with_steps_and_shows_queued_work_inside_a_step(
-    host, core, sink, link
-):
+async def test_progress_grows_with_steps_and_shows_queued_work_in_a_step(host, core, sink, link):
     assert host.progress() == t.Progress()
     core.gate.clear()
     await host.submit(link, [open_verify(), block(round=1)])
@@ -304,9 +275,7 @@ async def test_stop_does_not_wait_for_a_core_that_waits(patient):
     assert not patient._thread.alive
 
 
-async def test_a_command_arrives_when_it_is_submitted_and_not_when_a_step_lets_it_in(
-    host, core, link
-):
+async def test_a_command_arrives_when_it_is_submitted_not_when_a_step_lets_it_in(host, core, link):
     arrivals = []
     watched(core, "handle", lambda *given: arrivals.append(given[2]))
     core.gate.clear()

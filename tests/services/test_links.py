@@ -18,6 +18,12 @@ from tests.services.link_kit import BUNDLE, Link, opened, worker
 from tests.waiting import until
 
 
+@pytest.fixture
+async def served():
+    async with worker() as served:
+        yield served
+
+
 async def test_a_block_goes_there_and_its_verdict_comes_back():
     async with worker() as served:
         link = Link(served)
@@ -41,108 +47,97 @@ async def test_the_drafter_role_speaks_its_own_link():
             events += wire.DRAFTER_LINK.decode_response(await call.read())
 
 
-async def test_a_link_without_hello_is_refused():
-    async with worker() as served:
-        link = Link(served, hello=None)
-        await link.send(open_verify())
-        code, message = await link.ended()
-        assert code is grpc.StatusCode.INVALID_ARGUMENT
-        assert "hello" in message
-        assert served.core.handled == []
+async def test_a_link_without_hello_is_refused(served):
+    link = Link(served, hello=None)
+    await link.send(open_verify())
+    code, message = await link.ended()
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "hello" in message
+    assert served.core.handled == []
 
 
-async def test_a_link_that_ends_before_its_hello_is_refused():
-    async with worker() as served:
-        link = Link(served)
-        await link.call.done_writing()
-        assert (await link.ended())[0] is grpc.StatusCode.INVALID_ARGUMENT
+async def test_a_link_that_ends_before_its_hello_is_refused(served):
+    link = Link(served)
+    await link.call.done_writing()
+    assert (await link.ended())[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("protocol", [0, t.PROTOCOL_MAX + 1])
-async def test_a_foreign_protocol_version_is_refused_with_both_versions(protocol):
-    async with worker() as served:
-        link = Link(served, t.LinkHello("o1", protocol))
-        await link.send()
-        code, message = await link.ended()
-        assert code is grpc.StatusCode.FAILED_PRECONDITION
-        assert f"{t.PROTOCOL_MIN} to {t.PROTOCOL_MAX}, the peer {protocol}" in message
+async def test_a_foreign_protocol_version_is_refused_with_both_versions(served, protocol):
+    link = Link(served, t.LinkHello("o1", protocol))
+    await link.send()
+    code, message = await link.ended()
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert f"{t.PROTOCOL_MIN} to {t.PROTOCOL_MAX}, the peer {protocol}" in message
 
 
-async def test_a_second_hello_ends_the_link():
-    async with worker() as served:
-        link = Link(served)
-        await link.send()
-        link.hello = t.LinkHello("o1")
-        await link.send()
-        assert (await link.ended())[0] is grpc.StatusCode.INVALID_ARGUMENT
+async def test_a_second_hello_ends_the_link(served):
+    link = Link(served)
+    await link.send()
+    link.hello = t.LinkHello("o1")
+    await link.send()
+    assert (await link.ended())[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_broken_link_frees_its_sessions_and_only_those():
-    async with worker() as served:
-        ours, theirs = await opened(served, "a"), await opened(served, "b")
-        ours.call.cancel()
-        await until(lambda: {session for _, session in served.core.sessions} == {"b"})
-        await theirs.send(block(7, session="b"))
-        assert (await theirs.receive(t.Verdict))[0].token_ids == (7,)
+async def test_a_broken_link_frees_its_sessions_and_only_those(served):
+    ours, theirs = await opened(served, "a"), await opened(served, "b")
+    ours.call.cancel()
+    await until(lambda: {session for _, session in served.core.sessions} == {"b"})
+    await theirs.send(block(7, session="b"))
+    assert (await theirs.receive(t.Verdict))[0].token_ids == (7,)
 
 
-async def test_a_link_that_the_peer_ends_well_ends_well_and_frees_its_sessions():
-    async with worker() as served:
-        link = await opened(served)
-        await link.call.done_writing()
-        assert (await link.ended())[0] is grpc.StatusCode.OK
-        await until(lambda: not served.core.sessions)
+async def test_a_link_that_the_peer_ends_well_ends_well_and_frees_its_sessions(served):
+    link = await opened(served)
+    await link.call.done_writing()
+    assert (await link.ended())[0] is grpc.StatusCode.OK
+    await until(lambda: not served.core.sessions)
 
 
-async def test_two_links_may_name_their_sessions_alike():
-    async with worker() as served:
-        links = [Link(served), Link(served)]
-        for number, link in enumerate(links):
-            await link.send(open_verify("same"), block(number, session="same"))
-        verdicts = [(await link.receive(t.Verdict))[0] for link in links]
-        assert [verdict.token_ids for verdict in verdicts] == [(0,), (1,)]
+async def test_two_links_may_name_their_sessions_alike(served):
+    links = [Link(served), Link(served)]
+    for number, link in enumerate(links):
+        await link.send(open_verify("same"), block(number, session="same"))
+    verdicts = [(await link.receive(t.Verdict))[0] for link in links]
+    assert [verdict.token_ids for verdict in verdicts] == [(0,), (1,)]
 
 
-async def test_a_bad_message_ends_its_own_link_only():
-    async with worker() as served:
-        ours, theirs = await opened(served, "a"), await opened(served, "b")
-        bad = types_pb2.DraftTree(token_ids=[1])
-        command = verifier_pb2.VerifierCommand(verify=verifier_pb2.Verify(session_id="a", tree=bad))
-        await ours.call.write(verifier_pb2.VerifierServiceLinkRequest(commands=[command]))
-        code, message = await ours.ended()
-        assert code is grpc.StatusCode.INVALID_ARGUMENT
-        assert "tree.proposal" in message
-        await theirs.send(block(7, session="b"))
-        assert (await theirs.receive(t.Verdict))[0].token_ids == (7,)
-        assert {session for _, session in served.core.sessions} == {"b"}
+async def test_a_bad_message_ends_its_own_link_only(served):
+    ours, theirs = await opened(served, "a"), await opened(served, "b")
+    bad = types_pb2.DraftTree(token_ids=[1])
+    command = verifier_pb2.VerifierCommand(verify=verifier_pb2.Verify(session_id="a", tree=bad))
+    await ours.call.write(verifier_pb2.VerifierServiceLinkRequest(commands=[command]))
+    code, message = await ours.ended()
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "tree.proposal" in message
+    await theirs.send(block(7, session="b"))
+    assert (await theirs.receive(t.Verdict))[0].token_ids == (7,)
+    assert {session for _, session in served.core.sessions} == {"b"}
 
 
-async def test_progress_arrives_without_being_asked_for():
-    async with worker() as served:
-        link = Link(served)
-        await link.send(open_verify())
-        first, *_, last = await link.receive(t.Progress, count=3)
-        assert first.sessions in (0, 1)
-        assert last.sessions == 1
+async def test_progress_arrives_without_being_asked_for(served):
+    link = Link(served)
+    await link.send(open_verify())
+    first, *_, last = await link.receive(t.Progress, count=3)
+    assert first.sessions in (0, 1)
+    assert last.sessions == 1
 
 
-async def test_progress_arrives_while_a_step_hangs_and_shows_that_steps_stand_still():
-    async with worker() as served:
-        served.core.gate.clear()
-        link = await opened(served, "s", block(1))
-        reports = await link.receive(t.Progress, count=3)
-        assert {report.steps for report in reports} == {0}
-        assert reports[-1].queued_tokens == 1
+async def test_progress_arrives_while_a_step_hangs_and_shows_that_steps_stand_still(served):
+    served.core.gate.clear()
+    link = await opened(served, "s", block(1))
+    reports = await link.receive(t.Progress, count=3)
+    assert {report.steps for report in reports} == {0}
+    assert reports[-1].queued_tokens == 1
 
 
-async def test_describe_and_the_tokenizer_are_served():
-    async with worker() as served:
-        described = await served.stub.Describe(verifier_pb2.VerifierServiceDescribeRequest())
-        assert wire.decode_description(described.worker).worker_id == "w1"
-        call = served.stub.GetTokenizer(verifier_pb2.GetTokenizerRequest())
-        parts = [message.part async for message in call]
-        assert len(parts) > 1
-        assert wire.join_bundle(parts) == BUNDLE
+async def test_describe_and_the_tokenizer_are_served(served):
+    described = await served.stub.Describe(verifier_pb2.VerifierServiceDescribeRequest())
+    assert wire.decode_description(described.worker).worker_id == "w1"
+    call = served.stub.GetTokenizer(verifier_pb2.GetTokenizerRequest())
+    parts = [message.part async for message in call]
+    assert len(parts) > 1
+    assert wire.join_bundle(parts) == BUNDLE
 
 
 async def test_a_verifier_without_a_tokenizer_says_so():
@@ -191,17 +186,16 @@ async def test_a_drain_ends_by_itself_when_its_time_is_over():
         assert (await link.ended())[0] is grpc.StatusCode.OK
 
 
-async def test_a_crash_of_the_core_ends_links_and_process_with_an_error():
-    async with worker() as served:
-        link = Link(served)
-        await link.send(open_verify(), block(666))
-        error = await failure(link)
-        assert error.code() is grpc.StatusCode.UNAVAILABLE
-        status = rpc_status.from_call(error)
-        retry = error_details_pb2.RetryInfo()
-        assert any(detail.Unpack(retry) for detail in status.details)
-        async with asyncio.timeout(20):
-            assert await served.task == 1
+async def test_a_crash_of_the_core_ends_links_and_process_with_an_error(served):
+    link = Link(served)
+    await link.send(open_verify(), block(666))
+    error = await failure(link)
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    status = rpc_status.from_call(error)
+    retry = error_details_pb2.RetryInfo()
+    assert any(detail.Unpack(retry) for detail in status.details)
+    async with asyncio.timeout(20):
+        assert await served.task == 1
 
 
 async def failure(link):
@@ -213,18 +207,17 @@ async def failure(link):
     pytest.fail("the link ended well")
 
 
-async def test_progress_tells_of_a_command_that_is_not_taken():
-    async with worker() as served:
-        served.core.gate.clear()
-        link = await opened(served, "s", block(1))
-        await link.send(block(2, round=2))
-        told = t.Progress()
-        while told.oldest_command_ms < 300:
-            [told] = await link.receive(t.Progress)
-        assert told.turn_ms >= 300
-        served.core.gate.set()
-        while told.stuck_ms:
-            [told] = await link.receive(t.Progress)
+async def test_progress_tells_of_a_command_that_is_not_taken(served):
+    served.core.gate.clear()
+    link = await opened(served, "s", block(1))
+    await link.send(block(2, round=2))
+    told = t.Progress()
+    while told.oldest_command_ms < 300:
+        [told] = await link.receive(t.Progress)
+    assert told.turn_ms >= 300
+    served.core.gate.set()
+    while told.stuck_ms:
+        [told] = await link.receive(t.Progress)
 
 
 async def test_an_outbox_keeps_the_newest_progress_only():

@@ -64,13 +64,10 @@ def test_an_orchestrator_says_at_once_which_setting_is_in_the_way(given, named):
         run(OrchestratorSettings(port=0, **given))
 
 
-def test_health_and_metrics_need_no_flag_for_any_host():
+def test_health_needs_no_flag_for_any_host_and_an_ipv6_host_gets_its_brackets():
     settings = ServingSettings(health_port=0, health_host="0.0.0.0", metrics_host="0.0.0.0")
     assert settings.serving_options().health_address == "0.0.0.0:0"
     assert ServingSettings().serving_options().health_address is None
-
-
-def test_an_ipv6_host_gets_its_brackets():
     assert ServingSettings(host="::1", port=7).serving_options().address == "[::1]:7"
 
 
@@ -80,7 +77,6 @@ def test_links_take_their_settings_from_flags_or_variables(files, monkeypatch):
     flags = Flags("paceline orchestrator", "", OrchestratorSettings)
     flags.parse(["--link-cert", str(files.cert), f"--link-key={files.key}"])
     dialing = flags.read(OrchestratorSettings).dialing()
-    assert dialing.tls is not None
     assert dialing.tls.paths == files.paths
     assert dialing.server_name == "paceline-worker"
     assert OrchestratorSettings(link_ca=None).dialing().tls is None

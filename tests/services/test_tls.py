@@ -1,7 +1,6 @@
 """Who gets past TLS, and that new files count without a restart."""
 
 import logging
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -20,7 +19,7 @@ ATTEMPTS = 100
 
 
 @asynccontextmanager
-async def served(tls: TlsFiles) -> AsyncIterator[str]:
+async def served(tls):
     server = GrpcServer(ServingOptions(address="localhost:0", tls=tls))
     address = await server.start()
     try:
@@ -29,7 +28,7 @@ async def served(tls: TlsFiles) -> AsyncIterator[str]:
         await server.stop()
 
 
-async def asked(address: str, tls: TlsFiles | None, server_name: str = "") -> grpc.StatusCode:
+async def asked(address, tls, server_name=""):
     """What a new connection gets for its first question."""
     async with open_channel(address, tls, server_name) as channel:
         try:
@@ -48,6 +47,12 @@ def ours(tmp_path):
 @pytest.fixture
 def others(tmp_path):
     return Authority(tmp_path / "others")
+
+
+def replaced(files, by):
+    """What is in each of the files is that of the others."""
+    for old, new in zip(files.paths, by.paths, strict=True):
+        old.write_bytes(new.read_bytes())
 
 
 async def test_a_client_with_a_certificate_of_the_ca_is_served_and_nobody_else(ours, others):
@@ -100,9 +105,7 @@ async def test_a_new_ca_and_certificate_count_without_a_restart(ours, others):
     async with served(tls) as address:
         assert await asked(address, client) is SERVED
         assert await asked(address, stranger) is REFUSED
-        fresh = others.issue("server")
-        for old, new in zip(tls.paths, fresh.paths, strict=True):
-            old.write_bytes(new.read_bytes())
+        replaced(tls, others.issue("server"))
         # The client's own file of the CA has changed with the server's.
         assert await asked(address, stranger) is SERVED
         assert await asked(address, client) is REFUSED
@@ -113,8 +116,7 @@ async def test_a_connection_outlives_the_certificate_it_began_with(ours, others)
     async with served(tls) as address, open_channel(address, ours.issue("c")) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         await stub.Check(health_pb2.HealthCheckRequest())
-        for old, new in zip(tls.paths, others.issue("server").paths, strict=True):
-            old.write_bytes(new.read_bytes())
+        replaced(tls, others.issue("server"))
         assert await asked(address, others.issue("c")) is SERVED
         await stub.Check(health_pb2.HealthCheckRequest())
 
@@ -150,8 +152,7 @@ async def test_a_client_uses_the_files_as_they_are_when_it_connects(ours, others
     client = others.issue("client", "c")
     async with served(ours.issue("server")) as address:
         assert await asked(address, client) is REFUSED
-        for old, new in zip(client.paths, ours.issue("client", "c").paths, strict=True):
-            old.write_bytes(new.read_bytes())
+        replaced(client, ours.issue("client", "c"))
         assert await asked(address, client) is SERVED
 
 
