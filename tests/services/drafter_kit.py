@@ -99,6 +99,15 @@ class Clear(FakeEngine):
         return -FakeEngine.logits(text).argsort(descending=True).argsort().float()
 
 
+class Broken(FakeEngine):
+    """The same, without a finite law behind five tokens."""
+
+    @staticmethod
+    def logits(text: Sequence[int]) -> Tensor:
+        row = FakeEngine.logits(text)
+        return row if len(text) < 5 else row * torch.nan
+
+
 class SoftEngine(FakeEngine):
     """The same with three look-ahead embeddings, whose ids its logits depend on like any."""
 
@@ -170,11 +179,7 @@ class Harness(Worker):
     """A core with one drafter: `model`, if none is given."""
 
     def __init__(
-        self,
-        engine: Any = None,
-        step_tokens: int = 64,
-        q_top: int = 64,
-        drafter: ModelDrafter | None = None,
+        self, engine: Any = None, step_tokens: int = 64, q_top: int = 64, drafter: Any = None
     ) -> None:
         self.engine = engine or FakeEngine()
         self.drafter: Any = drafter or ModelDrafter(

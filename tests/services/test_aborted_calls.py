@@ -18,10 +18,10 @@ class Held:
 
 
 class Refusing(pb_grpc.InferenceServiceServicer):
-    def __init__(self) -> None:
-        self.held: list[weakref.ref[Held]] = []
+    def __init__(self):
+        self.held = []
 
-    def hold(self) -> Held:
+    def hold(self):
         held = Held()
         self.held.append(weakref.ref(held))
         return held

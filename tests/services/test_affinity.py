@@ -15,7 +15,7 @@ LAST = 19
 AUTOGROUP = Path("/proc/self/autogroup")
 
 
-def said(program: str) -> list[str]:
+def said(program):
     """What a process of its own, in a session of its own, says."""
     program = "from services.runtime.affinity import give_way\nimport os\n" + program
     return subprocess.run(

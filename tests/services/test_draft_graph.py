@@ -1,7 +1,6 @@
 """The draft graph by itself: pruning, merging, unfolding, and what outlives a growing text."""
 
-from collections.abc import Sequence
-from typing import Any
+from graphlib import TopologicalSorter
 
 import pytest
 from hypothesis import given, settings
@@ -15,16 +14,11 @@ OPEN = {"sibling_share": 0.0, "leaf_weight": 0.0}
 FALLING = (0.5, 0.25, 0.125)
 
 
-def level(*tokens: int, weights: Sequence[float] = FALLING) -> Level:
+def level(*tokens, weights=FALLING):
     return Level(tokens, weights=tuple(weights[: len(tokens)]))
 
 
-def grown(
-    *growth: tuple[int, Level],
-    text: Sequence[int] = (8, 9),
-    stops: Sequence[int] = (),
-    **rules: Any,
-) -> DraftGraph:
+def grown(*growth, text=(8, 9), stops=(), **rules):
     """A graph that nothing is pruned from, after these expansions."""
     made = DraftGraph(text, GraphRules(**(OPEN | rules)), stops)
     for node, below in growth:
@@ -32,10 +26,10 @@ def grown(
     return made
 
 
-def paths(made: DraftGraph, depth: int = 99, most: int = 99) -> list[tuple[int, ...]]:
+def paths(made, depth=99, most=99):
     """Every path of the unfolded tree, from the text down."""
     copied, parents = made.unfolded(depth, most)
-    found: list[tuple[int, ...]] = []
+    found = []
     for node, parent in zip(copied, parents, strict=True):
         above = found[parent] if parent >= 0 else ()
         found.append((*above, made[node].token))
@@ -208,8 +202,8 @@ def test_any_graph_is_acyclic_bounded_and_unfolds_to_a_tree_of_its_own_paths(
         if frontier:
             made.expand(frontier[which % len(frontier)], level(*tokens))
     assert len(made.nodes) <= rules.max_nodes
-    order = _topological(made)
-    assert len(order) == len(made.nodes), "there is a cycle"
+    below = {number: [one for one, _ in node.below] for number, node in enumerate(made.nodes)}
+    assert len([*TopologicalSorter(below).static_order()]) == len(made.nodes), "there is a cycle"
     for number, node in enumerate(made.nodes):
         assert node.parent < number
         for below, _ in node.below:
@@ -231,19 +225,3 @@ def test_any_graph_is_acyclic_bounded_and_unfolds_to_a_tree_of_its_own_paths(
         own = [copied[child] for child, parent in enumerate(parents) if parent == number]
         above = ROOT if number < 0 else copied[number]
         assert own == [below for below, _ in made[above].below][: len(own)]
-
-
-def _topological(made: DraftGraph) -> list[int]:
-    """Nodes in an order that every edge follows; fewer than all if there is a cycle."""
-    waiting = dict.fromkeys(range(len(made.nodes)), 0)
-    for node in made.nodes:
-        for below, _ in node.below:
-            waiting[below] += 1
-    order, ready = [], [number for number, edges in waiting.items() if not edges]
-    while ready:
-        order.append(ready.pop())
-        for below, _ in made[order[-1]].below:
-            waiting[below] -= 1
-            if not waiting[below]:
-                ready.append(below)
-    return order

@@ -2,9 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -13,19 +11,16 @@ from hypothesis import strategies as st
 
 from services.contract import types as t
 from services.contract.step_time import StepTimeModel
-from services.drafter.core import DrafterCore
 from services.drafter.methods.model.ahead import Ahead, AheadRules
 from services.drafter.methods.model.informed import NAME, InformedDrafter
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.model.places import DEEPEST, PLACES_IN_KV, Due, Places
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.small_tree import SmallTrees
-from services.engine.native import NativeEngine
 from services.engine.ngram_file import FIRSTS, NgramFile
 from services.engine.port import Segment
-from services.engine.spec import ModelSpec
-from tests.models import tiny_model
-from tests.services.drafter_kit import VOCAB, Clear
+from tests.services import drafter_kit
+from tests.services.drafter_kit import SAMPLED, VOCAB, Clear, Worker, real_engine
 
 WEIGHTS = {
     "greedy.own1": 1.0,
@@ -41,26 +36,18 @@ WEIGHTS = {
 }
 
 
-def opening(prompt: Sequence[int], name: str = "s", **changes: Any) -> t.OpenDraft:
+def opening(prompt, name="s", **changes):
     """A session whose first verdict is there: it brought the last of these tokens."""
-    values: dict[str, Any] = {
-        "mode": t.VerifyMode.GREEDY,
-        "sampling": t.ResolvedSampling(temperature=0.0, max_tokens=60),
-        "num_candidates": 8,
-        "method": NAME,
-    }
-    values |= changes
-    text = tuple(prompt)
-    return t.OpenDraft(name, 1, text[:-1], text[-1:], seed=7, window=6, vocab_size=VOCAB, **values)
+    own = {"num_candidates": 8, "method": NAME, "vocab_size": VOCAB, "temperature": 0.0} | changes
+    return drafter_kit.opening(name, prompt[:-1], **({"committed": tuple(prompt[-1:])} | own))
 
 
-class Bench:
+class Bench(Worker):
     """A core with both methods, on a clock that stands still, and what it sends."""
 
-    def __init__(self, engine: Any = None, rules: AheadRules | None = None) -> None:
+    def __init__(self, engine=None, rules=None):
         self.engine = engine or Clear()
         self.now = 1.0
-        self.events: list[t.DrafterEvent] = []
         file = NgramFile(
             "t", "w", "fp", VOCAB, [0] * VOCAB * FIRSTS, bytes(VOCAB * FIRSTS), (), WEIGHTS
         )
@@ -68,13 +55,9 @@ class Bench:
         rules = rules or AheadRules()
         self.drafter = InformedDrafter(ngram, model, rules, clock=lambda: self.now)
         self.ahead = self.drafter._ahead
-        self.core = DrafterCore(
-            {"ngram": ngram, "model": model, NAME: self.drafter},
-            emit=lambda _, event: self.events.append(event),
-            worker_id="d",
-        )
+        super().__init__({"ngram": ngram, "model": model, NAME: self.drafter})
 
-    def tell(self, command: Any, steps: int = 50) -> list[t.Draft]:
+    def tell(self, command, steps=50):
         """What a command brings, with as much time as so many steps take."""
         self.events.clear()
         self.core.handle(0, command)
@@ -83,17 +66,18 @@ class Bench:
                 break
         return [event for event in self.events if isinstance(event, t.Draft)]
 
-    def open(self, prompt: Sequence[int], **changes: Any) -> list[t.Draft]:
+    def open(self, prompt=(1, 2, 3), **changes):
         return self.tell(opening(prompt, **changes))
 
-    def commit(self, base: int, tokens: Sequence[int], steps: int = 50) -> list[t.Draft]:
+    def commit(self, base, tokens, steps=50):
         return self.tell(t.CommitDraft("s", 1, 1 + base, tuple(tokens)), steps)
 
+    def places_of(self, name):
+        return self.drafter._places[0, name]
+
     @property
-    def places(self) -> Places:
-        found = self.drafter._places[0, "s"]
-        assert found is not None
-        return found
+    def places(self):
+        return self.places_of("s")
 
 
 # --- what it says --------------------------------------------------------------
@@ -101,7 +85,7 @@ class Bench:
 
 def test_what_the_model_says_where_it_has_been_is_in_the_tree():
     bench = Bench()
-    bench.open([1, 2, 3])
+    bench.open()
     text = [1, 2, 3]
     # The target says what the model would, so that it has been there.
     for base in range(6):
@@ -123,7 +107,7 @@ def test_a_tree_waits_for_no_step_of_the_model():
 
 def test_without_time_the_model_says_nothing_and_the_text_is_read_later():
     bench = Bench()
-    bench.open([1, 2, 3])
+    bench.open()
     surprise = bench.engine.logits([1, 2, 3]).argmin()
     (draft,) = bench.commit(0, [int(surprise)], steps=1)
     assert t.DraftSource.MODEL not in draft.sources
@@ -155,21 +139,18 @@ def test_its_word_is_that_of_a_model_that_reads_exactly_that_text(seed):
     assert bench.engine.kv_tokens_used == 0
 
 
-def holds(bench: Bench, text: Sequence[int]) -> None:
+def holds(bench, text):
     """Every law is that of the text and the way to its place, and so is all K/V."""
     places = bench.places
     graph = places._graph
-    paths = [()] + [graph.tokens(graph.path(place)) for place in range(len(graph.nodes))]
-    for path in paths:
+    for path in [()] + [graph.tokens(graph.path(place)) for place in range(len(graph.nodes))]:
         law = places.law(path)
         if law is None:
             continue
-        logs = bench.engine.logits([*text, *path]).log_softmax(-1)
-        assert law.ids == tuple(logs.topk(8).indices.tolist())
-        assert law.logs == pytest.approx(logs.topk(8).values.tolist(), abs=1e-4)
-        assert math.exp(law.rest) == pytest.approx(
-            1 - float(logs.topk(8).values.exp().sum()), abs=2e-3
-        )
+        best = bench.engine.logits([*text, *path]).log_softmax(-1).topk(8)
+        assert law.ids == tuple(best.indices.tolist())
+        assert law.logs == pytest.approx(best.values.tolist(), abs=1e-4)
+        assert math.exp(law.rest) == pytest.approx(1 - float(best.values.exp().sum()), abs=2e-3)
     seen = len(text) - places.unseen
     assert places.cache.tokens[:seen] == list(text[:seen])
     for place, entry in places._entries.items():
@@ -177,23 +158,9 @@ def holds(bench: Bench, text: Sequence[int]) -> None:
 
 
 def test_with_a_real_model_its_word_is_that_of_a_prefill():
-    engine = NativeEngine.from_model(
-        tiny_model("llama"), spec=ModelSpec("tiny", kv_capacity_tokens=2000)
-    )
-    vocab = engine.vocab_size
-    cache = engine.new_cache(100)
-    made = t.OpenDraft(
-        "s",
-        1,
-        (5, 6, 7),
-        (),
-        t.VerifyMode.GREEDY,
-        t.ResolvedSampling(max_tokens=40),
-        0,
-        6,
-        num_candidates=8,
-        vocab_size=vocab,
-    )
+    engine = real_engine(kv_capacity_tokens=2000)
+    vocab, cache = engine.vocab_size, engine.new_cache(100)
+    made = drafter_kit.opening(prompt=(5, 6, 7), num_candidates=8, vocab_size=vocab, max_tokens=40)
     places, ahead, text = Places(made, cache, vocab, 100), Ahead(engine, AheadRules()), [5, 6, 7]
     source = random.Random(3)
     for _ in range(8):
@@ -202,16 +169,12 @@ def test_with_a_real_model_its_word_is_that_of_a_prefill():
         places.expect(tree, (0.5, 0.3, 0.1, 0.1))
         for _ in range(3):
             ahead.step([places])
-        known = [path for path in ((), (9,), (9, 10), (12,)) if places.law(path) is not None]
-        assert len(known) == 4
-        for path in known:
+        for path in ((), (9,), (9, 10), (12,)):
             fresh = engine.new_cache(len(text) + 4)
             (rows,) = engine.forward([Segment(fresh, [*text, *path])])
             fresh.free()
             logs = rows[-1].log_softmax(-1).topk(8)
-            law = places.law(path)
-            assert law is not None
-            assert law.logs == pytest.approx(logs.values.tolist(), abs=1e-3)
+            assert places.law(path).logs == pytest.approx(logs.values.tolist(), abs=1e-3)
         text = [*text, *source.choice([(9, 10, 3), (9, 11), (12,), (4, 4)])]
 
 
@@ -220,7 +183,7 @@ def test_with_a_real_model_its_word_is_that_of_a_prefill():
 
 def test_no_step_begins_that_may_make_a_verdict_wait():
     bench = Bench()
-    bench.open([1, 2, 3])
+    bench.open()
     text, done = [1, 2, 3], 0
     for _ in range(4):
         bench.now += 0.020
@@ -295,43 +258,31 @@ def test_a_crowd_is_not_gone_ahead_of_and_who_stalls_gives_way():
     bench = Bench(rules=AheadRules(rows=8))
     for name in "abcd":
         bench.tell(opening([1, 2, ord(name) % VOCAB], name), steps=0)
-    for _ in range(20):
-        bench.core.step()
-    read = [name for name in "abcd" if not unread(bench, name)]
-    assert read == ["a", "b"]
+    bench.steps(20)
+    assert [name for name in "abcd" if not bench.places_of(name).unseen] == ["a", "b"]
     bench.now += 9.0
     bench.tell(t.CommitDraft("c", 1, 1, (4,)))
-    assert not unread(bench, "c")
-
-
-def unread(bench: Bench, name: str) -> int:
-    places = bench.drafter._places[0, name]
-    assert places is not None
-    return places.unseen
+    assert not bench.places_of("c").unseen
 
 
 def test_no_token_that_the_target_has_not_is_said():
-    bench = Bench()
-    text = [1, 2, 3]
-    bench.tell(replace(opening(text), vocab_size=5))
+    bench, text = Bench(), [1, 2, 3]
+    bench.open(text, vocab_size=5)
     for base in range(6):
         said = [bench.engine.greedy(text) % 5]
         (draft,) = bench.commit(base, said)
         text += said
         assert max(draft.tree.token_ids, default=0) < 5
-        law = bench.places.law(())
-        assert law is not None
-        assert max(law.ids, default=0) < 5
+        assert max(bench.places.law(()).ids, default=0) < 5
 
 
 def test_a_session_that_rests_is_not_gone_ahead_of():
     bench = Bench()
-    bench.open([1, 2, 3], name="r")
+    bench.open(name="r")
     before = len(bench.engine.forwards)
     bench.tell(opening([1, 2, 3], "r2"), steps=0)
     bench.core._entries[0, "r2"].session.credit(0)
-    while bench.core.step():
-        pass
+    bench.run()
     assert len(bench.engine.forwards) == before
 
 
@@ -372,29 +323,27 @@ def test_a_text_that_the_model_cannot_read_is_drafted_by_the_others():
 
 def test_a_text_longer_than_the_model_reads_is_drafted_by_the_others():
     bench = Bench(Clear(context=25))
-    bench.open([1, 2, 3])
-    text = [1, 2, 3]
+    bench.open()
     for base in range(0, 12, 2):
         (draft,) = bench.commit(base, [1, 2])
-        text += [1, 2]
     assert bench.places.lost
     assert 1 in draft.tree.token_ids
 
 
 def test_a_model_that_fails_costs_its_word_and_no_session():
     bench = Bench()
-    bench.open([1, 2, 3])
+    bench.open()
     bench.engine.explode = 4
     bench.commit(0, [4, 1])
     (draft,) = bench.commit(2, [2])
     assert bench.places.lost
     assert 3 in draft.tree.token_ids
-    assert not any(isinstance(event, t.SessionFailed) for event in bench.events)
+    assert not bench.failed
 
 
 def test_a_session_that_the_model_fails_for_costs_no_other_its_word():
     class Picky(Clear):
-        def forward(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
+        def forward(self, segments):
             if any(list(segment.token_ids[:3]) == [1, 9, 3] for segment in segments):
                 raise RuntimeError("the device is on fire")
             return super().forward(segments)
@@ -402,9 +351,7 @@ def test_a_session_that_the_model_fails_for_costs_no_other_its_word():
     bench = Bench(Picky())
     bench.tell(opening([1, 2, 3], "well"), steps=0)
     bench.tell(opening([1, 9, 3], "ill"))
-    well, ill = (bench.drafter._places[0, name] for name in ("well", "ill"))
-    assert well is not None
-    assert ill is not None
+    well, ill = bench.places_of("well"), bench.places_of("ill")
     assert (well.lost, ill.lost) == (False, True)
     assert well.unseen == 0
     assert well.law(()) is not None
@@ -413,18 +360,18 @@ def test_a_session_that_the_model_fails_for_costs_no_other_its_word():
 def test_no_place_lies_beyond_what_the_model_reads():
     class Sure(Clear):
         @staticmethod
-        def logits(text: Sequence[int]) -> torch.Tensor:
+        def logits(text):
             return 30.0 * (torch.arange(VOCAB) == (text[-1] + 1) % 8).float()
 
     bench = Bench(Sure(context=40))
-    bench.open([1, 2, 3])
+    bench.open()
     assert max(node.depth + 1 for node in bench.places._graph.nodes) <= DEEPEST + 1
     assert bench.places.cache.length <= 3 + DEEPEST
 
 
 def test_a_link_that_breaks_frees_what_its_sessions_held():
     bench = Bench()
-    bench.open([1, 2, 3])
+    bench.open()
     assert bench.engine.kv_tokens_used == 62 + PLACES_IN_KV
     bench.core.drop_link(0)
     assert bench.engine.kv_tokens_used == 0
@@ -432,7 +379,7 @@ def test_a_link_that_breaks_frees_what_its_sessions_held():
 
 def test_a_text_that_goes_back_is_followed():
     bench = Bench()
-    bench.open([1, 2, 3])
+    bench.open()
     bench.commit(0, [4, 5])
     places = bench.places
     places.rewind(4)
@@ -446,17 +393,10 @@ def test_a_text_that_goes_back_is_followed():
 # --- chains, and who says so ----------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_candidates": 1},
-        {"num_candidates": 1, "mode": t.VerifyMode.STANDARD},
-        {"num_candidates": 1, "mode": t.VerifyMode.BLOCK},
-    ],
-)
-def test_chains_are_those_of_the_two_in_turn(changes):
+@pytest.mark.parametrize("mode", [t.VerifyMode.GREEDY, *SAMPLED])
+def test_chains_are_those_of_the_two_in_turn(mode):
     bench = Bench()
-    drafts = bench.open([1, 2, 3], sampling=t.ResolvedSampling(max_tokens=60), **changes)
+    drafts = bench.open(num_candidates=1, mode=mode, temperature=1.0)
     assert all(draft.tree.is_chain and not draft.reach for draft in drafts)
     assert sum(len(draft.tree) for draft in drafts) == 6
     assert bench.drafter._places == {}
@@ -476,12 +416,7 @@ def test_coupled_trees_know_the_noise_of_the_models_candidates():
     found = set()
     for seed in range(6):
         bench = Bench()
-        made = opening(
-            [1, 2, 3],
-            mode=t.VerifyMode.COUPLED,
-            sampling=t.ResolvedSampling(temperature=1.0, max_tokens=60),
-        )
-        bench.tell(replace(made, seed=seed))
+        bench.open(mode=t.VerifyMode.COUPLED, temperature=1.0, seed=seed)
         (draft,) = bench.commit(0, bench.engine.continuation([1, 2, 3], 1))
         assert draft.sources[0] == t.DraftSource.MODEL
         found.add(draft.tree.token_ids[0])

@@ -1,15 +1,11 @@
 """A drafter that borrows its verifier's K/V: it never harms it, and reads no text twice."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.contract import types as t
-from services.drafter.core import DrafterCore
 from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
@@ -18,19 +14,18 @@ from services.engine.lending import Lending
 from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.skip_mask import SkipMask
-from services.engine.spec import ModelSpec
-from tests.models import tiny_model
-from tests.services.verifier_bench import Table, block, opening
+from tests.services.drafter_kit import Worker, real_engine, tokens_of
+from tests.services.verifier_bench import Table, block
 
 PROMPT = tuple(range(10, 30))
 MASK = SkipMask.of(2, attention=[1], mlp=[0])
-SAMPLING = t.ResolvedSampling(max_tokens=40, logprobs=3)
 
 
-def load(capacity: int | None = None) -> NativeEngine:
-    torch.set_num_threads(1)
-    spec = ModelSpec("tiny", threads=1, kv_capacity_tokens=capacity)
-    return NativeEngine.from_model(tiny_model("llama"), spec=spec)
+SOFT = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+
+
+def load(capacity=None):
+    return real_engine(threads=1, kv_capacity_tokens=capacity)
 
 
 class Counting(NativeEngine):
@@ -38,7 +33,7 @@ class Counting(NativeEngine):
 
     fed: dict[bool, int]
 
-    def forward(self, segments: Sequence[Segment], skip: SkipMask | None = None) -> Any:
+    def forward(self, segments, skip=None):
         self.fed[skip is not None] += sum(len(segment.token_ids) for segment in segments)
         return super().forward(segments, skip)
 
@@ -46,49 +41,41 @@ class Counting(NativeEngine):
 class Process:
     """A verifier and a drafter on one engine, and another verifier that lends nothing."""
 
-    def __init__(
-        self, method: str = "skip", mask: SkipMask = MASK, capacity: int | None = None
-    ) -> None:
+    def __init__(self, method="skip", mask=MASK, window=6, capacity=None):
         self.engine = load(capacity)
         self.engine.__class__ = Counting
         self.engine.fed = {False: 0, True: 0}
-        self.engine.give_soft_tokens(torch.randn(3, 64, generator=torch.Generator().manual_seed(1)))
-        self.lending = Lending()
-        self.judge = Table(self.engine, lending=self.lending)
+        self.engine.give_soft_tokens(SOFT)
+        lending = Lending()
+        self.judge = Table(self.engine, lending=lending)
         self.other = Table(load())
-        borrowing = Borrowing(self.lending, self.engine)
-        drafters: dict[str, Any] = {
+        borrowing = Borrowing(lending, self.engine)
+        drafters = {
             "skip": lambda: SkipDrafter(
                 self.engine, mask, Exit(0.0, adaptive=False), borrowing=borrowing
             ),
             "lookahead": lambda: LookaheadDrafter(self.engine, borrowing=borrowing, riding=False),
             "riding": lambda: LookaheadDrafter(self.engine, borrowing=borrowing),
         }
-        self.drafts: list[Any] = []
-        self.drafter = DrafterCore(
-            {"m": drafters[method]()},
-            emit=lambda _, event: self.drafts.append(event),
-            worker_id="d",
-        )
-        self.output: list[int] = []
-        self.untold: list[t.CommitDraft] = []
+        self.drafter = Worker({"m": drafters[method]()})
+        self.output = []
+        self.untold = []
         self.round = 0
+        law = {"max_tokens": 40, "logprobs": 3, "seed": 9}
+        self.drafter.open("s", PROMPT, window=window, **law)
 
-    def open(self, window: int = 6, mode: t.VerifyMode = t.VerifyMode.GREEDY) -> None:
-        self.verify_opening = opening(prompt=PROMPT, mode=mode, max_tokens=40, logprobs=3)
-        self.drafter.handle(1, t.OpenDraft("s", 1, PROMPT, (), mode, SAMPLING, 9, window))
-
-    def open_judges(self) -> None:
+    def open_judges(self):
         for table in (self.judge, self.other):
-            table.opened(self.verify_opening)
+            table.opened(prompt=PROMPT, logprobs=3)
+        return self
 
     @property
-    def tail(self) -> list[int]:
+    def tail(self):
         """What was drafted behind the output, if the drafter's text agrees with it."""
-        text = self.drafter._entries[1, "s"].session.text[len(PROMPT) :]
+        text = self.drafter.session.text[len(PROMPT) :]
         return text[len(self.output) :] if text[: len(self.output)] == self.output else []
 
-    def verify(self, tokens: Sequence[int]) -> None:
+    def verify(self, tokens):
         """Both verifiers say the same, to the probabilities."""
         self.round += 1
         command = block(self.round, len(self.output), tuple(tokens))
@@ -100,30 +87,25 @@ class Process:
         self.output += mine.token_ids
         self.untold.append(commit)
 
-    def tell(self) -> None:
+    def tell(self):
         for commit in self.untold:
-            self.drafter.handle(1, commit)
+            self.drafter.core.handle(0, commit)
         self.untold.clear()
 
-    def draft(self) -> bool:
-        worked = self.drafter.step()
-        assert not [event for event in self.drafts if isinstance(event, t.SessionFailed)]
+    def draft(self):
+        worked = self.drafter.core.step()
+        assert not self.drafter.failed
         return worked
 
-    def drafted(self) -> list[int]:
+    def drafted(self):
         """All that the drafter gives for the text it knows."""
-        self.drafts.clear()
+        self.drafter.events.clear()
         while self.draft():
             pass
-        return [
-            token
-            for draft in self.drafts
-            if isinstance(draft, t.Draft)
-            for token in draft.tree.token_ids
-        ]
+        return tokens_of(self.drafter.take())
 
-    def close(self) -> None:
-        self.drafter.handle(1, t.CloseDraft("s"))
+    def close(self):
+        self.drafter.close()
         for table in (self.judge, self.other):
             table.give(t.CloseVerify("s"))
 
@@ -138,9 +120,7 @@ MOVES = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(MOVES, st.sampled_from(["skip", "lookahead", "riding"]))
 def test_whatever_is_drafted_meanwhile_the_verifier_says_the_same(moves, method):
-    process = Process(method)
-    process.open()
-    process.open_judges()
+    process = Process(method).open_judges()
     for move, count in moves:
         if len(process.output) > 25:
             break
@@ -160,9 +140,7 @@ def test_whatever_is_drafted_meanwhile_the_verifier_says_the_same(moves, method)
 
 @pytest.mark.parametrize("method", ["skip", "lookahead"])
 def test_the_target_itself_is_accepted_whole_and_reads_nothing_twice(method):
-    process = Process(method, mask=SkipMask.of(2))
-    process.open(window=6 if method == "skip" else 1)
-    process.open_judges()
+    process = Process(method, SkipMask.of(2), window=6 if method == "skip" else 1).open_judges()
     prompt = process.engine.fed[False]
     assert prompt == len(PROMPT) - 1
     for _ in range(4):
@@ -178,9 +156,7 @@ def test_the_target_itself_is_accepted_whole_and_reads_nothing_twice(method):
 
 
 def test_drafts_start_from_the_whole_models_kv_of_all_verified_text():
-    process = Process()
-    process.open()
-    process.open_judges()
+    process = Process().open_judges()
     for tokens in ((3, 4), (5,), ()):
         process.verify(tokens)
     process.tell()
@@ -198,9 +174,7 @@ def test_drafts_start_from_the_whole_models_kv_of_all_verified_text():
 
 
 def test_rows_behind_an_accepted_block_draft_without_a_forward():
-    process = Process("riding")
-    process.open()
-    process.open_judges()
+    process = Process("riding").open_judges()
     assert process.drafted() == []
     process.verify(())
     process.tell()
@@ -209,7 +183,7 @@ def test_rows_behind_an_accepted_block_draft_without_a_forward():
     assert len(drafted) == 3
     assert process.engine.fed == before
     fresh = load()
-    fresh.give_soft_tokens(torch.randn(3, 64, generator=torch.Generator().manual_seed(1)))
+    fresh.give_soft_tokens(SOFT)
     text = [*PROMPT, *process.output]
     rows = [*text[:-1], *fresh.soft_ids]
     [logits] = fresh.forward([Segment(fresh.new_cache(80), rows, logits_from=len(text) - 1)])
@@ -217,24 +191,20 @@ def test_rows_behind_an_accepted_block_draft_without_a_forward():
 
 
 def test_once_nobody_borrows_no_rows_are_fed_behind_a_block():
-    process = Process("riding")
-    process.open()
-    process.open_judges()
+    process = Process("riding").open_judges()
     process.drafted()
     fed = process.engine.fed
     before = fed[False]
     process.verify((5, 6))
     assert fed[False] == before + 3 + 3
-    process.drafter.handle(1, t.CloseDraft("s"))
+    process.drafter.close()
     before = fed[False]
     process.verify((5, 6))
     assert fed[False] == before + 3
 
 
 def test_nothing_is_drafted_where_the_block_before_was_not_accepted_whole():
-    process = Process("riding")
-    process.open()
-    process.open_judges()
+    process = Process("riding").open_judges()
     process.drafted()
     process.verify((5, 6, 7))
     process.tell()
@@ -244,17 +214,14 @@ def test_nothing_is_drafted_where_the_block_before_was_not_accepted_whole():
 
 def test_before_the_verifier_has_the_prompt_the_drafter_waits_without_spinning():
     process = Process()
-    process.open()
     assert process.draft() is False
-    assert process.drafts[1:] == []
+    assert process.drafter.take() == []
     process.open_judges()
     assert len(process.drafted()) == 6
 
 
 def test_what_the_drafter_was_not_told_yet_is_waited_for():
-    process = Process()
-    process.open()
-    process.open_judges()
+    process = Process().open_judges()
     process.verify((5,))
     assert process.draft() is False
     process.tell()
@@ -263,32 +230,28 @@ def test_what_the_drafter_was_not_told_yet_is_waited_for():
 
 def test_without_an_offer_after_a_commit_the_session_has_kv_of_its_own():
     process = Process()
-    process.open()
     assert process.draft() is False
-    process.drafter.handle(1, t.CommitDraft("s", 2, 0, (7,)))
+    process.drafter.commit("s", 0, (7,), 2)
     assert len(process.drafted()) == 6
     assert process.engine.kv_tokens_used >= len(PROMPT) + 40
 
 
 def test_a_verifier_that_ends_ends_the_loan():
-    process = Process()
-    process.open()
-    process.open_judges()
+    process = Process().open_judges()
     first = process.drafted()
     assert len(first) == 6
     process.verify(first[:1])
     process.judge.give(t.CloseVerify("s"))
     process.tell()
     assert len(process.drafted()) == 6
-    process.drafter.handle(1, t.CloseDraft("s"))
+    process.drafter.close()
     assert process.engine.kv_tokens_used == 0
 
 
 def test_without_room_for_kv_of_its_own_the_session_fails_with_the_reason():
     process = Process(capacity=50)
-    process.open()
-    process.drafter.step()
-    process.drafter.handle(1, t.CommitDraft("s", 2, 0, (7,)))
-    process.drafter.step()
-    [failed] = [event for event in process.drafts if isinstance(event, t.SessionFailed)]
+    process.drafter.core.step()
+    process.drafter.commit("s", 0, (7,), 2)
+    process.drafter.core.step()
+    [failed] = process.drafter.failed
     assert "KV cache" in failed.message

@@ -1,52 +1,57 @@
 """What the model drafter prepares in idle moments, and what becomes of it."""
 
-from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from services.contract.step_records import StepRecord
-from services.contract.types import CloseDraft, Draft, ResolvedSampling, VerifyMode
-from services.drafter.core import DrafterCore
+from services.contract.types import ResolvedSampling, VerifyMode
 from services.drafter.methods.graph.draft_graph import ROOT
 from services.drafter.methods.model.branches import PrepareFigures, PrepareRules
 from services.drafter.methods.model.model import ModelDrafter
-from services.drafter.methods.model.model_state import ModelSession
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.sampling import RowContext, best, coupled_best
-from services.engine.spec import ModelSpec
-from tests.models import tiny_model
-from tests.services.drafter_kit import VOCAB, Clear, FakeEngine, Harness, tokens_of
+from tests.services.drafter_kit import (
+    EXACT,
+    PENALISED,
+    VOCAB,
+    Clear,
+    FakeEngine,
+    Harness,
+    Worker,
+    real_engine,
+    tokens_of,
+)
 
 SOME = PrepareRules(tokens=12, rows=4)
 WIDE = PrepareRules(tokens=40, rows=40, least=0.0)
-PENALISED = ResolvedSampling(
-    max_tokens=60, temperature=0.8, frequency_penalty=0.7, repetition_penalty=1.3
-)
 
 
-def harness(engine: Any = None, rules: PrepareRules | None = SOME, **more: Any) -> Harness:
+def harness(engine=None, rules=SOME, **more):
     engine = engine or Clear()
     return Harness(engine, drafter=ModelDrafter(engine, prepare=rules, **more))
 
 
-def choices(engine: FakeEngine, text: Sequence[int]) -> list[int]:
-    """The greedy candidates after a text, best first."""
-    row = RowContext(VerifyMode.GREEDY, ResolvedSampling(), 0, 0)
-    return best(engine.logits(text)[None], [row], 3)[0].tolist()
+def drafted(rules=SOME, **changes):
+    """A session on the text 1, 2, 3 that has drafted and prepared; its tail."""
+    ready = harness(rules=rules)
+    return ready, tokens_of(ready.drafts(**changes))
 
 
-def session_of(harness: Harness, name: str = "s") -> ModelSession:
-    session = harness.drafter._sessions[0, name]
-    assert isinstance(session, ModelSession)
-    return session
+def choices(engine, text, mode=VerifyMode.GREEDY, count=3):
+    """The candidates after a text, best first, as a target thinks that is much like the drafter."""
+    row = RowContext(mode, ResolvedSampling(), 7, max(0, len(text) - 3))
+    among = best if mode is VerifyMode.GREEDY else coupled_best
+    return among(engine.logits(text)[None], [row], count)[0].tolist()
+
+
+def follows(ready, draft, text):
+    """Whether the draft is what the model goes on with after the text."""
+    return list(draft.tree.token_ids) == ready.engine.continuation(text, len(draft.tree))
 
 
 # --- what is there when a verdict comes -----------------------------------------
@@ -55,44 +60,27 @@ def session_of(harness: Harness, name: str = "s") -> ModelSession:
 @pytest.mark.parametrize("place", [0, 2, 4])
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_rejection_for_another_choice_of_the_drafter_finds_the_next_draft_made(place, rank):
-    ready = harness(rules=WIDE)
-    ready.open("s", [1, 2, 3], window=5)
-    tail = tokens_of(ready.run())
+    ready, tail = drafted(WIDE, window=5)
     other = choices(ready.engine, [1, 2, 3, *tail[:place]])[rank]
-    ready.engine.forwards.clear()
-    ready.commit("s", 0, [*tail[:place], other], epoch=2)
-    ready.core.step()
-    [draft] = ready.take()
+    [draft] = ready.answered(0, [*tail[:place], other], epoch=2)
     assert ready.engine.forwards == [], "no forward was needed"
     text = [1, 2, 3, *tail[:place], other]
-    assert draft.epoch == 2
-    assert draft.first_position == place + 1
-    assert list(draft.tree.token_ids) == ready.engine.continuation(text, len(draft.tree))
+    assert (draft.epoch, draft.first_position) == (2, place + 1)
+    assert follows(ready, draft, text)
     assert tokens_of([draft, *ready.run()]) == ready.engine.continuation(text, 5)
 
 
 def test_a_bonus_that_is_another_choice_finds_the_next_draft_made():
-    ready = harness(rules=WIDE)
-    ready.open("s", [1, 2, 3], window=2)
-    tail = tokens_of(ready.run())
+    ready, tail = drafted(WIDE, window=2)
     bonus = choices(ready.engine, [1, 2, 3, *tail])[1]
-    ready.engine.forwards.clear()
-    ready.commit("s", 0, [*tail, bonus])
-    ready.core.step()
-    [draft] = ready.take()
+    [draft] = ready.answered(0, [*tail, bonus])
     assert ready.engine.forwards == []
-    text = [1, 2, 3, *tail, bonus]
-    assert list(draft.tree.token_ids) == ready.engine.continuation(text, len(draft.tree))
+    assert follows(ready, draft, [1, 2, 3, *tail, bonus])
 
 
 def test_a_draft_goes_on_beyond_its_window_and_is_sent_when_there_is_room():
-    ready = harness()
-    ready.open("s", [1, 2, 3], window=4)
-    tail = tokens_of(ready.run())
-    ready.engine.forwards.clear()
-    ready.commit("s", 0, tail[:2])
-    ready.core.step()
-    [draft] = ready.take()
+    ready, tail = drafted(window=4)
+    [draft] = ready.answered(0, tail[:2])
     assert ready.engine.forwards == []
     assert [*tail, *draft.tree.token_ids] == ready.engine.continuation([1, 2, 3], 6)
     assert draft.final, "the window is full again"
@@ -101,34 +89,22 @@ def test_a_draft_goes_on_beyond_its_window_and_is_sent_when_there_is_room():
 
 
 def test_what_was_prepared_in_front_of_a_longer_committed_text_stays():
-    ready = harness(rules=WIDE)
-    ready.open("s", [1, 2, 3], window=6)
-    tail = tokens_of(ready.run())
+    ready, tail = drafted(WIDE, window=6)
     ready.commit("s", 0, tail[:2])
-    more = tokens_of(ready.run())
-    text = [1, 2, 3, *tail, *more]
+    text = [1, 2, 3, *tail, *tokens_of(ready.run())]
     other = choices(ready.engine, text[:7])[1]
-    ready.engine.forwards.clear()
-    ready.commit("s", 2, [*text[5:7], other], epoch=2)
-    ready.core.step()
-    [draft] = ready.take()
+    [draft] = ready.answered(2, [*text[5:7], other], epoch=2)
     assert ready.engine.forwards == []
-    assert list(draft.tree.token_ids) == ready.engine.continuation(
-        [*text[:7], other], len(draft.tree)
-    )
+    assert follows(ready, draft, [*text[:7], other])
 
 
 def test_a_token_that_nobody_thought_of_feeds_itself_alone():
-    ready = harness()
-    ready.open("s", [1, 2, 3], window=5)
-    tail = tokens_of(ready.run())
+    ready, tail = drafted(window=5)
     known = choices(ready.engine, [1, 2, 3, *tail[:2]])
     strange = next(token for token in range(VOCAB) if token not in known)
-    ready.engine.forwards.clear()
-    ready.commit("s", 0, [*tail[:2], strange], epoch=2)
-    ready.core.step()
+    drafts = ready.answered(0, [*tail[:2], strange], epoch=2)
     assert ready.engine.forwards == [[1]]
-    drafts = [*ready.take(), *ready.run()]
+    drafts += ready.run()
     assert tokens_of(drafts) == ready.engine.continuation([1, 2, 3, *tail[:2], strange], 5)
 
 
@@ -137,7 +113,7 @@ def test_a_token_that_nobody_thought_of_feeds_itself_alone():
 
 def test_nothing_is_prepared_while_any_session_is_owed_a_draft():
     ready = harness()
-    ready.open("s", [1, 2, 3], window=2)
+    ready.open(window=2)
     ready.open("busy", [4, 5], window=9)
     for _ in range(9):
         assert ready.core.step()
@@ -151,8 +127,7 @@ def test_sessions_share_a_step_and_its_rows_and_none_gets_more_than_its_share():
     ready = harness(rules=PrepareRules(tokens=6, rows=4, least=0.0))
     for name in ("a", "b", "c"):
         ready.open(name, [1, 2, len(name)], window=3)
-    for _ in range(3):
-        ready.core.step()
+    ready.steps(3)
     ready.engine.forwards.clear()
     ready.run()
     assert max(sum(batch) for batch in ready.engine.forwards) == 4
@@ -167,49 +142,31 @@ def test_the_likeliest_is_fed_first_and_the_unlikely_never():
         """The second choice is likely after two tokens of the output, and nowhere else."""
 
         @staticmethod
-        def logits(text: Sequence[int]) -> Tensor:
+        def logits(text):
             row = torch.full((VOCAB,), -20.0)
             row[7] = 0.0
             row[8] = -0.4 if len(text) == 5 else -9.0
             return row
 
     ready = harness(Sure(), PrepareRules(tokens=40, rows=1, depth=4))
-    ready.open("s", [1, 2, 3], window=4)
-    tail = tokens_of(ready.run())
-    assert tail == [7, 7, 7, 7]
-    ready.commit("s", 0, [7, 7, 8], epoch=2)
-    ready.engine.forwards.clear()
-    ready.core.step()
-    assert tokens_of(ready.take()) == [7] * 4
+    assert tokens_of(ready.drafts(window=4)) == [7, 7, 7, 7]
+    assert tokens_of(ready.answered(0, [7, 7, 8], epoch=2)) == [7] * 4
     assert ready.engine.forwards == []
     ready.run()
-    ready.commit("s", 3, [8], epoch=3)
-    ready.core.step()
-    assert ready.engine.forwards[-1] == [1], "an unlikely one was not prepared"
+    ready.answered(3, [8], epoch=3)
+    assert ready.engine.forwards == [[1]], "an unlikely one was not prepared"
 
 
 def test_prepared_tokens_are_told_apart_and_timed_as_if_they_had_been_drafted_now():
-    engine, records = Clear(), list[StepRecord]()
-    drafts: list[Draft] = []
-    ticks = iter(range(0, 10**12, 10**6))
-    core = DrafterCore(
-        {"model": ModelDrafter(engine, prepare=SOME)},
-        emit=lambda _, event: drafts.append(event) if isinstance(event, Draft) else None,
-        worker_id="m",
-        on_step=records.append,
-        clock=lambda: next(ticks),
-    )
-    ready = harness(engine)
-    ready.core = core
-    ready.open("s", [1, 2, 3], window=4)
-    while core.step():
-        pass
-    ready.commit("s", 0, [token for draft in drafts[:2] for token in draft.tree.token_ids])
-    core.step()
-    assert [entry.kind for record in records for entry in record.entries] == [
-        *["draft"] * 4,
-        "prepared",
-    ]
+    records, ticks = list[StepRecord](), iter(range(0, 10**12, 10**6))
+    drafter = ModelDrafter(Clear(), prepare=SOME)
+    worker = Worker({"model": drafter}, on_step=records.append, clock=lambda: next(ticks))
+    drafts = worker.drafts(window=4)
+    worker.commit("s", 0, tokens_of(drafts[:2]))
+    worker.core.step()
+    drafts += worker.take()
+    kinds = [entry.kind for record in records for entry in record.entries]
+    assert kinds == [*["draft"] * 4, "prepared"]
     assert [draft.draft_ms for draft in drafts] == [1.0, 1.0, 1.0, 1.0, 2.0]
 
 
@@ -228,7 +185,7 @@ def test_prepared_tokens_are_told_apart_and_timed_as_if_they_had_been_drafted_no
 )
 def test_nothing_is_prepared_of_draws_and_trees_and_where_nothing_is_drafted(changes):
     ready = harness()
-    ready.open("s", [1, 2, 3], **changes)
+    ready.open(**changes)
     ready.run()
     ready.commit("s", 0, [5], epoch=2)
     ready.run()
@@ -237,9 +194,7 @@ def test_nothing_is_prepared_of_draws_and_trees_and_where_nothing_is_drafted(cha
 
 def test_nothing_is_prepared_behind_the_end_of_a_text_and_its_room_is_never_exceeded():
     """The fake engine sees to the room."""
-    ready = harness(rules=WIDE)
-    ready.open("s", [1, 2, 3], window=9, sampling=ResolvedSampling(max_tokens=4))
-    tail = tokens_of(ready.run())
+    ready, tail = drafted(WIDE, window=9, max_tokens=4)
     assert len(tail) == 4
     cache = ready.engine.caches[0]
     assert cache.length == cache.reserve == 7
@@ -262,7 +217,7 @@ MOVES = st.lists(
     ),
     max_size=8,
 )
-MODES = st.sampled_from([VerifyMode.GREEDY, VerifyMode.COUPLED])
+MODES = st.sampled_from(EXACT)
 LAWS = st.sampled_from(
     [
         ResolvedSampling(max_tokens=60),
@@ -272,56 +227,45 @@ LAWS = st.sampled_from(
 )
 
 
-def ranked(engine: FakeEngine, mode: VerifyMode, text: Sequence[int], rank: int) -> int:
-    """One of the candidates after a text, as a target thinks that is much like the drafter."""
-    row = RowContext(mode, ResolvedSampling(), 7, len(text) - 3)
-    among = best if mode is VerifyMode.GREEDY else coupled_best
-    return int(among(engine.logits(text)[None], [row], 6)[0, rank])
-
-
-def verdict(
-    ready: Harness, mode: VerifyMode, accepted: int, ranks: Sequence[int], epoch: int
-) -> None:
+def verdict(ready, mode, accepted, ranks, epoch):
     """Commit some drafted tokens, and others of these ranks behind them."""
-    session = ready.core._entries[0, "s"].session
+    session = ready.session
     start = 3 + session.committed_length
     fresh = session.text[start:][:accepted]
     for rank in ranks:
-        fresh.append(ranked(ready.engine, mode, [*session.text[:start], *fresh], rank))
+        text = [*session.text[:start], *fresh]
+        fresh.append(choices(ready.engine, text, mode, 6)[rank])
     ready.commit("s", session.committed_length, fresh, epoch)
 
 
-@pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.COUPLED])
+@pytest.mark.parametrize("mode", EXACT)
 def test_penalties_count_the_text_in_front_of_each_token_that_is_prepared(mode):
     """Not the tail that the branch departs from."""
+    law = {"window": 4, "mode": mode, "sampling": PENALISED}
     for place, rank in product(range(5), (1, 2)):
-        ready, plain = harness(rules=WIDE), harness(rules=None)
-        for one in (ready, plain):
-            one.open("s", [1, 2, 3], window=4, mode=mode, sampling=PENALISED)
-        tail = tokens_of(ready.run())
-        assert tokens_of(plain.run()) == tail
-        other = choices_at(session_of(ready), tail, place)[rank]
-        for one in (ready, plain):
-            one.commit("s", 0, [*tail[:place], other], epoch=2)
-        ready.core.step()
-        drafted = tokens_of(ready.take())
-        assert drafted
-        assert drafted == tokens_of(plain.run())[: len(drafted)]
+        ready, tail = drafted(WIDE, **law)
+        plain, same = drafted(None, **law)
+        assert same == tail
+        text = [*tail[:place], choices_at(ready.state, tail, place)[rank]]
+        prepared = tokens_of(ready.answered(0, text, epoch=2))
+        plain.commit("s", 0, text, epoch=2)
+        assert prepared
+        assert prepared == tokens_of(plain.run())[: len(prepared)]
 
 
 @settings(max_examples=40, deadline=None)
 @given(MOVES, MODES, LAWS, st.integers(1, 6), st.integers(1, 5))
 def test_every_text_is_what_it_is_without_preparing(moves, mode, law, window, rows):
-    made: list[list[list[int]]] = []
+    made = []
     for rules in (None, PrepareRules(tokens=9, rows=rows, least=0.0)):
         ready, epoch = harness(rules=rules), 1
-        ready.open("s", [1, 2, 3], window=window, mode=mode, sampling=law)
+        ready.open(window=window, mode=mode, sampling=law)
         made.append([])
         for _, accepted, ranks, bump in moves:
             epoch += bump
             verdict(ready, mode, accepted, ranks, epoch)
             ready.run()
-            made[-1].append(list(ready.core._entries[0, "s"].session.text))
+            made[-1].append(list(ready.session.text))
     assert made[0] == made[1]
 
 
@@ -330,8 +274,8 @@ def test_every_text_is_what_it_is_without_preparing(moves, mode, law, window, ro
 def test_every_draft_follows_from_the_text_whenever_a_verdict_comes(moves, window, rows):
     """The laws of the fake engine depend on all that is in KV, and on its order."""
     ready, epoch = harness(rules=PrepareRules(tokens=9, rows=rows, least=0.0)), 1
-    ready.open("s", [1, 2, 3], window=window)
-    session = ready.core._entries[0, "s"].session
+    ready.open(window=window)
+    session = ready.session
     for steps, accepted, ranks, bump in moves:
         for _ in range(steps):
             before = list(session.text)
@@ -343,16 +287,15 @@ def test_every_draft_follows_from_the_text_whenever_a_verdict_comes(moves, windo
 
 
 @pytest.mark.parametrize("arch", ["llama", "mistral", "gemma3_text", "gpt2"])
-@pytest.mark.parametrize("mode", [VerifyMode.GREEDY, VerifyMode.COUPLED])
+@pytest.mark.parametrize("mode", EXACT)
 def test_kv_of_a_branch_is_that_of_a_fresh_prefill(arch, mode):
-    engine = NativeEngine.from_model(tiny_model(arch), spec=ModelSpec(arch, kv_capacity_tokens=500))
+    engine = real_engine(arch, kv_capacity_tokens=500)
     ready = harness(engine, PrepareRules(tokens=64, rows=32, depth=2, least=0.0))
     prompt = list(range(3, 23))
-    law = ResolvedSampling(max_tokens=150)
-    ready.open("s", prompt, window=4, mode=mode, sampling=law)
+    ready.open("s", prompt, window=4, mode=mode, max_tokens=150)
+    session, state = ready.session, ready.state
     for place, rank in ((1, 1), (0, 2), (3, 1), (4, 1), (2, 2)):
         ready.run()
-        session, state = ready.core._entries[0, "s"].session, session_of(ready)
         text, start = list(session.text), len(prompt) + session.committed_length
         level = choices_at(state, text[start:], place)
         hits = ready.drafter.prepared.hits
@@ -372,16 +315,14 @@ def test_kv_of_a_branch_is_that_of_a_fresh_prefill(arch, mode):
         ready.credit("s", 4)
 
 
-def choices_at(state: ModelSession, tail: Sequence[int], place: int) -> tuple[int, ...]:
+def choices_at(state, tail, place):
     """The drafter's own candidates at a place of the tail, or behind it."""
-    assert state.branches is not None
     graph = state.branches._graph
-    assert graph is not None
     node = (ROOT, *graph.walk(tail))[place]
     return graph.tokens([below for below, _ in graph[node].below])
 
 
-def assert_same_kv(one: Any, other: Any, length: int) -> None:
+def assert_same_kv(one, other, length):
     memories = (one._memory, other._memory)
     stored = [
         [whole[:, :, torch.from_numpy(memory.places(0, length))] for whole in memory.extent.whole]
@@ -396,11 +337,10 @@ def assert_same_kv(one: Any, other: Any, length: int) -> None:
 
 def test_a_session_that_is_closed_with_branches_gives_all_of_its_room_back():
     ready = harness()
-    ready.open("s", [1, 2, 3], window=4)
-    for _ in range(6):
-        ready.core.step()
-    assert session_of(ready)._branching
-    ready.core.handle(0, CloseDraft("s"))
+    ready.open(window=4)
+    ready.steps(6)
+    assert ready.state._branching
+    ready.close()
     assert ready.engine.kv_tokens_used == 0
     assert not ready.core.step()
 
@@ -409,16 +349,13 @@ def test_no_session_is_refused_for_what_is_prepared_for_another():
     engine = Clear()
     engine.budget.capacity = 2 * 63
     ready = harness(engine, WIDE)
-    ready.open("s", [1, 2, 3], window=4)
-    ready.run()
+    ready.drafts(window=4)
     ready.open("other", [4, 5, 6], window=4)
     assert len(tokens_of(ready.run(), "other")) == 4
 
 
 def test_a_verdict_of_an_old_epoch_or_a_known_one_leaves_all_as_it_is():
-    ready = harness(rules=WIDE)
-    ready.open("s", [1, 2, 3], window=4)
-    tail = tokens_of(ready.run())
+    ready, tail = drafted(WIDE, window=4)
     ready.commit("s", 0, tail[:1], epoch=2)
     again = tokens_of(ready.run())
     assert again == ready.engine.continuation([1, 2, 3, tail[0]], 4)
@@ -428,18 +365,14 @@ def test_a_verdict_of_an_old_epoch_or_a_known_one_leaves_all_as_it_is():
     assert tokens_of(ready.run()) == []
     assert ready.drafter.prepared.fed == fed
     other = choices(ready.engine, [1, 2, 3, *tail[:1]])[1]
-    ready.engine.forwards.clear()
-    ready.commit("s", 1, [other], epoch=3)
-    ready.core.step()
-    assert tokens_of(ready.take()), "the branch is there still"
+    assert tokens_of(ready.answered(1, [other], epoch=3)), "the branch is there still"
     assert ready.engine.forwards == []
 
 
 def test_a_step_that_fails_while_preparing_fails_no_session():
     ready = harness()
-    ready.open("s", [1, 2, 3], window=4)
-    for _ in range(4):
-        ready.core.step()
+    ready.open(window=4)
+    ready.steps(4)
     tail = tokens_of(ready.take())
     forward, ready.engine.forward = ready.engine.forward, broken
     assert not ready.core.step()
@@ -454,21 +387,17 @@ def test_a_step_that_fails_while_preparing_fails_no_session():
 def test_a_method_that_drafts_in_its_place_does_not_confuse_what_is_prepared(caplog):
     """The other one's tail is not in KV, and the text departs unseen."""
     ready = harness(rules=PrepareRules(tokens=20, rows=20, least=0.0))
-    drafters = {"ngram": NgramDrafter(2, 2), "model": ready.drafter}
-    ready.core = DrafterCore(
-        drafters, emit=lambda _, event: ready.events.append(event), worker_id="m"
-    )
-    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    ready.open("s", prompt, window=3, method="ngram,model")
-    session, copied = ready.core._entries[0, "s"].session, 0
+    worker = Worker({"ngram": NgramDrafter(2, 2), "model": ready.drafter})
+    worker.open("s", range(1, 10), window=3, method="ngram,model")
+    session, copied = worker.session, 0
     for epoch, token in enumerate([1, 2, 6, 7, 0, 0, 5, 6, 1, 2, 3, 9, 8, 3, 4], 2):
-        ready.run()
+        worker.run()
         copied += list(session.text[-2:]) in ([4, 5], [8, 9])
-        ready.commit("s", session.committed_length, [token], epoch)
+        worker.commit("s", session.committed_length, [token], epoch)
     assert ready.drafter.prepared.fed > 0
     assert copied > 0
     assert not caplog.records
 
 
-def broken(_: object) -> None:
+def broken(_):
     raise RuntimeError("the device is on fire")

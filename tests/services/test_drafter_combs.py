@@ -1,13 +1,8 @@
 """Drafts with several candidates per node: their shape, order, bounds, and the KV behind them."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from services.contract import types as t
 from services.drafter.comb import Comb, Level
@@ -18,15 +13,16 @@ from tests.services.drafter_kit import (
     PENALISED,
     SAMPLED,
     VOCAB,
+    Broken,
     FakeEngine,
     Harness,
     tokens_of,
 )
 
 
-def levels_of(tree: t.DraftTree) -> list[tuple[int, ...]]:
+def levels_of(tree):
     """Candidates per node that has some, from the root down; asserts that it is a comb."""
-    levels: dict[int, list[int]] = {}
+    levels = {}
     for token, parent in zip(tree.token_ids, tree.every_parent, strict=True):
         levels.setdefault(parent, []).append(token)
     trunk, first = [-1], 0
@@ -37,49 +33,34 @@ def levels_of(tree: t.DraftTree) -> list[tuple[int, ...]]:
     return [tuple(level) for level in levels.values()]
 
 
-def trunk_of(tree: t.DraftTree) -> list[int]:
+def trunk_of(tree):
     return [level[0] for level in levels_of(tree)]
 
 
-def expected_level(
-    engine: Any, text: Sequence[int], row: RowContext, count: int
-) -> tuple[int, ...] | t.SparseRow:
-    """What a level after `text` must be: its candidates, or the law they are drawn from."""
-    logits = engine.logits(text)[None]
-    if row.mode in SAMPLED:
-        ids, q = (part[0] for part in top_law(logits, [row], VOCAB))
-        return t.SparseRow(tuple(ids[q > 0].tolist()), tuple(q[q > 0].tolist()))
-    found = (best if row.mode is t.VerifyMode.GREEDY else coupled_best)(logits, [row], count)
-    return tuple(token for token in found[0].tolist() if token >= 0)
+def check(engine, draft, text, mode=t.VerifyMode.GREEDY, sampling=GREEDY, count=3):
+    """Every level follows from the text, a prompt of three tokens first, and the trunk.
 
-
-def check(
-    engine: Any,
-    draft: t.Draft,
-    text: Sequence[int],
-    mode: t.VerifyMode = t.VerifyMode.GREEDY,
-    sampling: t.ResolvedSampling = GREEDY,
-    count: int = 3,
-) -> None:
-    """Every level follows from the text, a prompt of three tokens first, and the trunk."""
+    It holds candidates in their order, or some of those with mass, whose law is sent.
+    """
+    choose = best if mode is t.VerifyMode.GREEDY else coupled_best
     history = History(text[:3])
     history.extend(text[3:])
-    path: tuple[int, ...] = ()
+    path = ()
     for depth, level in enumerate(levels_of(draft.tree)):
         row = RowContext(mode, sampling, 7, len(text) - 3 + depth, history, path)
-        expected = expected_level(engine, [*text, *path], row, count)
-        if isinstance(expected, t.SparseRow):
-            assert draft.tree.q is not None
-            assert draft.tree.q[depth] == expected
-            assert len(level) == min(count, len(expected.token_ids)) == len(set(level))
+        logits = engine.logits([*text, *path])[None]
+        if mode in SAMPLED:
+            ids, q = (part[0] for part in top_law(logits, [row], VOCAB))
+            law = t.SparseRow(tuple(ids[q > 0].tolist()), tuple(q[q > 0].tolist()))
+            assert draft.tree.q[depth] == law
+            assert len(level) == min(count, len(law.token_ids)) == len(set(level))
         else:
-            assert level == expected
+            found = choose(logits, [row], count)[0].tolist()
+            assert level == tuple(token for token in found if token >= 0)
         path = (*path, level[0])
 
 
-def opened(
-    engine: Any = None, steps: int = 0, step_tokens: int = 64, q_top: int = 64, **changes: Any
-) -> Harness:
+def opened(engine=None, steps=0, step_tokens=64, q_top=64, **changes):
     """A tree of three candidates for each of four tokens, after so many steps."""
     harness = Harness(engine, step_tokens, q_top)
     harness.open(**({"num_candidates": 3, "window": 4} | changes))
@@ -87,7 +68,7 @@ def opened(
     return harness
 
 
-def drawn(engine: Any = None, **changes: Any) -> t.Draft:
+def drawn(engine=None, **changes):
     """The only draft of a session that was just opened."""
     (draft,) = opened(engine, **changes).run()
     return draft
@@ -172,12 +153,6 @@ def test_a_stop_token_ends_the_trunk_with_its_siblings_and_a_leaf_ends_nothing()
 
 @pytest.mark.parametrize("mode", list(t.VerifyMode))
 def test_a_row_without_a_finite_law_sends_the_levels_before_it(mode):
-    class Broken(FakeEngine):
-        @staticmethod
-        def logits(text: Sequence[int]) -> Tensor:
-            row = FakeEngine.logits(text)
-            return row if len(text) < 5 else row * torch.nan
-
     draft = drawn(Broken(), mode=mode)
     assert (len(levels_of(draft.tree)), draft.final) == (2, True)
 
@@ -185,7 +160,7 @@ def test_a_row_without_a_finite_law_sends_the_levels_before_it(mode):
 # --- while it is built -------------------------------------------------------------
 
 
-def timed(harness: Harness) -> Harness:
+def timed(harness):
     """Every look at its clock takes a millisecond."""
     clock = iter(range(0, 10**12, 10**6))
     harness.core._clock = lambda: next(clock)
@@ -286,7 +261,7 @@ def test_kv_of_an_accepted_trunk_is_used_again():
 
 
 def test_sessions_of_every_mode_width_and_vocabulary_draft_together_what_they_draft_alone():
-    openings: dict[str, dict[str, Any]] = {
+    openings = {
         f"{mode.name}-{count}-{vocab}": {"mode": mode, "num_candidates": count, "vocab_size": vocab}
         for mode in t.VerifyMode
         for count in (1, 3)
@@ -308,7 +283,7 @@ def test_an_id_that_the_target_lacks_is_never_proposed(mode, count):
         """Its padding rows lead everywhere."""
 
         @staticmethod
-        def logits(text: Sequence[int]) -> Tensor:
+        def logits(text):
             row = FakeEngine.logits(text)
             row[7:] += 50
             return row

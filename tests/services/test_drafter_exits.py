@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from services.drafter.methods.self_draft.exits import Exit
 
 
-def published(state: tuple[float, float], accepted: int, drafted: int, longest: int) -> tuple:
+def published(state, accepted, drafted, longest):
     """The update of the paper's code, with auto_parameters = [1, 0.5, 0.9, 0.01, 0.9]."""
     th, m = state
     _, beta1, alpha, epsilon, beta2 = 1, 0.5, 0.9, 0.01, 0.9

@@ -11,15 +11,15 @@ from tests.services.drafter_kit import VOCAB, FakeEngine, FixedGrowth, Harness
 WINDOW = 30
 
 
-def harness() -> Harness:
+def harness():
     """Steps of four tokens, for more sessions than that."""
     engine = FakeEngine()
     drafter = ModelDrafter(engine, step_tokens=4, trees=lambda: FixedGrowth(3, 6, 24))
     return Harness(engine, drafter=drafter)
 
 
-def drafted(table: Harness, steps: int) -> Counter[str]:
-    tokens: Counter[str] = Counter()
+def drafted(table, steps):
+    tokens = Counter()
     for _ in range(steps):
         table.core.step()
         for event in table.events:
@@ -29,7 +29,7 @@ def drafted(table: Harness, steps: int) -> Counter[str]:
     return tokens
 
 
-def filled(table: Harness, sessions: int) -> None:
+def filled(table, sessions):
     """Open chains whose prompts are in, and which then stand at the same length."""
     for i in range(sessions):
         table.open(f"chain {i}", [1, 2, i % VOCAB], window=0)

@@ -1,13 +1,11 @@
 """A drafter whose head knows a part of the vocabulary drafts as one whose other logits are -inf."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
-from services.contract.types import EMPTY_HASH, Draft, ResolvedSampling, VerifyMode, extend_hash
+from services.contract.types import EMPTY_HASH, ResolvedSampling, VerifyMode, extend_hash
 from services.engine.native import NativeEngine
 from services.engine.port import Segment
 from services.engine.sampling import (
@@ -22,14 +20,12 @@ from services.engine.sampling import (
     top_law,
 )
 from services.engine.spec import ModelSpec
-from tests.services.drafter_kit import FakeEngine, Harness, tokens_of
+from tests.services.drafter_kit import EXACT, SAMPLED, FakeEngine, Harness, tokens_of
 from tests.services.student_kit import distilled_folder
 from tests.services.test_drafter_sampling import EVERY_PARAMETER as ALL_PARAMETERS
 
 PROMPT = [*range(20, 45), 20, 21, 22]
-MODES = tuple(
-    mode for mode in VerifyMode if mode.name in ("GREEDY", "COUPLED", "STANDARD", "BLOCK")
-)
+MODES = (*EXACT, *SAMPLED)
 EVERY_PARAMETER = replace(
     ALL_PARAMETERS,
     stop_token_ids=(1, 6, 7, 60, 50_000),
@@ -46,7 +42,7 @@ WIDTHS = {"narrow": 90, "wide": 3000}
 """Below and above what a CPU works out row by row."""
 
 
-def head_of(width: int) -> Tensor:
+def head_of(width):
     """Two tokens of three, some stop tokens and biased ones among those left out."""
     return torch.tensor([token for token in range(width) if token % 3 != 2])
 
@@ -54,12 +50,12 @@ def head_of(width: int) -> Tensor:
 class Masked(FakeEngine):
     """The whole vocabulary, -inf outside the head; random text in, random logits out."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width):
         super().__init__()
         self.vocab_size = width
         self.head = head_of(width)
 
-    def logits(self, text: Sequence[int]) -> Tensor:
+    def logits(self, text):
         whole = torch.full((self.vocab_size,), -torch.inf)
         whole[self.head] = _random(text, self.vocab_size)[self.head]
         return whole
@@ -68,27 +64,24 @@ class Masked(FakeEngine):
 class Reduced(FakeEngine):
     """The head's columns alone."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width):
         super().__init__()
         self.vocab_size = width
         self.head_ids = head_of(width)
 
-    def logits(self, text: Sequence[int]) -> Tensor:
+    def logits(self, text):
         return _random(text, self.vocab_size)[self.head_ids]
 
 
-def _random(text: Sequence[int], width: int) -> Tensor:
+def _random(text, width):
     seed = extend_hash(EMPTY_HASH, text) % (1 << 62)
     return torch.randn(width, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-def drafts_of(
-    engine: FakeEngine, mode: VerifyMode, sampling: ResolvedSampling, count: int, limit: int = 0
-) -> list[Draft]:
+def drafts_of(engine, mode, sampling, count, limit=0):
     harness = Harness(engine, q_top=16)
     options = {"mode": mode, "sampling": sampling, "num_candidates": count, "vocab_size": limit}
-    harness.open("s", PROMPT, window=12, seed=11, **options)
-    drafts = harness.run()
+    drafts = harness.drafts(PROMPT, window=12, seed=11, **options)
     harness.commit("s", 0, [41, *tokens_of(drafts)[:2]], epoch=2)
     return [draft._replace(draft_ms=0.0) for draft in (*drafts, *harness.run())]
 
@@ -124,9 +117,7 @@ def test_a_vocabulary_that_holds_nothing_of_the_head_gets_no_draft(mode):
     engine = Reduced(90)
     engine.head_ids = torch.tensor([60, 70])
     engine.logits = lambda text: torch.zeros(2)
-    harness = Harness(engine)
-    harness.open("s", PROMPT, mode=mode, vocab_size=47)
-    [draft] = harness.run()
+    draft = Harness(engine).draft(PROMPT, mode=mode, vocab_size=47)
     assert draft.final
     assert not draft.tree.token_ids
 
@@ -135,8 +126,7 @@ def test_text_outside_the_head_is_taken_in_and_counted():
     outside = [token for token in PROMPT if token % 3 == 2]
     assert outside
     harness = Harness(Reduced(90))
-    harness.open("s", PROMPT, sampling=ResolvedSampling(max_tokens=60, frequency_penalty=1.0))
-    drafted = tokens_of(harness.run())
+    drafted = tokens_of(harness.drafts(PROMPT, frequency_penalty=1.0))
     harness.commit("s", 0, [drafted[0], 41, 44], epoch=2)
     assert harness.run()
     assert harness.engine.caches[0].tokens[: len(PROMPT) + 3] == [*PROMPT, drafted[0], 41, 44]
@@ -187,8 +177,7 @@ def test_a_session_over_the_core_with_a_student(mode, count, tmp_path):
     _, draft = distilled_folder(tmp_path)
     engine = NativeEngine.load(ModelSpec(str(draft), cache_dir=tmp_path, kv_capacity_tokens=512))
     harness = Harness(engine)
-    harness.open("s", PROMPT, mode=mode, window=5, num_candidates=count)
-    first = harness.run()
+    first = harness.drafts(PROMPT, mode=mode, window=5, num_candidates=count)
     assert len(tokens_of(first)) == 5 * count
     assert all(token % 2 == 0 for token in tokens_of(first))
     harness.commit("s", 0, [41, 43], epoch=2)  # two tokens that its head lacks
@@ -198,7 +187,6 @@ def test_a_session_over_the_core_with_a_student(mode, count, tmp_path):
     if mode.exact_match:
         cache = engine.new_cache(64)
         [logits] = engine.forward([Segment(cache, [*PROMPT, 41, 43])])
-        assert engine.head_ids is not None
         [token] = choose(logits[-1:], [row], PartHead(engine.head_ids))
         assert tokens_of(again)[0] == token
     harness.core.drop_link(0)

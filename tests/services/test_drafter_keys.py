@@ -2,9 +2,7 @@
 
 import random
 from collections import Counter, deque
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -16,18 +14,26 @@ from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.engine import noise
 from services.engine.noise import Stream
-from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, SoftEngine
+from tests.services.drafter_kit import (
+    EXACT,
+    SAMPLED,
+    VOCAB,
+    FakeEngine,
+    Harness,
+    SoftEngine,
+    opening,
+)
 
 LAW = t.ResolvedSampling(max_tokens=200, presence_penalty=0.3)
 
 
 @contextmanager
-def recorded() -> Iterator[Counter[Any]]:
+def recorded():
     """Every key of the DRAFT stream that is derived, and how often."""
-    keys: Counter[Any] = Counter()
+    keys = Counter()
     derive_key = noise.derive_key
 
-    def recording(seed: int, stream: Stream, *counters: int) -> tuple[int, int]:
+    def recording(seed, stream, *counters):
         if stream is Stream.DRAFT:
             keys[seed, *counters] += 1
         return derive_key(seed, stream, *counters)
@@ -36,10 +42,9 @@ def recorded() -> Iterator[Counter[Any]]:
         yield keys
 
 
-def draws(draft: t.Draft) -> list[int]:
+def draws(draft):
     """Candidates per drawn law of a draft."""
-    parents = draft.tree.parents
-    return [1] * len(draft.tree) if parents is None else list(Counter(parents).values())
+    return list(Counter(draft.tree.every_parent).values())
 
 
 class Target:
@@ -49,45 +54,35 @@ class Target:
     at a re-open. Commands and drafts are under way for a while.
     """
 
-    def __init__(self, choice: random.Random, mode: t.VerifyMode, candidates: int) -> None:
+    def __init__(self, choice, mode, candidates):
         self.choice = choice
-        self.harness = Harness(FakeEngine())
-        self.harness.engine.budget.capacity = 10_000
+        self.harness = Harness(FakeEngine(capacity=10_000))
         self.mode, self.candidates = mode, candidates
         self.epoch, self.committed = 1, []
-        self.tail: list[t.Draft] = []
-        self.commands: deque[Any] = deque()
-        self.drafts: deque[t.Draft] = deque()
+        self.tail = []
+        self.commands = deque()
+        self.drafts = deque()
         self.drawn = 0
-        self.starts: set[tuple[int, int]] = set()
+        self.starts = set()
         self.open()
 
-    def open(self) -> None:
-        opening = t.OpenDraft(
-            "s",
-            self.epoch,
-            (1, 2, 3),
-            tuple(self.committed),
-            self.mode,
-            LAW,
-            seed=7,
-            window=5,
-            num_candidates=self.candidates,
-        )
-        self.commands += (t.CloseDraft("s"), opening)
+    def open(self):
+        own = {"epoch": self.epoch, "committed": tuple(self.committed), "mode": self.mode}
+        fresh = opening(sampling=LAW, window=5, num_candidates=self.candidates, **own)
+        self.commands += (t.CloseDraft("s"), fresh)
 
-    def deliver_command(self) -> None:
+    def deliver_command(self):
         if self.commands:
             self.harness.core.handle(0, self.commands.popleft())
 
-    def step(self) -> None:
+    def step(self):
         entry = self.harness.core._entries.get((0, "s"))
         room = entry.session.room if entry is not None else 0
         self.harness.core.step()
         for draft in self.harness.take():
             self.absorb(draft, room)
 
-    def absorb(self, draft: t.Draft, room: int) -> None:
+    def absorb(self, draft, room):
         """Nothing is withheld but a second draft from the very same place."""
         start = draft.epoch, draft.first_position
         assert draft.tree.token_ids or room == 0 or start in self.starts
@@ -95,7 +90,7 @@ class Target:
         self.drawn += sum(draws(draft))
         self.drafts.append(draft)
 
-    def deliver_draft(self) -> None:
+    def deliver_draft(self):
         if not self.drafts:
             return
         draft = self.drafts.popleft()
@@ -105,15 +100,15 @@ class Target:
             assert draft.prefix_hash == t.extend_hash(t.EMPTY_HASH, text)
             self.tail.append(draft)
 
-    def tail_tokens(self) -> list[int]:
+    def tail_tokens(self):
         return [
             token for draft in self.tail if draft.tree.is_chain for token in draft.tree.token_ids
         ]
 
-    def has_tree(self) -> bool:
+    def has_tree(self):
         return any(not draft.tree.is_chain for draft in self.tail)
 
-    def verdict(self) -> None:
+    def verdict(self):
         """One block is verified: accepted to a leaf or not, with a token after it or not."""
         path, whole = self.accepted()
         extra = [] if whole and path and self.choice.random() < 0.6 else [self.token()]
@@ -128,10 +123,10 @@ class Target:
         self.epoch += not (whole and confirmed)
         self.commands.append(t.CommitDraft("s", self.epoch, base, (*path, *extra)))
 
-    def token(self) -> int:
+    def token(self):
         return self.choice.randrange(VOCAB)
 
-    def accepted(self) -> tuple[list[int], bool]:
+    def accepted(self):
         """Accepted tokens of the first block of the tail, and whether they reach a leaf."""
         if not self.tail:
             return [], True
@@ -139,9 +134,8 @@ class Target:
         if tree.is_chain:
             tokens = self.tail_tokens()
             block = tokens[: self.choice.randint(1, len(tokens))]
-            kept = (
-                block if self.choice.random() < 0.6 else block[: self.choice.randrange(len(block))]
-            )
+            whole = self.choice.random() < 0.6
+            kept = block if whole else block[: self.choice.randrange(len(block))]
             return kept, kept == block
         node, path = self.choice.randrange(len(tree)), []
         leaf = node not in (tree.parents or ())
@@ -150,12 +144,12 @@ class Target:
             node = (tree.parents or ())[node]
         return path[::-1], leaf
 
-    def shorten(self, count: int) -> None:
+    def shorten(self, count):
         """The tail without its first `count` tokens; pieces are chains of one token here."""
         while count > 0 and self.tail:
             count -= len(self.tail.pop(0).tree)
 
-    def move(self) -> None:
+    def move(self):
         """Anything that may happen next."""
         kind = self.choice.random()
         if kind < 0.35:
@@ -177,8 +171,7 @@ class Target:
 @pytest.mark.parametrize("candidates", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
 def test_no_key_is_drawn_twice_in_a_long_life_and_nothing_is_withheld(seed, candidates):
-    mode = (t.VerifyMode.STANDARD, t.VerifyMode.BLOCK)[seed % 2]
-    target = Target(random.Random(seed), mode, candidates)
+    target = Target(random.Random(seed), SAMPLED[seed % 2], candidates)
     with recorded() as keys:
         while len(target.committed) < 180:
             target.move()
@@ -202,7 +195,7 @@ HOSTILE = st.lists(
 @given(
     HOSTILE,
     st.integers(1, 3),
-    st.sampled_from([t.VerifyMode.STANDARD, t.VerifyMode.BLOCK]),
+    st.sampled_from(SAMPLED),
     st.sampled_from([(FakeEngine, ModelDrafter), (SoftEngine, LookaheadDrafter)]),
 )
 def test_no_key_is_drawn_twice_even_where_the_epoch_should_have_moved(
@@ -211,15 +204,13 @@ def test_no_key_is_drawn_twice_even_where_the_epoch_should_have_moved(
     engine, method = drafter
     harness = Harness(own := engine(), drafter=method(own))
     with recorded() as keys:
-        harness.open("s", [1, 2, 3], mode=mode, num_candidates=candidates, sampling=LAW, window=4)
-        session, epoch = harness.core._entries[0, "s"].session, 1
+        harness.open(mode=mode, num_candidates=candidates, sampling=LAW, window=4)
+        session, epoch = harness.session, 1
         for kind, count in moves:
-            trunk = harness.drafter._sessions[0, "s"]._comb.trunk
-            tail = [*session.text, *trunk][3 + session.committed_length :]
+            tail = [*session.text, *harness.state._comb.trunk][3 + session.committed_length :]
             match kind:
                 case "step":
-                    for _ in range(count):
-                        harness.core.step()
+                    harness.steps(count)
                 case "credit":
                     harness.credit("s", count)
                 case "bump":
@@ -236,26 +227,24 @@ def test_no_key_is_drawn_twice_even_where_the_epoch_should_have_moved(
 
 @pytest.mark.parametrize("candidates", [1, 2])
 def test_a_text_that_went_back_in_its_epoch_waits_until_it_has_passed_what_was_drawn(candidates):
-    harness = Harness(FakeEngine())
-    harness.open("s", [1, 2, 3], mode=t.VerifyMode.STANDARD, num_candidates=candidates, window=4)
-    first = harness.run()
-    tail = harness.core._entries[0, "s"].session.text[3:]
+    harness = Harness()
+    first = harness.drafts(mode=t.VerifyMode.STANDARD, num_candidates=candidates, window=4)
     if candidates == 1:
-        harness.commit("s", 0, [(tail[0] + 1) % VOCAB])
-        (silent,) = harness.run()
-        assert (silent.tree.token_ids, silent.final) == ((), True)
-        harness.commit("s", 1, [0, 0, 0])
+        harness.commit("s", 0, [(harness.session.text[3] + 1) % VOCAB])
     else:
         harness.credit("s", 4)
-        (silent,) = harness.run()
-        assert (silent.tree.token_ids, silent.final) == ((), True)
+    (silent,) = harness.run()
+    assert (silent.tree.token_ids, silent.final) == ((), True)
+    if candidates == 1:
+        harness.commit("s", 1, [0, 0, 0])
+    else:
         harness.commit("s", 0, [first[0].tree.token_ids[1]])
     assert harness.run()[0].tree.token_ids
 
 
 @pytest.mark.parametrize("candidates", [1, 2])
 def test_a_step_that_failed_and_is_asked_again_draws_each_key_once(candidates):
-    harness = Harness(FakeEngine())
+    harness = Harness()
     harness.engine.explode = 9
     for name, prompt in (("good", [1, 2]), ("bad", [3, 9])):
         harness.open(name, prompt, mode=t.VerifyMode.BLOCK, num_candidates=candidates, window=3)
@@ -266,11 +255,10 @@ def test_a_step_that_failed_and_is_asked_again_draws_each_key_once(candidates):
 
 
 def test_a_drawn_tree_is_not_continued_from_a_text_that_grew_by_its_trunk():
-    harness = Harness(FakeEngine())
-    harness.open("s", [1, 2, 3], mode=t.VerifyMode.STANDARD, num_candidates=2, window=4)
-    for _ in range(3):
-        harness.core.step()
-    harness.commit("s", 0, harness.drafter._sessions[0, "s"]._comb.trunk[:1])
+    harness = Harness()
+    harness.open(mode=t.VerifyMode.STANDARD, num_candidates=2, window=4)
+    harness.steps(3)
+    harness.commit("s", 0, harness.state._comb.trunk[:1])
     with recorded() as keys:
         (draft,) = harness.run()
     nodes = {node for _, epoch, index, position, node, _ in keys if position == 1}
@@ -278,10 +266,8 @@ def test_a_drawn_tree_is_not_continued_from_a_text_that_grew_by_its_trunk():
     assert keys.total() == len(draft.tree) == 8
 
 
-def test_exact_modes_draw_nothing():
-    for mode in (t.VerifyMode.GREEDY, t.VerifyMode.COUPLED):
-        harness = Harness(FakeEngine())
-        harness.open("s", [1, 2], mode=mode, num_candidates=2)
-        with recorded() as keys:
-            assert harness.run()
-        assert not keys
+@pytest.mark.parametrize("mode", EXACT)
+def test_exact_modes_draw_nothing(mode):
+    with recorded() as keys:
+        assert Harness().drafts([1, 2], mode=mode, num_candidates=2)
+    assert not keys

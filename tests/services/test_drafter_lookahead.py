@@ -1,21 +1,11 @@
 """The look-ahead drafter: several tokens a forward, and nothing of it stays in KV."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from services.contract.types import (
-    FailureReason,
-    Proposal,
-    ResolvedSampling,
-    SessionFailed,
-    VerifyMode,
-)
+from services.contract.types import FailureReason, Proposal, ResolvedSampling, VerifyMode
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.engine.native import NativeEngine
 from services.engine.noise import Stream, uniform
@@ -24,19 +14,23 @@ from services.engine.sampling import History, RowContext, choose, top_law
 from services.engine.spec import ModelSpec
 from tests.models import tiny_model
 from tests.services.drafter_kit import (
+    COUPLED,
+    GREEDY,
+    PROMPT,
+    SAMPLED,
     VOCAB,
     FakeEngine,
     Harness,
     SoftEngine,
     followed,
     holds_as_if_fresh,
+    plain_text,
+    real_engine,
     tokens_of,
 )
-from tests.services.test_drafter_model import MOVES, PROMPT, plain_text
+from tests.services.test_drafter_model import MOVES
 
 L = len(SoftEngine.soft_ids)
-GREEDY = ResolvedSampling(max_tokens=60)
-COUPLED = ResolvedSampling(temperature=1.2, top_p=0.9, max_tokens=60)
 PENALISED = ResolvedSampling(
     temperature=0.9,
     repetition_penalty=1.4,
@@ -47,47 +41,47 @@ PENALISED = ResolvedSampling(
 )
 
 
-def harness_of(engine: Any, step_tokens: int = 64, q_top: int = 64) -> Harness:
+def harness_of(engine=None, step_tokens=64, q_top=64):
+    engine = engine or SoftEngine()
     drafter = LookaheadDrafter(engine, step_tokens=step_tokens, q_top=q_top)
     return Harness(engine, drafter=drafter)
+
+
+def best_ahead(text, count=1 + L):
+    """What the fake engine drafts after a text in one forward."""
+    return [int(row.argmax()) for row in SoftEngine().ahead(text, L)[:count]]
 
 
 # --- on a fake engine: what is fed, and what is drafted -----------------------------
 
 
 def test_one_forward_drafts_the_next_token_and_one_for_each_embedding():
-    harness = harness_of(SoftEngine())
-    harness.open("s", [1, 2, 3], window=1 + L)
-    (draft,) = harness.run()
-    ahead = harness.engine.ahead([1, 2, 3], L)
-    assert list(draft.tree.token_ids) == [int(row.argmax()) for row in ahead]
+    harness = harness_of()
+    draft = harness.draft(window=1 + L)
+    assert list(draft.tree.token_ids) == best_ahead([1, 2, 3])
     assert (draft.tree.proposal, draft.tree.q) == (Proposal.ONE_HOT, None)
     assert harness.engine.forwards == [[3 + L]]
 
 
 def test_it_goes_on_from_its_own_draft_as_text():
-    harness = harness_of(SoftEngine())
-    harness.open("s", [1, 2, 3], window=2 * (1 + L))
-    first, second = harness.run()
+    harness = harness_of()
+    first, second = harness.drafts(window=2 * (1 + L))
     assert (first.final, second.final) == (False, True)
-    text = [1, 2, 3, *first.tree.token_ids]
-    ahead = harness.engine.ahead(text, L)
-    assert list(second.tree.token_ids) == [int(row.argmax()) for row in ahead]
+    assert list(second.tree.token_ids) == best_ahead([1, 2, 3, *first.tree.token_ids])
     assert harness.engine.forwards == [[3 + L], [1 + L + L]]
 
 
 @pytest.mark.parametrize(("window", "fed"), [(1, [3]), (2, [4]), (3, [5])])
 def test_no_more_rows_are_fed_than_there_is_room_for(window, fed):
-    harness = harness_of(SoftEngine())
-    harness.open("s", [1, 2, 3], window=window)
-    assert len(tokens_of(harness.run())) == window
+    harness = harness_of()
+    assert len(tokens_of(harness.drafts(window=window))) == window
     assert harness.engine.forwards == [fed]
 
 
 def test_the_last_tokens_of_a_text_and_of_the_context_are_drafted_and_none_beyond():
     harness = harness_of(SoftEngine(context=6))
-    harness.open("s", [1, 2, 3], sampling=ResolvedSampling(max_tokens=2))
-    harness.open("long", [1, 2, 3], window=9)
+    harness.open(max_tokens=2)
+    harness.open("long", window=9)
     drafts = harness.run()
     assert len(tokens_of(drafts)) == 2
     assert len(tokens_of(drafts, "long")) == 4
@@ -97,79 +91,65 @@ def test_the_last_tokens_of_a_text_and_of_the_context_are_drafted_and_none_beyon
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_every_draft_follows_from_the_text_and_kv_is_a_prefix_of_it(data):
-    engine = SoftEngine()
-    harness = harness_of(engine, step_tokens=data.draw(st.integers(1, 8)))
-    harness.open("s", [1, 2, 3], window=data.draw(st.integers(1, 9)))
+    harness = harness_of(step_tokens=data.draw(st.integers(1, 8)))
+    harness.open(window=data.draw(st.integers(1, 9)))
     for before, draft in followed(harness, data.draw(MOVES)):
-        rows = engine.ahead(before, L)[: len(draft.tree)]
-        assert list(draft.tree.token_ids) == [int(row.argmax()) for row in rows]
+        assert list(draft.tree.token_ids) == best_ahead(before, len(draft.tree))
 
 
 def test_sessions_are_batched_and_a_long_prompt_enters_in_chunks_without_embeddings():
-    harness = harness_of(SoftEngine(), step_tokens=8)
-    harness.open("s", [1, 2, 3], window=1 + L)
+    harness = harness_of(step_tokens=8)
+    harness.open(window=1 + L)
     harness.core.step()
     harness.engine.forwards.clear()
     harness.open("long", [1] * 20, window=1 + L)
     harness.credit("s", 3 * (1 + L))
     drafts = harness.run()
     assert harness.engine.forwards == [[1 + L + L, 2], [1 + L + L, 2], [8], [8 + L]]
-    ahead = harness.engine.ahead([1] * 20, L)
-    assert tokens_of(drafts, "long") == [int(row.argmax()) for row in ahead]
+    assert tokens_of(drafts, "long") == best_ahead([1] * 20)
 
 
 def test_a_drafted_stop_token_ends_the_draft():
-    ahead = SoftEngine().ahead([1, 2], L)
-    stop = int(ahead[1].argmax())
-    assert int(ahead[0].argmax()) != stop
-    harness = harness_of(SoftEngine())
-    harness.open("s", [1, 2], sampling=ResolvedSampling(max_tokens=60, stop_token_ids=(stop,)))
-    (draft,) = harness.run()
-    assert list(draft.tree.token_ids) == [int(ahead[0].argmax()), stop]
+    first, stop, *_ = best_ahead([1, 2])
+    assert first != stop
+    draft = harness_of().draft([1, 2], stop_token_ids=(stop,))
+    assert list(draft.tree.token_ids) == [first, stop]
     assert draft.final
 
 
-def test_a_row_without_a_finite_law_ends_the_draft_before_it():
+@pytest.mark.parametrize("mode", list(VerifyMode))
+def test_a_row_without_a_finite_law_ends_the_draft_before_it(mode):
     class Broken(SoftEngine):
         @staticmethod
-        def logits(text: Sequence[int]) -> Tensor:
+        def logits(text):
             broken = VOCAB + 1 in text
             return torch.full((VOCAB,), torch.nan) if broken else FakeEngine.logits(text)
 
-    for mode in VerifyMode:
-        harness = harness_of(Broken())
-        harness.open("s", [1, 2], mode=mode, window=9)
-        (draft,) = harness.run()
-        assert (len(draft.tree), draft.final) == (2, True)
+    draft = harness_of(Broken()).draft([1, 2], mode=mode, window=9)
+    assert (len(draft.tree), draft.final) == (2, True)
 
 
 def test_a_failing_forward_closes_only_the_session_that_fails_alone():
-    harness = harness_of(SoftEngine())
+    harness = harness_of()
     harness.engine.explode = 9
     harness.open("good", [1, 2], window=1 + L)
     harness.open("bad", [3, 9], window=1 + L)
-    drafts = harness.run()
-    ahead = harness.engine.ahead([1, 2], L)
-    assert tokens_of(drafts, "good") == [int(row.argmax()) for row in ahead]
+    assert tokens_of(harness.run(), "good") == best_ahead([1, 2])
     assert "bad" not in {session for _, session in harness.core._entries}
 
 
 def test_ids_of_embeddings_in_a_text_are_refused_as_unknown_tokens():
-    harness = harness_of(SoftEngine())
-    harness.open("s", [1, VOCAB])
-    (failed,) = [event for event in harness.events if isinstance(event, SessionFailed)]
-    assert failed.reason is FailureReason.INVALID
-    harness.open("later", [1, 2])
-    harness.run()
-    harness.commit("later", 0, [VOCAB])
-    (draft,) = harness.run()
+    harness = harness_of()
+    harness.open("refused", [1, VOCAB])
+    assert [failed.reason for failed in harness.failed] == [FailureReason.INVALID]
+    harness.drafts([1, 2])
+    (draft,) = harness.answered(0, [VOCAB])
     assert (draft.tree.token_ids, draft.final) == ((), True)
 
 
 def test_it_drafts_chains_of_one_candidate_whatever_is_asked_for():
-    harness = harness_of(SoftEngine())
-    harness.open("s", [1, 2, 3], num_candidates=3, window=1 + L)
-    (draft,) = harness.run()
+    harness = harness_of()
+    draft = harness.draft(num_candidates=3, window=1 + L)
     assert (len(draft.tree), draft.tree.parents) == (1 + L, None)
     assert harness.core.describe().capabilities == ("model:sampled",)
 
@@ -184,34 +164,29 @@ def test_an_engine_without_embeddings_is_no_look_ahead_drafter():
 
 
 def test_coupled_drafts_use_the_shared_noise_of_each_rows_position():
-    harness = harness_of(SoftEngine())
+    harness = harness_of()
+    coupled = {"mode": VerifyMode.COUPLED, "window": 2 * (1 + L)}
     sampling = ResolvedSampling(temperature=0.8, max_tokens=60, top_k=5)
-    harness.open("s", [1, 2], mode=VerifyMode.COUPLED, sampling=sampling, window=2 * (1 + L))
     text = [1, 2]
-    for draft in harness.run():
+    for draft in harness.drafts(text, sampling=sampling, **coupled):
         assert draft.tree.proposal is Proposal.COUPLED
         first = len(text) - 2
         rows = [RowContext(VerifyMode.COUPLED, sampling, 7, first + i) for i in range(1 + L)]
-        assert choose(torch.stack(harness.engine.ahead(text, L)), rows) == list(
-            draft.tree.token_ids
-        )
+        chosen = choose(torch.stack(harness.engine.ahead(text, L)), rows)
+        assert chosen == list(draft.tree.token_ids)
         text += draft.tree.token_ids
 
 
-@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
+@pytest.mark.parametrize("mode", SAMPLED)
 @pytest.mark.parametrize("sampling", [COUPLED, PENALISED], ids=["plain", "penalised"])
 def test_every_token_is_drawn_from_the_law_sent_which_is_its_rows_own(mode, sampling):
     """Penalties count the text in front of the draft; nothing in the draft changes a row."""
-    harness = harness_of(SoftEngine(), q_top=7)
-    prompt = [1, 2, 1, 8]
-    harness.open(
-        "s", prompt, mode=mode, sampling=sampling, window=11, seed=(1 << 64) - 3, drafter_index=2
-    )
+    harness, prompt, seed = harness_of(q_top=7), [1, 2, 1, 8], (1 << 64) - 3
+    own = {"mode": mode, "sampling": sampling, "window": 11, "seed": seed}
     text = list(prompt)
-    for draft in harness.run():
+    for draft in harness.drafts(prompt, drafter_index=2, **own):
         tree, start = draft.tree, draft.first_position
         assert tree.proposal is Proposal.SAMPLED
-        assert tree.q is not None
         history = History(prompt)
         history.extend(text[len(prompt) :])
         rows = [
@@ -223,7 +198,7 @@ def test_every_token_is_drawn_from_the_law_sent_which_is_its_rows_own(mode, samp
             kept = int((laws[i] > 0).sum())
             assert q.token_ids == tuple(ids[i, :kept].tolist())
             assert q.probabilities == tuple(laws[i, :kept].tolist())
-            u, mass = uniform((1 << 64) - 3, Stream.DRAFT, 1, 2, start, i, 0), 0.0
+            u, mass = uniform(seed, Stream.DRAFT, 1, 2, start, i, 0), 0.0
             drawn = next(t for t, p in zip(*_columns(q), strict=True) if (mass := mass + p) > u)
             assert token == drawn
         text += tree.token_ids
@@ -240,10 +215,8 @@ def _columns(q):
 
 @pytest.fixture(scope="module", params=["llama", "mistral", "gpt2"])
 def engine(request):
-    torch.set_num_threads(1)
-    model = tiny_model(request.param)
-    made = NativeEngine.from_model(model, spec=ModelSpec(model=request.param))
-    scale = float(model.get_input_embeddings().weight.detach().std())
+    made = real_engine(request.param)
+    scale = float(tiny_model(request.param).get_input_embeddings().weight.detach().std())
     rows = torch.randn(3, 64, generator=torch.Generator().manual_seed(3))
     made.give_soft_tokens(rows * scale)
     return made
@@ -296,7 +269,7 @@ def test_the_target_given_to_itself_is_accepted_whole_where_embeddings_can_say_i
     harness.core.drop_link(0)
 
 
-def _assert_laws_are_the_targets(engine, drafts, sampling) -> None:
+def _assert_laws_are_the_targets(engine, drafts, sampling):
     """q at every place is the target's own law after the tokens drafted before it."""
     tokens = tokens_of(drafts)
     cache = engine.new_cache(len(PROMPT) + len(tokens))
@@ -314,7 +287,7 @@ def _assert_laws_are_the_targets(engine, drafts, sampling) -> None:
 def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode):
     harness = harness_of(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=COUPLED, window=7)
-    committed: list[int] = []
+    committed = []
     for epoch, agreed in enumerate((0, 3, 7, 1, 5, 2), start=2):
         tail = tokens_of(harness.run())
         assert len(tail) == 7
@@ -322,8 +295,7 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode):
         harness.commit("s", len(committed), new, epoch)
         committed += new
     harness.core.step()
-    cache = harness.drafter._sessions[0, "s"].cache
-    holds_as_if_fresh(engine, cache, PROMPT + committed)
+    holds_as_if_fresh(engine, harness.state.cache, PROMPT + committed)
     harness.core.drop_link(0)
 
 
@@ -336,7 +308,6 @@ def test_a_session_drafts_beside_others_what_it_drafts_alone(engine):
     together.core.drop_link(0)
     for session, prompt in prompts.items():
         alone = harness_of(engine, step_tokens=16)
-        alone.open(session, prompt, window=8)
-        assert tokens_of(drafts, session) == tokens_of(alone.run(), session)
+        assert tokens_of(drafts, session) == tokens_of(alone.drafts(prompt, window=8))
         alone.core.drop_link(0)
     assert engine.kv_tokens_used == 0

@@ -18,7 +18,7 @@ from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.drafter.methods.self_draft.skip import SkipDrafter
-from services.drafter.registry import METHODS, _dtype, build
+from services.drafter.registry import _dtype, build
 from services.drafter.settings import DrafterSettings
 from services.engine.checkpoint.files import weights_digest
 from services.engine.lookahead_file import Lookahead, save_lookahead
@@ -124,10 +124,6 @@ def test_the_pool_of_phrases_has_the_limits_of_the_settings():
 def test_phrases_in_no_redis_stop_the_start():
     with pytest.raises(StartError, match="is not usable"):
         build(DrafterSettings(phrase_redis="nonsense"))
-
-
-def test_every_method_has_a_name_that_can_be_asked_for():
-    assert set(METHODS) == {"model", "skip", "lookahead", "graph", "ngram"}
 
 
 @pytest.fixture

@@ -1,12 +1,9 @@
 """The model drafter: what it feeds, what it proposes, on a fake engine and on real models."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from services.contract import types as t
 from services.drafter.methods.model.model import ModelDrafter
@@ -185,7 +182,7 @@ def test_a_committed_token_outside_the_vocabulary_ends_drafting_quietly():
 def test_a_row_without_a_finite_law_ends_the_draft():
     class Broken(FakeEngine):
         @staticmethod
-        def logits(text: Sequence[int]) -> Tensor:
+        def logits(text):
             return torch.full((VOCAB,), torch.nan)
 
     draft = Harness(Broken()).draft([1, 2])
@@ -252,7 +249,7 @@ def test_the_target_as_its_own_drafter_is_accepted_whole(engine, mode, sampling)
 def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode, candidates):
     harness = Harness(engine, step_tokens=16)
     harness.open("s", PROMPT, mode=mode, sampling=COUPLED, num_candidates=candidates)
-    committed: list[int] = []
+    committed = []
     for epoch, agreed in enumerate((0, 3, 6, 1, 5, 2), start=2):
         tail = trunk_of(harness.run())
         assert len(tail) == 6

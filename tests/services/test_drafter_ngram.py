@@ -1,7 +1,5 @@
 """Prompt lookup: what is copied, and that the index follows the text."""
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,11 +9,11 @@ from services.drafter.methods.ngram.ngram import NgramDrafter, NgramIndex, copy_
 from tests.services.drafter_kit import Worker
 
 
-def ngram() -> Worker:
+def ngram():
     return Worker({"ngram": NgramDrafter(2, 3)})
 
 
-def drafted(prompt: Sequence[int], window: int = 5) -> t.Draft:
+def drafted(prompt, window=5):
     """The only draft behind a text."""
     return ngram().draft(prompt, window=window, max_tokens=1000)
 
@@ -82,7 +80,7 @@ def test_a_copy_reads_its_own_tokens_past_the_end():
     assert copy_from([1, 2, 3], 0, 2) == [1, 2]
 
 
-def slow_match(text: list[int], shortest: int, longest: int) -> int:
+def slow_match(text, shortest, longest):
     for n in range(longest, shortest - 1, -1):
         for end in range(len(text) - 1, n - 1, -1):
             if len(text) >= n and text[end - n : end] == text[len(text) - n :]:

@@ -1,13 +1,10 @@
 """Drawn drafts: the law that is sent is the one that was drawn from, and the draft model's own."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -19,18 +16,23 @@ from transformers import (
 
 from services.contract import types as t
 from services.contract.wire.drafter import decode_drafter_event, encode_drafter_event
-from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.engine.native import NativeEngine
 from services.engine.noise import Stream, uniform
 from services.engine.port import Segment
 from services.engine.sampling import History, RowContext, choose
-from services.engine.spec import ModelSpec
 from tests.models import tiny_model
-from tests.services.drafter_kit import FakeEngine, Harness, tokens_of
+from tests.services.drafter_kit import (
+    EXACT,
+    SAMPLED,
+    FakeEngine,
+    Harness,
+    Worker,
+    real_engine,
+    tokens_of,
+    trunk_of,
+)
 
 PROMPT = [*range(20, 45), 20, 21, 22]
-SAMPLED = (t.VerifyMode.STANDARD, t.VerifyMode.BLOCK)
 EVERY_PARAMETER = t.ResolvedSampling(
     temperature=1.4,
     top_p=0.97,
@@ -54,23 +56,18 @@ PARAMETERS = {
 
 @pytest.fixture(scope="module")
 def engine():
-    torch.set_num_threads(1)
-    return NativeEngine.from_model(tiny_model("llama"), spec=ModelSpec(model="llama"))
+    return real_engine()
 
 
-def levels(draft: t.Draft) -> Iterator[tuple[int, t.SparseRow, list[int]]]:
+def levels(draft):
     """Row in the draft, law and candidates of each node that has some."""
-    tree = draft.tree
-    parents = tree.parents if tree.parents is not None else tuple(range(-1, len(tree) - 1))
-    assert tree.q is not None
+    tree, parents = draft.tree, draft.tree.every_parent
     for parent, row in zip(sorted(set(parents)), tree.q, strict=True):
-        own = [
-            token for token, above in zip(tree.token_ids, parents, strict=True) if above == parent
-        ]
-        yield parent + 1, row, own
+        below = zip(tree.token_ids, parents, strict=True)
+        yield parent + 1, row, [token for token, above in below if above == parent]
 
 
-def invert(law: dict[int, float], u: float) -> int:
+def invert(law, u):
     """The first token whose cumulated mass exceeds `u` of the total."""
     reached, total = 0.0, sum(law.values())
     for token, mass in law.items():
@@ -80,7 +77,7 @@ def invert(law: dict[int, float], u: float) -> int:
     raise AssertionError("no token has mass")
 
 
-def replayed(draft: t.Draft, seed: int, index: int) -> list[int]:
+def replayed(draft, seed, index):
     """The tokens that the laws of a draft and its keys give."""
     tokens = []
     for node, row, own in levels(draft):
@@ -99,17 +96,8 @@ def replayed(draft: t.Draft, seed: int, index: int) -> list[int]:
 def test_replaying_the_keys_on_the_law_received_gives_every_token(engine, name, mode, count):
     harness = Harness(engine, q_top=16)
     seed = (1 << 64) - 3
-    harness.open(
-        "s",
-        PROMPT,
-        mode=mode,
-        sampling=PARAMETERS[name],
-        num_candidates=count,
-        seed=seed,
-        drafter_index=2,
-        epoch=5,
-    )
-    drafts = harness.run()
+    own = {"mode": mode, "sampling": PARAMETERS[name], "num_candidates": count, "seed": seed}
+    drafts = harness.drafts(PROMPT, drafter_index=2, epoch=5, **own)
     assert len(drafts) == (6 if count == 1 else 1)
     for draft in drafts:
         received = decode_drafter_event(encode_drafter_event(draft))
@@ -129,20 +117,18 @@ class Wide(FakeEngine):
     vocab_size = 3000
 
     @staticmethod
-    def logits(text: Sequence[int]) -> Tensor:
+    def logits(text):
         generator = torch.Generator().manual_seed(t.extend_hash(t.EMPTY_HASH, text) >> 1)
         return 3 * torch.randn(Wide.vocab_size, generator=generator)
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_wide_vocabulary_cut_to_the_targets_is_drawn_from_alike(count):
-    harness = Harness(Wide(), q_top=32)
-    prompt, law = [1, 2, 3], replace(EVERY_PARAMETER, logit_bias=((2990, 30.0), (5, 3.0)))
-    harness.open(
-        "s", prompt, mode=t.VerifyMode.BLOCK, sampling=law, num_candidates=count, vocab_size=2500
-    )
-    output: list[int] = []
-    for draft in harness.run():
+    harness, prompt = Harness(Wide(), q_top=32), [1, 2, 3]
+    law = replace(EVERY_PARAMETER, logit_bias=((2990, 30.0), (5, 3.0)))
+    own = {"mode": t.VerifyMode.BLOCK, "sampling": law, "num_candidates": count}
+    output = []
+    for draft in harness.drafts(prompt, vocab_size=2500, **own):
         assert replayed(draft, 7, 0) == list(draft.tree.token_ids)
         for _, row, own in levels(draft):
             logits = Wide.logits([*prompt, *output])[:2500]
@@ -156,17 +142,17 @@ def test_a_wide_vocabulary_cut_to_the_targets_is_drawn_from_alike(count):
 class Constant(FakeEngine):
     """One law everywhere."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(capacity=10**6)
 
     LAW = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02, 0.01, 0.0])
 
     @staticmethod
-    def logits(text: Sequence[int]) -> Tensor:
+    def logits(text):
         return Constant.LAW.log()
 
 
-def p_value(observed: Counter[Any], expected: dict[Any, float]) -> float:
+def p_value(observed, expected):
     """Chi-square of counts against probabilities."""
     assert set(observed) <= {key for key, p in expected.items() if p > 0}
     total = sum(observed.values())
@@ -178,58 +164,51 @@ def p_value(observed: Counter[Any], expected: dict[Any, float]) -> float:
     return float(torch.special.gammaincc(freedom, half))
 
 
-def drawn(count: int, sessions: int) -> list[t.Draft]:
+def pairs_fit(pairs, joint):
+    """Whether those of the pairs that are in `joint` are as frequent as it says."""
+    total = sum(joint.values())
+    inside = Counter({pair: n for pair, n in pairs.items() if pair in joint})
+    return p_value(inside, {pair: p / total for pair, p in joint.items()}) > 1e-6
+
+
+def drawn(count):
+    """Of two hundred sessions."""
     harness = Harness(Constant(), step_tokens=10**6)
-    for session in range(sessions):
-        harness.open(
-            str(session),
-            [1, 2],
-            mode=t.VerifyMode.STANDARD,
-            sampling=t.ResolvedSampling(max_tokens=60),
-            seed=session,
-            window=60,
-            num_candidates=count,
-        )
+    own = {"mode": t.VerifyMode.STANDARD, "window": 60, "num_candidates": count}
+    for session in range(200):
+        harness.open(str(session), [1, 2], seed=session, **own)
     return harness.run()
 
 
 def test_drawn_tokens_have_the_law_that_is_sent():
-    drafts = drawn(1, 200)
+    drafts, law = drawn(1), Constant.LAW.tolist()
     counts = Counter(token for draft in drafts for token in draft.tree.token_ids)
     assert sum(counts.values()) == 200 * 60
     for draft in drafts:
         assert replayed(draft, int(draft.session), 0) == list(draft.tree.token_ids)
-    assert p_value(counts, dict(enumerate(Constant.LAW.tolist()))) > 1e-6
-    pairs: Counter[Any] = Counter()
+    assert p_value(counts, dict(enumerate(law))) > 1e-6
+    pairs = Counter()
     for session in range(200):
         tokens = tokens_of(drafts, str(session))
         pairs.update(zip(tokens[::2], tokens[1::2], strict=True))
-    law = Constant.LAW.tolist()[:8]
-    joint = {(a, b): law[a] * law[b] for a in range(8) for b in range(8)}
-    total = sum(joint.values())
-    inside = Counter({pair: n for pair, n in pairs.items() if pair in joint})
-    assert p_value(inside, {pair: p / total for pair, p in joint.items()}) > 1e-6
+    assert pairs_fit(pairs, {(a, b): law[a] * law[b] for a in range(8) for b in range(8)})
 
 
 def test_siblings_are_drawn_without_replacement():
-    pairs: Counter[Any] = Counter()
-    for draft in drawn(2, 200):
+    pairs = Counter()
+    for draft in drawn(2):
         pairs.update(tuple(own) for _, _, own in levels(draft))
     law = Constant.LAW.tolist()[:7]
     joint = {(a, b): law[a] * law[b] / (1 - law[a]) for a in range(7) for b in range(7) if a != b}
-    total = sum(joint.values())
-    inside = Counter({pair: n for pair, n in pairs.items() if pair in joint})
     assert sum(pairs.values()) == 200 * 60
     assert all(a != b for a, b in pairs)
-    assert p_value(inside, {pair: p / total for pair, p in joint.items()}) > 1e-6
+    assert pairs_fit(pairs, joint)
 
 
 # --- the law itself ----------------------------------------------------------------
 
 
-def reference_law(
-    logits: Tensor, prompt: Sequence[int], output: Sequence[int], law: t.ResolvedSampling, n: int
-) -> dict[int, float]:
+def reference_law(logits, prompt, output, law, n):
     """transformers' processors in our order, OpenAI's two penalties, cut to the n best."""
     ids = torch.tensor([[*prompt, *output]])
     scores = logits.clone()[None]
@@ -256,10 +235,10 @@ def reference_law(
 def test_q_is_the_draft_models_own_law_as_transformers_makes_it(engine, name, count):
     harness = Harness(engine, q_top=20)
     law = replace(PARAMETERS[name], stop_token_ids=(1, 50_000), min_tokens=3)
-    harness.open("s", PROMPT, mode=t.VerifyMode.BLOCK, sampling=law, num_candidates=count)
-    output: list[int] = []
+    output = []
     rows = 0
-    for draft in harness.run():
+    own = {"mode": t.VerifyMode.BLOCK, "sampling": law, "num_candidates": count}
+    for draft in harness.drafts(PROMPT, **own):
         for _, row, own in levels(draft):
             with torch.no_grad():
                 text = torch.tensor([[*PROMPT, *output]])
@@ -274,9 +253,7 @@ def test_q_is_the_draft_models_own_law_as_transformers_makes_it(engine, name, co
     harness.core.drop_link(0)
 
 
-def own_samples(
-    engine: NativeEngine, count: int, mode: t.VerifyMode, law: t.ResolvedSampling
-) -> list[int]:
+def own_samples(engine, count, mode, law):
     """What a target of the same weights chooses, each position counted from nothing."""
     text = list(PROMPT)
     for position in range(count):
@@ -290,7 +267,7 @@ def own_samples(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("mode", [t.VerifyMode.GREEDY, t.VerifyMode.COUPLED])
+@pytest.mark.parametrize("mode", EXACT)
 def test_a_drafter_equal_to_its_target_drafts_the_targets_own_text_under_every_parameter(
     engine, mode, count
 ):
@@ -303,10 +280,7 @@ def test_a_drafter_equal_to_its_target_drafts_the_targets_own_text_under_every_p
     committed = 0
     for block in (4, 7, 3):
         for draft in harness.run():
-            parents = draft.tree.parents or (-1,)
-            trunk = [parents.index(parent) for parent in sorted(set(parents))]
-            tokens = [draft.tree.token_ids[i] for i in trunk]
-            start = draft.first_position
+            tokens, start = trunk_of([draft]), draft.first_position
             assert tokens == truth[start : start + len(tokens)]
         harness.commit("s", committed, truth[committed : committed + block])
         committed += block
@@ -317,7 +291,7 @@ def test_penalties_follow_the_text_back_and_forth(engine):
     law = replace(EVERY_PARAMETER, stop_token_ids=(), min_tokens=0)
     harness, fresh = Harness(engine), Harness(engine)
     harness.open("s", PROMPT, mode=t.VerifyMode.GREEDY, sampling=law)
-    committed: list[int] = []
+    committed = []
     for epoch, agreed in enumerate((0, 3, 6, 1), start=2):
         tail = tokens_of(harness.run())
         new = [*tail[:agreed], 40]
@@ -330,8 +304,8 @@ def test_penalties_follow_the_text_back_and_forth(engine):
 
 
 def test_a_worker_says_which_methods_draw_and_which_make_trees():
-    drafters = {"model": Harness(FakeEngine()).drafter, "ngram": NgramDrafter()}
-    core = DrafterCore(drafters, emit=lambda *_: None, worker_id="d")
+    drafters = {"model": Harness().drafter, "ngram": NgramDrafter()}
+    core = Worker(drafters).core
     able = ("model:sampled", "model:tree", "ngram:tree", "ngram:estimates", "ngram:rows")
     assert core.describe().capabilities == able
     assert isinstance(core.describe(), t.WorkerDescription)
@@ -339,14 +313,8 @@ def test_a_worker_says_which_methods_draw_and_which_make_trees():
 
 @pytest.mark.parametrize("mode", list(t.VerifyMode))
 def test_ngram_copies_are_certain_in_every_mode(mode):
-    drafts: list[Any] = []
-    core = DrafterCore(
-        {"ngram": NgramDrafter()}, emit=lambda _, event: drafts.append(event), worker_id="d"
-    )
-    prompt, sampling = (1, 2, 3, 4, 1, 2, 3), t.ResolvedSampling(max_tokens=20)
-    core.handle(0, t.OpenDraft("s", 1, prompt, (), mode, sampling, 0, 4, num_candidates=3))
-    while core.step():
-        pass
-    trees = [event.tree for event in drafts if isinstance(event, t.Draft)]
+    worker = Worker({"ngram": NgramDrafter()})
+    drafts = worker.drafts((1, 2, 3, 4, 1, 2, 3), mode=mode, window=4, num_candidates=3)
+    trees = [draft.tree for draft in drafts]
     assert [token for tree in trees for token in tree.token_ids] == [4, 1, 2, 3]
     assert {(tree.proposal, tree.q) for tree in trees} == {(t.Proposal.ONE_HOT, None)}

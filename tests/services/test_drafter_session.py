@@ -1,7 +1,5 @@
 """The drafter's bookkeeping of one session, against any order of commits and drafts."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,26 +11,26 @@ from tests.services import drafter_kit
 from tests.services.drafter_kit import SAMPLED
 
 
-def opened(**changes: Any) -> t.OpenDraft:
+def opened(**changes):
     values = {"prompt": (50, 51), "window": 8, "max_tokens": 100}
     return drafter_kit.opening(**(values | changes))
 
 
-def commit(base: int, *tokens: int, epoch: int = 1) -> t.CommitDraft:
+def commit(base, *tokens, epoch=1):
     return t.CommitDraft("s", epoch, base, tokens)
 
 
-def chain(*tokens: int) -> t.DraftTree:
+def chain(*tokens):
     return t.DraftTree(tokens)
 
 
-def drafted(session: DraftSession, *tokens: int, **tree: Any) -> t.Draft:
+def drafted(session, *tokens, **tree):
     draft = session.absorb(t.DraftTree(tokens, **tree), False, 1.0)
     assert draft is not None
     return draft
 
 
-def output(session: DraftSession) -> list[int]:
+def output(session):
     return session.text[session.prompt_length :]
 
 
@@ -48,7 +46,7 @@ def test_what_is_cut_of_a_chain_takes_its_sources_along():
 TOKENS = st.integers(0, 2)
 
 
-def next_draft(text: list[int]) -> int:
+def next_draft(text):
     """What the imaginary drafter proposes: a function of the whole text."""
     return t.extend_hash(t.EMPTY_HASH, text) % 3
 
@@ -56,11 +54,11 @@ def next_draft(text: list[int]) -> int:
 class Imaginary:
     """A drafter with KV: it feeds what the rules say and records every token it fed."""
 
-    def __init__(self, session: DraftSession) -> None:
+    def __init__(self, session):
         self.session = session
-        self.kv: list[int] = []
+        self.kv = []
 
-    def draft(self) -> t.Draft | None:
+    def draft(self):
         text = self.session.text
         if not self.session.drafting:
             return None
@@ -70,12 +68,12 @@ class Imaginary:
         self.kv = self.kv[:start] + text[start:]
         return self.session.absorb(chain(next_draft(text)), False, 0.0)
 
-    def commit(self, command: t.CommitDraft) -> None:
+    def commit(self, command):
         kept = self.session.commit(command)
         if kept is not None:
             del self.kv[kept:]
 
-    def check(self, truth: list[int]) -> None:
+    def check(self, truth):
         session, out = self.session, output(self.session)
         assert session.text[: session.prompt_length] == [50, 51]
         assert out[: session.committed_length] == truth[: session.committed_length]
@@ -87,9 +85,9 @@ class Imaginary:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[int], list[t.CommitDraft], list[int]]:
+def histories(draw):
     """A committed text, its commits as delivered (doubled, reordered), and when."""
-    truth: list[int] = []
+    truth = []
     for agrees, token in draw(st.lists(st.tuples(st.booleans(), TOKENS), min_size=1, max_size=40)):
         truth.append(next_draft([50, 51, *truth]) if agrees else token)
     cuts = draw(st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 3))))
@@ -127,7 +125,7 @@ def test_the_text_is_the_committed_text_and_a_tail_drafted_from_it(history, wind
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), max_size=30))
 def test_a_perfect_drafter_is_never_rolled_back(moves):
-    truth: list[int] = []
+    truth = []
     while len(truth) < 200:
         truth.append(next_draft([50, 51, *truth]))
     imaginary = Imaginary(DraftSession(opened(max_tokens=200)))
@@ -275,16 +273,6 @@ def test_nothing_proposed_and_not_final_sends_nothing():
     session = DraftSession(opened())
     assert session.absorb(t.DraftTree(), False, 0.0) is None
     assert session.drafting
-
-
-def test_window_zero_is_idle_until_a_credit():
-    session = DraftSession(opened(window=0))
-    assert not session.drafting
-    session.commit(commit(0, 1))
-    assert not session.drafting
-    session.credit(3)
-    assert session.drafting
-    assert session.room == 3
 
 
 def test_a_smaller_window_keeps_the_tail_and_leaves_no_room():

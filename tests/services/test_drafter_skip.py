@@ -1,16 +1,14 @@
 """The skipping drafter: who reads what, when a draft ends, and how the threshold follows."""
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from services.contract.errors import StartError
-from services.contract.types import EMPTY_HASH, ResolvedSampling, VerifyMode, extend_hash
+from services.contract.types import EMPTY_HASH, VerifyMode, extend_hash
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.skip import SkipDrafter
 from services.engine.native import NativeEngine
@@ -19,10 +17,24 @@ from services.engine.sampling import RowContext, choose
 from services.engine.skip_mask import SkipMask, whole
 from services.engine.spec import ModelSpec
 from tests.models import tiny_model
-from tests.services.drafter_kit import VOCAB, FakeEngine, Harness, tokens_of
-from tests.services.test_drafter_model import COUPLED, GREEDY, MOVES, PROMPT, plain_text, trunk_of
+from tests.services.drafter_kit import (
+    COUPLED,
+    EXACT,
+    GREEDY,
+    PROMPT,
+    SAMPLED,
+    VOCAB,
+    FakeEngine,
+    Harness,
+    plain_text,
+    real_engine,
+    tokens_of,
+    trunk_of,
+)
+from tests.services.test_drafter_model import MOVES
 
 NEVER = Exit(0.0, adaptive=False)
+FIXED = Exit(0.4, adaptive=False)
 MASK = SkipMask.of(2, attention=[1], mlp=[0])
 SKIPPED = 100
 """Added to a token in a fake KV that the skipping model read."""
@@ -34,51 +46,48 @@ class FakeSkipEngine(FakeEngine):
     num_layers = 2
     soft_ids = range(VOCAB, VOCAB + SKIPPED)
 
-    def require_skipping(self) -> None:
+    def require_skipping(self):
         """It can skip."""
 
     @staticmethod
-    def logits(text: Sequence[int]) -> Tensor:
+    def logits(text):
         """Of every kind, from sure to unsure."""
         generator = torch.Generator().manual_seed(extend_hash(EMPTY_HASH, text) % 2**31)
         return 2 * torch.randn(VOCAB, generator=generator)
 
-    def forward(self, segments: Sequence[Segment], skip: SkipMask | None = None) -> list[Tensor]:
+    def forward(self, segments, skip=None):
         shift = 0 if skip is None or skip.empty else SKIPPED
-        marked = [
-            Segment(segment.cache, [token + shift for token in segment.token_ids], None, first)
-            for segment in segments
-            for first in (segment.logits_from,)
-        ]
-        return super().forward(marked)
+        return super().forward(
+            [replace(own, token_ids=[token + shift for token in own.token_ids]) for own in segments]
+        )
 
 
-def read(text: Sequence[int], prompt: int) -> list[int]:
+def read(text, prompt):
     """KV of a text: the prompt by the whole model, the output by the skipping one."""
     return [*text[:prompt], *(token + SKIPPED for token in text[prompt:])]
 
 
-def next_of(text: Sequence[int], prompt: int) -> tuple[int, float]:
+def next_of(text, prompt):
     """The token drafted after `text`, and how sure of it the model is."""
     law = torch.softmax(FakeSkipEngine.logits(read(text, prompt)), -1)
     return int(law.argmax()), float(law.max())
 
 
-def continuation(text: Sequence[int], prompt: int, count: int) -> list[int]:
+def continuation(text, prompt, count):
     text = list(text)
     for _ in range(count):
         text.append(next_of(text, prompt)[0])
     return text[-count:]
 
 
-def harness_of(rule: Exit = NEVER, step_tokens: int = 64, engine: Any = None) -> Harness:
+def harness_of(rule=NEVER, step_tokens=64, engine=None):
     engine = engine or FakeSkipEngine()
     drafter = SkipDrafter(engine, MASK, rule, step_tokens=step_tokens)
     return Harness(engine, drafter=drafter)
 
 
-def state_of(harness: Harness) -> Any:
-    return harness.drafter._sessions[0, "s"]
+def law_of(mode):
+    return GREEDY if mode is VerifyMode.GREEDY else COUPLED
 
 
 # --- who reads what -----------------------------------------------------------------
@@ -86,8 +95,7 @@ def state_of(harness: Harness) -> Any:
 
 def test_the_whole_model_reads_the_prompt_and_the_skipping_one_the_output():
     harness = harness_of()
-    harness.open("s", [1, 2, 3])
-    tail = tokens_of(harness.run())
+    tail = tokens_of(harness.drafts())
     assert tail == continuation([1, 2, 3], 3, 6)
     assert harness.engine.caches[0].tokens == read([1, 2, 3, *tail[:-1]], 3)
     assert harness.engine.forwards == [[3], [1], [1], [1], [1], [1]]
@@ -95,8 +103,7 @@ def test_the_whole_model_reads_the_prompt_and_the_skipping_one_the_output():
 
 def test_committed_tokens_of_a_session_opened_again_are_read_by_the_skipping_model():
     harness = harness_of()
-    harness.open("s", [1, 2, 3], committed=(4, 5))
-    assert tokens_of(harness.run()) == continuation([1, 2, 3, 4, 5], 3, 6)
+    assert tokens_of(harness.drafts(committed=(4, 5))) == continuation([1, 2, 3, 4, 5], 3, 6)
     assert harness.engine.forwards[:2] == [[3], [2]]
 
 
@@ -116,20 +123,20 @@ def test_prompts_and_outputs_of_several_sessions_share_a_turn_but_no_forward():
 def test_every_draft_follows_from_the_text_and_kv_is_a_function_of_it(data):
     rule = Exit(data.draw(st.sampled_from([0.0, 0.3, 0.5])), data.draw(st.booleans()))
     harness = harness_of(rule, data.draw(st.integers(1, 8)))
-    harness.open("s", [1, 2, 3], window=data.draw(st.integers(1, 5)))
-    session = harness.core._entries[0, "s"].session
+    harness.open(window=data.draw(st.integers(1, 5)))
+    session = harness.session
     (cache,) = harness.engine.caches
     epoch = 1
     for steps, agreed, other, bump in data.draw(MOVES):
         for _ in range(steps):
             before = list(session.text)
-            threshold = state_of(harness).exit.threshold
+            threshold = harness.state.exit.threshold
             harness.core.step()
             for draft in harness.take():
                 if draft.tree.token_ids:
                     token, sure = next_of(before, 3)
                     assert draft.tree.token_ids == (token,)
-                    assert draft.final or sure >= min(threshold, state_of(harness).exit.threshold)
+                    assert draft.final or sure >= min(threshold, harness.state.exit.threshold)
             assert cache.tokens == read(session.text, 3)[: cache.length]
         tail = session.text[3 + session.committed_length :]
         epoch += bump
@@ -140,9 +147,9 @@ def test_every_draft_follows_from_the_text_and_kv_is_a_function_of_it(data):
 # --- when a draft ends ----------------------------------------------------------------
 
 
-def exit_of(text: list[int], prompt: int, threshold: float) -> list[int]:
+def exit_of(text, prompt, threshold):
     """The draft after `text` that ends by itself."""
-    tail: list[int] = []
+    tail = []
     while True:
         token, sure = next_of([*text, *tail], prompt)
         tail.append(token)
@@ -150,19 +157,21 @@ def exit_of(text: list[int], prompt: int, threshold: float) -> list[int]:
             return tail
 
 
+def drafted(rule=FIXED, **changes):
+    """A session on the text 4, 2, 3, and its first draft."""
+    harness = harness_of(rule)
+    return harness, trunk_of(harness.drafts([4, 2, 3], **({"window": 30} | changes)))
+
+
 def test_a_draft_ends_with_the_first_token_that_is_not_sure():
-    harness = harness_of(Exit(0.4, adaptive=False))
-    harness.open("s", [4, 2, 3], window=30)
-    drafts = harness.run()
+    drafts = harness_of(FIXED).drafts([4, 2, 3], window=30)
     assert tokens_of(drafts) == exit_of([4, 2, 3], 3, 0.4)
     assert 1 < len(drafts) < 30
     assert [draft.final for draft in drafts] == [False] * (len(drafts) - 1) + [True]
 
 
 def test_a_draft_that_ended_is_not_gone_on_with_before_its_end_is_committed():
-    harness = harness_of(Exit(0.4, adaptive=False))
-    harness.open("s", [4, 2, 3], window=30)
-    tail = tokens_of(harness.run())
+    harness, tail = drafted()
     harness.commit("s", 0, tail[:1])
     (nothing,) = harness.run()
     assert (nothing.tree.token_ids, nothing.final) == ((), True)
@@ -172,26 +181,20 @@ def test_a_draft_that_ended_is_not_gone_on_with_before_its_end_is_committed():
 
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_rejection_before_the_end_starts_a_new_draft(kept):
-    harness = harness_of(Exit(0.4, adaptive=False))
-    harness.open("s", [4, 2, 3], window=30)
-    tail = tokens_of(harness.run())
+    harness, tail = drafted()
     assert len(tail) > 2
-    wrong = (tail[kept] + 1) % VOCAB
-    harness.commit("s", 0, [*tail[:kept], wrong], epoch=2)
-    text = [4, 2, 3, *tail[:kept], wrong]
-    assert tokens_of(harness.run()) == exit_of(text, 3, 0.4)
+    text = [*tail[:kept], (tail[kept] + 1) % VOCAB]
+    harness.commit("s", 0, text, epoch=2)
+    assert tokens_of(harness.run()) == exit_of([4, 2, 3, *text], 3, 0.4)
 
 
-@pytest.mark.parametrize("mode", [VerifyMode.STANDARD, VerifyMode.BLOCK])
+@pytest.mark.parametrize("mode", SAMPLED)
 def test_a_drawn_draft_goes_on_behind_tokens_that_are_not_sure(mode):
     """Its length must not depend on what was drawn."""
-    sampling = ResolvedSampling(max_tokens=60, temperature=0.7)
-    drafts = []
-    for rule in (NEVER, Exit(0.4, adaptive=False)):
-        harness = harness_of(rule)
-        harness.open("s", [4, 2, 3], mode=mode, sampling=sampling, window=30)
-        drafts.append(harness.run())
-    free, ended = drafts
+    free, ended = (
+        harness_of(rule).drafts([4, 2, 3], mode=mode, temperature=0.7, window=30)
+        for rule in (NEVER, FIXED)
+    )
     assert [draft.tree for draft in ended] == [draft.tree for draft in free]
     unsure, text = 0, [4, 2, 3]
     for token in tokens_of(ended):
@@ -203,9 +206,7 @@ def test_a_drawn_draft_goes_on_behind_tokens_that_are_not_sure(mode):
 
 
 def test_a_tree_ends_below_a_trunk_token_that_is_not_sure():
-    harness = harness_of(Exit(0.4, adaptive=False))
-    harness.open("s", [4, 2, 3], window=30, num_candidates=2)
-    (draft,) = harness.run()
+    draft = harness_of(FIXED).draft([4, 2, 3], window=30, num_candidates=2)
     assert trunk_of([draft]) == exit_of([4, 2, 3], 3, 0.4)
     assert len(draft.tree) == 2 * len(trunk_of([draft]))
     assert draft.final
@@ -214,7 +215,7 @@ def test_a_tree_ends_below_a_trunk_token_that_is_not_sure():
 # --- how the threshold follows --------------------------------------------------------
 
 
-def threshold_after(rounds: Sequence[tuple[int, int, bool]]) -> Exit:
+def threshold_after(rounds):
     rule = Exit(0.4)
     for accepted, drafted, full in rounds:
         rule = rule.verified(accepted, drafted, full)
@@ -233,46 +234,40 @@ def test_the_threshold_counts_what_was_verified():
         committed += kept + 1
         counted.append((kept, len(tail), len(tail) == 4))
     harness.run()
-    assert state_of(harness).exit == threshold_after(counted)
+    assert harness.state.exit == threshold_after(counted)
 
 
 def test_a_commit_that_agrees_counts_only_what_it_holds():
-    harness = harness_of(Exit(0.01))
-    harness.open("s", [4, 2, 3], window=6)
-    tail = tokens_of(harness.run())
+    harness, tail = drafted(Exit(0.01), window=6)
     harness.commit("s", 0, tail[:2])
     harness.run()
-    assert state_of(harness).exit == Exit(0.01).verified(2, 2, full=True)
+    assert harness.state.exit == Exit(0.01).verified(2, 2, full=True)
 
 
 def test_tokens_that_nobody_drafted_count_nothing():
-    harness = harness_of(Exit(0.4))
-    harness.open("s", [4, 2, 3], window=0)
-    harness.run()
+    harness, _ = drafted(Exit(0.4), window=0)
     harness.commit("s", 0, [4, 5, 6])
     harness.credit("s", 3)
     harness.run()
-    assert state_of(harness).exit == Exit(0.4)
+    assert harness.state.exit == Exit(0.4)
 
 
 def test_a_tree_counts_its_trunk():
-    harness = harness_of(Exit(0.4))
-    harness.open("s", [4, 2, 3], window=30, num_candidates=2)
-    trunk = trunk_of(harness.run())
+    harness, trunk = drafted(Exit(0.4), num_candidates=2)
     assert len(trunk) > 1
     harness.commit("s", 0, [trunk[0], (trunk[1] + 1) % VOCAB], epoch=2)
     harness.run()
-    assert state_of(harness).exit == Exit(0.4).verified(1, len(trunk), full=False)
+    assert harness.state.exit == Exit(0.4).verified(1, len(trunk), full=False)
 
 
 def test_sessions_have_thresholds_of_their_own():
     harness = harness_of(Exit(0.01))
     for session in ("s", "other"):
         harness.open(session, [4, 2, 3], window=3)
-    tail = tokens_of([d for d in harness.run() if d.session == "s"])
+    tail = tokens_of(harness.run())
     harness.commit("s", 0, [(tail[0] + 1) % VOCAB], epoch=2)
     harness.run()
-    assert state_of(harness).exit.threshold > 0.01
+    assert harness.state.exit.threshold > 0.01
     assert harness.drafter._sessions[0, "other"].exit == Exit(0.01)
 
 
@@ -281,11 +276,10 @@ def test_sessions_have_thresholds_of_their_own():
 
 @pytest.fixture(scope="module", params=["llama", "mistral", "gpt_neox"])
 def engine(request):
-    torch.set_num_threads(1)
-    return NativeEngine.from_model(tiny_model(request.param), spec=ModelSpec(model=request.param))
+    return real_engine(request.param)
 
 
-def skipped_rows(engine: NativeEngine, text: Sequence[int], prompt: int) -> Tensor:
+def skipped_rows(engine, text, prompt):
     """The last row of a text read afresh: prompt whole, output skipping."""
     cache = engine.new_cache(len(text) + 1)
     (rows,) = engine.forward([Segment(cache, text[:prompt])])
@@ -295,15 +289,13 @@ def skipped_rows(engine: NativeEngine, text: Sequence[int], prompt: int) -> Tens
     return rows[-1:]
 
 
-def expected_draft(
-    engine: NativeEngine, text: Sequence[int], count: int, mode: VerifyMode
-) -> list[int]:
-    drafted: list[int] = []
+def expected_draft(engine, text, count, mode):
+    drafted = []
     for _ in range(count):
         rows = skipped_rows(engine, [*text, *drafted], len(PROMPT))
         position = len(text) + len(drafted) - len(PROMPT)
-        sampling = GREEDY if mode is VerifyMode.GREEDY else COUPLED
-        drafted += choose(rows, [RowContext(mode, sampling, 7, position)])
+        row = RowContext(mode, law_of(mode), 7, position)
+        drafted += choose(rows, [row])
     return drafted
 
 
@@ -311,9 +303,9 @@ def expected_draft(
 @pytest.mark.parametrize("mode", list(VerifyMode))
 def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode, candidates):
     harness = harness_of(engine=engine, step_tokens=16)
-    sampling = GREEDY if mode is VerifyMode.GREEDY else COUPLED
+    sampling = law_of(mode)
     harness.open("s", PROMPT, mode=mode, sampling=sampling, num_candidates=candidates)
-    committed: list[int] = []
+    committed = []
     for epoch, agreed in enumerate((0, 3, 6, 1, 5), start=2):
         tail = trunk_of(harness.run())
         assert len(tail) == 6
@@ -323,7 +315,7 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode, can
         harness.commit("s", len(committed), new, epoch)
         committed += new
     harness.core.step()
-    cache = state_of(harness).cache
+    cache = harness.state.cache
     text = PROMPT + committed
     assert cache.length == len(text)
     assert cache.lacking == MASK.attention
@@ -335,13 +327,11 @@ def test_kv_after_commits_and_rollbacks_equals_a_fresh_prefill(engine, mode, can
     assert engine.kv_tokens_used == 0
 
 
-@pytest.mark.parametrize(
-    ("mode", "sampling"), [(VerifyMode.GREEDY, GREEDY), (VerifyMode.COUPLED, COUPLED)]
-)
-def test_with_an_empty_mask_every_draft_is_the_targets_own_text(engine, mode, sampling):
+@pytest.mark.parametrize("mode", EXACT)
+def test_with_an_empty_mask_every_draft_is_the_targets_own_text(engine, mode):
+    sampling = law_of(mode)
     truth = plain_text(engine, PROMPT, 30, mode, sampling)
-    drafter = SkipDrafter(engine, whole(2), Exit(0.05))
-    harness = Harness(engine, drafter=drafter)
+    harness = Harness(engine, drafter=SkipDrafter(engine, whole(2), Exit(0.05)))
     harness.open("s", PROMPT, mode=mode, sampling=sampling)
     committed = 0
     while committed < 24:
@@ -350,7 +340,7 @@ def test_with_an_empty_mask_every_draft_is_the_targets_own_text(engine, mode, sa
         for draft in drafts:
             end = draft.first_position + len(draft.tree)
             assert list(draft.tree.token_ids) == truth[draft.first_position : end]
-        drafted = len(harness.core._entries[0, "s"].session.text) - len(PROMPT)
+        drafted = len(harness.session.text) - len(PROMPT)
         harness.commit("s", committed, truth[committed : drafted + 1])
         committed = drafted + 1
     harness.core.drop_link(0)

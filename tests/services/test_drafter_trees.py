@@ -1,13 +1,12 @@
 """Trees of the model drafter whose shape follows from what was accepted."""
 
 from math import prod
-from typing import Any
 
 import pytest
 
-from services.contract.types import Draft, DraftTree, ResolvedSampling
+from services.contract.types import ResolvedSampling
 from services.drafter.methods.graph.tree_growth import PRIOR, Growth, MeasuredGrowth, TreeCosts
-from services.drafter.methods.graph.tree_shape import TreeShape, best_shape, most_probable
+from services.drafter.methods.graph.tree_shape import best_shape, most_probable
 from services.drafter.methods.model.model import ModelDrafter
 from tests.services.drafter_kit import (
     EXACT,
@@ -22,30 +21,30 @@ from tests.services.drafter_kit import (
 RATES = (0.5, 0.3, 0.1)
 
 
-def shaped(shape: TreeShape) -> FixedGrowth:
+def shaped(shape):
     """A plan that always says this shape."""
     plan = FixedGrowth(nodes=len(shape), rates=RATES)
     plan.growth = lambda depth: Growth(shape.widths, len(shape), RATES)
     return plan
 
 
-def harness(trees: Any) -> Harness:
+def harness(trees):
     """A core whose trees grow as plans say that are made by `trees`."""
     engine = FakeEngine()
     return Harness(engine, drafter=ModelDrafter(engine, trees=trees))
 
 
-def measured() -> MeasuredGrowth:
+def measured():
     return MeasuredGrowth(TreeCosts())
 
 
-def drafted(made: Harness, **changes: Any) -> Draft:
+def drafted(made, **changes):
     return made.draft(**({"num_candidates": 4, "window": 8} | changes))
 
 
-def ranked(engine: FakeEngine, tree: DraftTree, text: list[int]) -> set[tuple[int, ...]]:
+def ranked(engine, tree, text):
     """For each node which candidates lead to it from the text, by rank."""
-    paths: list[tuple[list[int], tuple[int, ...]]] = []
+    paths = []
     for token, parent in zip(tree.token_ids, tree.parents or (), strict=True):
         above, ranks = paths[parent] if parent >= 0 else (text, ())
         best = engine.logits(above).topk(VOCAB).indices.tolist()
@@ -53,7 +52,7 @@ def ranked(engine: FakeEngine, tree: DraftTree, text: list[int]) -> set[tuple[in
     return {ranks for _, ranks in paths}
 
 
-def worth(paths: set[tuple[int, ...]]) -> list[float]:
+def worth(paths):
     """What each node adds: paths of the same ranks in another order are worth the same."""
     return sorted(prod(RATES[rank] for rank in ranks) for ranks in paths)
 
@@ -134,9 +133,9 @@ def test_a_draft_is_as_deep_as_there_is_room_for():
     assert max(len(ranks) for ranks in ranked(made.engine, tree, [1, 2, 3])) == 2
 
 
-def write(made: Harness, tokens: int) -> None:
+def write(made, tokens):
     """The target's own text after the prompt 1, 2, 3, a token at a time."""
-    text: list[int] = []
+    text = []
     while len(text) < tokens:
         made.run()
         token = made.engine.greedy([1, 2, 3, *text])

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import struct
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -23,10 +21,10 @@ from services.engine.ngram_file import (
 VOCAB = 10
 
 
-def made(**changes: Any) -> NgramFile:
+def made(**changes):
     key = extend_key(0, 3)
     laws = Laws((key,), bytes([support_of(4)]), (0, 2), (5, 6), bytes([code_of(0.5), 100]))
-    values: dict[str, Any] = {
+    values = {
         "target": "t",
         "target_fingerprint": "w",
         "tokenizer_fingerprint": "f",
@@ -53,10 +51,10 @@ def test_what_is_written_is_read(tmp_path):
     assert laws.find(extend_key(0, 4)) == -1
 
 
-def header(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
+def header(change):
     """A change of the header, with a checksum that fits."""
 
-    def changed(data: bytes) -> bytes:
+    def changed(data):
         (length,) = struct.unpack_from("<I", data, 12)
         known = json.loads(data[16 : 16 + length])
         change(known)
@@ -67,10 +65,10 @@ def header(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], byte
     return changed
 
 
-def body(place: int, value: int) -> Callable[[bytes], bytes]:
+def body(place, value):
     """Another byte so far from the end, with a checksum that fits."""
 
-    def changed(data: bytes) -> bytes:
+    def changed(data):
         parts = bytearray(data[:-32])
         parts[place] = value
         return bytes(parts) + hashlib.sha256(parts).digest()
@@ -78,7 +76,7 @@ def body(place: int, value: int) -> Callable[[bytes], bytes]:
     return changed
 
 
-def sets(name: str, value: Any) -> Callable[[bytes], bytes]:
+def sets(name, value):
     return header(lambda known: known.update({name: value}))
 
 

@@ -1,8 +1,5 @@
 """The phrase pool: what it learns, keeps apart, forgets, and what a drafter makes of it."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +13,7 @@ from tests.services.drafter_kit import SAMPLED, Worker, opening, tokens_of
 SMALL = PhraseLimits(shortest=2, longest=3, length=4)
 
 
-def pool_of(*texts: Sequence[int], limits: PhraseLimits = SMALL) -> PhrasePool:
+def pool_of(*texts, limits=SMALL):
     pool = PhrasePool(limits)
     for text in texts:
         teach(pool, "a", text)
@@ -86,7 +83,7 @@ deeds = st.lists(
 )
 
 
-def replay(events: list[tuple[str, str, list[int]]], limits: PhraseLimits) -> PhrasePool:
+def replay(events, limits):
     pool = PhrasePool(limits)
     for scope, deed, text in events:
         if deed == "teach":
@@ -122,13 +119,13 @@ def test_a_scope_holds_what_it_would_hold_alone(events):
 # --- what a session teaches -----------------------------------------------------
 
 
-def ask(prompt: Sequence[int], committed: Sequence[int], tail: Sequence[int] = ()) -> Ask:
+def ask(prompt, committed, tail=()):
     text = [*prompt, *committed, *tail]
     known = len(prompt) + len(committed)
     return Ask((0, "s"), 1, text, len(prompt), known, room=8)
 
 
-def followed(*deeds: Ask | list[int]) -> tuple[PhrasePool, Learner]:
+def followed(*deeds):
     """A pool after what a session committed and, as lists, what was drafted for it."""
     pool = PhrasePool(SMALL)
     learner = Learner(pool, "a")
@@ -192,14 +189,14 @@ def test_a_session_teaches_its_output_in_whatever_steps_it_came(output, steps):
 class World(Worker):
     """A core with one ngram drafter, in which sessions say what they are told to."""
 
-    def __init__(self, pool: PhrasePool | None = None) -> None:
+    def __init__(self, pool=None):
         super().__init__({"ngram": NgramDrafter(2, 3, pool)})
 
-    def drafts(self, prompt: Sequence[int] = (7, 8, 11, 12), **changes: Any) -> list[int]:
+    def drafts(self, prompt=(7, 8, 11, 12), **changes):
         """What is drafted for a session `s`."""
         return tokens_of(super().drafts(prompt, **({"window": 5, "max_tokens": 100} | changes)))
 
-    def say(self, tokens: Sequence[int], prompt: Sequence[int] = (1, 2, 3), **changes: Any) -> None:
+    def say(self, tokens, prompt=(1, 2, 3), **changes):
         """A session commits tokens one by one, each in an epoch of its own, and ends."""
         self.open("s1", prompt, **({"window": 5, "max_tokens": 100} | changes))
         for place, token in enumerate(tokens):

@@ -13,14 +13,14 @@ VARIABLE = "GRPC_EXPERIMENTS"
 SETTING = f"import os; print(os.environ.get('{VARIABLE}', 'unset'))"
 
 
-def python(code: str, **more: str) -> subprocess.CompletedProcess[str]:
+def python(code, **more):
     kept = {name: value for name, value in os.environ.items() if name != VARIABLE}
     return subprocess.run(
         [sys.executable, "-c", code], env=kept | more, capture_output=True, text=True, check=True
     )
 
 
-def command(code: str) -> str:
+def command(code):
     """Runs `paceline --help`, then `code`."""
     return (
         "import sys\nimport services.console.main as console\n"

@@ -1,9 +1,7 @@
 """Small trees of all free sources: their shape, whose texts they show, and what they leave."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.contract import random_keys as keys
-from services.contract.types import CommitDraft, Draft, DraftSource, OpenDraft, VerifyMode
+from services.contract.types import CommitDraft, DraftSource, VerifyMode
 from services.drafter.methods.ngram.mixture import Shares
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.ngram.small_tree import PoolLimits, SmallTrees, TextPool
@@ -23,9 +21,7 @@ from tests.services.drafter_kit import EXACT, Worker
 VOCAB = 50
 
 
-def opening(
-    prompt: Sequence[int], mode: VerifyMode = VerifyMode.GREEDY, scope: str = "", **changes: Any
-) -> OpenDraft:
+def opening(prompt, mode=VerifyMode.GREEDY, scope="", **changes):
     own = {"num_candidates": 8, "vocab_size": VOCAB, "phrase_scope": scope, "mode": mode}
     law = {"max_tokens": 500, "temperature": 0.0 if mode is VerifyMode.GREEDY else 1.0}
     return drafter_kit.opening("s", prompt, **(own | law | changes))
@@ -34,16 +30,16 @@ def opening(
 class Bench(Worker):
     """A drafter of small trees behind a core, and what it sends."""
 
-    def __init__(self, small: SmallTrees | None = None) -> None:
+    def __init__(self, small=None):
         self.small = small or SmallTrees()
         super().__init__({"ngram": NgramDrafter(small=self.small)})
 
-    def drafts(self, command: Any, link: int = 0) -> list[Draft]:
+    def drafts(self, command, link=0):
         self.events.clear()
         self.core.handle(link, command)
         return self.run()
 
-    def say(self, scope: str, text: Sequence[int]) -> None:
+    def say(self, scope, text):
         """A whole session of a scope, at an end."""
         self.drafts(opening([1], scope=scope), link=9)
         self.drafts(CommitDraft("s", 1, 0, tuple(text)), link=9)
@@ -147,7 +143,7 @@ def test_two_texts_of_a_tenant_are_not_one():
     assert draft.tree.token_ids == ()
 
 
-def a_file(**laws: float) -> NgramFile:
+def a_file(**laws):
     """After token 3 alone 4 comes first, and in texts `laws`."""
     ids, codes = [0] * VOCAB * FIRSTS, bytearray(VOCAB * FIRSTS)
     ids[3 * FIRSTS], codes[3 * FIRSTS] = 4, code_of(0.9)
@@ -185,13 +181,9 @@ def test_what_the_text_says_more_surely_than_the_file_is_of_the_text():
     assert draft.sources[at] == DraftSource.THIS_TEXT
 
 
-def test_the_file_is_left_alone_for_another_vocabulary():
-    (draft,) = Bench(SmallTrees(a_file())).drafts(opening([1, 3], vocab_size=VOCAB + 1))
-    assert draft.tree.token_ids == ()
-
-
-def test_tokens_beyond_the_file_are_no_failure_where_no_vocabulary_is_known():
-    (draft,) = Bench(SmallTrees(a_file())).drafts(opening([1, 10**6], vocab_size=0))
+@pytest.mark.parametrize(("prompt", "vocab"), [([1, 3], VOCAB + 1), ([1, 10**6], 0)])
+def test_a_file_of_another_vocabulary_or_of_unknown_tokens_is_left_alone(prompt, vocab):
+    (draft,) = Bench(SmallTrees(a_file())).drafts(opening(prompt, vocab_size=vocab))
     assert draft.tree.token_ids == ()
 
 

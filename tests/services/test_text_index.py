@@ -14,11 +14,11 @@ from services.drafter.methods.ngram.text_index import (
 )
 
 
-def searched(text: list[int], context: list[int]) -> list[Counter[int]]:
+def searched(text, context):
     """What followed the last 1, 2, 3 and 5 tokens, at the latest places of each walk."""
-    found: list[Counter[int]] = []
+    found = []
     for least, walked in ((1, 1), (2, 2), (3, 2), (5, 2)):
-        counts: Counter[int] = Counter()
+        counts = Counter()
         places = [
             end
             for end in range(len(text) - 1, walked - 1, -1)

@@ -20,7 +20,6 @@ from tests.services.test_small_tree import Bench, opening
 from tests.services.verifier_bench import COUPLED, GREEDY, PROMPT, Table, block, target_text
 from tests.services.verifier_bench import opening as verify_opening
 
-torch.set_num_threads(1)
 u32 = st.integers(0, (1 << 32) - 1)
 
 
@@ -58,7 +57,7 @@ def test_the_likeliest_of_a_row_are_those_of_the_whole_row(width):
 # --- verifiers tell them ----------------------------------------------------------------
 
 
-def told(text: list[int], width: int = WIDTH) -> tuple[int, tuple[int, ...]]:
+def told(text, width=WIDTH):
     """What the target says after a text."""
     return text[-1], tuple(law(text).topk(width).indices.tolist())
 
@@ -111,7 +110,7 @@ def test_who_asks_for_more_than_there_is_gets_what_there_is():
 # --- drafters keep and use them ---------------------------------------------------------
 
 
-def rows(*said: tuple[int, int]) -> bytes:
+def rows(*said):
     """After each first token the second is likeliest, of rows of two."""
     return pack([token for token, _ in said], [(best, 9) for _, best in said])
 
@@ -159,7 +158,7 @@ def test_a_row_with_a_token_that_the_target_has_not_is_not_drafted_from():
 ROWS_ALONE = {"greedy.row": 2.0, "greedy.row_rank": 1.0, "greedy.row_first": 1.0}
 
 
-def rows_alone() -> Bench:
+def rows_alone():
     """A drafter that goes by the target's rows, and by nothing else."""
     return Bench(SmallTrees(NgramFile("", "", "", 0, [], b"", (), ROWS_ALONE)))
 

@@ -1,6 +1,5 @@
 """Which tree brings most: against every tree there is, and against Sequoia's own recursion."""
 
-from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import prod
@@ -17,7 +16,7 @@ RATES = st.lists(st.floats(0.01, 0.6), min_size=1, max_size=4).map(
 )
 
 
-def every_tree(nodes: int, depth: int, width: int) -> Iterator[tuple[int, ...]]:
+def every_tree(nodes, depth, width):
     """Parents of all trees of so many nodes, some more than once."""
     for parents in product(*(range(-1, node) for node in range(nodes))):
         fits = max(node_depths(parents), default=-1) < depth
@@ -25,7 +24,7 @@ def every_tree(nodes: int, depth: int, width: int) -> Iterator[tuple[int, ...]]:
             yield parents
 
 
-def brings(parents: Sequence[int], rates: Sequence[float]) -> float:
+def brings(parents, rates):
     """E[tokens] by following every path."""
     ranks = [parents[:node].count(parent) for node, parent in enumerate(parents)]
     total = 1.0
@@ -38,15 +37,15 @@ def brings(parents: Sequence[int], rates: Sequence[float]) -> float:
     return total
 
 
-def recursion(rates: Sequence[float], nodes: int, depth: int) -> float:
+def recursion(rates, nodes, depth):
     """Sequoia's F(n), depth bounded, for a tree of so many nodes below its root."""
 
     @cache
-    def best(size: int, levels: int) -> float:
+    def best(size, levels):
         return 1.0 + shared(size - 1, 0, levels)
 
     @cache
-    def shared(size: int, rank: int, levels: int) -> float:
+    def shared(size, rank, levels):
         if size == 0 or rank == len(rates) or levels == 0:
             return 0.0 if size == 0 else float("-inf")
         options = (
@@ -89,7 +88,7 @@ def test_every_first_part_is_a_tree_with_siblings_in_order(rates, nodes, depth):
 @settings(max_examples=40, deadline=None)
 @given(RATES, st.floats(0.0, 0.2), st.floats(0.0, 1.0))
 def test_size_and_depth_are_those_of_the_fastest_of_all_trees(rates, slope, draft):
-    def pace(parents: Sequence[int]) -> float:
+    def pace(parents):
         levels = max((depth + 1 for depth in node_depths(parents)), default=0)
         return brings(parents, rates) / (1.0 + slope * len(parents) + levels * draft)
 

@@ -31,7 +31,7 @@ class Waiting(grpc.aio.ServerInterceptor):
         return await continuation(details)
 
 
-async def taken_in(unread: int | None) -> int:
+async def taken_in(unread):
     """Bytes of 4 MiB, after other messages showed how fast the wire is."""
     waiting = Waiting()
     server = GrpcServer(ServingOptions(unread_bytes=unread), (waiting,))
