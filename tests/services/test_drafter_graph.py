@@ -179,9 +179,13 @@ def test_without_a_finite_law_there_is_nothing_more_to_say():
 # --- merging -------------------------------------------------------------------------
 
 
+def merging():
+    return Graphs(Repeating(), FixedGrowth(3, 99), MERGING)
+
+
 def test_what_repeats_is_drafted_once_and_the_tree_is_the_same():
     plain = Graphs(Repeating(), FixedGrowth(3, 99), PLAIN)
-    graph = Graphs(Repeating(), FixedGrowth(3, 99), MERGING)
+    graph = merging()
     tree, unfolded = plain.draft(window=3), graph.draft(window=3)
     # A path that is its own repetition is never closed to a cycle, so may end early.
     assert set(paths_of(unfolded.tree)) <= set(paths_of(tree.tree))
@@ -204,19 +208,18 @@ def test_a_coupled_graph_merges_at_the_same_depth_alone():
 
 
 def test_a_text_that_took_a_merged_edge_has_its_kv_repaired():
-    own = (Repeating(), FixedGrowth(3, 99), MERGING)
-    made = Graphs(*own)
+    made = merging()
     paths = paths_of(made.draft().tree)
     graph = made.state._graph
     taken = [path for path in paths if graph.real(graph.walk(path)) < len(path) - 1]
     assert taken
     for path in taken:
-        made = Graphs(Repeating(), *own[1:])
+        made = merging()
         made.draft()
         made.commit("s", 0, path)
         (after,) = made.run()
         assert made.drafter.figures.repaired == 1
-        assert after.tree == Graphs(Repeating(), *own[1:]).draft(committed=path).tree
+        assert after.tree == merging().draft(committed=path).tree
         assert made.engine.caches[0].tokens[: 3 + len(path)] == [1, 2, 3, *path]
 
 

@@ -72,7 +72,7 @@ DISCARDED = {
     "extends an unknown round": ([], block(5, 0, TEXT[:2], extends_round=4)),
     "extends an older round": (
         [block(1, 0, TEXT[:2], want_bonus=False), block(2, 2, TEXT[2:4])],
-        block(3, 2, TEXT[2:4], extends_round=1),
+        block(3, 5, TEXT[5:7], extends_round=1),
     ),
     "is of an older epoch": ([block(1, 0, TEXT[:1], epoch=3)], block(2, 2, TEXT[2:3], epoch=2)),
     "is empty behind a bonus": ([block(1, 0, TEXT[:2])], block(2, 2, extends_round=1)),
@@ -86,15 +86,12 @@ DISCARDED = {
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize(("before", "late"), DISCARDED.values(), ids=DISCARDED)
 def test_a_block_is_discarded_that(table, before, late, at_once):
-    output = []
-    for asks in ([*before, late],) if at_once else (before, [late]):
-        verdicts = table.run(*asks)
-        output += [token for verdict in verdicts for token in verdict.token_ids]
+    verdicts = table.run(*before, late) if at_once else [*table.run(*before), *table.run(late)]
     assert (verdicts[-1].round, verdicts[-1].discarded) == (late.round, True)
     assert verdicts[-1].base_len == late.base_len
     # The session goes on behind what it said.
-    length, after = len(output), block(9, len(output), epoch=5)
-    assert table.verdict(after).token_ids == TEXT[length : length + 1]
+    said = sum(len(verdict.token_ids) for verdict in verdicts)
+    assert table.verdict(block(9, said, epoch=5)).token_ids == TEXT[said : said + 1]
 
 
 def test_a_long_chain_of_blocks_gives_the_targets_text(table):
