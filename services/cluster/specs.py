@@ -50,6 +50,12 @@ class Models:
         "native",
         variable=True,
     )
+    execution: Literal["eager", "compiled", "piecewise", "full"] = option(
+        "With --engine vllm: models as they are, compiled (minutes at the start), or compiled and "
+        "replayed from CUDA graphs, of the parts between attention or of all.",
+        "eager",
+        variable=True,
+    )
     verifier_device: Words = option(
         "Where verifiers run, as cuda:0; of several, joined by commas, each takes the next.", ()
     )
@@ -127,6 +133,8 @@ class ClusterOptions(Models):
                 raise StartError("--verifier-device: ranks take devices by themselves; give cuda")
             if self.tensor_parallel > 1 and self.engine != "vllm":
                 raise StartError("--tensor-parallel: only --engine vllm splits a model")
+            if self.execution != "eager" and self.engine != "vllm":
+                raise StartError("--execution: only --engine vllm has others than eager")
             if self.engine != "native" and self.drafts_with_the_target:
                 raise StartError("--engine: skip and lookahead draft on the native engine alone")
             return
@@ -248,7 +256,7 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
     if options.synthetic is not None:
         return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
     arguments += ["--target", options.target, "--dtype", options.dtype]
-    arguments += ["--engine", options.engine, *_device_flags(options, "verifier", index)]
+    arguments += [*_engine_flags(options), *_device_flags(options, "verifier", index)]
     if options.beside:
         arguments += ["--drafting", _method_beside(options), *_target_flags(options)]
         arguments += options.ngram_flags
@@ -279,7 +287,7 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
         if is_distilled(options.draft):
             arguments += ["--draft-base", options.target]
         else:
-            arguments += ["--engine", options.engine]
+            arguments += _engine_flags(options)
     arguments += options.ngram_flags
     if options.drafts_with_the_target:
         arguments += ["--target", options.target, *_target_flags(options)]
@@ -299,6 +307,10 @@ def _target_flags(options: ClusterOptions) -> list[str]:
     """What a target needs to draft."""
     mask = ["--skip-mask", str(options.skip_mask)] if options.skip_mask is not None else []
     return [*mask, *(["--lookahead", options.lookahead] if options.lookahead is not None else [])]
+
+
+def _engine_flags(options: ClusterOptions) -> list[str]:
+    return ["--engine", options.engine, "--execution", options.execution]
 
 
 def _device_flags(options: ClusterOptions, role: str, index: int) -> list[str]:

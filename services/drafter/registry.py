@@ -217,6 +217,7 @@ def _load(
         base=base,
         engine=settings.engine,
         memory_share=settings.memory_share,
+        execution=settings.execution,
     )
     return start.load(spec)
 

@@ -223,6 +223,7 @@ class DrafterSettings(WorkerSettings):
         if self.engine != "native" and (self.synthetic is not None or self.dtype == "int8"):
             given = "dtype int8" if self.dtype == "int8" else "synthetic"
             raise ValueError(f"engine: {self.engine} does not go with {given}")
+        self.check_execution()
         if self.draft is None and self.synthetic is None and drafting:
             raise ValueError(f"draft: the method {drafting[0]} needs a draft model")
         if self.draft is None and self.draft_base is not None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 INT8 = "int8"
 ENGINES = ("native", "vllm")
+Execution = Literal["eager", "compiled", "piecewise", "full"]
+"""How vLLM runs a model: as it is, compiled, and replayed from CUDA graphs between layers or whole.
+"""
+GRAPHS: tuple[Execution, ...] = ("piecewise", "full")
 DTYPES = ("float32", "bfloat16", "float16", INT8)
 DEFAULT_CACHE_DIR = Path("~/.cache/paceline")
 
@@ -24,7 +29,7 @@ class ModelSpec:
     `tensor_parallel`: over how many processes vLLM splits it.
     `differentiable`: gradients are to go through it, which is slower. `engine`: what computes,
     one of `ENGINES`. `memory_share`: of the device's memory, what an engine may take that takes
-    its share at the start; None: as it likes.
+    its share at the start; None: as it likes. `execution`: how vLLM runs it.
     """
 
     model: str
@@ -39,6 +44,7 @@ class ModelSpec:
     differentiable: bool = False
     engine: str = "native"
     memory_share: float | None = None
+    execution: Execution = "eager"
 
     @property
     def read_dtype(self) -> str:

@@ -147,6 +147,11 @@ class WorkerSettings(ServingSettings):
         description="with --engine vllm: the share of its GPU's memory that this process takes, "
         "weights included; left out: vLLM's own, nearly all",
     )
+    execution: Literal["eager", "compiled", "piecewise", "full"] = Field(
+        "eager",
+        description="with --engine vllm: the model as it is, compiled (minutes at the start), or "
+        "compiled and replayed from CUDA graphs, of the parts between attention or of all",
+    )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="number format of the model"
     )
@@ -175,6 +180,11 @@ class WorkerSettings(ServingSettings):
     form_memory_mb: int = Field(
         512, ge=64, description="MiB of memory that compiling a response format may take"
     )
+
+    def check_execution(self) -> None:
+        """Raise ValueError for a way to run models that the engine does not have."""
+        if self.execution != "eager" and self.engine != "vllm":
+            raise ValueError("execution: only --engine vllm has others than eager")
 
     def vetting(self) -> Vetting:
         """What compiles response formats first, in a process of its own."""

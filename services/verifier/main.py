@@ -114,4 +114,5 @@ def _model_spec(settings: VerifierSettings) -> ModelSpec:
         tensor_parallel=settings.tensor_parallel,
         engine=settings.engine,
         memory_share=settings.memory_share,
+        execution=settings.execution,
     )

@@ -69,4 +69,5 @@ class VerifierSettings(WorkerSettings):
             raise ValueError(f"synthetic: no model runs, and --engine {self.engine} is given")
         if self.tensor_parallel > 1 and self.engine != "vllm":
             raise ValueError("tensor_parallel: only --engine vllm splits a model")
+        self.check_execution()
         return self

@@ -186,6 +186,13 @@ def test_a_device_of_both_roles_is_shared_between_them(site):
     assert sum(shares) < 1
 
 
+def test_all_that_run_a_model_by_vllm_run_it_in_the_same_way(site):
+    options = ClusterOptions("big", draft="small", engine="vllm", execution="compiled")
+    assert [settings_of(spec).execution for spec in worker_specs(options, site)] == ["compiled"] * 2
+    with pytest.raises(StartError, match="--execution: only --engine vllm has others than eager"):
+        ClusterOptions("big", execution="compiled").check()
+
+
 def test_ranks_are_not_told_which_device_to_take():
     with pytest.raises(StartError, match="ranks take devices by themselves"):
         ClusterOptions("big", tensor_parallel=2, engine="vllm", verifier_device=("cuda:1",)).check()

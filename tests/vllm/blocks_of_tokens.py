@@ -9,7 +9,6 @@ import torch
 
 from services.engine.vllm.blocks import Blocks
 from services.engine.vllm.engine import VllmEngine
-from services.engine.vllm.extension import positions_of, slots_of
 from services.engine.vllm.passes import Pass
 from tests.fake_engine import VOCAB, law
 
@@ -32,8 +31,7 @@ class TokenMemory:
             source, target = np.array(step.copies).T
             self.slots[target] = self.slots[source]
             torch.zeros(1)
-        at = positions_of(step)
-        places = slots_of(step, at, SIZE)
+        at, places = step.positions, step.slots
         assert len(set(places.tolist())) == len(places), "two tokens in one slot"
         assert places.min() >= SIZE, "a token in the null block"
         self.slots.reshape(-1)[places] = step.ids

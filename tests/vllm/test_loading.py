@@ -96,6 +96,40 @@ def test_settings_that_do_not_go_with_it_are_refused(kind, given, said):
         kind(engine="vllm", **given)
 
 
+def test_graphs_that_were_not_captured_are_not_pretended():
+    spec = ModelSpec("m", device="cuda", execution="full")
+    loading._require_graphs(spec, "FULL_AND_PIECEWISE")
+    loading._require_graphs(replace(spec, execution="compiled"), "NONE")
+    with pytest.raises(
+        StartError, match="full is asked for, and vLLM captures no CUDA graphs of m"
+    ):
+        loading._require_graphs(spec, "NONE")
+
+
+def test_on_a_cpu_graphs_are_refused_before_anything_is_loaded(versions):
+    versions["vllm"] = "0.32.0"
+    with pytest.raises(StartError, match="no CUDA graphs of m on cpu; give eager or compiled"):
+        start.load(ModelSpec("m", engine="vllm", execution="piecewise"))
+
+
+@pytest.mark.parametrize(
+    ("execution", "told"),
+    [
+        ("eager", {"enforce_eager": True}),
+        ("compiled", {"compilation_config": {"cudagraph_mode": "NONE"}}),
+        ("full", {"compilation_config": {"cudagraph_mode": "FULL"}}),
+    ],
+)
+def test_vllm_is_told_how_to_run_a_model(execution, told):
+    assert loading._run(execution) == told
+
+
+@pytest.mark.parametrize("kind", [VerifierSettings, DrafterSettings])
+def test_other_engines_run_models_as_they_are(kind):
+    with pytest.raises(ValueError, match="execution: only --engine vllm has others than eager"):
+        kind(execution="compiled", **({"target": "m"} if kind is VerifierSettings else {}))
+
+
 def test_a_model_is_split_by_vllm_alone():
     with pytest.raises(ValueError, match="only --engine vllm splits a model"):
         VerifierSettings(target="m", tensor_parallel=2)

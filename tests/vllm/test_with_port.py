@@ -7,15 +7,19 @@ from functools import cache
 from itertools import cycle
 
 import pytest
+from torch import Tensor
 
 from services.engine.port import Engine
 from services.engine.spec import ModelSpec
 from services.engine.vllm import loading
 from services.engine.vllm.blocks import Blocks
 from services.engine.vllm.engine import VllmEngine
+from services.engine.vllm.extension import Step
+from services.engine.vllm.passes import Pass
 from tests.engine.port_suite import *  # noqa: F403
 from tests.engine.port_suite import CAPACITY, CONTEXT
 from tests.vllm.kit import wide_folder
+from tests.vllm.replayed import Graphs, capture
 
 PARTS, BLOCKS = 4, 128
 """Engines at a time in one vLLM, and what each has of its memory."""
@@ -45,12 +49,13 @@ def whole() -> VllmEngine:
 
 
 parts = cycle(range(PARTS))
+replaying = cycle((True, False))
 
 
-def vllm() -> Engine:
+def part(compute: Step) -> VllmEngine:
     engine = whole()
     return VllmEngine(
-        engine._compute,
+        compute,
         Part(next(parts), engine.budget.size),
         model_id="tiny",
         dtype="float32",
@@ -61,4 +66,33 @@ def vllm() -> Engine:
     )
 
 
-ENGINES: list[Callable[[], Engine]] = [vllm]
+def vllm() -> Engine:
+    return part(whole()._compute)
+
+
+@cache
+def graphs() -> Graphs:
+    return capture(whole()._compute.__self__.worker_step.__self__)
+
+
+def replayed() -> Engine:
+    """Every other one is computed by graphs; those between say what is right."""
+    if not next(replaying):
+        return vllm()
+    runner, captured, compute = graphs().runner, graphs(), whole()._compute
+
+    def replay(one: Pass) -> Tensor | None:
+        runner.cudagraph_manager = captured
+        try:
+            return compute(one)
+        finally:
+            runner.cudagraph_manager = None
+
+    return part(replay)
+
+
+ENGINES: list[Callable[[], Engine]] = [vllm, replayed]
+
+
+def test_graphs_of_each_kind_were_replayed() -> None:
+    assert min(graphs().counts.values()) > 30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -12,14 +12,12 @@ from torch import Tensor
 from services.engine.budgeted import BudgetedEngine, check_apart, place
 from services.engine.port import Capability, Segment
 from services.engine.vllm.blocks import Blocks
+from services.engine.vllm.extension import Step
 from services.engine.vllm.kv import BlockCache
-from services.engine.vllm.passes import Pass, Passes, Row, Work, works_of
+from services.engine.vllm.passes import Passes, Row, Work, works_of
 
 if TYPE_CHECKING:
     from services.contract.types import TokenizerBundle
-
-Compute = Callable[[Pass], "Tensor | None"]
-"""Logits [wanted, V] of a pass, on the device; None where none is wanted."""
 
 
 class VllmEngine(BudgetedEngine):
@@ -30,7 +28,7 @@ class VllmEngine(BudgetedEngine):
 
     def __init__(
         self,
-        compute: Compute,
+        compute: Step,
         blocks: Blocks,
         *,
         model_id: str,

@@ -2,14 +2,18 @@
 
 vLLM mixes `Steps` into the worker of each rank (`worker_extension_cls`), and calls its methods by
 name (`collective_rpc`). The names below are the same in the releases that `loading` takes.
+
+A step computes fresh tensors where vLLM captured no CUDA graph that fits. Where it did, the pass is
+padded to the graph's shape and lies in the runner's own buffers, from which the graph reads, as
+`GPUModelRunner.execute_model` has it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,10 +22,19 @@ if TYPE_CHECKING:
 
     from services.engine.vllm.passes import Pass
 
+Step = Callable[["Pass"], "Tensor | None"]
+"""Logits [wanted, V] of a pass, on the device; None where none is wanted, or a rank has none."""
+
+EAGER, FULL = "NONE", "FULL"
+"""Names of vLLM's `CUDAGraphMode`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What vLLM made of a model: blocks of K/V of `block_size` tokens, in `groups` layouts."""
+    """What vLLM made of a model: blocks of K/V of `block_size` tokens, in `groups` layouts.
+
+    `graphs`: the name of the mode in which it captured CUDA graphs.
+    """
 
     blocks: int
     block_size: int
@@ -31,6 +44,19 @@ class Loaded:
     vocab_size: int
     context: int
     device: str
+    graphs: str = EAGER
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """A pass on the device; see `Pass`."""
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    starts: Tensor
+    ends: Tensor
+    tables: Tensor
 
 
 class Steps:
@@ -45,6 +71,7 @@ class Steps:
         sizes = getattr(runner, "_kernel_block_sizes", None)
         spec = config.kv_cache_groups[0].kv_cache_spec
         model = self.vllm_config.model_config
+        graphs = self._graphs()
         return Loaded(
             blocks=config.num_blocks,
             block_size=spec.block_size,
@@ -54,60 +81,140 @@ class Steps:
             vocab_size=model.get_vocab_size(),
             context=model.max_model_len,
             device=str(runner.device),
+            graphs=EAGER if graphs is None else graphs.cudagraph_mode.name,
         )
+
+    def paceline_steps(self) -> Step:
+        """What computes passes, to be called in this process."""
+        return self.step
 
     @torch.inference_mode()
-    def paceline_step(self, step: Pass) -> Tensor | None:
-        """Logits [wanted, V] of a pass, on the device; None of ranks that do not hold them."""
-        from vllm.forward_context import set_forward_context
-
-        runner = self.model_runner
-        if step.copies:
-            self._copy(step.copies)
-        total, at = len(step.ids), positions_of(step)
-        group = runner.kv_cache_config.kv_cache_groups[0]
-        slots = self._on_device(slots_of(step, at, group.kv_cache_spec.block_size))
-        positions = self._on_device(at)
-        metadata = self._metadata(step, slots, positions)
-        by_layer = dict.fromkeys(group.layer_names, slots)
-        with set_forward_context(
-            metadata, self.vllm_config, num_tokens=total, slot_mapping=by_layer
-        ):
-            # A compiled model has dropped its guards: other types give other logits, in silence.
-            states = runner.get_model()(input_ids=self._on_device(step.ids), positions=positions)
-        if not len(step.wanted):
+    def step(self, one: Pass) -> Tensor | None:
+        """Compute a pass; see `Step`."""
+        if one.copies:
+            self._copy(one.copies)
+        total, model = len(one.ids), self.model_runner.get_model()
+        shape = self._shape(one)
+        states = self._run(one) if shape is None else self._replay(one, shape)[:total]
+        if not len(one.wanted):
             return None
-        if len(step.wanted) < total:
-            states = states[self._on_device(step.wanted)]
-        logits: Tensor | None = runner.get_model().compute_logits(states)
+        if len(one.wanted) < total:
+            states = states[self._on_device(one.wanted)]
+        logits: Tensor | None = model.compute_logits(states)
         return logits
 
-    def _metadata(self, step: Pass, slots: Tensor, positions: Tensor) -> dict[str, Any]:
-        """What attention is told, by layer."""
+    # --- as it is -----------------------------------------------------------------
+
+    def _run(self, one: Pass) -> Tensor:
+        """The last layer's states [tokens, width]."""
+        from vllm.forward_context import set_forward_context
+
+        arrays = (one.ids, one.positions, one.slots, one.starts, one.ends, one.tables)
+        inputs = _Inputs(*[self._on_device(array) for array in arrays])
+        with set_forward_context(
+            self._metadata(one, inputs, len(one.ids)),
+            self.vllm_config,
+            num_tokens=len(one.ids),
+            slot_mapping=self._by_layer(inputs.slots),
+        ):
+            # A compiled model has dropped its guards: other types give other logits, in silence.
+            states: Tensor = self.model_runner.get_model()(
+                input_ids=inputs.ids, positions=inputs.positions
+            )
+            return states
+
+    # --- by a CUDA graph ------------------------------------------------------------
+
+    def _graphs(self) -> Any:
+        """What captured graphs; None of a runner that captures none."""
+        return getattr(self.model_runner, "cudagraph_manager", None)
+
+    def _shape(self, one: Pass) -> Any:
+        """The captured graph that takes a pass; None: none does."""
+        graphs = self._graphs()
+        if graphs is None:
+            return None
+        total, sequences = len(one.ids), len(one.ends)
+        uniform = one.longest if one.longest * sequences == total else None
+        shape = graphs.dispatch(sequences, total, uniform, 0, max_query_len=one.longest)
+        return None if shape.cg_mode.name == EAGER else shape
+
+    def _replay(self, one: Pass, shape: Any) -> Tensor:
+        """The same as `_run`, [tokens of the shape, width]."""
+        from vllm.forward_context import BatchDescriptor, set_forward_context
+
+        whole, total = shape.cg_mode.name == FULL, len(one.ids)
+        one = one.padded(shape.num_tokens, shape.num_reqs if whole else None)
+        inputs, padding = self._buffered(one), self._marked(total, shape.num_tokens)
+        # Of a whole graph attention is a part: what it reads is written here, too.
+        metadata = self._metadata(one, inputs, shape.num_tokens if whole else total)
+        if whole:
+            states: Tensor = self._graphs().run_fullgraph(shape)
+            return states
+        with set_forward_context(
+            metadata,
+            self.vllm_config,
+            num_tokens=shape.num_tokens,
+            cudagraph_runtime_mode=shape.cg_mode,
+            batch_descriptor=BatchDescriptor(num_tokens=shape.num_tokens),
+            slot_mapping=self._by_layer(inputs.slots),
+            is_padding=padding,
+        ):
+            named = {"input_ids": inputs.ids, "positions": inputs.positions}
+            states = self._graphs().run_pw_graph(self.model_runner.get_model(), named)
+            return states
+
+    def _buffered(self, one: Pass) -> _Inputs:
+        """A pass in the runner's own buffers."""
+        buffers, blocks = self.model_runner.input_buffers, self.model_runner.block_tables
+        table = blocks.input_block_tables[0][: len(one.ends)]
+        table[:, : one.tables.shape[1]].copy_(torch.from_numpy(one.tables), non_blocking=True)
+        return _Inputs(
+            ids=_written(buffers.input_ids, one.ids),
+            positions=_written(buffers.positions, one.positions),
+            slots=_written(blocks.slot_mappings[0], one.slots),
+            starts=_written(buffers.query_start_loc, one.starts),
+            ends=_written(buffers.seq_lens, one.ends),
+            tables=table,
+        )
+
+    def _marked(self, total: int, tokens: int) -> Tensor:
+        """Which tokens of a padded pass are none."""
+        marks: Tensor = self.model_runner.input_buffers.is_padding[:tokens]
+        marks[:total] = False
+        marks[total:] = True
+        return marks
+
+    # --- what both need ---------------------------------------------------------------
+
+    def _metadata(self, one: Pass, inputs: _Inputs, tokens: int) -> dict[str, Any]:
+        """What attention is told, by layer; `tokens`: of how many it computes rows."""
         from vllm.v1.attention.backend import CommonAttentionMetadata
 
-        counts = np.diff(step.starts)
-        starts, ends = torch.from_numpy(step.starts), torch.from_numpy(step.ends)
         common = CommonAttentionMetadata(
-            query_start_loc=self._on_device(step.starts),
-            query_start_loc_cpu=starts,
-            seq_lens=self._on_device(step.ends),
-            seq_lens_cpu_upper_bound=ends,
-            num_reqs=len(counts),
-            num_actual_tokens=len(step.ids),
-            max_query_len=int(counts.max()),
-            max_seq_len=int(step.ends.max()),
-            block_table_tensor=self._on_device(step.tables),
-            slot_mapping=slots,
+            query_start_loc=inputs.starts,
+            query_start_loc_cpu=torch.from_numpy(one.starts),
+            seq_lens=inputs.ends,
+            seq_lens_cpu_upper_bound=torch.from_numpy(one.ends),
+            num_reqs=len(one.ends),
+            num_actual_tokens=tokens,
+            max_query_len=one.longest,
+            max_seq_len=int(one.ends.max()),
+            block_table_tensor=inputs.tables,
+            slot_mapping=inputs.slots,
             causal=True,
-            positions=positions,
-            is_prefilling=torch.zeros(len(counts), dtype=torch.bool),
+            positions=inputs.positions,
+            is_prefilling=torch.zeros(len(one.ends), dtype=torch.bool),
         )
         metadata: dict[str, Any] = {}
-        for one in self.model_runner.attn_groups[0]:
-            built = one.get_metadata_builder(0).build(0, common)
-            metadata.update(dict.fromkeys(one.layer_names, built))
+        for group in self.model_runner.attn_groups[0]:
+            built = group.get_metadata_builder(0).build(0, common)
+            metadata.update(dict.fromkeys(group.layer_names, built))
         return metadata
+
+    def _by_layer(self, slots: Tensor) -> dict[str, Tensor]:
+        [group] = self.model_runner.kv_cache_config.kv_cache_groups
+        return dict.fromkeys(group.layer_names, slots)
 
     def _copy(self, copies: list[tuple[int, int]]) -> None:
         """Blocks of all layers, source and target, in one call."""
@@ -122,6 +229,13 @@ class Steps:
         return torch.from_numpy(array).to(self.model_runner.device, non_blocking=True)
 
 
+def _written(buffer: Tensor, array: NDArray[Any]) -> Tensor:
+    """The part of a buffer that now holds an array."""
+    part = buffer[: len(array)]
+    part.copy_(torch.from_numpy(array), non_blocking=True)
+    return part
+
+
 def add_by_sockets() -> None:
     """Let ranks on CPUs add their sums over sockets, not in shared memory.
 
@@ -131,16 +245,3 @@ def add_by_sockets() -> None:
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
     CpuCommunicator._all_group_ranks_share_shm_group_name = lambda _: False
-
-
-def positions_of(step: Pass) -> NDArray[np.int64]:
-    """Of each token of a pass."""
-    counts = np.diff(step.starts)
-    behind = np.repeat(step.ends - counts - step.starts[:-1], counts)
-    return np.arange(len(step.ids), dtype=np.int64) + behind
-
-
-def slots_of(step: Pass, at: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Where the K/V of each token goes."""
-    chains = np.repeat(np.arange(len(step.ends)), np.diff(step.starts))
-    return step.tables[chains, at // size].astype(np.int64) * size + at % size

@@ -16,11 +16,11 @@ from services.engine.checkpoint.files import cache_folder, locate, one_line, wei
 from services.engine.checkpoint.fingerprint import combine, file_digest, folder_fingerprint
 from services.engine.checkpoint.gguf import converted
 from services.engine.limits import affordable_tokens, max_context
-from services.engine.spec import ModelSpec
+from services.engine.spec import GRAPHS, Execution, ModelSpec
 from services.engine.threads import pin
 from services.engine.vllm.blocks import Blocks
-from services.engine.vllm.engine import Compute, VllmEngine
-from services.engine.vllm.extension import Loaded, add_by_sockets
+from services.engine.vllm.engine import VllmEngine
+from services.engine.vllm.extension import EAGER, Loaded, Step, add_by_sockets
 from services.engine.vllm.selfcheck import Told, ask, check, texts_length
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ class Part:
     """
 
     llm: Any
+    worker_step: Step
     loaded: Loaded
     told: Told
 
     def step(self, one: Pass) -> Tensor | None:
-        """Logits of a pass, None where this rank does not hold them, or none are wanted."""
-        logits: Tensor | None = self.llm.collective_rpc("paceline_step", args=(one,))[0]
-        return logits
+        """Compute a pass; see `Step`."""
+        return self.worker_step(one)
 
 
 def load(spec: ModelSpec, others: Ranks | None = None) -> VllmEngine:
@@ -108,20 +108,24 @@ def load(spec: ModelSpec, others: Ranks | None = None) -> VllmEngine:
 
 def load_part(spec: ModelSpec) -> Part:
     """This process's part of a model. Raises StartError, one line."""
+    if spec.device == "cpu":
+        _require_graphs(spec, EAGER)
     _prepare(spec.device)
     pin(spec.threads)
     folder, config = _source(spec)[0], _config(spec)
     llm = _llm(folder, spec, config)
     [loaded] = llm.collective_rpc("paceline_loaded")
     _require_blocks(loaded, spec.model)
+    _require_graphs(spec, loaded.graphs)
     try:
         told = ask(llm, loaded.vocab_size, texts_length(loaded))
     except Exception as error:
         raise StartError(f"model {spec.model}: vLLM cannot run it: {one_line(error)}") from error
-    return Part(llm, loaded, told)
+    [step] = llm.collective_rpc("paceline_steps")
+    return Part(llm, step, loaded, told)
 
 
-def _checked(spec: ModelSpec, part: Part, compute: Compute, count: int) -> VllmEngine:
+def _checked(spec: ModelSpec, part: Part, compute: Step, count: int) -> VllmEngine:
     folder, identity = _source(spec)
     config = _config(spec)
     blocks = Blocks(count, part.loaded.block_size)
@@ -223,8 +227,8 @@ def _llm(folder: Path, spec: ModelSpec, config: Any) -> Any:
             skip_tokenizer_init=True,
             trust_remote_code=False,
             disable_hybrid_kv_cache_manager=True,
-            enforce_eager=True,
             worker_extension_cls=WORKER,
+            **_run(spec.execution),
             **_memory(spec, text),
             **split,
         )
@@ -232,6 +236,14 @@ def _llm(folder: Path, spec: ModelSpec, config: Any) -> Any:
         raise
     except Exception as error:
         raise StartError(f"model {spec.model}: vLLM: {one_line(error)}") from error
+
+
+def _run(execution: Execution) -> dict[str, Any]:
+    """How vLLM is to run the model."""
+    if execution == "eager":
+        return {"enforce_eager": True}
+    mode = execution.upper() if execution in GRAPHS else EAGER
+    return {"compilation_config": {"cudagraph_mode": mode}}
 
 
 def _split(spec: ModelSpec, config: Any) -> dict[str, Any]:
@@ -278,4 +290,13 @@ def _require_blocks(loaded: Loaded, name: str) -> None:
         raise StartError(
             f"model {name}: vLLM's attention divides blocks of {loaded.block_size} tokens "
             f"into {loaded.kernel_block_size}, which this engine cannot address"
+        )
+
+
+def _require_graphs(spec: ModelSpec, captured: str) -> None:
+    """Raise StartError where CUDA graphs are asked for, and vLLM captures none."""
+    if spec.execution in GRAPHS and captured == EAGER:
+        raise StartError(
+            f"execution: {spec.execution} is asked for, and vLLM captures no CUDA graphs of "
+            f"{spec.model} on {spec.device}; give eager or compiled"
         )

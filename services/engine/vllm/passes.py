@@ -13,7 +13,7 @@ the next one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
@@ -23,6 +23,9 @@ from services.engine.budgeted import Placed
 from services.engine.port import Segment
 from services.engine.vllm.blocks import Blocks
 from services.engine.vllm.kv import BlockCache
+
+NOWHERE = -1
+"""The slot of what is written nowhere."""
 
 Row = tuple[int, int]
 """A row of logits: the segment, and which of its new tokens."""
@@ -81,18 +84,39 @@ class Work:
 class Pass:
     """What the model computes at once: some of each chain's tokens, one chain after the other.
 
-    `starts` [s + 1]: where each begins among the `ids`; `ends` [s]: its position after them;
-    `tables` [s, w]; `wanted`: which of the ids get logits, those of `rows`; `copies` [c, 2]: blocks
-    that are copied before, source and target.
+    `positions`, `slots`: of each of the `ids`, in its text and in the memory of K/V. `starts`
+    [s + 1]: where each chain begins among the ids; `ends` [s]: its position after them; `tables`
+    [s, w]; `wanted`: which of the ids get logits, those of `rows`; `copies` [c, 2]: blocks that are
+    copied before, source and target. `longest`: the most tokens of a chain.
     """
 
     ids: NDArray[np.int32]
+    positions: NDArray[np.int64]
+    slots: NDArray[np.int64]
     starts: NDArray[np.int32]
     ends: NDArray[np.int32]
     tables: NDArray[np.int32]
     wanted: NDArray[np.int64]
     copies: list[tuple[int, int]]
     rows: list[Row]
+    longest: int
+
+    def padded(self, tokens: int, sequences: int | None) -> Pass:
+        """The same for a captured graph of so many tokens and sequences (None: those it has).
+
+        What is added is of no sequence, or of empty ones, and its K/V goes nowhere.
+        """
+        more = tokens - len(self.ids)
+        empty = 0 if sequences is None else sequences - len(self.ends)
+        return replace(
+            self,
+            ids=np.pad(self.ids, (0, more)),
+            positions=np.pad(self.positions, (0, more)),
+            slots=np.pad(self.slots, (0, more), constant_values=NOWHERE),
+            starts=np.pad(self.starts, (0, empty), mode="edge"),
+            ends=np.pad(self.ends, (0, empty)),
+            tables=np.pad(self.tables, ((0, empty), (0, 0))),
+        )
 
 
 def works_of(pairs: Iterator[tuple[Segment, Placed[BlockCache]]]) -> list[Work]:
@@ -162,7 +186,7 @@ class Passes:
         while self._waiting:
             copies: list[tuple[int, int]] = []
             taken = self._take(copies)
-            yield _lay_out(taken, copies)
+            yield _lay_out(taken, copies, self._blocks.size)
             self._copied.clear()
             for chain, count in taken:
                 chain.fed += count
@@ -235,8 +259,11 @@ class Passes:
                 chain.table = None
 
 
-def _lay_out(taken: Sequence[tuple[Chain, int]], copies: list[tuple[int, int]]) -> Pass:
+def _lay_out(taken: Sequence[tuple[Chain, int]], copies: list[tuple[int, int]], size: int) -> Pass:
+    """`size`: of a block."""
     ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
     wanted: list[int] = []
     rows: list[Row] = []
     for chain, count in taken:
@@ -245,18 +272,27 @@ def _lay_out(taken: Sequence[tuple[Chain, int]], copies: list[tuple[int, int]]) 
         wanted += [at for at, _ in asked]
         rows += [row for _, row in asked]
         ids += chain.tokens[part]
+        at = range(chain.start + chain.fed, chain.start + chain.fed + count)
+        positions += at
+        slots += slots_of(chain.blocks, at, size)
     counts = [count for _, count in taken]
-    tables = [chain.blocks for chain, _ in taken]
-    ends = [chain.start + chain.fed + count for chain, count in taken]
     return Pass(
         np.array(ids, np.int32),
+        np.array(positions, np.int64),
+        np.array(slots, np.int64),
         np.array([0, *accumulate(counts)], np.int32),
-        np.array(ends, np.int32),
-        _padded(tables),
+        np.array([chain.start + chain.fed + count for chain, count in taken], np.int32),
+        _padded([chain.blocks for chain, _ in taken]),
         np.array(wanted, np.int64),
         copies,
         rows,
+        max(counts),
     )
+
+
+def slots_of(table: Sequence[int], positions: range, size: int) -> list[int]:
+    """Where the K/V of positions goes by a block table; `size`: of a block."""
+    return [table[at // size] * size + at % size for at in positions]
 
 
 def _padded(tables: Sequence[Sequence[int]]) -> NDArray[np.int32]:
