@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from services.contract.errors import StartError
 
 _MEMORY_SHARE = 0.25
 _CGROUP = Path("/sys/fs/cgroup")
@@ -59,3 +62,12 @@ def _reclaimable() -> int:
         return int(dict(line.split() for line in lines)["inactive_file"])
     except (OSError, ValueError, KeyError):
         return 0
+
+
+def check_layers(layers: Sequence[int], count: int, model_id: str) -> None:
+    """Raise StartError unless these are states of a model of `count` layers, ascending."""
+    if not layers or list(layers) != sorted({*layers} & {*range(count + 1)}):
+        raise StartError(
+            f"{model_id}: states of layers {list(layers)} are asked for; "
+            f"give some of 0 to {count}, ascending"
+        )

@@ -36,6 +36,8 @@ class Capability(Enum):
     """Segments that are trees."""
     SELF_DRAFTING = auto()
     """What `SelfDrafting` describes."""
+    HIDDEN_STATES = auto()
+    """What `HiddenStates` describes."""
     WHOLE_VOCABULARY = auto()
     """A column of logits for each token of the vocabulary, so a distribution to judge by."""
 
@@ -210,6 +212,24 @@ class Engine(Protocol):
         Raises ValueError, with nothing changed, for a segment that does not fit its cache, the
         context or the vocabulary, or two of one cache. Without memory on the way, nothing is
         changed either.
+        """
+
+
+class HiddenStates(Engine, Protocol):
+    """An engine that gives the states of chosen layers, which EAGLE-3 (2503.01840) drafts from."""
+
+    def watch(self, layers: Sequence[int]) -> None:
+        """Choose them, ascending: i is what goes into layer i, from 0; n what the last puts out.
+
+        Raises StartError for layers that there are not, and for a model that shows none.
+        """
+
+    def forward_with_states(
+        self, segments: Sequence[Segment], /
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """As `forward`; and states [tokens, layers x width] of all new tokens, in its dtype.
+
+        Those of a token lie side by side, in the order of the layers.
         """
 
 

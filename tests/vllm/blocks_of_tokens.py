@@ -9,6 +9,7 @@ import torch
 
 from services.engine.vllm.blocks import Blocks
 from services.engine.vllm.engine import VllmEngine
+from services.engine.vllm.extension import Computed
 from services.engine.vllm.passes import Pass
 from tests.fake_engine import VOCAB, law
 
@@ -22,7 +23,7 @@ class TokenMemory:
         self.slots = np.full((count, SIZE), -1, np.int64)
         self.tokens, self.sequences = tokens, sequences
 
-    def compute(self, step: Pass) -> torch.Tensor | None:
+    def compute(self, step: Pass) -> Computed:
         assert len(step.ids) <= self.tokens
         assert len(step.ends) <= self.sequences
         # Where memory may end: before the copies, and before the tokens are written.
@@ -37,7 +38,7 @@ class TokenMemory:
         self.slots.reshape(-1)[places] = step.ids
         chains = np.repeat(np.arange(len(step.ends)), np.diff(step.starts))
         texts = [self.slots[step.tables[chains[i]]].reshape(-1)[: at[i] + 1] for i in step.wanted]
-        return torch.stack([law(text.tolist()) for text in texts]) if texts else None
+        return Computed(torch.stack([law(text.tolist()) for text in texts]) if texts else None)
 
 
 class BlocksOfTokens(VllmEngine):

@@ -107,7 +107,7 @@ def test_what_a_failed_pass_wrote_over_is_fed_again(engine, monkeypatch):
     cache = with_a_branch(engine)
     compute = engine._compute
     with monkeypatch.context() as broken:
-        broken.setattr(engine, "_compute", lambda step: compute(step) / "nothing")
+        broken.setattr(engine, "_compute", lambda step: compute(step).logits / "nothing")
         with pytest.raises(TypeError):
             engine.forward([Segment(cache, [4], (0,), base=len(TEXT))])
     cache.keep_path(len(TEXT), [1, 2])

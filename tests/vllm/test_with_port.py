@@ -7,18 +7,20 @@ from functools import cache
 from itertools import cycle
 
 import pytest
-from torch import Tensor
 
-from services.engine.port import Engine
+from services.contract.errors import StartError
+from services.engine.port import Capability, Engine, Segment
 from services.engine.spec import ModelSpec
 from services.engine.vllm import loading
 from services.engine.vllm.blocks import Blocks
-from services.engine.vllm.engine import VllmEngine
-from services.engine.vllm.extension import Step
+from services.engine.vllm.engine import VllmEngine, Watching
+from services.engine.vllm.extension import Computed, Step
 from services.engine.vllm.passes import Pass
 from tests.engine.port_suite import *  # noqa: F403
 from tests.engine.port_suite import CAPACITY, CONTEXT
-from tests.vllm.kit import wide_folder
+from tests.engine.states import check_states
+from tests.models import tiny_model
+from tests.vllm.kit import WIDE, wide_folder
 from tests.vllm.replayed import Graphs, capture
 
 PARTS, BLOCKS = 4, 128
@@ -52,7 +54,7 @@ parts = cycle(range(PARTS))
 replaying = cycle((True, False))
 
 
-def part(compute: Step) -> VllmEngine:
+def part(compute: Step, watching: Watching | None = None) -> VllmEngine:
     engine = whole()
     return VllmEngine(
         compute,
@@ -63,6 +65,7 @@ def part(compute: Step) -> VllmEngine:
         max_context=CONTEXT,
         most_tokens=64,
         most_sequences=8,
+        watching=watching,
     )
 
 
@@ -81,7 +84,7 @@ def replayed() -> Engine:
         return vllm()
     runner, captured, compute = graphs().runner, graphs(), whole()._compute
 
-    def replay(one: Pass) -> Tensor | None:
+    def replay(one: Pass) -> Computed:
         runner.cudagraph_manager = captured
         try:
             return compute(one)
@@ -92,6 +95,33 @@ def replayed() -> Engine:
 
 
 ENGINES: list[Callable[[], Engine]] = [vllm, replayed]
+
+
+@pytest.mark.parametrize("layers", [[1], [0, 1, 2]])
+def test_states_are_what_goes_into_the_layers(layers: list[int]) -> None:
+    engine = whole()
+    assert Capability.HIDDEN_STATES in engine.capabilities
+    parted = part(engine._compute, engine._watching)
+    if 2 in layers:
+        # Transformers has the last one behind the model's last norm.
+        parted.watch(layers)
+        cache = parted.new_cache(9)
+        _, (states,) = parted.forward_with_states([Segment(cache, [5, 9, 2], logits_from=3)])
+        assert states.shape == (3, 3 * WIDE["hidden_size"])
+        layers = layers[:2]
+    check_states(parted, tiny_model("llama", **WIDE), layers)
+    engine._watching.begin(())
+
+
+def test_states_that_cannot_be_had_are_refused() -> None:
+    engine = whole()
+    with pytest.raises(StartError, match="give some of 0 to 2, ascending"):
+        engine.watch([4])
+    with pytest.raises(StartError, match="states of layers need --execution eager and one process"):
+        part(engine._compute).watch([1])
+    mute = Watching(2, lambda _: False)
+    with pytest.raises(StartError, match="vLLM gives no states of this model's layers"):
+        part(engine._compute, mute).watch([1])
 
 
 def test_graphs_of_each_kind_were_replayed() -> None:

@@ -21,6 +21,7 @@ from services.engine.native.loading import load_model
 from services.engine.native.prepare import prepare
 from services.engine.native.skipping.skipper import Skipper
 from services.engine.native.soft_tokens import SoftTokens
+from services.engine.native.states import LayerStates
 from services.engine.port import Capability, KVCache, Segment
 from services.engine.skip_mask import SkipMask
 from services.engine.spec import INT8, ModelSpec
@@ -58,6 +59,7 @@ class NativeEngine(BudgetedEngine):
         self.budget: PagedBudget = PagedBudget(spec.kv_capacity_tokens or 0, self.num_layers)
         self._skipper: Skipper | None = None
         self._soft: SoftTokens | None = None
+        self._states: LayerStates | None = None
 
     @classmethod
     def from_model(
@@ -184,13 +186,34 @@ class NativeEngine(BudgetedEngine):
         self.check_ranges(layout.token_ids, layout.positions, len(self.soft_ids))
         return layout
 
+    def watch(self, layers: Sequence[int]) -> None:
+        """Choose the layers whose states `forward_with_states` gives; see the port."""
+        self._states = LayerStates(self._model, layers, self.model_id)
+
+    @torch.inference_mode()
+    def forward_with_states(self, segments: Sequence[Segment]) -> tuple[list[Tensor], list[Tensor]]:
+        """As `forward`, and the states of all new tokens in the layers that are watched."""
+        assert self._states is not None, "no layers are watched"
+        if not segments:
+            return [], []
+        layout = self._lay_out(segments)
+        with self._states.kept():
+            rows = self._rows(layout)
+            counts = [piece.count for piece in layout.pieces]
+            states = self._states.rows().split_with_sizes(counts)
+        layout.commit(self.num_layers)
+        return rows, list(states)
+
     @torch.inference_mode()
     def _compute(self, layout: Layout) -> list[Tensor]:
-        logits = self._run(layout).float()
-        rows = list(logits.split_with_sizes(layout.logit_counts))
+        rows = self._rows(layout)
         # Last of all: a step that failed is run again, and its tokens must not stand there twice.
         layout.commit(self.num_layers)
         return rows
+
+    def _rows(self, layout: Layout) -> list[Tensor]:
+        """Logits float32 of each segment."""
+        return list(self._run(layout).float().split_with_sizes(layout.logit_counts))
 
     @property
     def capabilities(self) -> frozenset[Capability]:

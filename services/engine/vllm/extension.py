@@ -12,18 +12,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from services.engine.vllm.passes import Pass
 
-Step = Callable[["Pass"], "Tensor | None"]
-"""Logits [wanted, V] of a pass, on the device; None where none is wanted, or a rank has none."""
+
+class Computed(NamedTuple):
+    """What a pass gives, on the device: logits [wanted, V], and states [watched, layers x width].
+
+    None: none are asked for, or this rank has none.
+    """
+
+    logits: Tensor | None
+    states: Tensor | None = None
+
+
+Step = Callable[["Pass"], Computed]
+"""Computes a pass."""
 
 EAGER, FULL = "NONE", "FULL"
 """Names of vLLM's `CUDAGraphMode`."""
@@ -88,25 +100,37 @@ class Steps:
         """What computes passes, to be called in this process."""
         return self.step
 
+    def paceline_watch(self, layers: tuple[int, ...]) -> bool:
+        """Have the model give these layers' states beside its own; whether it can."""
+        try:
+            self.model_runner.get_model().set_aux_hidden_state_layers(layers)
+        except (AttributeError, AssertionError):
+            return False
+        return True
+
     @torch.inference_mode()
-    def step(self, one: Pass) -> Tensor | None:
+    def step(self, one: Pass) -> Computed:
         """Compute a pass; see `Step`."""
         if one.copies:
             self._copy(one.copies)
         total, model = len(one.ids), self.model_runner.get_model()
         shape = self._shape(one)
-        states = self._run(one) if shape is None else self._replay(one, shape)[:total]
+        given = self._run(one) if shape is None else self._replay(one, shape)
+        last, beside = given if isinstance(given, tuple) else (given, [])
+        states = None
+        if len(one.watched):
+            states = self._some(torch.cat(beside, -1)[:total], one.watched)
         if not len(one.wanted):
-            return None
-        if len(one.wanted) < total:
-            states = states[self._on_device(one.wanted)]
-        logits: Tensor | None = model.compute_logits(states)
-        return logits
+            return Computed(None, states)
+        return Computed(model.compute_logits(self._some(last[:total], one.wanted)), states)
+
+    def _some(self, rows: Tensor, which: NDArray[np.int64]) -> Tensor:
+        return rows if len(which) == len(rows) else rows[self._on_device(which)]
 
     # --- as it is -----------------------------------------------------------------
 
-    def _run(self, one: Pass) -> Tensor:
-        """The last layer's states [tokens, width]."""
+    def _run(self, one: Pass) -> Any:
+        """The last layer's states [tokens, width]; where layers are watched, theirs beside them."""
         from vllm.forward_context import set_forward_context
 
         arrays = (one.ids, one.positions, one.slots, one.starts, one.ends, one.tables)
@@ -118,10 +142,7 @@ class Steps:
             slot_mapping=self._by_layer(inputs.slots),
         ):
             # A compiled model has dropped its guards: other types give other logits, in silence.
-            states: Tensor = self.model_runner.get_model()(
-                input_ids=inputs.ids, positions=inputs.positions
-            )
-            return states
+            return self.model_runner.get_model()(input_ids=inputs.ids, positions=inputs.positions)
 
     # --- by a CUDA graph ------------------------------------------------------------
 
@@ -139,7 +160,7 @@ class Steps:
         shape = graphs.dispatch(sequences, total, uniform, 0, max_query_len=one.longest)
         return None if shape.cg_mode.name == EAGER else shape
 
-    def _replay(self, one: Pass, shape: Any) -> Tensor:
+    def _replay(self, one: Pass, shape: Any) -> Any:
         """The same as `_run`, [tokens of the shape, width]."""
         from vllm.forward_context import BatchDescriptor, set_forward_context
 
@@ -149,8 +170,7 @@ class Steps:
         # Of a whole graph attention is a part: what it reads is written here, too.
         metadata = self._metadata(one, inputs, shape.num_tokens if whole else total)
         if whole:
-            states: Tensor = self._graphs().run_fullgraph(shape)
-            return states
+            return self._graphs().run_fullgraph(shape)
         with set_forward_context(
             metadata,
             self.vllm_config,
@@ -161,8 +181,7 @@ class Steps:
             is_padding=padding,
         ):
             named = {"input_ids": inputs.ids, "positions": inputs.positions}
-            states = self._graphs().run_pw_graph(self.model_runner.get_model(), named)
-            return states
+            return self._graphs().run_pw_graph(self.model_runner.get_model(), named)
 
     def _buffered(self, one: Pass) -> _Inputs:
         """A pass in the runner's own buffers."""

@@ -19,13 +19,11 @@ from services.engine.limits import affordable_tokens, max_context
 from services.engine.spec import GRAPHS, Execution, ModelSpec
 from services.engine.threads import pin
 from services.engine.vllm.blocks import Blocks
-from services.engine.vllm.engine import VllmEngine
-from services.engine.vllm.extension import EAGER, Loaded, Step, add_by_sockets
+from services.engine.vllm.engine import VllmEngine, Watching
+from services.engine.vllm.extension import EAGER, Computed, Loaded, Step, add_by_sockets
 from services.engine.vllm.selfcheck import Told, ask, check, texts_length
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from services.engine.vllm.passes import Pass
     from services.engine.vllm.ranks import Ranks
 
@@ -77,7 +75,7 @@ class Part:
     loaded: Loaded
     told: Told
 
-    def step(self, one: Pass) -> Tensor | None:
+    def step(self, one: Pass) -> Computed:
         """Compute a pass; see `Step`."""
         return self.worker_step(one)
 
@@ -99,7 +97,7 @@ def load(spec: ModelSpec, others: Ranks | None = None) -> VllmEngine:
         raise
     blocks = min(loaded.blocks for loaded in (part.loaded, *others.serve()))
 
-    def step(one: Pass) -> Tensor | None:
+    def step(one: Pass) -> Computed:
         with others.together(one):
             return part.step(one)
 
@@ -142,9 +140,22 @@ def _checked(spec: ModelSpec, part: Part, compute: Step, count: int) -> VllmEngi
         most_sequences=MOST_SEQUENCES,
         fingerprint=combine(identity, "vllm"),
         bundle=read_bundle(folder, _described(folder, config), spec.model),
+        watching=_watching(spec, part, config),
     )
     check(engine, part.told)
     return engine
+
+
+def _watching(spec: ModelSpec, part: Part, config: Any) -> Watching | None:
+    """How states of layers are had; None: vLLM compiled them away, or other ranks have a part."""
+    if spec.execution != "eager" or spec.tensor_parallel > 1:
+        return None
+
+    def begin(layers: tuple[int, ...]) -> bool:
+        [can] = part.llm.collective_rpc("paceline_watch", args=(layers,))
+        return bool(can)
+
+    return Watching(int(config.get_text_config().num_hidden_layers), begin)
 
 
 def _prepare(device: str) -> None:

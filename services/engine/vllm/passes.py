@@ -36,7 +36,7 @@ class Chain:
     """Tokens of one sequence to feed one after the other, from position `start` on.
 
     `numbers`: those of the `tokens` in the sequence's text, nodes of its tree counted. `rows`: the
-    row of logits after each, None where it is not wanted.
+    row of each, None where neither logits nor states are wanted of it, or another chain has it.
     """
 
     work: Work
@@ -70,8 +70,14 @@ class Work:
 
     segment: Segment
     placed: Placed[BlockCache]
+    watched: bool = False
     chains: list[Chain] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
+
+    @property
+    def first(self) -> int:
+        """The number of the first token that has a row: of logits, or of states."""
+        return self.placed.past + (0 if self.watched else self.segment.logits_from)
 
     def token(self, number: int) -> int:
         """A token by its number, a new one too."""
@@ -86,8 +92,9 @@ class Pass:
 
     `positions`, `slots`: of each of the `ids`, in its text and in the memory of K/V. `starts`
     [s + 1]: where each chain begins among the ids; `ends` [s]: its position after them; `tables`
-    [s, w]; `wanted`: which of the ids get logits, those of `rows`; `copies` [c, 2]: blocks that are
-    copied before, source and target. `longest`: the most tokens of a chain.
+    [s, w]; `wanted`: which of the ids get logits, those of `rows`; `watched`: of which the layers'
+    states are kept, those of `states`; `copies` [c, 2]: blocks that are copied before, source and
+    target. `longest`: the most tokens of a chain.
     """
 
     ids: NDArray[np.int32]
@@ -97,8 +104,10 @@ class Pass:
     ends: NDArray[np.int32]
     tables: NDArray[np.int32]
     wanted: NDArray[np.int64]
+    watched: NDArray[np.int64]
     copies: list[tuple[int, int]]
     rows: list[Row]
+    states: list[Row]
     longest: int
 
     def padded(self, tokens: int, sequences: int | None) -> Pass:
@@ -119,11 +128,16 @@ class Pass:
         )
 
 
-def works_of(pairs: Iterator[tuple[Segment, Placed[BlockCache]]]) -> list[Work]:
-    """What each segment needs fed: what its sequence owes, then its own tokens."""
+def works_of(
+    pairs: Iterator[tuple[Segment, Placed[BlockCache]]], *, watched: bool = False
+) -> list[Work]:
+    """What each segment needs fed: what its sequence owes, then its own tokens.
+
+    `watched`: of all of these the states are asked for, too.
+    """
     works = []
     for index, (segment, placed) in enumerate(pairs):
-        work = Work(segment, placed)
+        work = Work(segment, placed, watched)
         work.chains = _chain(work, index) if placed.parents is None else _chains(work, index)
         works.append(work)
     return works
@@ -132,8 +146,7 @@ def works_of(pairs: Iterator[tuple[Segment, Placed[BlockCache]]]) -> list[Work]:
 def _chain(work: Work, index: int) -> list[Chain]:
     placed, start = work.placed, work.placed.cache.filled
     numbers = list(range(start, placed.past + placed.count))
-    first = placed.past + work.segment.logits_from
-    rows = [(index, number - placed.past) if number >= first else None for number in numbers]
+    rows = [(index, number - placed.past) if number >= work.first else None for number in numbers]
     tokens = [*placed.cache.tokens[start:], *work.segment.token_ids]
     return [Chain(work, start, numbers, tokens, rows)]
 
@@ -147,11 +160,11 @@ def _chains(work: Work, index: int) -> list[Chain]:
     base = placed.base
     paths = [_path(placed, parents, leaf) for leaf in new if leaf not in inner]
     paths.sort(key=lambda path: cache.matching(base, path), reverse=True)
-    first, seen, chains = placed.past + work.segment.logits_from, set[int](), []
+    seen, chains = set[int](), []
     for path in paths:
         start = cache.matching(base, path)
         numbers = [*range(start, base), *path[max(0, start - base) :]]
-        wanted = [number >= first and number not in seen for number in numbers]
+        wanted = [number >= work.first and number not in seen for number in numbers]
         rows = [
             (index, number - placed.past) if new else None
             for number, new in zip(numbers, wanted, strict=True)
@@ -264,13 +277,13 @@ def _lay_out(taken: Sequence[tuple[Chain, int]], copies: list[tuple[int, int]], 
     ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
-    wanted: list[int] = []
-    rows: list[Row] = []
+    wanted: list[tuple[int, Row]] = []
+    watched: list[tuple[int, Row]] = []
     for chain, count in taken:
-        part = slice(chain.fed, chain.fed + count)
+        part, work = slice(chain.fed, chain.fed + count), chain.work
         asked = [(at, row) for at, row in enumerate(chain.rows[part], len(ids)) if row is not None]
-        wanted += [at for at, _ in asked]
-        rows += [row for _, row in asked]
+        wanted += [one for one in asked if one[1][1] >= work.segment.logits_from]
+        watched += asked if work.watched else []
         ids += chain.tokens[part]
         at = range(chain.start + chain.fed, chain.start + chain.fed + count)
         positions += at
@@ -283,9 +296,11 @@ def _lay_out(taken: Sequence[tuple[Chain, int]], copies: list[tuple[int, int]], 
         np.array([0, *accumulate(counts)], np.int32),
         np.array([chain.start + chain.fed + count for chain, count in taken], np.int32),
         _padded([chain.blocks for chain, _ in taken]),
-        np.array(wanted, np.int64),
+        np.array([at for at, _ in wanted], np.int64),
+        np.array([at for at, _ in watched], np.int64),
         copies,
-        rows,
+        [row for _, row in wanted],
+        [row for _, row in watched],
         max(counts),
     )
 
