@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.models import tiny_model, tiny_model_folder
 
@@ -14,6 +16,8 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3", "olmo2", "gemma3_text", "mixtral")
 """Grouped heads, biases, norms of heads, norms behind, sliding windows, experts."""
 START_SECONDS = 300.0
 """Until three processes have read vLLM, on a slow machine that has other work."""
+GROUP = 32
+"""Weights that have one scale in AWQ."""
 WIDE = {"hidden_size": 128, "head_dim": 32}
 """Heads of 16, as tiny models have them elsewhere, are none that vLLM computes."""
 
@@ -36,3 +40,62 @@ def _greedy(model, prompt: Sequence[int], count: int) -> list[int]:
     )
     found: list[int] = out[0, ids.shape[1] :].tolist()
     return found
+
+
+def quantized_folder(folder: Path, scheme: str) -> Path:
+    """The tiny Llama with its layers in `int8` (compressed-tensors) or 4 bits (`awq`)."""
+    made = wide_folder(folder / scheme)
+    tensors = {}
+    for name, tensor in load_file(made / "model.safetensors").items():
+        stem = name.removesuffix(".weight")
+        parts = {"weight": tensor} if not stem.endswith("proj") else _QUANTIZED[scheme](tensor)
+        tensors |= {f"{stem}.{part}": content for part, content in parts.items()}
+    save_file(tensors, made / "model.safetensors", {"format": "pt"})
+    config = json.loads((made / "config.json").read_text())
+    config["quantization_config"] = _SCHEMES[scheme]
+    (made / "config.json").write_text(json.dumps(config))
+    return made
+
+
+def _int8(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    return {"weight": (weight / scale).round().to(torch.int8), "weight_scale": scale}
+
+
+def _awq(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    groups = weight.t().reshape(-1, GROUP, len(weight))
+    low, high = groups.amin(1, keepdim=True), groups.amax(1, keepdim=True)
+    scale = (high - low) / 15
+    zero = (-low / scale).round().clamp(0, 15)
+    numbers = ((groups / scale).round() + zero).clamp(0, 15).reshape(-1, len(weight))
+    return {
+        "qweight": _packed(numbers),
+        "qzeros": _packed(zero[:, 0]),
+        "scales": scale[:, 0].to(torch.float16),
+    }
+
+
+def _packed(numbers: torch.Tensor) -> torch.Tensor:
+    """Eight numbers of 4 bits in one, in AWQ's order."""
+    eights = numbers.to(torch.int64).unflatten(1, (-1, 8))[..., [0, 2, 4, 6, 1, 3, 5, 7]]
+    whole = (eights << torch.arange(0, 32, 4)).sum(-1)
+    return torch.where(whole < 1 << 31, whole, whole - (1 << 32)).to(torch.int32)
+
+
+_QUANTIZED = {"int8": _int8, "awq": _awq}
+_ROUNDED = {"num_bits": 8, "type": "int", "symmetric": True}
+_SCHEMES = {
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True},
+    "int8": {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "ignore": ["lm_head"],
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {**_ROUNDED, "strategy": "channel", "dynamic": False},
+                "input_activations": {**_ROUNDED, "strategy": "token", "dynamic": True},
+            }
+        },
+    },
+}

@@ -13,7 +13,7 @@ from paceline import Chunk, Client
 
 from tests.models import tiny_model_folder, tiny_tokenizer
 from tests.processes.conftest import PROMPT, Up, run, start_up, tokens
-from tests.vllm.kit import ARCHITECTURES, START_SECONDS, plain, wide_folder
+from tests.vllm.kit import ARCHITECTURES, START_SECONDS, plain, quantized_folder, wide_folder
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -61,6 +61,18 @@ def test_greedy_text_is_that_of_transformers(arch: str, folder: Path, tmp_path: 
     assert tokens(events) == cut(plain(arch, IDS, 40))
     assert other.stop() == 0
     assert other.left() == []
+
+
+def test_a_quantized_draft_model_drafts_for_a_quantized_target(
+    folder: Path, tmp_path: Path
+) -> None:
+    target, draft = (str(quantized_folder(folder, scheme)) for scheme in ("awq", "int8"))
+    flags = ("--engine", "vllm", "--target", target, "--draft", draft, "--dtype", "bfloat16")
+    other = start_up(tmp_path, *flags, seconds=START_SECONDS)
+    events = other.generate(*GREEDY)
+    assert tokens(events) == tokens(other.generate(*GREEDY, "--no-speculation"))
+    assert events[-1]["speculation"]["num_accepted_draft_tokens"] > 0
+    assert other.stop() == 0
 
 
 def test_greedy_text_with_a_draft_model_is_that_of_transformers(up: Up) -> None:
