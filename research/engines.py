@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any
@@ -62,7 +62,7 @@ def serve(arguments: argparse.Namespace) -> None:
         engine=arguments.child,
     )
     engine = start.load(spec)
-    inside = _ModelTime(engine) if arguments.child == "vllm" else None
+    inside = ModelTime(engine) if arguments.child == "vllm" else None
     steps = Steps(engine, arguments.context)
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
@@ -70,7 +70,7 @@ def serve(arguments: argparse.Namespace) -> None:
         print(json.dumps(least), flush=True)
 
 
-def _step(steps: Steps, inside: _ModelTime | None, shape: tuple[int, int]) -> tuple[float, float]:
+def _step(steps: Steps, inside: ModelTime | None, shape: tuple[int, int]) -> tuple[float, float]:
     """Milliseconds of a step, and of it what is not the model."""
     if inside is None:
         return steps.time(*shape), 0.0
@@ -79,11 +79,15 @@ def _step(steps: Steps, inside: _ModelTime | None, shape: tuple[int, int]) -> tu
     return took, took - inside.ms
 
 
-class _ModelTime:
-    """Milliseconds that vLLM's model takes: its layers and its head."""
+class ModelTime:
+    """Milliseconds that vLLM's model takes: its layers and its head.
+
+    `wait`: until its device has done what it was given.
+    """
 
     def __init__(self, engine: Any) -> None:
         self.ms = 0.0
+        self.wait: Callable[[], object] = lambda: None
         part = engine._compute.__self__
         part.llm.apply_model(self._watch)
 
@@ -93,10 +97,12 @@ class _ModelTime:
 
     def _timed(self, function: Any) -> Any:
         def timed(*given: Any, **named: Any) -> Any:
+            self.wait()
             began = time.perf_counter()
             try:
                 return function(*given, **named)
             finally:
+                self.wait()
                 self.ms += 1e3 * (time.perf_counter() - began)
 
         return timed
