@@ -1,9 +1,9 @@
-"""Steps of the native engine and of vLLM, in turns.
+"""Steps of the native engine and of vLLM, as the model is and compiled, in turns.
 
     .venv/bin/python -m research.engines --model smollm2-135m-instruct --dtype float32
 
-The two never share a process: each runs in a child of its own environment's Python and does a
-turn of steps when it is told to, while the other one waits. `own`: of a step by vLLM, what is
+They never share a process: each runs in a child of its own environment's Python and does a
+turn of steps when it is told to, while the others wait. `own`: of a step by vLLM, what is
 not the model: blocks, positions, slots, metadata and the call.
 """
 
@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any
@@ -22,8 +22,9 @@ from typing import Any
 from research.command import measuring_parser, ratios, run, table
 from services.engine import start
 from services.engine.port import Engine, Segment
-from services.engine.spec import ENGINES, ModelSpec
+from services.engine.spec import ModelSpec
 
+RUNS = ("native", "vllm", "vllm compiled")
 SHAPES = {"1 x 1": (1, 1), "8 x 1": (8, 1), "16 x 1": (16, 1), "16 x 5": (16, 5)}
 """Sessions, and rows of each."""
 
@@ -59,10 +60,11 @@ def serve(arguments: argparse.Namespace) -> None:
         threads=arguments.threads,
         kv_capacity_tokens=32 * (arguments.context + 64),
         max_context=2 * arguments.context,
-        engine=arguments.child,
+        engine=arguments.child.split()[0],
+        execution="compiled" if "compiled" in arguments.child else "eager",
     )
     engine = start.load(spec)
-    inside = _ModelTime(engine) if arguments.child == "vllm" else None
+    inside = ModelTime(engine) if spec.engine == "vllm" else None
     steps = Steps(engine, arguments.context)
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
@@ -70,7 +72,7 @@ def serve(arguments: argparse.Namespace) -> None:
         print(json.dumps(least), flush=True)
 
 
-def _step(steps: Steps, inside: _ModelTime | None, shape: tuple[int, int]) -> tuple[float, float]:
+def _step(steps: Steps, inside: ModelTime | None, shape: tuple[int, int]) -> tuple[float, float]:
     """Milliseconds of a step, and of it what is not the model."""
     if inside is None:
         return steps.time(*shape), 0.0
@@ -79,11 +81,15 @@ def _step(steps: Steps, inside: _ModelTime | None, shape: tuple[int, int]) -> tu
     return took, took - inside.ms
 
 
-class _ModelTime:
-    """Milliseconds that vLLM's model takes: its layers and its head."""
+class ModelTime:
+    """Milliseconds that vLLM's model takes: its layers and its head.
+
+    `wait`: until its device has done what it was given.
+    """
 
     def __init__(self, engine: Any) -> None:
         self.ms = 0.0
+        self.wait: Callable[[], object] = lambda: None
         part = engine._compute.__self__
         part.llm.apply_model(self._watch)
 
@@ -93,10 +99,12 @@ class _ModelTime:
 
     def _timed(self, function: Any) -> Any:
         def timed(*given: Any, **named: Any) -> Any:
+            self.wait()
             began = time.perf_counter()
             try:
                 return function(*given, **named)
             finally:
+                self.wait()
                 self.ms += 1e3 * (time.perf_counter() - began)
 
         return timed
@@ -135,13 +143,13 @@ def _ask(process: subprocess.Popen[str], shape: str) -> tuple[float, float]:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of each engine's steps, and how many times as long vLLM's take."""
-    pythons = {"native": sys.executable, "vllm": arguments.vllm_python}
+    pythons = dict.fromkeys(RUNS, arguments.vllm_python) | {"native": sys.executable}
     flags = ["--model", arguments.model, "--dtype", arguments.dtype, "--steps", arguments.steps]
     flags += ["--context", arguments.context, "--threads", arguments.threads or 1]
     with ExitStack() as stack:
         running = {
             name: stack.enter_context(child(name, pythons[name], [str(one) for one in flags]))
-            for name in ENGINES
+            for name in RUNS
         }
         times: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for _ in range(arguments.repeats):
@@ -154,16 +162,17 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 def _row(
     shape: str, times: Mapping[tuple[str, str], Sequence[tuple[float, float]]]
 ) -> dict[str, Any]:
-    native = [took for took, _ in times[shape, "native"]]
-    vllm = [took for took, _ in times[shape, "vllm"]]
+    took = {name: [one for one, _ in times[shape, name]] for name in RUNS}
     own = median(own for _, own in times[shape, "vllm"])
-    told = ratios(vllm, native)
-    return {"step": shape, "native": median(native), "vllm": median(vllm), "own": own} | told
+    medians = {name: median(found) for name, found in took.items()}
+    compiled = ratios(took["vllm compiled"], took["vllm"])["median"]
+    told = {"own": own, "by compiling": compiled} | ratios(took["vllm"], took["native"])
+    return {"step": shape} | medians | told
 
 
 def show(report: dict[str, Any]) -> str:
     """The report as a table."""
-    columns = {"step": "", "native": ".1f", "vllm": ".1f", "own": ".2f"}
+    columns = {"step": ""} | dict.fromkeys(RUNS, ".1f") | {"own": ".2f", "by compiling": ".2f"}
     return table(columns | {"median": ".2f", "min": ".2f", "max": ".2f"}, report["steps"])
 
 
@@ -173,7 +182,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--context", type=int, default=256, help="tokens before each step")
     made.add_argument("--steps", type=int, default=4, help="steps per turn, the fastest counts")
     made.add_argument("--vllm-python", default=".venv-vllm/bin/python", help="that has vLLM")
-    made.add_argument("--child", choices=ENGINES, default=None, help=argparse.SUPPRESS)
+    made.add_argument("--child", choices=RUNS, default=None, help=argparse.SUPPRESS)
     return made
 
 

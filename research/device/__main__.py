@@ -2,43 +2,64 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from bench.output import say
 from research.command import measuring_parser, run
 from research.device import __doc__ as description
-from research.device.check import Finding, check
-from research.device.speed import SHAPES, Timing, random_model, speed
-from services.engine.spec import ModelSpec
+from research.device.check import Finding, check, natively
+from research.device.on_vllm import by_vllm, steps_by_vllm
+from research.device.shapes import SHAPES, random_model
+from research.device.speed import Timing, Wanted, speed
+from services.engine.native import NativeEngine
+from services.engine.spec import ENGINES
 from services.engine.threads import pin
 
 
 def _measured(asked: argparse.Namespace) -> dict[str, Any]:
     pin(asked.threads)
     say("the same rows as on the CPU")
-    dtypes = sorted({"float32", asked.dtype}, reverse=True)
-    findings = check(random_model("tiny", "cpu", "float32"), asked.device, dtypes)
-    timings: list[Timing] = []
-    if not asked.check_only and all(finding.right for finding in findings):
+    findings = _findings(asked)
+    right = all(finding.right for finding in findings)
+    timings: Sequence[Timing] = []
+    if right and not asked.check_only:
         say(f"steps of {asked.shape}, random weights")
-        capacity = max(asked.sessions) * (asked.text + 128) + 1024
-        spec = ModelSpec(
-            asked.shape, asked.dtype, asked.device, asked.threads, kv_capacity_tokens=capacity
-        )
-        model = random_model(asked.shape, asked.device, asked.dtype)
-        timings = speed(model, spec, asked.sessions, asked.text)
+        timings = _timings(asked)
     return {
-        "right": all(finding.right for finding in findings),
+        "right": right,
         "findings": [finding._asdict() for finding in findings],
         "timings": [timing._asdict() for timing in timings],
     }
+
+
+def _findings(asked: argparse.Namespace) -> list[Finding]:
+    model, dtypes = random_model("tiny", "cpu", "float32"), {"float32", asked.dtype}
+    answer = natively(model, asked.device)
+    if asked.engine == "vllm":
+        answer = by_vllm(asked.vllm_python, model, asked.device, asked.threads)
+    return check(model, sorted(dtypes, reverse=True), answer)
+
+
+def _timings(asked: argparse.Namespace) -> list[Timing]:
+    wanted = Wanted(
+        asked.shape, asked.dtype, asked.device, asked.threads, asked.sessions, asked.text
+    )
+    if asked.engine == "vllm":
+        return steps_by_vllm(asked.vllm_python, wanted)
+    model = random_model(asked.shape, asked.device, asked.dtype)
+    engine = NativeEngine.taking(model, wanted.spec(asked.shape))
+    return speed(engine, wanted, asked.device)
 
 
 def _show(report: dict[str, Any]) -> str:
     findings = [Finding(**content) for content in report["findings"]]
     timings = [Timing(**content) for content in report["timings"]]
     asked = report["asked"]
-    lines = [f"{asked['device']}, tiny random model, against float32 on the CPU"]
+    lines = [
+        f"{asked['engine']} on {asked['device']}, tiny random model, "
+        "against the native engine's float32 on the CPU"
+    ]
     lines += [
         f"  {one.dtype:<10}{one.name:<44}{one.figure:10.1e} of {one.tolerance:.0e}"
         f"{'' if one.right else '  WRONG'}"
@@ -48,6 +69,7 @@ def _show(report: dict[str, Any]) -> str:
         lines.append(f"{asked['shape']}, random weights, {asked['dtype']}, {asked['text']} tokens")
         lines += [
             f"  {one.name:<44}{one.ms:10.2f} ms {one.over_floor:7.2f} times the floor"
+            f"{'' if one.own_ms is None else f', {one.own_ms:.2f} ms not the model'}"
             for one in timings
         ]
     return "\n".join(lines)
@@ -56,12 +78,14 @@ def _show(report: dict[str, Any]) -> str:
 def main() -> None:
     """Check, then measure."""
     made = measuring_parser(description)
+    made.add_argument("--engine", choices=ENGINES, default="native")
     made.add_argument("--dtype", default="bfloat16")
     made.add_argument("--device", default="cpu")
     made.add_argument("--shape", choices=tuple(SHAPES), default="135m")
     made.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32])
     made.add_argument("--text", type=int, default=512, help="tokens of each session's text")
     made.add_argument("--check-only", action="store_true", help="no timings")
+    made.add_argument("--vllm-python", default=".venv-vllm/bin/python", help="that has vLLM")
     if not run(made, _measured, _show)["right"]:
         sys.exit(1)
 

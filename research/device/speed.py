@@ -3,64 +3,30 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from services.engine.native import NativeEngine, PagedCache
-from services.engine.native.device_memory import weight_bytes
-from services.engine.port import Segment
+from research.device.shapes import bytes_per_token, weight_bytes
+from services.engine.port import Engine, KVCache, Segment
 from services.engine.spec import ModelSpec
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 320,
-        "initializer_range": 0.2,
-    },
-    "135m": {
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "vocab_size": 49_152,
-        "tie_word_embeddings": True,
-    },
-    "1b": {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128_256,
-        "tie_word_embeddings": True,
-    },
-    "8b": {
-        "hidden_size": 4096,
-        "intermediate_size": 14_336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128_256,
-    },
-}
-"""Llama models: those of SmolLM2-135M, Llama 3.2 1B and Llama 3.1 8B, and one to check with."""
 PROMPT = 512
 DRAFTED = 5
 """Draft tokens of a block that is timed."""
 
 
 class Timing(NamedTuple):
-    """Median milliseconds of a step, and of reading what it reads."""
+    """Median milliseconds of a step, and of reading what it reads.
+
+    `own_ms`: of the step, what is not the model; None where that was not taken apart.
+    """
 
     name: str
     ms: float
     floor_ms: float
+    own_ms: float | None = None
 
     @property
     def over_floor(self) -> float:
@@ -68,16 +34,29 @@ class Timing(NamedTuple):
         return self.ms / self.floor_ms
 
 
-def random_model(shape: str, device: str, dtype: str) -> Any:
-    """A Llama model with random weights, made where it is to run."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Steps of a model of `shape`: each number of `sessions`, whose texts have `text` tokens."""
 
-    config = LlamaConfig(**SHAPES[shape], max_position_embeddings=8192)
-    config.dtype = getattr(torch, dtype)
-    torch.manual_seed(0)
-    with torch.device(device):
-        model = LlamaForCausalLM(config)
-    return model.to(getattr(torch, dtype)).eval()
+    shape: str
+    dtype: str
+    device: str
+    threads: int
+    sessions: Sequence[int]
+    text: int
+    repeats: int = 9
+
+    def spec(self, model: str, engine: str = "native") -> ModelSpec:
+        """What an engine is asked to load for them."""
+        return ModelSpec(
+            model,
+            self.dtype,
+            self.device,
+            self.threads,
+            kv_capacity_tokens=max(self.sessions) * (self.text + 128) + 1024,
+            max_context=max(self.text, PROMPT) + 64,
+            engine=engine,
+        )
 
 
 def bandwidth(device: str, megabytes: int = 256, repeats: int = 9) -> float:
@@ -87,29 +66,37 @@ def bandwidth(device: str, megabytes: int = 256, repeats: int = 9) -> float:
     return 2 * source.nbytes / _timed(lambda: target.copy_(source), device, repeats)
 
 
-def speed(
-    model: Any, spec: ModelSpec, sessions: Sequence[int], text: int, repeats: int = 9
-) -> list[Timing]:
-    """Steps of so many sessions at once whose texts have `text` tokens."""
-    engine = NativeEngine.taking(model, spec)
-    weights, rate = weight_bytes(model), bandwidth(spec.device)
+Own = Callable[[Callable[[], object]], float]
+"""From a step to its milliseconds outside the model."""
+
+
+def speed(engine: Engine, wanted: Wanted, device: str, own: Own | None = None) -> list[Timing]:
+    """Steps of an engine whose model is on `device`."""
+
+    def timing(name: str, step: Callable[[], object], floor: float) -> Timing:
+        took = _timed(step, device, wanted.repeats)
+        apart = own and statistics.median(own(step) for _ in range(wanted.repeats))
+        return Timing(name, took, floor, apart)
+
+    weights, rate = weight_bytes(wanted.shape, wanted.dtype), bandwidth(device)
+    each = wanted.text * bytes_per_token(wanted.shape, wanted.dtype)
     timings = []
-    for count in sessions:
-        caches = [_filled(engine, text) for _ in range(count)]
-        floor = (weights + count * text * caches[0].bytes_per_token) / rate
+    for count in wanted.sessions:
+        caches = [_filled(engine, wanted.text) for _ in range(count)]
+        floor = (weights + count * each) / rate
         for name, rows in (("one token", 1), (f"{DRAFTED} draft tokens", 1 + DRAFTED)):
-            took = _timed(_step(engine, caches, rows), spec.device, repeats)
-            timings.append(Timing(f"{count} sessions, {name} each", took, floor))
+            step = _step(engine, caches, rows)
+            timings.append(timing(f"{count} sessions, {name} each", step, floor))
         for cache in caches:
             cache.free()
     cache = engine.new_cache(PROMPT + 1)
-    took = _timed(_step(engine, [cache], PROMPT), spec.device, repeats)
+    step = _step(engine, [cache], PROMPT)
+    timings.append(timing(f"a prompt of {PROMPT} tokens", step, weights / rate))
     cache.free()
-    timings.append(Timing(f"a prompt of {PROMPT} tokens", took, weights / rate))
     return timings
 
 
-def _filled(engine: NativeEngine, length: int) -> PagedCache:
+def _filled(engine: Engine, length: int) -> KVCache:
     cache = engine.new_cache(length + DRAFTED + 1)
     for start in range(0, length, PROMPT):
         count = min(PROMPT, length - start)
@@ -117,7 +104,7 @@ def _filled(engine: NativeEngine, length: int) -> PagedCache:
     return cache
 
 
-def _step(engine: NativeEngine, caches: Sequence[PagedCache], rows: int) -> Callable[[], None]:
+def _step(engine: Engine, caches: Sequence[KVCache], rows: int) -> Callable[[], None]:
     lengths = [cache.length for cache in caches]
 
     def step() -> None:
@@ -132,16 +119,16 @@ def _timed(call: Callable[[], object], device: str, repeats: int) -> float:
     """The median time in milliseconds, after two calls that are not counted."""
     times = []
     for turn in range(repeats + 2):
-        _wait(device)
+        wait(device)
         began = time.perf_counter()
         call()
-        _wait(device)
+        wait(device)
         if turn > 1:
             times.append(1e3 * (time.perf_counter() - began))
     return statistics.median(times)
 
 
-def _wait(device: str) -> None:
+def wait(device: str) -> None:
     """Until the device has done what it was given."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)

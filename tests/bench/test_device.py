@@ -8,10 +8,22 @@ import torch
 
 from research.device import __main__ as command
 from research.device import check as module
-from research.device.check import check
-from research.device.speed import random_model, speed
+from research.device.check import check, natively
+from research.device.on_vllm import by_vllm
+from research.device.shapes import (
+    SHAPES,
+    bytes_per_token,
+    random_model,
+    save_without_weights,
+    weight_bytes,
+)
+from research.device.speed import Wanted, speed
+from services.contract.errors import StartError
+from services.engine.native import NativeEngine
+from services.engine.native.device_memory import weight_bytes as bytes_of
 from services.engine.native.paging import Group
-from services.engine.spec import ModelSpec
+from services.engine.port import Segment
+from tests.bench import native_as_vllm
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,7 +40,7 @@ def tiny():
 
 
 def test_every_row_is_the_cpus_own_in_every_dtype(tiny):
-    findings = check(tiny, "cpu", ["float32", "bfloat16"])
+    findings = check(tiny, ["float32", "bfloat16"], natively(tiny, "cpu"))
     assert all(finding.right for finding in findings), findings
     figures = {finding.figure for finding in findings if finding.dtype == "bfloat16"}
     assert max(figures) > 1e-4, "two engines of different dtypes were compared"
@@ -51,18 +63,68 @@ def test_rows_that_read_wrong_pages_are_found(tiny, monkeypatch):
         return made(*args)
 
     monkeypatch.setattr(module, "_engine", engine_of)
-    findings = {finding.name: finding for finding in check(tiny, "cpu", ["float32"])}
+    found = check(tiny, ["float32"], natively(tiny, "cpu"))
+    findings = {finding.name: finding for finding in found}
     assert not findings["decoding together"].right
     assert not findings["prompts in chunks"].right
 
 
 def test_steps_are_timed_beside_the_floor(tiny):
-    timings = speed(tiny, ModelSpec("tiny", kv_capacity_tokens=4096), [1, 3], text=70, repeats=1)
+    wanted = Wanted("tiny", "float32", "cpu", 1, (1, 3), text=70, repeats=1)
+    timings = speed(NativeEngine.taking(tiny, wanted.spec("tiny")), wanted, "cpu")
     assert [timing.name.split(",")[0] for timing in timings[:4]] == ["1 sessions"] * 2 + [
         "3 sessions"
     ] * 2
     assert all(timing.ms > 0 and timing.floor_ms > 0 for timing in timings)
     assert timings[2].floor_ms > timings[0].floor_ms
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_floor_counts_what_an_engine_holds(tiny, dtype):
+    model = tiny.to(getattr(torch, dtype))
+    wanted = Wanted("tiny", dtype, "cpu", 1, (1,), text=70)
+    assert weight_bytes("tiny", dtype) == bytes_of(model)
+    engine = NativeEngine.taking(model, wanted.spec("tiny"))
+    cache = engine.new_cache(70)
+    engine.forward([Segment(cache, [1])])
+    assert bytes_per_token("tiny", dtype) == cache.bytes_per_token
+
+
+def test_a_part_that_is_not_the_model_is_told_where_it_is_taken_apart(tiny):
+    wanted = Wanted("tiny", "float32", "cpu", 1, (1,), text=70, repeats=1)
+    engine = NativeEngine.taking(tiny, wanted.spec("tiny"))
+
+    def own(step):
+        step()
+        return 0.5
+
+    assert {timing.own_ms for timing in speed(engine, wanted, "cpu", own)} == {0.5}
+    assert {timing.own_ms for timing in speed(engine, wanted, "cpu")} == {None}
+
+
+def test_the_largest_shape_is_saved_in_kilobytes(tmp_path):
+    save_without_weights("8b", tmp_path)
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 100_000
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.items() >= SHAPES["8b"].items()
+    assert config["architectures"] == ["LlamaForCausalLM"]
+
+
+def test_another_process_loads_the_same_model_and_its_rows_come_back(tiny, tmp_path):
+    python = native_as_vllm.python(tmp_path)
+    findings = check(tiny, ["float32"], by_vllm(python, tiny, "cpu", threads=1))
+    assert all(finding.right for finding in findings), findings
+    assert {finding.figure for finding in findings} == {0.0}
+    other = random_model("tiny", "cpu", "float32")
+    other.lm_head.weight.data += 1
+    assert not all(one.right for one in check(tiny, ["float32"], by_vllm(python, other, "cpu", 1)))
+
+
+def test_what_the_other_process_ends_with_is_said(tiny, tmp_path, capfd):
+    python = native_as_vllm.python(tmp_path)
+    with pytest.raises(StartError, match=r"ended with 1: .*float12"):
+        by_vllm(python, tiny, "cpu", 1)("float12")
+    assert "float12" in capfd.readouterr().err
 
 
 def test_the_command_ends_with_1_where_something_is_wrong(monkeypatch, tmp_path, capsys):
@@ -81,4 +143,5 @@ def test_the_command_ends_with_1_where_something_is_wrong(monkeypatch, tmp_path,
 
 
 def check_of_one():
-    return check(random_model("tiny", "cpu", "float32"), "cpu", ["float32"])[:1]
+    tiny = random_model("tiny", "cpu", "float32")
+    return check(tiny, ["float32"], natively(tiny, "cpu"))[:1]

@@ -53,14 +53,14 @@ def test_vllm_sees_the_one_device_that_it_is_to_take(monkeypatch, seen, device, 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
     for name in loading._ENVIRONMENT:
         monkeypatch.setenv(name, "as it is")
-    loading._prepare(device)
+    loading.prepare(device)
     assert loading.os.environ["CUDA_VISIBLE_DEVICES"] == left
 
 
 def test_a_device_that_is_not_visible_is_named(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(StartError, match="cuda:1 is not among CUDA_VISIBLE_DEVICES=3"):
-        loading._prepare("cuda:1")
+        loading.prepare("cuda:1")
 
 
 @pytest.mark.parametrize(

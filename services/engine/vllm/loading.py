@@ -80,14 +80,15 @@ class Part:
         return self.worker_step(one)
 
 
-def load(spec: ModelSpec, others: Ranks | None = None) -> VllmEngine:
+def load(spec: ModelSpec, others: Ranks | None = None, *, load_format: str = "auto") -> VllmEngine:
     """Load a model by vLLM and check our steps against its own. Raises StartError, one line.
 
-    `others`: the processes that it is split over, too.
+    `others`: the processes that it is split over, too. `load_format`: vLLM's name for where
+    weights come from.
     """
     installed()
     if others is None:
-        part = load_part(spec)
+        part = load_part(spec, load_format)
         return _checked(spec, part, part.step, part.loaded.blocks)
     others.load(spec)
     try:
@@ -104,14 +105,14 @@ def load(spec: ModelSpec, others: Ranks | None = None) -> VllmEngine:
     return _checked(spec, part, step, blocks)
 
 
-def load_part(spec: ModelSpec) -> Part:
+def load_part(spec: ModelSpec, load_format: str = "auto") -> Part:
     """This process's part of a model. Raises StartError, one line."""
     if spec.device == "cpu":
         _require_graphs(spec, EAGER)
-    _prepare(spec.device)
+    prepare(spec.device)
     pin(spec.threads)
     folder, config = _source(spec)[0], _config(spec)
-    llm = _llm(folder, spec, config)
+    llm = _llm(folder, spec, config, load_format)
     [loaded] = llm.collective_rpc("paceline_loaded")
     _require_blocks(loaded, spec.model)
     _require_graphs(spec, loaded.graphs)
@@ -158,7 +159,7 @@ def _watching(spec: ModelSpec, part: Part, config: Any) -> Watching | None:
     return Watching(int(config.get_text_config().num_hidden_layers), begin)
 
 
-def _prepare(device: str) -> None:
+def prepare(device: str) -> None:
     """What vLLM reads of the environment when it is imported."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -216,7 +217,7 @@ def _described(folder: Path, config: Any) -> Any:
     return SimpleNamespace(config=config, generation_config=generation)
 
 
-def _llm(folder: Path, spec: ModelSpec, config: Any) -> Any:
+def _llm(folder: Path, spec: ModelSpec, config: Any, load_format: str) -> Any:
     """Let vLLM load the model; StartError, one line, where it refuses."""
     text = config.get_text_config()
     context = max_context(text, spec.max_context)
@@ -229,6 +230,7 @@ def _llm(folder: Path, spec: ModelSpec, config: Any) -> Any:
             add_by_sockets()
         return LLM(
             model=str(folder),
+            load_format=load_format,
             dtype=spec.dtype,
             max_model_len=context,
             max_num_batched_tokens=max(MOST_TOKENS, context),

@@ -1,0 +1,136 @@
+"""What vLLM computes, in a process of its own Python: it never shares one with the native engine.
+
+PYTHON -m research.device.on_vllm rows|steps WHAT FILE
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from research.device.scenes import CAPACITY, refusals, rows
+from research.device.shapes import save, save_without_weights
+from research.device.speed import Own, Timing, Wanted, speed, wait
+from research.engines import ModelTime
+from services.contract.errors import StartError
+from services.engine.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from research.device.check import Answer
+
+RANDOM = "random"
+"""The load format of `_make_random`."""
+
+
+# --- the process that asks ----------------------------------------------------
+
+
+def by_vllm(python: str, model: Any, device: str, threads: int) -> "Callable[[str], Answer]":
+    """What vLLM says of a model on a device, each time in another process of `python`."""
+
+    def answer(dtype: str) -> "Answer":
+        with TemporaryDirectory() as folder:
+            save(model, Path(folder))
+            spec = ModelSpec(folder, dtype, device, threads, CAPACITY, engine="vllm")
+            found: Answer = _asked(python, "rows", asdict(spec))
+            return found
+
+    return answer
+
+
+def steps_by_vllm(python: str, wanted: Wanted) -> list[Timing]:
+    """Times of vLLM's steps."""
+    return [Timing(*one) for one in _asked(python, "steps", asdict(wanted))]
+
+
+def _asked(python: str, what: str, given: dict[str, Any]) -> Any:
+    """What a child writes. Raises StartError, after all that it said, where it fails."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "answer"
+        command = [python, "-m", "research.device.on_vllm", what, json.dumps(given), str(file)]
+        said = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        if said.returncode or not file.exists():
+            print(said.stdout, file=sys.stderr)
+            last = next((line for line in said.stdout.splitlines()[::-1] if line.strip()), "")
+            raise StartError(f"vLLM's process ended with {said.returncode}: {last.strip()}")
+        return torch.load(file, weights_only=True)
+
+
+# --- the process with vLLM ----------------------------------------------------
+
+
+def _rows(given: dict[str, Any]) -> "Answer":
+    from services.engine.vllm import loading
+
+    engine = loading.load(ModelSpec(**given))
+    return rows(engine), refusals(engine)
+
+
+def _steps(given: dict[str, Any]) -> list[tuple[Any, ...]]:
+    from services.engine.vllm import loading
+
+    wanted = Wanted(**given)
+    loading.installed()
+    with TemporaryDirectory() as folder:
+        save_without_weights(wanted.shape, Path(folder))
+        spec = wanted.spec(folder, "vllm")
+        loading.prepare(spec.device)
+        _make_random()
+        # Of several devices, the one that is asked for is the only one that is seen from here on.
+        seen = replace(spec, device=spec.device.partition(":")[0])
+        engine = loading.load(seen, load_format=RANDOM)
+    part: Any = engine._compute.__self__  # type: ignore[attr-defined]
+    device = part.loaded.device
+    return [tuple(one) for one in speed(engine, wanted, device, _outside(engine, device))]
+
+
+def _make_random() -> None:
+    """Let vLLM make weights up, as large as trained ones: those of its own dummies vanish."""
+    from vllm.model_executor.model_loader import register_model_loader
+    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
+
+    @register_model_loader(RANDOM)
+    class _Random(DummyModelLoader):  # type: ignore[misc]
+        @torch.no_grad()
+        def load_weights(self, model: Any, _: Any) -> None:
+            for weight in model.parameters():
+                weight.fill_(1.0) if weight.dim() == 1 else weight.normal_(std=0.02)
+
+
+def _outside(engine: Any, device: str) -> Own:
+    """The part of a step that is ours: blocks, slots, metadata and the call."""
+    inside = ModelTime(engine)
+
+    def own(step: Callable[[], object]) -> float:
+        inside.ms, inside.wait = 0.0, lambda: wait(device)
+        began = time.perf_counter()
+        step()
+        wait(device)
+        took = 1e3 * (time.perf_counter() - began)
+        inside.wait = lambda: None
+        return took - inside.ms
+
+    return own
+
+
+def main() -> None:
+    """Do what is asked, and write it."""
+    what, given, file = sys.argv[1:]
+    try:
+        answer = {"rows": _rows, "steps": _steps}[what](json.loads(given))
+    except StartError as error:
+        sys.exit(str(error))
+    torch.save(answer, file)
+
+
+if __name__ == "__main__":
+    main()
