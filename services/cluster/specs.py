@@ -285,7 +285,7 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
     if options.draft is not None:
         arguments += ["--draft", options.draft]
         if is_distilled(options.draft):
-            arguments += ["--draft-base", options.target]
+            arguments += ["--draft-base", options.target, "--engine", "native"]
         else:
             arguments += _engine_flags(options)
     arguments += options.ngram_flags

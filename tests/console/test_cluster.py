@@ -154,7 +154,8 @@ def test_look_ahead_embeddings_alone_are_used_beside_the_target(site):
     assert (drafter.method_names, drafter.lookahead) == (("lookahead",), "f.safetensors")
 
 
-def test_the_engine_is_that_of_both_roles_but_for_a_distilled_draft(site):
+def test_the_engine_is_that_of_both_roles_but_for_a_distilled_draft(site, monkeypatch):
+    monkeypatch.setenv("PACELINE_ENGINE", "vllm")  # as vLLM's image has it
     options = ClusterOptions("big", draft="small", engine="vllm", pool=True)
     assert [settings_of(spec).engine for spec in worker_specs(options, site)] == ["vllm"] * 2
     distilled = ClusterOptions("big", draft=DEMO_DRAFT, engine="vllm", pool=True)

@@ -39,6 +39,7 @@ NEEDS = {
     "protoc": "a generator of another language",
     "grpcurl": "grpcurl",
     "devices": "several devices",
+    "docker": "Docker, and a GPU",
     "a-bench": "the result of a bench",
     "the-suite": "nothing, but runs tests, which run with all others anyway",
     "vllm": "an environment of its own; tests/vllm has what it does",

@@ -33,6 +33,11 @@ def mount(cluster: Cluster, **volume: Any) -> None:
     verifier(cluster).pod["volumes"].append({"name": "x", **volume})
 
 
+def shared_memory(cluster: Cluster) -> Any:
+    [volume] = [v for v in drafter(cluster).pod["volumes"] if v["name"] == "shm"]
+    return volume["emptyDir"]
+
+
 def spread(cluster: Cluster) -> Any:
     return orchestrator(cluster).pod["topologySpreadConstraints"][0]
 
@@ -142,4 +147,10 @@ OF_PRODUCTION = [
     ("devices", lambda c: verifier(c).pod.pop("tolerations")),
     ("devices", lambda c: verifier(c).container["resources"]["limits"].pop("nvidia.com/gpu")),
     ("devices", lambda c: c.get("PriorityClass", "paceline-drafter").update(value=100000)),
+    ("engines", lambda c: verifier(c).container.update(image="registry/paceline-models:0.2.0")),
+    ("engines", lambda c: config(c, "drafter-settings").pop("PACELINE_ENGINE")),
+    ("engines", lambda c: verifier(c).container["volumeMounts"].clear()),
+    ("engines", lambda c: shared_memory(c).update(medium="")),
+    ("engines", lambda c: drafter(c).container["startupProbe"].update(failureThreshold=60)),
+    ("known", lambda c: config(c, "verifier-settings").update(PACELINE_ENGINE="vLLM")),
 ]

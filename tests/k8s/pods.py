@@ -7,6 +7,7 @@ from tests.k8s.cluster import Cluster, Manifest, Workload
 
 _TAGGED = re.compile(r"[\w.\-/:]*[\w\-]:(?!latest$)[\w.\-]+|[\w.\-/:]+@sha256:[0-9a-f]{64}")
 _SPARE_SECONDS = 10
+_VLLM_START_SECONDS = 1200
 _ALLOWED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
 _WRITABLE = {"/tmp", "/cache", "/dev/shm", "/data"}
 _ROLLING = {
@@ -119,6 +120,28 @@ def placement(cluster: Cluster) -> Iterator[str]:
                 yield f"{workload.name}: placed by pods that are not there"
         if not terms and not spread:
             yield f"{workload.name}: placed anywhere"
+
+
+def engines(cluster: Cluster) -> Iterator[str]:
+    """vLLM runs where it is installed, with shared memory and the time that it takes to load."""
+    for workload in cluster.processes:
+        wanted = cluster.environment(workload).get("PACELINE_ENGINE") == "vllm"
+        image = workload.container["image"]
+        if wanted != (re.split("[:@]", image.rpartition("/")[2])[0] == "paceline-vllm"):
+            yield f"{workload.name}: vLLM {'wanted' if wanted else 'unused'}, the image is {image}"
+        if wanted:
+            yield from (f"{workload.name}: {what}" for what in _not_for_vllm(workload))
+
+
+def _not_for_vllm(workload: Workload) -> Iterator[str]:
+    mounted = {mount["mountPath"]: mount["name"] for mount in workload.container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in workload.pod["volumes"]}
+    shared = volumes.get(mounted.get("/dev/shm", ""), {}).get("emptyDir", {})
+    if shared.get("medium") != "Memory" or "sizeLimit" not in shared:
+        yield f"shared memory is {shared}"
+    probe = workload.container["startupProbe"]
+    if probe["periodSeconds"] * probe["failureThreshold"] < _VLLM_START_SECONDS:
+        yield "started anew before vLLM has loaded"
 
 
 def devices(cluster: Cluster) -> Iterator[str]:

@@ -17,7 +17,8 @@ CHECKS = {
         wiring.selectors, wiring.service_ports, wiring.probes, wiring.disruption_budgets,
         wiring.replicas, wiring.references, wiring.namespaces_and_labels, wiring.certificates,
         wiring.monitors, network.flows, network.walls, pods.restricted, pods.images,
-        pods.resources, pods.leaving, pods.rolling, pods.placement, pods.devices, settings.known,
+        pods.resources, pods.leaving, pods.rolling, pods.placement, pods.devices, pods.engines,
+        settings.known,
         settings.ports, settings.traces, settings.methods,
     )
 }  # fmt: skip
@@ -54,6 +55,13 @@ def test_mutual_tls_takes_back_what_allowed_plaintext(tmp_path):
     assert cluster.get("ConfigMap", "settings")["data"]["PACELINE_INSECURE"] == "false"
     (files := tmp_path / "files").mkdir()
     assert list(settings.protected(cluster, files)) == []
+
+
+def test_without_vllm_the_same_devices_run_our_own_engine(tmp_path):
+    text = (K8S / "overlays/prod-gpu/kustomization.yaml").read_text()
+    cluster = render(overlay_of(tmp_path, text.replace("  - ../../components/vllm\n", "")))
+    assert {name: found for name, check in CHECKS.items() if (found := list(check(cluster)))} == {}
+    assert "paceline-models:" in cluster.workload("verifier").container["image"]
 
 
 @pytest.mark.parametrize("component", ["mtls", "client-tokens", "model-cache", "otel"])
