@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,15 +31,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def up(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """Two verifiers and a drafter with a model, all by vLLM."""
     flags = ["--target", str(wide_folder(folder)), "--draft", str(wide_folder(folder, seed=3))]
-    running = start_up(
-        tmp_path_factory.mktemp("up"),
-        *("--engine", "vllm", "--verifiers", "2"),
-        *flags,
-        seconds=START_SECONDS,
-    )
-    yield running
-    running.process.terminate()
-    running.process.wait(timeout=60)
+    with by_vllm(tmp_path_factory.mktemp("up"), "--verifiers", "2", *flags) as running:
+        yield running
+
+
+@contextmanager
+def by_vllm(folder: Path, *flags: str) -> Iterator[Up]:
+    """`paceline up`, which is ended if the test has not done so."""
+    running = start_up(folder, "--engine", "vllm", *flags, seconds=START_SECONDS)
+    try:
+        yield running
+    finally:
+        running.process.terminate()
+        running.process.wait(timeout=60)
 
 
 def cut(text: list[int]) -> list[int]:
@@ -55,24 +60,22 @@ def test_workers_are_processes_that_run_vllm(up: Up) -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES[1:])
 def test_greedy_text_is_that_of_transformers(arch: str, folder: Path, tmp_path: Path) -> None:
-    flags = ("--engine", "vllm", "--target", str(wide_folder(folder, arch)))
-    other = start_up(tmp_path, *flags, seconds=START_SECONDS)
-    events = other.generate(*GREEDY)
-    assert tokens(events) == cut(plain(arch, IDS, 40))
-    assert other.stop() == 0
-    assert other.left() == []
+    with by_vllm(tmp_path, "--target", str(wide_folder(folder, arch))) as other:
+        events = other.generate(*GREEDY)
+        assert tokens(events) == cut(plain(arch, IDS, 40))
+        assert other.stop() == 0
+        assert other.left() == []
 
 
 def test_a_quantized_draft_model_drafts_for_a_quantized_target(
     folder: Path, tmp_path: Path
 ) -> None:
     target, draft = (str(quantized_folder(folder, scheme)) for scheme in ("awq", "int8"))
-    flags = ("--engine", "vllm", "--target", target, "--draft", draft, "--dtype", "bfloat16")
-    other = start_up(tmp_path, *flags, seconds=START_SECONDS)
-    events = other.generate(*GREEDY)
-    assert tokens(events) == tokens(other.generate(*GREEDY, "--no-speculation"))
+    flags = ("--target", target, "--draft", draft, "--dtype", "bfloat16")
+    with by_vllm(tmp_path, *flags) as other:
+        events = other.generate(*GREEDY)
+        assert tokens(events) == tokens(other.generate(*GREEDY, "--no-speculation"))
     assert events[-1]["speculation"]["num_accepted_draft_tokens"] > 0
-    assert other.stop() == 0
 
 
 def test_greedy_text_with_a_draft_model_is_that_of_transformers(up: Up) -> None:
