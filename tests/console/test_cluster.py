@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.settings import OrchestratorSettings
+from services.cluster import local
 from services.cluster.beside import BesideSettings, drafter_settings
 from services.cluster.flags import Flags
 from services.cluster.models import DEMO_DRAFT
@@ -184,6 +185,35 @@ def test_a_device_of_both_roles_is_shared_between_them(site):
     shares = [settings_of(spec).memory_share for spec in specs]
     assert None not in shares
     assert sum(shares) < 1
+
+
+class Starts:
+    """A supervisor that notes what it starts at once."""
+
+    def __init__(self):
+        self.at_once = []
+
+    async def start(self, specs):
+        self.at_once.append([spec.name for spec in specs])
+        return [f"{spec.name}:1" for spec in specs]
+
+
+@pytest.mark.parametrize(
+    ("engine", "drafter", "at_once"),
+    [
+        ("vllm", "cuda:0", [["verifier-1"], ["drafter-1"]]),
+        ("vllm", "cuda:1", [["verifier-1", "drafter-1"]]),
+        ("native", "cuda:0", [["verifier-1", "drafter-1"]]),
+    ],
+)
+async def test_workers_that_share_a_device_by_vllm_start_in_turn(site, engine, drafter, at_once):
+    options = ClusterOptions(
+        "big", draft="small", engine=engine, verifier_device=("cuda:0",), drafter_device=(drafter,)
+    )
+    starts = Starts()
+    addresses = await local._start(starts, options, worker_specs(options, site))
+    assert starts.at_once == at_once
+    assert addresses == ["verifier-1:1", "drafter-1:1"]
 
 
 def test_ranks_are_not_told_which_device_to_take():
