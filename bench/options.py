@@ -158,11 +158,33 @@ class BenchOptions(Models):
             draft=self.draft if drafts else None,
             lookahead=self.lookahead if not drafter or "lookahead" in methods else None,
             skip_mask=self.skip_mask,
+            engine=self.engine,
+            execution=self.execution,
+            verifier_device=self.verifier_device,
+            drafter_device=self.drafter_device,
             method=",".join(methods) if drafter else self.method,
             pool=PLACES[place[0]] if place else self.pool,
             dtype=self.dtype,
             draft_dtype=self.draft_dtype,
             pacings=self.served_pacings,
+        )
+
+    @property
+    def plain_all_cores(self) -> ClusterOptions | None:
+        """What decodes without drafts on the cores of verifier and drafter together.
+
+        None where rules are told apart by one another, where all cores are the verifier's
+        already, and where no core computes.
+        """
+        on_cores = set(self.verifier_device) <= {"cpu"}
+        if not (self.cores.drafters and on_cores) or self.rejection_sample_methods:
+            return None
+        return ClusterOptions(
+            target=self.target,
+            engine=self.engine,
+            execution=self.execution,
+            dtype=self.dtype,
+            drafters=0,
         )
 
     @property

@@ -2,12 +2,14 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from bench.output import say
 from research.command import measuring_parser, run
 from research.device import __doc__ as description
+from research.device import cluster
 from research.device.check import Finding, check, natively
 from research.device.on_vllm import by_vllm, steps_by_vllm
 from research.device.shapes import SHAPES, random_model
@@ -22,15 +24,19 @@ def _measured(asked: argparse.Namespace) -> dict[str, Any]:
     say("the same rows as on the CPU")
     findings = _findings(asked)
     right = all(finding.right for finding in findings)
-    timings: Sequence[Timing] = []
-    if right and not asked.check_only:
-        say(f"steps of {asked.shape}, random weights")
-        timings = _timings(asked)
-    return {
+    report: dict[str, Any] = {
         "right": right,
         "findings": [finding._asdict() for finding in findings],
-        "timings": [timing._asdict() for timing in timings],
+        "timings": [],
+        "cluster": None,
     }
+    if right and not asked.check_only:
+        say(f"steps of {asked.shape}, random weights")
+        report["timings"] = [timing._asdict() for timing in _timings(asked)]
+        if asked.cluster:
+            say("decoding by a target and a draft model")
+            report["cluster"] = _clustered(asked)
+    return report
 
 
 def _findings(asked: argparse.Namespace) -> list[Finding]:
@@ -50,6 +56,22 @@ def _timings(asked: argparse.Namespace) -> list[Timing]:
     model = random_model(asked.shape, asked.device, asked.dtype)
     engine = NativeEngine.taking(model, wanted.spec(asked.shape))
     return speed(engine, wanted, asked.device)
+
+
+def _clustered(asked: argparse.Namespace) -> dict[str, Any]:
+    target, draft = asked.cluster
+    experiment = cluster.Experiment(
+        target,
+        draft,
+        asked.engine,
+        asked.dtype,
+        cluster.devices(asked.device, asked.drafter_device, torch.cuda.device_count()),
+        asked.prompts,
+        asked.tokens,
+        asked.repeats,
+    )
+    python = asked.vllm_python if asked.engine == "vllm" else sys.executable
+    return cluster.measure(python, experiment)
 
 
 def _show(report: dict[str, Any]) -> str:
@@ -72,6 +94,8 @@ def _show(report: dict[str, Any]) -> str:
             f"{'' if one.own_ms is None else f', {one.own_ms:.2f} ms not the model'}"
             for one in timings
         ]
+    if report["cluster"] is not None:
+        lines.append(cluster.show(report["cluster"]))
     return "\n".join(lines)
 
 
@@ -85,6 +109,11 @@ def main() -> None:
     made.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32])
     made.add_argument("--text", type=int, default=512, help="tokens of each session's text")
     made.add_argument("--check-only", action="store_true", help="no timings")
+    made.add_argument("--cluster", nargs=2, metavar=("TARGET", "DRAFT"), help="models to decode by")
+    made.add_argument("--drafter-device", help="of DRAFT; left out: a second one, if there is one")
+    made.add_argument("--prompts", default="12", help="for them: all, stratified or a number")
+    made.add_argument("--tokens", type=int, default=128, help="of each answer")
+    made.add_argument("--repeats", type=int, default=3, help="of each answer")
     made.add_argument("--vllm-python", default=".venv-vllm/bin/python", help="that has vLLM")
     if not run(made, _measured, _show)["right"]:
         sys.exit(1)

@@ -25,6 +25,8 @@ from services.engine.spec import ModelSpec
 if TYPE_CHECKING:
     from research.device.check import Answer
 
+SHARE = 0.2
+"""Of a GPU's memory, for the tiny model that is checked."""
 RANDOM = "random"
 """The load format of `_make_random`."""
 
@@ -38,7 +40,9 @@ def by_vllm(python: str, model: Any, device: str, threads: int) -> "Callable[[st
     def answer(dtype: str) -> "Answer":
         with TemporaryDirectory() as folder:
             save(model, Path(folder))
-            spec = ModelSpec(folder, dtype, device, threads, CAPACITY, engine="vllm")
+            spec = ModelSpec(
+                folder, dtype, device, threads, CAPACITY, engine="vllm", memory_share=SHARE
+            )
             found: Answer = _asked(python, "rows", asdict(spec))
             return found
 

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.store.embedded import EmbeddedRedis
 from services.cluster.specs import ClusterOptions, Site, drafts, orchestrator_specs, worker_specs
-from services.cluster.supervisor import Supervisor
+from services.cluster.supervisor import ProcessSpec, Supervisor
 from services.cluster.tether import available_cores
 from services.contract.errors import StartError
 from services.runtime.tasks import end
@@ -59,10 +59,23 @@ async def local_cluster(options: ClusterOptions, report: Report) -> AsyncIterato
         stack.push_async_callback(supervisor.stop)
         # An orchestrator with nobody to speak for has nothing to serve: workers first.
         workers = worker_specs(options, site)
-        served = zip(workers, await supervisor.start(workers), strict=True)
+        served = zip(workers, await _start(supervisor, options, workers), strict=True)
         drafters = tuple(address for worker, address in served if drafts(options, worker))
         addresses = await supervisor.start(orchestrator_specs(options, site))
         yield Cluster(tuple(addresses), folder, supervisor, drafters)
+
+
+async def _start(
+    supervisor: Supervisor, options: ClusterOptions, workers: Sequence[ProcessSpec]
+) -> list[str]:
+    """The workers' addresses.
+
+    On a device that both roles share they start in turn: vLLM takes for its own whatever goes of
+    the free memory while it loads.
+    """
+    if not options.share_a_device:
+        return await supervisor.start(workers)
+    return [address for one in workers for address in await supervisor.start([one])]
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:

@@ -193,6 +193,12 @@ class ClusterOptions(Models):
         """Whether drafters are processes of their own."""
         return self.draft is not None or not self.beside
 
+    @property
+    def share_a_device(self) -> bool:
+        """Whether both roles' models are vLLM's on one device, of which each takes its share."""
+        shared = {*self.verifier_device} & {*self.drafter_device} - {"cpu"}
+        return self.engine == "vllm" and self.drafts_with_a_model and bool(shared)
+
     def core_plan(self, cores: Sequence[int]) -> CorePlan:
         """Who runs on which of these cores."""
         apart = self.spare_core or (self.drafts_with_a_model and self.apart)

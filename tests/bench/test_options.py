@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench import main
+from bench import options as module
 from bench.configurations import baselines, drafting, plain
 from bench.options import PACINGS, BenchOptions
 from bench.peers.options import PeerOptions
@@ -91,6 +92,27 @@ def test_a_drafter_says_where_it_drafts():
 def test_a_drafter_that_runs_no_model_leaves_all_cores_to_its_verifier_when_it_is_alone():
     [cluster] = BenchOptions(target="m", drafters=("ngram",)).clusters.values()
     assert cluster.core_plan([0, 1]).verifiers == ((0, 1),)
+
+
+def test_every_cluster_runs_on_the_engine_and_devices_that_are_asked_for(monkeypatch):
+    monkeypatch.setattr(module, "available_cores", lambda: (0, 1, 2))
+    on_cpu = BenchOptions(target="m", draft="d", drafters=("model", "ngram"), engine="vllm")
+    assert {one.engine for one in on_cpu.clusters.values()} == {"vllm"}
+    assert on_cpu.plain_all_cores.engine == "vllm"
+    devices = {"verifier_device": ("cuda:0",), "drafter_device": ("cuda:1",)}
+    on_gpus = replace(on_cpu, **devices)
+    found = {(one.verifier_device, one.drafter_device) for one in on_gpus.clusters.values()}
+    assert found == {(("cuda:0",), ("cuda:1",))}
+
+
+def test_plain_decoding_on_all_cores_is_for_models_that_compute_on_cores(monkeypatch):
+    monkeypatch.setattr(module, "available_cores", lambda: (0, 1, 2))
+    options = BenchOptions(target="m", draft="d")
+    assert options.plain_all_cores is not None
+    assert replace(options, verifier_device=("cpu",)).plain_all_cores is not None
+    assert replace(options, verifier_device=("cuda:0",)).plain_all_cores is None
+    assert replace(options, draft=None).plain_all_cores is None
+    assert replace(options, rejection_sample_methods=RULES).plain_all_cores is None
 
 
 def test_lists_of_the_command_line_are_words_joined_by_commas():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.settings import OrchestratorSettings
+from services.cluster import local
 from services.cluster.beside import BesideSettings, drafter_settings
 from services.cluster.flags import Flags
 from services.cluster.models import DEMO_DRAFT
@@ -192,6 +193,35 @@ def test_all_that_run_a_model_by_vllm_run_it_in_the_same_way(site):
     assert [settings_of(spec).execution for spec in worker_specs(options, site)] == ["compiled"] * 2
     with pytest.raises(StartError, match="--execution: only --engine vllm has others than eager"):
         ClusterOptions("big", execution="compiled").check()
+
+
+class Starts:
+    """A supervisor that notes what it starts at once."""
+
+    def __init__(self):
+        self.at_once = []
+
+    async def start(self, specs):
+        self.at_once.append([spec.name for spec in specs])
+        return [f"{spec.name}:1" for spec in specs]
+
+
+@pytest.mark.parametrize(
+    ("engine", "drafter", "at_once"),
+    [
+        ("vllm", "cuda:0", [["verifier-1"], ["drafter-1"]]),
+        ("vllm", "cuda:1", [["verifier-1", "drafter-1"]]),
+        ("native", "cuda:0", [["verifier-1", "drafter-1"]]),
+    ],
+)
+async def test_workers_that_share_a_device_by_vllm_start_in_turn(site, engine, drafter, at_once):
+    options = ClusterOptions(
+        "big", draft="small", engine=engine, verifier_device=("cuda:0",), drafter_device=(drafter,)
+    )
+    starts = Starts()
+    addresses = await local._start(starts, options, worker_specs(options, site))
+    assert starts.at_once == at_once
+    assert addresses == ["verifier-1:1", "drafter-1:1"]
 
 
 def test_ranks_are_not_told_which_device_to_take():
