@@ -18,6 +18,7 @@ from services.contract.types import Role
 from services.engine.port import Capability
 
 if TYPE_CHECKING:
+    from services.engine.machines import Machines
     from services.engine.port import Engine, SelfDrafting
     from services.engine.spec import ModelSpec
     from services.engine.vllm.ranks import Ranks as Ranks
@@ -91,13 +92,22 @@ def self_drafting(engine: Engine, what: str) -> SelfDrafting:
     return cast("SelfDrafting", engine)
 
 
-def ranks(count: int, cpus: Sequence[int]) -> AbstractContextManager[Ranks | None]:
+def ranks(
+    count: int, cpus: Sequence[int], machines: Machines | None = None
+) -> AbstractContextManager[Ranks | None]:
     """The other processes of a model that is split over `count`; None where it is not."""
     if count == 1:
         return nullcontext()
     from services.engine.vllm.ranks import Ranks
 
-    return Ranks(count, cpus=cpus)
+    return Ranks(count, cpus=cpus, machines=machines)
+
+
+def follow(count: int, machines: Machines) -> int:
+    """Be the processes of this machine, which is not the first one; the exit status."""
+    from services.engine.vllm import joining
+
+    return joining.run(machines, count)
 
 
 def synthetic(

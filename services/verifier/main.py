@@ -29,9 +29,12 @@ def run(settings: VerifierSettings) -> int:
 
     Raises `StartError` when it cannot start.
     """
+    machines = settings.machines()
+    if machines.here:
+        return start.follow(settings.tensor_parallel, machines)
     with (
         tracing(settings, Role.VERIFIER) as tracer,
-        start.ranks(settings.tensor_parallel, settings.cpus) as others,
+        start.ranks(settings.tensor_parallel, settings.cpus, machines) as others,
     ):
 
         def load() -> list[Served]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 
+from services.engine.machines import Machines
 from services.runtime.settings import WorkerSettings
 
 
@@ -24,6 +26,27 @@ class VerifierSettings(WorkerSettings):
         ge=1,
         description="with --engine vllm: processes that the model is split over, each with a "
         "device of its own; 1 = this one alone",
+    )
+    nodes: int = Field(
+        1,
+        title="a model over several machines",
+        ge=1,
+        description="machines that the processes of --tensor-parallel are on, as many on each",
+    )
+    node: int = Field(
+        0,
+        ge=0,
+        description="which of these machines this is: 0 serves; the others run their processes of "
+        "the model, until machine 0 ends",
+    )
+    rank_address: str = Field(
+        "",
+        pattern=r"^(.+:[1-9]\d{0,4})?$",
+        description="host:port by which the others reach machine 0, which listens at --host and "
+        "this port until all are there",
+    )
+    rank_secret_file: Path | None = Field(
+        None, description="file with a secret that the machines share"
     )
     prefix_cache_tokens: int | None = Field(
         None,
@@ -71,3 +94,24 @@ class VerifierSettings(WorkerSettings):
             raise ValueError("tensor_parallel: only --engine vllm splits a model")
         self.check_execution()
         return self
+
+    @model_validator(mode="after")
+    def _ranks_on_every_machine(self) -> Self:
+        if self.tensor_parallel % self.nodes:
+            raise ValueError(f"nodes: {self.nodes} do not divide {self.tensor_parallel} processes")
+        if self.node >= self.nodes:
+            raise ValueError(f"node: {self.node} is none of {self.nodes}, which begin with 0")
+        if self.nodes > 1 and not self.rank_address:
+            raise ValueError("rank_address: several machines have to know where the first one is")
+        if self.nodes > 1 and self.rank_secret_file is None:
+            raise ValueError("rank_secret_file: several machines have to share a secret")
+        return self
+
+    def machines(self) -> Machines:
+        """Where the processes of the model are."""
+        if self.nodes == 1:
+            return Machines()
+        host, _, port = self.rank_address.rpartition(":")
+        return Machines(
+            self.nodes, self.node, host.strip("[]"), int(port), self.host, self.rank_secret_file
+        )

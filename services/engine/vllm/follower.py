@@ -15,7 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from services.engine.vllm.ranks import LastWords, Order
+from services.engine.vllm.others import LastWords, Order
 from services.runtime.affinity import keep_to
 from services.runtime.logs import in_a_line
 from services.runtime.tether import die_with
