@@ -215,7 +215,7 @@ scan: setup
 	@test -x $(SCANNER)/bin/checkov || { $(PYTHON) -m venv $(SCANNER) && \
 	  $(SCANNER)/bin/python -m pip install --quiet checkov==3.3.30; }
 	@rm -rf build/rendered && mkdir -p build/rendered
-	@for overlay in dev kind-cpu prod-gpu; do \
+	@for overlay in dev kind-cpu prod-gpu prod-multi-node; do \
 	  $(BIN)/kubectl kustomize k8s/overlays/$$overlay > build/rendered/$$overlay.yaml || exit 1; done
 	$(SCANNER)/bin/checkov --config-file .checkov.yaml --directory build/rendered
 

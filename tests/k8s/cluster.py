@@ -6,7 +6,7 @@ import base64
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.tools import tool
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
-OVERLAYS = tuple(f"overlays/{name}" for name in ("dev", "kind-cpu", "prod-gpu"))
+OVERLAYS = tuple(f"overlays/{name}" for name in ("dev", "kind-cpu", "prod-gpu", "prod-multi-node"))
 DOWNLOAD = "components/model-cache/download"
 
 PROBES = {"startupProbe", "livenessProbe", "readinessProbe"}
@@ -25,7 +25,9 @@ PROBES = {"startupProbe", "livenessProbe", "readinessProbe"}
 Manifest = dict[str, Any]
 Labels = Mapping[str, str]
 
-CUSTOM_GROUPS = ("cert-manager.io", "keda.sh", "monitoring.coreos.com")
+CUSTOM_GROUPS = (
+    "cert-manager.io", "keda.sh", "leaderworkerset.x-k8s.io", "monitoring.coreos.com"
+)  # fmt: skip
 """API groups that an operator brings, so that no release of Kubernetes has their schemas."""
 
 # What the API server would put in place of a field reference.
@@ -83,8 +85,9 @@ class Cluster:
 
     @property
     def workloads(self) -> list[Workload]:
-        """What makes pods."""
-        return [Workload(manifest) for manifest in self.of("Deployment", "StatefulSet", "Job")]
+        """What makes pods; a LeaderWorkerSet makes two kinds."""
+        plain = [Workload(manifest) for manifest in self.of("Deployment", "StatefulSet", "Job")]
+        return [*plain, *(pod for group in self.of("LeaderWorkerSet") for pod in _pods_of(group))]
 
     def workload(self, name: str) -> Workload:
         """The one of this name, which is there."""
@@ -92,8 +95,13 @@ class Cluster:
 
     @property
     def processes(self) -> list[Workload]:
-        """The workloads that run a process of Paceline."""
-        return [workload for workload in self.workloads if workload.role is not None]
+        """The workloads that run a process of Paceline which serves."""
+        return [one for one in self.workloads if one.role is not None and one.serves]
+
+    @property
+    def ranks(self) -> list[Workload]:
+        """The workloads that run a part of a model for another pod."""
+        return [one for one in self.workloads if not one.serves]
 
     def selected(self, selector: Labels) -> list[Workload]:
         """Whose pods have these labels."""
@@ -102,7 +110,7 @@ class Cluster:
     def environment(self, workload: Workload) -> dict[str, str]:
         """The variables of its first container, as the process finds them."""
         container = workload.container
-        values: dict[str, str] = {}
+        values = dict(workload.injected)
         for source in container.get("envFrom", ()):
             values |= self.get("ConfigMap", source["configMapRef"]["name"])["data"]
         for variable in container.get("env", ()):
@@ -122,16 +130,43 @@ class Cluster:
         return base64.b64decode(secret["data"][reference["key"]]).decode()
 
 
+def _pods_of(group: Manifest) -> Iterator[Workload]:
+    """The pods of a LeaderWorkerSet, each kind as a Deployment would have it."""
+    spec, name = group["spec"], group["metadata"]["name"]
+    template = spec["leaderWorkerTemplate"]
+    for index, kind in enumerate(("leaderTemplate", "workerTemplate")):
+        as_deployment = {key: spec[key] for key in ("replicas",) if key in spec}
+        as_deployment["template"] = template[kind]
+        rolling = spec.get("rolloutStrategy", {}).get("rollingUpdateConfiguration")
+        as_deployment["strategy"] = {"rollingUpdate": rolling}
+        injected = {
+            "LWS_LEADER_ADDRESS": f"{name}-0.{name}.paceline",
+            "LWS_GROUP_SIZE": str(template["size"]),
+            "LWS_WORKER_INDEX": str(index),
+        }
+        yield Workload({**group, "spec": as_deployment}, index == 0, injected)
+
+
 @dataclass(frozen=True)
 class Workload:
-    """A Deployment, StatefulSet or Job."""
+    """A Deployment, StatefulSet or Job, or one kind of pods of a LeaderWorkerSet.
+
+    `injected`: variables that its operator gives each container.
+    """
 
     manifest: Manifest
+    serves: bool = True
+    injected: Labels = field(default_factory=dict)
+
+    @property
+    def owner(self) -> str:
+        """The name of what makes its pods."""
+        return str(self.manifest["metadata"]["name"])
 
     @property
     def name(self) -> str:
-        """Its name."""
-        return str(self.manifest["metadata"]["name"])
+        """Its name; of pods of a group, that of their role."""
+        return self.labels["app.kubernetes.io/component"] if self.injected else self.owner
 
     @property
     def spec(self) -> Manifest:

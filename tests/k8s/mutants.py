@@ -154,3 +154,46 @@ OF_PRODUCTION = [
     ("engines", lambda c: drafter(c).container["startupProbe"].update(failureThreshold=60)),
     ("known", lambda c: config(c, "verifier-settings").update(PACELINE_ENGINE="vLLM")),
 ]
+
+
+def rank(cluster: Cluster) -> Workload:
+    [found] = cluster.ranks
+    return found
+
+
+def group(cluster: Cluster) -> Any:
+    return spec(cluster, "LeaderWorkerSet", "verifiers")
+
+
+OF_SEVERAL_NODES = [
+    ("ranks", lambda c: group(c)["leaderWorkerTemplate"].update(restartPolicy="None")),
+    ("ranks", lambda c: group(c)["leaderWorkerTemplate"].update(size=4)),
+    ("ranks", lambda c: config(c, "verifier-settings").update(PACELINE_TENSOR_PARALLEL="16")),
+    ("ranks", lambda c: config(c, "verifier-settings").update(PACELINE_TENSOR_PARALLEL="9")),
+    ("ranks", lambda c: rank(c).container.update(image="paceline-vllm:0.1.0")),
+    ("ranks", lambda c: rank(c).container["resources"]["limits"].update({"nvidia.com/gpu": 2})),
+    ("ranks", lambda c: rank(c).container["env"].pop()),
+    ("ranks", lambda c: rank(c).container["env"][1].update(value="0")),
+    ("ranks", lambda c: rank(c).container["env"][2].update(value="somewhere:50054")),
+    ("ranks", lambda c: [w.pod["volumes"].pop() for w in (verifier(c), rank(c))]),
+    ("ranks", lambda c: remove(c, "PodDisruptionBudget", "verifier-rank")),
+    ("ranks", lambda c: remove(c, "NetworkPolicy", "ranks")),
+    ("ranks", lambda c: policy(c, "ranks")["ingress"][0].pop("from")),
+    ("ranks", lambda c: policy(c, "ranks")["egress"].clear()),
+    ("ranks", lambda c: rank(c).labels.update({"app.kubernetes.io/name": "paceline"})),
+    (
+        "ranks",
+        lambda c: c.get("Service", "verifier")["metadata"].update(name="verifiers"),
+    ),
+    ("known", lambda c: rank(c).container["env"][0].update(name="PACELINE_NODEZ")),
+    ("restricted", lambda c: rank(c).container["securityContext"].pop("capabilities")),
+    ("images", lambda c: rank(c).container.update(image="paceline-vllm")),
+    ("resources", lambda c: rank(c).container["resources"].pop("limits")),
+    ("references", lambda c: remove(c, "PersistentVolumeClaim", "models")),
+    ("namespaces_and_labels", lambda c: rank(c).labels.pop("app.kubernetes.io/part-of")),
+    ("replicas", lambda c: spec(c, "ScaledObject", "verifier")["scaleTargetRef"].update(name="x")),
+    (
+        "rolling",
+        lambda c: group(c)["rolloutStrategy"]["rollingUpdateConfiguration"].update(maxSurge=1),
+    ),
+]

@@ -79,6 +79,11 @@ def walls(cluster: Cluster) -> Iterator[str]:
             yield f"{_name(source)} may reach {_name(target)}:{port}"
 
 
+def connects(cluster: Cluster, source: End | Workload, target: Workload | End, port: int) -> bool:
+    """Whether nothing stops this connection."""
+    return not list(_stopped(cluster, source, target, port))
+
+
 def _stopped(
     cluster: Cluster, source: End | Workload, target: Workload | End, port: int
 ) -> Iterator[str]:

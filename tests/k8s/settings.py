@@ -21,7 +21,7 @@ from tests.k8s.cluster import Cluster, Workload
 
 _PREFIX = "PACELINE_"
 _PORTS = {"grpc": "PORT", "metrics": "METRICS_PORT", "health": "HEALTH_PORT"}
-_OTHERS = ("OTEL_", "HF_", "POD_", "NODE_")
+_OTHERS = ("OTEL_", "HF_", "POD_", "NODE_", "LWS_")
 
 
 def kinds(role: str) -> list[type[Settings]]:
@@ -39,7 +39,7 @@ def read(role: str, environment: Mapping[str, str]) -> Any:
 
 def known(cluster: Cluster) -> Iterator[str]:
     """Every variable is a setting of the process that gets it, and its value is allowed."""
-    for workload in cluster.processes:
+    for workload in (*cluster.processes, *cluster.ranks):
         role, environment = str(workload.role), cluster.environment(workload)
         names = {variable(kind, field) for kind in kinds(role) for field in kind.model_fields}
         for name, value in environment.items():

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from services.runtime.telemetry import names
-from tests.k8s import mutants, network, pods, prometheus_rule, settings, wiring
+from tests.k8s import mutants, network, pods, prometheus_rule, ranks, settings, wiring
 from tests.k8s.cluster import DOWNLOAD, K8S, OVERLAYS, render
 
 CHECKS = {
@@ -19,7 +19,7 @@ CHECKS = {
         wiring.monitors, network.flows, network.walls, pods.restricted, pods.images,
         pods.resources, pods.leaving, pods.rolling, pods.placement, pods.devices, pods.engines,
         settings.known,
-        settings.ports, settings.traces, settings.methods,
+        settings.ports, settings.traces, settings.methods, ranks.ranks,
     )
 }  # fmt: skip
 OF_ANY_POD = ("selectors", "probes", "references", "restricted", "images", "resources")
@@ -62,6 +62,19 @@ def test_without_vllm_the_same_devices_run_our_own_engine(tmp_path):
     cluster = render(overlay_of(tmp_path, text.replace("  - ../../components/vllm\n", "")))
     assert {name: found for name, check in CHECKS.items() if (found := list(check(cluster)))} == {}
     assert "paceline-models:" in cluster.workload("verifier").container["image"]
+
+
+@pytest.mark.parametrize("scaler", ["keda", "hpa"])
+def test_an_autoscaler_counts_groups_where_verifiers_are_groups(scaler, tmp_path):
+    text = (K8S / "overlays/prod-gpu/kustomization.yaml").read_text()
+    text = text.replace(
+        "components/keda\n", f"components/{scaler}\n  - ../../components/multi-node\n"
+    )
+    cluster = render(overlay_of(tmp_path, text))
+    targets = [one["spec"]["scaleTargetRef"] for one in cluster.of(*wiring.AUTOSCALERS)]
+    assert [one["name"] for one in targets if one.get("kind") == "LeaderWorkerSet"] == ["verifiers"]
+    assert cluster.find("Deployment", "verifier") is None
+    assert list(wiring.replicas(cluster)) == []
 
 
 @pytest.mark.parametrize("component", ["mtls", "client-tokens", "model-cache", "otel"])
@@ -136,7 +149,7 @@ def test_the_readme_names_every_setting_that_an_overlay_gives(overlay):
     named = set(re.findall(r"`([A-Z_]+)`", (K8S / "README.md").read_text()))
     cluster = render(overlay)
     given = {name for process in cluster.processes for name in cluster.environment(process)}
-    assert {name for name in given if not name.startswith(("POD_", "NODE_"))} <= named
+    assert {name for name in given if not name.startswith(("POD_", "NODE_", "LWS_"))} <= named
 
 
 def test_the_operators_rules_are_the_rules_of_prometheus():
@@ -188,6 +201,7 @@ def patch_in_readme(words: str) -> str:
     [
         *(("overlays/dev", *mutant) for mutant in mutants.OF_DEVELOPMENT),
         *(("overlays/prod-gpu", *mutant) for mutant in mutants.OF_PRODUCTION),
+        *(("overlays/prod-multi-node", *mutant) for mutant in mutants.OF_SEVERAL_NODES),
     ],
 )
 def test_a_check_finds_what_is_broken(overlay, check, break_it):
@@ -197,5 +211,5 @@ def test_a_check_finds_what_is_broken(overlay, check, break_it):
 
 
 def test_each_check_has_something_broken_to_find():
-    broken = [*mutants.OF_DEVELOPMENT, *mutants.OF_PRODUCTION]
+    broken = [*mutants.OF_DEVELOPMENT, *mutants.OF_PRODUCTION, *mutants.OF_SEVERAL_NODES]
     assert {check for check, _ in broken} == CHECKS.keys()

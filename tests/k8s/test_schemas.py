@@ -7,6 +7,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.k8s import ranks
 from tests.k8s.cluster import CUSTOM_GROUPS, DOWNLOAD, K8S, OVERLAYS, Cluster, name_of, render
 from tests.tools import tool
 
@@ -38,6 +39,33 @@ def test_every_object_fits_its_schema(folder, version):
     checked = built_in(render(folder))
     assert len(checked) > 3
     assert [found for m in checked if (found := errors(m, version))] == []
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_a_group_of_pods_fits_its_schema(version):
+    [group] = render("overlays/prod-multi-node").of("LeaderWorkerSet")
+    assert ranks.errors(group, version) == []
+
+
+@pytest.mark.parametrize(
+    ("named", "break_it"),
+    [
+        ("sizes", lambda spec: spec["leaderWorkerTemplate"].update(sizes=3)),
+        ("'Never'", lambda spec: spec["leaderWorkerTemplate"].update(restartPolicy="Never")),
+        ("'x'", lambda spec: spec.update(replicas="x")),
+        ("workerTemplate", lambda spec: spec["leaderWorkerTemplate"].pop("workerTemplate")),
+        (
+            "containerss",
+            lambda spec: spec["leaderWorkerTemplate"]["workerTemplate"]["spec"].update(
+                containerss=[]
+            ),
+        ),
+    ],
+)
+def test_a_field_of_a_group_that_does_not_exist_is_found(named, break_it):
+    [group] = render("overlays/prod-multi-node").of("LeaderWorkerSet")
+    break_it(group["spec"])
+    assert named in " ".join(ranks.errors(group, NEWEST))
 
 
 def test_a_field_that_does_not_exist_is_found():

@@ -85,9 +85,9 @@ def replicas(cluster: Cluster) -> Iterator[str]:
         if cluster.find(target.get("kind", "Deployment"), target["name"]) is None:
             yield f"{name_of(scaler)}: scales {target['name']}, which is not there"
     for workload in cluster.processes:
-        if workload.name in scaled and "replicas" in workload.spec:
+        if workload.owner in scaled and "replicas" in workload.spec:
             yield f"{workload.name}: an autoscaler's, and every apply would set its replicas back"
-        if workload.name not in scaled and "replicas" not in workload.spec:
+        if workload.owner not in scaled and "replicas" not in workload.spec:
             yield f"{workload.name}: nobody says how many"
 
 
