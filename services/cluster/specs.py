@@ -262,7 +262,8 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
     if options.synthetic is not None:
         return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
     arguments += ["--target", options.target, "--dtype", options.dtype]
-    arguments += [*_engine_flags(options), *_device_flags(options, "verifier", index)]
+    arguments += _engine_flags(options.engine, options.execution)
+    arguments += _device_flags(options, "verifier", index)
     if options.beside:
         arguments += ["--drafting", _method_beside(options), *_target_flags(options)]
         arguments += options.ngram_flags
@@ -288,12 +289,14 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
     if options.synthetic is not None:
         return _spec(site, "drafter", name, [*arguments, *_synthetic_flags(options.synthetic)])
     # The target's name is given, so that what is for another target is refused at the start.
+    engine = _engine_flags("native", "eager")
     if options.draft is not None:
         arguments += ["--draft", options.draft]
         if is_distilled(options.draft):
-            arguments += ["--draft-base", options.target, "--engine", "native"]
+            arguments += ["--draft-base", options.target]
         else:
-            arguments += _engine_flags(options)
+            engine = _engine_flags(options.engine, options.execution)
+    arguments += [*engine, *options.ngram_flags]
     arguments += options.ngram_flags
     if options.drafts_with_the_target:
         arguments += ["--target", options.target, *_target_flags(options)]
@@ -315,8 +318,9 @@ def _target_flags(options: ClusterOptions) -> list[str]:
     return [*mask, *(["--lookahead", options.lookahead] if options.lookahead is not None else [])]
 
 
-def _engine_flags(options: ClusterOptions) -> list[str]:
-    return ["--engine", options.engine, "--execution", options.execution]
+def _engine_flags(engine: str, execution: str) -> list[str]:
+    """Both are always given: no worker is to take one of them from its environment."""
+    return ["--engine", engine, "--execution", execution]
 
 
 def _device_flags(options: ClusterOptions, role: str, index: int) -> list[str]:

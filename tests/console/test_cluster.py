@@ -224,6 +224,16 @@ async def test_workers_that_share_a_device_by_vllm_start_in_turn(site, engine, d
     assert addresses == ["verifier-1:1", "drafter-1:1"]
 
 
+@pytest.mark.parametrize("draft", [None, DEMO_DRAFT])
+def test_a_drafter_that_vllm_does_not_run_heeds_no_variable_for_it(site, monkeypatch, draft):
+    monkeypatch.setenv("PACELINE_ENGINE", "vllm")
+    monkeypatch.setenv("PACELINE_EXECUTION", "compiled")
+    options = ClusterOptions("big", draft=draft, pool=True, engine="vllm", execution="compiled")
+    verifier, drafter = map(settings_of, worker_specs(options, site))
+    assert (verifier.engine, verifier.execution) == ("vllm", "compiled")
+    assert (drafter.engine, drafter.execution) == ("native", "eager")
+
+
 def test_ranks_are_not_told_which_device_to_take():
     with pytest.raises(StartError, match="ranks take devices by themselves"):
         ClusterOptions("big", tensor_parallel=2, engine="vllm", verifier_device=("cuda:1",)).check()

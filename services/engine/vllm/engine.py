@@ -119,8 +119,8 @@ class VllmEngine(BudgetedEngine):
                     states.add(one.states, found.states)
         counts = [len(work.segment.token_ids) for work in works]
         wanted = [len(work.segment.token_ids) - work.segment.logits_from for work in works]
-        none = torch.empty(0, self.vocab_size)
-        return logits.split(wanted) or [none] * len(works), states.split(counts)
+        rows = logits.split(wanted) or [torch.empty(0, self.vocab_size)] * len(works)
+        return rows, states.split(counts)
 
 
 class _Rows:
