@@ -29,6 +29,9 @@ _SETTINGS = (
     "ngram_max",
     "ngrams",
     "ngram_nodes",
+    "draft",
+    "head_steps",
+    "ahead_rows",
 )
 
 
@@ -37,7 +40,7 @@ class _Drafting(Settings):
         "",
         title="drafting beside the verifier",
         description="drafting methods that this process serves, too, with its target and from its "
-        "K/V, joined by commas (skip, lookahead, ngram); left out: none",
+        "K/V or hidden states, joined by commas (skip, lookahead, ngram, eagle); left out: none",
     )
 
 
@@ -62,16 +65,18 @@ def drafter_settings(flags: Flags, verifier: VerifierSettings) -> DrafterSetting
         raise StartError("drafting: a synthetic verifier has no model to draft with")
     if verifier.tensor_parallel > 1:
         raise StartError("drafting: a target that is split over processes drafts for nobody")
-    for name in split_methods(drafting):
-        if name in NEED_DRAFT:
+    names = split_methods(drafting)
+    for name in names:
+        if name in NEED_DRAFT and name != "eagle":
             raise StartError(f"drafting: {name} runs a draft model, so in a process of its own")
+    # A head's number format is its own: what it says is judged by the target.
+    head = {"draft_base": verifier.target, "dtype": "auto"}
     return flags.read(
         DrafterSettings,
         method=drafting,
         target=verifier.target,
-        draft=None,
-        draft_base=None,
         worker_id=f"{verifier.worker_id}-drafter",
+        **(head if "eagle" in names else {"draft": None, "draft_base": None}),
     )
 
 

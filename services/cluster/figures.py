@@ -123,6 +123,7 @@ NAMES = {
     DraftSource.LAWS: "the target's texts",
     DraftSource.FIRSTS: "single tokens",
     DraftSource.MODEL: "the draft model",
+    DraftSource.EAGLE: "the head",
     DraftSource.GRAPH: "the draft graph",
     DraftSource.SKIP: "skipped layers",
     DraftSource.LOOKAHEAD: "look-ahead",

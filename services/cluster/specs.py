@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from services.cluster.cores import CorePlan, plan_cores
 from services.cluster.models import DEMO_MODEL, is_distilled, ngrams_for
+from services.engine.eagle import is_head
 from services.cluster.supervisor import ProcessSpec
 from services.contract.errors import StartError
 from services.contract.types import split_methods
@@ -34,7 +35,9 @@ class Models:
     """What runs, and where drafts come from."""
 
     target: Target = ""
-    draft: str | None = option("Draft model; left out: n-gram drafters.", None, variable=True)
+    draft: str | None = option(
+        "Draft model, or folder of an EAGLE-3 head; left out: n-gram drafters.", None, variable=True
+    )
     lookahead: str | None = option(
         "Look-ahead embeddings, with which the target itself drafts: a file of train-lookahead, "
         "or smollm2-135m-instruct-lookahead.",
@@ -67,7 +70,7 @@ class Models:
         variable=True,
     )
     method: str = option(
-        "Drafting methods, joined by commas (ngram, model, skip, lookahead, graph).",
+        "Drafting methods, joined by commas (ngram, model, eagle, skip, lookahead, graph).",
         "",
         section="Drafting",
         variable=True,
@@ -150,6 +153,11 @@ class ClusterOptions(Models):
         return self.draft is not None or self.drafts_with_the_target
 
     @property
+    def drafts_with_a_head(self) -> bool:
+        """Whether the draft model is a head on the target's hidden states."""
+        return is_head(self.draft)
+
+    @property
     def dtype_of_drafters(self) -> str:
         """Their number format: what was asked for, of a target as the verifiers have it."""
         return self.draft_dtype or (self.dtype if self.drafts_with_the_target else "auto")
@@ -178,11 +186,14 @@ class ClusterOptions(Models):
         Methods that draft with the target share its weights and K/V there. N-grams then draft on
         the verdict itself, without a message to another process, and leave the verifier its
         cores meanwhile: measured, docs/drafters.md. Several drafters are processes of their own.
-        With a draft model n-grams draft in both places: sessions take the faster one.
+        With a draft model n-grams draft in both places: sessions take the faster one. A head
+        drafts beside the states that it needs.
         """
         if self.pool or self.synthetic is not None:
             return False
         methods, whole = set(split_methods(self.method)), self.tensor_parallel == 1
+        if self.drafts_with_a_head:
+            return whole
         if self.draft is not None:
             return self.drafts_with_ngrams and methods <= {"ngram", "model"} and whole
         alone = methods <= {"ngram"} and self.drafters == 1 and whole
@@ -191,6 +202,8 @@ class ClusterOptions(Models):
     @property
     def apart(self) -> bool:
         """Whether drafters are processes of their own."""
+        if self.drafts_with_a_head:
+            return not self.beside
         return self.draft is not None or not self.beside
 
     @property
@@ -267,6 +280,8 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
     if options.beside:
         arguments += ["--drafting", _method_beside(options), *_target_flags(options)]
         arguments += options.ngram_flags
+        if options.drafts_with_a_head:
+            arguments += ["--draft", options.draft or ""]
     split = options.tensor_parallel
     if split > 1:
         arguments += ["--tensor-parallel", str(split)]
@@ -276,6 +291,8 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
 
 def _method_beside(options: ClusterOptions) -> str:
     """What verifiers draft with."""
+    if options.drafts_with_a_head:
+        return options.method or "ngram,eagle"
     if options.draft is not None:
         return "ngram"
     return options.method or ("lookahead" if options.lookahead is not None else "ngram")
@@ -292,12 +309,11 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
     engine = _engine_flags("native", "eager")
     if options.draft is not None:
         arguments += ["--draft", options.draft]
-        if is_distilled(options.draft):
+        if is_distilled(options.draft) or options.drafts_with_a_head:
             arguments += ["--draft-base", options.target]
         else:
             engine = _engine_flags(options.engine, options.execution)
     arguments += [*engine, *options.ngram_flags]
-    arguments += options.ngram_flags
     if options.drafts_with_the_target:
         arguments += ["--target", options.target, *_target_flags(options)]
     if options.drafts_with_a_model:

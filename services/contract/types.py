@@ -82,6 +82,7 @@ class DraftSource(IntEnum):
     SKIP = 7
     LOOKAHEAD = 8
     TARGET_ROWS = 9
+    EAGLE = 10
 
 
 def source_of(method: str) -> DraftSource:
@@ -89,7 +90,7 @@ def source_of(method: str) -> DraftSource:
     return _SOURCES.get(method, DraftSource.UNSPECIFIED)
 
 
-_METHODS = range(DraftSource.MODEL, DraftSource.LOOKAHEAD + 1)
+_METHODS = (*range(DraftSource.MODEL, DraftSource.LOOKAHEAD + 1), DraftSource.EAGLE)
 _SOURCES = {source.name.lower(): source for source in DraftSource if source in _METHODS}
 
 

@@ -42,7 +42,7 @@ from services.contract.types import (
     split_methods,
 )
 from services.drafter.comb import MAX_TREE_NODES
-from services.drafter.protocol import Ask, Drafter, KVUsage, Proposed, SessionKey
+from services.drafter.protocol import Anchored, Ask, Drafter, KVUsage, Proposed, SessionKey
 
 
 class Methods:
@@ -158,6 +158,12 @@ class CombinedDrafter:
         self._sessions[key].forget()
         for member in self._members:
             member.rewind(key, length)
+
+    def anchor(self, key: SessionKey, position: int, states: bytes) -> None:
+        """The target's states are for the members that draft from them."""
+        for member in self._members:
+            if isinstance(member, Anchored):
+                member.anchor(key, position, states)
 
     def close(self, key: SessionKey) -> None:
         """Close the session with all members."""

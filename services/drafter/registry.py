@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from services.contract.errors import StartError
+from services.engine.eagle import is_head
 
 if TYPE_CHECKING:
     from services.drafter.methods.graph.tree_growth import GrowthPlan
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from services.drafter.methods.self_draft.borrowing import Borrowing
     from services.drafter.protocol import Drafter
     from services.drafter.settings import DrafterSettings
+    from services.engine.eagle.engine import EagleEngine
     from services.engine.lending import Lending
     from services.engine.port import Engine, SelfDrafting
+    from services.engine.spec import ModelSpec
     from services.engine.structure import Structures
     from services.runtime.format_vetting import Vetting
 
@@ -77,7 +80,21 @@ class Engines:
                 threads=settings.threads,
                 kv_capacity_tokens=settings.kv_capacity_tokens,
             )
+        if is_head(settings.draft):
+            raise StartError(f"draft: {settings.draft} is a head, which the method eagle drafts with")
         return _load(settings, settings.draft or "", settings.draft_base, drafts=True)
+
+    @cached_property
+    def head(self) -> EagleEngine:
+        """The head of an EAGLE-3 drafter."""
+        from services.engine import start
+
+        settings = self._settings
+        if settings.synthetic is not None:
+            raise StartError("synthetic: there is no synthetic head")
+        if not is_head(settings.draft):
+            raise StartError(f"draft: {settings.draft} is no head, which the method eagle needs")
+        return start.head(_spec(settings, settings.draft or "", settings.draft_base, drafts=True))
 
     def target(self, name: str) -> SelfDrafting:
         """The target: the verifier's own where that is in this process."""
@@ -137,6 +154,21 @@ def _model(settings: DrafterSettings, engines: Engines) -> Drafter:
         prepare=rules if rules.tokens else None,
     )
     return engines.formed(drafter, engines.draft)
+
+
+def _eagle(settings: DrafterSettings, engines: Engines) -> Drafter:
+    from services.drafter.methods.eagle.eagle import EagleDrafter
+    from services.drafter.methods.model.branches import PrepareRules
+
+    rules = PrepareRules(settings.prepare_tokens, settings.prepare_rows, settings.prepare_depth)
+    drafter = EagleDrafter(
+        engines.head,
+        step_tokens=settings.step_tokens,
+        q_top=settings.q_top,
+        trees=_growth(settings) if settings.tree == "measured" else None,
+        prepare=rules if rules.tokens else None,
+    )
+    return engines.formed(drafter, engines.head)
 
 
 def _graph(settings: DrafterSettings, engines: Engines) -> Drafter:
@@ -203,10 +235,17 @@ def _load(
 ) -> Engine:
     """`drafts`: a draft model; else the target, whose K/V may be its verifier's."""
     from services.engine import start
+
+    return start.load(_spec(settings, model, base, drafts=drafts))
+
+
+def _spec(
+    settings: DrafterSettings, model: str, base: str | None = None, *, drafts: bool = False
+) -> ModelSpec:
     from services.engine.spec import ModelSpec
 
     threads = settings.threads or len(settings.cpus) or None
-    spec = ModelSpec(
+    return ModelSpec(
         model=model,
         dtype=_dtype(settings, drafts=drafts),
         device=settings.device,
@@ -219,7 +258,6 @@ def _load(
         memory_share=settings.memory_share,
         execution=settings.execution,
     )
-    return start.load(spec)
 
 
 def _dtype(settings: DrafterSettings, *, drafts: bool) -> str:
@@ -266,6 +304,7 @@ def _archive(settings: DrafterSettings) -> Archive | None:
 
 METHODS: Mapping[str, Callable[[DrafterSettings, Engines], Drafter]] = {
     "model": _model,
+    "eagle": _eagle,
     "skip": _skip,
     "lookahead": _lookahead,
     "graph": _graph,
@@ -289,16 +328,19 @@ def build(settings: DrafterSettings, beside: Beside | None = None) -> dict[str, 
 
 
 def _informed(settings: DrafterSettings, drafters: Mapping[str, Drafter]) -> dict[str, Drafter]:
-    """N-grams with a draft model as one of their sources, where there are both."""
-    if not {"ngram", "model"} <= drafters.keys():
+    """N-grams with a draft model or a head as one of their sources, where there are both."""
+    if "ngram" not in drafters or drafters.keys().isdisjoint(("model", "eagle")):
         return {}
     from services.drafter.methods.model.ahead import AheadRules
-    from services.drafter.methods.model.informed import NAME, InformedDrafter
+    from services.drafter.methods.model.informed import InformedDrafter
     from services.drafter.methods.model.model import ModelDrafter
     from services.drafter.methods.ngram.ngram import NgramDrafter
 
-    ngram, model = drafters["ngram"], drafters["model"]
+    name = "eagle" if "eagle" in drafters else "model"
+    ngram, model = drafters["ngram"], drafters[name]
     assert isinstance(ngram, NgramDrafter)
     assert isinstance(model, ModelDrafter)
-    rules = AheadRules(settings.ahead_rows)
-    return {NAME: InformedDrafter(ngram, model, rules, settings.lengthen)}
+    awaited = settings.head_steps if name == "eagle" else 0
+    rules = AheadRules(settings.ahead_rows, awaited=awaited)
+    both = InformedDrafter(ngram, model, rules, settings.lengthen, methods=("ngram", name))
+    return {f"ngram,{name}": both}

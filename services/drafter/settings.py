@@ -9,10 +9,11 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from services.contract.types import split_methods
+from services.engine.eagle import is_head
 from services.runtime.settings import WorkerSettings
 
-NEED_DRAFT = ("model", "graph")
-"""Methods that run a draft model."""
+NEED_DRAFT = ("model", "graph", "eagle")
+"""Methods that run a draft model, or a head."""
 
 
 class DrafterSettings(WorkerSettings):
@@ -23,12 +24,12 @@ class DrafterSettings(WorkerSettings):
         title="model and device",
         description="draft model of the methods `model` and `graph`: "
         "Hugging Face id, folder with safetensors, .gguf file, folder that `paceline distill` "
-        "wrote, or smollm2-135m-instruct-draft",
+        "wrote, or smollm2-135m-instruct-draft; of `eagle`: the folder of an EAGLE-3 head",
     )
     draft_base: str | None = Field(
         None,
-        description="model that a distilled draft model was made from, where that is not found "
-        "by the name it had then",
+        description="model that a distilled draft model or a head was made from, where that is "
+        "not found by the name it had then",
     )
     target: str | None = Field(
         None,
@@ -39,8 +40,8 @@ class DrafterSettings(WorkerSettings):
         "",
         title="drafting",
         description="drafting methods, joined by commas, the default one first; "
-        "left out: `ngram,model` with a draft model, `lookahead` with look-ahead embeddings, "
-        "else `ngram`",
+        "left out: `ngram,model` with a draft model, `ngram,eagle` with a head, `lookahead` with "
+        "look-ahead embeddings, else `ngram`",
     )
     max_window: int = Field(
         64, ge=1, description="most tokens drafted ahead of a session's committed text"
@@ -102,6 +103,13 @@ class DrafterSettings(WorkerSettings):
         le=1024,
         description="most places that one step of the draft model goes to where `ngram,model` "
         "draft small trees together, of a quarter as many sessions",
+    )
+    head_steps: int = Field(
+        2,
+        ge=0,
+        le=16,
+        description="steps of a head that a tree of `ngram,eagle` waits for, the first of them at "
+        "the text's end, each next one a level deeper",
     )
     tree: Literal["comb", "measured"] = Field(
         "measured",
@@ -259,6 +267,7 @@ class DrafterSettings(WorkerSettings):
         names = tuple(filter(None, split_methods(self.method)))
         if names:
             return names
-        given = {"ngram": self.draft, "model": self.draft or self.synthetic}
+        model = "eagle" if is_head(self.draft) else "model"
+        given = {"ngram": self.draft, model: self.draft or self.synthetic}
         given["lookahead"] = self.lookahead
         return tuple(name for name, value in given.items() if value is not None) or ("ngram",)

@@ -49,12 +49,13 @@ class AheadRules:
 
     Sessions beyond these wait until one of them ends or stalls: in a crowd a row costs more than
     what the model knows, and a step of many rows holds up trees. `margin`: a step begins
-    where so many times what it takes is left.
+    where so many times what it takes is left. `awaited`: steps that a tree waits for.
     """
 
     rows: int = 12
     step_tokens: int = 128
     margin: float = 1.15
+    awaited: int = 0
 
     @property
     def sessions(self) -> int:

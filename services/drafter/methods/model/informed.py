@@ -14,24 +14,30 @@ from dataclasses import replace
 
 from services.contract.errors import BusyError, CallerError
 from services.contract.types import (
+    DraftSource,
     OpenDraft,
     VerifyMode,
     WorkerDescription,
     estimate_capability,
     rows_capability,
+    source_of,
 )
 from services.drafter.combined import combined
+from services.drafter.methods.eagle.sessions import AnchoredPlaces
 from services.drafter.methods.model.ahead import Ahead, AheadRules
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.model.places import Places
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 
-NAME = "ngram,model"
+_INFORMANT = bytes((DraftSource.MODEL,))
 
 
 class InformedDrafter:
-    """Drafts with both; a draft model goes where `rules` let it. `lengthen`: see `combined`."""
+    """Drafts with both; a draft model goes where `rules` let it. `lengthen`: see `combined`.
+
+    `methods`: the names of the two.
+    """
 
     samples = False
     trees = True
@@ -43,11 +49,13 @@ class InformedDrafter:
         rules: AheadRules,
         lengthen: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        methods: tuple[str, str] = ("ngram", "model"),
     ) -> None:
         """`clock`: seconds."""
-        self._ngram, self._model = ngram, model
-        self._chains = combined(("ngram", "model"), {"ngram": ngram, "model": model}, lengthen)
-        self._ahead = Ahead(model.engine, rules, clock)
+        self._ngram, self._model, self._name = ngram, model, ",".join(methods)
+        self._chains = combined(methods, dict(zip(methods, (ngram, model), strict=True)), lengthen)
+        self._ahead, self._awaited = Ahead(model.engine, rules, clock), rules.awaited
+        self._source = bytes((source_of(methods[1]),))
         self._places: dict[SessionKey, Places | None] = {}
         """Of sessions with small trees; None where the model cannot follow."""
 
@@ -58,7 +66,7 @@ class InformedDrafter:
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         """Trees with chances, beside what the two say of themselves."""
-        able = (*worker.capabilities, estimate_capability(NAME), rows_capability(NAME))
+        able = (*worker.capabilities, estimate_capability(self._name), rows_capability(self._name))
         return replace(worker, capabilities=able)
 
     def usage(self) -> KVUsage:
@@ -103,16 +111,32 @@ class InformedDrafter:
         """The trees that can be made at once; chains, where those were asked for."""
         chained = [ask for ask in asks if ask.key not in self._places]
         chains = iter(self._chains.propose(chained) if chained else ())
+        self._follow([ask for ask in asks if ask.key in self._places])
         return [self._tree(ask) if ask.key in self._places else next(chains) for ask in asks]
+
+    def anchor(self, key: SessionKey, position: int, states: bytes) -> None:
+        """The target's states of the text's tokens from `position` on."""
+        if key not in self._places:
+            self._chains.anchor(key, position, states)
+        elif isinstance(places := self._places[key], AnchoredPlaces):
+            places.cache.anchor(position, states)
+
+    def _follow(self, asks: Sequence[Ask]) -> None:
+        """Take the texts in; a model that is waited for goes to their ends first."""
+        followed = []
+        for ask in asks:
+            if (places := self._places[ask.key]) is not None:
+                places.due.came(self._ahead.now)
+                places.follow(ask.text)
+                followed.append(places)
+        for _ in range(self._awaited if followed else 0):
+            self._ahead.step(followed)
 
     def _tree(self, ask: Ask) -> Proposed:
         places, ahead = self._places[ask.key], self._ahead
-        if places is None:
-            return self._ngram.propose([ask])[0]
-        places.due.came(ahead.now)
-        places.follow(ask.text)
         [proposed] = self._ngram.propose([ask])
-        if proposed.final:
+        proposed = replace(proposed, sources=proposed.sources.replace(_INFORMANT, self._source))
+        if places is not None and proposed.final:
             places.expect(proposed.tree, proposed.reach)
             if ask.position:
                 # The first verdict waits for the prompt to be read.
@@ -123,11 +147,20 @@ class InformedDrafter:
         """The model goes on to places of sessions that draft; or prepares what chains want.
 
         It begins when the first verdict is there: a verifier that reads the prompt is not to
-        share its memory meanwhile.
+        share its memory meanwhile. A head reads what that verifier has read.
         """
         known = list(asks)
-        begun = [ask for ask in known if ask.room > 0 and ask.position > 0]
-        places = [self._places.get(ask.key) for ask in begun]
+        places = [self._gone_on(ask) for ask in known if ask.room > 0]
         if self._ahead.step([one for one in places if one is not None]):
             return True
         return self._chains.idle([ask for ask in known if ask.key not in self._places])
+
+    def _gone_on(self, ask: Ask) -> Places | None:
+        """The places of a session, if there is something to go on to."""
+        places = self._places.get(ask.key)
+        if ask.position > 0:
+            return places
+        if not isinstance(places, AnchoredPlaces):
+            return None
+        places.follow(ask.text)
+        return places

@@ -16,6 +16,7 @@ from services.drafter.comb import Level
 from services.drafter.methods.graph.draft_graph import PLAIN_TREE, ROOT, DraftGraph
 from services.drafter.methods.model.counts import TextCounts
 from services.drafter.methods.model.forms import TextForm
+from services.drafter.methods.ngram.mixture import INFORMED
 from services.engine.ngram_file import DraftLaw, draft_law
 from services.engine.port import KVCache, Segment
 from services.engine.sampling import RowContext
@@ -73,6 +74,8 @@ class Due:
 
 class Places:
     """The tree of one session's places; see `ahead` for the order in which they are gone to."""
+
+    weights = INFORMED
 
     def __init__(
         self,
@@ -154,6 +157,12 @@ class Places:
             self.cache.keep_path(len(self._text), [self._entries[place] for place in path])
         self._start()
 
+    def _let_go(self) -> None:
+        """Places leave K/V; what the model said there is still known."""
+        if self._entries:
+            self.cache.keep_path(len(self._text), ())
+            self._entries = {}
+
     def _descend(self, path: Sequence[int]) -> None:
         """The text ends at a place in KV now: those below it stay."""
         self.cache.keep_branch(len(self._text), [self._entries[place] for place in path])
@@ -209,11 +218,11 @@ class Places:
         unseen = self.unseen
         if self.lost or most < 1 or not self._steps:
             return None
-        start = len(self._text) - unseen
-        if unseen > most:
+        start = self.cache.length if unseen else len(self._text)
+        if unseen > most or start + unseen < len(self._text):
             self._feeding = []
-            tokens = self._text[start : start + most]
-            return Segment(self.cache, tokens, None, len(tokens))
+            tokens = self._text[start : start + min(unseen, most)]
+            return Segment(self.cache, tokens, None, len(tokens)) if tokens else None
         self._feeding = self._wanted(most - unseen)
         if not unseen and not self._feeding:
             return None

@@ -25,8 +25,8 @@ from services.engine.ngram_file import FIRSTS, DraftLaw, Laws, NgramFile, extend
 
 GREEDY, COUPLED = "greedy.", "coupled."
 """What the names of weights begin with in an n-gram file."""
-INFORMED = "draft."
-"""What follows where a draft model has a word, too."""
+INFORMED, HEADED = "draft.", "head."
+"""What follows where a draft model has a word, too; and where a head on the target's states has."""
 MOST_CANDIDATES = 8
 """Candidates of one place that are worth a look."""
 

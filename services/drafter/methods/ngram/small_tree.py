@@ -23,6 +23,7 @@ from services.contract.types import DraftTree, OpenDraft, VerifyMode
 from services.drafter.methods.ngram.mixture import (
     COUPLED,
     GREEDY,
+    HEADED,
     INFORMED,
     Scorer,
     Shares,
@@ -108,8 +109,9 @@ class SmallTrees:
         self.pool = TextPool() if pool is None else pool
         self._nodes = nodes
         self._scorers = {
-            prefix: (_scorer(prefix, file), _scorer(prefix + INFORMED, file))
+            prefix + informant: _scorer(prefix, informant, file)
             for prefix in (GREEDY, COUPLED)
+            for informant in ("", INFORMED, HEADED)
         }
 
     def open(
@@ -117,14 +119,18 @@ class SmallTrees:
     ) -> TreeSession:
         """A session that shares texts with those of its scope; empty = with none."""
         warm = opening.mode is VerifyMode.COUPLED and opening.sampling.temperature > 0
-        scorers = self._scorers[COUPLED if warm else GREEDY]
+        prefix = COUPLED if warm else GREEDY
+        informed = INFORMED if informant is None else informant.weights
+        scorers = self._scorers[prefix], self._scorers[prefix + informed]
         return TreeSession(opening, scorers, self.pool, scope, self._nodes, informant)
 
 
-def _scorer(prefix: str, file: NgramFile | None) -> Scorer:
-    """With the weights of the file, where it has some."""
+def _scorer(prefix: str, informant: str, file: NgramFile | None) -> Scorer:
+    """With the weights of the file, where it has some; a head's may be those of a draft model."""
     given = {} if file is None else file.weights
-    return Scorer(weights_of(_named(given, prefix) or _named(DEFAULTS, prefix)), file)
+    names = (prefix + informant, *((prefix + INFORMED,) if informant == HEADED else ()))
+    known = [values for name in names for source in (given, DEFAULTS) if (values := _named(source, name))]
+    return Scorer(weights_of(known[0]), file)
 
 
 def _named(values: Mapping[str, float], prefix: str) -> dict[str, float]:
@@ -164,6 +170,10 @@ class TargetRows:
 
 class Informant(Protocol):
     """A draft model beside the sources that cost no forward."""
+
+    @property
+    def weights(self) -> str:
+        """What the weights for places where it has a word are named by."""
 
     def law(self, path: Sequence[int], /) -> DraftLaw | None:
         """What it says after the text and `path`, if it is known by now."""

@@ -1,0 +1,1 @@
+"""Drafting by a head on the target's own hidden states: EAGLE-3."""
