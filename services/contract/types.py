@@ -219,6 +219,10 @@ RESPONSE_FORMAT = "response_format"
 """Capability of a worker that supports response formats."""
 
 
+STATES = "states"
+"""Capability of a verifier that can tell the states of its layers; see `states`."""
+
+
 HANDS_OVER = "hands_over"
 """Capability of a drafter whose trees the verifier in its process can take by itself."""
 
@@ -241,6 +245,11 @@ def estimate_capability(method: str) -> str:
 def rows_capability(method: str) -> str:
     """The capability of a method that uses the target's predictions at each row."""
     return f"{method}:rows"
+
+
+def states_capability(method: str) -> str:
+    """The capability of a method that drafts from states of the target; see `states`."""
+    return f"{method}:states"
 
 
 def estimated_method(capability: str) -> str:
@@ -291,7 +300,11 @@ class DraftTree:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDescription:
-    """What a worker is. Empty fingerprints mean "works with any"."""
+    """What a worker is. Empty fingerprints mean "works with any".
+
+    `state_layers`, `state_width`: the states that a drafter's methods need, and the numbers in
+    those of one token; `hidden_width`, `hidden_layers`: what a verifier has (see `states`).
+    """
 
     worker_id: str
     role: Role
@@ -307,6 +320,10 @@ class WorkerDescription:
     version: str = ""
     capabilities: tuple[str, ...] = ()
     dtype: str = ""
+    state_layers: tuple[int, ...] = ()
+    state_width: int = 0
+    hidden_width: int = 0
+    hidden_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +438,7 @@ class CommitDraft(NamedTuple):
     """The committed text is now output[:base_len] + token_ids.
 
     `top_rows`: the target's predictions in the block that brought it; see `top_rows`.
+    `states`: for each token those of the token before it (see `states`), or none at all.
     """
 
     session: str
@@ -428,6 +446,19 @@ class CommitDraft(NamedTuple):
     base_len: int
     token_ids: tuple[int, ...]
     top_rows: bytes = b""
+    states: bytes = b""
+
+
+class DraftStates(NamedTuple):
+    """The target's states at tokens of the text, which is prompt and output, from `position` on.
+
+    See `states`. Tokens may be left out: nobody sends what was lost.
+    """
+
+    session: str
+    epoch: int
+    position: int
+    states: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +502,7 @@ class Draft(NamedTuple):
     sources: bytes = b""
 
 
-DrafterCommand = OpenDraft | CommitDraft | CloseDraft | Credit
+DrafterCommand = OpenDraft | CommitDraft | CloseDraft | Credit | DraftStates
 DrafterEvent = DraftOpened | Draft | Progress | Draining | SessionFailed
 
 
@@ -484,7 +515,7 @@ class OpenVerify:
 
     `cache_scope`: sessions with the same one may share K/V of equal prefixes; with an empty one
     a session shares nothing. `top_rows`: how many likeliest tokens verdicts hold for each row
-    of a draft, 0 = none.
+    of a draft, 0 = none. `state_layers`: of which layers states are told, if they can be.
     """
 
     session: str
@@ -499,6 +530,7 @@ class OpenVerify:
     traceparent: str = ""
     cache_scope: str = ""
     top_rows: int = 0
+    state_layers: tuple[int, ...] = ()
 
 
 class Allowance(NamedTuple):
@@ -572,7 +604,8 @@ class Verdict(NamedTuple):
     The first `accepted` of them were drafted. A token beyond is a bonus when
     `all_accepted`, else the recovered one. `top_rows`: the likeliest tokens after each of the
     draft's, accepted or not, packed (`top_rows`); empty unless asked for. `taken`: the tree that
-    a block with an allowance took; None: it had no allowance.
+    a block with an allowance took; None: it had no allowance. `states`: for each of `token_ids`
+    those of the token before it (see `states`), or none at all.
     """
 
     session: str
@@ -595,7 +628,20 @@ class Verdict(NamedTuple):
     draft_tokens: int = 0
     top_rows: bytes = b""
     taken: TakenDraft | None = None
+    states: bytes = b""
+
+
+class States(NamedTuple):
+    """The target's states at tokens of the text, which is prompt and output, from `position` on.
+
+    Those of a prompt, as it is read. See `states`.
+    """
+
+    session: str
+    epoch: int
+    position: int
+    states: bytes
 
 
 VerifierCommand = OpenVerify | Verify | CloseVerify
-VerifierEvent = VerifyOpened | Verdict | Progress | Draining | SessionFailed
+VerifierEvent = VerifyOpened | Verdict | Progress | Draining | SessionFailed | States

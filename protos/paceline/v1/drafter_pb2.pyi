@@ -28,16 +28,18 @@ class DrafterServiceLinkRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[_types_pb2.LinkHello, _Mapping]] = ..., commands: _Optional[_Iterable[_Union[DrafterCommand, _Mapping]]] = ...) -> None: ...
 
 class DrafterCommand(_message.Message):
-    __slots__ = ("open", "commit", "close", "credit")
+    __slots__ = ("open", "commit", "close", "credit", "states")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     open: OpenDraft
     commit: CommitDraft
     close: CloseDraft
     credit: Credit
-    def __init__(self, open: _Optional[_Union[OpenDraft, _Mapping]] = ..., commit: _Optional[_Union[CommitDraft, _Mapping]] = ..., close: _Optional[_Union[CloseDraft, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ...) -> None: ...
+    states: DraftStates
+    def __init__(self, open: _Optional[_Union[OpenDraft, _Mapping]] = ..., commit: _Optional[_Union[CommitDraft, _Mapping]] = ..., close: _Optional[_Union[CloseDraft, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., states: _Optional[_Union[DraftStates, _Mapping]] = ...) -> None: ...
 
 class OpenDraft(_message.Message):
     __slots__ = ("session_id", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "num_candidates", "drafter_index", "method", "traceparent", "options", "vocab_size", "phrase_scope", "synchronous", "top_rows")
@@ -78,18 +80,32 @@ class OpenDraft(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., num_candidates: _Optional[int] = ..., drafter_index: _Optional[int] = ..., method: _Optional[str] = ..., traceparent: _Optional[str] = ..., options: _Optional[bytes] = ..., vocab_size: _Optional[int] = ..., phrase_scope: _Optional[str] = ..., synchronous: _Optional[bool] = ..., top_rows: _Optional[int] = ...) -> None: ...
 
 class CommitDraft(_message.Message):
-    __slots__ = ("session_id", "epoch", "base_len", "token_ids", "top_rows")
+    __slots__ = ("session_id", "epoch", "base_len", "token_ids", "top_rows", "states")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_LEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_ROWS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     base_len: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     top_rows: bytes
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., top_rows: _Optional[bytes] = ...) -> None: ...
+    states: bytes
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., top_rows: _Optional[bytes] = ..., states: _Optional[bytes] = ...) -> None: ...
+
+class DraftStates(_message.Message):
+    __slots__ = ("session_id", "epoch", "position", "states")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    epoch: int
+    position: int
+    states: bytes
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., states: _Optional[bytes] = ...) -> None: ...
 
 class CloseDraft(_message.Message):
     __slots__ = ("session_id",)

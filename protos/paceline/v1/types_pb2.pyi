@@ -138,7 +138,7 @@ class DraftTree(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ..., proposal: _Optional[_Union[Proposal, str]] = ..., without_replacement: _Optional[bool] = ...) -> None: ...
 
 class WorkerDescription(_message.Message):
-    __slots__ = ("worker_id", "role", "model", "model_fingerprint", "tokenizer_fingerprint", "vocab_size", "max_context_length", "methods", "kv_capacity_tokens", "protocol_min", "protocol_max", "version", "capabilities", "dtype")
+    __slots__ = ("worker_id", "role", "model", "model_fingerprint", "tokenizer_fingerprint", "vocab_size", "max_context_length", "methods", "kv_capacity_tokens", "protocol_min", "protocol_max", "version", "capabilities", "dtype", "state_layers", "state_width", "hidden_width", "hidden_layers")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +153,10 @@ class WorkerDescription(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    STATE_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    STATE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_LAYERS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     role: str
     model: str
@@ -167,7 +171,11 @@ class WorkerDescription(_message.Message):
     version: str
     capabilities: _containers.RepeatedScalarFieldContainer[str]
     dtype: str
-    def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_context_length: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., kv_capacity_tokens: _Optional[int] = ..., protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., version: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ..., dtype: _Optional[str] = ...) -> None: ...
+    state_layers: _containers.RepeatedScalarFieldContainer[int]
+    state_width: int
+    hidden_width: int
+    hidden_layers: int
+    def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_context_length: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., kv_capacity_tokens: _Optional[int] = ..., protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., version: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ..., dtype: _Optional[str] = ..., state_layers: _Optional[_Iterable[int]] = ..., state_width: _Optional[int] = ..., hidden_width: _Optional[int] = ..., hidden_layers: _Optional[int] = ...) -> None: ...
 
 class LinkHello(_message.Message):
     __slots__ = ("orchestrator_id", "protocol")

@@ -46,7 +46,7 @@ class VerifierCommand(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenVerify, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ..., close: _Optional[_Union[CloseVerify, _Mapping]] = ...) -> None: ...
 
 class OpenVerify(_message.Message):
-    __slots__ = ("session_id", "term", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "traceparent", "cache_scope", "top_rows")
+    __slots__ = ("session_id", "term", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "traceparent", "cache_scope", "top_rows", "state_layers")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class OpenVerify(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     CACHE_SCOPE_FIELD_NUMBER: _ClassVar[int]
     TOP_ROWS_FIELD_NUMBER: _ClassVar[int]
+    STATE_LAYERS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     term: int
     epoch: int
@@ -71,7 +72,8 @@ class OpenVerify(_message.Message):
     traceparent: str
     cache_scope: str
     top_rows: int
-    def __init__(self, session_id: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., traceparent: _Optional[str] = ..., cache_scope: _Optional[str] = ..., top_rows: _Optional[int] = ...) -> None: ...
+    state_layers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session_id: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., traceparent: _Optional[str] = ..., cache_scope: _Optional[str] = ..., top_rows: _Optional[int] = ..., state_layers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Verify(_message.Message):
     __slots__ = ("session_id", "epoch", "round", "extends_round", "base_len", "tree", "want_bonus", "traceparent", "allowance")
@@ -128,18 +130,32 @@ class VerifierServiceLinkResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[VerifierEvent, _Mapping]]] = ...) -> None: ...
 
 class VerifierEvent(_message.Message):
-    __slots__ = ("opened", "verdict", "progress", "draining", "failed")
+    __slots__ = ("opened", "verdict", "progress", "draining", "failed", "states")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     opened: VerifyOpened
     verdict: Verdict
     progress: _types_pb2.Progress
     draining: _types_pb2.Draining
     failed: _types_pb2.SessionFailed
-    def __init__(self, opened: _Optional[_Union[VerifyOpened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., progress: _Optional[_Union[_types_pb2.Progress, _Mapping]] = ..., draining: _Optional[_Union[_types_pb2.Draining, _Mapping]] = ..., failed: _Optional[_Union[_types_pb2.SessionFailed, _Mapping]] = ...) -> None: ...
+    states: States
+    def __init__(self, opened: _Optional[_Union[VerifyOpened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., progress: _Optional[_Union[_types_pb2.Progress, _Mapping]] = ..., draining: _Optional[_Union[_types_pb2.Draining, _Mapping]] = ..., failed: _Optional[_Union[_types_pb2.SessionFailed, _Mapping]] = ..., states: _Optional[_Union[States, _Mapping]] = ...) -> None: ...
+
+class States(_message.Message):
+    __slots__ = ("session_id", "epoch", "position", "states")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    epoch: int
+    position: int
+    states: bytes
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., states: _Optional[bytes] = ...) -> None: ...
 
 class VerifyOpened(_message.Message):
     __slots__ = ("session_id", "epoch", "cached_tokens", "prefill_ms")
@@ -154,7 +170,7 @@ class VerifyOpened(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefill_ms: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("session_id", "epoch", "round", "base_len", "token_ids", "accepted", "all_accepted", "discarded", "accepted_nodes", "logprobs", "queue_ms", "verify_ms", "batch_size", "mode", "bad_q_rows", "draft_tokens", "batch_rows", "top_rows", "taken")
+    __slots__ = ("session_id", "epoch", "round", "base_len", "token_ids", "accepted", "all_accepted", "discarded", "accepted_nodes", "logprobs", "queue_ms", "verify_ms", "batch_size", "mode", "bad_q_rows", "draft_tokens", "batch_rows", "top_rows", "taken", "states")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +190,7 @@ class Verdict(_message.Message):
     BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
     TOP_ROWS_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     round: int
@@ -193,7 +210,8 @@ class Verdict(_message.Message):
     batch_rows: int
     top_rows: bytes
     taken: TakenDraft
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., all_accepted: _Optional[bool] = ..., discarded: _Optional[bool] = ..., accepted_nodes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[LogprobRow, _Mapping]]] = ..., queue_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ..., batch_size: _Optional[int] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., bad_q_rows: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., batch_rows: _Optional[int] = ..., top_rows: _Optional[bytes] = ..., taken: _Optional[_Union[TakenDraft, _Mapping]] = ...) -> None: ...
+    states: bytes
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., all_accepted: _Optional[bool] = ..., discarded: _Optional[bool] = ..., accepted_nodes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[LogprobRow, _Mapping]]] = ..., queue_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ..., batch_size: _Optional[int] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., bad_q_rows: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., batch_rows: _Optional[int] = ..., top_rows: _Optional[bytes] = ..., taken: _Optional[_Union[TakenDraft, _Mapping]] = ..., states: _Optional[bytes] = ...) -> None: ...
 
 class LogprobRow(_message.Message):
     __slots__ = ("logprob", "top_token_ids", "top_logprobs")

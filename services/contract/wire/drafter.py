@@ -16,6 +16,7 @@ from services.contract.types import (
     DrafterCommand,
     DrafterEvent,
     DraftOpened,
+    DraftStates,
     Draining,
     OpenDraft,
     Progress,
@@ -36,6 +37,8 @@ def encode_drafter_command(command: DrafterCommand) -> pb.DrafterCommand:
             return pb.DrafterCommand(close=pb.CloseDraft(session_id=session))
         case Credit(session, window):
             return pb.DrafterCommand(credit=pb.Credit(session_id=session, window=window))
+        case DraftStates():
+            return pb.DrafterCommand(states=_encode_states(command))
         case _:
             assert_never(command)
 
@@ -95,6 +98,7 @@ def _encode_commit(command: CommitDraft) -> pb.CommitDraft:
         base_len=command.base_len,
         token_ids=command.token_ids,
         top_rows=command.top_rows,
+        states=command.states,
     )
 
 
@@ -105,7 +109,23 @@ def _decode_commit(message: pb.CommitDraft) -> CommitDraft:
         base_len=message.base_len,
         token_ids=tuple(message.token_ids),
         top_rows=message.top_rows,
+        states=message.states,
     )
+
+
+def _encode_states(command: DraftStates) -> pb.DraftStates:
+    return pb.DraftStates(
+        session_id=command.session,
+        epoch=command.epoch,
+        position=command.position,
+        states=command.states,
+    )
+
+
+def _decode_states(message: pb.DraftStates) -> DraftStates:
+    """Whether rows are whole is the session's to say: it drops others."""
+    session = _session(message.session_id)
+    return DraftStates(session, message.epoch, message.position, message.states)
 
 
 def _decode_close(message: pb.CloseDraft) -> CloseDraft:
@@ -160,6 +180,7 @@ _COMMANDS: dict[str, Callable[[Any], DrafterCommand]] = {
     "commit": _decode_commit,
     "close": _decode_close,
     "credit": _decode_credit,
+    "states": _decode_states,
 }
 _EVENTS: dict[str, Callable[[Any], DrafterEvent]] = {
     "opened": _decode_opened,

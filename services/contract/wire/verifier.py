@@ -18,6 +18,7 @@ from services.contract.types import (
     OpenVerify,
     Progress,
     SessionFailed,
+    States,
     TakenDraft,
     Verdict,
     VerifierCommand,
@@ -61,6 +62,8 @@ def encode_verifier_event(event: VerifierEvent) -> pb.VerifierEvent:
             return pb.VerifierEvent(draining=records.encode_draining(event))
         case SessionFailed():
             return pb.VerifierEvent(failed=records.encode_failed(event))
+        case States():
+            return pb.VerifierEvent(states=_encode_states(event))
         case _:
             assert_never(event)
 
@@ -167,6 +170,7 @@ def _encode_verdict(event: Verdict) -> pb.Verdict:
         draft_tokens=event.draft_tokens,
         top_rows=event.top_rows,
         taken=_encode_taken(event.taken),
+        states=event.states,
     )
 
 
@@ -192,7 +196,19 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         draft_tokens=message.draft_tokens,
         top_rows=message.top_rows,
         taken=_decode_taken(message.taken) if message.HasField("taken") else None,
+        states=message.states,
     )
+
+
+def _encode_states(event: States) -> pb.States:
+    return pb.States(
+        session_id=event.session, epoch=event.epoch, position=event.position, states=event.states
+    )
+
+
+def _decode_states(message: pb.States) -> States:
+    """Whether rows are whole is the reader's to say: it drops others."""
+    return States(_session(message.session_id), message.epoch, message.position, message.states)
 
 
 def _encode_taken(taken: TakenDraft | None) -> pb.TakenDraft | None:
@@ -256,4 +272,5 @@ _EVENTS: dict[str, Callable[[Any], VerifierEvent]] = {
     "progress": records.decode_progress,
     "draining": records.decode_draining,
     "failed": records.decode_failed,
+    "states": _decode_states,
 }

@@ -1,0 +1,75 @@
+"""Hidden states of the target, for drafters that draft from them (EAGLE-3, 2503.01840).
+
+A row is what one token's states in the chosen layers are, side by side in the order of the
+layers: `width` numbers, bfloat16, little-endian. Layer i stands for what goes into it, counted
+from 0; the number of layers for what the last one puts out. Rows are of tokens that follow one
+another in the text, prompt and output; they carry the position of the first.
+
+States are best effort: whoever has no room for them drops them, and drafts get worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from services.contract.types import STATES, WorkerDescription, states_capability
+
+MOST_LAYERS = 16
+"""Layers that a session may ask for."""
+MESSAGE_BYTES = 1 << 20
+"""The rows of one message, and a row, at most."""
+_NUMBER = 2
+
+
+class StateShape(NamedTuple):
+    """What a row holds: its layers, and how many numbers; without layers there are no states."""
+
+    layers: tuple[int, ...] = ()
+    width: int = 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return _NUMBER * self.width
+
+
+NO_STATES = StateShape()
+
+
+def row_count(states: bytes, width: int) -> int:
+    """How many rows these are; 0 for none, and for what is no whole number of them."""
+    size = _NUMBER * width
+    return len(states) // size if size and len(states) % size == 0 else 0
+
+
+def in_parts(states: bytes, width: int) -> Iterator[tuple[int, bytes]]:
+    """Rows in messages of at most `MESSAGE_BYTES`, each with how many come before it."""
+    size = _NUMBER * width
+    each = MESSAGE_BYTES // size
+    for row in range(0, row_count(states, width), each):
+        yield row, states[row * size : (row + each) * size]
+
+
+def sound(layers: Sequence[int]) -> bool:
+    """Whether these are layers that may be asked for: few, ascending; none will do."""
+    return len(layers) <= MOST_LAYERS and list(layers) == sorted(set(layers))
+
+
+def needed(drafter: WorkerDescription, methods: Sequence[str]) -> StateShape:
+    """The states that a drafter needs for methods; none for methods that need none."""
+    wanting = {states_capability(method) for method in methods} & set(drafter.capabilities)
+    return StateShape(drafter.state_layers, drafter.state_width) if wanting else NO_STATES
+
+
+def gives(verifier: WorkerDescription, shape: StateShape) -> bool:
+    """Whether a verifier can tell such states: it has these layers, and they are as wide."""
+    layers, width = shape
+    return (
+        STATES in verifier.capabilities
+        and bool(layers)
+        and sound(layers)
+        and layers[-1] <= verifier.hidden_layers
+        and 0 < width == len(layers) * verifier.hidden_width
+        and shape.row_bytes <= MESSAGE_BYTES
+    )
