@@ -42,6 +42,7 @@ class DraftSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFT_SOURCE_SKIP: _ClassVar[DraftSource]
     DRAFT_SOURCE_LOOKAHEAD: _ClassVar[DraftSource]
     DRAFT_SOURCE_TARGET_ROWS: _ClassVar[DraftSource]
+    DRAFT_SOURCE_EAGLE: _ClassVar[DraftSource]
 
 class SessionStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -74,6 +75,7 @@ DRAFT_SOURCE_GRAPH: DraftSource
 DRAFT_SOURCE_SKIP: DraftSource
 DRAFT_SOURCE_LOOKAHEAD: DraftSource
 DRAFT_SOURCE_TARGET_ROWS: DraftSource
+DRAFT_SOURCE_EAGLE: DraftSource
 SESSION_STATUS_UNSPECIFIED: SessionStatus
 SESSION_STATUS_ACTIVE: SessionStatus
 SESSION_STATUS_PAUSED: SessionStatus
