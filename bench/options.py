@@ -20,7 +20,7 @@ from services.runtime.options import Numbers, Words, option, options
 
 PACINGS = POLICIES
 RULES = ("standard", "block", "coupled")
-METHODS = ("ngram", "model", "skip", "lookahead", "graph")
+METHODS = ("ngram", "model", "eagle", "skip", "lookahead", "graph")
 PLAIN = "plain"
 PLAIN_ALL = "plain, all cores"
 PLACES = {"verifier": False, "pool": True}
@@ -42,10 +42,13 @@ class BenchOptions(Models):
 
     target: Target = DEMO_MODEL
     draft: str | None = option("Draft model; left out: n-grams.", None)
+    head: str | None = option(
+        "Folder of an EAGLE-3 head, for the drafters of --drafters with eagle.", None
+    )
     dtype: Dtype = option("Number format of the models.", "float32")
     drafters: Words = option(
-        "Drafters to compare, a cluster each: ngram, model, skip, lookahead, graph, or several "
-        "joined by +.",
+        "Drafters to compare, a cluster each: ngram, model, eagle, skip, lookahead, graph, or "
+        "several joined by +.",
         "",
         section="What is compared",
     )
@@ -131,6 +134,10 @@ class BenchOptions(Models):
             raise StartError(f"--drafters: {drafter}: a draft model runs in a process of its own")
         if runs_a_draft and self.draft is None:
             raise StartError(f"--drafters: {drafter} needs --draft")
+        if "eagle" in methods and self.head is None:
+            raise StartError(f"--drafters: {drafter} needs --head")
+        if "eagle" in methods and runs_a_draft:
+            raise StartError(f"--drafters: {drafter}: a drafter runs a head or a draft model")
         if "lookahead" in methods and self.lookahead is None:
             raise StartError(f"--drafters: {drafter} needs --lookahead")
 
@@ -155,7 +162,7 @@ class BenchOptions(Models):
         drafts = not drafter or _run_a_draft(methods)
         return ClusterOptions(
             target=self.target,
-            draft=self.draft if drafts else None,
+            draft=self.head if "eagle" in methods else self.draft if drafts else None,
             lookahead=self.lookahead if not drafter or "lookahead" in methods else None,
             skip_mask=self.skip_mask,
             engine=self.engine,

@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from services.cluster.cores import CorePlan, plan_cores
 from services.cluster.models import DEMO_MODEL, is_distilled, ngrams_for
-from services.engine.eagle import is_head
 from services.cluster.supervisor import ProcessSpec
 from services.contract.errors import StartError
 from services.contract.types import split_methods
+from services.engine.eagle import is_head
 from services.engine.synthetic.spec import read_spec
 from services.runtime.options import Words, option, options
 

@@ -81,7 +81,9 @@ class Engines:
                 kv_capacity_tokens=settings.kv_capacity_tokens,
             )
         if is_head(settings.draft):
-            raise StartError(f"draft: {settings.draft} is a head, which the method eagle drafts with")
+            raise StartError(
+                f"draft: {settings.draft} is a head, which the method eagle drafts with"
+            )
         return _load(settings, settings.draft or "", settings.draft_base, drafts=True)
 
     @cached_property

@@ -137,7 +137,8 @@ class Lesson:
 
     `law_ids`, `law_logs`: per place the likeliest tokens, best first, and their
     log-probabilities at temperature 1. `greedy`: the text was written greedily.
-    `draft`: what a draft model says at each of these places; empty: there is none.
+    `draft`, `head`: what a draft model and a head say at each of these places; empty: there
+    is none.
     """
 
     tokens: Sequence[int]
@@ -146,6 +147,7 @@ class Lesson:
     law_logs: Sequence[Sequence[float]]
     greedy: bool
     draft: Sequence[DraftLaw] = ()
+    head: Sequence[DraftLaw] = ()
 
 
 def ngrams_path(name: str) -> Path:

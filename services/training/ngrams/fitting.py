@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from torch import Tensor
 from services.contract.top_rows import WIDTH as LIKELIEST
 from services.contract.top_rows import pack
 from services.contract.types import DraftTree, OpenDraft, ResolvedSampling, VerifyMode
-from services.drafter.methods.ngram.mixture import COUPLED, GREEDY, INFORMED, Scorer
+from services.drafter.methods.ngram.mixture import COUPLED, GREEDY, HEADED, INFORMED, Scorer
 from services.drafter.methods.ngram.small_tree import SmallTrees, TargetRows
 from services.drafter.methods.ngram.text_index import LONGEST_MATCH, TextIndex
 from services.drafter.methods.ngram.weights import Weights
@@ -52,9 +53,10 @@ def fit(
 ) -> dict[str, float]:
     """Weights for both ways of decoding, by their names in an n-gram file.
 
-    Where lessons have a draft model's distributions, places that it has computed get weights of
-    their own, since it knows much of what the other sources know. With `verify` the target's
-    predictions at drafts are a source, too: at trees drafted with the weights without it.
+    Where lessons have distributions of a draft model, or of a head, places that it has computed
+    get weights of their own, since it knows much of what the other sources know. With `verify`
+    the target's predictions at drafts are a source, too: at trees drafted with the weights
+    without it.
     """
     found = _fitted(lessons, file, [()] * len(lessons), seed)
     if verify is None:
@@ -111,37 +113,42 @@ def _fitted(
     source = random.Random(seed)
     told = {id(lesson): own for lesson, own in zip(lessons, rows, strict=True)}
     found: dict[str, float] = {}
-    ways = [(False, GREEDY, False), (False, COUPLED, True)]
-    if any(lesson.draft for lesson in lessons):
-        ways += [(True, GREEDY, False), (True, COUPLED, True)]
+    informants = [name for name in _SAID if any(_SAID[name](lesson) for lesson in lessons)]
     greedy = [lesson for lesson in lessons if lesson.greedy]
-    for informed, prefix, noisy in ways:
+    for informant, (prefix, noisy) in product(informants, ((GREEDY, False), (COUPLED, True))):
         chosen = lessons if noisy else greedy or lessons
         examples = [
             example
             for lesson in chosen
-            if lesson.draft or not informed
-            for example in _examples(lesson, lessons, file, source, noisy, informed, told)
+            if (drafts := _SAID[informant](lesson))
+            for example in _examples(lesson, drafts, lessons, file, source, noisy, told)
         ]
         if examples:
-            name = prefix + INFORMED if informed else prefix
+            name = prefix + informant
             found |= {name + n: value for n, value in _solve(examples, noisy).items()}
     return found
 
 
+_SAID: Mapping[str, Callable[[Lesson], Sequence[DraftLaw | None]]] = {
+    "": lambda lesson: [None] * len(lesson.law_ids),
+    INFORMED: lambda lesson: lesson.draft,
+    HEADED: lambda lesson: lesson.head,
+}
+"""What a draft model, or a head, says of a lesson's places, by the name of the weights for that."""
+
+
 def _examples(
     lesson: Lesson,
+    drafts: Sequence[DraftLaw | None],
     lessons: Sequence[Lesson],
     file: NgramFile,
     source: random.Random,
     noisy: bool,
-    informed: bool,
     told: Mapping[int, Rows],
 ) -> Iterator[Example]:
     own, units = TextIndex(), _units(file)
     own.extend(lesson.tokens[: lesson.start])
     pool = _pool(lesson, lessons, source)
-    drafts = lesson.draft if informed else [None] * len(lesson.law_ids)
     said, blocks = TargetRows(LIKELIEST, 0), told[id(lesson)] or [b""] * len(lesson.law_ids)
     places = zip(lesson.law_ids, lesson.law_logs, drafts, blocks, strict=True)
     for ids, logs, draft, block in places:

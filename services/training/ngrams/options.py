@@ -39,5 +39,8 @@ class NgramOptions(WritingOptions):
     draft: str | None = option(
         "The draft model that is to draft beside the file: what its word is worth then.", None
     )
+    head: str | None = option(
+        "The head that is to draft beside the file; its word gets weights of its own.", None
+    )
     most_bytes: int = option("Most bytes of the file; what tells least goes.", 5_000_000, ge=1)
     draft_base: str | None = None

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from services.contract.errors import StartError
 from services.contract.top_rows import MOST_ROWS
+from services.engine import start
 from services.engine.native import NativeEngine
 from services.engine.ngram_file import Laws, Lesson, NgramFile, code_of, save_ngrams
-from services.engine.port import Segment
-from services.engine.sampling import head_of, kept_laws
 from services.engine.spec import ModelSpec
 from services.engine.threads import pin
 from services.training.distill.checks import Commission
@@ -24,6 +22,7 @@ from services.training.distill.material import Material, written
 from services.training.distill.texts import LAW_TOKENS, Text
 from services.training.ngrams.checks import check, first_bytes
 from services.training.ngrams.firsts import ROWS, Firsts
+from services.training.ngrams.informants import head_says, logits_of, model_says, told
 from services.training.ngrams.laws import learn_laws
 from services.training.ngrams.options import Fit, NgramOptions
 from services.training.ngrams.result import card_of, readme
@@ -49,7 +48,6 @@ def learn_ngrams(options: NgramOptions, reporter: Reporter, fit: Fit) -> Path:
     reporter.say(f"checking {options.target} and the options")
     pin(options.threads, options.cpus)
     job, given = check(options)
-    draft = _draft(job, options)
     job.work.make(job.plan)
     firsts = _firsts(job, options, reporter)
     texts = written(job, reporter) + _read(job, options, given, reporter)
@@ -58,9 +56,7 @@ def learn_ngrams(options: NgramOptions, reporter: Reporter, fit: Fit) -> Path:
     room = options.most_bytes - first_bytes(job.target.vocab_size) - _HEADER_BYTES
     vocab_size = job.target.vocab_size
     trial = _file(job, firsts, learn_laws(material.train, vocab_size, room))
-    lessons = _lessons(job, material.held)
-    if draft is not None:
-        lessons = _told(draft, lessons, reporter)
+    lessons = _informed(job, options, _lessons(job, material.held), reporter)
     reader = TargetReader(*_reading(job, options, lessons))
     weights = fit(lessons, trial, reader)
     reader.close()
@@ -101,15 +97,20 @@ def _engine(
     base: str | None = None,
 ) -> NativeEngine:
     """One of the target, or of another model."""
-    spec = ModelSpec(
-        model or options.target,
+    return NativeEngine.load(_spec(job, options, tokens, model or options.target, base))
+
+
+def _spec(
+    job: Commission, options: NgramOptions, tokens: int, model: str, base: str | None = None
+) -> ModelSpec:
+    return ModelSpec(
+        model,
         dtype=options.dtype,
         device=job.device.type,
         threads=options.threads,
         kv_capacity_tokens=tokens,
         base=base,
     )
-    return NativeEngine.load(spec)
 
 
 def _reading(
@@ -142,7 +143,7 @@ def _read(
 
 
 def _laws_of(engine: NativeEngine, header: Sequence[int], part: Sequence[int], number: int) -> Text:
-    logits = _logits(engine, [*header, *part], len(header))
+    logits = logits_of(engine, [*header, *part], len(header))
     best = torch.topk(logits.log_softmax(-1), min(LAW_TOKENS, logits.shape[-1]))
     places = np.arange(len(header), len(header) + len(logits), dtype=np.int32)
     return Text(
@@ -172,36 +173,30 @@ def _lesson(job: Commission, text: Text) -> Lesson | None:
     return Lesson(tokens, start, ids.tolist(), logs.astype(float).tolist(), greedy)
 
 
-def _draft(job: Commission, options: NgramOptions) -> NativeEngine | None:
-    """The draft model that is to draft beside the file, if there is to be one."""
-    if options.draft is None:
-        return None
-    engine = _engine(job, options, job.target.context, options.draft, options.draft_base)
+def _informed(
+    job: Commission, options: NgramOptions, lessons: list[Lesson], reporter: Reporter
+) -> list[Lesson]:
+    """The lessons with what a draft model and a head say, where those are to draft beside."""
+    if options.draft is not None:
+        reporter.stage("asking the draft model", len(lessons), 0)
+        says = model_says(_draft(job, options, options.draft))
+        lessons = [replace(one, draft=law) for one, law in told(says, lessons, reporter)]
+    if options.head is not None:
+        reporter.stage("asking the head", len(lessons), 0)
+        longest = max((len(lesson.tokens) for lesson in lessons), default=1)
+        head = start.head(_spec(job, options, job.target.context, options.head, options.target))
+        says = head_says(head, _engine(job, options, longest))
+        lessons = [replace(one, head=law) for one, law in told(says, lessons, reporter)]
+    return lessons
+
+
+def _draft(job: Commission, options: NgramOptions, model: str) -> NativeEngine:
+    """The draft model that is to draft beside the file."""
+    engine = _engine(job, options, job.target.context, model, options.draft_base)
     known = job.target.bundle.fingerprint
     if engine.bundle is None or engine.bundle.fingerprint != known:
         raise StartError(f"--draft: {options.draft} has another tokenizer than {options.target}")
     return engine
-
-
-def _told(draft: NativeEngine, lessons: Sequence[Lesson], reporter: Reporter) -> list[Lesson]:
-    """The lessons with what the draft model says at each place."""
-    reporter.stage("asking the draft model", len(lessons), 0)
-    head, told = head_of(draft), list[Lesson]()
-    for lesson in lessons:
-        logits = _logits(draft, lesson.tokens, lesson.start)[: len(lesson.law_ids)]
-        told.append(replace(lesson, draft=kept_laws(logits.log_softmax(-1), head)))
-        reporter.advance(len(told))
-    return told
-
-
-def _logits(engine: NativeEngine, tokens: Sequence[int], start: int) -> Tensor:
-    """Logits [R, V] after the first `start` tokens of a text, and after every token from there."""
-    cache = engine.new_cache(len(tokens))
-    try:
-        (logits,) = engine.forward([Segment(cache, tokens, logits_from=start - 1)])
-    finally:
-        cache.free()
-    return logits
 
 
 def _file(

@@ -129,7 +129,9 @@ def _scorer(prefix: str, informant: str, file: NgramFile | None) -> Scorer:
     """With the weights of the file, where it has some; a head's may be those of a draft model."""
     given = {} if file is None else file.weights
     names = (prefix + informant, *((prefix + INFORMED,) if informant == HEADED else ()))
-    known = [values for name in names for source in (given, DEFAULTS) if (values := _named(source, name))]
+    known = [
+        values for name in names for source in (given, DEFAULTS) if (values := _named(source, name))
+    ]
     return Scorer(weights_of(known[0]), file)
 
 
