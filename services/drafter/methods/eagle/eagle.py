@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from services.contract.types import OpenDraft, WorkerDescription, states_capability
+from services.contract.types import WorkerDescription, states_capability
 from services.drafter.methods.eagle.sessions import (
     AnchoredPlaces,
     AnchoredSession,
@@ -31,7 +31,7 @@ from services.drafter.methods.model.model import TREE_RULES, ModelDrafter
 from services.drafter.methods.model.places import PLACES_IN_KV
 from services.drafter.protocol import Ask, Proposed, SessionKey
 from services.engine.eagle.engine import EagleEngine
-from services.engine.port import Segment, freed_on_error
+from services.engine.port import Segment
 
 NAME = "eagle"
 
@@ -40,6 +40,9 @@ class EagleDrafter(ModelDrafter):
     """A model drafter on a head, which is told the target's states by `anchor`."""
 
     _engine: EagleEngine
+    _chain = AnchoredSession
+    _tree = AnchoredTrees
+    _places = AnchoredPlaces
 
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         """Also which of the target's states it needs."""
@@ -61,27 +64,6 @@ class EagleDrafter(ModelDrafter):
         """Read prompts as their states come; then as the model drafter does."""
         known = list(asks)
         return self._read(known) or super().idle(known)
-
-    def places(self, key: SessionKey, opening: OpenDraft) -> AnchoredPlaces:
-        """As of the model drafter, for whoever anchors them."""
-        vocab_size, reserve = self._bounds(opening)
-        with freed_on_error(self._engine.new_cache(reserve + PLACES_IN_KV)) as cache:
-            form, longest = self._form(key, opening), self._engine.max_context_length
-            return AnchoredPlaces(opening, cache, vocab_size, longest, form)
-
-    def _session(
-        self, key: SessionKey, opening: OpenDraft, reserve: int, vocab_size: int
-    ) -> AnchoredSession | AnchoredTrees:
-        longest = self._engine.max_context_length
-        plan = self._growth(opening)
-        if plan is None or opening.num_candidates == 1:
-            with freed_on_error(self._engine.new_cache(reserve)) as cache:
-                branches = self._preparing.branches(opening, cache) if self._preparing else None
-                return AnchoredSession(opening, cache, vocab_size, longest, branches)
-        with freed_on_error(self._engine.new_cache(reserve + NODES_IN_KV)) as cache:
-            return AnchoredTrees(
-                opening, cache, vocab_size, longest, TREE_RULES, plan, self.figures, by_rank=True
-            )
 
     def _held(self, ask: Ask) -> Proposed | None:
         """Nothing is drafted from a text whose end has no feature to go with it."""

@@ -67,6 +67,9 @@ class ModelDrafter:
     modes = frozenset(PROPOSALS)
     samples = True
     trees = True
+    _chain: type[ModelSession] = ModelSession
+    _tree: type[GraphSession] = GraphSession
+    _places: type[Places] = Places
 
     def __init__(
         self,
@@ -157,7 +160,7 @@ class ModelDrafter:
         vocab_size, reserve = self._bounds(opening)
         with freed_on_error(self._engine.new_cache(reserve + PLACES_IN_KV)) as cache:
             form, longest = self._form(key, opening), self._engine.max_context_length
-            return Places(opening, cache, vocab_size, longest, form)
+            return self._places(opening, cache, vocab_size, longest, form)
 
     def rewind(self, key: SessionKey, length: int) -> None:
         """KV of what was replaced is dropped: a length change."""
@@ -204,9 +207,9 @@ class ModelDrafter:
         if plan is None or opening.num_candidates == 1:
             with freed_on_error(self._cache(key, opening, reserve)) as cache:
                 branches = self._preparing.branches(opening, cache) if self._preparing else None
-                return ModelSession(opening, cache, vocab_size, longest, branches)
+                return self._chain(opening, cache, vocab_size, longest, branches)
         with freed_on_error(self._engine.new_cache(reserve + NODES_IN_KV)) as cache:
-            return GraphSession(
+            return self._tree(
                 opening, cache, vocab_size, longest, TREE_RULES, plan, self.figures, by_rank=True
             )
 
