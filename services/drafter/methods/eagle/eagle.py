@@ -26,9 +26,7 @@ from services.drafter.methods.eagle.sessions import (
     AnchoredSession,
     AnchoredTrees,
 )
-from services.drafter.methods.graph.graph_state import NODES_IN_KV
-from services.drafter.methods.model.model import TREE_RULES, ModelDrafter
-from services.drafter.methods.model.places import PLACES_IN_KV
+from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed, SessionKey
 from services.engine.eagle.engine import EagleEngine
 from services.engine.port import Segment
