@@ -18,6 +18,7 @@ from services.contract.types import Role
 from services.engine.port import Capability
 
 if TYPE_CHECKING:
+    from services.engine.eagle import EagleEngine
     from services.engine.machines import Machines
     from services.engine.port import Engine, SelfDrafting
     from services.engine.spec import ModelSpec
@@ -83,6 +84,24 @@ def load(spec: ModelSpec, others: Ranks | None = None) -> Engine:
     from services.engine.native import NativeEngine
 
     return NativeEngine.load(spec)
+
+
+def is_head(name: str) -> bool:
+    """Whether a name stands for the folder of an EAGLE-3 head. Raises StartError for no model."""
+    from services.engine.checkpoint.files import locate
+    from services.engine.eagle.layout import is_head
+
+    return is_head(locate(name))
+
+
+def head(spec: ModelSpec) -> EagleEngine:
+    """The EAGLE-3 head in the folder `spec.model`, for `spec.base` or the target that it names.
+
+    Raises StartError.
+    """
+    from services.engine.eagle import load_head
+
+    return load_head(spec)
 
 
 def self_drafting(engine: Engine, what: str) -> SelfDrafting:
