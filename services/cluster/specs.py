@@ -13,7 +13,7 @@ from services.cluster.models import DEMO_MODEL, is_distilled, ngrams_for
 from services.cluster.supervisor import ProcessSpec
 from services.contract.errors import StartError
 from services.contract.types import split_methods
-from services.engine.eagle import is_head
+from services.engine.checkpoint.heads import is_head
 from services.engine.synthetic.spec import read_spec
 from services.runtime.options import Words, option, options
 

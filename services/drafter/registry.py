@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from services.contract.errors import StartError
-from services.engine.eagle import is_head
+from services.engine.checkpoint.heads import is_head
 
 if TYPE_CHECKING:
     from services.drafter.methods.graph.tree_growth import GrowthPlan
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from services.drafter.methods.self_draft.borrowing import Borrowing
     from services.drafter.protocol import Drafter
     from services.drafter.settings import DrafterSettings
-    from services.engine.eagle.engine import EagleEngine
     from services.engine.lending import Lending
-    from services.engine.port import Engine, SelfDrafting
+    from services.engine.port import Engine, HeadEngine, SelfDrafting
     from services.engine.spec import ModelSpec
     from services.engine.structure import Structures
     from services.runtime.format_vetting import Vetting
@@ -87,15 +86,13 @@ class Engines:
         return _load(settings, settings.draft or "", settings.draft_base, drafts=True)
 
     @cached_property
-    def head(self) -> EagleEngine:
+    def head(self) -> HeadEngine:
         """The head of an EAGLE-3 drafter."""
         from services.engine import start
 
         settings = self._settings
         if settings.synthetic is not None:
             raise StartError("synthetic: there is no synthetic head")
-        if not is_head(settings.draft):
-            raise StartError(f"draft: {settings.draft} is no head, which the method eagle needs")
         return start.head(_spec(settings, settings.draft or "", settings.draft_base, drafts=True))
 
     def target(self, name: str) -> SelfDrafting:

@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from services.contract.types import split_methods
-from services.engine.eagle import is_head
+from services.engine.checkpoint.heads import is_head
 from services.runtime.settings import WorkerSettings
 
 NEED_DRAFT = ("model", "graph", "eagle")

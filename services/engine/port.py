@@ -233,6 +233,59 @@ class HiddenStates(Engine, Protocol):
         """
 
 
+class AnchoredCache(KVCache, Protocol):
+    """K/V of a head, which reads the target's states: row j takes those of position j - 1.
+
+    Until they are known a row takes what the head put out for the row before it; one that has
+    neither is void: it takes a place in the text and nothing else, as a text's first row does.
+    """
+
+    @property
+    def anchored(self) -> int:
+        """Positions before it have the target's states, but for those that were never told."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether `refresh` drops rows."""
+
+    def anchor(self, start: int, states: bytes | Tensor) -> None:
+        """Take the states [n, width] of positions from `start` on, bfloat16; no K/V changes.
+
+        Raises ValueError for states of another size, or beyond what may be held.
+        """
+
+    def refresh(self) -> int:
+        """Drop the rows from the first on that lacks states known by now; the new length.
+
+        Raises ValueError while a tree is open.
+        """
+
+    def forget(self, length: int) -> None:
+        """The states of positions from `length` on were of another text."""
+
+    def drafts(self, length: int) -> bool:
+        """Whether the last row of a text of `length` tokens would not be void."""
+
+
+class HeadEngine(Engine, Protocol):
+    """A head on a target's states, EAGLE-3 (2503.01840)."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Those whose states it takes, as `HiddenStates.watch` counts them."""
+
+    @property
+    def state_width(self) -> int:
+        """Numbers in one position's states."""
+
+    @property
+    def soft_ids(self) -> range:
+        """Ids that stand for masks, right after the vocabulary: rows that draft in parallel."""
+
+    def new_cache(self, reserve: int) -> AnchoredCache:
+        """An empty cache for at most `reserve` tokens; raises Overloaded without room."""
+
+
 class SelfDrafting(Engine, Protocol):
     """An engine whose model can draft for itself, cheaper or in the same pass."""
 

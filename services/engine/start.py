@@ -19,7 +19,7 @@ from services.engine.port import Capability
 
 if TYPE_CHECKING:
     from services.engine.machines import Machines
-    from services.engine.port import Engine, SelfDrafting
+    from services.engine.port import Engine, HeadEngine, SelfDrafting
     from services.engine.spec import ModelSpec
     from services.engine.vllm.ranks import Ranks as Ranks
 
@@ -83,6 +83,16 @@ def load(spec: ModelSpec, others: Ranks | None = None) -> Engine:
     from services.engine.native import NativeEngine
 
     return NativeEngine.load(spec)
+
+
+def head(spec: ModelSpec) -> HeadEngine:
+    """The EAGLE-3 head in the folder `spec.model`, for `spec.base` or the target that it names.
+
+    Raises StartError.
+    """
+    from services.engine.eagle import load_head
+
+    return load_head(spec)
 
 
 def self_drafting(engine: Engine, what: str) -> SelfDrafting:

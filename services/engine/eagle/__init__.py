@@ -1,6 +1,26 @@
-"""Heads on a target's hidden states, EAGLE-3 (Li et al., 2503.01840), as engines that draft.
+"""An EAGLE-3 head (Li et al., 2503.01840) behind the engine's port.
 
-layout     the folders that such heads are published in
-head       what they compute
-engine     the engine, and its caches
+    layout   a head's folder, in either public layout
+    head     what it computes
+    cache    a session's K/V, and the features of its next rows
+    step     which row takes which feature
+    engine   the engine
+    loading  from names to an engine
+
+    engine = load_head(ModelSpec("head-folder", dtype="int8", base="target"))
+    target.watch(engine.layers)
+    cache = engine.new_cache(512)
+    cache.anchor(0, states)             # [tokens, engine.state_width] of the target's forward
+    [logits] = engine.forward([Segment(cache, text)])
+
+Row j of a text, the token at position j, takes the embedding of that token and the feature of
+position j - 1: the target's states there, fused, if they are known; else what the head put out
+for the row before it. Rows without either are void: they take a place in the text and nothing
+else. A text's first row always is.
 """
+
+from services.engine.eagle.cache import EagleCache
+from services.engine.eagle.engine import EagleEngine
+from services.engine.eagle.loading import load_head
+
+__all__ = ["EagleCache", "EagleEngine", "load_head"]

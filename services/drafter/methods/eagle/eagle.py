@@ -28,8 +28,7 @@ from services.drafter.methods.eagle.sessions import (
 )
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed, SessionKey
-from services.engine.eagle.engine import EagleEngine
-from services.engine.port import Segment
+from services.engine.port import HeadEngine, Segment
 
 NAME = "eagle"
 
@@ -37,7 +36,7 @@ NAME = "eagle"
 class EagleDrafter(ModelDrafter):
     """A model drafter on a head, which is told the target's states by `anchor`."""
 
-    _engine: EagleEngine
+    _engine: HeadEngine
     _chain = AnchoredSession
     _tree = AnchoredTrees
     _places = AnchoredPlaces

@@ -24,14 +24,13 @@ from services.drafter.methods.model.places import STEPS, Places
 from services.drafter.methods.model.stepping import Feed
 from services.drafter.methods.ngram.mixture import HEADED
 from services.drafter.protocol import Ask
-from services.engine.eagle.engine import EagleCache
-from services.engine.port import Segment
+from services.engine.port import AnchoredCache, Segment
 
 
 class AnchoredSession(ModelSession):
     """A session that drafts chains."""
 
-    cache: EagleCache
+    cache: AnchoredCache
 
     def rewind(self, length: int) -> None:
         """Also the states of what is not text any more are forgotten."""
@@ -62,7 +61,7 @@ class AnchoredSession(ModelSession):
 class AnchoredTrees(GraphSession):
     """A session that drafts trees: each from the states of the last verdict on."""
 
-    cache: EagleCache
+    cache: AnchoredCache
 
     def rewind(self, length: int) -> None:
         """Also the states of what is not text any more are forgotten."""
@@ -91,13 +90,13 @@ class AnchoredPlaces(Places):
     What was said of places below the text's end holds until it is said anew.
     """
 
-    cache: EagleCache
+    cache: AnchoredCache
     weights = HEADED
 
     def __init__(
         self,
         opening: OpenDraft,
-        cache: EagleCache,
+        cache: AnchoredCache,
         vocab_size: int,
         longest: int,
         form: TextForm | None = None,

@@ -1,0 +1,267 @@
+"""What an EAGLE-3 head computes (Li et al., 2503.01840), for the rows of one step.
+
+A row is a token's embedding beside a feature: of the target's states at the position before it,
+or what the head itself put out there. One decoder layer (seldom more) over these rows gives
+logits over the draft's vocabulary, and the feature of the next row.
+
+Few operations, as in `services.engine.native.fused_layers`: queries, keys and values are one
+product, gate and up another; embeddings are normalised once, at load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from services.engine.native import packing
+from services.engine.native.attending import Scoring
+from services.engine.spec import INT8
+
+if TYPE_CHECKING:
+    from services.engine.eagle.layout import HeadConfig
+
+Weights = Callable[[str], Tensor]
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""A layer's queries [1, heads, n, d], keys and values [1, kv_heads, n, d] to [n, heads * d]."""
+_CHUNK = 8192
+_PLAIN = Scoring()
+
+
+class _Packed(nn.Module):
+    """Linear modules and vectors of one dtype, on one device, the former packed for CPUs."""
+
+    def __init__(self, dtype: torch.dtype, device: str) -> None:
+        super().__init__()
+        self.dtype, self.device = dtype, torch.device(device)
+
+    def _linear(self, *weights: Tensor, bias: Sequence[Tensor] = ()) -> nn.Linear:
+        """One module of several weights, one below the other."""
+        whole = torch.cat([weight.to(self.dtype) for weight in weights])
+        made = nn.Linear(whole.shape[1], whole.shape[0], bias=False, device="meta")
+        made.weight = nn.Parameter(whole.to(self.device), requires_grad=False)
+        if bias:
+            joined = torch.cat([one.to(self.dtype) for one in bias]).to(self.device)
+            made.bias = nn.Parameter(joined, requires_grad=False)
+        return made
+
+    def _vector(self, weight: Tensor) -> nn.Parameter:
+        return nn.Parameter(weight.to(self.device, self.dtype), requires_grad=False)
+
+    def _pack(self, rounded: bool, name: str) -> None:
+        """Order the weights as this CPU multiplies them fastest; StartError where it cannot."""
+        if rounded:
+            packing.require_rounding(self, name)
+        kind = packing.ByteLinear if rounded else packing.packing_of(self)
+        if kind is not None:
+            packing.pack(self, kind)
+            if kind.widens:
+                self.dtype = torch.float32
+
+
+class Norm(nn.Module):
+    """RMS norm (Zhang and Sennrich, 1910.07467)."""
+
+    def __init__(self, weight: nn.Parameter, epsilon: float) -> None:
+        super().__init__()
+        self.weight, self._epsilon = weight, epsilon
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows [..., d]; computed in float32, whatever their dtype."""
+        return F.rms_norm(rows, rows.shape[-1:], self.weight, self._epsilon)
+
+
+class Fusion(_Packed):
+    """The target's states to a feature. Not in int8: some states are huge beside all others."""
+
+    def __init__(
+        self, config: HeadConfig, states: int, weights: Weights, dtype: torch.dtype, device: str
+    ) -> None:
+        super().__init__(dtype, device)
+        self.states, self.width = states, config.target_width
+        self._whole, self._single = None, nn.ModuleList()
+        if config.norm_before_fc:
+            self._whole = Norm(self._vector(weights("input_norm.weight")), config.epsilon)
+        if config.fc_norm:
+            vectors = [self._vector(weights(f"fc_norm.{i}.weight")) for i in range(states)]
+            self._single.extend([Norm(vector, config.epsilon) for vector in vectors])
+        self.fc = self._linear(weights("fc.weight"))
+        self._pack(False, "")
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States [n, states * width] to features [n, head's width]."""
+        rows = states.to(self.device, self.dtype)
+        if self._whole is not None:
+            rows = self._whole(rows)
+        if self._single:
+            parts = zip(self._single, rows.chunk(self.states, -1), strict=True)
+            rows = torch.cat([norm(part) for norm, part in parts], -1)
+        return self.fc(rows)  # type: ignore[no-any-return]
+
+
+class Layer(_Packed):
+    """One decoder layer like Llama's; the first one's attention reads rows twice as wide."""
+
+    def __init__(
+        self, config: HeadConfig, number: int, weights: Any, dtype: torch.dtype, device: str
+    ) -> None:
+        """`weights`: a `HeadTensors`, or what gives tensors by name and has `optional`."""
+        super().__init__(dtype, device)
+        self.number, self._kept = number, config.kv_heads
+
+        def get(name: str) -> Tensor:
+            return weights(f"layers.{number}.{name}")  # type: ignore[no-any-return]
+
+        def norm(name: str) -> Norm:
+            return Norm(self._vector(get(f"{name}.weight")), config.epsilon)
+
+        asked = [f"self_attn.{name}_proj" for name in "qkv"]
+        bias = [get(f"{name}.bias") for name in asked] if config.bias else []
+        self.qkv = self._linear(*(get(f"{name}.weight") for name in asked), bias=bias)
+        out = weights.optional(f"layers.{number}.self_attn.o_proj.bias")
+        self.out = self._linear(get("self_attn.o_proj.weight"), bias=[] if out is None else [out])
+        self.gate_up = self._linear(get("mlp.gate_proj.weight"), get("mlp.up_proj.weight"))
+        self.down = self._linear(get("mlp.down_proj.weight"))
+        self.before = norm("input_layernorm" if number else "hidden_norm")
+        self.between = norm("post_attention_layernorm")
+
+    def forward(
+        self, rows: Tensor, stream: Tensor, turn: tuple[Tensor, Tensor], attend: Attend
+    ) -> Tensor:
+        """What attention reads [n, ...] and the residual stream [n, d] to the stream behind it."""
+        count, kept = len(rows), self._kept
+        heads = self.qkv(rows).view(1, count, -1, turn[0].shape[-1])
+        asking = _rotated(heads[:, :, :-kept], *turn).transpose(1, 2)
+        values = heads[:, :, -kept:].transpose(1, 2)
+        attended = attend(self.number, asking[:, :-kept], asking[:, -kept:], values)
+        stream = _plus(self.out, attended, stream)
+        gate, up = self.gate_up(self.between(stream)).chunk(2, -1)
+        return _plus(self.down, F.silu(gate).mul_(up), stream)
+
+
+class Head(_Packed):
+    """All but the fusion."""
+
+    def __init__(
+        self,
+        config: HeadConfig,
+        weights: Any,
+        embeddings: Tensor,
+        order: Tensor | None,
+        dtype: str,
+        device: str,
+        name: str,
+    ) -> None:
+        """`order`: in which the columns of the logits are to be; None: as they are."""
+        rounded = dtype == INT8
+        own = torch.bfloat16 if rounded else getattr(torch, dtype)
+        super().__init__(own, device)
+        self._norm_first, self._norm_output = config.norm_before_residual, config.norm_output
+        self._scale = config.logit_scale
+        self.layers = nn.ModuleList(
+            Layer(config, number, weights, own, device) for number in range(config.layers)
+        )
+        self.norm = Norm(self._vector(weights("norm.weight")), config.epsilon)
+        columns = weights("lm_head.weight")
+        self.lm_head = self._linear(columns if order is None else columns[order])
+        first = self._vector(weights("layers.0.input_layernorm.weight"))
+        table = _normalised(embeddings.to(own), Norm(first.cpu(), config.epsilon))
+        self.register_buffer("_table", table.to(device), persistent=False)
+        self._pack(rounded, name)
+        self._turn = Turning(config, self.device, self.dtype)
+
+    def embed(self, token_ids: Sequence[int]) -> Tensor:
+        """Normalised embeddings [n, d]."""
+        index = torch.tensor(token_ids, device=self.device)
+        return F.embedding(index, self._table).to(self.dtype)  # type: ignore[arg-type]
+
+    def forward(
+        self, token_ids: Sequence[int], features: Tensor, positions: Sequence[int], attend: Attend
+    ) -> tuple[Tensor, Tensor]:
+        """For features [n, d]: what `logits` takes [n, d], and the features of the rows behind."""
+        turn = self._turn(positions)
+        normed = self.layers[0].before(features)
+        stream = normed if self._norm_first else features
+        rows = torch.cat((self.embed(token_ids), normed), -1)
+        for layer in self.layers:
+            stream = layer(layer.before(stream) if layer.number else rows, stream, turn, attend)
+        normed = self.norm(stream)
+        return normed, normed if self._norm_output else stream
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Logits float32 [n, draft's vocabulary]."""
+        said = self.lm_head(rows).float()
+        return said if self._scale == 1.0 else said.mul_(self._scale)
+
+
+class Turning:
+    """Cosines and sines of rotary positions (Su et al., 2104.09864), up to the longest so far."""
+
+    def __init__(self, config: HeadConfig, device: torch.device, dtype: torch.dtype) -> None:
+        self._frequencies = frequencies(config.rope, config.head_width)
+        self._device, self._dtype, self._most = device, dtype, 0
+        self._table = torch.empty(2, 0, 0)
+
+    def __call__(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Of n positions: cosines and sines [1, n, 1, head width]."""
+        most = max(positions) + 1
+        if most > self._most:
+            self._grow(max(256, 1 << (most - 1).bit_length()))
+        index = torch.tensor(positions, device=self._device)
+        cos, sin = self._table.index_select(1, index)[:, None, :, None]
+        return cos, sin
+
+    def _grow(self, most: int) -> None:
+        angles = torch.outer(torch.arange(most, dtype=torch.float32), self._frequencies)
+        whole = torch.cat((angles, angles), -1)
+        self._table = torch.stack((whole.cos(), whole.sin())).to(self._device, self._dtype)
+        self._most = most
+
+
+def frequencies(rope: Any, width: int) -> Tensor:
+    """Angles of a position, float32 [width / 2]; scaled as Llama 3 does, if asked for."""
+    exponents = torch.arange(0, width, 2, dtype=torch.float32) / width
+    plain = 1.0 / rope["rope_theta"] ** exponents
+    if rope["rope_type"] == "linear":
+        return plain / rope["factor"]
+    if rope["rope_type"] != "llama3":
+        return plain
+    low, high, length = (
+        rope[name]
+        for name in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    )
+    waves = 2 * math.pi / plain
+    slow = plain / rope["factor"]
+    share = (length / waves - low) / (high - low)
+    between = (1 - share) * slow + share * plain
+    scaled = torch.where(waves > length / low, slow, between)
+    return torch.where(waves < length / high, plain, scaled)
+
+
+def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads [1, n, heads, d] turned by their positions."""
+    turned = heads * cos
+    (low, high), (sine_low, sine_high) = heads.chunk(2, -1), sin.chunk(2, -1)
+    turned_low, turned_high = turned.chunk(2, -1)
+    turned_low.addcmul_(high, sine_low, value=-1)
+    turned_high.addcmul_(low, sine_high)
+    return turned
+
+
+def _plus(linear: Any, rows: Tensor, added: Tensor) -> Tensor:
+    """A product and `added`, in one call where there is one."""
+    if type(linear) is packing.BlockedLinear and packing.multiplies_and_adds():
+        return linear.plus(rows, added)
+    return linear(rows).add_(added)  # type: ignore[no-any-return]
+
+
+def _normalised(embeddings: Tensor, norm: Norm) -> Tensor:
+    """Embeddings [V, d] behind their norm, a part at a time."""
+    table = torch.empty_like(embeddings)
+    for start in range(0, len(table), _CHUNK):
+        table[start : start + _CHUNK] = norm(embeddings[start : start + _CHUNK])
+    return table
