@@ -10,7 +10,8 @@ States are best effort: whoever has no room for them drops them, and drafts get 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from services.contract.types import STATES, WorkerDescription, states_capability
@@ -35,6 +36,31 @@ class StateShape(NamedTuple):
 
 
 NO_STATES = StateShape()
+
+
+class Fate(StrEnum):
+    """What became of states, where bytes of them are counted."""
+
+    SENT = "sent"
+    RECEIVED = "received"
+    DROPPED = "dropped"
+
+
+OnStates = Callable[[Fate, int], object]
+"""Is told of bytes of states."""
+
+
+class StateRows(NamedTuple):
+    """Rows of a session's text from `position` on, in prompt and output.
+
+    `tokens`: the ones behind each row's token, where a verdict brought them with the rows. They
+    say which text it is that the rows are of; rows of a prompt need none.
+    """
+
+    epoch: int
+    position: int
+    states: bytes
+    tokens: tuple[int, ...] = ()
 
 
 def row_count(states: bytes, width: int) -> int:

@@ -15,10 +15,13 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from services.contract.states import NO_STATES, StateRows
 from services.contract.types import Allowance, Draft, TakenDraft, Verdict
 
 EDGES = (0.06, 0.12, 0.25, 0.45, 0.7)
 """Ranges of chances that are calibrated separately."""
+MOST_STATE_BYTES = 64 << 20
+"""States that wait for a drafter, of all sessions."""
 
 
 def range_of(chance: float) -> int:
@@ -65,6 +68,7 @@ class Handover:
     def __init__(self) -> None:
         self.verdicts: deque[Verdict] = deque()
         """The decided verdicts; the drafter takes them after each step."""
+        self.states = StateExchange()
         self._expected: Counter[str] = Counter()
         self._left: dict[str, _Left] = {}
 
@@ -94,6 +98,39 @@ class Handover:
         """The session ends here."""
         self._left.pop(session, None)
         del self._expected[session]
+        self.states.forget(session)
+
+
+class StateExchange:
+    """States of the target that such a drafter needs; what has no room here is dropped."""
+
+    def __init__(self, most_bytes: int = MOST_STATE_BYTES) -> None:
+        self.needed = NO_STATES
+        """What the drafter's methods need, if any do."""
+        self.listening: set[str] = set()
+        """The sessions that it has open with such a method."""
+        self._most = most_bytes
+        self._held = 0
+        self._rows: dict[str, list[StateRows]] = {}
+
+    def leave(self, session: str, rows: StateRows) -> bool:
+        """Leave rows to the drafter, which may open the session only later; False: no room."""
+        size = len(rows.states)
+        if self._held + size > self._most:
+            return False
+        self._held += size
+        self._rows.setdefault(session, []).append(rows)
+        return True
+
+    def take(self, session: str) -> list[StateRows]:
+        """What was left of a session; rows of text that is still to come are left again."""
+        rows = self._rows.pop(session, [])
+        self._held -= sum(len(row.states) for row in rows)
+        return rows
+
+    def forget(self, session: str) -> None:
+        """The session ends here."""
+        self.take(session)
 
 
 def _beginning(draft: Draft, count: int) -> TakenDraft:

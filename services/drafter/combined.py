@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from services.contract.errors import InvalidRequest
+from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     DraftSource,
     DraftTree,
@@ -42,7 +43,15 @@ from services.contract.types import (
     split_methods,
 )
 from services.drafter.comb import MAX_TREE_NODES
-from services.drafter.protocol import Anchored, Ask, Drafter, KVUsage, Proposed, SessionKey
+from services.drafter.protocol import (
+    Ask,
+    Drafter,
+    KVUsage,
+    Proposed,
+    SessionKey,
+    TakesStates,
+    states_needed,
+)
 
 
 class Methods:
@@ -124,6 +133,18 @@ class CombinedDrafter:
         """Those that all members serve."""
         return frozenset(VerifyMode).intersection(*(member.modes for member in self._members))
 
+    @property
+    def needed_states(self) -> StateShape:
+        """What a member needs; all that need any need the same."""
+        needed = (states_needed(member) for member in self._members)
+        return next((shape for shape in needed if shape.layers), NO_STATES)
+
+    def anchor(self, key: SessionKey, position: int, states: bytes) -> None:
+        """Rows for the members that take them."""
+        for member in self._members:
+            if isinstance(member, TakesStates) and member.needed_states.layers:
+                member.anchor(key, position, states)
+
     def describe(self, worker: WorkerDescription) -> WorkerDescription:
         """Nothing beside what the members say."""
         return worker
@@ -158,12 +179,6 @@ class CombinedDrafter:
         self._sessions[key].forget()
         for member in self._members:
             member.rewind(key, length)
-
-    def anchor(self, key: SessionKey, position: int, states: bytes) -> None:
-        """The target's states are for the members that draft from them."""
-        for member in self._members:
-            if isinstance(member, Anchored):
-                member.anchor(key, position, states)
 
     def close(self, key: SessionKey) -> None:
         """Close the session with all members."""

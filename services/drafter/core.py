@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from services.contract.errors import CallerError, NotFound, Overloaded, out_of_memory
+from services.contract.errors import CallerError, NotFound, Overloaded, StartError, out_of_memory
+from services.contract.states import NO_STATES, OnStates, StateRows, StateShape
 from services.contract.step_records import OnStep, StepEntry, StepRecord
-from services.contract.tree_handover import Handover
+from services.contract.tree_handover import Handover, StateExchange
 from services.contract.types import (
     HANDS_OVER,
     CloseDraft,
@@ -24,6 +25,7 @@ from services.contract.types import (
     DrafterCommand,
     DrafterEvent,
     DraftOpened,
+    DraftStates,
     FailureReason,
     OpenDraft,
     Progress,
@@ -32,8 +34,17 @@ from services.contract.types import (
     Verdict,
     WorkerDescription,
 )
+from services.drafter.anchors import Anchors
 from services.drafter.combined import Methods
-from services.drafter.protocol import Ask, Drafter, Proposed, SessionKey, capabilities, total
+from services.drafter.protocol import (
+    Ask,
+    Drafter,
+    Proposed,
+    SessionKey,
+    capabilities,
+    states_needed,
+    total,
+)
 from services.drafter.refusals import check_open
 from services.drafter.session import DraftSession
 
@@ -61,8 +72,9 @@ class DrafterCore:
     `drafters`: methods by name; a session that names none gets the first, one that names
     several gets them together. `max_window` caps every session's window, `lengthen` is for
     several methods (see `combined`). `handover`: between it and a verifier in this process.
-    `clock` is in nanoseconds. `on_step` is told of every call of a method. Nothing raises: what
-    goes wrong becomes its session's `SessionFailed`.
+    `clock` is in nanoseconds. `on_step` is told of every call of a method, `on_states` of the
+    target's states that come. Nothing raises: what goes wrong becomes its session's
+    `SessionFailed`. But the core does not start with methods that need different states.
     """
 
     def __init__(
@@ -76,6 +88,7 @@ class DrafterCore:
         lengthen: int = 0,
         handover: Handover | None = None,
         on_step: OnStep | None = None,
+        on_states: OnStates | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._drafters = dict(drafters)
@@ -84,6 +97,9 @@ class DrafterCore:
         self._worker = WorkerDescription(worker_id, Role.DRAFTER, version=version)
         self._max_window = max_window
         self._handover = handover
+        self._anchors = Anchors(_shape(drafters.values()), on_states)
+        if handover is not None:
+            handover.states.needed = self._anchors.shape
         self._on_step = on_step
         self._clock = clock
         self._entries: dict[SessionKey, _Entry] = {}
@@ -119,6 +135,8 @@ class DrafterCore:
             case Credit():
                 if (entry := self._entries.get(key)) is not None:
                     entry.session.credit(self._window(command.window))
+            case DraftStates(_, epoch, position, states):
+                self._anchor(key, StateRows(epoch, position, states))
             case _:
                 assert_never(command)
 
@@ -145,6 +163,8 @@ class DrafterCore:
         drafter.open(key, opening)
         self._entries[key] = _Entry(key, session, drafter, opening.traceparent, reserve)
         self._reserved += reserve
+        if self._handover is not None and states_needed(drafter).layers:
+            self._handover.states.listening.add(key[1])
 
     def _commit(self, key: SessionKey, command: CommitDraft) -> None:
         entry = self._entries.get(key)
@@ -154,6 +174,16 @@ class DrafterCore:
         kept = entry.session.commit(command)
         if kept is not None and kept < before:
             entry.drafter.rewind(key, kept)
+        if command.states:
+            position = entry.session.prompt_length + command.base_len - 1
+            tokens = command.token_ids
+            self._anchor(key, StateRows(command.epoch, position, command.states, tokens))
+
+    def _anchor(self, key: SessionKey, rows: StateRows) -> None:
+        """Give a method the states that came over the wire; late ones find no session."""
+        entry = self._entries.get(key)
+        if entry is None or self._anchors.give(key, entry.session, entry.drafter, rows) is None:
+            self._anchors.drop(rows)
 
     def _close(self, key: SessionKey) -> None:
         entry = self._entries.pop(key, None)
@@ -161,6 +191,7 @@ class DrafterCore:
             self._reserved -= entry.reserve
             if self._handover is not None:
                 self._handover.forget(key[1])
+                self._handover.states.listening.discard(key[1])
             entry.drafter.close(key)
 
     def _window(self, window: int) -> int:
@@ -199,6 +230,17 @@ class DrafterCore:
             for (_, name), entry in self._entries.items():
                 for verdict in heard.get(name, ()):
                     entry.session.hear(verdict)
+        if self._handover is not None and self._handover.states.listening:
+            self._hear_states(self._handover.states)
+
+    def _hear_states(self, exchange: StateExchange) -> None:
+        """Take in the states that the verifier beside left; those of text to come wait there."""
+        for key, entry in self._entries.items():
+            for rows in exchange.take(key[1]):
+                if self._anchors.give(key, entry.session, entry.drafter, rows) is None and not (
+                    exchange.leave(key[1], rows)
+                ):
+                    self._anchors.drop(rows)
 
     @staticmethod
     def _idle(drafter: Drafter, entries: Sequence[_Entry]) -> bool:
@@ -313,16 +355,31 @@ class DrafterCore:
         """What this worker is; bound to a model and tokenizer only where a method is.
 
         Capabilities: `<method>:sampled` draws its drafts and sends their law,
-        `<method>:tree` drafts several candidates per node, `hands_over`: see `Handover`.
+        `<method>:tree` drafts several candidates per node, `<method>:states` drafts from states
+        of the target, `hands_over`: see `Handover`.
         """
         names = self._methods.names
         able = tuple(capabilities({name: self._drafters[name] for name in names}))
         if self._handover is not None:
             able = (*able, HANDS_OVER)
-        worker = replace(self._worker, methods=names, capabilities=able)
+        worker = replace(
+            self._worker,
+            methods=names,
+            capabilities=able,
+            state_layers=self._anchors.shape.layers,
+            state_width=self._anchors.shape.width,
+        )
         for drafter in self._drafters.values():
             worker = drafter.describe(worker)
         return worker
+
+
+def _shape(drafters: Iterable[Drafter]) -> StateShape:
+    """The states that methods need. Raises StartError unless all that need any need the same."""
+    shapes = {states_needed(drafter) for drafter in drafters} - {NO_STATES}
+    if len(shapes) > 1:
+        raise StartError("method: methods of one drafter need states of different layers")
+    return next(iter(shapes), NO_STATES)
 
 
 def _by_drafter(entries: Sequence[_Entry]) -> Iterator[tuple[Drafter, list[_Entry]]]:

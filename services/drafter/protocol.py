@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     DraftTree,
     OpenDraft,
     VerifyMode,
     WorkerDescription,
     sampled_capability,
+    states_capability,
     tree_capability,
 )
 
@@ -151,6 +153,28 @@ class Drafter(Protocol):
         """
 
 
+@runtime_checkable
+class TakesStates(Protocol):
+    """What a method has besides that drafts from states of the target; see `states`."""
+
+    @property
+    def needed_states(self) -> StateShape:
+        """The states that it needs; without layers it needs none, and is given none."""
+
+    def anchor(self, key: SessionKey, position: int, states: bytes) -> None:
+        """Whole rows of states at committed tokens of the text, from `position` on.
+
+        They come after the commit that brought the token behind the last of them, and before the
+        next `propose`. Some may never come, and some twice; `rewind` voids those from its length
+        on. Cheap: no forward.
+        """
+
+
+def states_needed(drafter: object) -> StateShape:
+    """The states that a method needs, if it needs any."""
+    return drafter.needed_states if isinstance(drafter, TakesStates) else NO_STATES
+
+
 def capabilities(drafters: Mapping[str, Drafter]) -> Iterator[str]:
     """What these methods, by name, are able to beside drafting greedy chains."""
     for name, drafter in drafters.items():
@@ -158,3 +182,5 @@ def capabilities(drafters: Mapping[str, Drafter]) -> Iterator[str]:
             yield sampled_capability(name)
         if drafter.trees:
             yield tree_capability(name)
+        if states_needed(drafter).layers:
+            yield states_capability(name)

@@ -63,6 +63,7 @@ class DraftSession:
         "committed_length",
         "drafting",
         "epoch",
+        "first_epoch",
         "prompt_length",
         "text",
         "top_rows",
@@ -81,7 +82,7 @@ class DraftSession:
         self._width = opened.top_rows
         self.top_rows = b""
         """What the target said in blocks since the last proposal."""
-        self.epoch = opened.epoch
+        self.epoch = self.first_epoch = opened.epoch
         self.prompt_length = len(opened.prompt)
         self.text = list(opened.prompt)
         """Prompt + output."""

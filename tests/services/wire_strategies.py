@@ -88,7 +88,7 @@ bundles = record(t.TokenizerBundle)
 hellos = record(t.LinkHello)
 of_both = record(t.Progress) | record(t.Draining) | record(t.SessionFailed)
 drafter_commands = st.one_of(
-    *map(record, (t.OpenDraft, t.CommitDraft, t.CloseDraft, t.Credit)),
+    *map(record, (t.OpenDraft, t.CommitDraft, t.CloseDraft, t.Credit, t.DraftStates)),
 )
 drafter_events = record(t.DraftOpened) | record(t.Draft) | of_both
 verifier_commands = st.one_of(
@@ -121,4 +121,4 @@ def verdicts(draw):
     return draw(verdict)
 
 
-verifier_events = record(t.VerifyOpened) | verdicts() | of_both
+verifier_events = record(t.VerifyOpened) | verdicts() | record(t.States) | of_both

@@ -18,9 +18,8 @@ drafted before the next verdict.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from services.contract.types import WorkerDescription, states_capability
+from services.contract.states import StateShape
 from services.drafter.methods.eagle.sessions import (
     AnchoredPlaces,
     AnchoredSession,
@@ -29,8 +28,6 @@ from services.drafter.methods.eagle.sessions import (
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed, SessionKey
 from services.engine.port import HeadEngine, Segment
-
-NAME = "eagle"
 
 
 class EagleDrafter(ModelDrafter):
@@ -41,15 +38,10 @@ class EagleDrafter(ModelDrafter):
     _tree = AnchoredTrees
     _places = AnchoredPlaces
 
-    def describe(self, worker: WorkerDescription) -> WorkerDescription:
-        """Also which of the target's states it needs."""
-        worker = super().describe(worker)
-        return replace(
-            worker,
-            capabilities=(*worker.capabilities, states_capability(NAME)),
-            state_layers=self._engine.layers,
-            state_width=self._engine.state_width,
-        )
+    @property
+    def needed_states(self) -> StateShape:
+        """The target's states that the head takes."""
+        return StateShape(self._engine.layers, self._engine.state_width)
 
     def anchor(self, key: SessionKey, position: int, states: bytes) -> None:
         """Take the target's states of the text's tokens from `position` on."""

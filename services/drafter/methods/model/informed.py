@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from services.contract.errors import BusyError, CallerError
+from services.contract.states import StateShape
 from services.contract.types import (
     DraftSource,
     OpenDraft,
@@ -28,7 +29,7 @@ from services.drafter.methods.model.ahead import Ahead, AheadRules
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.model.places import Places
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
+from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey, states_needed
 
 _INFORMANT = bytes((DraftSource.MODEL,))
 
@@ -113,6 +114,11 @@ class InformedDrafter:
         chains = iter(self._chains.propose(chained) if chained else ())
         self._follow([ask for ask in asks if ask.key in self._places])
         return [self._tree(ask) if ask.key in self._places else next(chains) for ask in asks]
+
+    @property
+    def needed_states(self) -> StateShape:
+        """Those of the model, if it is a head."""
+        return states_needed(self._model)
 
     def anchor(self, key: SessionKey, position: int, states: bytes) -> None:
         """The target's states of the text's tokens from `position` on."""
