@@ -7,6 +7,7 @@ rejected branch changes every row after it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -23,6 +24,7 @@ from services.engine.budgeted import (
     check_apart,
     place,
 )
+from services.engine.limits import check_layers
 from services.engine.port import Capability, Segment
 
 VOCAB = 12
@@ -101,6 +103,8 @@ class FakeEngine(BudgetedEngine):
     bundle: TokenizerBundle | None = None
     soft_ids = range(0)
     vocab_size = VOCAB
+    num_layers, hidden_width = 4, 3
+    watched: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -139,6 +143,21 @@ class FakeEngine(BudgetedEngine):
         for segment, one in zip(segments, placed, strict=True):
             one.cache.append(one, segment.token_ids)
         return answers
+
+    def watch(self, layers: Sequence[int]) -> None:
+        check_layers(layers, self.num_layers, self.model_id)
+        self.watched = tuple(layers)
+
+    def forward_with_states(self, segments: Sequence[Segment]) -> tuple[list[Tensor], list[Tensor]]:
+        placed = [place(segment, TokenCache) for segment in segments]
+        whole = [replace(segment, logits_from=0) for segment in segments]
+        texts = [_texts(*pair) for pair in zip(whole, placed, strict=True)]
+        states = [torch.stack([self.state(text) for text in own]) for own in texts]
+        return self.forward(segments), states
+
+    def state(self, text: Sequence[int]) -> Tensor:
+        """States [layers x width] of the last token of a text."""
+        return torch.cat([law([layer, *text], self.hidden_width) for layer in self.watched])
 
     def rows(self, texts: Sequence[Sequence[int]]) -> Tensor:
         """Logits [texts, V]."""

@@ -10,17 +10,27 @@ States are best effort: whoever has no room for them drops them, and drafts get 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from services.contract.types import STATES, WorkerDescription, states_capability
+from services.contract.types import (
+    STATES,
+    CommitDraft,
+    DraftStates,
+    States,
+    Verdict,
+    WorkerDescription,
+    states_capability,
+)
 
 MOST_LAYERS = 16
 """Layers that a session may ask for."""
 MESSAGE_BYTES = 1 << 20
 """The rows of one message, and a row, at most."""
 _NUMBER = 2
+
+M = TypeVar("M")
 
 
 class StateShape(NamedTuple):
@@ -69,12 +79,9 @@ def row_count(states: bytes, width: int) -> int:
     return len(states) // size if size and len(states) % size == 0 else 0
 
 
-def in_parts(states: bytes, width: int) -> Iterator[tuple[int, bytes]]:
-    """Rows in messages of at most `MESSAGE_BYTES`, each with how many come before it."""
-    size = _NUMBER * width
-    each = MESSAGE_BYTES // size
-    for row in range(0, row_count(states, width), each):
-        yield row, states[row * size : (row + each) * size]
+def rows_a_message(width: int) -> int:
+    """How many rows a message may have; 0 = a row is too large for one."""
+    return MESSAGE_BYTES // (_NUMBER * width) if width > 0 else 0
 
 
 def sound(layers: Sequence[int]) -> bool:
@@ -99,3 +106,59 @@ def gives(verifier: WorkerDescription, shape: StateShape) -> bool:
         and 0 < width == len(layers) * verifier.hidden_width
         and shape.row_bytes <= MESSAGE_BYTES
     )
+
+
+def states_of(message: object) -> bytes:
+    """The states that a command or an event carries."""
+    if isinstance(message, Verdict | CommitDraft | States | DraftStates):
+        return message.states
+    return b""
+
+
+class StateRoom:
+    """The bytes of states that may wait in one queue: beyond them messages go without."""
+
+    def __init__(self, most: int, on_states: OnStates | None = None) -> None:
+        self._most = most
+        self._on_states = on_states
+        self.held = 0
+
+    def admit(self, message: M) -> M | None:
+        """The message, without its states where there is no room; None: nothing is left of it."""
+        size = len(states_of(message))
+        if not size:
+            return message
+        if self.held + size <= self._most:
+            self.held += size
+            return message
+        if self._on_states is not None:
+            self._on_states(Fate.DROPPED, size)
+        if isinstance(message, Verdict | CommitDraft):
+            return message._replace(states=b"")  # type: ignore[return-value]
+        return None
+
+    def release(self, messages: Sequence[object]) -> None:
+        """These wait no more."""
+        if self.held:
+            self.held -= sum(len(states_of(message)) for message in messages)
+
+
+def portion(messages: Sequence[M], most: int) -> tuple[list[M], list[M]]:
+    """What goes now, with about `most` bytes of states, and what after it.
+
+    Each session's messages keep their order; those without states wait for no other session's.
+    """
+    now: list[M] = []
+    later: list[M] = []
+    behind: set[str] = set()
+    room = most
+    for message in messages:
+        session = getattr(message, "session", "")
+        size = len(states_of(message))
+        if session in behind or (size and room <= 0):
+            behind.add(session)
+            later.append(message)
+        else:
+            room -= size
+            now.append(message)
+    return now, later

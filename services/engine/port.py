@@ -218,6 +218,10 @@ class Engine(Protocol):
 class HiddenStates(Engine, Protocol):
     """An engine that gives the states of chosen layers, which EAGLE-3 (2503.01840) drafts from."""
 
+    num_layers: int
+    hidden_width: int
+    """Numbers in one layer's state of a token."""
+
     def watch(self, layers: Sequence[int]) -> None:
         """Choose them, ascending: i is what goes into layer i, from 0; n what the last puts out.
 

@@ -71,19 +71,37 @@ def _prompt_segment(session: VerifySession, share: int) -> Segment:
     return Segment(session.cache, session.text[start : start + share], logits_from=share)
 
 
-def judged(session: VerifySession, task: Task, logits: Tensor | None) -> Judged:
+def judged(
+    session: VerifySession, task: Task, logits: Tensor | None, states: Tensor | None = None
+) -> Judged:
     """A block with the logits of all its rows, the retained one first.
 
-    `logits` [rows fed, V]; None where nothing was fed.
+    `logits` [rows fed, V]; None where nothing was fed. `states` [rows fed, width]: where they are
+    told.
     """
     retained = session.retained
     if retained is None:
         assert logits is not None
         rows = 1 + len(task.tree)
         ahead = logits[rows:].clone() if len(logits) > rows else None
-        return Judged(session, task, logits[:rows], ahead)
-    kept = retained[None]
-    return Judged(session, task, kept if logits is None else torch.cat([kept, logits]))
+        own = None if states is None else states[:rows]
+        return Judged(session, task, logits[:rows], ahead, own)
+    rows_held = None if session.telling is None else session.telling.held
+    return Judged(
+        session, task, _behind(retained, logits), states=_behind_held(rows_held, states, task)
+    )
+
+
+def _behind(held: Tensor, rows: Tensor | None) -> Tensor:
+    """Rows behind the one that is held."""
+    return held[None] if rows is None else torch.cat([held[None], rows])
+
+
+def _behind_held(held: Tensor | None, states: Tensor | None, task: Task) -> Tensor | None:
+    """The same for states, some of which may not be there."""
+    if held is None or (states is None and len(task.tree)):
+        return None
+    return _behind(held, states)
 
 
 def step_entries(part: Part, started: float) -> Iterator[StepEntry]:

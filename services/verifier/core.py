@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import chain, count
-from typing import TypeVar, assert_never
+from typing import NamedTuple, TypeVar, assert_never
 
 from torch import Tensor
 
@@ -59,12 +59,23 @@ from services.verifier.refusals import (
 )
 from services.verifier.scheduling import PrefillPace, share_prefill
 from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession
+from services.verifier.states import StateTeller, after
 from services.verifier.verdicts import decided, discarded, emitted, logprob_rows, told_rows
 
 PREFIX_SHARE = 0.5
 """Of the K/V budget, unless told otherwise: what texts that ended may hold at most."""
 
 T = TypeVar("T")
+
+
+class Fed(NamedTuple):
+    """What a forward gives of a part: logits, and states of all its tokens where they are told."""
+
+    logits: Tensor | None
+    states: Tensor | None = None
+
+
+NOTHING_FED = Fed(None)
 
 Emit = Callable[[int, VerifierEvent], None]
 """(link number, event)."""
@@ -108,6 +119,12 @@ class VerifierCore:
         self._caches = Caches(
             engine, self._prefix_tokens(), self._options.lending, self._options.on_preempt
         )
+        self._states = StateTeller(
+            engine,
+            emit,
+            None if self._handover is None else self._handover.states,
+            self._options.on_states,
+        )
         self._recent_ms: deque[float] = deque(maxlen=16)
 
     # --- commands ---------------------------------------------------------------
@@ -146,6 +163,7 @@ class VerifierCore:
         session = VerifySession(key[0], opening, arrived, form, next(self._numbers))
         self._spared(partial(self._caches.open, session))
         self._sessions[key] = session
+        self._states.open(session)
         self._take_form(session)
 
     def _take_form(self, session: VerifySession) -> None:
@@ -188,6 +206,7 @@ class VerifierCore:
 
     def _close(self, key: Key, *, sound: bool = True) -> None:
         if (session := self._sessions.pop(key, None)) is not None:
+            self._states.close(session)
             self._caches.close(session, sound=sound)
             if self._handover is not None:
                 self._handover.forget(key[1])
@@ -338,12 +357,17 @@ class VerifierCore:
             return self._pace.room(used)
         return self._pace.room(used, self._gathering.line, len(feeding) / decoding)
 
-    def _forward(self, parts: Sequence[Part]) -> list[Tensor | None]:
+    def _forward(self, parts: Sequence[Part]) -> list[Fed | None]:
         """All parts in one pass or, if that fails, each alone; None for a failed one."""
         if not parts:
             return []
+        segments = [part.segment for part in parts if part.segment]
+        if any(part.session.telling is not None for part in parts):
+            found = self._states.forward(segments)
+            if found is not None:
+                return [Fed(*rows) for rows in zip(*found, strict=True)]
         try:
-            return list(self._engine.forward([part.segment for part in parts if part.segment]))
+            return [Fed(logits) for logits in self._engine.forward(segments)]
         except Exception as error:
             if out_of_memory(error) and self._caches.relieve():
                 return self._forward(parts)
@@ -360,21 +384,27 @@ class VerifierCore:
         blocks: list[Judged] = []
         step = Step.of(parts, started)
         for part in parts:
-            logits = next(results) if part.segment is not None else None
-            if part.segment is not None and logits is None:
+            found = next(results) if part.segment is not None else NOTHING_FED
+            if found is None:
                 continue
+            told = found.states if part.session.telling is not None else None
             if part.prompt:
+                if told is not None:
+                    self._states.prompt(part, told)
                 self._note_prefilled(part.session)
             if part.task is None:
                 continue
+            states = None if told is None else told[part.prompt :]
             block = self._at_its_cost(
-                part.session, partial(judged, part.session, part.task, logits)
+                part.session, partial(judged, part.session, part.task, found.logits, states)
             )
             if block is not None:
                 blocks.append(block)
-        for block, decision in zip(blocks, self._decide(blocks), strict=True):
+        decisions = self._decide(blocks)
+        rows = self._states.decided(blocks, decisions)
+        for block, decision in zip(blocks, decisions, strict=True):
             if isinstance(decision, Decision):
-                self._conclude(block, decision, step)
+                self._conclude(block, decision, step, rows.get(id(block), b""))
             else:
                 self._fail_session(block.session, decision)
 
@@ -387,13 +417,14 @@ class VerifierCore:
                 return [error]
         return [decision for block in blocks for decision in self._decide([block])]
 
-    def _conclude(self, block: Judged, decision: Decision, step: Step) -> None:
+    def _conclude(self, block: Judged, decision: Decision, step: Step, states: bytes) -> None:
         session, task = block.session, block.task
         try:
             # What takes memory comes first, so that it can be tried again.
             leaf, logprobs, told = self._spared(partial(_kept_rows, block, decision))
+            state = self._spared(partial(after, session, block, decision))
             self._spared(partial(session.keep_path, task, decision.path))
-            session.commit(task, decision.path, decision.final_token, leaf)
+            session.commit(task, decision.path, decision.final_token, leaf, state)
             session.lend(block.ahead if decision.all_accepted else None)
         except Exception as error:
             self._fail_session(session, error)
@@ -407,7 +438,7 @@ class VerifierCore:
             batch_rows=step.rows,
         )
         session.store(verdict)
-        self._emit(session.key[0], verdict)
+        self._emit(session.key[0], self._states.verdict(session, verdict, states))
         if self._handover is not None:
             self._handover.verdicts.append(verdict)
 

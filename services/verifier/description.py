@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from services.contract.types import RESPONSE_FORMAT, Role, WorkerDescription
-from services.engine.port import Capability, Engine
+from typing import cast
+
+from services.contract.types import RESPONSE_FORMAT, STATES, Role, WorkerDescription
+from services.engine.port import Capability, Engine, HiddenStates
 
 RULES = ("coupled", "greedy")
+
+
+def states_of(engine: Engine) -> HiddenStates | None:
+    """The engine, if it can tell states of its layers."""
+    return cast(HiddenStates, engine) if Capability.HIDDEN_STATES in engine.capabilities else None
 
 
 def describe(
@@ -17,6 +24,8 @@ def describe(
     """
     trees = ("tree",) if Capability.TREES in engine.capabilities else ()
     formats = (RESPONSE_FORMAT,) if structured else ()
+    watched = states_of(engine)
+    states = () if watched is None else (STATES,)
     return WorkerDescription(
         worker_id=worker_id,
         role=Role.VERIFIER,
@@ -27,6 +36,8 @@ def describe(
         max_context_length=engine.max_context_length,
         kv_capacity_tokens=engine.kv_tokens_capacity,
         version=version,
-        capabilities=(*trees, *RULES, *formats),
+        capabilities=(*trees, *RULES, *formats, *states),
         dtype=engine.dtype,
+        hidden_width=0 if watched is None else watched.hidden_width,
+        hidden_layers=0 if watched is None else watched.num_layers,
     )

@@ -51,12 +51,16 @@ Unlawful = BrokenLaw | NothingAllowed
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A block with the logits [1 + draft tokens, V] of its rows, and [L, V] of rows ahead."""
+    """A block with the logits [1 + draft tokens, V] of its rows, and [L, V] of rows ahead.
+
+    `states` [1 + draft tokens, width]: those of the rows' tokens, where they are told.
+    """
 
     session: VerifySession
     task: Task
     logits: Tensor
     ahead: Tensor | None = None
+    states: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

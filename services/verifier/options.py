@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from services.contract.states import OnStates
 from services.contract.step_records import OnStep
 from services.engine.lending import Lending
 from services.engine.structure import Structures
@@ -35,3 +36,4 @@ class VerifierOptions:
     clock: Callable[[], float] = time.perf_counter
     on_step: OnStep | None = None
     on_preempt: Callable[[], object] | None = None
+    on_states: OnStates | None = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from services.contract.errors import BusyError, out_of_memory
 from services.contract.sampling_checks import complaint
+from services.contract.states import MOST_LAYERS, sound
 from services.contract.tree_handover import EDGES
 from services.contract.types import (
     Allowance,
@@ -49,6 +50,8 @@ def check_open(opening: OpenVerify, limits: Limits) -> None:
     """Raise Refusal unless this model can serve the session."""
     _check_sampling(opening, limits)
     _check_text(opening, limits)
+    few = f"state_layers: more than {MOST_LAYERS}, or not ascending"
+    _require(sound(opening.state_layers), few)
 
 
 def ask_form(opening: OpenVerify, structures: Structures | None, owner: str) -> Compiled | None:

@@ -38,6 +38,7 @@ from services.engine.port import KVCache, Segment, SharedText
 from services.engine.sampling import History, wants_history
 from services.engine.structure import Compiled, Matcher, StructureError
 from services.verifier.gathering import Habit
+from services.verifier.states import Telling
 from services.verifier.trees import cut, shortened, without_first
 
 KEPT_VERDICTS = 4
@@ -119,6 +120,8 @@ class VerifySession:
         self.offer: Offer | None = None
         """What a drafter in this process may borrow."""
         self.retained: Tensor | None = None
+        self.telling: Telling | None = None
+        """What of its layers' states was told, where they are told."""
         self.history = _history(opening)
         self.form = form
         """What it waits for before a block can be verified; its text is fed meanwhile."""
@@ -303,17 +306,26 @@ class VerifySession:
             self.cache.keep_path(len(self.text) - len(root), rows)
 
     def commit(
-        self, task: Task, path: Sequence[int], final: int | None, leaf: Tensor | None
+        self,
+        task: Task,
+        path: Sequence[int],
+        final: int | None,
+        leaf: Tensor | None,
+        state: Tensor | None = None,
     ) -> None:
         """Append the accepted nodes of `path` and the token after them.
 
         `final` None = none is emitted: the `leaf` logits [V], those after the path,
-        are retained instead. The cache holds the block's rows, of a tree the path's.
+        are retained instead, and the `state` there. The cache holds the block's rows, of a tree
+        the path's.
         """
         emitted = [task.tree.token_ids[node] for node in path]
         emitted += [] if final is None else [final]
         self.text += emitted
         self.retained = leaf if final is None else None
+        if self.telling is not None:
+            self.telling.told = len(self.text) - (final is not None)
+            self.telling.held = state
         self.cache.rollback(len(self.text) - (final is not None))
         if self.history is not None:
             self.history.extend(emitted)

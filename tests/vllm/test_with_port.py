@@ -119,7 +119,7 @@ def test_states_that_cannot_be_had_are_refused() -> None:
         engine.watch([4])
     with pytest.raises(StartError, match="states of layers need --execution eager and one process"):
         part(engine._compute).watch([1])
-    mute = Watching(2, lambda _: False)
+    mute = Watching(2, 4, lambda _: False)
     with pytest.raises(StartError, match="vLLM gives no states of this model's layers"):
         part(engine._compute, mute).watch([1])
 

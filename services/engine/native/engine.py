@@ -56,6 +56,7 @@ class NativeEngine(BudgetedEngine):
         self.max_context_length = max_context(config, spec.max_context)
         self.eos_token_ids: tuple[int, ...] = bundle.eos_token_ids if bundle else ()
         self.num_layers: int = config.num_hidden_layers
+        self.hidden_width: int = config.hidden_size
         self.budget: PagedBudget = PagedBudget(spec.kv_capacity_tokens or 0, self.num_layers)
         self._skipper: Skipper | None = None
         self._soft: SoftTokens | None = None

@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """How the states of a model of `layers` layers are had; `begin`: whether it gives those."""
+    """How the states of a model of `layers` layers are had; `begin`: whether it gives those.
+
+    `width`: the numbers in one layer's state of a token.
+    """
 
     layers: int
+    width: int
     begin: Callable[[tuple[int, ...]], bool]
 
 
@@ -59,6 +63,8 @@ class VllmEngine(BudgetedEngine):
         self._most_tokens, self._most_sequences = most_tokens, most_sequences
         self.fingerprint, self.bundle = fingerprint, bundle
         self._watching = watching
+        self.num_layers = watching.layers if watching is not None else 0
+        self.hidden_width = watching.width if watching is not None else 0
 
     @property
     def capabilities(self) -> frozenset[Capability]:

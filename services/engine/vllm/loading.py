@@ -158,7 +158,8 @@ def _watching(spec: ModelSpec, part: Part, config: Any) -> Watching | None:
         [can] = part.llm.collective_rpc("paceline_watch", args=(layers,))
         return bool(can)
 
-    return Watching(int(config.get_text_config().num_hidden_layers), begin)
+    text = config.get_text_config()
+    return Watching(int(text.num_hidden_layers), int(text.hidden_size), begin)
 
 
 def prepare(device: str) -> None:

@@ -1,0 +1,198 @@
+"""Hidden states of the target, told to a session's drafter as its text grows.
+
+Every row goes once, with the token behind it or, of a text that is read, with its chunk:
+
+    text        0 ........ n-1 | n ......        n tokens when it is opened
+    told        chunks 0 .. n-2, then verdicts from n-1 on: of each token emitted
+                the state of the token before it
+
+What was found in a cache was computed for somebody else, and is not told. After a block that was
+accepted whole, without a bonus, the last state waits with the retained logits for the next one.
+
+One set of layers is watched at a time. A session that asks for others meanwhile goes on without
+states, and so does whatever fails here: nothing of this is an error of a session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from services.contract.states import Fate, OnStates, StateRows, rows_a_message
+from services.contract.tree_handover import StateExchange
+from services.contract.types import States, Verdict
+from services.engine.port import Engine, Segment
+from services.verifier.description import states_of
+
+if TYPE_CHECKING:
+    from services.verifier.batch import Part
+    from services.verifier.judging import Decision, Judged
+    from services.verifier.session import VerifySession
+
+_log = logging.getLogger(__name__)
+
+Emit = Callable[[int, States], None]
+
+
+@dataclass(slots=True)
+class Telling:
+    """What a session's drafter was told.
+
+    `told`: rows of so many tokens from the text's beginning on are told, held or nobody's any
+    more. `held`: the row [width] behind the text, where its logits are retained.
+    """
+
+    told: int = 0
+    held: Tensor | None = None
+
+
+class StateTeller:
+    """Watches layers for the sessions that ask for it, and tells what they are."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        emit: Emit,
+        exchange: StateExchange | None = None,
+        on_states: OnStates | None = None,
+    ) -> None:
+        """`exchange`: where a drafter in this process finds what it needs, instead of the wire."""
+        self._engine = states_of(engine)
+        self._emit = emit
+        self._exchange = exchange
+        self._on_states = on_states
+        self._layers: tuple[int, ...] = ()
+        self._sessions: set[VerifySession] = set()
+
+    def open(self, session: VerifySession) -> None:
+        """Tell a session's states from now on, if it asks for them and they can be had."""
+        layers = session.opening.state_layers
+        if layers and self._watches(layers):
+            session.telling = Telling()
+            self._sessions.add(session)
+
+    def close(self, session: VerifySession) -> None:
+        """Tell nothing more of a session."""
+        session.telling = None
+        self._sessions.discard(session)
+
+    def _watches(self, layers: tuple[int, ...]) -> bool:
+        engine = self._engine
+        if engine is None or not rows_a_message(len(layers) * engine.hidden_width):
+            return False
+        if layers == self._layers or self._sessions:
+            return layers == self._layers
+        self._layers = ()
+        try:
+            engine.watch(layers)
+        except Exception as error:
+            _log.warning("no states of layers %s: %s", layers, error)
+            return False
+        self._layers = layers
+        return True
+
+    def forward(self, segments: Sequence[Segment]) -> tuple[list[Tensor], list[Tensor]] | None:
+        """A forward with states of all its tokens; None: it failed with them."""
+        assert self._engine is not None
+        try:
+            return self._engine.forward_with_states(segments)
+        except Exception as error:
+            _log.warning("a step gives no states: %s", type(error).__name__)
+            return None
+
+    def prompt(self, part: Part, states: Tensor) -> None:
+        """Tell the states [rows fed, width] of a chunk of a text, but for what was told before."""
+        session = part.session
+        start = session.cache.length - part.rows
+        telling = session.telling
+        assert telling is not None
+        skipped = max(0, telling.told - start)
+        telling.told = max(telling.told, start + part.prompt)
+        if skipped >= part.prompt:
+            return
+        try:
+            rows = _host(states[skipped : part.prompt])
+        except Exception:
+            _log.exception("the states of a prompt are not told")
+            return
+        for row, some in _messages(rows, rows_a_message(rows.shape[-1])):
+            self._tell_rows(session, start + skipped + row, some)
+
+    def _tell_rows(self, session: VerifySession, position: int, states: bytes) -> None:
+        link, name = session.key
+        epoch = session.opening.epoch
+        exchange = self._exchange
+        if exchange is not None and exchange.needed.layers == self._layers:
+            kept = exchange.leave(name, StateRows(epoch, position, states))
+            self._count(Fate.SENT if kept else Fate.DROPPED, states)
+        else:
+            self._emit(link, States(name, epoch, position, states))
+            self._count(Fate.SENT, states)
+
+    def decided(
+        self, blocks: Sequence[Judged], decisions: Sequence[Decision | Exception]
+    ) -> dict[int, bytes]:
+        """The rows of what each block emits, by the block's id: of all in one transfer."""
+        try:
+            return dict(_emitted_rows(blocks, decisions))
+        except Exception:
+            _log.exception("the states of a step are not told")
+            return {}
+
+    def verdict(self, session: VerifySession, verdict: Verdict, states: bytes) -> Verdict:
+        """The verdict as it leaves: with its states, but for a drafter that hears them here."""
+        if not states:
+            return verdict
+        exchange, name = self._exchange, session.key[1]
+        if exchange is None or name not in exchange.listening:
+            self._count(Fate.SENT, states)
+            return verdict._replace(states=states)
+        position = len(session.opening.prompt) + verdict.base_len - 1
+        kept = exchange.leave(name, StateRows(verdict.epoch, position, states, verdict.token_ids))
+        self._count(Fate.SENT if kept else Fate.DROPPED, states)
+        return verdict
+
+    def _count(self, fate: Fate, states: bytes) -> None:
+        if self._on_states is not None:
+            self._on_states(fate, len(states))
+
+
+def after(session: VerifySession, block: Judged, decision: Decision) -> Tensor | None:
+    """The row [width] that is held, where no token follows the accepted ones."""
+    if block.states is None or session.telling is None or decision.final_token is not None:
+        return None
+    return block.states[decision.leaf_row].clone()
+
+
+def _emitted_rows(
+    blocks: Sequence[Judged], decisions: Sequence[Decision | Exception]
+) -> Iterator[tuple[int, bytes]]:
+    told: list[tuple[int, Tensor]] = []
+    for block, decision in zip(blocks, decisions, strict=True):
+        if block.states is not None and not isinstance(decision, Exception):
+            rows = [0, *(node + 1 for node in decision.path)]
+            count = len(decision.path) + (decision.final_token is not None)
+            told.append((id(block), block.states[rows[:count]]))
+    if told:
+        host = _host(torch.cat([rows for _, rows in told]))
+        parts = host.split([len(rows) for _, rows in told])
+        yield from ((block, _bytes(part)) for (block, _), part in zip(told, parts, strict=True))
+
+
+def _host(rows: Tensor) -> Tensor:
+    return rows.to(torch.bfloat16).cpu()
+
+
+def _bytes(rows: Tensor) -> bytes:
+    """Bfloat16 rows in memory, little-endian."""
+    return rows.contiguous().view(torch.int16).numpy().astype("<i2", copy=False).tobytes()
+
+
+def _messages(rows: Tensor, each: int) -> Iterator[tuple[int, bytes]]:
+    for row in range(0, len(rows), each):
+        yield row, _bytes(rows[row : row + each])
