@@ -126,6 +126,7 @@ class DraftSource(StrEnum):
     SKIP = "skip"
     LOOKAHEAD = "lookahead"
     TARGET_ROWS = "target_rows"
+    EAGLE = "eagle"
 
 
 @dataclass(frozen=True, slots=True)

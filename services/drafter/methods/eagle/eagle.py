@@ -45,9 +45,8 @@ class EagleDrafter(ModelDrafter):
 
     def anchor(self, key: SessionKey, position: int, states: bytes) -> None:
         """Take the target's states of the text's tokens from `position` on."""
-        session = self._sessions.get(key)
-        if isinstance(session, AnchoredSession | AnchoredTrees):
-            session.cache.anchor(position, states)
+        if key in self._sessions:
+            self._anchored(key).cache.anchor(position, states)
 
     def idle(self, asks: Iterable[Ask]) -> bool:
         """Read prompts as their states come; then as the model drafter does."""
@@ -57,20 +56,24 @@ class EagleDrafter(ModelDrafter):
     def _held(self, ask: Ask) -> Proposed | None:
         """Nothing is drafted from a text whose end has no feature to go with it."""
         held = super()._held(ask)
-        if held is None and not self._sessions[ask.key].cache.drafts(len(ask.text)):
+        if held is None and not self._anchored(ask.key).cache.drafts(len(ask.text)):
             return Proposed(final=True)
         return held
+
+    def _anchored(self, key: SessionKey) -> AnchoredSession | AnchoredTrees:
+        session = self._sessions[key]
+        assert isinstance(session, AnchoredSession | AnchoredTrees)
+        return session
 
     def _read(self, asks: Sequence[Ask]) -> bool:
         """One forward of text whose states are known, and that nothing is drafted behind yet."""
         left, segments = self._step_tokens, []
         for ask in asks:
-            session = self._sessions.get(ask.key)
-            if session is not None and left > 0:
-                tokens = session.unread(ask)[:left]
-                left -= len(tokens)
-                if tokens:
-                    segments.append(Segment(session.cache, tokens, logits_from=len(tokens)))
+            session = self._anchored(ask.key)
+            tokens = session.unread(ask)[:left]
+            left -= len(tokens)
+            if tokens:
+                segments.append(Segment(session.cache, tokens, logits_from=len(tokens)))
         if segments:
             self._engine.forward(segments)
         return bool(segments)
