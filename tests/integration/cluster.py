@@ -30,7 +30,7 @@ from services.drafter.methods.graph.graph import GraphDrafter
 from services.drafter.methods.graph.tree_growth import default_growth
 from services.drafter.methods.model.ahead import AheadRules
 from services.drafter.methods.model.branches import PrepareRules
-from services.drafter.methods.model.informed import NAME, InformedDrafter
+from services.drafter.methods.model.informed import InformedDrafter
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.self_draft.borrowing import Borrowing
@@ -189,7 +189,7 @@ async def start_drafter(
 ) -> Worker:
     drafters: dict[str, Any] = {method: DRAFTERS[method](arch, seed) for method in methods}
     if {"ngram", "model"} <= drafters.keys():
-        drafters[NAME] = InformedDrafter(
+        drafters["ngram,model"] = InformedDrafter(
             drafters["ngram"], drafters["model"], AheadRules(), lengthen
         )
     return await start_core(DrafterCore, drafters, name, serving=serving, lengthen=lengthen)

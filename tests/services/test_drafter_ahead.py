@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from services.contract import types as t
 from services.contract.step_time import StepTimeModel
 from services.drafter.methods.model.ahead import Ahead, AheadRules
-from services.drafter.methods.model.informed import NAME, InformedDrafter
+from services.drafter.methods.model.informed import InformedDrafter
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.model.places import DEEPEST, PLACES_IN_KV, Due, Places
 from services.drafter.methods.ngram.ngram import NgramDrafter
@@ -21,6 +21,8 @@ from services.engine.ngram_file import FIRSTS, NgramFile
 from services.engine.port import Segment
 from tests.services import drafter_kit
 from tests.services.drafter_kit import SAMPLED, VOCAB, Clear, Worker, real_engine
+
+NAME = "ngram,model"
 
 WEIGHTS = {
     "greedy.own1": 1.0,

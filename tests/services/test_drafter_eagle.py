@@ -1,0 +1,264 @@
+"""Drafting by a head: on its own features while the verifier works, re-anchored by each verdict.
+
+A tiny target with random weights and a tiny random head for it. What should be drafted is worked
+out anew each time, with a fresh cache that was told the same states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from services.contract import types as t
+from services.drafter.core import DrafterCore
+from services.drafter.methods.eagle.eagle import EagleDrafter
+from services.drafter.methods.model.ahead import AheadRules
+from services.drafter.methods.model.branches import PrepareRules
+from services.drafter.methods.model.informed import InformedDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.engine.eagle import load_head
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
+from tests.engine.eagle import kit
+from tests.models import tiny_model_folder
+from tests.services import drafter_kit
+
+LAYERS = (0, 1, 2)
+PROMPT = [7, 30, 12, 99, 41, 5]
+TEXT = [64, 18, 120, 77, 230, 9, 14, 202, 61]
+"""What the target says behind the prompt, whatever is drafted."""
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """A head for a tiny target."""
+    folder = tmp_path_factory.mktemp("eagle")
+    target = tiny_model_folder(folder, "llama")
+    shape = {"hidden_size": 64, "num_attention_heads": 4}
+    made = kit.make(3, shape=shape, eagle_aux_hidden_state_layer_ids=list(LAYERS))
+    head = kit.save_speculators(made, folder / "head")
+    return load_head(ModelSpec(str(head), "float32", base=str(target), threads=1))
+
+
+def states(positions: range, width: int) -> bytes:
+    """The target's states at positions of the text: numbers that nothing else has."""
+    rows = [
+        torch.randn(width, generator=torch.Generator().manual_seed(50 + place))
+        for place in positions
+    ]
+    block = torch.stack(rows) if rows else torch.empty(0, width)
+    return block.to(torch.bfloat16).view(torch.int16).numpy().tobytes()
+
+
+class Site:
+    """A core that drafts with a head, and what it emitted."""
+
+    def __init__(self, engine, method="eagle", **opening) -> None:
+        self.engine, self.drafts = engine, []
+        self.drafter = EagleDrafter(engine, prepare=opening.pop("prepare", None))
+        drafters = {"eagle": self.drafter}
+        if method != "eagle":
+            ngram = NgramDrafter()
+            both = InformedDrafter(
+                ngram, self.drafter, AheadRules(awaited=2), methods=("ngram", "eagle")
+            )
+            drafters = {"ngram": ngram, "eagle": self.drafter, "ngram,eagle": both}
+        self.core = DrafterCore(drafters, emit=self._emit, worker_id="d")
+        self.epoch, self.output = 1, []
+        self.core.handle(1, drafter_kit.opening("s", PROMPT, method=method, **opening))
+
+    def _emit(self, _: int, event: t.DrafterEvent) -> None:
+        assert not isinstance(event, t.SessionFailed), event
+        if isinstance(event, t.Draft):
+            self.drafts.append(event)
+
+    def read(self, count: int = len(PROMPT) - 1) -> None:
+        """The verifier tells states of the prompt."""
+        rows = states(range(count), self.engine.state_width)
+        self.core.handle(1, t.DraftStates("s", 1, 0, rows))
+
+    def commit(self, tokens: Sequence[int], *, told: bool = True, epoch: int = 1) -> None:
+        """A verdict with so many tokens of the target's, and their states."""
+        base = len(self.output)
+        first = len(PROMPT) + base - 1
+        rows = states(range(first, first + len(tokens)), self.engine.state_width) if told else b""
+        command = t.CommitDraft("s", epoch, base, tuple(tokens), states=rows)
+        self.output += tokens
+        self.core.handle(1, command)
+
+    def settle(self) -> list[t.Draft]:
+        """Step until nothing is left to do; what was drafted."""
+        self.drafts.clear()
+        for _ in range(200):
+            if not self.core.step():
+                return self.drafts
+        raise AssertionError("it never comes to rest")
+
+    def drafted(self) -> list[int]:
+        """The tokens of all chains that were drafted."""
+        return [token for draft in self.settle() for token in draft.tree.token_ids]
+
+
+def expected(engine, text: Sequence[int], count: int, first: int = 0) -> list[int]:
+    """The likeliest tokens behind a text, whose states are known from `first` on."""
+    cache = engine.new_cache(len(text) + count)
+    try:
+        cache.anchor(first, states(range(first, len(text) - 1), engine.state_width))
+        fresh, found = list(text), []
+        while len(found) < count:
+            (rows,) = engine.forward([Segment(cache, fresh, logits_from=len(fresh) - 1)])
+            best = int(engine.head_ids[rows[-1].argmax()])
+            fresh = [best]
+            found.append(best)
+        return found
+    finally:
+        cache.free()
+
+
+def test_a_draft_begins_when_the_states_of_the_prompt_are_there(engine):
+    site = Site(engine, window=4)
+    assert site.drafted() == []
+    site.read()
+    site.core.handle(1, t.Credit("s", 4))
+    assert site.drafted() == expected(engine, PROMPT, 4)
+
+
+def test_a_chain_follows_from_the_states_and_then_from_its_own_features(engine):
+    site = Site(engine, window=5)
+    site.read()
+    site.settle()
+    site.commit(TEXT[:1])
+    assert site.drafted() == expected(engine, [*PROMPT, TEXT[0]], 5)
+
+
+def test_every_verdict_anchors_the_draft_anew(engine):
+    site = Site(engine, window=3)
+    site.read()
+    site.commit(TEXT[:1])
+    site.settle()
+    for end, epoch in ((3, 2), (4, 3), (8, 4)):
+        site.commit(TEXT[len(site.output) : end], epoch=epoch)
+        assert site.drafted() == expected(engine, [*PROMPT, *TEXT[:end]], 3)
+
+
+def test_an_accepted_draft_goes_on_from_the_states_that_came_with_the_verdict(engine):
+    site = Site(engine, window=4)
+    site.read()
+    site.commit(TEXT[:1])
+    drafted = site.drafted()
+    site.commit(drafted[:2])
+    text = [*PROMPT, TEXT[0], *drafted[:2]]
+    tail = drafted[2:]
+    # Two places of the window are free again; what was drafted before them stays.
+    cache = engine.new_cache(64)
+    cache.anchor(0, states(range(len(text) - 1), engine.state_width))
+    (rows,) = engine.forward([Segment(cache, [*text, *tail], logits_from=len(text) + 1)])
+    cache.free()
+    assert site.drafted()[0] == int(engine.head_ids[rows[-1].argmax()])
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_without_the_prompts_states_it_drafts_from_those_that_came(engine, count):
+    site = Site(engine, window=3)
+    site.read(count)
+    site.settle()
+    site.commit(TEXT[:2])
+    first = len(PROMPT) - 1
+    if not count:
+        assert site.drafted() == expected(engine, [*PROMPT, *TEXT[:2]], 3, first)
+    else:
+        assert len(site.drafted()) == 3
+
+
+def test_a_verifier_that_stops_sending_states_leaves_drafts_on_own_features(engine):
+    site = Site(engine, window=3)
+    site.read()
+    site.commit(TEXT[:1])
+    site.settle()
+    site.commit(TEXT[1:3], told=False, epoch=2)
+    assert len(site.drafted()) == 3
+
+
+def test_without_any_states_nothing_is_drafted_and_nothing_fails(engine):
+    site = Site(engine, window=3)
+    site.commit(TEXT[:1], told=False)
+    assert site.drafted() == []
+    site.commit(TEXT[1:3], told=False)
+    assert site.drafted() == []
+
+
+@pytest.mark.parametrize("mode", list(t.VerifyMode))
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_mode_drafts_chains_and_trees(engine, mode, count):
+    temperature = 0.0 if mode is t.VerifyMode.GREEDY else 0.9
+    site = Site(engine, window=4, mode=mode, num_candidates=count, temperature=temperature)
+    site.read()
+    site.commit(TEXT[:1])
+    drafts = site.settle()
+    assert sum(len(draft.tree) for draft in drafts) >= 3
+    sampled = mode in drafter_kit.SAMPLED
+    assert all((draft.tree.q is not None) is sampled for draft in drafts if len(draft.tree))
+    assert all((draft.tree.parents is not None) is (count > 1) for draft in drafts if draft.tree.q)
+
+
+def test_a_draft_that_was_prepared_for_the_verdict_is_there_at_once(engine):
+    site = Site(engine, window=3, prepare=PrepareRules(32, 8))
+    site.read()
+    site.commit(TEXT[:1])
+    drafted = site.drafted()
+    branches = site.drafter._sessions[1, "s"].branches
+    site.commit([drafted[0], next(token for token in TEXT if token != drafted[1])], epoch=2)
+    assert len(site.drafted()) == 3
+    assert branches is not None
+    site.commit(TEXT[5:6], epoch=3)
+    text = [*PROMPT, *site.output]
+    assert site.drafted() == expected(engine, text, 3)
+
+
+def test_small_trees_have_the_heads_word_at_the_end_of_the_text(engine):
+    site = Site(engine, "ngram,eagle", window=8, num_candidates=4)
+    site.read()
+    site.settle()
+    site.commit(TEXT[:1])
+    for end in (3, 4, 8):
+        (draft,) = [one for one in site.settle() if len(one.tree)]
+        text = [*PROMPT, *site.output]
+        assert draft.tree.token_ids[0] == expected(engine, text, 1)[0]
+        assert t.DraftSource.EAGLE in draft.sources
+        assert t.DraftSource.MODEL not in draft.sources
+        site.epoch += 1
+        site.commit(TEXT[len(site.output) : end], epoch=site.epoch)
+
+
+def test_what_was_heard_and_taken_back_leaves_no_states_behind(engine):
+    site = Site(engine, window=3)
+    site.read()
+    site.commit(TEXT[:3])
+    site.settle()
+    cache = site.drafter._sessions[1, "s"].cache
+    site.drafter.rewind((1, "s"), len(PROMPT) + 1)
+    assert cache.anchored == len(PROMPT) + 1
+
+
+def test_states_of_another_head_are_dropped(engine):
+    site = Site(engine, window=3)
+    site.read()
+    rows = states(range(5, 6), engine.state_width - 1)
+    site.core.handle(1, t.CommitDraft("s", 1, 0, tuple(TEXT[:1]), states=rows))
+    site.output += TEXT[:1]
+    assert len(site.drafted()) == 3
+    site.commit(TEXT[1:2], epoch=2)
+    assert len(site.drafted()) == 3
+
+
+def test_a_closed_session_gives_its_room_back(engine):
+    used = engine.kv_tokens_used
+    site = Site(engine, window=3)
+    site.read()
+    site.commit(TEXT[:1])
+    site.settle()
+    assert engine.kv_tokens_used > used
+    site.core.handle(1, t.CloseDraft("s"))
+    assert engine.kv_tokens_used == used
