@@ -180,7 +180,7 @@ def _emitted_rows(
             told.append((id(block), block.states[rows[:count]]))
     if told:
         host = _host(torch.cat([rows for _, rows in told]))
-        parts = host.split([len(rows) for _, rows in told])
+        parts = host.split_with_sizes([len(rows) for _, rows in told])
         yield from ((block, _bytes(part)) for (block, _), part in zip(told, parts, strict=True))
 
 
