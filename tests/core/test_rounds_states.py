@@ -54,11 +54,10 @@ class Session:
 
     def verdict(self, tokens: tuple[int, ...], states: bytes, **more) -> list[object]:
         """The answer to a block without a draft, which may take one at the verifier."""
-        block = Block(
-            self.state.next_round, self.state.epoch, len(self.state.committed), Piece(t.DraftTree()),
-            0.0, takes="taken" in more,
-        )  # fmt: skip
-        self.state = replace(self.state, in_flight=(block,), next_round=block.round + 1)
+        state, takes = self.state, "taken" in more
+        piece, base_len = Piece(t.DraftTree()), len(state.committed)
+        block = Block(state.next_round, state.epoch, base_len, piece, 0.0, takes=takes)
+        self.state = replace(state, in_flight=(block,), next_round=block.round + 1)
         verdict = t.Verdict("s", block.epoch, block.round, len(self.state.committed), tokens,
                             all_accepted=True, states=states, **more)  # fmt: skip
         return self.feed(events.VerdictArrived(0.0, "v", verdict))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
+from orchestrator.core.state import Limits
 from services.contract.states import StateShape
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
@@ -123,7 +124,7 @@ async def test_they_are_those_of_the_text_that_came_out(seed, more):
 async def test_blocks_that_extend_others_tell_them_once():
     method = model()
     workers = [await verifier()], [await drafter(method)]
-    async with cluster(*workers, PATIENT, max_in_flight=2) as running:
+    async with cluster(*workers, PATIENT, limits=Limits(max_in_flight=2)) as running:
         text = await text_of(running, ask=coupled, rejection_sample_method="standard")
         method.only.check(text)
 
@@ -152,8 +153,9 @@ async def test_of_what_was_cached_nothing_comes():
 async def test_after_a_crash_of_the_drafter_the_next_one_hears_the_rest():
     methods = model(3), model(3)
     workers = [await drafter(method, f"d{number}") for number, method in enumerate(methods)]
-    async with cluster([await verifier()], workers, PATIENT) as running:
-        asked = asyncio.create_task(text_of(running, tokens=200))
+    soon = Limits(drafter_backoff=0.01)
+    async with cluster([await verifier()], workers, PATIENT, limits=soon) as running:
+        asked = asyncio.create_task(text_of(running, tokens=300))
         await until(lambda: any(method.heard for method in methods))
         first = 0 if methods[0].heard else 1
         await until(lambda: max(next(iter(methods[first].heard.values())).rows) > 30)
