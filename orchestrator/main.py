@@ -90,7 +90,7 @@ async def _serve(settings: OrchestratorSettings) -> int:
         recorder = Recorder(telemetry)
         store = await _store(settings, url, recorder)
         stack.push_async_callback(store.close, grace.step)
-        pool = _pool(settings)
+        pool = _pool(settings, recorder)
         stack.push_async_callback(pool.close)
         pool.start()
         registry_away = Outage()
@@ -215,10 +215,14 @@ async def _store(settings: OrchestratorSettings, url: str, recorder: Recorder) -
     return await connect(url, options, patience, recorder.dropped_writes, recorder.fenced_write)
 
 
-def _pool(settings: OrchestratorSettings) -> WorkerPool:
+def _pool(settings: OrchestratorSettings, recorder: Recorder) -> WorkerPool:
     limits = LinkLimits(silence=settings.worker_silence, engine_stall=settings.engine_stall)
     return WorkerPool(
-        settings.orchestrator_id, model=settings.model, limits=limits, dialing=settings.dialing()
+        settings.orchestrator_id,
+        model=settings.model,
+        limits=limits,
+        dialing=settings.dialing(),
+        on_states=recorder.states,
     )
 
 

@@ -13,6 +13,8 @@
 6. A worker has the time that its queue and pace explain, and `opening_wait`, to open the
    session; then it counts as lost. Each overdue opening in a row doubles the time: where
    every verifier is slow, moving on would only start over.
+7. States that a verifier tells as it reads a text go to the drafter that is attached then, behind
+   its opening. Without one they are dropped, and so are those of an earlier opening.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from dataclasses import replace
 
 from orchestrator.core.events import (
     OpenOnWorker,
+    SendToDrafter,
+    StatesArrived,
     Suspend,
     SuspendReason,
     WorkerAttached,
@@ -30,7 +34,8 @@ from orchestrator.core.events import (
 from orchestrator.core.sending import send_at_opening
 from orchestrator.core.state import Attached, Phase, State
 from orchestrator.core.turn import MOST_DOUBLINGS, Turn
-from services.contract.types import OpenDraft, OpenVerify, Role
+from services.contract.states import row_count
+from services.contract.types import DraftStates, OpenDraft, OpenVerify, Role
 
 OPENING_FACTOR = 4.0
 """Of the time that a worker's queue and pace explain: neither is known well."""
@@ -62,7 +67,8 @@ def on_attached(turn: Turn, event: WorkerAttached) -> None:
         turn.need_workers()
     else:
         told = len(state.committed)
-        turn.set(credit=state.window, drafter_final=False, told=told, untold_rounds=0)
+        turn.set(credit=state.window, drafter_final=False, told=told)
+        turn.set(untold_rounds=0, untold_states=())
         turn.do(OpenOnWorker(event.worker, _open_draft(turn.state)))
 
 
@@ -80,6 +86,7 @@ def _open_verify(state: State) -> OpenVerify:
         config.largest_block,
         cache_scope=config.cache_scope,
         top_rows=config.top_rows,
+        state_layers=config.states.layers,
     )
 
 
@@ -126,6 +133,20 @@ def _opened_otherwise(turn: Turn, event: WorkerOpened, attached: Attached) -> No
         reason = "it opened what nobody asked for"
         epoch = attached.epoch
         on_lost(turn, WorkerLost(event.at, event.role, event.worker, reason, epoch=epoch))
+
+
+def on_states(turn: Turn, event: StatesArrived) -> None:
+    """Pass the states of a text on, which the drafter knows by the epoch that is now."""
+    state, (_, epoch, position, states) = turn.state, event.states
+    verifier, drafter, config = state.verifier, state.drafter, state.config
+    if state.phase is not Phase.RUNNING or verifier is None or drafter is None:
+        return
+    if (verifier.worker, verifier.epoch) != (event.worker, epoch):
+        return
+    rows = row_count(states, config.states.width)
+    if rows and position + rows <= len(config.prompt) + len(state.committed):
+        message = DraftStates(config.session, state.epoch, position, states)
+        turn.do(SendToDrafter(drafter.worker, message))
 
 
 def on_lost(turn: Turn, event: WorkerLost) -> None:

@@ -13,12 +13,14 @@ from services.contract.types import (
     CommitDraft,
     Credit,
     Draft,
+    DraftStates,
     FinishReason,
     LogprobRow,
     OpenDraft,
     OpenVerify,
     Origin,
     Role,
+    States,
     Verdict,
     Verify,
     VerifyMode,
@@ -98,6 +100,15 @@ class VerdictArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class StatesArrived:
+    """States of the target at tokens that a verifier read before any verdict."""
+
+    at: float
+    worker: str
+    states: States
+
+
+@dataclass(frozen=True, slots=True)
 class Persisted:
     """The store has acknowledged everything up to this round."""
 
@@ -157,6 +168,7 @@ Event = (
     | WorkerLost
     | DraftArrived
     | VerdictArrived
+    | StatesArrived
     | Persisted
     | StoodStill
     | Tick
@@ -266,10 +278,10 @@ class SendVerify:
 
 @dataclass(frozen=True, slots=True)
 class SendToDrafter:
-    """Send the drafter what was committed, or its new window."""
+    """Send the drafter what was committed, states of the target, or its new window."""
 
     worker: str
-    message: CommitDraft | Credit
+    message: CommitDraft | Credit | DraftStates
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from services.contract.states import NO_STATES, StateShape, gives, needed
 from services.contract.types import Progress, Role, WorkerDescription
 
 SLACK_SESSIONS = 2
@@ -49,7 +50,8 @@ class Wanted:
     fingerprints mean any; a drafter must run all of the `methods`. A worker that lacks one of
     the `capabilities` is better than none. `beside`: the session's verifier; a drafter in the
     same process may draft from its K/V. `text`: the text to prefill, in parts, and `cache_scope`:
-    whose cached prefixes it may use.
+    whose cached prefixes it may use. `states`: of the target, that a drafter of these methods may
+    count on; a verifier that can tell them is better than another.
     """
 
     role: Role
@@ -63,6 +65,7 @@ class Wanted:
     beside: str = ""
     text: tuple[Sequence[int], ...] = field(default=(), repr=False)
     cache_scope: str = ""
+    states: StateShape = NO_STATES
 
 
 def choose(candidates: Collection[Candidate], wanted: Wanted, knows: str = "") -> str | None:
@@ -103,6 +106,7 @@ def fits(candidate: Candidate, wanted: Wanted) -> bool:
         return same and able and not _full(candidate, wanted)
     return (
         set(wanted.methods) <= set(worker.methods)
+        and needed(worker, tuple(wanted.methods)) in (NO_STATES, wanted.states)
         and not _full(candidate, wanted)
         and pairs(worker.tokenizer_fingerprint, wanted.tokenizer_fingerprint)
     )
@@ -118,13 +122,21 @@ def _full(candidate: Candidate, wanted: Wanted) -> bool:
     return bool(capacity) and capacity < max(used + wanted.tokens, wanted.most_tokens)
 
 
+def _lacks_states(candidate: Candidate, wanted: Wanted) -> bool:
+    """Whether it is a verifier that cannot tell the states that are wanted."""
+    if wanted.role is Role.DRAFTER or not wanted.states.layers:
+        return False
+    return not gives(candidate.description, wanted.states)
+
+
 def _cost(
     candidate: Candidate, wanted: Wanted, homes: Collection[str], knows: str
 ) -> tuple[bool, bool, bool, bool, int, int, str]:
     progress = candidate.progress
     return (
         candidate.description.worker_id in wanted.avoid,
-        not set(wanted.capabilities) <= set(candidate.description.capabilities),
+        not (set(wanted.capabilities) <= set(candidate.description.capabilities))
+        or _lacks_states(candidate, wanted),
         candidate.address not in homes,
         not _is(candidate, knows),
         _load(candidate),

@@ -22,6 +22,7 @@ from orchestrator.core.attachment import (
     on_attached,
     on_lost,
     on_opened,
+    on_states,
     refuse_verifier,
     suspend,
 )
@@ -40,6 +41,7 @@ from orchestrator.core.events import (
     Persisted,
     Reattached,
     SendToDrafter,
+    StatesArrived,
     StoodStill,
     SuspendReason,
     Tick,
@@ -93,6 +95,8 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
             if not on_verdict(turn, event):
                 refuse_verifier(turn, "the verdict does not fit the session")
             on_foreknown(turn)
+        case StatesArrived():
+            on_states(turn, event)
         case Persisted():
             _on_persisted(turn, event)
         case Tick():

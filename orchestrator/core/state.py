@@ -16,6 +16,7 @@ from orchestrator.core.drafts import Piece, Tail, chain_tokens, ends_in_tree
 from orchestrator.core.events import Commit, DraftArrived
 from orchestrator.core.pacing import Policy
 from services.contract.kv_reserve import reserve_of
+from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     EMPTY_HASH,
     RESPONSE_FORMAT,
@@ -111,6 +112,8 @@ class SessionConfig:
     plain_ahead: bool = False
     # Tokens in each row of target predictions for the drafter; 0 = verdicts carry none.
     top_rows: int = 0
+    # The states of the target that the drafter needs, which the verifier is asked for.
+    states: StateShape = NO_STATES
     find_stop: FindStop = no_text_stop
     limits: Limits = field(default_factory=Limits)
 
@@ -238,6 +241,8 @@ class State:
     # Committed tokens that the drafter was sent, and rounds since then that it got beside.
     told: int = 0
     untold_rounds: int = 0
+    # The states that came with the verdicts of these rounds.
+    untold_states: tuple[bytes, ...] = ()
     # The drafter will not extend its draft.
     drafter_final: bool = False
     # Most tokens ahead that the load allows; None = any.

@@ -66,18 +66,19 @@ class Turn:
         blocks = [b if b.behind else b._replace(doomed=True) for b in self.state.in_flight]
         self.set(in_flight=tuple(blocks))
 
-    def tell_drafter(self, top_rows: bytes = b"") -> None:
+    def tell_drafter(self, top_rows: bytes = b"", states: bytes = b"") -> None:
         """Send the drafter the epoch and the committed tokens that it was not sent yet.
 
-        `top_rows`: the target's.
+        `top_rows`, `states`: the target's, the latter of all these tokens.
         """
         state = self.state
         if state.drafter is None:
             return
         session, told = state.config.session, state.told
-        message = CommitDraft(session, state.epoch, told, state.committed[told:], top_rows)
+        tokens = state.committed[told:]
+        message = CommitDraft(session, state.epoch, told, tokens, top_rows, states)
         self.do(SendToDrafter(state.drafter.worker, message))
-        self.set(drafter_final=False, told=len(state.committed), untold_rounds=0)
+        self.set(drafter_final=False, told=len(state.committed), untold_rounds=0, untold_states=())
 
     def resync_drafter(self) -> None:
         """Void the tail and start the drafter anew from the committed text."""

@@ -15,7 +15,8 @@
    noise alone, drawing again gives the same ones.
 6. Order of effects: persist, tell the drafter; emission waits for the store. A drafter
    beside the verifier, whose trees are taken there, gets commits for several rounds in one
-   message: they confirm the verdicts that it got, and supply those that it missed.
+   message: they confirm the verdicts that it got, and supply those that it missed. States of
+   the target go with a commit as they came with its verdicts, of all its tokens or of none.
 7. A verdict that contradicts our text or answers a block that was never sent means that
    this verifier has lost the session: it is opened again. So does a token beyond the
    vocabulary, and logprobs that are invalid or that were not asked for.
@@ -115,8 +116,10 @@ def _tell_drafter(turn: Turn, verdict: Verdict) -> None:
     hears = verdict.taken is not None and state.drafter is not None and state.drafter.beside
     if hears and state.untold_rounds + 1 < TELL_EVERY:
         turn.set(untold_rounds=state.untold_rounds + 1, drafter_final=False)
+        turn.set(untold_states=(*state.untold_states, verdict.states))
     else:
-        turn.tell_drafter(_rows_for_the_drafter(turn, verdict))
+        states = _states_for_the_drafter(state, verdict)
+        turn.tell_drafter(_rows_for_the_drafter(turn, verdict), states)
 
 
 def _with_taken(config: SessionConfig, block: Block, verdict: Verdict, taken: TakenDraft) -> Block:
@@ -132,6 +135,16 @@ def _rows_for_the_drafter(turn: Turn, verdict: Verdict) -> bytes:
     """The target's rows for the drafter; empty where they are not as asked for."""
     rows, width = verdict.top_rows, turn.state.config.top_rows
     return rows if rows and fits(rows, width) else b""
+
+
+def _states_for_the_drafter(state: State, verdict: Verdict) -> bytes:
+    """The target's states for all tokens that the drafter is told now; empty if some lack them."""
+    parts = (*state.untold_states, verdict.states)
+    if state.drafter is None or not state.config.states.layers or not all(parts):
+        return b""
+    joined = parts[0] if len(parts) == 1 else b"".join(parts)
+    tokens = len(state.committed) - state.told
+    return joined if len(joined) == tokens * state.config.states.row_bytes else b""
 
 
 def _consistent(turn: Turn, block: Block, verdict: Verdict) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from orchestrator.core.placement import Wanted
@@ -11,6 +12,7 @@ from orchestrator.frontdoor.requests.modes import SHORT_BLOCK
 from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
 from orchestrator.options import Options
 from orchestrator.workers.pool import Target, WorkerPool
+from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     RESPONSE_FORMAT,
     Role,
@@ -81,7 +83,8 @@ class OfferedModel:
 
         Those are the default without contributing methods, since each of these costs time.
         """
-        if self._options.method or not (served := self._pool.methods()):
+        served = tuple(m for m in self._pool.methods() if self._pool.states_for((m,)) is not None)
+        if self._options.method or not served:
             return (self._options.method,) if self._options.method else ()
         able = map(estimated_method, self._pool.capabilities())
         together = {method for method in able if split_methods(method)[:1] == served[:1]}
@@ -95,6 +98,10 @@ class OfferedModel:
     def learns_from_rows(self, method: str) -> bool:
         """Whether the drafters of a method use the target's predictions at each row."""
         return rows_capability(method) in self._pool.capabilities()
+
+    def states(self, methods: Sequence[str]) -> StateShape:
+        """The states of the target that drafters of these methods need, and verifiers tell."""
+        return self._pool.states_for(methods) or NO_STATES
 
     def fingerprint(self) -> str:
         """The target of a session that begins now; workers may bring another later."""

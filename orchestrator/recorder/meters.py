@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.events import RoundRecord
+from services.contract.states import Fate
 from services.contract.types import DraftSource
 from services.runtime.telemetry import Telemetry, names
 from services.runtime.telemetry.names import (
@@ -54,6 +55,8 @@ class Meters:
         self._round_accepted = histogram(names.ROUND_ACCEPTED)
         self._first_token = histogram(names.FIRST_TOKEN_SECONDS)
         self._per_token = histogram(names.TOKEN_SECONDS)
+        fates = [("orchestrator", fate.value) for fate in Fate]
+        self._states = counter(names.STATE_BYTES, fates)
         self._request = histogram(names.REQUEST_SECONDS, [(finish,) for finish in FINISHES])
 
     def round(self, record: RoundRecord, outcome: str) -> None:
@@ -123,6 +126,10 @@ class Meters:
         """A verifier prefilled so many tokens, some of them from its prefix cache."""
         self._prefilled.add(tokens - cached, "computed")
         self._prefilled.add(cached, "cached")
+
+    def states(self, fate: Fate, size: int) -> None:
+        """Bytes of the target's states came, left or were dropped."""
+        self._states.add(size, "orchestrator", fate.value)
 
     def first_token(self, seconds: float) -> None:
         """The first token left."""

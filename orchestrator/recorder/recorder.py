@@ -27,7 +27,9 @@ from orchestrator.core.events import (
     Persisted,
     Release,
     SendVerify,
+    StatesArrived,
     Suspend,
+    VerdictArrived,
     WorkerLost,
     WorkerOpened,
 )
@@ -38,6 +40,7 @@ from orchestrator.recorder.meters import Meters
 from orchestrator.recorder.reasons import cause, fallback
 from orchestrator.recorder.resuming import Resuming
 from orchestrator.recorder.spans import SessionSpans
+from services.contract.states import Fate
 from services.contract.types import OpenVerify, Origin, Role, Verify
 from services.runtime.telemetry import Telemetry, names
 from services.runtime.telemetry.names import Cause, Fallback, RoundOutcome
@@ -150,6 +153,10 @@ class Recorder:
         """The session store did not take so many commits in time."""
         self._meters.dropped_writes(count)
 
+    def states(self, fate: Fate, size: int) -> None:
+        """Bytes of the target's states left for a drafter, or found no room in its link."""
+        self._meters.states(fate, size)
+
     def fenced_write(self) -> None:
         """The session store refused a write, as another orchestrator owns the session."""
         self._meters.fenced_write()
@@ -192,6 +199,10 @@ class Recorder:
                     self._meters.prefilled(tokens, min(event.cached_tokens, tokens))
                 if spans is not None:
                     spans.opened(event)
+            case VerdictArrived() if event.verdict.states:
+                self._meters.states(Fate.RECEIVED, len(event.verdict.states))
+            case StatesArrived():
+                self._meters.states(Fate.RECEIVED, len(event.states.states))
             case WorkerLost(at, role, worker) if spans is not None:
                 spans.released(role, at)
                 if before is not None and _attached(before, role) == worker:

@@ -47,6 +47,8 @@ class InitialStates:
         config = self._with_its_method(key, self._config(key, spec, term), spec)
         if config.estimated and self._offer.learns_from_rows(config.method):
             config = replace(config, top_rows=WIDTH)
+        if config.method:
+            config = replace(config, states=self._offer.states(config.methods))
         if spec.stop:
             config = replace(config, find_stop=text.scan)
         return new_session(config, self.policy(config), committed)

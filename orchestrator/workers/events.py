@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.core.events import (
     DraftArrived,
     Event,
+    StatesArrived,
     VerdictArrived,
     WorkerLost,
     WorkerOpened,
@@ -16,6 +17,7 @@ from services.contract.types import (
     FailureReason,
     Role,
     SessionFailed,
+    States,
     Verdict,
     VerifyOpened,
 )
@@ -32,6 +34,8 @@ def to_core(worker: str, role: Role, event: WorkerEvent, at: float) -> Event | N
             return DraftArrived(at, worker, event)
         case Verdict():
             return VerdictArrived(at, worker, event)
+        case States():
+            return StatesArrived(at, worker, event)
         case SessionFailed(_, reason, message, epoch):
             fatal = reason in (FailureReason.INVALID, FailureReason.UNSUPPORTED)
             busy = reason is FailureReason.CAPACITY

@@ -20,6 +20,7 @@ from paceline.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb
 from orchestrator.workers.detector import Detector
 from orchestrator.workers.openings import Openings
 from services.contract.errors import ProtocolError, StartError
+from services.contract.states import Fate, OnStates, StateRoom, portion, states_of
 from services.contract.types import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -64,6 +65,8 @@ TOKENIZER_TIMEOUT = 60.0
 CHECK_EVERY = 0.25
 FIRST_RETRY = 0.1
 LONGEST_RETRY = 2.0
+STATE_PORTION = 4 << 20
+"""Bytes of states that leave together; what needs none waits for no more than these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,14 @@ class LinkLimits:
 
     `silence`: seconds without any message, more for a peer with long usual gaps (`Detector`);
     `engine_stall`: seconds without an engine step while work is queued, in one turn of its
-    core, or with an unread command; `outbox`: most commands that wait to be sent.
+    core, or with an unread command; `outbox`: most commands that wait to be sent;
+    `states`: bytes of the target's states among them, beyond which commands go without.
     """
 
     silence: float = 2.0
     engine_stall: float = 15.0
     outbox: int = 65_536
+    states: int = 64 << 20
 
 
 class WorkerLink:
@@ -100,8 +105,12 @@ class WorkerLink:
         limits: LinkLimits | None = None,
         dialing: Dialing | None = None,
         awake: AwakeClock | None = None,
+        on_states: OnStates | None = None,
     ) -> None:
-        """`awake`: the clock of this process; the caller of `check` beats it."""
+        """`awake`: the clock of this process; the caller of `check` beats it.
+
+        `on_states` is told of states that are sent and dropped.
+        """
         self.address = address
         self.role = role
         self.description: WorkerDescription | None = None
@@ -115,6 +124,8 @@ class WorkerLink:
         self._limits = limits or LinkLimits()
         self._dialing = dialing or Dialing()
         self._outbox: list[Command] = []
+        self._on_states = on_states
+        self._state_room = StateRoom(self._limits.states, on_states)
         self._wake = asyncio.Event()
         self._awake = awake or AwakeClock(CHECK_EVERY, time.monotonic())
         self._detector = Detector(self._limits.silence)
@@ -147,7 +158,10 @@ class WorkerLink:
         if len(self._outbox) >= self._limits.outbox:
             self.cut("it does not read its commands")
             return
-        self._outbox.append(command)
+        admitted = self._state_room.admit(command)
+        if admitted is None:
+            return
+        self._outbox.append(admitted)
         self._wake.set()
         match command:
             case OpenVerify() | OpenDraft():
@@ -259,6 +273,7 @@ class WorkerLink:
 
     async def _serve(self, call: Any) -> None:
         self._outbox.clear()
+        self._state_room = StateRoom(self._limits.states, self._on_states)
         self._call = call
         self._openings.clear()
         self._moved_at = self._now
@@ -279,11 +294,21 @@ class WorkerLink:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            batch, self._outbox = self._outbox, []
-            if batch:
+            while self._outbox:
+                batch, self._outbox = self._outbox, []
+                if self._state_room.held:
+                    batch, self._outbox = portion(batch, STATE_PORTION)
                 with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):
                     for message in in_messages(self._codec.encode_request, batch):
                         await call.write(message)
+                self._left(batch)
+
+    def _left(self, batch: list[Command]) -> None:
+        """These commands were sent."""
+        if self._state_room.held:
+            self._state_room.release(batch)
+            if self._on_states is not None:
+                self._on_states(Fate.SENT, sum(len(states_of(command)) for command in batch))
 
     async def _read(self, call: Any) -> None:
         async for message in call:

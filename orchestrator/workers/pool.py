@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from orchestrator.workers.link import (
 )
 from orchestrator.workers.prefix_affinity import PrefixAffinity, chunks_of
 from services.contract.errors import StartError
+from services.contract.states import NO_STATES, OnStates, StateShape, gives, needed
 from services.contract.types import (
     HANDS_OVER,
     CloseDraft,
@@ -75,12 +76,18 @@ class WorkerPool:
         model: str = "",
         limits: LinkLimits | None = None,
         dialing: Dialing | None = None,
+        on_states: OnStates | None = None,
     ) -> None:
-        """`model` is the only model id to accept; empty = that of the first verifier."""
+        """`model` is the only model id to accept; empty = that of the first verifier.
+
+        `on_states` is told of the target's states that are sent to drafters, and dropped.
+        """
         self._id = orchestrator_id
         self._model = model
         self._limits = limits
         self._dialing = dialing
+        self._on_states = on_states
+        self._unpaired: set[str] = set()
         self._links: dict[tuple[Role, str], WorkerLink] = {}
         self._by_worker: dict[str, WorkerLink] = {}
         self._prefix_affinity = PrefixAffinity()
@@ -131,6 +138,7 @@ class WorkerPool:
             limits=self._limits,
             dialing=self._dialing,
             awake=self._awake,
+            on_states=self._on_states,
         )
         self._links[role, address] = link
         link.start()
@@ -231,6 +239,27 @@ class WorkerPool:
     def capabilities(self) -> frozenset[str]:
         """All capabilities of the connected drafters and their methods."""
         return frozenset(c for link in self._up(Role.DRAFTER) for c in _capabilities(link))
+
+    def states_for(self, methods: Collection[str]) -> StateShape | None:
+        """The states of the target that a drafter of these methods needs, and a verifier tells.
+
+        None: drafters of these methods need what no verifier tells.
+        """
+        wanting = [link for link in self._up(Role.DRAFTER) if set(methods) <= set(_methods(link))]
+        described = [link.description for link in wanting if link.description is not None]
+        shapes = [needed(worker, tuple(methods)) for worker in described]
+        for worker, shape in zip(described, shapes, strict=True):
+            if shape == NO_STATES or self._gives(shape):
+                return shape
+            if worker.worker_id not in self._unpaired:
+                self._unpaired.add(worker.worker_id)
+                told = "drafter %s needs states of layers %s, %d numbers: no verifier tells them"
+                log.warning(told, worker.worker_id, list(shape.layers), shape.width)
+        return None if shapes else NO_STATES
+
+    def _gives(self, shape: StateShape) -> bool:
+        verifiers = [link.description for link in self._up(Role.VERIFIER)]
+        return any(gives(worker, shape) for worker in verifiers if worker is not None)
 
     def step_ms(self, role: Role, method: str = "") -> float:
         """Step time of the connected workers of a role; 0 = no step yet.

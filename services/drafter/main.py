@@ -43,6 +43,7 @@ def make_host(
 
     `thread`: one to share with a verifier, `handover`: what they leave to each other.
     """
+    on_states = tracer.on_states("drafter") if tracer is not None else None
 
     def make_core(emit: Emit) -> DrafterCore:
         return DrafterCore(
@@ -54,6 +55,7 @@ def make_host(
             lengthen=settings.lengthen,
             handover=handover,
             on_step=tracer.on_step("drafter") if tracer is not None else None,
+            on_states=on_states,
         )
 
-    return WorkerHost(make_core, thread=thread)
+    return WorkerHost(make_core, thread=thread, on_states=on_states)

@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from services.contract.errors import NoWorker
+from services.contract.states import OnStates, StateRoom
 from services.contract.types import Progress, WorkerDescription
 from services.runtime.awake import AwakeClock
 from services.runtime.core_thread import CoreThread
@@ -33,6 +34,8 @@ from services.runtime.core_thread import CoreThread
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.25
+MOST_STATE_BYTES = 64 << 20
+"""States of the target in commands that wait; beyond them commands go without."""
 
 C = TypeVar("C")
 C_contra = TypeVar("C_contra", contravariant=True)
@@ -102,8 +105,12 @@ class _Inbox(Generic[C]):
     Each with when it arrived, in seconds of `perf_counter` and of the process awake.
     """
 
-    def __init__(self, limit: int, changed: threading.Condition, awake: AwakeClock) -> None:
+    def __init__(
+        self, limit: int, changed: threading.Condition, awake: AwakeClock, states: StateRoom
+    ) -> None:
+        """`states`: the room for the target's states in them."""
         self._limit = limit
+        self._states = states
         self._items: deque[_Item[C]] = deque()
         self._changed = changed
         self._awake = awake
@@ -126,7 +133,8 @@ class _Inbox(Generic[C]):
         awake = self._awake.at(now)
         with self._changed:
             room = max(0, self._limit - len(self._items))
-            self._items.extend(_Item(link, command, now, awake) for command in commands[:room])
+            admitted = map(self._states.admit, commands[:room])
+            self._items.extend(_Item(link, own, now, awake) for own in admitted if own is not None)
             self._changed.notify_all()
             return min(room, len(commands))
 
@@ -142,6 +150,7 @@ class _Inbox(Generic[C]):
         with self._changed:
             taken = list(self._items)
             self._items.clear()
+            self._states.held = 0
             return taken
 
 
@@ -154,16 +163,21 @@ class WorkerHost(Generic[C, E]):
         *,
         queue_limit: int = 4096,
         thread: CoreThread | None = None,
+        on_states: OnStates | None = None,
     ) -> None:
         """`queue_limit` bounds the commands that wait while a step runs.
 
-        `thread`: one that is shared with other hosts; left out: one of its own.
+        `thread`: one that is shared with other hosts; left out: one of its own. `on_states` is
+        told of the target's states that are dropped on the way.
         """
+        self.on_states = on_states
         self._thread = thread or CoreThread()
         self._events: list[tuple[int, E]] = []
         self._core = make_core(lambda link, event: self._events.append((link, event)))
         self._awake = AwakeClock(BEAT_SECONDS, time.perf_counter())
-        self._inbox: _Inbox[C] = _Inbox(queue_limit, self._thread.changed, self._awake)
+        self._inbox: _Inbox[C] = _Inbox(
+            queue_limit, self._thread.changed, self._awake, StateRoom(MOST_STATE_BYTES, on_states)
+        )
         self._sinks: dict[int, Sink[E]] = {}
         self._last_link = 0
         self._busy = self._woken = False

@@ -83,12 +83,15 @@ def make_host(
         structures=structures,
         on_step=tracer.on_step("verifier") if tracer is not None else None,
         on_preempt=tracer.on_preempt() if tracer is not None else None,
+        on_states=tracer.on_states("verifier") if tracer is not None else None,
     )
 
     def make_core(emit: Emit) -> VerifierCore:
         return VerifierCore(engine, emit=emit, worker_id=settings.worker_id, options=options)
 
-    host: WorkerHost[VerifierCommand, VerifierEvent] = WorkerHost(make_core, thread=thread)
+    host: WorkerHost[VerifierCommand, VerifierEvent] = WorkerHost(
+        make_core, thread=thread, on_states=options.on_states
+    )
     if structures is not None:
         structures.wake = host.wake
     return host

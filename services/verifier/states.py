@@ -44,11 +44,14 @@ class Telling:
     """What a session's drafter was told.
 
     `told`: rows of so many tokens from the text's beginning on are told, held or nobody's any
-    more. `held`: the row [width] behind the text, where its logits are retained.
+    more. `held`: the row [width] behind the text, where its logits are retained. `beside`: whether
+    the drafter in this process has had the session; None before the first verdict, when its
+    opening may be on the way.
     """
 
     told: int = 0
     held: Tensor | None = None
+    beside: bool | None = None
 
 
 class StateTeller:
@@ -149,13 +152,23 @@ class StateTeller:
         if not states:
             return verdict
         exchange, name = self._exchange, session.key[1]
-        if exchange is None or name not in exchange.listening:
+        if exchange is None or not self._beside(session, exchange):
             self._count(Fate.SENT, states)
             return verdict._replace(states=states)
         position = len(session.opening.prompt) + verdict.base_len - 1
         kept = exchange.leave(name, StateRows(verdict.epoch, position, states, verdict.token_ids))
         self._count(Fate.SENT if kept else Fate.DROPPED, states)
         return verdict
+
+    def _beside(self, session: VerifySession, exchange: StateExchange) -> bool:
+        """Whether the drafter in this process has the session, or had it, or may get it."""
+        telling = session.telling
+        if telling is None or exchange.needed.layers != self._layers:
+            return False
+        listening = session.key[1] in exchange.listening
+        first = telling.beside is None
+        telling.beside = listening or bool(telling.beside)
+        return telling.beside or first
 
     def _count(self, fate: Fate, states: bytes) -> None:
         if self._on_states is not None:
@@ -180,7 +193,7 @@ def _emitted_rows(
             told.append((id(block), block.states[rows[:count]]))
     if told:
         host = _host(torch.cat([rows for _, rows in told]))
-        parts = host.split([len(rows) for _, rows in told])
+        parts = host.split_with_sizes([len(rows) for _, rows in told])
         yield from ((block, _bytes(part)) for (block, _), part in zip(told, parts, strict=True))
 
 

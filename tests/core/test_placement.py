@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 from orchestrator.core.placement import Candidate, Wanted, choose
+from services.contract.states import StateShape
 from services.contract.types import Progress, Role, WorkerDescription
 
 
@@ -112,3 +113,44 @@ def test_but_not_before_one_with_much_less_to_do_nor_if_it_failed_or_has_no_room
     assert choose([worker("a"), worker("b")], failed, knows="b") == "a"
     full = worker("b", kv_tokens_used=950)
     assert choose([worker("a"), full], VERIFIER, knows="b") == "a"
+
+
+SHAPE = StateShape((1, 3), 8)
+
+
+def told(name: str, *, layers: int = 4, width: int = 4):
+    judge = worker(name)
+    able = replace(
+        judge.description, capabilities=("states",), hidden_layers=layers, hidden_width=width
+    )
+    return replace(judge, description=able)
+
+
+def needing(name: str, shape: StateShape = SHAPE):
+    drafter = worker(name, Role.DRAFTER)
+    able = replace(
+        drafter.description,
+        capabilities=("model:states",),
+        state_layers=shape.layers,
+        state_width=shape.width,
+    )
+    return replace(drafter, description=able)
+
+
+def test_a_drafter_that_needs_states_is_chosen_where_these_very_states_are_told():
+    wanted = replace(DRAFTER, states=SHAPE)
+    assert choose([needing("d")], wanted) == "d"
+    assert choose([needing("d")], DRAFTER) is None
+    assert choose([needing("d", StateShape((1, 2), 8))], wanted) is None
+    assert choose([needing("d"), worker("e", Role.DRAFTER)], DRAFTER) == "e"
+    # Its other methods need none.
+    other = replace(needing("d").description, methods=("model", "ngram"))
+    assert choose([Candidate(other, Progress())], replace(DRAFTER, methods=("ngram",))) == "d"
+
+
+def test_a_verifier_that_tells_the_states_comes_before_one_that_cannot():
+    wanted = replace(VERIFIER, states=SHAPE)
+    assert choose([worker("a"), told("b")], wanted) == "b"
+    assert choose([worker("a"), told("b", layers=2)], wanted) == "a"
+    assert choose([worker("a"), told("b", width=5)], wanted) == "a"
+    assert choose([worker("a"), told("b")], VERIFIER) == "a"

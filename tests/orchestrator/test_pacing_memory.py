@@ -26,6 +26,7 @@ from orchestrator.session import pacing_memory as experiences_module
 from orchestrator.session.initial_state import InitialStates
 from orchestrator.session.pacing_memory import Paces, PacingMemory
 from orchestrator.session.ports import SessionKey
+from services.contract.states import NO_STATES, StateShape
 from services.contract.types import ResolvedSampling, VerifyMode
 from tests.orchestrator.request_kit import make
 from tests.orchestrator.test_served_model import Pool, offer, options
@@ -304,6 +305,22 @@ def test_verdicts_are_to_tell_the_targets_rows_to_small_trees_of_who_learns_from
     spec = replace(make(), **{"mode": VerifyMode.COUPLED, **asked})
     state = beginning.state(SessionKey("t", "s"), spec, 1, (), spec.text_stream(tokenizer()))
     assert state.config.top_rows == told
+
+
+@pytest.mark.parametrize(
+    ("asked", "shape"),
+    [
+        ({"method": ("eagle",)}, StateShape((0, 2), 8)),
+        ({"method": ("eagle",), "mode": VerifyMode.STANDARD}, StateShape((0, 2), 8)),
+        ({"disable_speculation": True}, NO_STATES),
+    ],
+)
+def test_states_are_asked_for_where_the_sessions_method_needs_them(asked, shape) -> None:
+    pool = Pool(("eagle",), shape=StateShape((0, 2), 8))
+    spec = replace(make(), **asked)
+    key, text = SessionKey("t", "s"), spec.text_stream(tokenizer())
+    state = InitialStates(offer(pool), options()).state(key, spec, 1, (), text)
+    assert state.config.states == shape
 
 
 @pytest.mark.parametrize(

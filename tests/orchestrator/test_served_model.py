@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from orchestrator.frontdoor.served_model import OfferedModel
 from orchestrator.options import Options
 from orchestrator.workers.pool import Target
 from services.contract.sampling import NUMBERS
+from services.contract.states import NO_STATES, StateShape
 from services.contract.types import Role, WorkerDescription
 from tests.orchestrator.text_kit import tokenizer
 
@@ -23,6 +25,11 @@ class Pool:
 
     offered: tuple[str, ...] = ()
     able: frozenset[str] = frozenset()
+    unpaired: frozenset[str] = frozenset()
+    shape: StateShape = NO_STATES
+
+    def states_for(self, methods: Collection[str]) -> StateShape | None:
+        return None if set(methods) & self.unpaired else self.shape
 
     def methods(self) -> tuple[str, ...]:
         return self.offered
@@ -110,3 +117,17 @@ def test_a_method_is_slow_that_drafts_few_tokens_while_a_block_is_verified() -> 
 def test_no_method_is_slow_where_the_verifier_waits_for_whole_blocks() -> None:
     offered = offer(Pool(("model",)), pacing="fixed")
     assert offered.served_model().slow_methods == frozenset()
+
+
+def test_a_method_whose_drafters_need_states_that_nobody_tells_is_no_default() -> None:
+    pool = Pool(("eagle", "ngram"), unpaired=frozenset({"eagle"}))
+    assert offer(pool).default_method() == "ngram"
+    assert offer(pool).served_model().methods == ("eagle", "ngram")
+    assert offer(pool, method="eagle").default_method() == "eagle"
+    assert offer(Pool(("eagle",), unpaired=frozenset({"eagle"}))).default_method() == ""
+
+
+def test_the_states_of_a_method_are_those_that_its_drafter_needs_and_a_verifier_tells() -> None:
+    shape = StateShape((0, 1), 4)
+    assert offer(Pool(("eagle",), shape=shape)).states(("eagle",)) == shape
+    assert offer(Pool(("eagle",), unpaired=frozenset({"eagle"}))).states(("eagle",)) == NO_STATES

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from paceline.v1 import drafter_pb2, verifier_pb2
 
 from services.contract.errors import ProtocolError
+from services.contract.states import states_of
 from services.contract.types import (
     DrafterCommand,
     DrafterEvent,
@@ -81,7 +82,15 @@ class LinkCodec(Generic[C, E]):
 
 
 def in_messages(encode: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) -> Iterator[Any]:
-    """The batch in its order, in one message or as many as keep each below MESSAGE_BYTES."""
+    """The batch in its order, in one message or as many as keep each below MESSAGE_BYTES.
+
+    Where states of the target alone would be too large, nothing is encoded to find that out.
+    """
+    if len(batch) > 1 and sum(len(states_of(one)) for one in batch) > MESSAGE_BYTES:
+        middle = len(batch) // 2
+        yield from in_messages(encode, batch[:middle])
+        yield from in_messages(encode, batch[middle:])
+        return
     message = encode(batch)
     if len(batch) == 1 or message.ByteSize() <= MESSAGE_BYTES:
         yield message

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from services.contract.errors import Overloaded, ProtocolError, VersionMismatch
+from services.contract.states import OnStates, StateRoom, portion
 from services.contract.types import Draining, LinkHello, Progress, WorkerDescription
 from services.contract.wire import LinkCodec, in_messages
 from services.runtime.host import BEAT_SECONDS, WorkerHost
@@ -29,17 +30,23 @@ E = TypeVar("E")
 MAX_OUTGOING = 8192
 HELLO_SECONDS = 10.0
 READ_SECONDS = 30.0
+MOST_STATE_BYTES = 128 << 20
+"""States of the target that wait for a peer; beyond them events go without."""
+STATE_PORTION = 4 << 20
+"""Bytes of states that leave together; what needs none waits for no more than these."""
 
 
 class Outbox(Generic[E]):
     """Events that wait for one peer, at most `limit` of them.
 
     Only the newest progress report is kept. Above half the limit no more commands
-    are read; above the limit the link ends.
+    are read; above the limit the link ends. The target's states leave in portions.
     """
 
-    def __init__(self, limit: int = MAX_OUTGOING) -> None:
+    def __init__(self, limit: int = MAX_OUTGOING, on_states: OnStates | None = None) -> None:
+        """`on_states` is told of states that find no room here."""
         self._limit = limit
+        self._states = StateRoom(MOST_STATE_BYTES, on_states)
         self._events: list[E] = []
         self._progress: Progress | None = None
         self._error: Exception | None = None
@@ -50,7 +57,8 @@ class Outbox(Generic[E]):
 
     def put(self, events: Sequence[E]) -> None:
         """Take events; the link ends when the peer is too far behind."""
-        self._events.extend(events)
+        admitted = map(self._states.admit, events)
+        self._events.extend([event for event in admitted if event is not None])
         self._ready.set()
         if len(self._events) > self._limit // 2:
             self._low.clear()
@@ -82,11 +90,16 @@ class Outbox(Generic[E]):
         while not (self._events or self._progress or self._closed):
             self._ready.clear()
             await self._ready.wait()
-        taken: list[Any] = [*self._events]
+        taken: list[Any] = self._events
+        self._events = []
+        if self._states.held:
+            taken, self._events = portion(taken, STATE_PORTION)
+            self._states.release(taken)
         if self._progress is not None:
             taken.append(self._progress)
-        self._events, self._progress = [], None
-        self._low.set()
+        self._progress = None
+        if len(self._events) <= self._limit // 2:
+            self._low.set()
         if not taken and self._error is not None:
             raise self._error
         return taken
@@ -118,7 +131,7 @@ class LinkServer(Generic[C, E]):
         """One link, from its hello to its end."""
         async with border(context):
             hello, commands = self._greeted(await _first(requests))
-            outbox: Outbox[Any] = Outbox(self._max_outgoing)
+            outbox: Outbox[Any] = Outbox(self._max_outgoing, self._host.on_states)
             link = self._host.open_link(outbox)
             logger.info("link %d from %s is open", link, hello.orchestrator_id)
             reader = asyncio.create_task(self._read(link, requests, outbox, commands))

@@ -575,6 +575,13 @@ PREEMPTIONS = Metric(
     "{session}",
     "Sessions preempted by an older one; they are prefilled again.",
 )
+STATE_BYTES = Metric(
+    "paceline.states.bytes",
+    _COUNTER,
+    "By",
+    "Hidden states of the target: sent, received, or dropped where they found no room or no text.",
+    ("role", "fate"),
+)
 KV_CAPACITY = Metric(
     "paceline.kv.tokens.capacity", _GAUGE, "{token}", "Most tokens the KV cache holds."
 )

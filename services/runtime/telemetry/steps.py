@@ -18,6 +18,7 @@ from typing import Literal
 from opentelemetry.trace import SpanContext
 from opentelemetry.util.types import AttributeValue
 
+from services.contract.states import Fate, OnStates
 from services.contract.step_records import OnStep, StepEntry, StepRecord
 from services.contract.types import Progress
 from services.runtime.telemetry import names
@@ -88,6 +89,11 @@ class StepTracer:
         """What the verifier's core tells of sessions that gave their K/V up."""
         preemptions = self._telemetry.counter(names.PREEMPTIONS)
         return lambda: preemptions.add(1)
+
+    def on_states(self, role: Worker) -> OnStates:
+        """What the core of this role, and its links, tell of the target's states."""
+        counted = self._telemetry.counter(names.STATE_BYTES, [(role, fate.value) for fate in Fate])
+        return lambda fate, size: counted.add(size, role, fate.value)
 
     def close(self, timeout: float = 1.0) -> None:
         """Record what waits, then stop; call it before the telemetry's shutdown."""

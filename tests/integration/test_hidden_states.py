@@ -1,0 +1,209 @@
+"""Hidden states of the target at its drafter: those of transformers, for the text that came out."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+
+from orchestrator.core.state import Limits
+from services.contract.states import StateShape
+from services.drafter.core import DrafterCore
+from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.engine.lending import Lending
+from services.runtime.core_thread import CoreThread
+from services.runtime.host import WorkerHost
+from services.runtime.serving import Served
+from services.verifier.core import VerifierCore
+from services.verifier.options import VerifierOptions
+from tests.integration.cluster import (
+    PATIENT,
+    PROMPT,
+    cluster,
+    engine,
+    serve,
+    start_core,
+    target,
+)
+from tests.integration.test_equal_to_plain_decoding import TOKENS, coupled, greedy
+from tests.models import tiny_tokenizer
+from tests.waiting import until
+
+LAYERS = (0, 1)
+LONG = " ".join([PROMPT] * 12)
+
+
+@dataclass
+class Heard:
+    """What a drafter was given of one session, by position, each row as often as it came."""
+
+    rows: dict[int, torch.Tensor] = field(default_factory=dict)
+    times: int = 0
+
+    def take(self, position: int, rows: torch.Tensor) -> None:
+        self.times += 1
+        for number, row in enumerate(rows, position):
+            self.rows[number] = row
+
+    def check(self, text: list[int], first: int = 0) -> None:
+        """Without a gap from `first` to the last commit, and as transformers says."""
+        last = max(self.rows)
+        assert sorted(self.rows) == list(range(first, last + 1))
+        assert last >= len(text) - 14, "the last commits are not told"
+        with torch.no_grad():
+            given = target()(torch.tensor([text]), output_hidden_states=True).hidden_states
+        expected = torch.cat([given[layer][0] for layer in LAYERS], -1)[first : last + 1]
+        found = torch.stack([self.rows[number] for number in range(first, last + 1)])
+        torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-3)
+
+
+class Listening:
+    """A drafting method that notes the states it is given, and drafts as another one."""
+
+    def __init__(self, inner):
+        self._inner = inner
+        self.needed_states = StateShape(LAYERS, len(LAYERS) * target().config.hidden_size)
+        self.heard: dict[str, Heard] = {}
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def anchor(self, key, position, states):
+        rows = torch.frombuffer(bytearray(states), dtype=torch.bfloat16).float()
+        heard = self.heard.setdefault(key[1], Heard())
+        heard.take(position, rows.view(-1, self.needed_states.width))
+
+    @property
+    def only(self) -> Heard:
+        [heard] = self.heard.values()
+        self.heard = {}
+        return heard
+
+
+def model(seed=0):
+    """Another model than the target, unless its seed is the same: its drafts are rejected."""
+    return Listening(ModelDrafter(engine("llama", seed)))
+
+
+async def verifier(name="v1", **options):
+    loaded = engine()
+    made = VerifierOptions(**options)
+    return await start_core(VerifierCore, loaded, name, loaded.bundle, options=made)
+
+
+async def drafter(method, name="d1"):
+    return await start_core(DrafterCore, {"eagle": method}, name)
+
+
+async def text_of(running, prompt=PROMPT, ask=greedy, **more):
+    run = await ask(running, prompt=prompt, method="eagle", **more)
+    assert run.speculation.num_draft_tokens > 0
+    return [*tiny_tokenizer().encode(prompt), *run.token_ids]
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"num_candidates": 4},
+        {"ask": coupled},
+        {"ask": coupled, "rejection_sample_method": "standard"},
+        {"ask": coupled, "rejection_sample_method": "block"},
+    ],
+    ids=["chains", "trees", "coupled", "standard", "block"],
+)
+async def test_they_are_those_of_the_text_that_came_out(seed, more):
+    method = model(seed)
+    async with cluster([await verifier()], [await drafter(method)], PATIENT) as running:
+        text = await text_of(running, **more)
+        method.only.check(text)
+
+
+async def test_blocks_that_extend_others_tell_them_once():
+    method = model()
+    workers = [await verifier()], [await drafter(method)]
+    async with cluster(*workers, PATIENT, limits=Limits(max_in_flight=2)) as running:
+        text = await text_of(running, ask=coupled, rejection_sample_method="standard")
+        method.only.check(text)
+
+
+async def test_a_long_prompt_comes_in_chunks():
+    method = model()
+    judge = await verifier(max_step_tokens=32, target_step_ms=1.0)
+    async with cluster([judge], [await drafter(method)], PATIENT) as running:
+        text = await text_of(running, prompt=LONG)
+        heard = method.only
+        heard.check(text)
+        assert heard.times > TOKENS / 8 + 2
+
+
+async def test_of_what_was_cached_nothing_comes():
+    method = model()
+    async with cluster([await verifier()], [await drafter(method)], PATIENT) as running:
+        (await text_of(running, prompt=LONG), method.only)
+        text = await text_of(running, prompt=LONG)
+        heard = method.only
+        first = min(heard.rows)
+        assert first >= 16
+        heard.check(text, first)
+
+
+async def test_after_a_crash_of_the_drafter_the_next_one_hears_the_rest():
+    methods = model(3), model(3)
+    workers = [await drafter(method, f"d{number}") for number, method in enumerate(methods)]
+    soon = Limits(drafter_backoff=0.01)
+    async with cluster([await verifier()], workers, PATIENT, limits=soon) as running:
+        asked = asyncio.create_task(text_of(running, tokens=300))
+        await until(lambda: any(method.heard for method in methods))
+        first = 0 if methods[0].heard else 1
+        await until(lambda: max(next(iter(methods[first].heard.values())).rows) > 30)
+        await workers[first].kill()
+        text = await asked
+    heard = methods[1 - first].only
+    assert min(heard.rows) > len(tiny_tokenizer().encode(PROMPT)) - 1
+    heard.check(text, min(heard.rows))
+
+
+@pytest.mark.parametrize("ask", [{}, {"ask": coupled, "rejection_sample_method": "standard"}])
+async def test_beside_its_verifier_a_drafter_hears_them_and_the_wire_carries_none(ask):
+    loaded, thread, lending = engine(), CoreThread(), Lending()
+    method, wire = Listening(NgramDrafter()), []
+    judge = WorkerHost(
+        lambda emit: VerifierCore(
+            loaded,
+            emit=lambda link, event: (wire.append(event), emit(link, event)),
+            worker_id="v1",
+            options=VerifierOptions(lending=lending),
+        ),
+        thread=thread,
+    )
+    drafts = WorkerHost(
+        lambda emit: DrafterCore(
+            {"eagle": method}, emit=emit, worker_id="d1", handover=lending.handover
+        ),
+        thread=thread,
+    )
+    worker = await serve(
+        Served(judge, judge.describe(), loaded.bundle), Served(drafts, drafts.describe())
+    )
+    async with cluster([worker], [replace(worker, host=drafts)], PATIENT) as running:
+        text = await text_of(running, logit_bias={7: 100.0}, **ask)
+        method.only.check(text)
+    assert not any(getattr(event, "states", b"") for event in wire)
+    assert lending.handover.states._held == 0
+
+
+async def test_a_drafter_that_no_verifier_can_serve_is_left_alone_and_the_text_comes_all_the_same(
+    caplog,
+):
+    method = model()
+    method.needed_states = StateShape((0, 99), 8)
+    async with cluster([await verifier()], [await drafter(method)], PATIENT) as running:
+        for _ in range(2):
+            run = await greedy(running, method="eagle")
+            assert len(run.token_ids) == TOKENS
+            assert run.speculation.num_draft_tokens == 0
+    assert method.heard == {}
+    assert caplog.text.count("no verifier tells them") == 1

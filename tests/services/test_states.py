@@ -1,0 +1,289 @@
+"""Hidden states on links and at drafters: bounded, in order, and of the text that they say."""
+
+import pytest
+
+from services.contract import types as t
+from services.contract.errors import StartError
+from services.contract.states import (
+    MESSAGE_BYTES,
+    NO_STATES,
+    Fate,
+    StateRoom,
+    StateRows,
+    StateShape,
+    gives,
+    needed,
+    portion,
+    row_count,
+    rows_a_message,
+)
+from services.contract.tree_handover import Handover, StateExchange
+from services.contract.wire import VERIFIER_LINK, in_messages
+from services.drafter.anchors import place
+from services.drafter.core import DrafterCore
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.drafter.session import DraftSession
+from services.runtime.serving.links import STATE_PORTION, Outbox
+from tests.services.drafter_kit import opening
+
+SHAPE = StateShape((0, 2), 4)
+ROW = SHAPE.row_bytes
+
+
+def rows(count, value=1):
+    return bytes([value]) * ROW * count
+
+
+# --- what they are ----------------------------------------------------------------------
+
+
+def test_only_whole_rows_are_counted():
+    assert [row_count(states, 4) for states in (b"", rows(1), rows(3), rows(1)[1:])] == [0, 1, 3, 0]
+    assert row_count(rows(1), 0) == 0
+
+
+def test_a_row_that_no_message_holds_is_none():
+    assert rows_a_message(MESSAGE_BYTES // 2) == 1
+    assert rows_a_message(MESSAGE_BYTES) == 0
+    assert rows_a_message(0) == 0
+
+
+def verifier(**more):
+    about = {"capabilities": ("states",), "hidden_layers": 2, "hidden_width": 2}
+    return t.WorkerDescription("v", t.Role.VERIFIER, **(about | more))
+
+
+@pytest.mark.parametrize(
+    ("shape", "more", "fits"),
+    [
+        (SHAPE, {}, True),
+        (SHAPE, {"capabilities": ()}, False),
+        (SHAPE, {"hidden_layers": 1}, False),
+        (SHAPE, {"hidden_width": 3}, False),
+        (StateShape((2, 0), 4), {}, False),
+        (NO_STATES, {}, False),
+        (StateShape((0,), 1 << 30), {"hidden_width": 1 << 30}, False),
+    ],
+)
+def test_a_verifier_gives_the_layers_that_it_has_as_wide_as_they_are(shape, more, fits):
+    assert gives(verifier(**more), shape) is fits
+
+
+def test_a_drafter_needs_states_for_the_methods_that_say_so():
+    drafter = t.WorkerDescription(
+        "d", t.Role.DRAFTER, capabilities=("eagle:states",), state_layers=(0, 2), state_width=4
+    )
+    assert needed(drafter, ("ngram", "eagle")) == SHAPE
+    assert needed(drafter, ("ngram",)) == NO_STATES
+
+
+# --- on their way -----------------------------------------------------------------------
+
+
+def told(session, position=0, size=10):
+    return t.States(session, 1, position, b"\0" * size)
+
+
+def test_what_finds_no_room_goes_without_states_and_is_counted():
+    counted = []
+    room = StateRoom(10, lambda fate, size: counted.append((fate, size)))
+    verdict = t.Verdict("s", 1, 1, 0, (4,), states=b"\0" * 8)
+    assert room.admit(verdict) == verdict
+    assert room.admit(verdict) == verdict._replace(states=b"")
+    assert room.admit(told("s", size=3)) is None
+    assert room.admit(t.CloseVerify("s")) == t.CloseVerify("s")
+    assert counted == [(Fate.DROPPED, 8), (Fate.DROPPED, 3)]
+    room.release([verdict])
+    assert room.admit(told("s", size=10)) is not None
+
+
+def test_of_each_session_the_order_stays_and_who_has_no_states_waits_for_nobody():
+    verdict = t.Verdict("a", 1, 1, 0, (4,))
+    other = t.Verdict("b", 1, 1, 0, (4,))
+    messages = [told("a"), told("a", 1), told("a", 2), verdict, other]
+    now, later = portion(messages, 15)
+    assert now == [told("a"), told("a", 1), other]
+    assert later == [told("a", 2), verdict]
+
+
+async def test_an_outbox_gives_states_in_portions_and_drops_what_it_has_no_room_for(monkeypatch):
+    monkeypatch.setattr("services.runtime.serving.links.MOST_STATE_BYTES", 3 * STATE_PORTION)
+    dropped = []
+    outbox = Outbox(on_states=lambda fate, size: dropped.append((fate, size)))
+    outbox.put([told("a", number, STATE_PORTION) for number in range(4)])
+    outbox.put([t.Verdict("b", 1, 1, 0, (4,))])
+    assert dropped == [(Fate.DROPPED, STATE_PORTION)]
+    taken = [await outbox.take() for _ in range(3)]
+    assert [[event.session for event in some] for some in taken] == [["a", "b"], ["a"], ["a"]]
+    assert [some[0].position for some in taken] == [0, 1, 2]
+    outbox.put([told("a", 3, STATE_PORTION)])
+    assert len(dropped) == 1
+
+
+def test_a_batch_of_states_is_cut_before_it_is_encoded():
+    encoded = []
+
+    def encode(batch):
+        encoded.append(len(batch))
+        return VERIFIER_LINK.encode_response(batch)
+
+    batch = [told("a", number, MESSAGE_BYTES - 100) for number in range(32)]
+    assert len(list(in_messages(encode, batch))) == len(encoded) == 4
+
+
+# --- at the drafter ---------------------------------------------------------------------
+
+
+def session(committed=(), epoch=3):
+    return DraftSession(opening(prompt=(1, 2, 3), committed=committed, epoch=epoch))
+
+
+@pytest.mark.parametrize(
+    ("given", "placed"),
+    [
+        (StateRows(3, 0, rows(3)), True),
+        (StateRows(3, 0, rows(5)), True),
+        (StateRows(3, 0, rows(6)), None),
+        (StateRows(3, 1 << 31, rows(1)), None),
+        (StateRows(4, 0, rows(1)), None),
+        (StateRows(2, 0, rows(1)), False),
+        (StateRows(3, -1, rows(1)), False),
+        (StateRows(3, 0, rows(1)[1:]), False),
+        (StateRows(3, 2, rows(2), (7, 8)), True),
+        (StateRows(3, 2, rows(2), (7, 9)), False),
+        (StateRows(3, 3, rows(2), (8, 9)), None),
+        (StateRows(3, 2, rows(2), (7,)), False),
+    ],
+)
+def test_rows_are_of_the_committed_text_or_of_one_to_come_or_of_none(given, placed):
+    assert place(session((7, 8)), given, SHAPE.width) is placed
+
+
+class Recording(NgramDrafter):
+    """Notes what it is given."""
+
+    needed_states = SHAPE
+
+    def __init__(self):
+        super().__init__()
+        self.got = []
+
+    def anchor(self, key, position, states):
+        if states == rows(1, 99):
+            raise RuntimeError("no room")
+        self.got.append((key, position, states))
+
+
+class Bench:
+    """A core with the recording method."""
+
+    def __init__(self, handover=None):
+        self.drafter, self.counted, self.events = Recording(), [], []
+        self.core = DrafterCore(
+            {"eagle": self.drafter},
+            emit=lambda _, event: self.events.append(event),
+            worker_id="d",
+            handover=handover,
+            on_states=lambda fate, size: self.counted.append((fate, size // ROW)),
+        )
+
+    def give(self, *commands):
+        for command in commands:
+            self.core.handle(1, command)
+        while self.core.step():
+            pass
+        got, self.drafter.got = [own[1:] for own in self.drafter.got], []
+        return got
+
+
+def test_a_drafter_says_what_it_needs():
+    worker = Bench().core.describe()
+    assert "eagle:states" in worker.capabilities
+    assert (worker.state_layers, worker.state_width) == SHAPE
+    plain = DrafterCore({"ngram": NgramDrafter()}, emit=print, worker_id="d").describe()
+    assert (plain.state_layers, plain.state_width) == NO_STATES
+
+
+def test_methods_that_need_different_states_do_not_start_together():
+    other = Recording()
+    other.needed_states = StateShape((1,), 2)
+    with pytest.raises(StartError, match="different layers"):
+        DrafterCore({"a": Recording(), "b": other}, emit=print, worker_id="d")
+
+
+def test_states_come_after_the_commit_that_brings_the_tokens():
+    bench = Bench()
+    assert bench.give(opening(), t.DraftStates("s", 1, 0, rows(2))) == [(0, rows(2))]
+    commit = t.CommitDraft("s", 1, 0, (4, 5), states=rows(2, 7))
+    assert bench.give(commit) == [(2, rows(2, 7))]
+    assert bench.counted == [(Fate.RECEIVED, 2), (Fate.RECEIVED, 2)]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        t.CommitDraft("s", 1, 0, (4,), states=rows(2)),
+        t.CommitDraft("s", 1, 0, (4,), states=rows(1)[1:]),
+        t.CommitDraft("s", 1, 9, (4,), states=rows(1)),
+        t.CommitDraft("s", 0, 0, (4,), states=rows(1)),
+        t.CommitDraft("s", 1, 0, (4,), states=rows(1, 99)),
+        t.DraftStates("s", 1, 1 << 31, rows(1)),
+        t.DraftStates("s", 0, 0, rows(1)),
+        t.DraftStates("s", 9, 0, rows(1)),
+        t.DraftStates("s", 1, 0, b"\0"),
+        t.DraftStates("nobody's", 1, 0, rows(1)),
+    ],
+)
+def test_what_does_not_fit_is_dropped_and_costs_no_session(command):
+    bench = Bench()
+    bench.give(opening())
+    assert bench.give(command) == []
+    assert {fate for fate, _ in bench.counted} == {Fate.DROPPED}
+    assert not any(isinstance(event, t.SessionFailed) for event in bench.events)
+
+
+def test_a_method_that_needs_none_is_given_none():
+    core = DrafterCore({"ngram": NgramDrafter()}, emit=lambda *_: None, worker_id="d")
+    core.handle(1, opening())
+    core.handle(1, t.CommitDraft("s", 1, 0, (4,), states=rows(1)))
+
+
+def test_several_methods_together_hand_them_on():
+    bench = Bench()
+    bench.core = DrafterCore(
+        {"eagle": bench.drafter, "ngram": NgramDrafter()}, emit=lambda *_: None, worker_id="d"
+    )
+    commit = t.CommitDraft("s", 1, 0, (4,), states=rows(1))
+    assert bench.give(opening(method="ngram,eagle"), commit) == [(2, rows(1))]
+
+
+# --- beside the verifier ----------------------------------------------------------------
+
+
+def test_what_the_verifier_beside_left_waits_for_its_text():
+    handover = Handover()
+    bench = Bench(handover)
+    exchange = handover.states
+    assert exchange.needed == SHAPE
+    exchange.leave("s", StateRows(1, 0, rows(2)))
+    assert bench.give(opening()) == [(0, rows(2))]
+    assert exchange.listening == {"s"}
+    exchange.leave("s", StateRows(1, 2, rows(1), (4,)))
+    assert bench.give() == []
+    assert bench.give(t.CommitDraft("s", 1, 0, (4,))) == [(2, rows(1))]
+    verdict = t.Verdict("s", 1, 2, 1, (5,), all_accepted=True)
+    handover.verdicts.append(verdict)
+    exchange.leave("s", StateRows(1, 3, rows(1), (5,)))
+    assert (3, rows(1)) in bench.give()
+    bench.give(t.CloseDraft("s"))
+    assert exchange.listening == set()
+
+
+def test_what_waits_there_is_bounded_and_ends_with_the_session():
+    exchange = StateExchange(3 * ROW)
+    assert exchange.leave("a", StateRows(1, 0, rows(2)))
+    assert not exchange.leave("b", StateRows(1, 0, rows(2)))
+    exchange.forget("a")
+    assert exchange.leave("b", StateRows(1, 0, rows(3)))
+    assert [row.states for row in exchange.take("b")] == [rows(3)]
+    assert exchange.take("b") == []
