@@ -204,6 +204,7 @@ class EagleCache(PagedCache):
         self._origins[base:] = bytes(origins[node] for node in kept)
         self._shorten(base + len(kept))
 
+    @torch.inference_mode()
     def _move_places(self, target: int, places: Sequence[int]) -> None:
         """Put what lies at these places of memory to `target` and on."""
         if places and places != list(range(target, target + len(places))):

@@ -63,8 +63,9 @@ class EagleEngine(BudgetedEngine):
             config.context, target.context, spec.max_context or config.context
         )
         self.parallel = config.parallel
+        self.head_ids: Tensor | None
+        """Token ids that the logits' columns stand for, int64 [m], ascending."""
         self.head_ids, order = weights.head_ids(config)
-        """Token ids that the logits' columns stand for, int64 [m], ascending; None: all ids."""
         self._columns = config.draft_vocab_size
         self._mask_id = config.mask_id
         self._head = Head(config, weights, embeddings, order, spec.dtype, spec.device, spec.model)

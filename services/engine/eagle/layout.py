@@ -245,14 +245,14 @@ class HeadTensors:
         """The same, where it is there."""
         return self(name) if name in self else None
 
-    def head_ids(self, config: HeadConfig) -> tuple[Tensor | None, Tensor | None]:
+    def head_ids(self, config: HeadConfig) -> tuple[Tensor, Tensor | None]:
         """The tokens of the logits' columns, ascending; and in which order columns are then.
 
-        None where the columns are the vocabulary, and where they are in this order.
+        None where they are in this order.
         """
-        if "d2t" not in self:
-            return None, None
         count = config.draft_vocab_size
+        if "d2t" not in self:
+            return torch.arange(count), None
         ids = torch.arange(count) + self._read("d2t").to(torch.int64)
         ids, order = ids.sort()
         known = int(ids[0]) >= 0 and int(ids[-1]) < config.vocab_size

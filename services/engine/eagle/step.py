@@ -69,7 +69,9 @@ class Fed:
         elif inside < 0:
             feature = self.cache.outputs.get(parent)
         self.features.append(feature)
-        number = 0 if feature is not None else _NEVER if waits < 0 else waits + 1
+        # A row sees those before it, so it is computed with them or after them.
+        later = _NEVER if waits < 0 else waits + 1
+        number = max(0, waits) if feature is not None else later
         self.passes.append(number)
         self.origins.append(origin if number >= 0 else VOID)
 
