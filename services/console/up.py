@@ -71,12 +71,14 @@ def describe(options: ClusterOptions) -> str:
             _count(options.drafters, "synthetic drafter"),
         )
         return f"{verifiers}, {drafters}: no model runs, times are those of {options.synthetic}"
-    given = {"model": options.draft, "lookahead": options.lookahead}
+    model = "ngram,eagle" if options.drafts_with_a_head else "model"
+    given = {model: options.draft, "lookahead": options.lookahead}
     method = options.method or next((name for name, value in given.items() if value), "ngram")
     draft = f" ({options.draft})" if options.draft else ""
     verifiers = _count(options.verifiers, "verifier")
     if not options.apart:
-        return f"{verifiers} of {options.target} in {options.dtype}, drafting by {method}, too"
+        served = f"{verifiers} of {options.target} in {options.dtype}"
+        return f"{served}, drafting by {method}{draft}, too"
     drafters = _count(options.drafters, f"{method} drafter")
     return f"{verifiers} of {options.target} in {options.dtype}, {drafters}{draft}"
 

@@ -205,7 +205,7 @@ def _decode(entry: bytes) -> RegisteredWorker | None:
         known: dict[str, Any] = json.loads(entry[_INSTANCE_CHARS:])
         description = _known_fields(WorkerDescription, known["description"])
         description["role"] = Role(description["role"])
-        for name in ("methods", "capabilities"):
+        for name in ("methods", "capabilities", "state_layers"):
             description[name] = tuple(description.get(name, ()))
         load = checked(Progress, _known_fields(Progress, known.get("load", {})))
         return RegisteredWorker(

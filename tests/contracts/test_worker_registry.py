@@ -19,7 +19,9 @@ from tests.waiting import until
 VERIFIER = WorkerDescription(
     "v1", Role.VERIFIER, "m", "f", "t", 49152, 2048, (), 4096, 1, 1, "0.1", ("tree",), "float32"
 )
-DRAFTER = WorkerDescription("d1", Role.DRAFTER, methods=("model", "ngram"))
+DRAFTER = WorkerDescription(
+    "d1", Role.DRAFTER, methods=("model", "ngram"), state_layers=(2, 15, 27), state_width=1728
+)
 
 
 def registration(backend: Backend, description=VERIFIER, address="h:1", **more) -> Registration:
