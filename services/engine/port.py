@@ -259,3 +259,53 @@ class SelfDrafting(Engine, Protocol):
 
     def borrow(self, cache: KVCache) -> Loan:
         """A loan of a cache of this engine. It reserves nothing of its own."""
+
+
+class AnchoredCache(KVCache, Protocol):
+    """K/V of a sequence whose rows take features of the target's states; see `StateDrafting`."""
+
+    def anchor(self, start: int, states: bytes | Tensor) -> None:
+        """The target's states [n, state width] of the text's tokens from `start` on.
+
+        Bytes are bfloat16. Changes no K/V; what is known already stays, a gap may be left. Raises
+        ValueError for states of another size, not finite, or beyond what is reserved.
+        """
+
+    def refresh(self) -> int:
+        """Drop K/V from the first row on that lacks a state that is known now; the new length.
+
+        To be called before the next forward: only of late rows states are kept. Raises ValueError
+        while a tree is open.
+        """
+
+    def forget(self, length: int) -> None:
+        """The states of tokens from `length` on were of another text. A rollback leaves them."""
+
+    def drafts(self, length: int) -> bool:
+        """Whether a token fed at position `length` - 1 has a feature to go with it.
+
+        Without one its logits are zeros, and say nothing.
+        """
+
+
+class StateDrafting(Engine, Protocol):
+    """A head that drafts from the target's states, as EAGLE-3's (2503.01840).
+
+    The row of a token takes a feature of the position before it: of the target's states there,
+    where they are known, else what the head put out for the row before it. Rows without either
+    take a place in the text and nothing else. A text's first row always is such a one.
+    """
+
+    layers: tuple[int, ...]
+    """The states that it needs, as `HiddenStates.watch` counts them."""
+    state_width: int
+    """Numbers of a token's states, all layers together."""
+    parallel: int
+    """Tokens that one pass gives, by ids of `soft_ids` behind a text; 0: one only."""
+
+    @property
+    def soft_ids(self) -> range:
+        """Token ids that stand for masks, right after the vocabulary."""
+
+    def new_cache(self, reserve: int) -> AnchoredCache:
+        """An empty cache for at most `reserve` tokens; raises Overloaded without room."""

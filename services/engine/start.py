@@ -18,9 +18,8 @@ from services.contract.types import Role
 from services.engine.port import Capability
 
 if TYPE_CHECKING:
-    from services.engine.eagle import EagleEngine
     from services.engine.machines import Machines
-    from services.engine.port import Engine, SelfDrafting
+    from services.engine.port import Engine, SelfDrafting, StateDrafting
     from services.engine.spec import ModelSpec
     from services.engine.vllm.ranks import Ranks as Ranks
 
@@ -94,7 +93,7 @@ def is_head(name: str) -> bool:
     return is_head(locate(name))
 
 
-def head(spec: ModelSpec) -> EagleEngine:
+def head(spec: ModelSpec) -> StateDrafting:
     """The EAGLE-3 head in the folder `spec.model`, for `spec.base` or the target that it names.
 
     Raises StartError.

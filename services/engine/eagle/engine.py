@@ -137,7 +137,7 @@ class EagleEngine(BudgetedEngine):
         wanted = work.wanted()
         if len(wanted) < len(rows):
             rows = rows.index_select(0, torch.tensor(wanted, dtype=torch.long, device=rows.device))
-        return self._head.logits(rows)  # type: ignore[no-any-return]
+        return self._head.logits(rows)
 
     def _spread(self, fed: Sequence[Fed], parts: Sequence[Tensor]) -> Tensor:
         """All wanted rows in the order of the segments; zeros for those that are void."""

@@ -66,7 +66,7 @@ class _Packed(nn.Module):
 class Norm(nn.Module):
     """RMS norm (Zhang and Sennrich, 1910.07467)."""
 
-    def __init__(self, weight: nn.Parameter, epsilon: float) -> None:
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
         super().__init__()
         self.weight = weight
         self._epsilon = torch.tensor([epsilon], device=weight.device)
@@ -233,9 +233,9 @@ class Turning:
 def frequencies(rope: Any, width: int) -> Tensor:
     """Angles of a position, float32 [width / 2]; scaled as Llama 3 does, if asked for."""
     exponents = torch.arange(0, width, 2, dtype=torch.float32) / width
-    plain = 1.0 / rope["rope_theta"] ** exponents
+    plain: Tensor = 1.0 / rope["rope_theta"] ** exponents
     if rope["rope_type"] == "linear":
-        return plain / rope["factor"]
+        return plain / float(rope["factor"])
     if rope["rope_type"] != "llama3":
         return plain
     low, high, length = (

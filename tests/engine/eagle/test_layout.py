@@ -210,6 +210,13 @@ def _twice(folder: Path) -> None:
     save_file(tensors, folder / "more.safetensors")
 
 
+def _said(content: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        (folder / "config.json").write_text(content)
+
+    return spoil
+
+
 WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "kind": (_config(speculators_model_type="dflash"), "is not one of eagle3, peagle"),
     "width": (_config(hidden_size=1 << 40), "hidden_size"),
@@ -257,9 +264,9 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "pickled": (_pickled, "pickled"),
     "twice": (_twice, "twice"),
     "no tensors": (lambda folder: (folder / "model.safetensors").unlink(), "no \\*.safetensors"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "no JSON"),  # type: ignore[dict-item,return-value]
-    "deep": (lambda folder: (folder / "config.json").write_text("[" * 99_999), "no JSON"),  # type: ignore[dict-item,return-value]
-    "long": (lambda folder: (folder / "config.json").write_text(" " * (2 << 20)), "no conf"),  # type: ignore[dict-item,return-value]
+    "no JSON": (_said("{"), "no JSON"),
+    "deep": (_said("[" * 99_999), "no JSON"),
+    "long": (_said(" " * (2 << 20)), "no configuration"),
 }
 
 
