@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from services.drafter.protocol import Drafter
     from services.drafter.settings import DrafterSettings
     from services.engine.lending import Lending
-    from services.engine.port import Engine, HeadEngine, SelfDrafting
+    from services.engine.port import Engine, SelfDrafting, StateDrafting
     from services.engine.spec import ModelSpec
     from services.engine.structure import Structures
     from services.runtime.format_vetting import Vetting
@@ -86,7 +86,7 @@ class Engines:
         return _load(settings, settings.draft or "", settings.draft_base, drafts=True)
 
     @cached_property
-    def head(self) -> HeadEngine:
+    def head(self) -> StateDrafting:
         """The head of an EAGLE-3 drafter."""
         from services.engine import start
 

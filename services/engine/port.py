@@ -237,59 +237,6 @@ class HiddenStates(Engine, Protocol):
         """
 
 
-class AnchoredCache(KVCache, Protocol):
-    """K/V of a head, which reads the target's states: row j takes those of position j - 1.
-
-    Until they are known a row takes what the head put out for the row before it; one that has
-    neither is void: it takes a place in the text and nothing else, as a text's first row does.
-    """
-
-    @property
-    def anchored(self) -> int:
-        """Positions before it have the target's states, but for those that were never told."""
-
-    @property
-    def stale(self) -> bool:
-        """Whether `refresh` drops rows."""
-
-    def anchor(self, start: int, states: bytes | Tensor) -> None:
-        """Take the states [n, width] of positions from `start` on, bfloat16; no K/V changes.
-
-        Raises ValueError for states of another size, or beyond what may be held.
-        """
-
-    def refresh(self) -> int:
-        """Drop the rows from the first on that lacks states known by now; the new length.
-
-        Raises ValueError while a tree is open.
-        """
-
-    def forget(self, length: int) -> None:
-        """The states of positions from `length` on were of another text."""
-
-    def drafts(self, length: int) -> bool:
-        """Whether the last row of a text of `length` tokens would not be void."""
-
-
-class HeadEngine(Engine, Protocol):
-    """A head on a target's states, EAGLE-3 (2503.01840)."""
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Those whose states it takes, as `HiddenStates.watch` counts them."""
-
-    @property
-    def state_width(self) -> int:
-        """Numbers in one position's states."""
-
-    @property
-    def soft_ids(self) -> range:
-        """Ids that stand for masks, right after the vocabulary: rows that draft in parallel."""
-
-    def new_cache(self, reserve: int) -> AnchoredCache:
-        """An empty cache for at most `reserve` tokens; raises Overloaded without room."""
-
-
 class SelfDrafting(Engine, Protocol):
     """An engine whose model can draft for itself, cheaper or in the same pass."""
 
@@ -316,3 +263,61 @@ class SelfDrafting(Engine, Protocol):
 
     def borrow(self, cache: KVCache) -> Loan:
         """A loan of a cache of this engine. It reserves nothing of its own."""
+
+
+class AnchoredCache(KVCache, Protocol):
+    """K/V of a sequence whose rows take features of the target's states; see `StateDrafting`."""
+
+    @property
+    def anchored(self) -> int:
+        """Tokens before it have the target's states, but for those that were never told."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether `refresh` drops anything."""
+
+    def anchor(self, start: int, states: bytes | Tensor) -> None:
+        """The target's states [n, state width] of the text's tokens from `start` on.
+
+        Bytes are bfloat16. Changes no K/V; what is known already stays, a gap may be left. Raises
+        ValueError for states of another size, not finite, or beyond what is reserved.
+        """
+
+    def refresh(self) -> int:
+        """Drop K/V from the first row on that lacks a state that is known now; the new length.
+
+        To be called before the next forward: only of late rows states are kept. Raises ValueError
+        while a tree is open.
+        """
+
+    def forget(self, length: int) -> None:
+        """The states of tokens from `length` on were of another text. A rollback leaves them."""
+
+    def drafts(self, length: int) -> bool:
+        """Whether a token fed at position `length` - 1 has a feature to go with it.
+
+        Without one its logits are zeros, and say nothing.
+        """
+
+
+class StateDrafting(Engine, Protocol):
+    """A head that drafts from the target's states, as EAGLE-3's (2503.01840).
+
+    The row of a token takes a feature of the position before it: of the target's states there,
+    where they are known, else what the head put out for the row before it. Rows without either
+    take a place in the text and nothing else. A text's first row always is such a one.
+    """
+
+    layers: tuple[int, ...]
+    """The states that it needs, as `HiddenStates.watch` counts them."""
+    state_width: int
+    """Numbers of a token's states, all layers together."""
+    parallel: int
+    """Tokens that one pass gives, by ids of `soft_ids` behind a text; 0: one only."""
+
+    @property
+    def soft_ids(self) -> range:
+        """Token ids that stand for masks, right after the vocabulary."""
+
+    def new_cache(self, reserve: int) -> AnchoredCache:
+        """An empty cache for at most `reserve` tokens; raises Overloaded without room."""

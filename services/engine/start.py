@@ -19,7 +19,7 @@ from services.engine.port import Capability
 
 if TYPE_CHECKING:
     from services.engine.machines import Machines
-    from services.engine.port import Engine, HeadEngine, SelfDrafting
+    from services.engine.port import Engine, SelfDrafting, StateDrafting
     from services.engine.spec import ModelSpec
     from services.engine.vllm.ranks import Ranks as Ranks
 
@@ -85,7 +85,7 @@ def load(spec: ModelSpec, others: Ranks | None = None) -> Engine:
     return NativeEngine.load(spec)
 
 
-def head(spec: ModelSpec) -> HeadEngine:
+def head(spec: ModelSpec) -> StateDrafting:
     """The EAGLE-3 head in the folder `spec.model`, for `spec.base` or the target that it names.
 
     Raises StartError.

@@ -110,7 +110,8 @@ def test_two_drafters_left_unnamed_have_different_names():
 
 def test_an_unknown_method_is_refused_with_the_known_ones():
     with pytest.raises(
-        StartError, match="'oracle' is unknown; there is model, eagle, skip, lookahead, graph, ngram"
+        StartError,
+        match="'oracle' is unknown; there is model, eagle, skip, lookahead, graph, ngram",
     ):
         build(DrafterSettings(method="oracle"))
 

@@ -1,7 +1,9 @@
 """An EAGLE-3 head (Li et al., 2503.01840) behind the engine's port.
 
-    layout   a head's folder, in either public layout
+    layout   what a head's folder says of it, in either public layout
+    tensors  what lies beside that
     head     what it computes
+    attention  how rows of a step see those before them
     cache    a session's K/V, and the features of its next rows
     step     which row takes which feature
     engine   the engine

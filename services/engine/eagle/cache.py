@@ -148,7 +148,7 @@ class EagleCache(PagedCache):
         """For a text of which nothing in memory is of use any more."""
         return Memory(self._budget.arena)
 
-    def absorb(self, memory: Memory, void: int, origins: bytes, outputs: Features) -> None:
+    def absorb(self, memory: Memory, void: int, origins: bytearray, outputs: Features) -> None:
         """What a forward made of new rows, just before they are committed."""
         if memory is not self._memory:
             old, self._memory = self._memory, memory
@@ -248,4 +248,5 @@ def rows_of(block: Tensor) -> list[Tensor]:
     """The rows of [n, d], in blocks so small that one of them keeps little memory."""
     if len(block) <= KEPT:
         return list(block.unbind(0))
-    return [row for part in block.split(KEPT) for row in part.clone().unbind(0)]
+    parts = [block[start : start + KEPT].clone() for start in range(0, len(block), KEPT)]
+    return [row for part in parts for row in part.unbind(0)]

@@ -10,21 +10,18 @@ import torch
 from torch import Tensor
 
 from services.engine.budgeted import BudgetedEngine, check_apart
+from services.engine.eagle.attention import Attention
 from services.engine.eagle.cache import EagleCache, Fuse
 from services.engine.eagle.head import Fusion, Head
 from services.engine.eagle.step import Fed, Pass
-from services.engine.native.attending import Scoring
 from services.engine.native.device_memory import free_bytes, kv_capacity
 from services.engine.native.kv import PagedBudget
-from services.engine.native.paging import Paging
 from services.engine.port import Capability, Segment
 from services.engine.spec import INT8, ModelSpec
 
 if TYPE_CHECKING:
     from services.contract.types import TokenizerBundle
     from services.engine.eagle.layout import HeadConfig
-
-_SCORING = Scoring()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +127,17 @@ class EagleEngine(BudgetedEngine):
 
     def _computed(self, work: Pass, last: bool) -> Tensor:
         """Logits of the wanted rows of a pass; their outputs are noted."""
-        paging: Paging | None = None
-
-        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            nonlocal paging
-            paging = Paging(work.runs, key, value) if paging is None else paging
-            paging.write(layer, key, value)
-            return paging.attend(layer, query, _SCORING)[0].flatten(1)
-
-        tokens = [self._mask_id if t >= self.vocab_size else t for t in work.token_ids]
-        rows, outputs = self._head(tokens, work.features(), work.positions, attend)
+        tokens = work.token_ids
+        if self._mask is not None:
+            tokens = [self._mask_id if t >= self.vocab_size else t for t in tokens]
+        rows, outputs = self._head.forward(
+            tokens, work.features(), work.positions, Attention(work.runs)
+        )
         work.keep(outputs, last=last)
         wanted = work.wanted()
         if len(wanted) < len(rows):
             rows = rows.index_select(0, torch.tensor(wanted, dtype=torch.long, device=rows.device))
-        return self._head.logits(rows)  # type: ignore[no-any-return]
+        return self._head.logits(rows)
 
     def _spread(self, fed: Sequence[Fed], parts: Sequence[Tensor]) -> Tensor:
         """All wanted rows in the order of the segments; zeros for those that are void."""

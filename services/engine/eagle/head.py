@@ -66,13 +66,17 @@ class _Packed(nn.Module):
 class Norm(nn.Module):
     """RMS norm (Zhang and Sennrich, 1910.07467)."""
 
-    def __init__(self, weight: nn.Parameter, epsilon: float) -> None:
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
         super().__init__()
-        self.weight, self._epsilon = weight, epsilon
+        self.weight = weight
+        self._epsilon = torch.tensor([epsilon], device=weight.device)
+        self._share = 1 / len(weight)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Rows [..., d]; computed in float32, whatever their dtype."""
-        return F.rms_norm(rows, rows.shape[-1:], self.weight, self._epsilon)
+        """Rows [..., d]; scaled in float32, whatever their dtype."""
+        length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = torch.addcmul(self._epsilon, length, length, value=self._share).rsqrt_()
+        return (rows * scale).to(rows.dtype) * self.weight
 
 
 class Fusion(_Packed):
@@ -134,12 +138,12 @@ class Layer(_Packed):
     ) -> Tensor:
         """What attention reads [n, ...] and the residual stream [n, d] to the stream behind it."""
         count, kept = len(rows), self._kept
-        heads = self.qkv(rows).view(1, count, -1, turn[0].shape[-1])
+        heads = self.qkv.forward(rows).view(1, count, -1, turn[0].shape[-1])
         asking = _rotated(heads[:, :, :-kept], *turn).transpose(1, 2)
         values = heads[:, :, -kept:].transpose(1, 2)
         attended = attend(self.number, asking[:, :-kept], asking[:, -kept:], values)
         stream = _plus(self.out, attended, stream)
-        gate, up = self.gate_up(self.between(stream)).chunk(2, -1)
+        gate, up = self.gate_up.forward(self.between.forward(stream)).chunk(2, -1)
         return _plus(self.down, F.silu(gate).mul_(up), stream)
 
 
@@ -172,6 +176,8 @@ class Head(_Packed):
         table = _normalised(embeddings.to(own), Norm(first.cpu(), config.epsilon))
         self.register_buffer("_table", table.to(device), persistent=False)
         self._pack(rounded, name)
+        # As a plain tuple: looking into a list of modules takes time in every step.
+        self._layers: tuple[Layer, ...] = tuple(self.layers)  # type: ignore[arg-type]
         self._turn = Turning(config, self.device, self.dtype)
 
     def embed(self, token_ids: Sequence[int]) -> Tensor:
@@ -184,17 +190,18 @@ class Head(_Packed):
     ) -> tuple[Tensor, Tensor]:
         """For features [n, d]: what `logits` takes [n, d], and the features of the rows behind."""
         turn = self._turn(positions)
-        normed = self.layers[0].before(features)
+        normed = self._layers[0].before.forward(features)
         stream = normed if self._norm_first else features
         rows = torch.cat((self.embed(token_ids), normed), -1)
-        for layer in self.layers:
-            stream = layer(layer.before(stream) if layer.number else rows, stream, turn, attend)
-        normed = self.norm(stream)
+        for layer in self._layers:
+            taken = layer.before.forward(stream) if layer.number else rows
+            stream = layer.forward(taken, stream, turn, attend)
+        normed = self.norm.forward(stream)
         return normed, normed if self._norm_output else stream
 
     def logits(self, rows: Tensor) -> Tensor:
         """Logits float32 [n, draft's vocabulary]."""
-        said = self.lm_head(rows).float()
+        said = self.lm_head.forward(rows).float()
         return said if self._scale == 1.0 else said.mul_(self._scale)
 
 
@@ -207,7 +214,7 @@ class Turning:
         self._table = torch.empty(2, 0, 0)
 
     def __call__(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of n positions: cosines and sines [1, n, 1, head width]."""
+        """Of n positions: cosines and sines, see `_rotated`, [1, n, 1, head width]."""
         most = max(positions) + 1
         if most > self._most:
             self._grow(max(256, 1 << (most - 1).bit_length()))
@@ -217,17 +224,18 @@ class Turning:
 
     def _grow(self, most: int) -> None:
         angles = torch.outer(torch.arange(most, dtype=torch.float32), self._frequencies)
-        whole = torch.cat((angles, angles), -1)
-        self._table = torch.stack((whole.cos(), whole.sin())).to(self._device, self._dtype)
+        cos, sin = angles.cos(), angles.sin()
+        whole = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)))
+        self._table = whole.to(self._device, self._dtype)
         self._most = most
 
 
 def frequencies(rope: Any, width: int) -> Tensor:
     """Angles of a position, float32 [width / 2]; scaled as Llama 3 does, if asked for."""
     exponents = torch.arange(0, width, 2, dtype=torch.float32) / width
-    plain = 1.0 / rope["rope_theta"] ** exponents
+    plain: Tensor = 1.0 / rope["rope_theta"] ** exponents
     if rope["rope_type"] == "linear":
-        return plain / rope["factor"]
+        return plain / float(rope["factor"])
     if rope["rope_type"] != "llama3":
         return plain
     low, high, length = (
@@ -243,20 +251,16 @@ def frequencies(rope: Any, width: int) -> Tensor:
 
 
 def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Heads [1, n, heads, d] turned by their positions."""
-    turned = heads * cos
-    (low, high), (sine_low, sine_high) = heads.chunk(2, -1), sin.chunk(2, -1)
-    turned_low, turned_high = turned.chunk(2, -1)
-    turned_low.addcmul_(high, sine_low, value=-1)
-    turned_high.addcmul_(low, sine_high)
-    return turned
+    """Heads [1, n, heads, d] turned by their positions; the first half of `sin` is negative."""
+    low, high = heads.chunk(2, -1)
+    return torch.cat((high, low), -1).mul_(sin).addcmul_(heads, cos)
 
 
 def _plus(linear: Any, rows: Tensor, added: Tensor) -> Tensor:
     """A product and `added`, in one call where there is one."""
     if type(linear) is packing.BlockedLinear and packing.multiplies_and_adds():
         return linear.plus(rows, added)
-    return linear(rows).add_(added)  # type: ignore[no-any-return]
+    return linear.forward(rows).add_(added)  # type: ignore[no-any-return]
 
 
 def _normalised(embeddings: Tensor, norm: Norm) -> Tensor:

@@ -22,7 +22,8 @@ from services.engine.checkpoint.files import (
 from services.engine.checkpoint.fingerprint import combine, file_digest
 from services.engine.checkpoint.gguf import converted
 from services.engine.eagle.engine import EagleEngine, Target
-from services.engine.eagle.layout import HeadConfig, HeadTensors, read_config
+from services.engine.eagle.layout import HeadConfig, read_config
+from services.engine.eagle.tensors import HeadTensors
 from services.engine.limits import check_layers, max_context
 from services.engine.native.student import base as saved
 from services.engine.spec import DTYPES, ModelSpec

@@ -139,20 +139,16 @@ class Run:
     stop: int
     row: int
     """The first one's, in the pass."""
+    count: int = field(init=False)
+    past: int = field(init=False)
+    """Tokens in memory before them."""
     seen: Tensor | None = field(init=False)
+    """See `Fed.seen`."""
 
     def __post_init__(self) -> None:
+        self.count = self.stop - self.start
+        self.past = self.fed.past + self.start - self.fed.void
         self.seen = self.fed.seen(self.start, self.stop)
-
-    @property
-    def count(self) -> int:
-        """How many rows."""
-        return self.stop - self.start
-
-    @property
-    def past(self) -> int:
-        """Tokens in memory before them."""
-        return self.fed.past + self.start - self.fed.void
 
     @property
     def chained(self) -> bool:

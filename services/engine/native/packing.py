@@ -65,7 +65,7 @@ _MULTIPLY = getattr(torch, "fbgemm_linear_fp16_weight_fp32_activation", None)
 _BLOCK = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 _MULTIPLY_BLOCKED = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _MULTIPLY_AND_ADD = getattr(_MULTIPLY_BLOCKED, "binary", None)
-_MULTIPLY_BYTES: Any = torch.ops.quantized.linear_dynamic
+_MULTIPLY_BYTES: Any = torch.ops.quantized.linear_dynamic.default
 
 
 class PackedLinear(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from services.engine.native import NativeEngine
 from services.engine.ngram_file import DraftLaw, Lesson
-from services.engine.port import Engine, HeadEngine, Segment
+from services.engine.port import Engine, Segment, StateDrafting
 from services.engine.sampling import head_of, kept_laws
 from services.training.reporting import Reporter
 
@@ -41,7 +41,7 @@ def model_says(engine: Engine) -> Says:
     return says
 
 
-def head_says(head: HeadEngine, target: NativeEngine) -> Says:
+def head_says(head: StateDrafting, target: NativeEngine) -> Says:
     """What a head says, after as many steps of its own as places of a tree are deep."""
     columns = head_of(head)
     target.watch(head.layers)
@@ -69,7 +69,7 @@ def _states(target: NativeEngine, tokens: Sequence[int]) -> Tensor:
 
 
 def _after(
-    head: HeadEngine, tokens: Sequence[int], states: Tensor, places: Sequence[int], own: int
+    head: StateDrafting, tokens: Sequence[int], states: Tensor, places: Sequence[int], own: int
 ) -> dict[int, Tensor]:
     """Logits after the first `place` tokens, the last `own` of them read on own features."""
     cache, rows, known = head.new_cache(len(tokens)), {}, 0

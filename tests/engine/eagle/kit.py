@@ -50,12 +50,12 @@ class Made:
 
     @property
     def target_width(self) -> int:
-        return self.head.get("target_hidden_size") or self.shape["hidden_size"]
+        return int(self.head.get("target_hidden_size") or self.shape["hidden_size"])
 
     @property
     def head_width(self) -> int:
         shape = self.shape
-        return shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
+        return int(shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"])
 
 
 def make(seed: int = 0, *, shape: Mapping[str, Any] = {}, **head: Any) -> Made:
@@ -194,16 +194,18 @@ class Reference:
 
     def norm(self, row: Tensor, name: str) -> Tensor:
         scale = (row.square().mean() + self.made.shape["rms_norm_eps"]).rsqrt()
-        return row * scale * self.w[name]
+        scaled: Tensor = row * scale * self.w[name]
+        return scaled
 
     def fused(self, state: Tensor) -> Tensor:
         row, head = state.double(), self.made.head
         if head.get("norm_before_fc"):
             row = self.norm(row, "input_norm.weight")
         if head.get("fc_norm"):
-            parts = row.split(self.made.target_width)
+            parts = row.unflatten(0, (-1, self.made.target_width))
             row = torch.cat([self.norm(p, f"fc_norm.{i}.weight") for i, p in enumerate(parts)])
-        return self.w["fc.weight"] @ row
+        fused: Tensor = self.w["fc.weight"] @ row
+        return fused
 
     def compute(self, row: Row) -> Row:
         """Fill in what a row puts out, from the rows before it."""
@@ -287,7 +289,7 @@ class Reference:
         return torch.tensor(out, dtype=torch.float64)
 
 
-def _llama3(frequency: float, rope: Mapping[str, Any]) -> float:
+def _llama3(frequency: float, rope: Mapping[str, float]) -> float:
     wave = 2 * math.pi / frequency
     length = rope["original_max_position_embeddings"]
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]

@@ -27,13 +27,13 @@ from services.drafter.methods.eagle.sessions import (
 )
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.protocol import Ask, Proposed, SessionKey
-from services.engine.port import HeadEngine, Segment
+from services.engine.port import Segment, StateDrafting
 
 
 class EagleDrafter(ModelDrafter):
     """A model drafter on a head, which is told the target's states by `anchor`."""
 
-    _engine: HeadEngine
+    _engine: StateDrafting
     _chain = AnchoredSession
     _tree = AnchoredTrees
     _places = AnchoredPlaces

@@ -1,0 +1,87 @@
+"""Attention of a pass: by the engine's paging, or for one session of a few rows directly.
+
+Paging serves many sessions at once, and costs as much as such a pass of one does otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from services.engine.eagle.step import Run
+from services.engine.native.attending import Scoring, additive, attend
+from services.engine.native.pages import PAGE, Extent
+from services.engine.native.paging import Paging
+
+_SCORING = Scoring()
+_FEW_ROWS, _FEW_KEYS = 16, 2048
+
+
+class Attention:
+    """Stores K/V of each layer and attends to it."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        self._paging: Paging | None = None
+        self._lone: Lone | None = None
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Query [1, heads, n, d], key and value [1, kv_heads, n, d]; returns [n, heads * d]."""
+        if self._lone is None and self._paging is None:
+            self._begin(key, value)
+        if self._lone is not None:
+            return self._lone(layer, query, key, value)
+        assert self._paging is not None
+        self._paging.write(layer, key, value)
+        return self._paging.attend(layer, query, _SCORING)[0].flatten(1)
+
+    def _begin(self, key: Tensor, value: Tensor) -> None:
+        if len(self._runs) == 1:
+            self._lone = lone(self._runs[0], key, value)
+        if self._lone is None:
+            self._paging = Paging(self._runs, key, value)
+
+
+class Lone:
+    """Few rows of one session whose pages lie in one piece."""
+
+    def __init__(self, run: Run, extent: Extent, first: int, like: Tensor) -> None:
+        """`first`: the place of the text's first token in the extent."""
+        self._extent, self._count = extent, run.count
+        end = run.past + run.count
+        self._all = slice(first, first + end)
+        self._new = slice(first + run.past, first + end)
+        seen = run.seen
+        if seen is None and run.count > 1:
+            seen = torch.ones(run.count, end, dtype=torch.bool).tril_(run.past)
+        self._mask = None if seen is None else additive(seen, like)
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """As `Attention`."""
+        keys, values = (
+            stored[layer].flatten(1, 2) for stored in (self._extent.keys, self._extent.values)
+        )
+        keys[:, self._new] = key[0]
+        values[:, self._new] = value[0]
+        heads, width = query.shape[1], query.shape[-1]
+        groups = heads // len(keys)
+        rows = query.reshape(len(keys), groups * self._count, width)
+        mask = self._mask
+        if mask is not None:
+            mask = mask.repeat(groups, 1)[None]
+        out = attend(rows, keys[:, self._all], values[:, self._all], mask, _SCORING)
+        return out.view(heads, self._count, -1).transpose(0, 1).reshape(self._count, -1)
+
+
+def lone(run: Run, key: Tensor, value: Tensor) -> Lone | None:
+    """What attends for this run alone; None where that is not the fast way."""
+    if run.count > _FEW_ROWS or run.past + run.count > _FEW_KEYS:
+        return None
+    memory = run.reach(key, value)
+    pages = memory.pages
+    assert memory.extent is not None
+    if pages != list(range(pages[0], pages[0] + len(pages))):
+        return None
+    return Lone(run, memory.extent, pages[0] * PAGE, key)

@@ -1,0 +1,293 @@
+"""Heads on disk: two layouts, one head; and whatever may be wrong with a folder."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from services.contract.errors import StartError
+from services.engine.checkpoint.files import weights_digest
+from services.engine.checkpoint.heads import is_head
+from services.engine.eagle import EagleEngine, load_head
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
+from tests.engine.eagle import kit
+from tests.engine.eagle.kit import make, states, tokens
+from tests.models import tiny_model_folder
+
+MADE = make(shape={"hidden_size": 64}, draft_vocab_size=40)
+Save = Callable[..., Path]
+LAYOUTS: list[Save] = [kit.save_speculators, kit.save_specforge]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model_folder(tmp_path_factory.mktemp("models"), "llama", num_hidden_layers=4)
+
+
+def load(folder: Path, target: Path, dtype: str = "float32") -> EagleEngine:
+    return load_head(ModelSpec(str(folder), dtype=dtype, base=str(target), threads=1))
+
+
+def said(engine: EagleEngine) -> torch.Tensor:
+    cache = engine.new_cache(60)
+    cache.anchor(0, states(5, MADE))
+    [rows] = engine.forward([Segment(cache, tokens(8), logits_from=1)])
+    return rows
+
+
+def test_both_layouts_of_a_head_say_the_same(target: Path, tmp_path: Path) -> None:
+    rows = [said(load(save(MADE, tmp_path / save.__name__), target)) for save in LAYOUTS]
+    assert torch.equal(*rows)
+    world = kit.Reference(MADE)
+    row, known = None, states(5, MADE)
+    for position, token in enumerate(tokens(8)):
+        state = known[position - 1] if 1 <= position <= 5 else None
+        row = world.compute(kit.Row(token, position, row, state))
+    assert row is not None
+    assert row.logits is not None
+    torch.testing.assert_close(rows[0][-1], row.logits.float(), atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("save", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_rounded_weights_say_about_the_same(
+    save: Save, dtype: str, target: Path, tmp_path: Path
+) -> None:
+    folder = save(MADE, tmp_path / "head")
+    exact, rounded = (said(load(folder, target, name)) for name in ("float32", dtype))
+    assert (exact - rounded).norm() < 0.06 * exact.norm()
+
+
+def test_an_engine_says_what_the_head_is_for(target: Path, tmp_path: Path) -> None:
+    engine = load(kit.save_speculators(MADE, tmp_path / "head"), target)
+    assert engine.layers == kit.LAYERS
+    assert engine.state_width == 3 * 64
+    assert engine.vocab_size == 320
+    assert engine.max_context_length == 512
+    ids = MADE.tensors["t2d"].nonzero().flatten()
+    assert engine.head_ids is not None
+    assert torch.equal(engine.head_ids, ids)
+    assert engine.bundle is not None
+    assert engine.parallel == 0
+    assert len(engine.fingerprint) == 64
+    assert engine.fingerprint != load(tmp_path / "head", target, "bfloat16").fingerprint
+
+
+def test_a_head_without_embeddings_takes_those_of_its_target(target: Path, tmp_path: Path) -> None:
+    embeddings = load_file(target / "model.safetensors")["model.embed_tokens.weight"]
+    own = kit.Made(MADE.shape, MADE.head, MADE.tensors | {"embed_tokens.weight": embeddings})
+    without = {name: one for name, one in own.tensors.items() if name != "embed_tokens.weight"}
+    bare = kit.Made(MADE.shape, MADE.head, without)
+    folders = [kit.save_specforge(one, tmp_path / str(i)) for i, one in enumerate((own, bare))]
+    assert torch.equal(*(said(load(folder, target)) for folder in folders))
+
+
+def test_columns_in_any_order_are_sorted(target: Path, tmp_path: Path) -> None:
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
+    ids = (MADE.tensors["d2t"] + torch.arange(40))[order]
+    mixed = {"d2t": ids - torch.arange(40), "lm_head.weight": MADE.tensors["lm_head.weight"][order]}
+    folder = kit.save_speculators(
+        kit.Made(MADE.shape, MADE.head, MADE.tensors | mixed), tmp_path / "mixed"
+    )
+    plain = kit.save_speculators(MADE, tmp_path / "plain")
+    assert torch.equal(*(said(load(one, target)) for one in (folder, plain)))
+
+
+def test_int8_weights_with_scales_are_read(target: Path, tmp_path: Path) -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    plain: dict[str, torch.Tensor] = {}
+    for name, one in MADE.tensors.items():
+        tensors[name] = plain[name] = one
+        if name.endswith("proj.weight"):
+            scale = one.abs().amax(1, keepdim=True) / 127
+            tensors[name] = (one / scale).round().to(torch.int8)
+            tensors[f"{name}_scale"] = scale
+            plain[name] = tensors[name].float() * scale
+    said_so = {"quantization_config": {"quant_method": "compressed-tensors"}}
+    folder = kit.save_speculators(
+        kit.Made(MADE.shape, MADE.head, tensors), tmp_path / "int8", **said_so
+    )
+    expected = kit.save_speculators(kit.Made(MADE.shape, MADE.head, plain), tmp_path / "plain")
+    torch.testing.assert_close(said(load(folder, target)), said(load(expected, target)))
+
+
+def test_the_target_that_a_head_names_is_found(target: Path, tmp_path: Path) -> None:
+    named = {"target": str(target), "target_weights": weights_digest(str(target))}
+    folder = kit.save_specforge(MADE, tmp_path / "head", paceline=named)
+    assert start.head(ModelSpec(str(folder), threads=1)).state_width == 192
+    named["target_weights"] = "0" * 64
+    folder = kit.save_specforge(MADE, tmp_path / "other", paceline=named)
+    with pytest.raises(StartError, match="other weights"):
+        load_head(ModelSpec(str(folder), threads=1))
+    folder = kit.save_specforge(MADE, tmp_path / "nameless")
+    with pytest.raises(StartError, match="names no model"):
+        load_head(ModelSpec(str(folder), threads=1))
+
+
+def test_the_usual_states_are_read_where_none_are_named(target: Path, tmp_path: Path) -> None:
+    head = {name: value for name, value in MADE.head.items() if "layer_ids" not in name}
+    deep = tiny_model_folder(tmp_path, "llama", num_hidden_layers=8)
+    made = kit.Made(MADE.shape, head | {"eagle_aux_hidden_state_layer_ids": []}, MADE.tensors)
+    assert load(kit.save_speculators(made, tmp_path / "head"), deep).layers == (2, 4, 5)
+
+
+def test_heads_are_told_from_models(target: Path, tmp_path: Path) -> None:
+    for save in LAYOUTS:
+        assert is_head(str(save(MADE, tmp_path / save.__name__)))
+    assert not is_head(str(target))
+    for content in ("", "[]", "{", "[" * 100_000, "{}", '{"architectures": "x"}'):
+        (tmp_path / "config.json").write_text(content)
+        assert not is_head(str(tmp_path))
+
+
+# --- Folders that are wrong -----------------------------------------------------------------
+
+
+def _config(**changed: Any) -> Callable[[Path], None]:
+    """Fields changed, wherever they stand; None takes one away."""
+
+    def spoil(folder: Path) -> None:
+        said = json.loads((folder / "config.json").read_text())
+        layer = said["transformer_layer_config"]
+        for name, value in changed.items():
+            place = layer if name in layer or name.startswith(("rope", "mlp")) else said
+            place[name] = value
+        (folder / "config.json").write_text(json.dumps(said))
+
+    return spoil
+
+
+def _tensors(**changed: Any) -> Callable[[Path], None]:
+    """Tensors changed by a function, or taken away; `_` in names stands for a dot."""
+
+    def spoil(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        for name, change in changed.items():
+            stored = name.replace("__", ".")
+            before = tensors.pop(stored, torch.zeros(3))
+            if change is not None:
+                tensors[stored] = change(before).contiguous()
+        save_file(tensors, folder / "model.safetensors")
+
+    return spoil
+
+
+def _nan(one: torch.Tensor) -> torch.Tensor:
+    one[0] = torch.nan
+    return one
+
+
+def _truncated(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def _huge_header(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
+
+
+def _lying_header(folder: Path) -> None:
+    said = {"fc.weight": {"dtype": "F32", "shape": [1 << 40, 1 << 20], "data_offsets": [0, 4]}}
+    header = json.dumps(said).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 4)
+
+
+def _pickled(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+
+
+def _twice(folder: Path) -> None:
+    tensors = {"midlayer.hidden_norm.weight": torch.ones(64)}
+    save_file(tensors, folder / "more.safetensors")
+
+
+def _said(content: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        (folder / "config.json").write_text(content)
+
+    return spoil
+
+
+WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
+    "kind": (_config(speculators_model_type="dflash"), "is not one of eagle3, peagle"),
+    "width": (_config(hidden_size=1 << 40), "hidden_size"),
+    "no width": (_config(hidden_size=None), "hidden_size is missing"),
+    "a width that is a text": (_config(hidden_size="64"), "hidden_size"),
+    "a width that is true": (_config(hidden_size=True), "hidden_size"),
+    "heads": (_config(num_attention_heads=0), "num_attention_heads"),
+    "K/V heads": (_config(num_key_value_heads=4), "do not share"),
+    "layers": (_config(num_hidden_layers=1000), "num_hidden_layers"),
+    "one layer more": (_config(num_hidden_layers=2), "tensors are missing"),
+    "vocabulary": (_config(vocab_size=321), "vocabulary of 321|embed_tokens"),
+    "draft vocabulary": (_config(draft_vocab_size=400), "draft_vocab_size"),
+    "another width": (_config(target_hidden_size=48), "width of 48"),
+    "states beyond": (_config(eagle_aux_hidden_state_layer_ids=[1, 2, 5]), "0 to 4"),
+    "states twice": (_config(eagle_aux_hidden_state_layer_ids=[1, 1, 2]), "twice"),
+    "states of nothing": (_config(eagle_aux_hidden_state_layer_ids=[-1, 2, 3]), "layers"),
+    "states that are none": (_config(eagle_aux_hidden_state_layer_ids="abc"), "layers"),
+    "fewer states": (_config(eagle_aux_hidden_state_layer_ids=[1, 2]), "fc.weight"),
+    "count of states": (_config(num_aux_hidden_states=4), "num_aux_hidden_states"),
+    "epsilon": (_config(rms_norm_eps=float("nan")), "rms_norm_eps"),
+    "theta": (_config(rope_theta=-1), "rope_theta"),
+    "rope": (_config(rope_scaling={"rope_type": "longrope"}), "longrope"),
+    "rope's numbers": (_config(rope_scaling={"rope_type": "llama3", "factor": 8}), "missing"),
+    "rope that is none": (_config(rope_scaling=[1]), "rope_scaling"),
+    "activation": (_config(hidden_act="gelu"), "gelu"),
+    "biases": (_config(mlp_bias=True), "mlp_bias"),
+    "a flag": (_config(norm_before_residual="yes"), "norm_before_residual"),
+    "layers of another kind": (_config(model_type="qwen3"), "qwen3"),
+    "last states": (_config(eagle_config={"use_aux_hidden_state": False}), "last states"),
+    "quantized": (_config(quantization_config={"quant_method": "awq"}), "awq"),
+    "a tensor less": (_tensors(norm__weight=None), "missing, first norm.weight"),
+    "no ids": (_tensors(d2t=None), "d2t is missing"),
+    "a tensor more": (_tensors(extra=lambda one: one), "none of a head's"),
+    "a shape": (_tensors(fc__weight=lambda one: one.T), "fc.weight is"),
+    "a dtype": (_tensors(fc__weight=lambda one: one.to(torch.int16)), "I16"),
+    "int8 without scale": (_tensors(fc__weight=lambda one: one.to(torch.int8)), "without a scale"),
+    "float64": (_tensors(norm__weight=lambda one: one.double()), "F64"),
+    "no number": (_tensors(lm_head__weight=_nan), "not finite"),
+    "ids beyond": (_tensors(d2t=lambda one: one + 300), "each once"),
+    "ids below": (_tensors(d2t=lambda one: one - 300), "each once"),
+    "ids twice": (_tensors(d2t=lambda one: -torch.arange(40)), "each once"),
+    "truncated": (_truncated, "model.safetensors"),
+    "a huge header": (_huge_header, "model.safetensors"),
+    "a lying header": (_lying_header, "model.safetensors"),
+    "pickled": (_pickled, "pickled"),
+    "twice": (_twice, "twice"),
+    "no tensors": (lambda folder: (folder / "model.safetensors").unlink(), "no \\*.safetensors"),
+    "no JSON": (_said("{"), "no JSON"),
+    "deep": (_said("[" * 99_999), "no JSON"),
+    "long": (_said(" " * (2 << 20)), "no configuration"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_with_a_head_is_said_in_one_line(
+    what: str, target: Path, tmp_path: Path
+) -> None:
+    spoil, why = WRONG[what]
+    folder = kit.save_speculators(MADE, tmp_path / "head")
+    spoil(folder)
+    with pytest.raises(StartError, match=why) as caught:
+        load(folder, target)
+    assert str(folder) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_embeddings_of_another_width_need_a_table_of_their_own(
+    target: Path, tmp_path: Path
+) -> None:
+    made = make(shape={"hidden_size": 48}, target_hidden_size=64)
+    assert load(kit.save_specforge(made, tmp_path / "own"), target).state_width == 192
+    del made.tensors["embed_tokens.weight"]
+    with pytest.raises(StartError, match="embeddings are \\[320, 64\\]"):
+        load(kit.save_specforge(made, tmp_path / "none"), target)

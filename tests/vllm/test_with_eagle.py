@@ -1,0 +1,106 @@
+"""Heads draft here, token by token, what vLLM's own proposer drafts with them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from services.engine.eagle import EagleCache, EagleEngine, load_head
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
+from tests.engine.eagle import kit
+from tests.models import tiny_model_folder
+from tests.vllm.eagle_proposals import PROMPTS
+from tests.vllm.kit import WIDE
+
+TOKENS = 4
+SHAPE = {
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+}
+BIASED = SHAPE | {"attention_bias": True, "num_hidden_layers": 2, "rope_parameters": kit.LLAMA3}
+Save = Callable[..., Path]
+HEADS: dict[str, tuple[Save, kit.Made]] = {
+    "speculators": (
+        kit.save_speculators,
+        kit.make(1, shape=BIASED, norm_before_fc=True, norm_output=True),
+    ),
+    "SpecForge": (kit.save_specforge, kit.make(2, shape=SHAPE, norm_before_residual=False)),
+    "parallel": (
+        kit.save_speculators,
+        kit.make(3, shape=SHAPE, parallel=TOKENS, mask_token_id=9),
+    ),
+}
+
+
+@pytest.fixture(params=HEADS)
+def method(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tiny_model_folder(tmp_path, "llama", **WIDE, num_hidden_layers=4)
+
+
+def test_heads_draft_as_vllm_does_with_them(method: str, target: Path, tmp_path: Path) -> None:
+    save, made = HEADS[method]
+    folder, file = save(made, tmp_path / "head"), tmp_path / "proposals.safetensors"
+    arguments = [str(target), str(folder), method, str(TOKENS), str(file)]
+    subprocess.run(
+        [sys.executable, "-m", "tests.vllm.eagle_proposals", *arguments], check=True, timeout=300
+    )
+    engine = load_head(ModelSpec(str(folder), base=str(target), threads=1))
+    proposals = list(_proposals(load_file(file)))
+    assert len(proposals) > 30
+    several = 0
+    text: list[int] = []
+    cache: EagleCache | None = None
+    for one in proposals:
+        start, rows = int(one["target_positions"][0]), len(one["target_positions"])
+        if start == 0:
+            cache, text = engine.new_cache(300), []
+        assert cache is not None
+        several += start > 0 and rows > 1
+        text[start:] = [*one["target_token_ids"].tolist(), *one["next_token_ids"].tolist()]
+        cache.anchor(start, one["target_hidden_states"])
+        cache.refresh()
+        assert _drafted(engine, cache, text) == one["drafts"].flatten().tolist()
+    assert several > len(PROMPTS)
+
+
+def _proposals(tensors: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for number in sorted({name.partition(".")[0] for name in tensors}):
+        yield {
+            name.partition(".")[2]: one
+            for name, one in tensors.items()
+            if name.startswith(f"{number}.")
+        }
+
+
+def _drafted(engine: EagleEngine, cache: EagleCache, text: list[int]) -> list[int]:
+    """The head's own greedy drafts after a text; the cache holds that text then."""
+    new = text[cache.length :]
+    masks = list(engine.soft_ids)
+    [rows] = engine.forward([Segment(cache, [*new, *masks], logits_from=len(new) - 1)])
+    drafts = _best(engine, rows)
+    while len(drafts) < TOKENS:
+        [rows] = engine.forward([Segment(cache, drafts[-1:])])
+        drafts += _best(engine, rows)
+    cache.rollback(len(text))
+    return drafts
+
+
+def _best(engine: EagleEngine, rows: torch.Tensor) -> list[int]:
+    assert engine.head_ids is not None
+    found: list[int] = engine.head_ids[rows.argmax(-1)].tolist()
+    return found
