@@ -1,10 +1,12 @@
 """Workers whose text is known beforehand, and a collector that counts bytes: one process.
 
-    python -m testkit.load_workers FILE VERIFY_MS DRAFT_MS ACCEPTANCE CHUNK
+    python -m testkit.load_workers FILE VERIFY_MS DRAFT_MS ACCEPTANCE CHUNK [STATES PROMPT]
 
 FILE gets the address of both workers and that of the collector, on one line. A token
 follows from the session's seed and its place alone, and so does whether the drafter
 gets it right. A step sleeps as long as told (0: not at all), whatever it holds.
+STATES: the numbers in a token's hidden states, which the drafter then needs and the verifier
+tells, of tokens that it emits and of so many tokens of each PROMPT; 0: none.
 """
 
 import sys
@@ -19,6 +21,7 @@ import grpc
 
 from bench.simulation.chained import judged, overlap
 from services.contract import types as t
+from services.contract.states import NO_STATES, StateShape, rows_a_message
 from services.drafter.core import DrafterCore
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey
 from services.runtime import serving
@@ -28,6 +31,7 @@ from services.runtime.serving import Served, ServingOptions, serve_worker
 
 _LETTERS = 52
 _VOCABULARY = 254
+_LAYERS = (0, 1, 2)
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
@@ -89,8 +93,11 @@ class _Session:
 class KnownVerifier:
     """A `WorkerCore`: the next step answers a block of every session that has one."""
 
-    def __init__(self, emit: Emit, worker_id: str, step_ms: float) -> None:
+    def __init__(
+        self, emit: Emit, worker_id: str, step_ms: float, states: int = 0, prompt: int = 0
+    ) -> None:
         self._emit, self._pause = emit, 1e-3 * step_ms
+        self._states, self._prompt = states, prompt
         self._about = t.WorkerDescription(
             worker_id,
             t.Role.VERIFIER,
@@ -100,6 +107,9 @@ class KnownVerifier:
             vocab_size=_VOCABULARY,
             max_context_length=1 << 20,
             kv_capacity_tokens=1 << 30,
+            capabilities=(t.STATES,) if states else (),
+            hidden_width=states // len(_LAYERS),
+            hidden_layers=len(_LAYERS),
         )
         self._sessions: dict[tuple[int, str], _Session] = {}
         self._steps = 0
@@ -119,11 +129,23 @@ class KnownVerifier:
             case t.OpenVerify():
                 self._sessions[link, command.session] = _Session(command, len(command.committed))
                 self._emit(link, t.VerifyOpened(command.session, command.epoch))
+                if command.state_layers:
+                    self._tell_prompt(link, command)
             case t.Verify():
                 if (session := self._sessions.get((link, command.session))) is not None:
                     session.blocks.append((command, arrived))
             case t.CloseVerify(session_id):
                 self._sessions.pop((link, session_id), None)
+
+    def _tell_prompt(self, link: int, opening: t.OpenVerify) -> None:
+        """As many rows as were asked for, as though the prompt were as long."""
+        name, epoch, each = opening.session, opening.epoch, rows_a_message(self._states)
+        for row in range(0, self._prompt, each):
+            rows = self._rows(min(each, self._prompt - row))
+            self._emit(link, t.States(name, epoch, 0, rows))
+
+    def _rows(self, count: int) -> bytes:
+        return bytes(2 * self._states * count)
 
     def step(self) -> bool:
         """Answer the oldest block of each session."""
@@ -142,7 +164,9 @@ class KnownVerifier:
         rows = sum(1 + verdict.draft_tokens for _, verdict in answers)
         size = len(answers)
         for link, verdict in answers:
-            self._emit(link, verdict._replace(verify_ms=took, batch_size=size, batch_rows=rows))
+            states = self._rows(len(verdict.token_ids))
+            about = {"verify_ms": took, "batch_size": size, "batch_rows": rows, "states": states}
+            self._emit(link, verdict._replace(**about))
         return True
 
     def drop_link(self, link: int) -> None:
@@ -165,7 +189,8 @@ class KnownDrafter:
     modes = frozenset({t.VerifyMode.GREEDY, t.VerifyMode.COUPLED})
     samples = trees = False
 
-    def __init__(self, acceptance: float, chunk: int, step_ms: float) -> None:
+    def __init__(self, acceptance: float, chunk: int, step_ms: float, states: int = 0) -> None:
+        self.needed_states = StateShape(_LAYERS, states) if states else NO_STATES
         self._limit = int(acceptance * (1 << 20))
         self._chunk, self._pause = chunk, 1e-3 * step_ms
         self._seeds: dict[SessionKey, int] = {}
@@ -188,6 +213,9 @@ class KnownDrafter:
     def close(self, key: SessionKey) -> None:
         """Forget it."""
         self._seeds.pop(key, None)
+
+    def anchor(self, key: SessionKey, position: int, states: bytes) -> None:
+        """Nothing is made of them."""
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposed]:
         """A few tokens for each."""
@@ -229,20 +257,25 @@ class _Anything(grpc.GenericRpcHandler):
 
 def main() -> int:
     """Serve until SIGTERM."""
-    file, verify_ms, draft_ms, acceptance, chunk = sys.argv[1:]
-    return serving.run(
-        _serve(Path(file), float(verify_ms), float(draft_ms), float(acceptance), int(chunk))
-    )
+    file, verify_ms, draft_ms, acceptance, chunk, *more = sys.argv[1:]
+    times = float(verify_ms), float(draft_ms)
+    return serving.run(_serve(Path(file), *times, float(acceptance), int(chunk), *map(int, more)))
 
 
 async def _serve(
-    file: Path, verify_ms: float, draft_ms: float, acceptance: float, chunk: int
+    file: Path,
+    verify_ms: float,
+    draft_ms: float,
+    acceptance: float,
+    chunk: int,
+    states: int = 0,
+    prompt: int = 0,
 ) -> int:
     otlp = collector()
     port = otlp.add_insecure_port("127.0.0.1:0")
     await otlp.start()
-    drafter = KnownDrafter(acceptance, chunk, draft_ms)
-    judging = _host(lambda emit: KnownVerifier(emit, "v1", verify_ms))
+    drafter = KnownDrafter(acceptance, chunk, draft_ms, states)
+    judging = _host(lambda emit: KnownVerifier(emit, "v1", verify_ms, states, prompt))
     drafting = _host(lambda emit: DrafterCore({"known": drafter}, emit=emit, worker_id="d1"))
     try:
         return await serve_worker(

@@ -83,11 +83,12 @@ class OfferedModel:
 
         Those are the default without contributing methods, since each of these costs time.
         """
-        served = tuple(m for m in self._pool.methods() if self._pool.states_for((m,)) is not None)
+        served = tuple(filter(self._pairs, self._pool.methods()))
         if self._options.method or not served:
             return (self._options.method,) if self._options.method else ()
         able = map(estimated_method, self._pool.capabilities())
-        together = {method for method in able if split_methods(method)[:1] == served[:1]}
+        pairing = filter(self._pairs, able)
+        together = {method for method in pairing if split_methods(method)[:1] == served[:1]}
         ordered = sorted(together, key=lambda method: (-len(split_methods(method)), method))
         return tuple(ordered) or served[:1]
 
@@ -98,6 +99,10 @@ class OfferedModel:
     def learns_from_rows(self, method: str) -> bool:
         """Whether the drafters of a method use the target's predictions at each row."""
         return rows_capability(method) in self._pool.capabilities()
+
+    def _pairs(self, method: str) -> bool:
+        """Whether verifiers tell the states that drafters of a method need, if they need any."""
+        return self._pool.states_for(split_methods(method)) is not None
 
     def states(self, methods: Sequence[str]) -> StateShape:
         """The states of the target that drafters of these methods need, and verifiers tell."""

@@ -31,6 +31,13 @@ def _parser() -> argparse.ArgumentParser:
         default=[1.0, 0.1],
         help="shares of sessions traced; 0: no trace is exported at all",
     )
+    made.add_argument(
+        "--states",
+        type=_list(int),
+        default=[0],
+        help="numbers in a token's hidden states, which the verifier tells the drafter",
+    )
+    made.add_argument("--prompt", type=int, default=0, help="tokens of prompts with states")
     made.add_argument("--seconds", type=float, default=6.0, help="measured time of a case")
     made.add_argument("--tokens", type=int, default=256, help="length of every session")
     made.add_argument("--window", type=int, default=8, help="most tokens drafted ahead")
@@ -61,10 +68,12 @@ def _measure(asked: argparse.Namespace) -> dict[str, Any]:
         draft_ms=asked.draft_ms,
         acceptance=asked.acceptance,
         chunk=asked.chunk,
+        prompt=asked.prompt,
     )
     trees = [HERE] + ([asked.baseline.resolve()] if asked.baseline else [])
     cases = [
-        Case(sessions, sampling, tree)
+        Case(sessions, sampling, tree, states)
+        for states in asked.states
         for sessions in asked.sessions
         for sampling in asked.sampling
         for tree in trees
@@ -87,12 +96,13 @@ def _summary(case: Case, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _show(report: dict[str, Any]) -> str:
-    head = "checkout  sessions  traced  CPU ms/round  quiet  of it loop  rounds/s  per CPU s  "
-    lines = [head + "verdict to verify p50 / p95 / p99 µs"]
+    head = "checkout  states  MB/round  sessions  traced  CPU ms/round  quiet  of it loop  "
+    lines = [head + "rounds/s  per CPU s  verdict to verify p50 / p95 / p99 µs"]
     for row in report["cases"]:
         turn = " / ".join(str(row[f"verify_{part}_us"]) for part in ("p50", "p95", "p99"))
         lines.append(
-            f"{row['checkout']:<9} {row['sessions']:>8} {_share(row['sampling']):>7} "
+            f"{row['checkout']:<9} {row['states']:>6} {row['mb_per_round']:>9.3f} "
+            f"{row['sessions']:>8} {_share(row['sampling']):>7} "
             f"{row['cpu_ms_per_round']:>13.3f} {row['quiet_cpu_ms_per_round']:>6.3f} "
             f"{row['loop_ms_per_round']:>11.3f} "
             f"{row['rounds_per_s']:>9.0f} {row['rounds_per_cpu_s']:>10.0f}  {turn}"

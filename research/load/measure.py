@@ -27,11 +27,15 @@ HERE = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One orchestrator under one load; `tree` is the checkout it comes from."""
+    """One orchestrator under one load; `tree` is the checkout it comes from.
+
+    `states`: the numbers in a token's hidden states, which it passes on; 0: none.
+    """
 
     sessions: int
     sampling: float
     tree: Path = HERE
+    states: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Surroundings:
     draft_ms: float = 0.0
     acceptance: float = 0.8
     chunk: int = 4
+    prompt: int = 0
+    """Tokens of each prompt whose states are passed on."""
 
 
 def measure(case: Case, around: Surroundings) -> dict[str, Any]:
@@ -53,7 +59,7 @@ def measure(case: Case, around: Surroundings) -> dict[str, Any]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         redis = stack.enter_context(EmbeddedRedis())
-        workers, sink = stack.enter_context(_workers(folder, around)).split()
+        workers, sink = stack.enter_context(_workers(folder, case, around)).split()
         settings = _settings(case, around, workers, sink, redis.url)
         port = free_port()
         settings["PACELINE_METRICS_PORT"] = str(port)
@@ -77,6 +83,8 @@ async def _load(
     return {
         "sessions": case.sessions,
         "sampling": case.sampling,
+        "states": case.states,
+        "mb_per_round": 1e-6 * spent["states"] / rounds,
         "rounds_per_s": rounds / spent["wall"],
         "cpu_ms_per_round": 1e3 * spent["cpu"] / rounds,
         "loop_ms_per_round": 1e3 * spent["loop"] / rounds,
@@ -105,6 +113,7 @@ async def _reading(process: psutil.Process, metrics: str) -> dict[str, float]:
         "cpu": cpu.user + cpu.system,
         "loop": main.user_time + main.system_time,
         "rounds": _sum(page, "paceline_rounds_total"),
+        "states": _sum(page, "paceline_states_bytes_total", 'fate="sent"'),
     }
 
 
@@ -114,8 +123,9 @@ def _page(address: str) -> str:
     return text
 
 
-def _sum(page: str, name: str) -> float:
-    lines = (line.rpartition(" ") for line in page.splitlines() if line.startswith(name))
+def _sum(page: str, name: str, label: str = "") -> float:
+    found = [line for line in page.splitlines() if line.startswith(name) and label in line]
+    lines = (line.rpartition(" ") for line in found)
     return sum(float(value) for _, _, value in lines)
 
 
@@ -130,9 +140,10 @@ def _turnaround(taken: list[int]) -> dict[str, Any]:
 
 
 @contextmanager
-def _workers(folder: Path, around: Surroundings) -> Iterator[str]:
+def _workers(folder: Path, case: Case, around: Surroundings) -> Iterator[str]:
     ready = folder / "workers"
-    options = (around.verify_ms, around.draft_ms, around.acceptance, around.chunk)
+    options = [around.verify_ms, around.draft_ms, around.acceptance, around.chunk]
+    options += [case.states, around.prompt] if case.states else []
     command = [sys.executable, "-m", "testkit.load_workers", str(ready), *map(str, options)]
     with child(command, ready, end=SIGTERM):
         yield ready.read_text().strip()

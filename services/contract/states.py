@@ -115,6 +115,11 @@ def states_of(message: object) -> bytes:
     return b""
 
 
+def without_states(message: M) -> M:
+    """The same without its states."""
+    return message._replace(states=b"") if states_of(message) else message  # type: ignore
+
+
 class StateRoom:
     """The bytes of states that may wait in one queue: beyond them messages go without."""
 
@@ -133,9 +138,7 @@ class StateRoom:
             return message
         if self._on_states is not None:
             self._on_states(Fate.DROPPED, size)
-        if isinstance(message, Verdict | CommitDraft):
-            return message._replace(states=b"")  # type: ignore[return-value]
-        return None
+        return None if isinstance(message, States | DraftStates) else without_states(message)
 
     def release(self, messages: Sequence[object]) -> None:
         """These wait no more."""

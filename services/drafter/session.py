@@ -257,7 +257,7 @@ class DraftSession:
         if len(self._held) >= MAX_HELD_COMMITS:
             allowed = f"at most {self.committed_length}, the committed length"
             raise InvalidRequest("commit.base_len", command.base_len, allowed)
-        self._held.append(command)
+        self._held.append(command._replace(states=b""))
         self._held.sort(key=lambda held: (held.base_len, held.epoch))
 
     def _next_held(self) -> CommitDraft | None:

@@ -70,6 +70,7 @@ class StateTeller:
         self._exchange = exchange
         self._on_states = on_states
         self._layers: tuple[int, ...] = ()
+        self._refused: tuple[int, ...] = ()
         self._sessions: set[VerifySession] = set()
 
     def open(self, session: VerifySession) -> None:
@@ -88,13 +89,14 @@ class StateTeller:
         engine = self._engine
         if engine is None or not rows_a_message(len(layers) * engine.hidden_width):
             return False
-        if layers == self._layers or self._sessions:
+        if layers == self._layers or self._sessions or layers == self._refused:
             return layers == self._layers
         self._layers = ()
         try:
             engine.watch(layers)
         except Exception as error:
             _log.warning("no states of layers %s: %s", layers, error)
+            self._refused = layers
             return False
         self._layers = layers
         return True
@@ -151,24 +153,27 @@ class StateTeller:
         """The verdict as it leaves: with its states, but for a drafter that hears them here."""
         if not states:
             return verdict
-        exchange, name = self._exchange, session.key[1]
-        if exchange is None or not self._beside(session, exchange):
-            self._count(Fate.SENT, states)
-            return verdict._replace(states=states)
         position = len(session.opening.prompt) + verdict.base_len - 1
-        kept = exchange.leave(name, StateRows(verdict.epoch, position, states, verdict.token_ids))
-        self._count(Fate.SENT if kept else Fate.DROPPED, states)
-        return verdict
+        rows = StateRows(verdict.epoch, position, states, verdict.token_ids)
+        kept = self._left_beside(session, rows)
+        self._count(Fate.DROPPED if kept is False else Fate.SENT, states)
+        return verdict._replace(states=states) if kept is None else verdict
 
-    def _beside(self, session: VerifySession, exchange: StateExchange) -> bool:
-        """Whether the drafter in this process has the session, or had it, or may get it."""
-        telling = session.telling
-        if telling is None or exchange.needed.layers != self._layers:
-            return False
-        listening = session.key[1] in exchange.listening
-        first = telling.beside is None
+    def _left_beside(self, session: VerifySession, rows: StateRows) -> bool | None:
+        """Whether a drafter in this process finds the rows; None: it is for one elsewhere.
+
+        A drafter here that had the session once is the one that they are for; so is one whose
+        opening may be on the way.
+        """
+        exchange, telling, name = self._exchange, session.telling, session.key[1]
+        if exchange is None or telling is None or exchange.needed.layers != self._layers:
+            return None
+        first, listening = telling.beside is None, name in exchange.listening
         telling.beside = listening or bool(telling.beside)
-        return telling.beside or first
+        if listening or first:
+            return exchange.leave(name, rows)
+        exchange.forget(name)
+        return False if telling.beside else None
 
     def _count(self, fate: Fate, states: bytes) -> None:
         if self._on_states is not None:

@@ -254,6 +254,7 @@ def test_a_drafter_elsewhere_gets_the_verdicts_of_a_verifier_with_one_in_its_pro
     # Its opening may be on the way.
     assert table.verdict(block(1, 0, TEXT[:1])).states == b""
     assert len(rows_of(table.verdict(block(2, 2, TEXT[2:3])).states)) == 2
+    assert lending.handover.states.take("s") == []
 
 
 def test_what_is_decided_after_the_drafter_in_the_process_left_stays_there_too():
@@ -266,5 +267,4 @@ def test_what_is_decided_after_the_drafter_in_the_process_left_stays_there_too()
     table.verdict(block(1, 0, TEXT[:1]))
     exchange.listening.clear()
     assert table.verdict(block(2, 2, TEXT[2:3])).states == b""
-    table.run(t.CloseVerify("s"))
     assert exchange.take("s") == []

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from paceline.v1 import drafter_pb2, verifier_pb2
 
 from services.contract.errors import ProtocolError
-from services.contract.states import states_of
+from services.contract.states import states_of, without_states
 from services.contract.types import (
     DrafterCommand,
     DrafterEvent,
@@ -60,10 +60,12 @@ class LinkCodec(Generic[C, E]):
 
     def encode_request(self, commands: Sequence[C] = (), hello: LinkHello | None = None) -> Any:
         """One message of the orchestrator; `hello` in the first only."""
-        return self.request_class(
+        message = self.request_class(
             hello=None if hello is None else encode_hello(hello),
-            commands=map(self.encode_command, commands),
+            commands=[self.encode_command(without_states(command)) for command in commands],
         )
+        _put_states(message.commands, "command", commands)
+        return message
 
     def decode_request(self, message: Any) -> tuple[LinkHello | None, list[C]]:
         """The hello, if there is one, and the commands."""
@@ -73,7 +75,11 @@ class LinkCodec(Generic[C, E]):
 
     def encode_response(self, events: Sequence[E]) -> Any:
         """One message of the worker."""
-        return self.response_class(events=map(self.encode_event, events))
+        message = self.response_class(
+            events=[self.encode_event(without_states(event)) for event in events]
+        )
+        _put_states(message.events, "event", events)
+        return message
 
     def decode_response(self, message: Any) -> list[E]:
         """The events."""
@@ -98,6 +104,13 @@ def in_messages(encode: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) ->
     middle = len(batch) // 2
     yield from in_messages(encode, batch[:middle])
     yield from in_messages(encode, batch[middle:])
+
+
+def _put_states(encoded: Sequence[Any], group: str, batch: Sequence[Any]) -> None:
+    """Copy states to where they leave from: a message put into another one is copied twice."""
+    for slot, member in zip(encoded, batch, strict=True):
+        if states := states_of(member):
+            getattr(slot, slot.WhichOneof(group)).states = states
 
 
 def _require_few(batch: Sequence[Any]) -> None:
