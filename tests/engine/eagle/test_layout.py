@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from services.contract.errors import StartError
+from services.engine import start
 from services.engine.checkpoint.files import weights_digest
 from services.engine.checkpoint.heads import is_head
 from services.engine.eagle import EagleEngine, load_head
