@@ -31,15 +31,24 @@ TEXT = [64, 18, 120, 77, 230, 9, 14, 202, 61]
 """What the target says behind the prompt, whatever is drafted."""
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
+def head(folder, **more):
     """A head for a tiny target."""
-    folder = tmp_path_factory.mktemp("eagle")
     target = tiny_model_folder(folder, "llama")
     shape = {"hidden_size": 64, "num_attention_heads": 4}
-    made = kit.make(3, shape=shape, eagle_aux_hidden_state_layer_ids=list(LAYERS))
-    head = kit.save_speculators(made, folder / "head")
-    return load_head(ModelSpec(str(head), "float32", base=str(target), threads=1))
+    made = kit.make(3, shape=shape, eagle_aux_hidden_state_layer_ids=list(LAYERS), **more)
+    saved = kit.save_speculators(made, folder / "head", **({"mask_token_id": 2} if more else {}))
+    return load_head(ModelSpec(str(saved), "float32", base=str(target), threads=1))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    return head(tmp_path_factory.mktemp("eagle"))
+
+
+@pytest.fixture(scope="module")
+def parallel(tmp_path_factory):
+    """One that drafts four tokens in a pass."""
+    return head(tmp_path_factory.mktemp("peagle"), parallel=4)
 
 
 def states(positions: range, width: int) -> bytes:
@@ -230,6 +239,43 @@ def test_small_trees_have_the_heads_word_at_the_end_of_the_text(engine):
         assert t.DraftSource.MODEL not in draft.sources
         site.epoch += 1
         site.commit(TEXT[len(site.output) : end], epoch=site.epoch)
+
+
+def in_one_pass(engine, text: Sequence[int], count: int) -> list[int]:
+    """The likeliest tokens behind a text and masks."""
+    cache = engine.new_cache(64)
+    cache.anchor(0, states(range(len(text) - 1), engine.state_width))
+    fed = [*text, *engine.soft_ids[: count - 1]]
+    (rows,) = engine.forward([Segment(cache, fed, logits_from=len(text) - 1)])
+    cache.free()
+    return engine.head_ids[rows.argmax(-1)].tolist()
+
+
+def test_a_parallel_head_drafts_in_one_pass_and_only_from_verdicts(parallel):
+    site = Site(parallel, window=8)
+    site.read()
+    for end in (1, 3, 4):
+        site.epoch += 1
+        site.commit(TEXT[len(site.output) : end], epoch=site.epoch)
+        drafts = [one for one in site.settle() if len(one.tree)]
+        assert [len(one.tree) for one in drafts] == [4]
+        assert list(drafts[0].tree.token_ids) == in_one_pass(parallel, [*PROMPT, *TEXT[:end]], 4)
+    accepted = drafts[0].tree.token_ids
+    site.commit(accepted[:2], epoch=site.epoch)
+    assert site.drafted() == []
+    site.commit(accepted[2:], epoch=site.epoch)
+    assert site.drafted() == in_one_pass(parallel, [*PROMPT, *site.output], 4)
+
+
+@pytest.mark.parametrize("mode", list(t.VerifyMode))
+def test_a_parallel_head_drafts_in_every_mode(parallel, mode):
+    temperature = 0.0 if mode is t.VerifyMode.GREEDY else 0.9
+    site = Site(parallel, window=3, mode=mode, temperature=temperature)
+    site.read()
+    site.commit(TEXT[:1])
+    (draft,) = [one for one in site.settle() if len(one.tree)]
+    assert len(draft.tree) == 3
+    assert len(draft.tree.q or ()) == (3 if mode in drafter_kit.SAMPLED else 0)
 
 
 def test_what_was_heard_and_taken_back_leaves_no_states_behind(engine):

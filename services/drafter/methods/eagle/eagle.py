@@ -13,6 +13,9 @@ K/V that was computed with own features is dropped where the target's states are
 and computed anew with the next step, in the same forward. States are best effort. Where they
 stop coming, drafts go on with own features; where none ever came for the text's end, nothing is
 drafted before the next verdict.
+
+A head that was trained for it drafts in one pass, from masks behind the text (P-EAGLE, Hui et
+al., 2602.01469): the best shape behind a network, where every pass more is a verdict later.
 """
 
 from __future__ import annotations
@@ -20,14 +23,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from services.contract.states import StateShape
+from services.contract.types import OpenDraft
 from services.drafter.methods.eagle.sessions import (
     AnchoredPlaces,
     AnchoredSession,
     AnchoredTrees,
+    ParallelSession,
 )
 from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.model.stepping import Stepping
 from services.drafter.protocol import Ask, Proposed, SessionKey
-from services.engine.port import Segment, StateDrafting
+from services.engine.port import Segment, StateDrafting, freed_on_error
 
 
 class EagleDrafter(ModelDrafter):
@@ -47,6 +53,16 @@ class EagleDrafter(ModelDrafter):
         """Take the target's states of the text's tokens from `position` on."""
         if key in self._sessions:
             self._anchored(key).cache.anchor(position, states)
+
+    def _session(
+        self, key: SessionKey, opening: OpenDraft, reserve: int, vocab_size: int
+    ) -> Stepping:
+        """One that drafts in one pass, where the head can."""
+        if not self._engine.soft_ids:
+            return super()._session(key, opening, reserve, vocab_size)
+        longest, masks = self._engine.max_context_length, self._engine.soft_ids
+        with freed_on_error(self._engine.new_cache(reserve + len(masks))) as cache:
+            return ParallelSession(opening, cache, vocab_size, longest, masks)
 
     def idle(self, asks: Iterable[Ask]) -> bool:
         """Read prompts as their states come; then as the model drafter does."""

@@ -15,15 +15,18 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from services.contract.types import OpenDraft
+from services.drafter.comb import Level
 from services.drafter.methods.graph.graph_state import GraphSession
 from services.drafter.methods.model.forms import TextForm
 from services.drafter.methods.model.model_state import ModelSession
 from services.drafter.methods.model.places import STEPS, Places
 from services.drafter.methods.model.stepping import Feed
 from services.drafter.methods.ngram.mixture import HEADED
-from services.drafter.protocol import Ask
+from services.drafter.methods.self_draft.lookahead import LookaheadSession
+from services.drafter.protocol import Ask, Proposed
 from services.engine.port import AnchoredCache, Segment
 
 
@@ -56,6 +59,22 @@ class AnchoredSession(ModelSession):
             return ()
         self.cache.refresh()
         return ask.text[self.cache.length : min(ask.committed_length, self.cache.anchored + 1)]
+
+
+class ParallelSession(AnchoredSession, LookaheadSession):
+    """A session whose head drafts several tokens in one pass: P-EAGLE.
+
+    Masks behind the text stand for tokens to come; see `LookaheadSession`, whose rows are those of
+    a target. A draft is one pass from the states of the last verdict, and there is none behind it.
+    """
+
+    def may_draft(self, ask: Ask) -> bool:
+        """Not behind a draft that is still to be verified."""
+        return len(ask.text) == ask.committed_length and super().may_draft(ask)
+
+    def absorb(self, levels: Sequence[Level], ask: Ask) -> Proposed:
+        """The whole draft."""
+        return replace(super().absorb(levels, ask), final=True)
 
 
 class AnchoredTrees(GraphSession):
