@@ -37,7 +37,7 @@ def config(made: Made) -> HeadConfig:
     if made.head.get("parallel"):
         count = said.pop("parallel")
         methods = {"proposal_methods": [{"speculative_tokens": count}]}
-        said |= {"parallel_drafting": True, "speculators_config": methods}
+        said |= {"speculators_config": methods}
     return config_of(said)
 
 
