@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from services.engine.eagle import EagleCache, EagleEngine, load_head
+from services.engine.eagle.cache import EagleCache
+from services.engine.eagle.engine import EagleEngine
+from services.engine.eagle.loading import load_head
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.engine.eagle import kit

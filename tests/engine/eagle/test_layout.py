@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from services.contract.errors import StartError
 from services.engine import start
 from services.engine.checkpoint.files import weights_digest
-from services.engine.eagle import EagleEngine, load_head
+from services.engine.eagle.engine import EagleEngine
+from services.engine.eagle.loading import load_head
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.engine.eagle import kit

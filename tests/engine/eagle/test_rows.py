@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.engine.eagle import EagleCache
-from services.engine.eagle.cache import KEPT
+from services.engine.eagle.cache import KEPT, EagleCache
 from services.engine.port import Segment
 from tests.engine.conftest import CLOSE
 from tests.engine.eagle import kit
