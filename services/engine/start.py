@@ -90,7 +90,7 @@ def head(spec: ModelSpec) -> StateDrafting:
 
     Raises StartError.
     """
-    from services.engine.eagle import load_head
+    from services.engine.eagle.loading import load_head
 
     return load_head(spec)
 

@@ -18,7 +18,7 @@ from services.drafter.methods.model.ahead import AheadRules
 from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.informed import InformedDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
-from services.engine.eagle import load_head
+from services.engine.eagle.loading import load_head
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.engine.eagle import kit

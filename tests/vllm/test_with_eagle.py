@@ -12,13 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from services.engine.eagle import EagleCache, EagleEngine, load_head
+from services.engine.eagle.cache import EagleCache
+from services.engine.eagle.engine import EagleEngine
+from services.engine.eagle.loading import load_head
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.engine.eagle import kit
 from tests.models import tiny_model_folder
 from tests.vllm.eagle_proposals import PROMPTS
-from tests.vllm.kit import WIDE
 
 TOKENS = 4
 SHAPE = {
@@ -44,12 +45,13 @@ HEADS: dict[str, tuple[Save, kit.Made]] = {
 
 @pytest.fixture(params=HEADS)
 def method(request: pytest.FixtureRequest) -> str:
-    return request.param
+    name: str = request.param
+    return name
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    return tiny_model_folder(tmp_path, "llama", **WIDE, num_hidden_layers=4)
+    return tiny_model_folder(tmp_path, num_hidden_layers=4, hidden_size=128, head_dim=32)
 
 
 def test_heads_draft_as_vllm_does_with_them(method: str, target: Path, tmp_path: Path) -> None:

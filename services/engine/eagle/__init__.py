@@ -1,13 +1,15 @@
 """An EAGLE-3 head (Li et al., 2503.01840) behind the engine's port.
 
-    layout   what a head's folder says of it, in either public layout
-    tensors  what lies beside that
-    head     what it computes
+    layout     what a head's folder says of it, in either public layout
+    tensors    what lies beside that
+    head       what it computes
     attention  how rows of a step see those before them
-    cache    a session's K/V, and the features of its next rows
-    step     which row takes which feature
-    engine   the engine
-    loading  from names to an engine
+    cache      a session's K/V, and the features of its next rows
+    step       which row takes which feature
+    engine     the engine
+    loading    from names to an engine
+
+Nothing is imported here: whether a folder holds a head is asked where there is no torch, too.
 
     engine = load_head(ModelSpec("head-folder", dtype="int8", base="target"))
     target.watch(engine.layers)
@@ -20,9 +22,3 @@ position j - 1: the target's states there, fused, if they are known; else what t
 for the row before it. Rows without either are void: they take a place in the text and nothing
 else. A text's first row always is.
 """
-
-from services.engine.eagle.cache import EagleCache
-from services.engine.eagle.engine import EagleEngine
-from services.engine.eagle.loading import load_head
-
-__all__ = ["EagleCache", "EagleEngine", "load_head"]

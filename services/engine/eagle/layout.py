@@ -18,8 +18,8 @@ from services.contract.errors import StartError
 from services.engine.checkpoint.heads import KIND, is_named, read_json
 from services.engine.eagle.fields import Fields
 
-KINDS = {"eagle3": False, "peagle": True}
-"""What speculators call heads, and whether such a one drafts in parallel."""
+KINDS = ("eagle3", "peagle")
+"""What speculators call heads; the second one drafts in parallel."""
 DEFAULT_PARALLEL = 5
 """Tokens of a pass, where the configuration does not say."""
 
@@ -68,25 +68,30 @@ def _config(said: dict[str, Any]) -> HeadConfig:
     """Of either layout; raises ValueError for what is not supported."""
     whole = Fields(said)
     kind = whole.text(KIND)
+    masked = any(whole.said.get(name) is not None for name in _MASK_IDS)
     if kind is None:
         if not is_named(said):
             raise ValueError("config.json describes no EAGLE-3 head")
-        parallel = "PeagleLlamaForCausalLM" in said["architectures"]
-        return _of(whole, whole, parallel or whole.flag("parallel_drafting"), residual=False)
+        return _of(whole, whole, masked, residual=False)
+    if kind == "peagle" and not masked:
+        raise ValueError("mask_token_id is missing")
     if kind not in KINDS:
         raise ValueError(f"speculators_model_type {kind!r} is not one of {', '.join(KINDS)}")
     layer = whole.inside("transformer_layer_config")
-    return _of(whole, layer, KINDS[kind], residual=kind == "eagle3")
+    return _of(whole, layer, masked, residual=kind == "eagle3")
 
 
-def _of(whole: Fields, layer: Fields, parallel: bool, *, residual: bool) -> HeadConfig:
-    """`whole`: what is said of the head; `layer`: of its layers. `residual`: a default."""
+def _of(whole: Fields, layer: Fields, masked: bool, *, residual: bool) -> HeadConfig:
+    """`whole`: what is said of the head; `layer`: of its layers. `residual`: a default.
+
+    `masked`: there is a token for masks, so that a pass drafts several tokens.
+    """
     eagle = whole.inside("eagle_config")
     _refuse(whole, layer, eagle)
     width = layer.count("hidden_size", most=1 << 16)
     heads = layer.count("num_attention_heads", most=1 << 10)
     vocab = layer.count("vocab_size", most=1 << 22)
-    mask = next((n for n in _MASK_IDS if n in whole.said), _MASK_IDS[0])
+    mask = next((n for n in _MASK_IDS if whole.said.get(n) is not None), _MASK_IDS[0])
     return HeadConfig(
         width=width,
         heads=heads,
@@ -107,8 +112,8 @@ def _of(whole: Fields, layer: Fields, parallel: bool, *, residual: bool) -> Head
         norm_output=whole.flag("norm_output"),
         logit_scale=whole.number("logit_scale", 1.0, least=-1e6, most=1e6),
         bias=layer.flag("attention_bias"),
-        parallel=_parallel(whole) if parallel else 0,
-        mask_id=whole.count(mask, least=0, most=vocab - 1) if parallel else 0,
+        parallel=_parallel(whole) if masked else 0,
+        mask_id=whole.count(mask, least=0, most=vocab - 1) if masked else 0,
         **_target(whole),
     )
 

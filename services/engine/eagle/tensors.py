@@ -40,7 +40,7 @@ class HeadTensors:
         self._folder = folder
         self._wanted = _shapes(config, states)
         try:
-            self._stored = _headers(folder)
+            self._stored = _headers(folder, masked=config.parallel > 0)
             self._check(config)
         except (StartError, ValueError) as error:
             raise StartError(f"head {folder}: {error}".splitlines()[0]) from error
@@ -179,7 +179,7 @@ def _layer_shapes(config: HeadConfig, number: int) -> dict[str, tuple[int, ...]]
     return {f"layers.{number}.{name}": shape for name, shape in shapes.items()}
 
 
-def _headers(folder: Path) -> dict[str, _Stored]:
+def _headers(folder: Path, *, masked: bool) -> dict[str, _Stored]:
     """What the folder's safetensors hold, by the names of the first layout."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -193,6 +193,8 @@ def _headers(folder: Path) -> dict[str, _Stored]:
         for stored in _of_file(file):
             name = _usual(stored.name)
             if name.startswith(_IGNORED) or name.endswith(_IGNORED):
+                continue
+            if name == "mask_hidden" and not masked:
                 continue
             if name in found:
                 raise ValueError(f"tensor {stored.name} is there twice")

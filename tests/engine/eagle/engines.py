@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.engine.eagle import EagleEngine
-from services.engine.eagle.engine import Target
+from services.engine.eagle.engine import EagleEngine, Target
 from services.engine.eagle.layout import HeadConfig
 from services.engine.eagle.layout import _config as config_of
 from services.engine.spec import ModelSpec
@@ -37,7 +36,7 @@ def config(made: Made) -> HeadConfig:
     if made.head.get("parallel"):
         count = said.pop("parallel")
         methods = {"proposal_methods": [{"speculative_tokens": count}]}
-        said |= {"parallel_drafting": True, "speculators_config": methods}
+        said |= {"speculators_config": methods}
     return config_of(said)
 
 

@@ -202,7 +202,7 @@ class Reference:
         if head.get("norm_before_fc"):
             row = self.norm(row, "input_norm.weight")
         if head.get("fc_norm"):
-            parts = row.unflatten(0, (-1, self.made.target_width))
+            parts = row.view(-1, self.made.target_width)
             row = torch.cat([self.norm(p, f"fc_norm.{i}.weight") for i, p in enumerate(parts)])
         fused: Tensor = self.w["fc.weight"] @ row
         return fused

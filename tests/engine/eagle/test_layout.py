@@ -16,7 +16,8 @@ from services.contract.errors import StartError
 from services.engine import start
 from services.engine.checkpoint.files import weights_digest
 from services.engine.checkpoint.heads import is_head
-from services.engine.eagle import EagleEngine, load_head
+from services.engine.eagle.engine import EagleEngine
+from services.engine.eagle.loading import load_head
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
 from tests.engine.eagle import kit
@@ -140,6 +141,23 @@ def test_the_usual_states_are_read_where_none_are_named(target: Path, tmp_path: 
     assert load(kit.save_speculators(made, tmp_path / "head"), deep).layers == (2, 4, 5)
 
 
+@pytest.mark.parametrize("save", LAYOUTS)
+def test_a_head_with_a_mask_drafts_in_parallel(save: Save, target: Path, tmp_path: Path) -> None:
+    made = make(shape={"hidden_size": 64}, parallel=4, ptd_token_id=7)
+    engine = load(save(made, tmp_path / "head"), target)
+    assert engine.parallel == (4 if save is kit.save_speculators else 5)
+    assert list(engine.soft_ids) == list(range(320, 319 + engine.parallel))
+    cache = engine.new_cache(60)
+    cache.anchor(0, states(5, made))
+    [rows] = engine.forward([Segment(cache, [*tokens(6), *engine.soft_ids])])
+    assert rows[1:].norm(dim=-1).min() > 1
+    del made.head["ptd_token_id"]
+    plain = kit.Made(
+        made.shape, {n: v for n, v in made.head.items() if n != "parallel"}, made.tensors
+    )
+    assert load(save(plain, tmp_path / "plain"), target).parallel == 0
+
+
 def test_heads_are_told_from_models(target: Path, tmp_path: Path) -> None:
     for save in LAYOUTS:
         assert is_head(str(save(MADE, tmp_path / save.__name__)))
@@ -242,6 +260,9 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "rope": (_config(rope_scaling={"rope_type": "longrope"}), "longrope"),
     "rope's numbers": (_config(rope_scaling={"rope_type": "llama3", "factor": 8}), "missing"),
     "rope that is none": (_config(rope_scaling=[1]), "rope_scaling"),
+    "no mask": (_config(speculators_model_type="peagle"), "mask_token_id is missing"),
+    "no state of a mask": (_config(mask_token_id=3), "missing, first mask_hidden"),
+    "a mask beyond": (_config(mask_token_id=320), "mask_token_id"),
     "activation": (_config(hidden_act="gelu"), "gelu"),
     "biases": (_config(mlp_bias=True), "mlp_bias"),
     "a flag": (_config(norm_before_residual="yes"), "norm_before_residual"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from services.engine.eagle import EagleCache, EagleEngine
+from services.engine.eagle.cache import EagleCache
+from services.engine.eagle.engine import EagleEngine
 from services.engine.port import Engine
 from tests.engine.eagle.engines import engine
 from tests.engine.eagle.kit import make, states

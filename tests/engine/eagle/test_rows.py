@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from services.engine.eagle import EagleCache
-from services.engine.eagle.cache import KEPT
+from services.engine.eagle.cache import KEPT, EagleCache
 from services.engine.port import Segment
 from tests.engine.conftest import CLOSE
 from tests.engine.eagle import kit
@@ -112,6 +112,37 @@ def test_rows_of_many_sessions_are_those_of_each_alone() -> None:
             worlds, worlds[0].engine.forward(segments), expected, strict=True
         ):
             world.agree(rows, own)
+
+
+def test_trees_of_many_sessions_and_long_rows_are_read_at_once() -> None:
+    worlds = [World(VARIANTS["norm after the residual"]) for _ in range(4)]
+    for world in worlds[1:]:
+        world.engine, world.cache = worlds[0].engine, worlds[0].engine.new_cache(200)
+    worlds[0].anchor(0, 30)
+    worlds[1].anchor(3, 9)
+    worlds[1].anchor(20, 22)
+    worlds[2].anchor(39, 41)
+    together(worlds, [(tokens(40, seed), None) for seed in range(4)])
+    random = Random(5)
+    for _ in range(2):
+        grown = []
+        for number, world in enumerate(worlds):
+            first = len(world.rows) - 40
+            nodes = range(first, first + 4 + 8 * number)
+            grown.append((tokens(len(nodes), first), [random.randrange(-1, n) for n in nodes]))
+        together(worlds, grown)
+
+
+def together(worlds: Sequence[World], said: Sequence[tuple[Sequence[int], Any]]) -> None:
+    """One forward of all; trees begin behind 40 tokens."""
+    expected, segments = [], []
+    for world, (text, parents) in zip(worlds, said, strict=True):
+        base = None if parents is None else 40
+        expected.append(world.expected(text, parents, base))
+        segments.append(Segment(world.cache, text, parents, 0, base))
+    rows = worlds[0].engine.forward(segments)
+    for world, own, wanted in zip(worlds, rows, expected, strict=True):
+        world.agree(own, wanted)
 
 
 def test_only_the_rows_asked_for_are_given() -> None:
