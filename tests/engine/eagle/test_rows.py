@@ -172,6 +172,17 @@ def test_a_tree_grows_along_its_own_outputs() -> None:
     world.feed([5])
 
 
+def test_a_tree_may_be_larger_than_what_is_kept_of_a_text() -> None:
+    world = World(VARIANTS["plain"])
+    world.anchor(0, 4)
+    world.feed(tokens(5))
+    count = KEPT + 6
+    world.feed(tokens(count), [-1, *[0] * (count - 1)])
+    world.feed([1, 2, 3], [-1, 0, 1], base=5)
+    world.cut(5)
+    world.feed([4])
+
+
 def test_states_that_come_late_make_rows_be_read_again() -> None:
     world = World(VARIANTS["plain"])
     text = tokens(14)
