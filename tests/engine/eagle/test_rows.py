@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -273,6 +273,26 @@ def test_a_fork_goes_on_alone() -> None:
     twin.anchor(7, 8)
     twin.feed([4])
     world.feed([5])
+
+
+@pytest.mark.parametrize("length", [30, 60])
+def test_a_text_that_begins_as_another_goes_on_from_its_features(length: int) -> None:
+    world = World(VARIANTS["plain"])
+    prefixes = world.engine.prefix_cache(200)
+    first = [*tokens(20), *tokens(length - 20, 1)]
+    shared = prefixes.open("tenant", first, 100)
+    world.cache = cast("EagleCache", shared.cache)
+    world.anchor(0, length + 4)
+    world.feed(first)
+    shared.end()
+    second = [*tokens(20), *tokens(8, 2)]
+    begun = prefixes.open("tenant", second, 90)
+    assert begun.cached == 20
+    world.cache, world.known = cast("EagleCache", begun.cache), set(range(20))
+    del world.rows[20:]
+    world.feed(second[20:24])
+    world.anchor(23, 26)
+    world.feed(second[24:])
 
 
 def test_long_texts_keep_few_features() -> None:
