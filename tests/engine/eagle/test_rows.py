@@ -275,8 +275,9 @@ def test_a_fork_goes_on_alone() -> None:
     world.feed([5])
 
 
+@pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.parametrize("length", [30, 60])
-def test_a_text_that_begins_as_another_goes_on_from_its_features(length: int) -> None:
+def test_a_text_that_begins_as_another_goes_on_from_its_features(length: int, ended: bool) -> None:
     world = World(VARIANTS["plain"])
     prefixes = world.engine.prefix_cache(200)
     first = [*tokens(20), *tokens(length - 20, 1)]
@@ -284,7 +285,8 @@ def test_a_text_that_begins_as_another_goes_on_from_its_features(length: int) ->
     world.cache = cast("EagleCache", shared.cache)
     world.anchor(0, length + 4)
     world.feed(first)
-    shared.end()
+    if ended:
+        shared.end()
     second = [*tokens(20), *tokens(8, 2)]
     begun = prefixes.open("tenant", second, 90)
     assert begun.cached == 20
