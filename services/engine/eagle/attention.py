@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from services.engine.eagle.step import Run
-from services.engine.native.attending import Scoring, additive, attend
+from services.engine.native.attending import Scoring, attend
 from services.engine.native.pages import PAGE, Extent
 from services.engine.native.paging import Paging
 
@@ -30,16 +32,16 @@ class Attention:
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Query [1, heads, n, d], key and value [1, kv_heads, n, d]; returns [n, heads * d]."""
         if self._lone is None and self._paging is None:
-            self._begin(key, value)
+            self._begin(query.shape[1] // key.shape[1], key, value)
         if self._lone is not None:
             return self._lone(layer, query, key, value)
         assert self._paging is not None
         self._paging.write(layer, key, value)
         return self._paging.attend(layer, query, _SCORING)[0].flatten(1)
 
-    def _begin(self, key: Tensor, value: Tensor) -> None:
+    def _begin(self, groups: int, key: Tensor, value: Tensor) -> None:
         if len(self._runs) == 1:
-            self._lone = lone(self._runs[0], key, value)
+            self._lone = lone(self._runs[0], groups, key, value)
         if self._lone is None:
             self._paging = Paging(self._runs, key, value)
 
@@ -47,16 +49,16 @@ class Attention:
 class Lone:
     """Few rows of one session whose pages lie in one piece."""
 
-    def __init__(self, run: Run, extent: Extent, first: int, like: Tensor) -> None:
-        """`first`: the place of the text's first token in the extent."""
+    def __init__(self, run: Run, extent: Extent, first: int, groups: int, like: Tensor) -> None:
+        """`first`: the place of the text's first token in the extent. `groups`: heads to a key."""
         self._extent, self._count = extent, run.count
         end = run.past + run.count
         self._all = slice(first, first + end)
         self._new = slice(first + run.past, first + end)
         seen = run.seen
         if seen is None and run.count > 1:
-            seen = torch.ones(run.count, end, dtype=torch.bool).tril_(run.past)
-        self._mask = None if seen is None else additive(seen, like)
+            seen = np.tri(run.count, end, run.past, bool)
+        self._mask = None if seen is None else _additive(seen, groups, like)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """As `Attention`."""
@@ -66,16 +68,12 @@ class Lone:
         keys[:, self._new] = key[0]
         values[:, self._new] = value[0]
         heads, width = query.shape[1], query.shape[-1]
-        groups = heads // len(keys)
-        rows = query.reshape(len(keys), groups * self._count, width)
-        mask = self._mask
-        if mask is not None:
-            mask = mask.repeat(groups, 1)[None]
-        out = attend(rows, keys[:, self._all], values[:, self._all], mask, _SCORING)
+        rows = query.reshape(len(keys), -1, width)
+        out = attend(rows, keys[:, self._all], values[:, self._all], self._mask, _SCORING)
         return out.view(heads, self._count, -1).transpose(0, 1).reshape(self._count, -1)
 
 
-def lone(run: Run, key: Tensor, value: Tensor) -> Lone | None:
+def lone(run: Run, groups: int, key: Tensor, value: Tensor) -> Lone | None:
     """What attends for this run alone; None where that is not the fast way."""
     if run.count > _FEW_ROWS or run.past + run.count > _FEW_KEYS:
         return None
@@ -84,4 +82,10 @@ def lone(run: Run, key: Tensor, value: Tensor) -> Lone | None:
     assert memory.extent is not None
     if pages != list(range(pages[0], pages[0] + len(pages))):
         return None
-    return Lone(run, memory.extent, pages[0] * PAGE, key)
+    return Lone(run, memory.extent, pages[0] * PAGE, groups, key)
+
+
+def _additive(seen: NDArray[np.bool_], groups: int, like: Tensor) -> Tensor:
+    """[1, groups * rows, keys]: 0 where something is seen and -inf where not, as `like`."""
+    mask = np.where(seen, np.float32(0), np.float32(-np.inf))
+    return torch.from_numpy(np.tile(mask, (groups, 1))).to(like.device, like.dtype)[None]

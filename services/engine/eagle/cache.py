@@ -235,8 +235,26 @@ class EagleCache(PagedCache):
         self.known, self.anchored = dict(other.known), other.anchored
         self.outputs = {p: row for p, row in other.outputs.items() if p < length}
 
+    def copy_prefix(self, other: Self, length: int) -> None:
+        """Begin with the K/V of another text's first `length` tokens; this one is empty yet.
+
+        What is known of this text's states stays. Raises ValueError where there is something, or
+        the other one has no such chain.
+        """
+        own = self.known
+        super().copy_prefix(other, length)
+        self._settle(length)
+        self.known = own
+
+    def _settle(self, length: int) -> None:
+        """What is known of `length` tokens goes with these; texts may differ from there on."""
+        self.outputs |= {p: row for p, row in self.known.items() if p < length}
+        self.known = {}
+
     def _hand_over(self, parked: Self) -> int:
         void = self.void
+        parked.outputs = dict(self.outputs)
+        parked._settle(self._length)
         parked._memory = self._memory.hand_over()
         return void + parked._memory.room if parked._memory.room else self._length
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from services.engine.budgeted import place
@@ -42,7 +43,7 @@ class Fed:
         self.void = self._void()
         self._whole = self.void == self.cache.void or self.void == self.past + self.count
         self.memory = self.cache.memory if self._whole else self.cache.fresh_memory()
-        self._seen: Tensor | None = None
+        self._seen: NDArray[np.bool_] | None = None
         self.outputs: Features = {}
 
     def parent(self, row: int) -> int:
@@ -100,7 +101,7 @@ class Fed:
         if start is not None:
             yield start, self.count
 
-    def seen(self, start: int, stop: int) -> Tensor | None:
+    def seen(self, start: int, stop: int) -> NDArray[np.bool_] | None:
         """Bool [stop - start, tokens in memory up to stop]; None where these form a chain."""
         if self.parents is None:
             return None
@@ -109,7 +110,7 @@ class Fed:
         end = self.past + stop - self.void
         return self._seen[start:stop, :end]
 
-    def _ancestors(self) -> Tensor:
+    def _ancestors(self) -> NDArray[np.bool_]:
         """Of each row all that it sees in memory."""
         assert self.parents is not None
         nodes = len(self.parents)
@@ -122,7 +123,7 @@ class Fed:
         before = max(0, self.base - self.void)
         hidden = max(0, self.void - self.base)
         own = seen[self.past - self.base :, hidden:]
-        return torch.from_numpy(np.concatenate((np.ones((len(own), before), bool), own), 1))
+        return np.concatenate((np.ones((len(own), before), bool), own), 1)
 
     def absorb(self) -> None:
         """Make the new rows valid."""
@@ -142,7 +143,7 @@ class Run:
     count: int = field(init=False)
     past: int = field(init=False)
     """Tokens in memory before them."""
-    seen: Tensor | None = field(init=False)
+    seen: NDArray[np.bool_] | None = field(init=False)
     """See `Fed.seen`."""
 
     def __post_init__(self) -> None:
@@ -162,7 +163,7 @@ class Run:
     def visible(self, window: int | None) -> Tensor:  # noqa: ARG002
         """Bool [count, past + count]."""
         assert self.seen is not None
-        return self.seen
+        return torch.from_numpy(self.seen)
 
     def reach(self, key: Tensor, value: Tensor) -> Memory:
         """The memory, with room for these rows."""

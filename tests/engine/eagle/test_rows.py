@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -172,6 +172,17 @@ def test_a_tree_grows_along_its_own_outputs() -> None:
     world.feed([5])
 
 
+def test_a_tree_may_be_larger_than_what_is_kept_of_a_text() -> None:
+    world = World(VARIANTS["plain"])
+    world.anchor(0, 4)
+    world.feed(tokens(5))
+    count = KEPT + 6
+    world.feed(tokens(count), [-1, *[0] * (count - 1)])
+    world.feed([1, 2, 3], [-1, 0, 1], base=5)
+    world.cut(5)
+    world.feed([4])
+
+
 def test_states_that_come_late_make_rows_be_read_again() -> None:
     world = World(VARIANTS["plain"])
     text = tokens(14)
@@ -262,6 +273,28 @@ def test_a_fork_goes_on_alone() -> None:
     twin.anchor(7, 8)
     twin.feed([4])
     world.feed([5])
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("length", [30, 60])
+def test_a_text_that_begins_as_another_goes_on_from_its_features(length: int, ended: bool) -> None:
+    world = World(VARIANTS["plain"])
+    prefixes = world.engine.prefix_cache(200)
+    first = [*tokens(20), *tokens(length - 20, 1)]
+    shared = prefixes.open("tenant", first, 100)
+    world.cache = cast("EagleCache", shared.cache)
+    world.anchor(0, length + 4)
+    world.feed(first)
+    if ended:
+        shared.end()
+    second = [*tokens(20), *tokens(8, 2)]
+    begun = prefixes.open("tenant", second, 90)
+    assert begun.cached == 20
+    world.cache, world.known = cast("EagleCache", begun.cache), set(range(20))
+    del world.rows[20:]
+    world.feed(second[20:24])
+    world.anchor(23, 26)
+    world.feed(second[24:])
 
 
 def test_long_texts_keep_few_features() -> None:
