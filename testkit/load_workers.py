@@ -165,8 +165,8 @@ class KnownVerifier:
         size = len(answers)
         for link, verdict in answers:
             states = self._rows(len(verdict.token_ids))
-            about = {"verify_ms": took, "batch_size": size, "batch_rows": rows, "states": states}
-            self._emit(link, verdict._replace(**about))
+            timed = verdict._replace(states=states, verify_ms=took, batch_size=size)
+            self._emit(link, timed._replace(batch_rows=rows))
         return True
 
     def drop_link(self, link: int) -> None:

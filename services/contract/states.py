@@ -149,19 +149,24 @@ class StateRoom:
 def portion(messages: Sequence[M], most: int) -> tuple[list[M], list[M]]:
     """What goes now, with about `most` bytes of states, and what after it.
 
-    Each session's messages keep their order; those without states wait for no other session's.
+    Each session's messages keep their order. Those of sessions without states go first.
     """
-    now: list[M] = []
+    laden = {_session(message) for message in messages if states_of(message)}
+    now = [message for message in messages if _session(message) not in laden]
     later: list[M] = []
     behind: set[str] = set()
-    room = most
     for message in messages:
-        session = getattr(message, "session", "")
-        size = len(states_of(message))
-        if session in behind or (size and room <= 0):
+        session, size = _session(message), len(states_of(message))
+        if session not in laden:
+            continue
+        if session in behind or (size and most <= 0):
             behind.add(session)
             later.append(message)
         else:
-            room -= size
+            most -= size
             now.append(message)
     return now, later
+
+
+def _session(message: object) -> str:
+    return getattr(message, "session", "")

@@ -8,6 +8,7 @@ import torch
 
 from orchestrator.core.state import Limits
 from services.contract.states import StateShape
+from services.contract.types import States, Verdict
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
@@ -22,8 +23,10 @@ from tests.integration.cluster import (
     PROMPT,
     cluster,
     engine,
+    plain,
     serve,
     start_core,
+    start_worker,
     target,
 )
 from tests.integration.test_equal_to_plain_decoding import TOKENS, coupled, greedy
@@ -207,3 +210,34 @@ async def test_a_drafter_that_no_verifier_can_serve_is_left_alone_and_the_text_c
             assert run.speculation.num_draft_tokens == 0
     assert method.heard == {}
     assert caplog.text.count("no verifier tells them") == 1
+
+
+LIES = {
+    "cut short": lambda event: event._replace(states=event.states[:-1]),
+    "too many": lambda event: event._replace(states=event.states * 3),
+    "of no epoch": lambda event: event._replace(epoch=event.epoch + isinstance(event, States)),
+    "of no place": lambda event: (
+        event._replace(position=1 << 31) if isinstance(event, States) else event
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_states_that_cannot_be_cost_no_session(lie):
+    loaded, method = engine(), model()
+
+    def told(emit):
+        def tell(link, event):
+            carries = isinstance(event, States | Verdict) and event.states
+            emit(link, LIES[lie](event) if carries else event)
+
+        return VerifierCore(loaded, emit=tell, worker_id="liar")
+
+    judge = await start_worker(told, loaded.bundle)
+    async with cluster([judge], [await drafter(method)], PATIENT) as running:
+        run = await greedy(running, method="eagle")
+    assert list(run.token_ids) == plain(PROMPT, TOKENS)
+    assert run.speculation.num_draft_tokens > 0
+    first = len(tiny_tokenizer().encode(PROMPT)) - 1
+    heard = method.only.rows if method.heard else {}
+    assert all(position >= first for position in heard), "nothing of the prompt"

@@ -19,6 +19,7 @@ from services.contract.states import (
 )
 from services.contract.tree_handover import Handover, StateExchange
 from services.contract.wire import VERIFIER_LINK, in_messages
+from services.contract.wire.codecs import STATES_BYTES
 from services.drafter.anchors import place
 from services.drafter.core import DrafterCore
 from services.drafter.methods.ngram.ngram import NgramDrafter
@@ -102,7 +103,7 @@ def test_of_each_session_the_order_stays_and_who_has_no_states_waits_for_nobody(
     other = t.Verdict("b", 1, 1, 0, (4,))
     messages = [told("a"), told("a", 1), told("a", 2), verdict, other]
     now, later = portion(messages, 15)
-    assert now == [told("a"), told("a", 1), other]
+    assert now == [other, told("a"), told("a", 1)]
     assert later == [told("a", 2), verdict]
 
 
@@ -114,8 +115,8 @@ async def test_an_outbox_gives_states_in_portions_and_drops_what_it_has_no_room_
     outbox.put([t.Verdict("b", 1, 1, 0, (4,))])
     assert dropped == [(Fate.DROPPED, STATE_PORTION)]
     taken = [await outbox.take() for _ in range(3)]
-    assert [[event.session for event in some] for some in taken] == [["a", "b"], ["a"], ["a"]]
-    assert [some[0].position for some in taken] == [0, 1, 2]
+    assert [[event.session for event in some] for some in taken] == [["b", "a"], ["a"], ["a"]]
+    assert [some[-1].position for some in taken] == [0, 1, 2]
     outbox.put([told("a", 3, STATE_PORTION)])
     assert len(dropped) == 1
 
@@ -127,8 +128,8 @@ def test_a_batch_of_states_is_cut_before_it_is_encoded():
         encoded.append(len(batch))
         return VERIFIER_LINK.encode_response(batch)
 
-    batch = [told("a", number, MESSAGE_BYTES - 100) for number in range(32)]
-    assert len(list(in_messages(encode, batch))) == len(encoded) == 4
+    batch = [told("a", number, STATES_BYTES // 4 - 100) for number in range(32)]
+    assert len(list(in_messages(encode, batch))) == len(encoded) == 8
 
 
 # --- at the drafter ---------------------------------------------------------------------

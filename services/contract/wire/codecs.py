@@ -42,6 +42,8 @@ MOST_IN_MESSAGE = 65_536
 """Commands or events in one message: as many as ever wait to be sent."""
 MESSAGE_BYTES = 8 << 20
 """A batch that is larger leaves in several messages, far below what a peer still takes."""
+STATES_BYTES = 256 << 10
+"""The same for states alone: memory for larger messages comes fresh from the system each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,9 @@ class LinkCodec(Generic[C, E]):
 def in_messages(encode: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) -> Iterator[Any]:
     """The batch in its order, in one message or as many as keep each below MESSAGE_BYTES.
 
-    Where states of the target alone would be too large, nothing is encoded to find that out.
+    Or below STATES_BYTES, by the target's states alone.
     """
-    if len(batch) > 1 and sum(len(states_of(one)) for one in batch) > MESSAGE_BYTES:
+    if len(batch) > 1 and sum(len(states_of(one)) for one in batch) > STATES_BYTES:
         middle = len(batch) // 2
         yield from in_messages(encode, batch[:middle])
         yield from in_messages(encode, batch[middle:])
