@@ -61,8 +61,8 @@ def shape_of(config: Any, layers: tuple[int, ...], tokens: int) -> HeadShape:
 
 
 def default_layers(count: int) -> tuple[int, ...]:
-    """A low, a middle and a high one of `count` layers."""
-    return tuple(dict.fromkeys((min(2, count - 1), count // 2, max(count - 3, 0))))
+    """Of a target of `count` layers a low, a middle and a high one, ascending."""
+    return tuple(sorted({min(2, count), count // 2, max(count - 3, 0)}))
 
 
 class Norm(nn.Module):
@@ -75,7 +75,7 @@ class Norm(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Rows of spread 1, times the weight."""
-        return F.rms_norm(rows, self.weight.shape, self.weight, self._epsilon)
+        return F.rms_norm(rows.float(), self.weight.shape, self.weight, self._epsilon)
 
 
 class Attention(nn.Module):

@@ -117,8 +117,8 @@ def seen(piece: Piece, own: int) -> Tensor:
 class EagleLearner:
     """A head as the trainer has it.
 
-    `embeddings` [V, width]: the target's, frozen. `weights`: of each step. `fast`: compute in
-    bfloat16 where that is as good.
+    `embeddings` [V, width]: the target's, frozen. `weights`: of each step. `fast`: products in
+    bfloat16.
     """
 
     def __init__(
@@ -129,12 +129,12 @@ class EagleLearner:
         states: States,
         weights: Sequence[float],
         *,
-        fast: bool = True,
+        fast: bool = False,
     ) -> None:
         self.head = head
-        self._embeddings = embeddings
+        self._head_ids, self._embeddings = head_ids, embeddings
         self._states, self._weights, self._fast = states, weights, fast
-        self._columns = columns_of(head_ids, len(embeddings))
+        self._columns = columns_of(head_ids.cpu(), len(embeddings))
 
     @property
     def own(self) -> Mapping[str, nn.Parameter]:
@@ -145,6 +145,10 @@ class EagleLearner:
     def device(self) -> torch.device:
         """Where they are."""
         return self.head.fc.weight.device
+
+    def exactly(self, head: EagleHead) -> EagleLearner:
+        """The same for another head, in float32."""
+        return EagleLearner(head, self._head_ids, self._embeddings, self._states, self._weights)
 
     def learn(self, texts: Sequence[Text], seed: int) -> int:  # noqa: ARG002
         """Add the gradient of the steps' weighted mean distances; returns step 1's positions."""
@@ -195,7 +199,8 @@ class EagleLearner:
         return Score(int(there.sum()), float(overlap), float(agreed))
 
     def _lesson(self, texts: Sequence[Text]) -> Lesson | None:
-        return lesson_of(texts, self._states, self._columns)
+        lesson = lesson_of(texts, self._states, self._columns)
+        return None if lesson is None else lesson.to(self.device)
 
     def _cast(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._fast)

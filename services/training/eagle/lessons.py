@@ -8,10 +8,12 @@ a distribution are *drafted*; those before them are only attended to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from services.training.distill.texts import Text
@@ -55,6 +57,15 @@ class Lesson:
     probabilities: Tensor
     best: Tensor
 
+    def to(self, device: torch.device) -> Lesson:
+        """A copy on a device."""
+        moved = {
+            field.name: value.to(device)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **moved)
+
 
 def columns_of(head_ids: Tensor, vocab_size: int) -> Tensor:
     """The head's row of each token of the vocabulary, -1 for one that it lacks."""
@@ -63,7 +74,7 @@ def columns_of(head_ids: Tensor, vocab_size: int) -> Tensor:
     return columns
 
 
-def drafts_of(text: Text) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def drafts_of(text: Text) -> NDArray[np.bool_]:
     """Which distributions of a text a row can learn: it needs a token before the last."""
     return text.prefixes >= 2
 
@@ -96,7 +107,7 @@ def lesson_of(texts: Sequence[Text], states: States, columns: Tensor) -> Lesson 
     )
 
 
-def _pieces(known: Sequence[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> list[Piece]:
+def _pieces(known: Sequence[NDArray[np.int64]]) -> list[Piece]:
     pieces: list[Piece] = []
     begin = 0
     for prefixes in known:
@@ -106,5 +117,5 @@ def _pieces(known: Sequence[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> list
     return pieces
 
 
-def _joined(parts: Sequence[np.ndarray[tuple[int], np.dtype[np.generic]]]) -> Tensor:
+def _joined(parts: Sequence[NDArray[Any]]) -> Tensor:
     return torch.from_numpy(np.concatenate(parts).astype(np.int64))

@@ -21,7 +21,7 @@ from services.runtime.atomic_file import replacing
 from services.training.distill.texts import Text, load_shard, shards
 
 #: Tokens that go through the target at once.
-_PASS_TOKENS = 2048
+PASS_TOKENS = 2048
 
 #: Of one state.
 STATE_BYTES = 2
@@ -62,7 +62,7 @@ def _passes(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
     """The texts in their order, as many at once as make a pass."""
     group: list[Text] = []
     for text in texts:
-        if group and sum(len(one.token_ids) for one in (*group, text)) > _PASS_TOKENS:
+        if group and sum(len(one.token_ids) for one in (*group, text)) > PASS_TOKENS:
             yield group
             group = []
         group.append(text)

@@ -107,9 +107,7 @@ def _vocabulary(head_ids: Tensor, vocab_size: int) -> dict[str, Tensor]:
     return {"d2t": ids - torch.arange(len(ids)), "t2d": known}
 
 
-def _config(
-    shape: HeadShape, target: HeadTarget, storage: Storage, drafted: int
-) -> dict[str, Any]:
+def _config(shape: HeadShape, target: HeadTarget, storage: Storage, drafted: int) -> dict[str, Any]:
     described: dict[str, Any] = {
         "architectures": ["Eagle3DraftModel"],
         "model_type": "speculator_model",
