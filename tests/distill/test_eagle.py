@@ -18,6 +18,7 @@ from services.training.distill.options import DistillOptions
 from services.training.distill.target import read_target
 from services.training.distill.texts import LAW_TOKENS, Text, load_texts, shards
 from services.training.eagle import checks
+from services.training.eagle.beginning import Sample, begin
 from services.training.eagle.head import EagleHead, default_layers, fresh_head, shape_of
 from services.training.eagle.learner import Drafting, EagleLearner, Rope
 from services.training.eagle.lessons import columns_of, lesson_of
@@ -144,13 +145,46 @@ def test_texts_without_a_distribution_to_learn_are_left_out():
     assert len(both.pieces) == 1
 
 
-def test_a_head_begins_with_the_last_layer_of_its_target(model):
+def test_a_head_begins_with_its_targets_norm_and_output_rows(model):
     head = fresh_head(shape_of(model.config, (0, 1, 2), len(IDS)), model, IDS, seed=0)
-    last = model.model.layers[-1]
-    assert torch.equal(head.layer.mlp.up_proj.weight, last.mlp.up_proj.weight)
-    assert torch.equal(head.layer.self_attn.q_proj.weight[:, 64:], last.self_attn.q_proj.weight)
     assert torch.equal(head.norm.weight, model.model.norm.weight)
     assert torch.equal(head.lm_head.weight, model.get_output_embeddings().weight[IDS])
+
+
+def test_a_head_begins_as_the_linear_forecast_of_the_next_state(model):
+    """Where the next state is linear in this one and the next token, it is found."""
+    shape = shape_of(model.config, (0, 1, 2), len(IDS))
+    head = fresh_head(shape, model, IDS, seed=0)
+    chance = torch.Generator().manual_seed(1)
+    states = torch.randn(3000, shape.state_width, generator=chance)
+    embeddings = torch.randn(3000, shape.width, generator=chance)
+    now = states[:, : shape.width] + states[:, shape.width : 2 * shape.width]
+    layer = head.layer
+    step = torch.randn(shape.width, 2 * shape.width, generator=chance) / shape.width**0.5
+    then = now + layer.rows(embeddings, now) @ step.T
+    begin(head, Sample(states, embeddings, now, then), seed=0)
+    features = head.fc(states)
+    torch.testing.assert_close(features, now, atol=0.05, rtol=0)
+    values = layer.self_attn.v_proj(layer.rows(embeddings, features))
+    forecast = layer.after(features, values)
+    off = (forecast - then).detach().square().mean() / (then - now).square().mean()
+    assert float(off) < 0.01
+
+
+def test_each_row_begins_by_attending_to_itself(model):
+    shape = shape_of(model.config, (0, 1, 2), len(IDS))
+    head = fresh_head(shape, model, IDS, seed=0)
+    rows = torch.randn(200, shape.width)
+    begin(head, Sample(torch.randn(200, shape.state_width), rows, rows, rows), seed=0)
+    both = head.layer.rows(rows, rows)
+    queries, keys = (
+        proj(both).unflatten(-1, (-1, shape.head_dim))
+        for proj in (head.layer.self_attn.q_proj, head.layer.self_attn.k_proj)
+    )
+    logits = torch.einsum("nhd,mhd->hnm", queries, keys) / shape.head_dim**0.5
+    own = logits.diagonal(dim1=1, dim2=2)
+    assert float((logits.argmax(-1) == torch.arange(200)).float().mean()) > 0.9
+    assert float(own.mean()) == pytest.approx(9.0, abs=1.5)
 
 
 def test_states_are_those_of_a_low_a_middle_and_a_high_layer():

@@ -55,7 +55,7 @@ class WritingOptions:
 Kind = Literal["student", "eagle"]
 
 #: By kind of drafter: AdamW's rate at its highest, and positions per step.
-_RATES: dict[Kind, float] = {"student": 3e-3, "eagle": 2e-3}
+_RATES: dict[Kind, float] = {"student": 3e-3, "eagle": 2e-4}
 _BATCHES: dict[Kind, int] = {"student": 768, "eagle": 128}
 
 
@@ -79,7 +79,7 @@ class DistillOptions(WritingOptions):
     train: int | None = option("Positions seen in training; left out: three times --write.", None)
     storage: Literal["bfloat16", "int8", "int4"] = option("How the drafter is stored.", "int8")
     learning_rate: float | None = option(
-        "AdamW's, at its highest; left out: 0.003, of a head 0.002.", None
+        "AdamW's, at its highest; left out: 0.003, of a head 0.0002.", None
     )
     batch_positions: int | None = option(
         "Positions per step; left out: 768, of a head 128.", None, ge=1

@@ -43,16 +43,17 @@ class HeadShape:
 
 
 def shape_of(config: Any, layers: tuple[int, ...], tokens: int) -> HeadShape:
-    """The shape of a head for the target of this configuration: that of its own layers."""
+    """The shape of a head for the target of this configuration: about that of its own layers."""
     text = config.get_text_config()
     width, heads = text.hidden_size, text.num_attention_heads
     rope = getattr(text, "rope_parameters", None) or {}
+    # As many K/V heads as heads: through them alone a row learns of its token.
     return HeadShape(
         layers,
         tokens,
         width,
         heads,
-        kv_heads=getattr(text, "num_key_value_heads", None) or heads,
+        kv_heads=heads,
         head_dim=getattr(text, "head_dim", None) or width // heads,
         intermediate=getattr(text, "intermediate_size", None) or 4 * width,
         epsilon=getattr(text, "rms_norm_eps", None) or 1e-5,
@@ -153,47 +154,16 @@ class EagleHead(nn.Module):
 
 @torch.no_grad()
 def fresh_head(shape: HeadShape, model: Any, head_ids: Tensor, seed: int) -> EagleHead:
-    """Where training begins: the target's last layer, norm and output rows, where they fit.
-
-    Features begin as the states of the highest layer, so that they are of the same kind as what
-    the head puts out. Embeddings begin with little weight in the attention.
-    """
+    """A head with the target's norm and output rows; the layer's parameters are random."""
     head = EagleHead(shape)
     generator = torch.Generator().manual_seed(seed)
     for parameter in head.parameters():
         if parameter.dim() > 1:
             parameter.normal_(0.0, _SPREAD, generator=generator)
-    head.fc.weight[:, -shape.width :] += torch.eye(shape.width)
-    _take(head.layer, _last_layer(model), shape.width)
-    if (final := _final_norm(model)) is not None:
-        _copy(head.norm.weight, final)
-    _copy(head.lm_head.weight, model.get_output_embeddings().weight[head_ids])
+    if (final := _final_norm(model)) is not None and final.shape == head.norm.weight.shape:
+        head.norm.weight.copy_(final)
+    head.lm_head.weight.copy_(model.get_output_embeddings().weight[head_ids])
     return head
-
-
-def _take(layer: Layer, source: nn.Module, width: int) -> None:
-    """Copy what the target's layer has under the same names."""
-    known = dict(source.named_parameters())
-    for name, parameter in layer.named_parameters():
-        tail = parameter[:, width:] if name.endswith(_WIDENED) else parameter
-        if name in known:
-            _copy(tail, known[name])
-    if "input_layernorm.weight" in known:
-        _copy(layer.hidden_norm.weight, known["input_layernorm.weight"])
-        layer.input_layernorm.weight.fill_(1.0)
-
-
-_WIDENED = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
-
-
-def _copy(parameter: Tensor, source: Tensor) -> None:
-    if parameter.shape == source.shape:
-        parameter.copy_(source)
-
-
-def _last_layer(model: Any) -> nn.Module:
-    stack: nn.Module = model.get_submodule(stack_path(model))
-    return list(stack.children())[-1]
 
 
 def _final_norm(model: Any) -> Tensor | None:

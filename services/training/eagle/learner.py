@@ -139,7 +139,7 @@ class EagleLearner:
     @property
     def own(self) -> Mapping[str, nn.Parameter]:
         """All of the head's parameters."""
-        return dict(self.head.named_parameters())
+        return {name: p for name, p in self.head.named_parameters() if p.requires_grad}
 
     @property
     def device(self) -> torch.device:

@@ -7,7 +7,7 @@ with `states` bfloat16 [T, layers x width], T the tokens of all texts of the sha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,13 +52,19 @@ def compute_states(engine: NativeEngine, layers: Sequence[int], shard: Path) -> 
 
     engine.watch(layers)
     texts = load_shard(shard)
-    rows = [part for group in _passes(texts) for part in _states(engine, group)]
+    rows = [states for _, states in states_of(engine, texts)]
     tensors = {"states": torch.cat(rows), "layers": torch.tensor(list(layers))}
     with replacing(states_path(shard)) as scratch:
         save_file(tensors, scratch)
 
 
-def _passes(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
+def states_of(engine: NativeEngine, texts: Iterable[Text]) -> Iterator[tuple[Text, Tensor]]:
+    """Each text with the states bfloat16 [T, layers x width] of the layers that are watched."""
+    for group in _passes(texts):
+        yield from zip(group, _states(engine, group), strict=True)
+
+
+def _passes(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:
     """The texts in their order, as many at once as make a pass."""
     group: list[Text] = []
     for text in texts:
@@ -66,7 +72,8 @@ def _passes(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
             yield group
             group = []
         group.append(text)
-    yield group
+    if group:
+        yield group
 
 
 def _states(engine: NativeEngine, texts: Sequence[Text]) -> list[Tensor]:
