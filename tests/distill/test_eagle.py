@@ -161,13 +161,13 @@ def test_a_head_begins_as_the_linear_forecast_of_the_next_state(model):
     now = states[:, : shape.width] + states[:, shape.width : 2 * shape.width]
     layer = head.layer
     step = torch.randn(shape.width, 2 * shape.width, generator=chance) / shape.width**0.5
-    then = now + layer.rows(embeddings, now) @ step.T
+    then = (now + layer.rows(embeddings, now) @ step.T).detach()
     begin(head, Sample(states, embeddings, now, then), seed=0)
     features = head.fc(states)
     torch.testing.assert_close(features, now, atol=0.05, rtol=0)
     values = layer.self_attn.v_proj(layer.rows(embeddings, features))
     forecast = layer.after(features, values)
-    off = (forecast - then).detach().square().mean() / (then - now).square().mean()
+    off = (forecast.detach() - then).square().mean() / (then - now).square().mean()
     assert float(off) < 0.01
 
 
@@ -184,7 +184,7 @@ def test_each_row_begins_by_attending_to_itself(model):
     logits = torch.einsum("nhd,mhd->hnm", queries, keys) / shape.head_dim**0.5
     own = logits.diagonal(dim1=1, dim2=2)
     assert float((logits.argmax(-1) == torch.arange(200)).float().mean()) > 0.9
-    assert float(own.mean()) == pytest.approx(9.0, abs=1.5)
+    assert float(own.mean()) == pytest.approx(14.0, abs=2.0)
 
 
 def test_states_are_those_of_a_low_a_middle_and_a_high_layer():

@@ -71,7 +71,7 @@ class Drafting:
             yield features
 
     def _split(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(-1, (-1, self._head.shape.head_dim))
+        return rows.view(len(rows), -1, self._head.shape.head_dim)
 
     def _own(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         attention = self._head.layer.self_attn

@@ -8,7 +8,7 @@ a distribution are *drafted*; those before them are only attended to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -59,12 +59,9 @@ class Lesson:
 
     def to(self, device: torch.device) -> Lesson:
         """A copy on a device."""
-        moved = {
-            field.name: value.to(device)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return replace(self, **moved)
+        names = (field.name for field in fields(self) if field.name != "pieces")
+        moved = {name: getattr(self, name).to(device) for name in names}
+        return Lesson(pieces=self.pieces, **moved)
 
 
 def columns_of(head_ids: Tensor, vocab_size: int) -> Tensor:

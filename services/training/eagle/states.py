@@ -109,7 +109,7 @@ class StateStore:
             path = states_path(shard)
             if not path.exists():
                 continue
-            file = safe_open(path, framework="pt").__enter__()
+            file: Any = safe_open(path, framework="pt")
             end = 0
             for text in load_shard(shard):
                 begin, end = end, end + len(text.token_ids)
