@@ -29,7 +29,7 @@ from services.training.eagle.states import (
     missing_states,
     states_path,
 )
-from services.training.eagle.stored import as_stored, rounded
+from services.training.eagle.stored import as_stored, read_head, rounded
 from services.training.reporting import Stopped
 from tests.distill.kit import Quiet, StopsAt, refused
 from tests.models import tiny_model_folder
@@ -264,14 +264,9 @@ def test_the_figures_of_the_card_are_those_of_the_head_as_it_is_stored(
     again = replace(trained, out=tmp_path / "out", storage=storage, work=trained.work_folder)
     train_head(again, Quiet())
     tensors = load_file(again.out / "model.safetensors")
-    head = EagleHead(shape_of(model.config, (0, 1, 2), 200))
-    with torch.no_grad():
-        for name, parameter in head.named_parameters():
-            scale = tensors.get(f"{name}_scale", torch.ones(1))
-            parameter.copy_(tensors[name].float() * scale.float())
+    head, ids = read_head(again.out)
     assert (tensors["fc.weight"].dtype is torch.int8) == (storage == "int8")
     assert ("quantization_config" in config(again)) == (storage == "int8")
-    ids = torch.arange(200) + tensors["d2t"]
     embeddings = model.get_input_embeddings().weight.detach()
     store = StateStore(trained.work_folder / "texts")
     learner = EagleLearner(head, ids, embeddings, store, (1.0, 0.8, 0.6))

@@ -90,13 +90,47 @@ def rounded(weights: Tensor) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def as_stored(head: EagleHead, storage: Storage) -> EagleHead:
     """The head with the values that its stored form has."""
-    tensors = stored_tensors(head, storage)
     copy = EagleHead(head.shape)
-    for name, parameter in copy.named_parameters():
-        value = tensors[name].float()
-        scale = tensors.get(f"{name}_scale")
-        parameter.copy_(value if scale is None else value * scale.float())
+    _fill(copy, stored_tensors(head, storage))
     return copy.to(head.fc.weight.device)
+
+
+def is_head(folder: Path) -> bool:
+    """Whether a folder holds what `save_head` writes, and no model of its own."""
+    try:
+        described = json.loads((folder / CONFIG).read_text())
+    except (OSError, ValueError):
+        return False
+    return described.get("speculators_model_type") == "eagle3"
+
+
+@torch.no_grad()
+def read_head(folder: Path) -> tuple[EagleHead, Tensor]:
+    """A head that `save_head` wrote, in float32, and the ids of its tokens; for measuring."""
+    from safetensors.torch import load_file
+
+    described = json.loads((folder / CONFIG).read_text())
+    layer, tensors = described["transformer_layer_config"], load_file(folder / TENSORS)
+    shape = HeadShape(
+        tuple(described["eagle_aux_hidden_state_layer_ids"]),
+        described["draft_vocab_size"],
+        layer["hidden_size"],
+        layer["num_attention_heads"],
+        layer["num_key_value_heads"],
+        layer["head_dim"],
+        layer["intermediate_size"],
+        layer["rms_norm_eps"],
+        layer["rope_parameters"]["rope_theta"],
+    )
+    head = EagleHead(shape)
+    _fill(head, tensors)
+    return head, torch.arange(shape.tokens) + tensors["d2t"]
+
+
+def _fill(head: EagleHead, tensors: Mapping[str, Tensor]) -> None:
+    for name, parameter in head.named_parameters():
+        value, scale = tensors[name].float(), tensors.get(f"{name}_scale")
+        parameter.copy_(value if scale is None else value * scale.float())
 
 
 def _vocabulary(head_ids: Tensor, vocab_size: int) -> dict[str, Tensor]:
