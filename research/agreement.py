@@ -11,16 +11,21 @@ stand the draft's distributions q after the same texts:
 - greedy agreement: how often both have the same most likely token, over answers that
   were decoded greedily.
 
-Both models run as they do when they serve.
+Both models run as they do when they serve. DIR may hold an EAGLE-3 head of `paceline distill`, too:
+then the figures are those of all its draft steps together, and of each. The first step sees the
+target's states, the others the head's own features; the tokens before were drafted right. The
+head computes in float32.
 """
 
 import argparse
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bench.prompts import SPEC_BENCH, BenchPrompt, load_prompts
 from research.command import measuring_parser, run, table
@@ -33,8 +38,13 @@ from services.training.distill.batches import Collator
 from services.training.distill.learning import Score, score_of
 from services.training.distill.texts import Text
 from services.training.distill.writing import Writer, WritingPlan
+from services.training.eagle.learner import EagleLearner
+from services.training.eagle.states import states_of
+from services.training.eagle.stored import is_head, read_head
 
 _BATCH = 16
+#: Draft steps of a head that are measured.
+_STEPS = 3
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -44,12 +54,61 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     target = NativeEngine.load(ModelSpec(arguments.model, arguments.dtype))
     drawn = answers(target, prompts, temperature=1.0, tokens=arguments.tokens)
     best = answers(target, prompts, temperature=0.0, tokens=arguments.tokens)
+    if is_head(Path(arguments.draft)):
+        return measured_head(Path(arguments.draft), target, prompts, drawn, best)
     draft = NativeEngine.load(ModelSpec(arguments.draft, arguments.dtype))
+    return _report(prompts, drawn, scores(draft, drawn), scores(draft, best))
+
+
+def _report(
+    prompts: Sequence[BenchPrompt],
+    drawn: Sequence[Text],
+    sampled: Sequence[Score],
+    greedy: Sequence[Score],
+) -> dict[str, Any]:
     return {
         "positions": sum(len(text.prefixes) for text in drawn),
-        "acceptance": by_category(prompts, scores(draft, drawn), "acceptance"),
-        "greedy": by_category(prompts, scores(draft, best), "greedy"),
+        "acceptance": by_category(prompts, sampled, "acceptance"),
+        "greedy": by_category(prompts, greedy, "greedy"),
     }
+
+
+def measured_head(
+    folder: Path,
+    target: NativeEngine,
+    prompts: Sequence[BenchPrompt],
+    drawn: Sequence[Text],
+    best: Sequence[Text],
+) -> dict[str, Any]:
+    """The same for a head; and acceptance and greedy agreement of each draft step."""
+    sampled, greedy = head_scores(folder, target, drawn), head_scores(folder, target, best)
+    report = _report(prompts, drawn, _sums(sampled), _sums(greedy))
+    steps = list(zip(*sampled, strict=True)), list(zip(*greedy, strict=True))
+    report["steps"] = {
+        "acceptance": [sum(each, Score()).acceptance for each in steps[0]],
+        "greedy": [sum(each, Score()).greedy for each in steps[1]],
+    }
+    return report
+
+
+def _sums(each: Sequence[Sequence[Score]]) -> list[Score]:
+    return [sum(steps, Score()) for steps in each]
+
+
+def head_scores(folder: Path, target: NativeEngine, texts: Sequence[Text]) -> list[list[Score]]:
+    """A head's score on each text, by draft step."""
+    head, ids = read_head(folder)
+    kept: dict[int, Tensor] = {}
+    embeddings = target.model.get_input_embeddings().weight.detach().float()
+    learner = EagleLearner(
+        head, ids, embeddings, lambda number, count: kept[number][:count], (1.0,) * _STEPS
+    )
+    target.watch(head.shape.layers)
+    each: list[list[Score]] = []
+    for text, states in states_of(target, texts):
+        kept = {text.number: states}
+        each.append(learner.scores([text]))
+    return each
 
 
 def chosen(count: int) -> list[BenchPrompt]:
@@ -106,6 +165,13 @@ def show(report: dict[str, Any]) -> str:
     rows = [
         {"category": name, "acceptance": acceptance, "greedy": report["greedy"][name]}
         for name, acceptance in report["acceptance"].items()
+    ]
+    steps = report.get("steps", {"acceptance": (), "greedy": ()})
+    rows += [
+        {"category": f"step {step}", "acceptance": acceptance, "greedy": greedy}
+        for step, (acceptance, greedy) in enumerate(
+            zip(steps["acceptance"], steps["greedy"], strict=True), 1
+        )
     ]
     return table({"category": "", "acceptance": ".3f", "greedy": ".3f"}, rows)
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from services.console.long_run import carry_out
 from services.training.distill.options import DistillOptions, WritingOptions
 from services.training.distill.run import distill
+from services.training.eagle.run import train_head
 from services.training.reporting import Reporter
 
 Options = TypeVar("Options", bound=WritingOptions)
@@ -16,7 +17,8 @@ Options = TypeVar("Options", bound=WritingOptions)
 
 def run_distill(options: DistillOptions) -> int:
     """Make a drafter; the exit status (130 = stopped, and the same command goes on)."""
-    return run_training("distill", options, distill)
+    make = train_head if options.kind == "eagle" else distill
+    return run_training("distill", options, make)
 
 
 def run_training(name: str, options: Options, make: Callable[[Options, Reporter], Path]) -> int:

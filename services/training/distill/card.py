@@ -47,7 +47,7 @@ def card_of(job: Job, story: Story, stored: Score, size: int) -> dict[str, Any]:
         "head_tokens": job.options.head_tokens,
         "head_mass": rounded(story.head_mass),
         **data_of(job, story),
-        **training_of(job, end, job.options.learning_rate, job.options.batch_positions),
+        **training_of(job, end, job.options.rate, job.options.step_positions),
         "command": job.options.command,
         "curve": [[point.positions, *_figures(point).values()] for point in story.curve],
     }

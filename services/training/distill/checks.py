@@ -28,7 +28,7 @@ _GIB = 1 << 30
 WEIGHT_BYTES = 4
 _KV_BYTES = 4
 #: Weights, gradients and two moments of AdamW in float32; a checkpoint has no gradients.
-_TRAINED_BYTES, _CHECKPOINT_BYTES = 16, 12
+TRAINED_BYTES, CHECKPOINT_BYTES = 16, 12
 #: Logits, their softmax and the gradients of both.
 LOGIT_BYTES = 16
 
@@ -75,7 +75,7 @@ def check(options: DistillOptions) -> Job:
     device = device_of(options.device)
     target = read_target(options.target)
     layers = options.layers or default_layers(options.num_layers, target.layers)
-    _check_head(options, target)
+    check_head(options, target)
     own = own_parameters(target, layers, options.head_tokens)
     check_context(options, target, sources.openings)
     plan = plan_of(options, target.weights, _training(options, layers))
@@ -92,8 +92,8 @@ def _training(options: DistillOptions, layers: tuple[int, ...]) -> dict[str, Any
         "layers": layers,
         "head_tokens": options.head_tokens,
         "train": options.positions,
-        "learning_rate": options.learning_rate,
-        "batch_positions": options.batch_positions,
+        "learning_rate": options.rate,
+        "batch_positions": options.step_positions,
     }
 
 
@@ -108,13 +108,13 @@ def default_layers(count: int, whole: int) -> tuple[int, ...]:
 def memory_needed(options: DistillOptions, target: Target, own: int) -> int:
     """Bytes, roughly: weights, distributions, and the larger of writing's and training's share."""
     always = target.parameters * WEIGHT_BYTES + options.write * LAW_BYTES
-    step = options.batch_positions * options.head_tokens * LOGIT_BYTES
-    return always + max(kv_bytes(options, target), own * _TRAINED_BYTES + step)
+    step = options.step_positions * options.head_tokens * LOGIT_BYTES
+    return always + max(kv_bytes(options, target), own * TRAINED_BYTES + step)
 
 
 def disk_needed(options: DistillOptions, own: int) -> int:
     """Bytes: all distributions, and a checkpoint beside the one that it replaces."""
-    return options.write * LAW_BYTES + 2 * own * _CHECKPOINT_BYTES
+    return options.write * LAW_BYTES + 2 * own * CHECKPOINT_BYTES
 
 
 def kv_bytes(options: WritingOptions, target: Target) -> int:
@@ -197,7 +197,8 @@ def check_amounts(options: WritingOptions, positions: int) -> None:
         raise StartError("--temperatures: needed are one or more numbers of 0 or more")
 
 
-def _check_head(options: DistillOptions, target: Target) -> None:
+def check_head(options: DistillOptions, target: Target) -> None:
+    """Raise StartError for a head of too few tokens, or more than there are."""
     least = len(set(target.bundle.eos_token_ids)) + 1
     if not least <= options.head_tokens <= target.vocab_size:
         raise StartError(

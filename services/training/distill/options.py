@@ -52,21 +52,50 @@ class WritingOptions:
         return self.work or self.out.with_name(self.out.name + ".work")
 
 
+Kind = Literal["student", "eagle"]
+
+#: By kind of drafter: AdamW's rate at its highest, and positions per step.
+_RATES: dict[Kind, float] = {"student": 3e-3, "eagle": 2e-4}
+_BATCHES: dict[Kind, int] = {"student": 768, "eagle": 128}
+
+
 @options
 class DistillOptions(WritingOptions):
     """The command line of a distillation."""
 
+    kind: Kind = option(
+        "student: some of the target's layers; eagle: an EAGLE-3 head on its states.", "student"
+    )
     layers: Numbers = option(
-        "The target's layers to begin with, as 0,1,28-29; see --num-layers.", ""
+        "Of the target, as 0,1,28-29. A student begins with them, see --num-layers; a head reads "
+        "what goes into them (left out: a low, a middle and a high one).",
+        "",
     )
     num_layers: int = option("Without --layers: the first and last ones, half each.", 6, ge=1)
     head_tokens: int = option("Tokens the drafter can propose.", 8192)
+    step_weights: Fractions = option(
+        "Weights of the draft steps that a head learns, one for each.", "1,0.8,0.6"
+    )
     train: int | None = option("Positions seen in training; left out: three times --write.", None)
     storage: Literal["bfloat16", "int8", "int4"] = option("How the drafter is stored.", "int8")
-    learning_rate: float = option("AdamW's, at its highest.", 3e-3)
-    batch_positions: int = option("Positions per step.", 768, ge=1)
+    learning_rate: float | None = option(
+        "AdamW's, at its highest; left out: 0.003, of a head 0.0002.", None
+    )
+    batch_positions: int | None = option(
+        "Positions per step; left out: 768, of a head 128.", None, ge=1
+    )
 
     @property
     def positions(self) -> int:
         """Positions to see in training."""
         return 3 * self.write if self.train is None else self.train
+
+    @property
+    def rate(self) -> float:
+        """The learning rate at its highest."""
+        return _RATES[self.kind] if self.learning_rate is None else self.learning_rate
+
+    @property
+    def step_positions(self) -> int:
+        """Positions per step."""
+        return self.batch_positions or _BATCHES[self.kind]

@@ -49,8 +49,8 @@ def _train(job: Job, student: Student, material: Material, reporter: Reporter) -
     reporter.say(f"training {job.own_parameters / 1e6:.1f} M parameters on {job.device.type}")
     plan = TrainingPlan(
         options.positions,
-        batch_positions=options.batch_positions,
-        learning_rate=options.learning_rate,
+        batch_positions=options.step_positions,
+        learning_rate=options.rate,
         seed=options.seed,
     )
     trainer = Trainer(StudentLearner(student), plan, material.train, material.held, job.work.path)

@@ -103,13 +103,13 @@ def own_parameters(target: Target, layers: tuple[int, ...], head_tokens: int) ->
     Raises StartError for layers that are not there or an architecture that
     cannot be cut.
     """
-    with _supported(target.name), torch.device("meta"):
+    with supported(target.name), torch.device("meta"):
         student = shell(target.config, layers, torch.arange(head_tokens), torch.float32)
     return sum(parameter.numel() for parameter in student.own().values())
 
 
 @contextmanager
-def _supported(name: str) -> Iterator[None]:
+def supported(name: str) -> Iterator[None]:
     """Turn what goes wrong inside into a StartError that names the target."""
     try:
         yield
@@ -140,5 +140,5 @@ def _require_decoder(config: Any, name: str) -> None:
 def _without_weights(config: Any, name: str) -> Any:
     from transformers import AutoModelForCausalLM
 
-    with _supported(name), torch.device("meta"):
+    with supported(name), torch.device("meta"):
         return AutoModelForCausalLM.from_config(config)
