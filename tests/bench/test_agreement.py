@@ -1,8 +1,12 @@
 """How often a draft model agrees with its target."""
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from research.agreement import chosen, measure, parser, show
+from services.training.eagle.head import fresh_head, shape_of
+from services.training.eagle.stored import HeadTarget, save_head
 from tests.models import tiny_model_folder
 
 
@@ -47,3 +51,15 @@ def test_the_report_has_a_line_for_each_category(folder):
     figures = report(folder, folder)
     text = show(figures)
     assert all(name in text for name in figures["acceptance"])
+
+
+def test_a_head_is_measured_step_by_step(folder, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = torch.arange(0, 320, 2)
+    head = fresh_head(shape_of(model.config, (0, 1, 2), len(ids)), model, ids, seed=0)
+    target = HeadTarget(folder, "digest", "LlamaForCausalLM", 320, 8192)
+    save_head(head, ids, target, tmp_path / "head", storage="int8", drafted=3, card={})
+    figures = report(folder, str(tmp_path / "head"))
+    assert len(figures["steps"]["acceptance"]) == len(figures["steps"]["greedy"]) == 3
+    assert 0.0 < figures["acceptance"]["all"] < 0.5
+    assert "step 3" in show(figures)

@@ -101,7 +101,7 @@ def is_head(folder: Path) -> bool:
         described = json.loads((folder / CONFIG).read_text())
     except (OSError, ValueError):
         return False
-    return described.get("speculators_model_type") == "eagle3"
+    return bool(described.get("speculators_model_type") == "eagle3")
 
 
 @torch.no_grad()
