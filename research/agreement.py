@@ -29,6 +29,7 @@ from torch import Tensor
 
 from bench.prompts import SPEC_BENCH, BenchPrompt, load_prompts
 from research.command import measuring_parser, run, table
+from services.engine.checkpoint.heads import is_head
 from services.engine.native import NativeEngine
 from services.engine.native.dialogue import dialogue_of, tokenizer_of
 from services.engine.port import Segment
@@ -40,7 +41,7 @@ from services.training.distill.texts import Text
 from services.training.distill.writing import Writer, WritingPlan
 from services.training.eagle.learner import EagleLearner
 from services.training.eagle.states import states_of
-from services.training.eagle.stored import is_head, read_head
+from services.training.eagle.stored import read_head
 
 _BATCH = 16
 #: Draft steps of a head that are measured.
@@ -54,7 +55,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     target = NativeEngine.load(ModelSpec(arguments.model, arguments.dtype))
     drawn = answers(target, prompts, temperature=1.0, tokens=arguments.tokens)
     best = answers(target, prompts, temperature=0.0, tokens=arguments.tokens)
-    if is_head(Path(arguments.draft)):
+    if is_head(arguments.draft):
         return measured_head(Path(arguments.draft), target, prompts, drawn, best)
     draft = NativeEngine.load(ModelSpec(arguments.draft, arguments.dtype))
     return _report(prompts, drawn, scores(draft, drawn), scores(draft, best))

@@ -95,15 +95,6 @@ def as_stored(head: EagleHead, storage: Storage) -> EagleHead:
     return copy.to(head.fc.weight.device)
 
 
-def is_head(folder: Path) -> bool:
-    """Whether a folder holds what `save_head` writes, and no model of its own."""
-    try:
-        described = json.loads((folder / CONFIG).read_text())
-    except (OSError, ValueError):
-        return False
-    return bool(described.get("speculators_model_type") == "eagle3")
-
-
 @torch.no_grad()
 def read_head(folder: Path) -> tuple[EagleHead, Tensor]:
     """A head that `save_head` wrote, in float32, and the ids of its tokens; for measuring."""

@@ -31,6 +31,7 @@ from services.drafter.methods.eagle.sessions import (
     ParallelSession,
 )
 from services.drafter.methods.model.model import ModelDrafter
+from services.drafter.methods.model.model_state import ModelSession
 from services.drafter.methods.model.stepping import Stepping
 from services.drafter.protocol import Ask, Proposed, SessionKey
 from services.engine.port import Segment, StateDrafting, freed_on_error
@@ -62,7 +63,8 @@ class EagleDrafter(ModelDrafter):
             return super()._session(key, opening, reserve, vocab_size)
         longest, masks = self._engine.max_context_length, self._engine.soft_ids
         with freed_on_error(self._engine.new_cache(reserve + len(masks))) as cache:
-            return ParallelSession(opening, cache, vocab_size, longest, masks)
+            session: ModelSession = ParallelSession(opening, cache, vocab_size, longest, masks)
+            return session
 
     def idle(self, asks: Iterable[Ask]) -> bool:
         """Read prompts as their states come; then as the model drafter does."""
