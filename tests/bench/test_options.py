@@ -82,6 +82,13 @@ def test_every_drafter_has_a_cluster_and_all_verifiers_the_same_cores():
     assert {plan.verifiers for plan in plans} == {((0, 1),)}
 
 
+def test_drafters_with_eagle_have_the_head_and_others_the_draft_model():
+    drafters = ("ngram+eagle@verifier", "eagle@pool", "ngram+model")
+    options = BenchOptions(target="m", draft="d", head="h", drafters=drafters)
+    assert [one.draft for one in options.clusters.values()] == ["h", "h", "d"]
+    assert next(one.method for one in options.clusters.values()) == "ngram,eagle"
+
+
 def test_a_drafter_says_where_it_drafts():
     options = BenchOptions(target="m", drafters=("ngram@verifier", "ngram@pool"))
     beside, apart = options.clusters.values()
@@ -165,6 +172,8 @@ def test_equal_text_is_claimed_only_where_it_is_promised(dtype, temperature, rul
         ({"rejection_sample_methods": ("greedy",)}, "--rejection-sample-methods: 'greedy'"),
         ({"drafters": ("oracle",)}, "--drafters: 'oracle' is not one of ngram, model"),
         ({"drafters": ("model",)}, "--drafters: model needs --draft"),
+        ({"drafters": ("eagle",), "draft": "d"}, "--drafters: eagle needs --head"),
+        ({"drafters": ("model+eagle",), "draft": "d", "head": "h"}, "a head or a draft model"),
         ({"drafters": ("ngram+lookahead",)}, "--drafters: ngram+lookahead needs --lookahead"),
         ({"drafters": ("ngram@home",)}, "--drafters: 'home' is not one of verifier, pool"),
         ({"drafters": ("model@verifier",), "draft": "d"}, "a draft model runs in a process of its"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from services.cluster.flags import Flags
 from services.cluster.models import DEMO_DRAFT
 from services.cluster.process import ProcessSettings
 from services.cluster.specs import ClusterOptions, Site, orchestrator_specs, worker_specs
+from services.console.up import describe
 from services.contract.errors import StartError
 from services.drafter.settings import DrafterSettings
 from services.verifier.settings import VerifierSettings
@@ -99,6 +101,33 @@ def test_with_a_draft_model_n_grams_are_drafted_beside_the_verifier_too(site):
         assert beside(site, draft="small", **options) == (("ngram",), "f.bin")
     for options in ({"method": "model"}, {"pool": True}, {"tensor_parallel": 2, "engine": "vllm"}):
         assert beside(site, draft="small", **options) is None
+
+
+@pytest.fixture
+def head(tmp_path):
+    """The folder of a head, as far as its name goes."""
+    (tmp_path / "head").mkdir()
+    said = {"architectures": ["LlamaForCausalLMEagle3"]}
+    (tmp_path / "head" / "config.json").write_text(json.dumps(said))
+    return str(tmp_path / "head")
+
+
+def test_a_head_drafts_beside_the_states_that_it_needs(site, head):
+    [spec] = worker_specs(ClusterOptions("big", draft=head, dtype="bfloat16"), site)
+    verifier = settings_of(spec)
+    assert (verifier.threads, verifier.dtype) == (2, "bfloat16")
+    drafter = drafter_settings(flags_of(spec), verifier)
+    assert drafter.method_names == ("ngram", "eagle")
+    assert (drafter.draft, drafter.draft_base, drafter.dtype) == (head, "big", "auto")
+    assert describe(ClusterOptions("big", draft=head)).endswith(f"ngram,eagle ({head}), too")
+
+
+def test_a_head_may_have_a_process_and_a_core_of_its_own(site, head):
+    options = ClusterOptions("big", draft=head, method="eagle", pool=True)
+    verifier, drafter = map(settings_of, worker_specs(options, site))
+    assert (verifier.cpus, drafter.cpus) == ((0,), (1,))
+    assert (drafter.draft, drafter.draft_base) == (head, "big")
+    assert drafter.method_names == ("eagle",)
 
 
 def test_the_processes_of_a_split_verifier_share_its_cores(site):

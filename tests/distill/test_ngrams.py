@@ -20,6 +20,7 @@ from services.training.ngrams.options import NgramOptions
 from services.training.ngrams.run import learn_ngrams
 from services.training.reporting import Stopped
 from tests.distill.kit import Quiet, StopsAt, refused
+from tests.engine.eagle import kit
 from tests.models import tiny_model_folder
 
 
@@ -125,6 +126,22 @@ def test_a_draft_model_beside_it_gets_weights_of_its_own(made, finished, tmp_pat
         assert said > 0.0
     assert beside.card["draft"] == str(finished.out)
     assert str(finished.out) in options.out.with_suffix(".md").read_text()
+
+
+def test_a_head_beside_it_gets_weights_of_its_own(made, tmp_path) -> None:
+    width = json.loads((Path(made.target) / "config.json").read_text())["hidden_size"]
+    shape = {"hidden_size": width, "num_attention_heads": 4}
+    random = kit.make(shape=shape, eagle_aux_hidden_state_layer_ids=[0, 1, 2])
+    head = kit.save_specforge(random, tmp_path / "head")
+    work = made.out.with_name(made.out.name + ".work")
+    options = replace(made, out=tmp_path / "headed.bin", work=work, head=str(head))
+    assert learn(options, Quiet()) == options.out
+    alone, headed = load_ngrams(made.out), load_ngrams(options.out)
+    assert {name: headed.weights[name] for name in alone.weights} == dict(alone.weights)
+    added = {name.rpartition(".")[0] for name in headed.weights.keys() - alone.weights.keys()}
+    assert added == {"greedy.head", "coupled.head"}
+    # A random head says nothing, and what it does not know is left to the others.
+    assert headed.weights["greedy.head.draft_p"] < 1.0
 
 
 def test_a_draft_model_of_another_tokenizer_is_refused(made, tmp_path) -> None:

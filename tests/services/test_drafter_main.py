@@ -64,6 +64,7 @@ def test_a_draft_model_is_rounded_where_the_cpu_can_and_a_target_never(monkeypat
     [
         ({"method": "model"}, "draft"),
         ({"method": "graph"}, "draft"),
+        ({"method": "eagle"}, "draft"),
         ({"method": "ngram", "draft": "m"}, "draft"),
         ({"method": "graph", "draft": "m", "graph_repeat": -2}, "graph_repeat"),
         ({"method": "graph", "draft": "m", "graph_nodes": 0}, "graph_nodes"),
@@ -114,6 +115,16 @@ def test_an_unknown_method_is_refused_with_the_known_ones():
         match="'oracle' is unknown; there is model, eagle, skip, lookahead, graph, ngram",
     ):
         build(DrafterSettings(method="oracle"))
+
+
+def test_a_head_drafts_by_the_method_for_heads_alone(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"]}')
+    draft = str(tmp_path)
+    assert DrafterSettings(draft=draft).method_names == ("ngram", "eagle")
+    with pytest.raises(StartError, match="which the method eagle drafts with"):
+        build(DrafterSettings(draft=draft, method="model"))
+    with pytest.raises(StartError, match="describes no EAGLE-3 head"):
+        build(DrafterSettings(draft=str(tiny_model_folder(tmp_path / "m")), method="eagle"))
 
 
 def test_the_pool_of_phrases_has_the_limits_of_the_settings():
