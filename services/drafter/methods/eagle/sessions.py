@@ -5,8 +5,8 @@ Rules:
 1.  K/V of committed text is computed with the target's states, as far as they came. What was
     computed with own features before they came is dropped and computed again, in the same
     forward as what is fed next: a verdict costs no step of its own.
-2.  A draft that stands stays the draft, though it was made with own features. Its laws hold
-    until a step gives better ones.
+2.  A chain that stands stays the draft, though it was made with own features. Trees are grown
+    anew from each verdict.
 3.  A prompt's states come while the verifier reads it, and all of them before the first verdict.
     So a prompt is read as far as its states are known, and what has none by the first verdict
     will have none: it is skipped.
@@ -22,7 +22,7 @@ from services.drafter.comb import Level
 from services.drafter.methods.graph.graph_state import GraphSession
 from services.drafter.methods.model.forms import TextForm
 from services.drafter.methods.model.model_state import ModelSession
-from services.drafter.methods.model.places import STEPS, Places
+from services.drafter.methods.model.places import DEEPEST, Places
 from services.drafter.methods.model.stepping import Feed
 from services.drafter.methods.ngram.mixture import HEADED
 from services.drafter.methods.self_draft.lookahead import LookaheadSession
@@ -104,9 +104,9 @@ class AnchoredTrees(GraphSession):
 
 
 class AnchoredPlaces(Places):
-    """Places of a session, whose ways are anchored by each verdict.
+    """Places of a session in front of a text that each verdict anchors.
 
-    What was said of places below the text's end holds until it is said anew.
+    With the target's states the head says better what follows: places are found anew from them.
     """
 
     cache: AnchoredCache
@@ -144,10 +144,10 @@ class AnchoredPlaces(Places):
     def follow(self, text: Sequence[int]) -> None:
         """Also drop K/V that is to be computed anew."""
         if len(text) > len(self._text):
-            self._steps = STEPS
+            self._steps = DEEPEST
         super().follow(text)
         if self.cache.stale:
-            self._let_go()
+            self._keep(())
             self.cache.refresh()
 
     def feed(self, most: int) -> Segment | None:

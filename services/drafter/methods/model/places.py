@@ -157,12 +157,6 @@ class Places:
             self.cache.keep_path(len(self._text), [self._entries[place] for place in path])
         self._start()
 
-    def _let_go(self) -> None:
-        """Places leave K/V; what the model said there is still known."""
-        if self._entries:
-            self.cache.keep_path(len(self._text), ())
-            self._entries = {}
-
     def _descend(self, path: Sequence[int]) -> None:
         """The text ends at a place in KV now: those below it stay."""
         self.cache.keep_branch(len(self._text), [self._entries[place] for place in path])
