@@ -83,7 +83,7 @@ async def test_a_client_that_left_finds_its_session_paused_and_resumes_it():
             call.cancel()
         await until(lambda: running.inference.active_sessions == 0)
         assert (await running.client.get_session("left")).status is SessionStatus.PAUSED
-        assert all(not worker.host.progress().sessions for worker in running.verifiers)
+        await until(lambda: all(not own.host.progress().sessions for own in running.verifiers))
         rest = await running.client.resume("left", len(tokens))
     assert tokens + list(rest.token_ids) == plain(PROMPT, options["max_tokens"])
 
