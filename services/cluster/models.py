@@ -9,6 +9,7 @@ from services.engine.ngram_file import NO_FILE
 DEMO_MODEL = "smollm2-135m-instruct"
 DEMO_NGRAMS = "smollm2-135m-instruct-ngrams"
 DEMO_DRAFT = "smollm2-135m-instruct-draft"
+DEMO_HEAD = "smollm2-135m-instruct-eagle"
 
 
 def ngrams_for(target: str, asked: str | None) -> str | None:

@@ -1,0 +1,133 @@
+"""A head drafts from the target's states, beside its verifier and elsewhere: the text is the same.
+
+The head is random, so that it is seldom right: most verdicts reject, and anchor it anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from paceline import Chunk
+
+from services.drafter.core import DrafterCore
+from services.drafter.methods.eagle.eagle import EagleDrafter
+from services.drafter.methods.model.ahead import AheadRules
+from services.drafter.methods.model.branches import PrepareRules
+from services.drafter.methods.model.informed import InformedDrafter
+from services.drafter.methods.ngram.ngram import NgramDrafter
+from services.engine.eagle.loading import load_head
+from services.engine.lending import Lending
+from services.engine.spec import ModelSpec
+from services.runtime.core_thread import CoreThread
+from services.runtime.host import WorkerHost
+from services.runtime.serving import Served
+from services.verifier.core import VerifierCore
+from services.verifier.options import VerifierOptions
+from tests.engine.eagle import kit
+from tests.integration.cluster import (
+    PATIENT,
+    PROMPT,
+    cluster,
+    engine,
+    plain,
+    serve,
+    start_core,
+    start_verifier,
+)
+from tests.integration.test_equal_to_plain_decoding import TOKENS, coupled, greedy
+from tests.models import tiny_model_folder
+
+METHODS = ("eagle", "ngram,eagle")
+
+
+@pytest.fixture(scope="module", params=[0, 4], ids=["", "parallel"])
+def head(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("head")
+    base = tiny_model_folder(folder, "llama")
+    more = {"parallel": request.param, "ptd_token_id": 5} if request.param else {}
+    made = kit.make(
+        1,
+        shape={"hidden_size": 64, "num_attention_heads": 4},
+        eagle_aux_hidden_state_layer_ids=[0, 1, 2],
+        **more,
+    )
+    saved = kit.save_speculators(made, folder / "head")
+    return load_head(ModelSpec(str(saved), "float32", base=str(base), threads=1))
+
+
+def methods(head) -> dict[str, Any]:
+    eagle, ngram = EagleDrafter(head, prepare=PrepareRules(16, 8, least=0.0)), NgramDrafter()
+    both = InformedDrafter(ngram, eagle, AheadRules(awaited=2), methods=("ngram", "eagle"))
+    return {"eagle": eagle, "ngram": ngram, "ngram,eagle": both}
+
+
+async def elsewhere(head):
+    return [await start_verifier()], [await start_core(DrafterCore, methods(head), "d1")]
+
+
+async def beside(head):
+    """A verifier in whose process the head is."""
+    loaded, thread, lending = engine(), CoreThread(), Lending()
+    judging = VerifierOptions(lending=lending)
+    judge: WorkerHost[Any, Any] = WorkerHost(
+        lambda emit: VerifierCore(loaded, emit=emit, worker_id="v1", options=judging),
+        thread=thread,
+    )
+    drafts: WorkerHost[Any, Any] = WorkerHost(
+        lambda emit: DrafterCore(
+            methods(head), emit=emit, worker_id="v1-drafter", handover=lending.handover
+        ),
+        thread=thread,
+    )
+    worker = await serve(
+        Served(judge, judge.describe(), loaded.bundle), Served(drafts, drafts.describe())
+    )
+    return [worker], [replace(worker, host=drafts)]
+
+
+@pytest.mark.parametrize("site", [elsewhere, beside])
+@pytest.mark.parametrize("method", METHODS)
+async def test_the_text_is_that_of_plain_decoding(head, site, method):
+    async with cluster(*await site(head), PATIENT, fallback=False) as running:
+        run = await greedy(running, method=method)
+        assert list(run.token_ids) == plain(PROMPT, TOKENS)
+        assert run.speculation.num_draft_tokens > 0
+        alone = await coupled(running, disable_speculative_decoding=True)
+        drawn = await coupled(running, method=method)
+        assert drawn.token_ids == alone.token_ids
+        assert drawn.speculation.num_draft_tokens > 0
+
+
+@pytest.mark.parametrize("site", [elsewhere, beside])
+@pytest.mark.parametrize(("rule", "width"), [("standard", 1), ("standard", 3), ("block", 1)])
+async def test_rejection_rules_take_its_draws(head, site, rule, width):
+    if width > 1 and head.parallel:
+        pytest.skip("a parallel head drafts chains")
+    async with cluster(*await site(head), PATIENT, fallback=False) as running:
+        run = await coupled(
+            running, method="eagle", rejection_sample_method=rule, num_candidates=width
+        )
+    assert len(run.token_ids) == TOKENS
+    assert run.speculation.num_draft_tokens > 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_drafter_that_takes_over_goes_on_from_the_states_that_come_then(head, method):
+    verifiers, drafters = await elsewhere(head)
+    drafters.append(await start_core(DrafterCore, methods(head), "d2"))
+    tokens: list[int] = []
+    async with cluster(verifiers, drafters, PATIENT, fallback=False) as running:
+        stream = running.client.generate(
+            PROMPT, temperature=0.0, max_tokens=TOKENS, ignore_eos=True, method=method
+        )
+        killed = False
+        async for event in stream:
+            if isinstance(event, Chunk):
+                tokens += event.token_ids
+            if len(tokens) > 5 and not killed:
+                killed = True
+                await next(own for own in drafters if own.host.progress().sessions).kill()
+    assert killed
+    assert tokens == plain(PROMPT, TOKENS)
