@@ -29,6 +29,7 @@ from torch import Tensor
 
 from bench.prompts import SPEC_BENCH, BenchPrompt, load_prompts
 from research.command import measuring_parser, run, table
+from services.engine.checkpoint.files import locate
 from services.engine.checkpoint.heads import is_head
 from services.engine.native import NativeEngine
 from services.engine.native.dialogue import dialogue_of, tokenizer_of
@@ -56,7 +57,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     drawn = answers(target, prompts, temperature=1.0, tokens=arguments.tokens)
     best = answers(target, prompts, temperature=0.0, tokens=arguments.tokens)
     if is_head(arguments.draft):
-        return measured_head(Path(arguments.draft), target, prompts, drawn, best)
+        return measured_head(locate(arguments.draft), target, prompts, drawn, best)
     draft = NativeEngine.load(ModelSpec(arguments.draft, arguments.dtype))
     return _report(prompts, drawn, scores(draft, drawn), scores(draft, best))
 

@@ -24,7 +24,8 @@ class DrafterSettings(WorkerSettings):
         title="model and device",
         description="draft model of the methods `model` and `graph`: "
         "Hugging Face id, folder with safetensors, .gguf file, folder that `paceline distill` "
-        "wrote, or smollm2-135m-instruct-draft; of `eagle`: the folder of an EAGLE-3 head",
+        "wrote, or smollm2-135m-instruct-draft; of `eagle`: the folder of an EAGLE-3 head, or "
+        "smollm2-135m-instruct-eagle",
     )
     draft_base: str | None = Field(
         None,
