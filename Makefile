@@ -192,6 +192,7 @@ image-vllm: image-vllm-beside
 BOTH_CODE := orchestrator services/__init__.py services/contract services/runtime services/cluster \
   services/console
 SLIM_CODE := $(BOTH_CODE) services/engine/__init__.py services/engine/ngram_file.py \
+  services/engine/checkpoint/__init__.py services/engine/checkpoint/heads.py \
   services/drafter/*.py services/drafter/ngrams services/drafter/methods/__init__.py \
   services/drafter/methods/ngram
 MODELS_CODE := $(BOTH_CODE) services/engine services/drafter services/verifier

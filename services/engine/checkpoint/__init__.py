@@ -3,5 +3,6 @@
 files        where it is: a folder, a GGUF file, a name
 gguf         the folder that a GGUF file is converted to, once
 fingerprint  whether two workers run the same weights in the same way
+heads        whether it is a head for another model
 bundle       its tokenizer, chat template and generation config
 """

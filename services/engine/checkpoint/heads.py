@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from services.contract.errors import StartError
-from services.engine.checkpoint.files import SHIPPED_DRAFTS, locate
+
+#: Short names for heads that come with Paceline: (package, folder in it).
+SHIPPED_HEADS = {"smollm2-135m-instruct-eagle": ("services.drafter", "heads/smollm2-135m-instruct")}
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "PeagleLlamaForCausalLM")
 """What SpecForge and its relatives name heads in `architectures`."""
@@ -25,9 +27,10 @@ def is_head(name: str | Path | None) -> bool:
     """Whether a name stands for a head that is on this machine, whole or broken."""
     if name is None:
         return False
+    if str(name).lower() in SHIPPED_HEADS:
+        return True
     try:
-        shipped = str(name).lower() in SHIPPED_DRAFTS
-        said = read_json(locate(str(name)) if shipped else Path(name).expanduser())
+        said = read_json(Path(name).expanduser())
     except StartError:
         return False
     return KIND in said or is_named(said)
