@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.contract.errors import StartError
 from services.engine.checkpoint.heads import is_head
@@ -141,33 +141,28 @@ def _growth(settings: DrafterSettings) -> Callable[[], GrowthPlan]:
 
 
 def _model(settings: DrafterSettings, engines: Engines) -> Drafter:
-    from services.drafter.methods.model.branches import PrepareRules
     from services.drafter.methods.model.model import ModelDrafter
 
-    rules = PrepareRules(settings.prepare_tokens, settings.prepare_rows, settings.prepare_depth)
-    drafter = ModelDrafter(
-        engines.draft,
-        step_tokens=settings.step_tokens,
-        q_top=settings.q_top,
-        trees=_growth(settings) if settings.tree == "measured" else None,
-        prepare=rules if rules.tokens else None,
-    )
-    return engines.formed(drafter, engines.draft)
+    return engines.formed(ModelDrafter(engines.draft, **_drafting(settings)), engines.draft)
 
 
 def _eagle(settings: DrafterSettings, engines: Engines) -> Drafter:
     from services.drafter.methods.eagle.eagle import EagleDrafter
+
+    return engines.formed(EagleDrafter(engines.head, **_drafting(settings)), engines.head)
+
+
+def _drafting(settings: DrafterSettings) -> dict[str, Any]:
+    """How a draft model, or a head, drafts."""
     from services.drafter.methods.model.branches import PrepareRules
 
     rules = PrepareRules(settings.prepare_tokens, settings.prepare_rows, settings.prepare_depth)
-    drafter = EagleDrafter(
-        engines.head,
-        step_tokens=settings.step_tokens,
-        q_top=settings.q_top,
-        trees=_growth(settings) if settings.tree == "measured" else None,
-        prepare=rules if rules.tokens else None,
-    )
-    return engines.formed(drafter, engines.head)
+    return {
+        "step_tokens": settings.step_tokens,
+        "q_top": settings.q_top,
+        "trees": _growth(settings) if settings.tree == "measured" else None,
+        "prepare": rules if rules.tokens else None,
+    }
 
 
 def _graph(settings: DrafterSettings, engines: Engines) -> Drafter:
