@@ -7,7 +7,7 @@ remembered, a byte each; of features only those of the last few rows, and those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 import torch
@@ -99,7 +99,12 @@ class EagleCache(PagedCache):
     @property
     def stale(self) -> bool:
         """Whether `refresh` drops rows."""
-        return any(p + 1 < self._length and self._origins[p + 1] != TARGET for p in self.known)
+        return any(True for _ in self._late_rows())
+
+    def _late_rows(self) -> Iterator[int]:
+        """Rows that lack a feature of the target's known now."""
+        rows = (position + 1 for position in self.known if position + 1 < self._length)
+        return (row for row in rows if self._origins[row] != TARGET)
 
     def _matters(self, position: int) -> bool:
         """Whether what is known of a position may be read once more."""
@@ -113,9 +118,7 @@ class EagleCache(PagedCache):
         """
         if self._tree is not None:
             raise ValueError("a tree is still unresolved: keep a path of it or roll back first")
-        length = self._length
-        rows = (position + 1 for position in self.known if position + 1 < length)
-        first = min((row for row in rows if self._origins[row] != TARGET), default=length)
+        first = min(self._late_rows(), default=self._length)
         self.rollback(first)
         return first
 

@@ -15,10 +15,10 @@ from services.engine.native.packing import has_bfloat16
 from services.engine.spec import ModelSpec
 from services.engine.threads import pin
 from services.runtime.atomic_file import replacing
-from services.training.distill.card import Story
-from services.training.distill.frequency import Head, frequent
+from services.training.distill.frequency import Head
 from services.training.distill.material import Material, divide, written
 from services.training.distill.options import DistillOptions
+from services.training.distill.run import head_for, story_of
 from services.training.distill.texts import Text, shards
 from services.training.distill.training import Trainer, TrainingPlan, train
 from services.training.eagle.beginning import begin, sample
@@ -49,20 +49,12 @@ def train_head(options: DistillOptions, reporter: Reporter) -> Path:
     material = divide(job, written(job, reporter))
     job.work.make(job.plan)
     keep_states(job, reporter)
-    head = frequent(
-        material.train, job.target.vocab_size, options.head_tokens, job.target.bundle.eos_token_ids
-    )
-    reporter.say(f"head: {len(head.ids)} tokens, {head.mass:.1%} of the target's probability")
+    head = head_for(job, options, material, reporter)
     learner = _learner(job, head, material.train, reporter)
     untrained = learner.scores(material.held)
     trainer = _train(job, learner, material, reporter)
     reporter.say(f"storing it as {options.storage}, and measuring what was stored")
-    story = Story(
-        *material.counts,
-        writing_seconds=job.work.seconds,
-        curve=tuple(trainer.curve),
-        head_mass=head.mass,
-    )
+    story = story_of(job, material, head, trainer.curve)
     publish(job, learner, head.ids, material.held, Outcome(story, untrained))
     return options.out
 

@@ -61,7 +61,8 @@ def compute_states(engine: NativeEngine, layers: Sequence[int], shard: Path) -> 
 def states_of(engine: NativeEngine, texts: Iterable[Text]) -> Iterator[tuple[Text, Tensor]]:
     """Each text with the states bfloat16 [T, layers x width] of the layers that are watched."""
     for group in _passes(texts):
-        yield from zip(group, _states(engine, group), strict=True)
+        tokens = [text.token_ids.tolist() for text in group]
+        yield from zip(group, states_at(engine, tokens), strict=True)
 
 
 def _passes(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:
@@ -76,12 +77,9 @@ def _passes(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:
         yield group
 
 
-def _states(engine: NativeEngine, texts: Sequence[Text]) -> list[Tensor]:
-    sizes = [len(text.token_ids) for text in texts]
-    segments = [
-        Segment(engine.new_cache(size), text.token_ids.tolist(), logits_from=size)
-        for size, text in zip(sizes, texts, strict=True)
-    ]
+def states_at(engine: NativeEngine, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Of each text, in token ids, the states bfloat16 [T, layers x width], in one pass."""
+    segments = [Segment(engine.new_cache(len(text)), text, logits_from=len(text)) for text in texts]
     try:
         _, states = engine.forward_with_states(segments)
     finally:

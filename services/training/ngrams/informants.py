@@ -11,6 +11,7 @@ from services.engine.native import NativeEngine
 from services.engine.ngram_file import DraftLaw, Lesson
 from services.engine.port import Engine, Segment, StateDrafting
 from services.engine.sampling import head_of, kept_laws
+from services.training.eagle.states import states_at
 from services.training.reporting import Reporter
 
 OWN_STEPS = (0, 1, 2)
@@ -47,7 +48,7 @@ def head_says(head: StateDrafting, target: NativeEngine) -> Says:
     target.watch(head.layers)
 
     def says(lesson: Lesson) -> list[DraftLaw]:
-        states = _states(target, lesson.tokens)
+        [states] = states_at(target, [lesson.tokens])
         places = range(lesson.start, lesson.start + len(lesson.law_ids))
         rows: dict[int, Tensor] = {}
         for own in OWN_STEPS:
@@ -56,16 +57,6 @@ def head_says(head: StateDrafting, target: NativeEngine) -> Says:
         return kept_laws(torch.stack([rows[place] for place in places]).log_softmax(-1), columns)
 
     return says
-
-
-def _states(target: NativeEngine, tokens: Sequence[int]) -> Tensor:
-    """The target's states [tokens, width]."""
-    cache = target.new_cache(len(tokens))
-    try:
-        segment = Segment(cache, tokens, logits_from=len(tokens))
-        return target.forward_with_states([segment])[1][0].to(torch.bfloat16)
-    finally:
-        cache.free()
 
 
 def _after(

@@ -66,6 +66,11 @@ class EagleDrafter(ModelDrafter):
             session: ModelSession = ParallelSession(opening, cache, vocab_size, longest, masks)
             return session
 
+    def rewind(self, key: SessionKey, length: int) -> None:
+        """Also the states of what is not text any more are forgotten."""
+        super().rewind(key, length)
+        self._anchored(key).cache.forget(length)
+
     def idle(self, asks: Iterable[Ask]) -> bool:
         """Read prompts as their states come; then as the model drafter does."""
         known = list(asks)

@@ -35,11 +35,6 @@ class AnchoredSession(ModelSession):
 
     cache: AnchoredCache
 
-    def rewind(self, length: int) -> None:
-        """Also the states of what is not text any more are forgotten."""
-        super().rewind(length)
-        self.cache.forget(length)
-
     def follow(self, ask: Ask) -> None:
         """Also drop K/V that is to be computed anew, but for what is prepared."""
         super().follow(ask)
@@ -55,10 +50,7 @@ class AnchoredSession(ModelSession):
 
     def unread(self, ask: Ask) -> Sequence[int]:
         """Committed text that can be read with the target's states, and is not in K/V."""
-        if self._branching:
-            return ()
-        self.cache.refresh()
-        return ask.text[self.cache.length : min(ask.committed_length, self.cache.anchored + 1)]
+        return () if self._branching else _unread(self.cache, ask)
 
 
 class ParallelSession(AnchoredSession, LookaheadSession):
@@ -82,11 +74,6 @@ class AnchoredTrees(GraphSession):
 
     cache: AnchoredCache
 
-    def rewind(self, length: int) -> None:
-        """Also the states of what is not text any more are forgotten."""
-        super().rewind(length)
-        self.cache.forget(length)
-
     def follow(self, ask: Ask) -> None:
         """Also begin anew where the target's states came."""
         super().follow(ask)
@@ -97,10 +84,12 @@ class AnchoredTrees(GraphSession):
 
     def unread(self, ask: Ask) -> Sequence[int]:
         """Committed text that can be read with the target's states, and is not in K/V."""
-        if self._in_kv:
-            return ()
-        self.cache.refresh()
-        return ask.text[self.cache.length : min(ask.committed_length, self.cache.anchored + 1)]
+        return () if self._in_kv else _unread(self.cache, ask)
+
+
+def _unread(cache: AnchoredCache, ask: Ask) -> Sequence[int]:
+    cache.refresh()
+    return ask.text[cache.length : min(ask.committed_length, cache.anchored + 1)]
 
 
 class AnchoredPlaces(Places):

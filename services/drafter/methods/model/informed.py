@@ -15,13 +15,11 @@ from dataclasses import replace
 from services.contract.errors import BusyError, CallerError
 from services.contract.states import StateShape
 from services.contract.types import (
-    DraftSource,
     OpenDraft,
     VerifyMode,
     WorkerDescription,
     estimate_capability,
     rows_capability,
-    source_of,
 )
 from services.drafter.combined import combined
 from services.drafter.methods.eagle.sessions import AnchoredPlaces
@@ -30,8 +28,6 @@ from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.model.places import Places
 from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.protocol import Ask, KVUsage, Proposed, SessionKey, states_needed
-
-_INFORMANT = bytes((DraftSource.MODEL,))
 
 
 class InformedDrafter:
@@ -56,7 +52,6 @@ class InformedDrafter:
         self._ngram, self._model, self._name = ngram, model, ",".join(methods)
         self._chains = combined(methods, dict(zip(methods, (ngram, model), strict=True)), lengthen)
         self._ahead, self._awaited = Ahead(model.engine, rules, clock), rules.awaited
-        self._source = bytes((source_of(methods[1]),))
         self._places: dict[SessionKey, Places | None] = {}
         """Of sessions with small trees; None where the model cannot follow."""
 
@@ -141,7 +136,6 @@ class InformedDrafter:
     def _tree(self, ask: Ask) -> Proposed:
         places, ahead = self._places[ask.key], self._ahead
         [proposed] = self._ngram.propose([ask])
-        proposed = replace(proposed, sources=proposed.sources.replace(_INFORMANT, self._source))
         if places is not None and proposed.final:
             places.expect(proposed.tree, proposed.reach)
             if ask.position:

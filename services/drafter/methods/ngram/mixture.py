@@ -34,6 +34,16 @@ Scores = dict[int, float]
 Tables = tuple[tuple[float, ...], ...]
 
 
+_SPEAKERS = (
+    DraftSource.FIRSTS,
+    DraftSource.LAWS,
+    DraftSource.THIS_TEXT,
+    DraftSource.OTHER_TEXTS,
+    DraftSource.TARGET_ROWS,
+    DraftSource.MODEL,
+)
+
+
 class Shares:
     """The scores of one place after each source in turn: who said how much of a candidate.
 
@@ -41,11 +51,16 @@ class Shares:
     other texts said.
     """
 
-    __slots__ = ("_steps", "pool")
+    __slots__ = ("_speakers", "_steps", "pool")
 
-    def __init__(self, steps: tuple[Scores, ...], pool: Votes | None) -> None:
-        """`steps`: after those of `_SPEAKERS`."""
-        self._steps = steps
+    def __init__(
+        self,
+        steps: tuple[Scores, ...],
+        pool: Votes | None,
+        speakers: tuple[DraftSource, ...] = _SPEAKERS,
+    ) -> None:
+        """`steps`: after those of `speakers`."""
+        self._steps, self._speakers = steps, speakers
         self.pool = pool
 
     def greatest(self, token: int) -> DraftSource:
@@ -57,8 +72,8 @@ class Shares:
         gains = (first, law - first, here - law, told - here, row - told, drafted[token] - row)
         most = max(gains)
         if most > 0.0:
-            return _SPEAKERS[gains.index(most)]
-        return _SPEAKERS[[token in scores for scores in self._steps].index(True)]
+            return self._speakers[gains.index(most)]
+        return self._speakers[[token in scores for scores in self._steps].index(True)]
 
     def recalled(self, token: int) -> bool:
         """Whether other texts have a say in the token."""
@@ -66,22 +81,19 @@ class Shares:
         return pool is not None and (token in pool.counts[0] or token in pool.counts[1])
 
 
-_SPEAKERS = (
-    DraftSource.FIRSTS,
-    DraftSource.LAWS,
-    DraftSource.THIS_TEXT,
-    DraftSource.OTHER_TEXTS,
-    DraftSource.TARGET_ROWS,
-    DraftSource.MODEL,
-)
-
-
 class Scorer:
     """The sources with their weights, made into tables. Shared by all sessions."""
 
-    def __init__(self, weights: Weights, file: NgramFile | None = None) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        file: NgramFile | None = None,
+        informant: DraftSource = DraftSource.MODEL,
+    ) -> None:
+        """`informant`: what a draft's law is of."""
         self.weights = weights
         self.file = file
+        self._speakers = (*_SPEAKERS[:-1], informant)
         names = ("own1", "own2", "own3", "own5")
         self._own = _shares([getattr(weights, name) for name in names], 1)
         names = ("pool1", "pool2", "pool3", "pool5")
@@ -146,7 +158,8 @@ class Scorer:
             told = told if rows else before
             text = text if pool or rows else before
             other += self._from_model(draft, scores)
-        return scores, other, Shares((firsts, laws, text, told, before, scores), heard)
+        steps = (firsts, laws, text, told, before, scores)
+        return scores, other, Shares(steps, heard, self._speakers)
 
     def _from_model(self, draft: DraftLaw, scores: Scores) -> float:
         """Add what a draft model says; what `other` gains by it."""

@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from services.contract.top_rows import unpack
-from services.contract.types import DraftTree, OpenDraft, VerifyMode
+from services.contract.types import DraftSource, DraftTree, OpenDraft, VerifyMode
 from services.drafter.methods.ngram.mixture import (
     COUPLED,
     GREEDY,
@@ -132,7 +132,8 @@ def _scorer(prefix: str, informant: str, file: NgramFile | None) -> Scorer:
     known = [
         values for name in names for source in (given, DEFAULTS) if (values := _named(source, name))
     ]
-    return Scorer(weights_of(known[0]), file)
+    source = DraftSource.EAGLE if informant == HEADED else DraftSource.MODEL
+    return Scorer(weights_of(known[0]), file, source)
 
 
 def _named(values: Mapping[str, float], prefix: str) -> dict[str, float]:
