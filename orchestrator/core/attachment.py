@@ -87,6 +87,7 @@ def _open_verify(state: State) -> OpenVerify:
         cache_scope=config.cache_scope,
         top_rows=config.top_rows,
         state_layers=config.states.layers,
+        fork_scope=config.fork_scope,
     )
 
 

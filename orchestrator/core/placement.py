@@ -51,7 +51,8 @@ class Wanted:
     the `capabilities` is better than none. `beside`: the session's verifier; a drafter in the
     same process may draft from its K/V. `text`: the text to prefill, in parts, and `cache_scope`:
     whose cached prefixes it may use. `states`: of the target, that a drafter of these methods may
-    count on; a verifier that can tell them is better than another.
+    count on; a verifier that can tell them is better than another. `company`: the verifiers of
+    other completions of the same prompt.
     """
 
     role: Role
@@ -66,10 +67,13 @@ class Wanted:
     text: tuple[Sequence[int], ...] = field(default=(), repr=False)
     cache_scope: str = ""
     states: StateShape = NO_STATES
+    company: Collection[str] = ()
 
 
 def choose(candidates: Collection[Candidate], wanted: Wanted, knows: str = "") -> str | None:
     """The worker id that suits best, or None. Avoided workers come last, stuck ones last of all.
+
+    Completions of one prompt stay together where they fit.
 
     `knows`: the worker that computed the text's prefix. It is taken while it has at most 1.5
     times the sessions of the least loaded one that fits, plus `SLACK_SESSIONS`.
@@ -78,6 +82,8 @@ def choose(candidates: Collection[Candidate], wanted: Wanted, knows: str = "") -
     if not fitting:
         return None
     fitting = [c for c in fitting if not c.stuck] or fitting
+    together = [c for c in fitting if _worker(c) in wanted.company and not _avoided(c, wanted)]
+    fitting = together or fitting
     homes = {c.address for c in candidates if c.description.worker_id == wanted.beside}
     least = min(_load(c) for c in fitting)
     if any(_load(c) > 1.5 * least + SLACK_SESSIONS for c in fitting if _is(c, knows)):
@@ -86,8 +92,16 @@ def choose(candidates: Collection[Candidate], wanted: Wanted, knows: str = "") -
     return best.description.worker_id
 
 
+def _worker(candidate: Candidate) -> str:
+    return candidate.description.worker_id
+
+
 def _is(candidate: Candidate, worker: str) -> bool:
-    return candidate.description.worker_id == worker
+    return _worker(candidate) == worker
+
+
+def _avoided(candidate: Candidate, wanted: Wanted) -> bool:
+    return _worker(candidate) in wanted.avoid
 
 
 def _load(candidate: Candidate) -> int:
@@ -134,7 +148,7 @@ def _cost(
 ) -> tuple[bool, bool, bool, bool, int, int, str]:
     progress = candidate.progress
     return (
-        candidate.description.worker_id in wanted.avoid,
+        _avoided(candidate, wanted),
         not (set(wanted.capabilities) <= set(candidate.description.capabilities))
         or _lacks_states(candidate, wanted),
         candidate.address not in homes,

@@ -105,6 +105,8 @@ class SessionConfig:
     phrase_scope: str = ""
     # Whose K/V the verifier may share with the session; empty = nobody's.
     cache_scope: str = ""
+    # Whose K/V it may share while both are open: completions of one prompt; empty = nobody's.
+    fork_scope: str = ""
     # The drafter is to rest while the verifier works.
     synchronous: bool = False
     # Plain blocks may leave early: with the opening, since the first token waits for no draft,

@@ -214,18 +214,26 @@ class Admission:
 
         `memory`: bytes that its logprobs may come to take.
         """
+        return self.enter_together(1, prompt, max_tokens, tenant, memory)[0]
+
+    def enter_together(
+        self, count: int, prompt: int, max_tokens: int, tenant: Tenant, memory: int = 0
+    ) -> list[Reservation]:
+        """Let so many sessions of this kind in, all or none; the rest as `enter`."""
         tokens = prompt + max_tokens
         bounds = self._bounds(tenant, 1)
         limit = min(bound.tokens for bound in bounds)
         if tokens > limit:
             allowed = f"at most {limit:.0f} together with the {prompt} tokens of the prompt"
             raise InvalidRequest("sampling.max_tokens", max_tokens, allowed)
-        if memory > self._max_memory:
+        if count * memory > self._max_memory:
             allowed = f"what takes at most {self._max_memory:.0f} bytes"
-            raise InvalidRequest("sampling.logprobs", f"{memory} bytes of them", allowed)
+            raise InvalidRequest("sampling.logprobs", f"{count * memory} bytes of them", allowed)
         for bound in bounds:
-            _require_room(bound, tokens, memory)
-        return Reservation(tuple(bound.load for bound in bounds), tokens, memory)
+            _require_possible(bound, count, tokens)
+            _require_room(bound, count * tokens, count * memory, count)
+        loads = tuple(bound.load for bound in bounds)
+        return [Reservation(loads, tokens, memory) for _ in range(count)]
 
     def come_back(
         self, tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0
@@ -256,13 +264,23 @@ class Admission:
         )
 
 
-def _require_room(bound: _Bound, tokens: int, memory: int) -> None:
+def _require_possible(bound: _Bound, count: int, tokens: int) -> None:
+    """Raise InvalidRequest for completions that would not fit even alone."""
+    if count > bound.sessions:
+        allowed = f"at most {bound.sessions:.0f}, the limit of sessions{bound.whose}"
+        raise InvalidRequest("n", count, allowed)
+    if count * tokens > bound.tokens:
+        most, limit = int(bound.tokens // tokens), f"{bound.tokens:.0f} tokens{bound.whose}"
+        raise InvalidRequest("n", count, f"at most {most} of {tokens} tokens each: {limit} fit")
+
+
+def _require_room(bound: _Bound, tokens: int, memory: int, count: int = 1) -> None:
     load, whose = bound.load, bound.whose
-    if load.sessions + 1 > bound.sessions:
-        raise Overloaded(
-            f"{load.sessions} sessions{whose} are open, which is the limit",
-            load.retry_after(tokens),
-        )
+    if load.sessions + count > bound.sessions:
+        full = f"{load.sessions} sessions{whose} are open, "
+        more = f"{count} more would pass the limit of {bound.sessions:.0f}"
+        words = full + ("which is the limit" if count == 1 else more)
+        raise Overloaded(words, load.retry_after(tokens))
     if load.tokens + tokens > bound.tokens:
         raise Overloaded(
             f"{load.tokens} tokens{whose} are in flight, {tokens} more would pass the limit of "

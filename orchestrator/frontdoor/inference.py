@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import gather
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable
+from contextlib import AsyncExitStack, ExitStack, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -14,6 +16,7 @@ from orchestrator.core.events import (
     AbortRequested,
     Begin,
     Capped,
+    Detached,
     StoodStill,
     Tick,
     WorkerLost,
@@ -27,9 +30,11 @@ from orchestrator.frontdoor.requests import (
     SessionSpec,
     build_spec,
     check_counts,
+    completion_id,
     dump_spec,
     load_spec,
 )
+from orchestrator.frontdoor.requests.ranges import MAX_COMPLETIONS
 from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.frontdoor.served_model import OfferedModel
 from orchestrator.frontdoor.stored_texts import Slices, StoredTexts
@@ -56,10 +61,12 @@ from orchestrator.session.stored_text import (
     finished_session,
     given_up,
     implied_ending,
+    numbered,
     require_possible,
     require_prefix,
 )
 from orchestrator.session.stream_reader import follow, follow_alone
+from orchestrator.session.together import together
 from orchestrator.session.totals import SpecTotals
 from orchestrator.store.null_store import NullStore
 from orchestrator.store.round_records import session_rounds
@@ -131,11 +138,15 @@ class Inference:
     ) -> AsyncIterator[Event]:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request, tenant)
+        if spec.n > 1:
+            return await self._generate_together(request, spec, tenant, parent, call)
         key = SessionKey(tenant.name, spec.session)
         if (live := self._live.get(key.name)) is not None:
             return self._attach(key, live, spec, call)
+        self._require_no_other(self._completions_here(key), spec)
         self._require_memory(spec)
-        with self._enter(spec, tenant, self._options.logprobs_kept) as place:
+        with ExitStack() as places:
+            [place] = self._enter(places, 1, spec, tenant, self._options.logprobs_kept)
             await self._forms.require(spec.sampling.response_format, tenant.name)
             # Otherwise a concurrent resume would start the session, too.
             async with self._lock(key):
@@ -146,6 +157,94 @@ class Inference:
                     return self._read(driver, Prefix())
         return await self.resume(key, Prefix(), parent, tenant, call)
 
+    async def _generate_together(
+        self,
+        request: IncomingRequest,
+        spec: SessionSpec,
+        tenant: Tenant,
+        parent: str,
+        call: Call | None,
+    ) -> AsyncIterator[Event]:
+        """The same for several completions of one prompt, each a session of its own."""
+        keys = [SessionKey(tenant.name, one.session) for one in spec.completions(0)]
+        alone = self._live.get(SessionKey(tenant.name, spec.session).name)
+        self._require_no_other([] if alone is None else [alone], spec)
+        absent = sum(key.name not in self._live for key in keys)
+        if absent:
+            self._require_memory(spec)
+        with ExitStack() as places:
+            free = self._enter(places, absent, spec, tenant, self._options.logprobs_kept)
+            if absent:
+                await self._forms.require(spec.sampling.response_format, tenant.name)
+            async with AsyncExitStack() as locks:
+                for key in keys:
+                    await locks.enter_async_context(self._lock(key))
+                created = await self._create_together(request, spec, keys, call)
+                for key, (one, record, term) in created.items():
+                    self._start(key, one, record, term, (), parent, free.pop())
+        return together(await self._read_together(spec, keys, created, tenant, parent, call))
+
+    async def _create_together(
+        self, request: IncomingRequest, spec: SessionSpec, keys: list[SessionKey], call: Call | None
+    ) -> dict[SessionKey, tuple[SessionSpec, NewSession, int]]:
+        """Store those that do not exist: all, or none where an id is taken by other content."""
+        created: dict[SessionKey, tuple[SessionSpec, NewSession, int]] = {}
+
+        async def create(key: SessionKey, one: SessionSpec) -> None:
+            if (live := self._live.get(key.name)) is not None:
+                return _require_equal(live, one)
+            record = self._record(request, one)
+            found = await self._store.create(key, record, call)
+            if found.created:
+                created[key] = one, record, found.term
+
+        first, *others = spec.completions(spec.seed)
+        await create(keys[0], first)
+        if keys[0] not in created:
+            # Created earlier, with the seed that was drawn then.
+            live = self._live.get(keys[0].name)
+            seed = live.spec.seed if live else (await self._store.get(keys[0])).seed
+            _, *others = spec.completions(seed)
+        tries = (create(key, one) for key, one in zip(keys[1:], others, strict=True))
+        failures = [e for e in await gather(*tries, return_exceptions=True) if e is not None]
+        if not failures:
+            return created
+        if any(isinstance(error, AlreadyExists) for error in failures):
+            await gather(*map(self._store.abort, created), return_exceptions=True)
+        raise failures[0]
+
+    async def _read_together(
+        self,
+        spec: SessionSpec,
+        keys: list[SessionKey],
+        created: Collection[SessionKey],
+        tenant: Tenant,
+        parent: str,
+        call: Call | None,
+    ) -> list[AsyncIterator[Event]]:
+        """The events of each, from its start; those that existed are attached to."""
+        try:
+            streams = []
+            for key, one in zip(keys, spec.completions(0), strict=True):
+                live = self._live.get(key.name)
+                if live is not None and key in created:
+                    streams.append(self._read(live, Prefix()))
+                elif live is not None:
+                    streams.append(self._attach(key, live, one, call))
+                else:
+                    streams.append(await self.resume(key, Prefix(), parent, tenant, call))
+            return streams
+        except BaseException:
+            self._leave_unread(created)
+            raise
+
+    def _leave_unread(self, keys: Collection[SessionKey]) -> None:
+        """Nobody came to read these sessions: they pause as if their readers had left."""
+        for key in keys:
+            live = self._live.get(key.name)
+            if live is not None and not live.output.followers:
+                live.feed(Detached(live.now()))
+
     async def generate_once(
         self, request: IncomingRequest, key: SessionKey, tenant: Tenant, parent: str = ""
     ) -> AsyncGenerator[Event]:
@@ -155,29 +254,61 @@ class Inference:
         work here.
         """
         spec = replace(await self._resolve(request, tenant), session=key.session_id)
-        self._require_free(key)
+        parts = {SessionKey(tenant.name, one.session): one for one in spec.completions(spec.seed)}
+        self._require_free(key, *parts)
         self._require_memory(spec)
-        # Who asked may want every token's logprobs at the end.
-        with self._enter(spec, tenant, spec.sampling.max_tokens) as place:
+        with ExitStack() as places:
+            # Who asked may want every token's logprobs at the end.
+            free = self._enter(places, spec.n, spec, tenant, spec.sampling.max_tokens)
             await self._forms.require(spec.sampling.response_format, tenant.name)
-            self._require_free(key)
-            record = self._record(request, spec)
-            driver = self._start(key, spec, record, 1, (), parent, place, keeper=NullStore())
-        self._recorder.bind(driver.name)
-        return follow_alone(driver)
+            self._require_free(key, *parts)
+            drivers = [
+                self._start(
+                    own, one, self._record(request, one), 1, (), parent, place, keeper=NullStore()
+                )
+                for (own, one), place in zip(parts.items(), free, strict=True)
+            ]
+        self._recorder.bind(drivers[0].name)
+        streams = [follow_alone(driver) for driver in drivers]
+        return streams[0] if spec.n == 1 else together(streams)
 
-    def _require_free(self, key: SessionKey) -> None:
-        if key.name in self._live:
-            raise AlreadyExists(f"session {key.session_id!r} is at work already")
+    def _require_no_other(self, drivers: list[SessionDriver], spec: SessionSpec) -> None:
+        if drivers:
+            raise AlreadyExists(f"request {spec.session!r} exists with another n")
 
-    def _enter(self, spec: SessionSpec, tenant: Tenant, logprobs_kept: int) -> Reservation:
+    def _require_free(self, *keys: SessionKey) -> None:
+        for key in keys:
+            if key.name in self._live or self._completions_here(key):
+                raise AlreadyExists(f"session {key.session_id!r} is at work already")
+
+    def _enter(
+        self, places: ExitStack, count: int, spec: SessionSpec, tenant: Tenant, logprobs_kept: int
+    ) -> list[Reservation]:
+        """Room for so many such sessions, given back with `places` by those that do not begin."""
+        if not count:
+            return []
         memory = _logprobs_memory(spec, logprobs_kept)
-        return self._admission.enter(len(spec.prompt), spec.sampling.max_tokens, tenant, memory)
+        size = len(spec.prompt), spec.sampling.max_tokens
+        made = self._admission.enter_together(count, *size, tenant, memory)
+        return [places.enter_context(place) for place in made]
+
+    def _completions_here(self, key: SessionKey) -> list[SessionDriver]:
+        """The sessions at work here of a request with several completions."""
+        names = (completion_id(key.name, index) for index in range(MAX_COMPLETIONS))
+        found = (self._live.get(name) for name in names)
+        return [driver for driver in found if driver is not None and driver.spec.n > 1]
 
     def end_once(self, key: SessionKey) -> None:
-        """End a session that `generate_once` began; nothing happens where there is none."""
-        if (driver := self._live.get(key.name)) is not None:
+        """End what `generate_once` began; nothing happens where there is none."""
+        self._abort_here(key)
+
+    def _abort_here(self, key: SessionKey) -> bool:
+        """End a session, or a request's completions; whether any is at work here."""
+        alone = self._live.get(key.name)
+        drivers = [alone] if alone is not None else self._completions_here(key)
+        for driver in drivers:
             driver.feed(AbortRequested(driver.now()))
+        return bool(drivers)
 
     def _lock(self, key: SessionKey) -> asyncio.Lock:
         return self._locks.setdefault(key.name, asyncio.Lock())
@@ -186,8 +317,7 @@ class Inference:
         self, key: SessionKey, live: SessionDriver, spec: SessionSpec, call: Call | None
     ) -> AsyncIterator[Event]:
         """Attach a repeated request to its session here; raise if the id has other content."""
-        if live.spec.digest != spec.digest:
-            raise AlreadyExists(f"session {spec.session!r} exists with other content")
+        _require_equal(live, spec)
         self._attend(key, live, call)
         return self._read(live, Prefix())
 
@@ -317,23 +447,38 @@ class Inference:
         return await self._store.get(key), None
 
     async def abort(self, key: SessionKey) -> None:
-        """End a session at once.
+        """End a session at once, or all completions of a request.
 
         What it holds here is freed, whatever the store answers. Raises StoreError if the store
         is away, NotFound if the session is known neither there nor here.
         """
         ended = asyncio.ensure_future(self._store.abort(key))
-        driver = self._live.get(key.name)
-        if driver is not None:
-            driver.feed(AbortRequested(driver.now()))
+        here = self._abort_here(key)
         try:
             await ended
         except NotFound:
-            if driver is None:
+            keys = await self._completions_stored(key)
+            if not (here or keys):
                 raise
+            await gather(*map(self._abort_stored, keys))
         # A resume may have started it again meanwhile.
-        if (late := self._live.get(key.name)) is not None:
-            late.feed(AbortRequested(late.now()))
+        self._abort_here(key)
+
+    async def _abort_stored(self, key: SessionKey) -> None:
+        with suppress(NotFound):
+            await self._store.abort(key)
+
+    async def _completions_stored(self, key: SessionKey) -> list[SessionKey]:
+        """The sessions of a request with several completions; none of any other."""
+        first = SessionKey(key.tenant, completion_id(key.session_id, 0))
+        try:
+            _, count = numbered(await self._store.get(first))
+        except NotFound:
+            return []
+        if count == 1:
+            return []
+        ids = (completion_id(key.session_id, index) for index in range(count))
+        return [SessionKey(key.tenant, name) for name in ids]
 
     async def stored(self, key: SessionKey) -> StoredSession:
         """What is known of a session. Raises NotFound."""
@@ -476,6 +621,7 @@ class Inference:
             on_end=lambda ended: self._forget(ended, place),
             beyond=ahead,
             logprobs_kept=self._options.logprobs_kept,
+            company=partial(self._company, spec, key.tenant),
         )
         self._live[driver.name] = driver
         self._recorder.start_generate(
@@ -488,6 +634,13 @@ class Inference:
         if self._draining:
             driver.hand_over(_leaving())
         return driver
+
+    def _company(self, spec: SessionSpec, tenant: str) -> list[str]:
+        """The verifiers of a session's fellow completions."""
+        if spec.n == 1:
+            return []
+        fellows = self._completions_here(SessionKey(tenant, spec.request_id))
+        return [own.state.verifier.worker for own in fellows if own.state.verifier is not None]
 
     def _share_out(self) -> None:
         """Tell every session when the load changes how much speculation it allows."""
@@ -539,6 +692,11 @@ class Inference:
         """Wake the sessions that wait for a worker."""
         for driver in list(self._live.values()):
             driver.feed(Tick(driver.now()))
+
+
+def _require_equal(live: SessionDriver, spec: SessionSpec) -> None:
+    if live.spec.digest != spec.digest:
+        raise AlreadyExists(f"session {spec.session!r} exists with other content")
 
 
 def _weight(spec: SessionSpec) -> int:

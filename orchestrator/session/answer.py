@@ -11,11 +11,12 @@ from services.contract.types import LogprobRow, Origin
 
 
 class Started(NamedTuple):
-    """The first event of every stream."""
+    """The first event of every stream; `completion`: its number among its request's."""
 
     session_id: str
     prompt_tokens: int
     seed: int
+    completion: int = 0
 
 
 class Chunk(NamedTuple):
@@ -32,6 +33,7 @@ class Chunk(NamedTuple):
     rounds: tuple[RoundRecord, ...] = ()
     pieces: Sequence[str] = ()
     origins: tuple[Origin, ...] = ()
+    completion: int = 0
 
 
 class Complete(NamedTuple):
@@ -43,6 +45,7 @@ class Complete(NamedTuple):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    completion: int = 0
 
 
 Event = Started | Chunk | Complete

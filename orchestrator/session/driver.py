@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import assert_never
 
@@ -78,10 +78,12 @@ class SessionDriver:
         on_end: Callable[[SessionDriver], None],
         beyond: Beyond = Beyond.NOT_YET,
         logprobs_kept: int = LOGPROBS_KEPT,
+        company: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """`text` has taken `state.committed`, which is stored already.
 
-        `beyond`: the answer to a reader that is ahead and sends no hash.
+        `beyond`: the answer to a reader that is ahead and sends no hash. `company`: the verifiers
+        of the other completions of its request.
         """
         self.key = key
         self.name = state.config.session
@@ -92,7 +94,7 @@ class SessionDriver:
         self.totals = SpecTotals()
         self._text = text
         self._workers, self._recorder = workers, recorder
-        self._on_end = on_end
+        self._on_end, self._company = on_end, company
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event] = deque()
         self._unsettled: deque[tuple[Event, tuple[Action, ...], State]] = deque()
@@ -251,6 +253,7 @@ class SessionDriver:
             text=() if drafts else (config.prompt, self.state.committed),
             cache_scope="" if drafts else config.cache_scope,
             states=self._told_states if drafts else config.states,
+            company=() if drafts else self._company(),
         )
         placed = self._workers.place(wanted)
         if placed is None:

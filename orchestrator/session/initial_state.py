@@ -114,6 +114,7 @@ class InitialStates:
             vocab_size=self._offer.target.worker.vocab_size,
             phrase_scope=phrases,
             cache_scope=prefixes,
+            fork_scope=f"{key.tenant}/{spec.request_id}" if spec.n > 1 else "",
             synchronous=synchronous,
             plain_ahead=not synchronous,
             limits=options.limits,

@@ -13,7 +13,7 @@ from orchestrator.session.ports import GivenUp, NewSession, StoredRound, StoredS
 from orchestrator.session.totals import SpecTotals
 from orchestrator.store.round_records import load_round
 from orchestrator.text import TextStream, Tokenizer
-from services.contract.errors import DataLoss, Impossible, OffsetOutOfRange
+from services.contract.errors import DataLoss, Impossible, OffsetOutOfRange, StoreError
 from services.contract.types import EMPTY_HASH, FinishReason, SessionStatus, extend_hash
 
 
@@ -37,19 +37,21 @@ def finished_session(
     spec = load_spec(stored.resolved, stored.prompt)
     text = spec.text_stream(tokenizer)
     yield from text.steps(stored.committed, finished=True)
-    yield Started(spec.session, len(spec.prompt), spec.seed)
+    yield Started(spec.session, len(spec.prompt), spec.seed, spec.index)
     for first in range(prefix.offset, stored.committed_len, MOST_TOGETHER):
         told = slice(first, first + MOST_TOGETHER)
         pieces = text.pieces(first)[:MOST_TOGETHER]
         apart = pieces if spec.include_rounds else ()
-        yield Chunk(first, stored.committed[told], "".join(pieces), pieces=apart)
+        said = "".join(pieces)
+        yield Chunk(first, stored.committed[told], said, pieces=apart, completion=spec.index)
     if given_up(stored) is not None:
         return
     totals = SpecTotals()
     for one in rounds:
         totals.add(load_round(one).record)
         yield None
-    yield Complete(_ending(stored), text.text, totals, stored.prompt_len, stored.committed_len)
+    lengths = stored.prompt_len, stored.committed_len
+    yield Complete(_ending(stored), text.text, totals, *lengths, completion=spec.index)
 
 
 def require_possible(spec: SessionSpec, prefix: Prefix) -> None:
@@ -109,6 +111,15 @@ def checked_spec(stored: StoredSession, vocab_size: int) -> SessionSpec:
     if len(stored.committed) > spec.sampling.max_tokens:
         raise DataLoss("the stored session has more tokens than it was to have")
     return spec
+
+
+def numbered(stored: StoredSession) -> tuple[int, int]:
+    """Which of its request's completions a session is, and of how many."""
+    try:
+        spec = load_spec(stored.resolved, stored.prompt)
+    except (DataLoss, StoreError):
+        return 0, 1
+    return spec.index, spec.n
 
 
 def as_new(stored: StoredSession, owner: str) -> NewSession:

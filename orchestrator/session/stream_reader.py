@@ -22,7 +22,7 @@ async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]
     output.followers += 1
     driver.feed(Reattached(driver.now()))
     try:
-        yield Started(spec.session, len(spec.prompt), spec.seed)
+        yield Started(spec.session, len(spec.prompt), spec.seed, spec.index)
         async for delivery in output.follow(prefix):
             yield Chunk(
                 delivery.offset,
@@ -32,6 +32,7 @@ async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]
                 delivery.rounds,
                 delivery.pieces if spec.include_rounds else (),
                 delivery.origins,
+                spec.index,
             )
         assert output.ending is not None
         yield Complete(
@@ -41,6 +42,7 @@ async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]
             len(spec.prompt),
             output.length,
             driver.state.cached_tokens,
+            spec.index,
         )
     finally:
         output.followers -= 1

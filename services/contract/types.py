@@ -516,6 +516,8 @@ class OpenVerify:
     `cache_scope`: sessions with the same one may share K/V of equal prefixes; with an empty one
     a session shares nothing. `top_rows`: how many likeliest tokens verdicts hold for each row
     of a draft, 0 = none. `state_layers`: of which layers states are told, if they can be.
+    `fork_scope`: the same among completions of one prompt, which share K/V while they are open,
+    and for no longer; empty = there are no others.
     """
 
     session: str
@@ -531,6 +533,7 @@ class OpenVerify:
     cache_scope: str = ""
     top_rows: int = 0
     state_layers: tuple[int, ...] = ()
+    fork_scope: str = ""
 
 
 class Allowance(NamedTuple):

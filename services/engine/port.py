@@ -161,11 +161,14 @@ class SharedText(Protocol):
 class PrefixCache(Protocol):
     """Automatic prefix caching for the texts of one worker."""
 
-    def open(self, scope: str, text: Sequence[int], reserve: int) -> SharedText:
+    def open(
+        self, scope: str, text: Sequence[int], reserve: int, *, kept: bool = True
+    ) -> SharedText:
         """Room for at least `reserve` tokens of a text, with the K/V of a beginning, if known.
 
         Only texts of the same `scope` are found; "" = none. `text` is the caller's own list,
-        which grows as tokens are committed. Raises Overloaded, with nothing taken, without room.
+        which grows as tokens are committed. `kept`: whether its K/V may be kept for others when
+        it ends. Raises Overloaded, with nothing taken, without room.
         """
 
     def evict_all(self) -> int:

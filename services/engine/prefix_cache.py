@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 from services.engine.port import freed_on_error
@@ -35,7 +35,11 @@ class Known:
     scope: str
     text: Sequence[int]
     cache: BudgetedCache
+    number: int = 0
+    """Grows from text to text; one awaits none that came later, so that all get on."""
     parked: bool = False
+    kept: bool = True
+    """Whether it may be parked when it ends."""
     cached: int = 0
     """Tokens that it began with and that nobody fed for it."""
     awaited: Match | None = None
@@ -50,6 +54,9 @@ class Known:
     def settle(self) -> bool:
         """Copy what it waits for, if that is there; whether it waits for nothing any more."""
         match = self.awaited
+        if match is not None and match.known.cache.freed:
+            # It was given up: another one may be fed instead, of those that wait with this one.
+            match = self.awaited = self.owner.find(self.scope, self.text, self)
         if match is None:
             return True
         if not match.ready:
@@ -94,6 +101,7 @@ class PrefixCache:
         self._most_tokens = most_tokens
         self._by_block: dict[int, dict[Known, None]] = {}
         self._parked: OrderedDict[Known, None] = OrderedDict()
+        self._numbers = count(1)
         if most_tokens:
             engine.budget.reclaim = self.evict
 
@@ -102,31 +110,37 @@ class PrefixCache:
         """Tokens that parked texts hold."""
         return self._engine.budget.spare
 
-    def open(self, scope: str, text: Sequence[int], reserve: int) -> Known:
+    def open(self, scope: str, text: Sequence[int], reserve: int, *, kept: bool = True) -> Known:
         """Room for at least `reserve` tokens of a text, with what is known of its beginning.
 
-        Others may copy from it while it goes on. Raises Overloaded, with nothing taken,
-        without room.
+        Others may copy from it while it goes on, and after its end where it is `kept`. Raises
+        Overloaded, with nothing taken, without room.
         """
         match = self.find(scope, text)
         ready = match if match is not None and match.ready else None
         with freed_on_error(self._begin(ready, reserve)) as cache:
-            known = Known(self, scope, text, cache, cached=cache.length)
+            known = Known(self, scope, text, cache, next(self._numbers), kept=kept)
+            known.cached = cache.length
             known.awaited = match if ready is None else None
-            if scope and self._most_tokens:
+            if scope and (self._most_tokens or not kept):
                 self._index(known, text)
         return known
 
-    def find(self, scope: str, text: Sequence[int]) -> Match | None:
-        """The known text that has most in common with all of `text` but its last token."""
-        if not scope or not self._most_tokens:
+    def find(self, scope: str, text: Sequence[int], before: Known | None = None) -> Match | None:
+        """The known text that has most in common with all of `text` but its last token.
+
+        `before`: only what came before it, or ended.
+        """
+        if not scope or not self._by_block:
             return None
         found: dict[Known, None] = {}
         for hashed in _hashes(scope, text[:-1]):
-            if hashed not in self._by_block:
+            holders = self._by_block.get(hashed, {})
+            if not any(_precedes(known, before) for known in holders):
                 break
-            found = self._by_block[hashed]
-        newest = islice(reversed(found), _MOST_COMPARED)
+            found = holders
+        earlier = (known for known in reversed(found) if _precedes(known, before))
+        newest = islice(earlier, _MOST_COMPARED)
         matches = [Match(known, _common(known, text)) for known in newest]
         best = max(matches, key=lambda match: (match.usable, match.length), default=None)
         # Two texts may share a hash.
@@ -157,13 +171,14 @@ class PrefixCache:
         """A session's text ended: park it, or free its cache."""
         self._forget(known)
         length = known.cache.length
-        if not known.scope or not BLOCK <= length <= self._most_tokens:
+        if not (known.scope and known.kept) or not BLOCK <= length <= self._most_tokens:
             known.cache.free()
             return
         text = tuple(known.text[:length])
         for other in self._beginnings(known.scope, text):
             self._drop(other)
-        parked = Known(self, known.scope, text, known.cache.park(), parked=True)
+        cache = known.cache.park()
+        parked = Known(self, known.scope, text, cache, next(self._numbers), parked=True)
         self._parked[parked] = None
         self._index(parked, text)
         self.evict(self.parked_tokens - self._most_tokens)
@@ -235,6 +250,10 @@ def _hashes(scope: str, text: Sequence[int]) -> Iterator[int]:
     for start in range(0, len(text) - BLOCK + 1, BLOCK):
         hashed = hash((hashed, tuple(text[start : start + BLOCK])))
         yield hashed
+
+
+def _precedes(known: Known, other: Known | None) -> bool:
+    return other is None or known.parked or known.number < other.number
 
 
 def _common(known: Known, text: Sequence[int]) -> int:

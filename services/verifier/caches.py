@@ -17,6 +17,8 @@ from services.engine.lending import Lending
 from services.engine.port import Engine
 from services.verifier.session import VerifySession
 
+_FORKS = "completions of "
+
 _log = logging.getLogger(__name__)
 
 
@@ -37,6 +39,7 @@ class Caches:
         self._engine = engine
         self._lending = lending
         self._prefixes = engine.prefix_cache(prefix_tokens)
+        self._keeps = prefix_tokens > 0
         self._on_preempt = on_preempt
 
     def open(self, session: VerifySession) -> None:
@@ -47,7 +50,11 @@ class Caches:
         most, capacity = session.most_tokens, self._engine.kv_tokens_capacity
         if most > capacity:
             raise Overloaded(f"KV cache: a session of up to {most} tokens, and room for {capacity}")
-        opened = self._prefixes.open(session.opening.cache_scope, session.text, _reserve(session))
+        scope, forks = session.opening.cache_scope, session.opening.fork_scope
+        kept = not forks or bool(scope and self._keeps)
+        opened = self._prefixes.open(
+            scope if kept else f"{_FORKS}{forks}", session.text, _reserve(session), kept=kept
+        )
         session.shared, session.cache = opened, opened.cache
         if self._lending is not None:
             session.offer = self._lending.offer(session.key[1], opened.cache, session.text)

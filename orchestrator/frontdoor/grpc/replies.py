@@ -30,7 +30,7 @@ def respond(kind: type[_R], event: Event) -> _R:
         case Chunk():
             return kind(chunk=_chunk(event))
         case Started():
-            return kind(started=write(pb.Started, event))
+            return kind(started=write(pb.Started, event, index=event.completion))
         case Complete():
             return kind(complete=_complete(event))
 
@@ -48,6 +48,8 @@ def _chunk(chunk: Chunk) -> dict[str, Any]:
         fields["rounds"] = list(map(_round_stats, chunk.rounds))
     if chunk.pieces:
         fields["pieces"] = chunk.pieces
+    if chunk.completion:
+        fields["index"] = chunk.completion
     if chunk.origins:
         fields["origins"] = [NUMBERS[origin] for origin in chunk.origins]
     return fields
@@ -61,6 +63,7 @@ def _complete(complete: Complete) -> pb.Complete:
         speculation=_metrics(complete.totals),
         text=complete.text,
         matched_stop=_matched_stop(ending),
+        index=complete.completion,
     )
 
 

@@ -12,7 +12,7 @@ from orchestrator.frontdoor.requests.request import (
     SamplingRequest,
     SpeculationRequest,
 )
-from orchestrator.frontdoor.requests.spec import SessionSpec
+from orchestrator.frontdoor.requests.spec import SessionSpec, completion_id
 
 __all__ = [
     "FormatRequest",
@@ -26,6 +26,7 @@ __all__ = [
     "SpeculationRequest",
     "build_spec",
     "check_counts",
+    "completion_id",
     "dump_spec",
     "load_spec",
     "parse_defaults",

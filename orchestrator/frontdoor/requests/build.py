@@ -15,9 +15,10 @@ from orchestrator.frontdoor.requests.checks import require
 from orchestrator.frontdoor.requests.inputs import content, prompt_ids
 from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.modes import resolve_mode
+from orchestrator.frontdoor.requests.ranges import MAX_COMPLETIONS, MAX_SESSION_ID
 from orchestrator.frontdoor.requests.request import GenerationRequest
 from orchestrator.frontdoor.requests.sampling import check_sampling, resolve_sampling, stop_strings
-from orchestrator.frontdoor.requests.spec import SessionSpec, content_digest
+from orchestrator.frontdoor.requests.spec import SessionSpec, completion_id, content_digest
 from orchestrator.frontdoor.requests.speculation import (
     asked_rule,
     asks_for_chains,
@@ -31,7 +32,7 @@ from orchestrator.frontdoor.requests.speculation import (
 from orchestrator.text import Tokenizer
 from services.contract.types import VerifyMode
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9\-_.:]{1,128}")
+_REQUEST_ID = re.compile(rf"[A-Za-z0-9\-_.:]{{1,{MAX_SESSION_ID}}}")
 _SHOWN = 160
 
 
@@ -57,6 +58,7 @@ def build_spec(
     Raises InvalidRequest naming the field, its value and what is allowed.
     """
     _check_names(request, model)
+    _check_n(request)
     check_sampling(request.sampling, model)
     check_speculation(request.speculation, model)
     prompt = prompt_ids(request, tokenizer, model)
@@ -91,6 +93,16 @@ def _check_names(request: GenerationRequest, model: ServedModel) -> None:
         require(asked == model.name, "model", asked[:_SHOWN], repr(model.name))
 
 
+def _check_n(request: GenerationRequest) -> None:
+    count = 1 if request.n is None else request.n
+    require(1 <= count <= MAX_COMPLETIONS, "n", count, f"1 to {MAX_COMPLETIONS}")
+    if count == 1 or request.request_id is None:
+        return
+    longest = MAX_SESSION_ID - len(completion_id("", count - 1))
+    allowed = f"at most {longest} characters: each of the {count} completions adds its number"
+    require(len(request.request_id) <= longest, "request_id", request.request_id, allowed)
+
+
 def _assemble(
     request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel, prompt: tuple[int, ...]
 ) -> SessionSpec:
@@ -115,6 +127,7 @@ def _assemble(
         disable_speculation=bool(speculation.disable_speculative_decoding),
         num_candidates=num_candidates(speculation),
         chains=asks_for_chains(speculation),
+        n=request.n or 1,
     )
 
 

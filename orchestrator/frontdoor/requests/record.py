@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.frontdoor.requests.ranges import (
     BIAS,
     MAX_CANDIDATES,
+    MAX_COMPLETIONS,
     MAX_LOGPROBS,
     MAX_SPECULATIVE_TOKENS,
     MAX_STOP_LENGTH,
@@ -24,6 +25,8 @@ WITH_FORMAT = 2
 """A record with a response format, which the first version does not support."""
 WITH_MORE_NUMBERS = 3
 """A record with a number that neither of them knows."""
+WITH_COMPLETIONS = 4
+"""A record of one of several completions."""
 FIRST_NUMBERS = frozenset(
     (
         "temperature",
@@ -52,6 +55,10 @@ def dump_spec(spec: SessionSpec) -> bytes:
             del values["sampling"][name]
         else:
             version = WITH_MORE_NUMBERS
+    if spec.n == 1:
+        del values["n"], values["index"]
+    else:
+        version = WITH_COMPLETIONS
     values |= {"mode": spec.mode.name, "version": version}
     del values["prompt"]
     if not spec.chains:
@@ -70,7 +77,7 @@ def load_spec(record: bytes, prompt: tuple[int, ...]) -> SessionSpec:
         values = json.loads(record)
         version = values.pop("version")
         newer = _is_newer(version, values)
-        if not newer and version in (VERSION, WITH_FORMAT, WITH_MORE_NUMBERS):
+        if not newer and version in range(VERSION, WITH_COMPLETIONS + 1):
             values["sampling"] = _load_sampling(values["sampling"])
             values["mode"] = VerifyMode[values["mode"]]
             values |= {"stop": tuple(values["stop"]), "method": tuple(values["method"])}
@@ -87,10 +94,10 @@ def load_spec(record: bytes, prompt: tuple[int, ...]) -> SessionSpec:
 
 def _is_newer(version: object, values: dict[str, Any]) -> bool:
     """Whether this version knows less than the one that wrote a record."""
-    if version == WITH_MORE_NUMBERS:
+    if version in (WITH_MORE_NUMBERS, WITH_COMPLETIONS):
         known = {one.name for one in fields(ResolvedSampling)}
         return not values["sampling"].keys() <= known
-    return isinstance(version, int) and version > WITH_MORE_NUMBERS
+    return isinstance(version, int) and version > WITH_COMPLETIONS
 
 
 def _load_sampling(values: dict[str, Any]) -> ResolvedSampling:
@@ -121,6 +128,8 @@ def _sound(spec: SessionSpec) -> bool:
         and _count(spec.seed, 2**64)
         and (spec.window_cap is None or _count(spec.window_cap, MAX_SPECULATIVE_TOKENS + 1))
         and _count(spec.num_candidates, MAX_CANDIDATES + 1, least=1)
+        and _count(spec.n, MAX_COMPLETIONS + 1, least=1)
+        and _count(spec.index, spec.n)
     )
 
 

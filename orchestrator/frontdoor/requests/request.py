@@ -79,6 +79,7 @@ class GenerationRequest:
     speculation: SpeculationRequest = SpeculationRequest()
     include_rounds: bool = False
     ephemeral: bool = False
+    n: int | None = None
 
 
 class ListLengths(NamedTuple):

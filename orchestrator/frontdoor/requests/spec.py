@@ -19,7 +19,8 @@ class SessionSpec:
     `method` empty and `window_cap` None mean the server's default. `chains`: one candidate
     was asked for by number, so drafts are no trees even where those are the default. `digest`
     identifies the content: equal for requests that ask for the same, whatever
-    their id; a seed drawn by the server is no part of it.
+    their id; a seed drawn by the server is no part of it. `n`: how many completions the request
+    has, of which this is number `index`; see `completions`.
     """
 
     session: str
@@ -39,6 +40,27 @@ class SessionSpec:
     disable_speculation: bool = False
     num_candidates: int = 1
     chains: bool = False
+    n: int = 1
+    index: int = 0
+
+    @property
+    def request_id(self) -> str:
+        """The id of its request, which several completions share."""
+        return self.session.removesuffix(f".{self.index}") if self.n > 1 else self.session
+
+    def completions(self, seed: int) -> tuple[SessionSpec, ...]:
+        """The sessions of this request, from the first one's seed on: itself, if that is one."""
+        if self.n == 1:
+            return (replace(self, seed=seed),)
+        return tuple(
+            replace(
+                self,
+                session=completion_id(self.session, index),
+                seed=(seed + index) % _SEEDS,
+                index=index,
+            )
+            for index in range(self.n)
+        )
 
     def text_stream(self, tokenizer: Tokenizer) -> TextStream:
         """An empty stream that turns this session's output into text."""
@@ -52,12 +74,18 @@ class SessionSpec:
         )
 
 
+_SEEDS = 1 << 64
 _PART = 1 << 16
 """Characters that are written as JSON at a time: the interpreter is locked meanwhile."""
 
 # No part of a request's content: the id, what the input and the rule became,
 # and the digest itself.
-_NO_CONTENT = ("session", "prompt", "mode", "digest")
+_NO_CONTENT = ("session", "prompt", "mode", "digest", "index")
+
+
+def completion_id(request_id: str, index: int) -> str:
+    """The session of one of several completions."""
+    return f"{request_id}.{index}"
 
 
 def content_digest(
@@ -69,6 +97,8 @@ def content_digest(
     values = {key: value for key, value in fields.items() if key not in _NO_CONTENT}
     if not spec.chains:
         del values["chains"]
+    if spec.n == 1:
+        del values["n"]
     if spec.sampling.response_format is None:
         # As before there were any: a retry across an upgrade finds its session.
         del values["sampling"]["response_format"]

@@ -83,7 +83,7 @@ SESSION_STATUS_FINISHED: SessionStatus
 SESSION_STATUS_ABORTED: SessionStatus
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "prompt", "tokens", "conversation", "sampling", "speculation", "include_rounds", "ephemeral")
+    __slots__ = ("request_id", "model", "prompt", "tokens", "conversation", "sampling", "speculation", "include_rounds", "ephemeral", "n")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class GenerateRequest(_message.Message):
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     EPHEMERAL_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt: str
@@ -102,7 +103,8 @@ class GenerateRequest(_message.Message):
     speculation: SpeculationParams
     include_rounds: bool
     ephemeral: bool
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., conversation: _Optional[_Union[Conversation, _Mapping]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., speculation: _Optional[_Union[SpeculationParams, _Mapping]] = ..., include_rounds: _Optional[bool] = ..., ephemeral: _Optional[bool] = ...) -> None: ...
+    n: int
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., conversation: _Optional[_Union[Conversation, _Mapping]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., speculation: _Optional[_Union[SpeculationParams, _Mapping]] = ..., include_rounds: _Optional[bool] = ..., ephemeral: _Optional[bool] = ..., n: _Optional[int] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -216,17 +218,19 @@ class ResumeResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("session_id", "prompt_tokens", "seed")
+    __slots__ = ("session_id", "prompt_tokens", "seed", "index")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     prompt_tokens: int
     seed: int
-    def __init__(self, session_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    index: int
+    def __init__(self, session_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("offset", "token_ids", "text", "logprobs", "rounds", "pieces", "origins")
+    __slots__ = ("offset", "token_ids", "text", "logprobs", "rounds", "pieces", "origins", "index")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +238,7 @@ class Chunk(_message.Message):
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     PIECES_FIELD_NUMBER: _ClassVar[int]
     ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     offset: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     text: str
@@ -241,7 +246,8 @@ class Chunk(_message.Message):
     rounds: _containers.RepeatedCompositeFieldContainer[RoundStats]
     pieces: _containers.RepeatedScalarFieldContainer[str]
     origins: _containers.RepeatedScalarFieldContainer[TokenOrigin]
-    def __init__(self, offset: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., rounds: _Optional[_Iterable[_Union[RoundStats, _Mapping]]] = ..., pieces: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[TokenOrigin, str]]] = ...) -> None: ...
+    index: int
+    def __init__(self, offset: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., rounds: _Optional[_Iterable[_Union[RoundStats, _Mapping]]] = ..., pieces: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[TokenOrigin, str]]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("token_id", "logprob", "top_token_ids", "top_logprobs")
@@ -288,18 +294,20 @@ class RoundStats(_message.Message):
     def __init__(self, index: _Optional[int] = ..., epoch: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., emitted_tokens: _Optional[int] = ..., draft_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ..., queue_ms: _Optional[float] = ..., round_ms: _Optional[float] = ..., batch_size: _Optional[int] = ..., drafter: _Optional[str] = ..., verifier: _Optional[str] = ..., rejection_sample_method: _Optional[_Union[RejectionSampleMethod, str]] = ..., discarded_tokens: _Optional[int] = ...) -> None: ...
 
 class Complete(_message.Message):
-    __slots__ = ("finish_reason", "usage", "speculation", "text", "matched_stop")
+    __slots__ = ("finish_reason", "usage", "speculation", "text", "matched_stop", "index")
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     MATCHED_STOP_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     finish_reason: FinishReason
     usage: Usage
     speculation: SpecDecodeMetrics
     text: str
     matched_stop: MatchedStop
-    def __init__(self, finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., speculation: _Optional[_Union[SpecDecodeMetrics, _Mapping]] = ..., text: _Optional[str] = ..., matched_stop: _Optional[_Union[MatchedStop, _Mapping]] = ...) -> None: ...
+    index: int
+    def __init__(self, finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., speculation: _Optional[_Union[SpecDecodeMetrics, _Mapping]] = ..., text: _Optional[str] = ..., matched_stop: _Optional[_Union[MatchedStop, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class MatchedStop(_message.Message):
     __slots__ = ("text", "token_id")
@@ -382,7 +390,7 @@ class GetSessionRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., include_rounds: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class GetSessionResponse(_message.Message):
-    __slots__ = ("session_id", "status", "prompt_tokens", "committed_tokens", "finish_reason", "seed", "created_unix_ms", "rounds")
+    __slots__ = ("session_id", "status", "prompt_tokens", "committed_tokens", "finish_reason", "seed", "created_unix_ms", "rounds", "index", "n")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -391,6 +399,8 @@ class GetSessionResponse(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     status: SessionStatus
     prompt_tokens: int
@@ -399,7 +409,9 @@ class GetSessionResponse(_message.Message):
     seed: int
     created_unix_ms: float
     rounds: _containers.RepeatedCompositeFieldContainer[SessionRound]
-    def __init__(self, session_id: _Optional[str] = ..., status: _Optional[_Union[SessionStatus, str]] = ..., prompt_tokens: _Optional[int] = ..., committed_tokens: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., seed: _Optional[int] = ..., created_unix_ms: _Optional[float] = ..., rounds: _Optional[_Iterable[_Union[SessionRound, _Mapping]]] = ...) -> None: ...
+    index: int
+    n: int
+    def __init__(self, session_id: _Optional[str] = ..., status: _Optional[_Union[SessionStatus, str]] = ..., prompt_tokens: _Optional[int] = ..., committed_tokens: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., seed: _Optional[int] = ..., created_unix_ms: _Optional[float] = ..., rounds: _Optional[_Iterable[_Union[SessionRound, _Mapping]]] = ..., index: _Optional[int] = ..., n: _Optional[int] = ...) -> None: ...
 
 class SessionRound(_message.Message):
     __slots__ = ("term", "offset", "started_unix_ms", "stats", "token_ids", "pieces", "origins", "rejected", "unjudged")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from paceline.v1 import types_pb2 as paceline_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apaceline/v1/verifier.proto\x12\x0bpaceline.v1\x1a\x17paceline/v1/types.proto\" \n\x1eVerifierServiceDescribeRequest\"Q\n\x1fVerifierServiceDescribeResponse\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.paceline.v1.WorkerDescription\"\x15\n\x13GetTokenizerRequest\"$\n\x14GetTokenizerResponse\x12\x0c\n\x04part\x18\x01 \x01(\x0c\"s\n\x1aVerifierServiceLinkRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.paceline.v1.LinkHello\x12.\n\x08\x63ommands\x18\x02 \x03(\x0b\x32\x1c.paceline.v1.VerifierCommand\"\x97\x01\n\x0fVerifierCommand\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.paceline.v1.OpenVerifyH\x00\x12%\n\x06verify\x18\x02 \x01(\x0b\x32\x13.paceline.v1.VerifyH\x00\x12)\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x18.paceline.v1.CloseVerifyH\x00\x42\t\n\x07\x63ommand\"\xa8\x02\n\nOpenVerify\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\r\x12\r\n\x05\x65poch\x18\x03 \x01(\r\x12\x0e\n\x06prompt\x18\x04 \x03(\r\x12\x11\n\tcommitted\x18\x05 \x03(\r\x12%\n\x04mode\x18\x06 \x01(\x0e\x32\x17.paceline.v1.VerifyMode\x12/\n\x08sampling\x18\x07 \x01(\x0b\x32\x1d.paceline.v1.ResolvedSampling\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\x0e\n\x06window\x18\t \x01(\r\x12\x13\n\x0btraceparent\x18\n \x01(\t\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x0b \x01(\t\x12\x10\n\x08top_rows\x18\x0c \x01(\r\x12\x14\n\x0cstate_layers\x18\r \x03(\r\"\xdd\x01\n\x06Verify\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\x15\n\rextends_round\x18\x04 \x01(\r\x12\x10\n\x08\x62\x61se_len\x18\x05 \x01(\r\x12$\n\x04tree\x18\x06 \x01(\x0b\x32\x16.paceline.v1.DraftTree\x12\x12\n\nwant_bonus\x18\x07 \x01(\x08\x12\x13\n\x0btraceparent\x18\x08 \x01(\t\x12)\n\tallowance\x18\t \x01(\x0b\x32\x16.paceline.v1.Allowance\",\n\tAllowance\x12\x0e\n\x06prices\x18\x01 \x03(\x02\x12\x0f\n\x07\x66\x61\x63tors\x18\x02 \x03(\x02\"d\n\nTakenDraft\x12$\n\x04tree\x18\x01 \x01(\x0b\x32\x16.paceline.v1.DraftTree\x12\r\n\x05reach\x18\x02 \x03(\x02\x12\x0f\n\x07sources\x18\x03 \x01(\x0c\x12\x10\n\x08\x64raft_ms\x18\x04 \x01(\x02\"!\n\x0b\x43loseVerify\x12\x12\n\nsession_id\x18\x01 \x01(\t\"I\n\x1bVerifierServiceLinkResponse\x12*\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1a.paceline.v1.VerifierEvent\"\x99\x02\n\rVerifierEvent\x12+\n\x06opened\x18\x01 \x01(\x0b\x32\x19.paceline.v1.VerifyOpenedH\x00\x12\'\n\x07verdict\x18\x02 \x01(\x0b\x32\x14.paceline.v1.VerdictH\x00\x12)\n\x08progress\x18\x03 \x01(\x0b\x32\x15.paceline.v1.ProgressH\x00\x12)\n\x08\x64raining\x18\x04 \x01(\x0b\x32\x15.paceline.v1.DrainingH\x00\x12,\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x1a.paceline.v1.SessionFailedH\x00\x12%\n\x06states\x18\x06 \x01(\x0b\x32\x13.paceline.v1.StatesH\x00\x42\x07\n\x05\x65vent\"M\n\x06States\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x0e\n\x06states\x18\x04 \x01(\x0c\"\\\n\x0cVerifyOpened\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x12\n\nprefill_ms\x18\x04 \x01(\x02\"\xc6\x03\n\x07Verdict\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\x10\n\x08\x62\x61se_len\x18\x04 \x01(\r\x12\x11\n\ttoken_ids\x18\x05 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x06 \x01(\r\x12\x14\n\x0c\x61ll_accepted\x18\x07 \x01(\x08\x12\x11\n\tdiscarded\x18\x08 \x01(\x08\x12\x16\n\x0e\x61\x63\x63\x65pted_nodes\x18\t \x03(\r\x12)\n\x08logprobs\x18\n \x03(\x0b\x32\x17.paceline.v1.LogprobRow\x12\x10\n\x08queue_ms\x18\x0b \x01(\x02\x12\x11\n\tverify_ms\x18\x0c \x01(\x02\x12\x12\n\nbatch_size\x18\r \x01(\r\x12%\n\x04mode\x18\x0e \x01(\x0e\x32\x17.paceline.v1.VerifyMode\x12\x12\n\nbad_q_rows\x18\x0f \x01(\r\x12\x14\n\x0c\x64raft_tokens\x18\x10 \x01(\r\x12\x12\n\nbatch_rows\x18\x11 \x01(\r\x12\x10\n\x08top_rows\x18\x12 \x01(\x0c\x12&\n\x05taken\x18\x13 \x01(\x0b\x32\x17.paceline.v1.TakenDraft\x12\x0e\n\x06states\x18\x14 \x01(\x0c\"J\n\nLogprobRow\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x01(\x0c\x32\xae\x02\n\x0fVerifierService\x12\x65\n\x08\x44\x65scribe\x12+.paceline.v1.VerifierServiceDescribeRequest\x1a,.paceline.v1.VerifierServiceDescribeResponse\x12]\n\x04Link\x12\'.paceline.v1.VerifierServiceLinkRequest\x1a(.paceline.v1.VerifierServiceLinkResponse(\x01\x30\x01\x12U\n\x0cGetTokenizer\x12 .paceline.v1.GetTokenizerRequest\x1a!.paceline.v1.GetTokenizerResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apaceline/v1/verifier.proto\x12\x0bpaceline.v1\x1a\x17paceline/v1/types.proto\" \n\x1eVerifierServiceDescribeRequest\"Q\n\x1fVerifierServiceDescribeResponse\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.paceline.v1.WorkerDescription\"\x15\n\x13GetTokenizerRequest\"$\n\x14GetTokenizerResponse\x12\x0c\n\x04part\x18\x01 \x01(\x0c\"s\n\x1aVerifierServiceLinkRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.paceline.v1.LinkHello\x12.\n\x08\x63ommands\x18\x02 \x03(\x0b\x32\x1c.paceline.v1.VerifierCommand\"\x97\x01\n\x0fVerifierCommand\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.paceline.v1.OpenVerifyH\x00\x12%\n\x06verify\x18\x02 \x01(\x0b\x32\x13.paceline.v1.VerifyH\x00\x12)\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x18.paceline.v1.CloseVerifyH\x00\x42\t\n\x07\x63ommand\"\xbc\x02\n\nOpenVerify\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\r\x12\r\n\x05\x65poch\x18\x03 \x01(\r\x12\x0e\n\x06prompt\x18\x04 \x03(\r\x12\x11\n\tcommitted\x18\x05 \x03(\r\x12%\n\x04mode\x18\x06 \x01(\x0e\x32\x17.paceline.v1.VerifyMode\x12/\n\x08sampling\x18\x07 \x01(\x0b\x32\x1d.paceline.v1.ResolvedSampling\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\x0e\n\x06window\x18\t \x01(\r\x12\x13\n\x0btraceparent\x18\n \x01(\t\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x0b \x01(\t\x12\x10\n\x08top_rows\x18\x0c \x01(\r\x12\x14\n\x0cstate_layers\x18\r \x03(\r\x12\x12\n\nfork_scope\x18\x0f \x01(\t\"\xdd\x01\n\x06Verify\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\x15\n\rextends_round\x18\x04 \x01(\r\x12\x10\n\x08\x62\x61se_len\x18\x05 \x01(\r\x12$\n\x04tree\x18\x06 \x01(\x0b\x32\x16.paceline.v1.DraftTree\x12\x12\n\nwant_bonus\x18\x07 \x01(\x08\x12\x13\n\x0btraceparent\x18\x08 \x01(\t\x12)\n\tallowance\x18\t \x01(\x0b\x32\x16.paceline.v1.Allowance\",\n\tAllowance\x12\x0e\n\x06prices\x18\x01 \x03(\x02\x12\x0f\n\x07\x66\x61\x63tors\x18\x02 \x03(\x02\"d\n\nTakenDraft\x12$\n\x04tree\x18\x01 \x01(\x0b\x32\x16.paceline.v1.DraftTree\x12\r\n\x05reach\x18\x02 \x03(\x02\x12\x0f\n\x07sources\x18\x03 \x01(\x0c\x12\x10\n\x08\x64raft_ms\x18\x04 \x01(\x02\"!\n\x0b\x43loseVerify\x12\x12\n\nsession_id\x18\x01 \x01(\t\"I\n\x1bVerifierServiceLinkResponse\x12*\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1a.paceline.v1.VerifierEvent\"\x99\x02\n\rVerifierEvent\x12+\n\x06opened\x18\x01 \x01(\x0b\x32\x19.paceline.v1.VerifyOpenedH\x00\x12\'\n\x07verdict\x18\x02 \x01(\x0b\x32\x14.paceline.v1.VerdictH\x00\x12)\n\x08progress\x18\x03 \x01(\x0b\x32\x15.paceline.v1.ProgressH\x00\x12)\n\x08\x64raining\x18\x04 \x01(\x0b\x32\x15.paceline.v1.DrainingH\x00\x12,\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x1a.paceline.v1.SessionFailedH\x00\x12%\n\x06states\x18\x06 \x01(\x0b\x32\x13.paceline.v1.StatesH\x00\x42\x07\n\x05\x65vent\"M\n\x06States\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x0e\n\x06states\x18\x04 \x01(\x0c\"\\\n\x0cVerifyOpened\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x12\n\nprefill_ms\x18\x04 \x01(\x02\"\xc6\x03\n\x07Verdict\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12\x10\n\x08\x62\x61se_len\x18\x04 \x01(\r\x12\x11\n\ttoken_ids\x18\x05 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x06 \x01(\r\x12\x14\n\x0c\x61ll_accepted\x18\x07 \x01(\x08\x12\x11\n\tdiscarded\x18\x08 \x01(\x08\x12\x16\n\x0e\x61\x63\x63\x65pted_nodes\x18\t \x03(\r\x12)\n\x08logprobs\x18\n \x03(\x0b\x32\x17.paceline.v1.LogprobRow\x12\x10\n\x08queue_ms\x18\x0b \x01(\x02\x12\x11\n\tverify_ms\x18\x0c \x01(\x02\x12\x12\n\nbatch_size\x18\r \x01(\r\x12%\n\x04mode\x18\x0e \x01(\x0e\x32\x17.paceline.v1.VerifyMode\x12\x12\n\nbad_q_rows\x18\x0f \x01(\r\x12\x14\n\x0c\x64raft_tokens\x18\x10 \x01(\r\x12\x12\n\nbatch_rows\x18\x11 \x01(\r\x12\x10\n\x08top_rows\x18\x12 \x01(\x0c\x12&\n\x05taken\x18\x13 \x01(\x0b\x32\x17.paceline.v1.TakenDraft\x12\x0e\n\x06states\x18\x14 \x01(\x0c\"J\n\nLogprobRow\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x01(\x0c\x32\xae\x02\n\x0fVerifierService\x12\x65\n\x08\x44\x65scribe\x12+.paceline.v1.VerifierServiceDescribeRequest\x1a,.paceline.v1.VerifierServiceDescribeResponse\x12]\n\x04Link\x12\'.paceline.v1.VerifierServiceLinkRequest\x1a(.paceline.v1.VerifierServiceLinkResponse(\x01\x30\x01\x12U\n\x0cGetTokenizer\x12 .paceline.v1.GetTokenizerRequest\x1a!.paceline.v1.GetTokenizerResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,27 +45,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFIERCOMMAND']._serialized_start=364
   _globals['_VERIFIERCOMMAND']._serialized_end=515
   _globals['_OPENVERIFY']._serialized_start=518
-  _globals['_OPENVERIFY']._serialized_end=814
-  _globals['_VERIFY']._serialized_start=817
-  _globals['_VERIFY']._serialized_end=1038
-  _globals['_ALLOWANCE']._serialized_start=1040
-  _globals['_ALLOWANCE']._serialized_end=1084
-  _globals['_TAKENDRAFT']._serialized_start=1086
-  _globals['_TAKENDRAFT']._serialized_end=1186
-  _globals['_CLOSEVERIFY']._serialized_start=1188
-  _globals['_CLOSEVERIFY']._serialized_end=1221
-  _globals['_VERIFIERSERVICELINKRESPONSE']._serialized_start=1223
-  _globals['_VERIFIERSERVICELINKRESPONSE']._serialized_end=1296
-  _globals['_VERIFIEREVENT']._serialized_start=1299
-  _globals['_VERIFIEREVENT']._serialized_end=1580
-  _globals['_STATES']._serialized_start=1582
-  _globals['_STATES']._serialized_end=1659
-  _globals['_VERIFYOPENED']._serialized_start=1661
-  _globals['_VERIFYOPENED']._serialized_end=1753
-  _globals['_VERDICT']._serialized_start=1756
-  _globals['_VERDICT']._serialized_end=2210
-  _globals['_LOGPROBROW']._serialized_start=2212
-  _globals['_LOGPROBROW']._serialized_end=2286
-  _globals['_VERIFIERSERVICE']._serialized_start=2289
-  _globals['_VERIFIERSERVICE']._serialized_end=2591
+  _globals['_OPENVERIFY']._serialized_end=834
+  _globals['_VERIFY']._serialized_start=837
+  _globals['_VERIFY']._serialized_end=1058
+  _globals['_ALLOWANCE']._serialized_start=1060
+  _globals['_ALLOWANCE']._serialized_end=1104
+  _globals['_TAKENDRAFT']._serialized_start=1106
+  _globals['_TAKENDRAFT']._serialized_end=1206
+  _globals['_CLOSEVERIFY']._serialized_start=1208
+  _globals['_CLOSEVERIFY']._serialized_end=1241
+  _globals['_VERIFIERSERVICELINKRESPONSE']._serialized_start=1243
+  _globals['_VERIFIERSERVICELINKRESPONSE']._serialized_end=1316
+  _globals['_VERIFIEREVENT']._serialized_start=1319
+  _globals['_VERIFIEREVENT']._serialized_end=1600
+  _globals['_STATES']._serialized_start=1602
+  _globals['_STATES']._serialized_end=1679
+  _globals['_VERIFYOPENED']._serialized_start=1681
+  _globals['_VERIFYOPENED']._serialized_end=1773
+  _globals['_VERDICT']._serialized_start=1776
+  _globals['_VERDICT']._serialized_end=2230
+  _globals['_LOGPROBROW']._serialized_start=2232
+  _globals['_LOGPROBROW']._serialized_end=2306
+  _globals['_VERIFIERSERVICE']._serialized_start=2309
+  _globals['_VERIFIERSERVICE']._serialized_end=2611
 # @@protoc_insertion_point(module_scope)
