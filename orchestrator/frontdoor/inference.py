@@ -12,6 +12,8 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+from paceline.together import together
+
 from orchestrator.core.events import (
     AbortRequested,
     Begin,
@@ -66,7 +68,6 @@ from orchestrator.session.stored_text import (
     require_prefix,
 )
 from orchestrator.session.stream_reader import follow, follow_alone
-from orchestrator.session.together import together
 from orchestrator.session.totals import SpecTotals
 from orchestrator.store.null_store import NullStore
 from orchestrator.store.round_records import session_rounds

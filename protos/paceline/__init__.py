@@ -5,6 +5,7 @@ This package is the asynchronous client and the generated messages
 """
 
 from paceline.client import Client
+from paceline.completions import Completions
 from paceline.errors import (
     Aborted,
     AlreadyExists,
@@ -55,6 +56,7 @@ __all__ = [
     "Chunk",
     "Client",
     "Complete",
+    "Completions",
     "DataLoss",
     "DeadlineExceeded",
     "DraftSource",

@@ -42,6 +42,10 @@ _TRANSPORT = (
 )
 
 
+Limits = tuple[float, float | None]
+"""Patience and timeout of a generation, in seconds; see `Patience`."""
+
+
 class Attempts:
     """The calls of one generation, one after another.
 
@@ -65,7 +69,8 @@ class Attempts:
             self.session_id = first.session_id
             self._progress = Progress(first.offset, _told_hash(first))
         self._offset = self._progress.offset
-        self._limits = (patience, timeout)
+        self._seed = 0
+        self._limits: Limits = (patience, timeout)
         self._patience: Patience | None = None
         self._resuming = self._generate is None
         self._reader, self._calls = secrets.token_hex(8), 0
@@ -92,12 +97,22 @@ class Attempts:
     def take(self, message: Any) -> Event | None:
         """What the caller has not seen yet of a response. Raises Internal for a gap."""
         decoded = decode_event(message)
-        event = None if decoded is None else self._progress.take(decoded)
-        if isinstance(decoded, Started):
+        return None if decoded is None else self.take_event(decoded)
+
+    def take_event(self, told: Event) -> Event | None:
+        """The same of a decoded one."""
+        event = self._progress.take(told)
+        if isinstance(told, Started):
             self._answered = self._resuming = True
+            self._seed = told.seed
         if isinstance(event, Chunk):
             self._endurance().progress()
         return event
+
+    def begun(self, seed: int, by: Attempts) -> None:
+        """The session exists, with this seed, by a call of another's."""
+        self._resuming, self._seed = True, seed
+        self._server, self._patience = by._server, by._patience and by._patience.again()
 
     async def recover(self, error: PacelineError) -> None:
         """Wait until it is time for the next call; raises `error` when there will be none."""
@@ -151,10 +166,9 @@ class Attempts:
 
     def _start_over(self) -> None:
         assert self._generate is not None
-        assert self._progress.started is not None
         request = pb.GenerateRequest()
         request.CopyFrom(self._generate)
-        request.sampling.seed = self._progress.started.seed
+        request.sampling.seed = self._seed
         self._generate, self._resuming = request, False
 
 

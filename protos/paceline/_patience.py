@@ -31,6 +31,12 @@ class Patience:
         self._breaks = 0
         self._asked_back: dict[Server, float] = {}
 
+    def again(self) -> Patience:
+        """The same for another generation, which ends no later."""
+        made = Patience(self._seconds, None)
+        made._ends = self._ends
+        return made
+
     @property
     def any(self) -> bool:
         """Whether a break is to be borne at all."""

@@ -42,7 +42,7 @@ class Progress:
     def _take_chunk(self, chunk: Chunk) -> Chunk | None:
         known = self.offset - chunk.offset
         if known < 0:
-            raise _fault(f"token {chunk.offset} came where {self.offset} was expected")
+            raise fault(f"token {chunk.offset} came where {self.offset} was expected")
         if known:
             if known >= len(chunk.token_ids):
                 return None
@@ -55,7 +55,7 @@ class Progress:
     def _check_whole(self, complete: Complete) -> None:
         if self.offset < complete.usage.completion_tokens:
             count = complete.usage.completion_tokens
-            raise _fault(f"the output ended after {self.offset} of its {count} tokens")
+            raise fault(f"the output ended after {self.offset} of its {count} tokens")
 
 
 def cut(chunk: Chunk, known: int) -> Chunk:
@@ -66,7 +66,7 @@ def cut(chunk: Chunk, known: int) -> Chunk:
     """
     count = len(chunk.token_ids)
     if len(chunk.pieces) != count:
-        raise _fault(f"{known} tokens came twice, and their text cannot be told apart")
+        raise fault(f"{known} tokens came twice, and their text cannot be told apart")
     return replace(
         chunk,
         offset=chunk.offset + known,
@@ -78,5 +78,6 @@ def cut(chunk: Chunk, known: int) -> Chunk:
     )
 
 
-def _fault(message: str) -> Internal:
+def fault(message: str) -> Internal:
+    """What no server should send."""
     return Internal(f"the server is at fault: {message}", code=grpc.StatusCode.INTERNAL)

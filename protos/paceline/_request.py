@@ -42,6 +42,7 @@ class Options(SamplingOptions, total=False):
 Message = Mapping[str, str]
 """One turn of a conversation: {"role": ..., "content": ...}."""
 
+MOST_COMPLETIONS = 16
 _SPECULATION = frozenset(field.name for field in pb.SpeculationParams.DESCRIPTOR.fields)
 _TOP_LEVEL = frozenset({"model", "include_rounds", "ephemeral"})
 
@@ -52,6 +53,7 @@ def build_request(
     messages: Sequence[Message] | None,
     request_id: str | None,
     options: Mapping[str, Any],
+    n: int | None = None,
 ) -> pb.GenerateRequest:
     """The request. Without an id it gets one, so that it can be aborted and retried.
 
@@ -63,6 +65,9 @@ def build_request(
     if unknown := options.keys() - Options.__annotations__.keys():
         raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
     request = pb.GenerateRequest(request_id=uuid.uuid4().hex if request_id is None else request_id)
+    if n is not None and not 1 <= n <= MOST_COMPLETIONS:
+        raise _refused("n", n, ValueError(f"allowed is 1 to {MOST_COMPLETIONS}"))
+    _fill(request, "n", n)
     _fill(request, "prompt", prompt)
     _fill(request.tokens, "ids", tokens, "tokens.ids")
     _fill(request.conversation, "messages", messages, "conversation.messages")

@@ -12,17 +12,18 @@ async with Client("127.0.0.1:50051") as client:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import grpc
 
 from paceline._addresses import parse_addresses
-from paceline._attempts import Attempts
+from paceline._attempts import Attempts, Limits
 from paceline._channel import authorization, channel_credentials, channel_options, require_local
 from paceline._decode import decode_model_info, decode_server_info, decode_session
 from paceline._request import Message, Options, build_request
 from paceline._servers import Server, Servers
 from paceline._sessions import OpenSessions
+from paceline.completions import Completions
 from paceline.results import ModelInfo, ServerInfo, Session
 from paceline.stream import GenerationStream
 from paceline.v1 import inference_pb2 as pb
@@ -93,24 +94,56 @@ class Client:
 
     # --- generations -----------------------------------------------------------
 
+    @overload
     def generate(
         self,
         prompt: str | None = None,
         *,
+        n: None = None,
         tokens: Sequence[int] | None = None,
         messages: Sequence[Message] | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
         **options: Unpack[Options],
-    ) -> GenerationStream:
+    ) -> GenerationStream: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        n: int,
+        tokens: Sequence[int] | None = None,
+        messages: Sequence[Message] | None = None,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **options: Unpack[Options],
+    ) -> Completions: ...
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        n: int | None = None,
+        tokens: Sequence[int] | None = None,
+        messages: Sequence[Message] | None = None,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **options: Unpack[Options],
+    ) -> GenerationStream | Completions:
         """Generate from a text, from token ids, or from a conversation.
+
+        With `n`, so many completions of it at once: completion i has the seed + i, and the text
+        of a single request with that seed.
 
         `request_id` becomes the session id; the same id with the same content
         attaches to the session there is. Raises InvalidArgument or TypeError at
         once for arguments that no server would take.
         """
-        request = build_request(prompt, tokens, messages, request_id, options)
-        return self._stream(request, timeout)
+        request = build_request(prompt, tokens, messages, request_id, options, n)
+        if n is None:
+            return self._stream(request, timeout)
+        return Completions(self._servers, request, self._limits(timeout), self._sessions)
 
     def resume(
         self,
@@ -178,9 +211,11 @@ class Client:
     def _stream(
         self, first: pb.GenerateRequest | pb.ResumeRequest, timeout: float | None
     ) -> GenerationStream:
-        limit = self._timeout if timeout is None else timeout
-        attempts = Attempts(self._servers, first, self._patience, limit)
+        attempts = Attempts(self._servers, first, *self._limits(timeout))
         return GenerationStream(attempts, self._sessions)
+
+    def _limits(self, timeout: float | None) -> Limits:
+        return self._patience, self._timeout if timeout is None else timeout
 
     async def _ask(self, method: str, request: Any, timeout: float | None) -> Any:
         limits = (timeout, self._timeout, _QUESTION_SECONDS)

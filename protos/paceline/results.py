@@ -76,11 +76,12 @@ class RoundStats:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The session exists. `seed` is the one in force."""
+    """The session exists. `seed` is the one in force; `index`: of a request's completions."""
 
     session_id: str
     prompt_tokens: int
     seed: int
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class Chunk:
     rounds: tuple[RoundStats, ...] = ()
     pieces: tuple[str, ...] = ()
     origins: tuple[Origin, ...] = ()
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ class Complete:
     speculation: SpecDecodeMetrics
     text: str
     matched_stop: str | int | None = None
+    index: int = 0
 
 
 Event = Started | Chunk | Complete
@@ -193,11 +196,12 @@ class Generation:
     matched_stop: str | int | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
     rounds: tuple[RoundStats, ...] = ()
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a server knows of a session."""
+    """What a server knows of a session; `index` of the `n` completions of its request."""
 
     session_id: str
     status: SessionStatus
@@ -207,6 +211,8 @@ class Session:
     seed: int
     created_unix_ms: float = 0.0
     rounds: tuple[SessionRound, ...] = ()
+    index: int = 0
+    n: int = 1
 
 
 @dataclass(frozen=True, slots=True)

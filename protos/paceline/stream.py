@@ -47,7 +47,7 @@ class GenerationStream:
         async with aclosing(self._events) as events:
             async for _ in events:
                 pass
-        return _gather(self.session_id, self._seen)
+        return gather(self.session_id, self._seen)
 
     async def aclose(self) -> None:
         """Stop here; the session is aborted unless it has ended."""
@@ -66,17 +66,10 @@ async def _events(
     """The events of one generation, each noted in `seen` before it is given."""
     sessions.begin(attempts.session_id)
     try:
-        while not attempts.ended:
-            broken: PacelineError = cut_short()
-            try:
-                async for message in attempts.open():
-                    if (event := attempts.take(message)) is not None:
-                        seen.append(event)
-                        yield event
-            except grpc.aio.AioRpcError as error:
-                broken = typed(error)
-            if not attempts.ended:
-                await attempts.recover(broken)
+        async with aclosing(calls(attempts)) as told:
+            async for event in told:
+                seen.append(event)
+                yield event
     except (GeneratorExit, asyncio.CancelledError):
         if not attempts.ended:
             sessions.leave(attempts.session_id)
@@ -86,7 +79,24 @@ async def _events(
         sessions.end(attempts.session_id)
 
 
-def _gather(session_id: str, seen: list[Event]) -> Generation:
+async def calls(
+    attempts: Attempts, broken: PacelineError | None = None
+) -> AsyncGenerator[Event, None]:
+    """The events of call after call, until the Complete; `broken`: how an earlier one ended."""
+    while not attempts.ended:
+        if broken is not None:
+            await attempts.recover(broken)
+        broken = cut_short()
+        try:
+            async for message in attempts.open():
+                if (event := attempts.take(message)) is not None:
+                    yield event
+        except grpc.aio.AioRpcError as error:
+            broken = typed(error)
+
+
+def gather(session_id: str, seen: list[Event]) -> Generation:
+    """The record of a whole generation's events."""
     started, complete = _only(Started, seen), _only(Complete, seen)
     chunks = [event for event in seen if isinstance(event, Chunk)]
     return Generation(
@@ -97,6 +107,7 @@ def _gather(session_id: str, seen: list[Event]) -> Generation:
         usage=complete.usage,
         speculation=complete.speculation,
         seed=started.seed,
+        index=started.index,
         matched_stop=complete.matched_stop,
         logprobs=tuple(row for chunk in chunks for row in chunk.logprobs),
         rounds=tuple(stats for chunk in chunks for stats in chunk.rounds),

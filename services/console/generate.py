@@ -13,7 +13,7 @@ from paceline import Chunk, Client, Event, PacelineError
 from rich.console import Console
 
 from services.cluster.asking import follow, question
-from services.cluster.figures import Measured, by_source, summary
+from services.cluster.figures import Measured, Stopwatch, by_source, summary
 from services.cluster.process import complain
 from services.console.connection import Connection
 from services.console.generate_form import Form
@@ -23,6 +23,7 @@ from services.contract.sampling import NUMBERS
 from services.runtime.options import option, options
 
 INTERRUPTED = 130
+MOST_COMPLETIONS = 16
 
 T = TypeVar("T")
 
@@ -50,6 +51,12 @@ class Asked:
     max_tokens: int | None = option("Most tokens to generate.", None)
     min_tokens: int | None = option("Do not stop before this many.", None)
     seed: int | None = option("The same seed gives the same text.", None)
+    n: int | None = option(
+        "So many completions at once; each one's seed is one more than the last one's.",
+        None,
+        ge=1,
+        le=MOST_COMPLETIONS,
+    )
     stop: list[str] | None = option("End before this text; repeatable.", None)
     ignore_eos: bool = option("Go on after the end-of-text token.", False)
     method: str | None = option(
@@ -108,9 +115,33 @@ async def _generate(client: Client, options: GenerateOptions, form: Mapping[str,
             await follow(client, asked, _print_json)
             return
         console = Console(highlight=False)
+        if options.asked.n is not None:
+            await follow(client, asked, OneByOne(console, options.asked.n).see)
+            return
         measured = await follow(client, asked, shown_by(renderer_for(console)))
         console.print()
     report_end(measured)
+
+
+class OneByOne:
+    """Shows each of several completions when it has ended, with its figures."""
+
+    def __init__(self, console: Console, count: int) -> None:
+        self._console = console
+        self._watches = [Stopwatch() for _ in range(count)]
+        self._chunks: list[list[Chunk]] = [[] for _ in range(count)]
+
+    def see(self, event: Event) -> None:
+        """Take an event of any of them."""
+        measured = self._watches[event.index].see(event)
+        if isinstance(event, Chunk):
+            self._chunks[event.index].append(event)
+        if measured is not None:
+            renderer = renderer_for(self._console)
+            for chunk in self._chunks[event.index]:
+                renderer.show(chunk)
+            self._console.print()
+            report_end(measured)
 
 
 def shown_by(renderer: Renderer) -> Callable[[Event], None]:

@@ -175,7 +175,7 @@ async def test_outputs_have_the_form_that_is_asked_for(running, form, has_it):
 
 
 UNSERVED: dict[str, dict[str, Any]] = {
-    "sampling_params.n": {"n": 2},
+    "sampling_params.n": {"n": 17},
     "sampling_params.grammar": {"grammar": 'root ::= "a"'},
     "sampling_params.json_schema": {"json_schema": '{"type":"nonsense"}'},
     "sampling_params.top_p": {"top_p": 1.5},

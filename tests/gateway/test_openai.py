@@ -208,10 +208,10 @@ def an_image(client: openai.OpenAI, model: str) -> object:
 
 ERRORS: dict[str, tuple[Callable[[openai.OpenAI, str], object], int, str]] = {
     "bad schema": (bad_schema, 400, "sampling_params.json_schema: 'Invalid type: no'"),
-    "two outputs": (
-        lambda client, model: client.completions.create(model=model, prompt=PROMPT, n=2),
+    "too many outputs": (
+        lambda client, model: client.completions.create(model=model, prompt=PROMPT, n=17),
         400,
-        "sampling_params.n: 2 is not allowed",
+        "sampling_params.n: 17 is not allowed",
     ),
     "too long": (
         lambda client, model: client.completions.create(

@@ -161,6 +161,22 @@ async def several_prompts(front: Front) -> None:
     assert all(one.startswith(done.id) for one in ids)
 
 
+async def several_completions(front: Front) -> None:
+    warm: dict[str, Any] = {"temperature": 1.0, "max_tokens": 12, **ON}
+    alone = [await front.complete(seed=seed, **warm) for seed in (5, 6, 7)]
+    texts = [one.choices[0].text for one in alone]
+    done = await front.complete(n=3, seed=5, **warm)
+    assert front.asked.n == 3
+    assert {one.index: one.text for one in done.choices} == dict(enumerate(texts))
+    told = [""] * 3
+    async for part in await front.complete(n=3, seed=5, stream=True, **warm):
+        for choice in part.choices:
+            told[choice.index] += choice.text
+    assert told == texts
+    chat = await front.chat(n=3, seed=5, **warm)
+    assert [one.index for one in chat.choices] == [0, 1, 2]
+
+
 async def least_tokens(front: Front) -> None:
     await front.complete(extra_body={"min_tokens": 3})
     assert front.asked.min_tokens == 3
@@ -187,6 +203,7 @@ TAKEN: dict[str, Check] = {
     "`logprobs`, `top_logprobs` of a chat": log_probabilities,
     "`usage`": usage,
     "several prompts": several_prompts,
+    "`n`": several_completions,
     "`min_tokens`": least_tokens,
     "`logit_bias`, `best_of`": dropped,
 }
@@ -201,7 +218,7 @@ async def refused(call: Awaitable[Any], status: int, *words: str) -> None:
 
 async def several_outputs(front: Front) -> None:
     for ask in (front.chat, front.complete):
-        await refused(ask(n=2), 400, "sampling_params.n: 2 is not allowed")
+        await refused(ask(n=17), 400, "sampling_params.n: 17 is not allowed")
 
 
 async def forms_without_sense(front: Front) -> None:
@@ -250,7 +267,7 @@ async def what_is_the_gateways_affair(front: Front) -> None:
 
 
 REFUSED: dict[str, Check] = {
-    "`n` above 1": several_outputs,
+    "`n` above 16": several_outputs,
     "a schema or expression that cannot be compiled, or not within its bounds": forms_without_sense,
     "a grammar (`ebnf`)": grammars,
     "images, video, audio": media,

@@ -58,6 +58,7 @@ _FIELDS = {
     "tokens.ids": "tokenized.input_ids",
     "tokens": "tokenized.input_ids",
     "prompt": "text",
+    "n": f"{_PARAMS}.n",
 }
 
 
@@ -91,6 +92,8 @@ def to_request(asked: engine.GenerateRequest) -> GenerationRequest:
         prompt=asked.text if kind == "text" else None,
         tokens=asked.tokenized.input_ids if kind == "tokenized" else None,
         sampling=_sampling(asked.sampling_params) if asked.HasField(_PARAMS) else SamplingRequest(),
+        # A zero is no number: left out.
+        n=asked.sampling_params.n or None,
     )
 
 
@@ -113,9 +116,6 @@ def _require_served(
 
 def _sampling(asked: engine.SamplingParams) -> SamplingRequest:
     _require_served(asked, _OF_SAMPLING, f"{_PARAMS}.")
-    if asked.n > 1:
-        allowed = "1 (a request has one output; send it again for another)"
-        raise InvalidRequest(f"{_PARAMS}.n", asked.n, allowed)
     return SamplingRequest(
         numbers=_numbers(asked),
         max_tokens=_given(asked, "max_tokens"),

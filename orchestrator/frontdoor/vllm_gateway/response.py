@@ -7,15 +7,27 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 from orchestrator.session.answer import Chunk, Complete, Event, Started
 
 
+class Answers:
+    """The responses of a request's completions, each with its index."""
+
+    def __init__(self, asked: engine.GenerateRequest) -> None:
+        count = max(1, asked.sampling_params.n)
+        self._answers = [Answer(asked, index) for index in range(count)]
+
+    def add(self, event: Event) -> engine.GenerateResponse | None:
+        """The response to one event, if any."""
+        return self._answers[event.completion].add(event)
+
+
 class Answer:
-    """One request's responses: chunks as tokens come, or all of them at the end.
+    """One completion's responses: chunks as tokens come, or all of them at the end.
 
     Tokens are sent unchanged, stop tokens and those of a stop string included: the gateway
     detokenizes and cuts them.
     """
 
-    def __init__(self, asked: engine.GenerateRequest) -> None:
-        self._stream = asked.stream
+    def __init__(self, asked: engine.GenerateRequest, index: int = 0) -> None:
+        self._stream, self._index = asked.stream, index
         self._stop_token_ids = frozenset(asked.sampling_params.stop_token_ids)
         self._prompt_tokens = 0
         self._token_ids: list[int] = []
@@ -41,6 +53,7 @@ class Answer:
             token_ids=chunk.token_ids,
             prompt_tokens=self._prompt_tokens,
             completion_tokens=len(self._token_ids),
+            index=self._index,
         )
         if chunk.logprobs:
             _add(told.output_logprobs, chunk)
@@ -55,6 +68,7 @@ class Answer:
             cached_tokens=ended.cached_tokens,
             spec_accepted_tokens=ended.totals.accepted_tokens,
             spec_draft_tokens=ended.totals.draft_tokens,
+            index=self._index,
         )
         if self._logprobs.token_ids:
             complete.output_logprobs.CopyFrom(self._logprobs)

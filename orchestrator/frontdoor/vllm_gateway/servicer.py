@@ -31,7 +31,7 @@ from orchestrator.frontdoor.vllm_gateway.request import (
     session_id,
     to_request,
 )
-from orchestrator.frontdoor.vllm_gateway.response import Answer
+from orchestrator.frontdoor.vllm_gateway.response import Answers
 from orchestrator.session.ports import SessionKey
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import (
@@ -95,7 +95,7 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
                 started = await self._inference.generate_once(
                     asked, _key(request.request_id), current_tenant(), traceparent(context)
                 )
-                answer = Answer(request)
+                answer = Answers(request)
                 del request, asked  # They may be megabytes long, and the stream hours.
                 async with aclosing(started) as events:
                     async for event in events:
