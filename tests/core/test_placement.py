@@ -50,6 +50,14 @@ def test_a_worker_is_not_stuck_in_what_a_few_of_its_steps_explain():
     assert choose([replace(slow, stuck_s=9.5), worker("b", assigned=1)], VERIFIER) == "b"
 
 
+def test_completions_of_one_prompt_stay_together_where_they_fit():
+    together = replace(VERIFIER, company=("a",))
+    assert choose([worker("a", assigned=9), worker("b")], together) == "a"
+    assert choose([worker("a", kv_tokens_used=950), worker("b")], together) == "b"
+    assert choose([worker("a"), worker("b")], replace(together, avoid=("a",))) == "b"
+    assert choose([worker("a", draining=True), worker("b")], together) == "b"
+
+
 def test_a_draining_worker_is_not_chosen():
     assert choose([worker("a", draining=True)], VERIFIER) is None
 

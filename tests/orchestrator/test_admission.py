@@ -35,6 +35,24 @@ def test_sessions_come_in_up_to_the_limit_and_are_refused_beyond():
     assert (door.sessions, door.tokens) == (2, 1000)
 
 
+def test_several_sessions_come_in_together_or_not_at_all():
+    door = admission(1000, sessions=5)
+    places = door.enter_together(3, 100, 100, ACME_OF_FOUR)
+    assert (door.sessions, door.tokens) == (3, 600)
+    for count, words in ((2, "3 sessions of this tenant are open, 2 more would pass"),):
+        with pytest.raises(Overloaded, match=words):
+            door.enter_together(count, 1, 1, ACME_OF_FOUR)
+    with pytest.raises(Overloaded, match="600 tokens are in flight, 500 more"):
+        door.enter_together(2, 150, 100, OTHER)
+    for count, size in ((5, 1), (4, 200)):
+        with pytest.raises(InvalidRequest) as refused:
+            door.enter_together(count, size, 100, ACME_OF_FOUR)
+        assert (refused.value.field, refused.value.value) == ("n", count)
+    assert (door.sessions, door.tokens) == (3, 600)
+    places[1].leave()
+    assert (door.sessions, door.tokens) == (2, 400)
+
+
 def test_who_leaves_makes_room():
     door = admission(1000)
     first = door.enter(500, 500)
@@ -131,6 +149,7 @@ def test_a_session_that_comes_back_to_an_empty_place_always_finds_room():
 
 ACME = Tenant("acme", TenantLimits(max_sessions=2, max_tokens_in_flight=100))
 OTHER = Tenant("other")
+ACME_OF_FOUR = Tenant("acme", TenantLimits(max_sessions=4))
 
 
 def test_a_tenant_at_its_limit_of_sessions_is_refused_and_nobody_else():

@@ -103,7 +103,7 @@ def test_a_record_nested_without_end_is_data_loss() -> None:
 
 def test_what_a_newer_version_wrote_is_for_a_newer_version() -> None:
     with pytest.raises(StoreError, match="newer"):
-        load_spec(changed(("version",), 4), ())
+        load_spec(changed(("version",), 5), ())
 
 
 def test_a_number_that_is_not_known_here_is_of_a_newer_version() -> None:
@@ -162,6 +162,20 @@ def test_a_format_that_no_request_can_ask_for_is_data_loss(broken) -> None:
     record["sampling"]["response_format"] = broken
     with pytest.raises(DataLoss):
         load_spec(json.dumps(record).encode(), FORMED.prompt)
+
+
+def test_several_completions_are_stored_for_versions_that_know_of_them() -> None:
+    for one in make(n=3, request_id="r").completions(2**64 - 1):
+        assert load_spec(dump_spec(one), one.prompt) == one
+        assert json.loads(dump_spec(one))["version"] == 4
+    assert not RECORD.keys() & {"n", "index"}
+
+
+@pytest.mark.parametrize("lies", [{"n": 0}, {"n": 17}, {"index": 3}, {"index": -1}, {"n": "3"}])
+def test_a_completion_that_no_request_has_is_data_loss(lies) -> None:
+    stored = json.loads(dump_spec(make(n=3).completions(7)[2]))
+    with pytest.raises(DataLoss):
+        load_spec(json.dumps(stored | lies).encode(), ())
 
 
 @given(st.integers(0, len(dump_spec(SPEC)) - 1))

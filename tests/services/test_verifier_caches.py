@@ -98,6 +98,45 @@ def test_whoever_waits_for_a_text_that_is_given_up_is_fed_it_alone():
     assert decode(table, second, 3) == target_text(second, 3)
 
 
+def forked(session, **more):
+    return opening(session, prompt=LONG, fork_scope="acme/r", **more)
+
+
+@pytest.mark.parametrize("options", [{}, {"prefix_cache_tokens": 0}])
+@pytest.mark.parametrize("scope", ["", "acme"])
+def test_completions_of_one_prompt_feed_it_once(options, scope):
+    table = table_of(max_step_tokens=32, **options)
+    commands = [forked(name, cache_scope=scope) for name in "abcdefgh"]
+    opened = {event.session: event.cached_tokens for event in table.run(*commands)}
+    assert sorted(opened.values()) == [0] + [len(LONG) - 1] * 7
+    assert sum(map(sum, table.engine.forwards)) == len(LONG) - 1
+    for command in commands:
+        assert decode(table, command, 3) == target_text(command, 3)
+        table.run(CloseVerify(command.session))
+    assert bool(table.engine.budget.spare) == bool(scope and not options)
+
+
+@pytest.mark.parametrize("gone", ["a", "ab", "ac", "abcdefg"])
+def test_where_the_first_of_them_is_given_up_the_next_one_feeds_it(gone):
+    table = table_of(max_step_tokens=32)
+    table.give(*(forked(name) for name in "abcdefgh"))
+    assert table.core.step()
+    table.give(*map(CloseVerify, gone))
+    left = [name for name in "abcdefgh" if name not in gone]
+    opened = {e.session: e.cached_tokens for e in table.run() if isinstance(e, VerifyOpened)}
+    assert opened == {left[0]: 0} | dict.fromkeys(left[1:], len(LONG) - 1)
+    assert sum(map(sum, table.engine.forwards)) == 32 + len(LONG) - 1
+    for name in left:
+        assert decode(table, forked(name), 3) == target_text(forked(name), 3)
+
+
+def test_completions_of_other_requests_share_nothing_of_what_is_not_kept():
+    table = table_of()
+    assert open_alone(table, forked("one")) == (199, 0)
+    assert open_alone(table, opening("two", prompt=LONG, fork_scope="acme/q")) == (199, 0)
+    assert open_alone(table, shared("three", scope="acme/r")) == (199, 0)
+
+
 @pytest.mark.parametrize(
     ("scopes", "options"),
     [
