@@ -231,6 +231,7 @@ class Admission:
             raise InvalidRequest("sampling.logprobs", f"{count * memory} bytes of them", allowed)
         for bound in bounds:
             _require_possible(bound, count, tokens)
+        for bound in bounds:
             _require_room(bound, count * tokens, count * memory, count)
         loads = tuple(bound.load for bound in bounds)
         return [Reservation(loads, tokens, memory) for _ in range(count)]

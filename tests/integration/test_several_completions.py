@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import defaultdict
+from contextlib import asynccontextmanager
 
 import paceline
 import pytest
@@ -124,9 +125,11 @@ async def test_an_orchestrator_that_dies_changes_no_text():
         assert [(one.index, one.n) for one in stored] == [(index, 4) for index in range(4)]
 
 
-def slow(**options):
+@asynccontextmanager
+async def slow(**options):
     """A verifier that says a known text, a token every few milliseconds."""
-    return cluster([await known_verifier(5.0)], [], PATIENT, **options)
+    async with cluster([await known_verifier(5.0)], [], PATIENT, **options) as running:
+        yield running
 
 
 ENDLESS = {"temperature": 0.0, "seed": 1, "max_tokens": 20_000, "ignore_eos": True}
@@ -156,10 +159,9 @@ async def test_one_completion_is_aborted_alone_and_the_request_ends_all():
         assert await statuses(client, "r") == [active, aborted, active]
         await client.abort("r")
         assert await statuses(client, "r") == [aborted] * 3
-        reasons = {
-            one.index: one.finish_reason async for one in stream if isinstance(one, Complete)
-        }
-        assert set(reasons.values()) == {paceline.FinishReason.ABORT}
+        ends = [event async for event in stream if isinstance(event, Complete)]
+        assert {end.index for end in ends} == {0, 2}
+        assert {end.finish_reason for end in ends} == {paceline.FinishReason.ABORT}
         await until(lambda: not running.inference.active_sessions)
         with pytest.raises(paceline.NotFound):
             await client.abort("q")
@@ -218,7 +220,7 @@ async def test_they_are_admitted_together_or_not_at_all(tmp_path):
         with pytest.raises(paceline.ResourceExhausted, match="3 sessions of this tenant"):
             await client.generate("ab", n=2, **ENDLESS)
         assert running.inference.active_sessions == 3
-        with pytest.raises(paceline.InvalidArgument, match="n: 5 .* at most 4, .* this tenant"):
+        with pytest.raises(paceline.InvalidArgument, match=r"n: 5 .* at most 4, .* this tenant"):
             await client.generate("ab", n=5, max_tokens=5)
         with pytest.raises(paceline.InvalidArgument, match=r"n: 3 .* at most 2 of .* fit"):
             await client.generate("ab", n=3, **ENDLESS | {"max_tokens": 40_000})

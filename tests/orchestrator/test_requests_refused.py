@@ -102,6 +102,12 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     (sampled, {"logit_bias": {9: 101.0, 3: 102.0}}, "logit_bias[3]", 102.0, "-100 to"),
     (sampled, {"logit_bias": {LAST_ID + 1: 0.0}}, f"logit_bias[{LAST_ID + 1}]", LAST_ID + 1, IDS),
     (sampled, MANY_BIASES, "logit_bias", "1025 entries", "at most 1024 entries"),
+    # several completions
+    (make, {"n": 0}, "n", 0, "1 to 16"),
+    (make, {"n": 17}, "n", 17, "1 to 16"),
+    (make, {"n": 2**32 - 1}, "n", 2**32 - 1, "1 to 16"),
+    (make, {"n": 10, "request_id": "r" * 127}, "request_id", "r" * 127, "at most 126 characters"),
+    (make, {"n": 11, "request_id": "r" * 126}, "request_id", "r" * 126, "at most 125 characters"),
     # where no verifier keeps outputs to a format
     (sampled, {"json_schema": "{}"}, "json_schema", "set", UNKEPT),
     (sampled, {"regex": "a"}, "regex", "set", UNKEPT),

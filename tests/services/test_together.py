@@ -50,8 +50,7 @@ async def test_no_more_is_taken_ahead_of_the_reader_than_is_promised():
 
 
 async def test_an_error_comes_when_the_others_have_ended():
-    events, got = together([broken(), counting("a", 30, [])]), []
+    events = together([broken(), counting("a", 30, [])])
+    assert len([await anext(events) for _ in range(31)]) == 31
     with pytest.raises(ValueError, match="broken"):
-        async for event in events:
-            got.append(event)
-    assert len(got) == 31
+        await anext(events)
