@@ -110,9 +110,10 @@ class Attempts:
         return event
 
     def begun(self, seed: int, by: Attempts) -> None:
-        """The session exists, with this seed, by a call of another's."""
+        """The session exists, with this seed, by a call of another's, which goes on in this one."""
         self._resuming, self._seed = True, seed
         self._server, self._patience = by._server, by._patience and by._patience.again()
+        self._reader, self._calls = by._reader, by._calls
 
     async def recover(self, error: PacelineError) -> None:
         """Wait until it is time for the next call; raises `error` when there will be none."""

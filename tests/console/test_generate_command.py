@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from paceline import Chunk, Complete, FinishReason, SpecDecodeMetrics, Started, Usage
+from rich.console import Console
 
 from services.console import generate as generation
 from services.console.connection import Connection
@@ -84,3 +86,19 @@ def test_a_connection_that_is_not_allowed_ends_with_one_line(arguments, named, c
     assert named in error
     assert error.count("\n") == 1
     assert "two words" not in error
+
+
+def test_several_completions_are_shown_one_by_one_as_they_end(capsys):
+    console = Console(highlight=False, force_terminal=False)
+    shown = generation.OneByOne(console, 2)
+    usage, sums = Usage(3, 2, 0), SpecDecodeMetrics(0, 0, 0, 1.0, 0.0, (), 2, 1.0)
+    for index in (0, 1):
+        shown.see(Started(f"r.{index}", 3, 7 + index, index))
+    for index in (1, 0, 1, 0):
+        shown.see(Chunk(0, (5,), "ab"[index], index=index))
+    for index in (1, 0):
+        shown.see(Complete(FinishReason.LENGTH, usage, sums, "", index=index))
+    told = capsys.readouterr()
+    assert told.out == "bb\naa\n"
+    assert "session r.0 · seed 7" in told.err
+    assert "session r.1 · seed 8" in told.err

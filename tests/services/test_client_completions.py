@@ -80,6 +80,10 @@ async def test_wherever_the_stream_breaks_each_goes_on_by_itself(cluster, after,
     for index in range(3):
         assert_whole(own(events, index), cluster)
     again = service.requests[1:]
+    # Later calls of one reader: the first, carried out late, takes no session from them.
+    calls = [told["paceline-call"].split("/") for told in service.metadata]
+    assert [number for _, number in calls] == ["1"] + ["2"] * len(again)
+    assert len({reader for reader, _ in calls}) == 1
     if after:
         ended = max(0, after - 12)
         assert sorted(one.session_id for one in again) == [f"r.{i}" for i in range(ended, 3)]
