@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import gather
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,6 @@ from orchestrator.core.events import (
     AbortRequested,
     Begin,
     Capped,
-    Detached,
     StoodStill,
     Tick,
     WorkerLost,
@@ -183,7 +182,14 @@ class Inference:
                 created = await self._create_together(request, spec, keys, call)
                 for key, (one, record, term) in created.items():
                     self._start(key, one, record, term, (), parent, free.pop())
-        return together(await self._read_together(spec, keys, created, tenant, parent, call))
+        return together(
+            [
+                self._attach(key, live, one, None if key in created else call)
+                if (live := self._live.get(key.name)) is not None
+                else self._come_back_to(key, tenant, parent, call)
+                for key, one in zip(keys, spec.completions(0), strict=True)
+            ]
+        )
 
     async def _create_together(
         self, request: IncomingRequest, spec: SessionSpec, keys: list[SessionKey], call: Call | None
@@ -214,37 +220,17 @@ class Inference:
             await gather(*map(self._store.abort, created), return_exceptions=True)
         raise failures[0]
 
-    async def _read_together(
-        self,
-        spec: SessionSpec,
-        keys: list[SessionKey],
-        created: Collection[SessionKey],
-        tenant: Tenant,
-        parent: str,
-        call: Call | None,
-    ) -> list[AsyncIterator[Event]]:
-        """The events of each, from its start; those that existed are attached to."""
+    async def _come_back_to(
+        self, key: SessionKey, tenant: Tenant, parent: str, call: Call | None
+    ) -> AsyncGenerator[Event]:
+        """`resume` from the start, once it is read: what fails is this session's failure alone."""
+        events = await self.resume(key, Prefix(), parent, tenant, call)
         try:
-            streams = []
-            for key, one in zip(keys, spec.completions(0), strict=True):
-                live = self._live.get(key.name)
-                if live is not None and key in created:
-                    streams.append(self._read(live, Prefix()))
-                elif live is not None:
-                    streams.append(self._attach(key, live, one, call))
-                else:
-                    streams.append(await self.resume(key, Prefix(), parent, tenant, call))
-            return streams
-        except BaseException:
-            self._leave_unread(created)
-            raise
-
-    def _leave_unread(self, keys: Collection[SessionKey]) -> None:
-        """Nobody came to read these sessions: they pause as if their readers had left."""
-        for key in keys:
-            live = self._live.get(key.name)
-            if live is not None and not live.output.followers:
-                live.feed(Detached(live.now()))
+            async for event in events:
+                yield event
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()
 
     async def generate_once(
         self, request: IncomingRequest, key: SessionKey, tenant: Tenant, parent: str = ""
