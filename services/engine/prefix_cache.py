@@ -44,6 +44,8 @@ class Known:
     """Tokens that it began with and that nobody fed for it."""
     awaited: Match | None = None
     """What another session is fed first, to be copied then."""
+    seen: int = 0
+    """Tokens of it that were in K/V at the last look."""
     hashes: list[int] = field(default_factory=list)
 
     @property
@@ -59,11 +61,16 @@ class Known:
             match = self.awaited = self.owner.find(self.scope, self.text, self)
         if match is None:
             return True
-        if not match.ready:
+        if not match.ready or self._grows(match):
             return False
         self.owner.copy(match, self.cache)
         self.awaited, self.cached = None, self.cache.length
         return True
+
+    def _grows(self, match: Match) -> bool:
+        """Whether what it waits for lacks a part, and got longer since the last look."""
+        before, self.seen = self.seen, match.known.cache.length
+        return match.usable < match.length and self.seen > before
 
     def end(self) -> None:
         """Its session ended: park it, or free its cache."""
@@ -117,11 +124,12 @@ class PrefixCache:
         Overloaded, with nothing taken, without room.
         """
         match = self.find(scope, text)
-        ready = match if match is not None and match.ready else None
+        ready = match if match is not None and match.usable == match.length else None
         with freed_on_error(self._begin(ready, reserve)) as cache:
             known = Known(self, scope, text, cache, next(self._numbers), kept=kept)
             known.cached = cache.length
-            known.awaited = match if ready is None else None
+            if match is not None and ready is None:
+                known.awaited, known.seen = match, match.known.cache.length
             if scope and (self._most_tokens or not kept):
                 self._index(known, text)
         return known
