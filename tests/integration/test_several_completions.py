@@ -160,7 +160,7 @@ async def test_one_completion_is_aborted_alone_and_the_request_ends_all():
         await client.abort("r")
         assert await statuses(client, "r") == [aborted] * 3
         ends = [event async for event in stream if isinstance(event, Complete)]
-        assert {end.index for end in ends} == {0, 2}
+        assert {end.index for end in ends} == {0, 1, 2}
         assert {end.finish_reason for end in ends} == {paceline.FinishReason.ABORT}
         await until(lambda: not running.inference.active_sessions)
         with pytest.raises(paceline.NotFound):
@@ -191,6 +191,22 @@ async def test_the_same_request_attaches_to_all_and_another_is_refused():
         assert [one.token_ids for one in after] == texts
         alone = await client.resume("r.2", 150)
         assert alone.token_ids == texts[2][150:]
+
+
+async def test_one_that_cannot_be_attached_to_fails_when_the_others_have_ended():
+    async with slow() as running:
+        client = running.client
+        asked = {"n": 3, "request_id": "r", "max_tokens": 200, "ignore_eos": True, "seed": 7}
+        first = client.generate("ab", **asked)
+        await begun(first)
+        await client.abort("r.1")
+        whole = await first
+        assert [len(one.token_ids) for one in whole][::2] == [200, 200]
+        again = client.generate("ab", **asked)
+        with pytest.raises(paceline.FailedPrecondition, match=r"'r.1' was aborted"):
+            await again
+        ended = {event.index for seen in again._seen for event in seen if type(event) is Complete}
+        assert ended == {0, 2}
 
 
 async def test_an_id_that_a_client_took_leaves_none_of_the_others():
