@@ -217,8 +217,9 @@ async def refused(call: Awaitable[Any], status: int, *words: str) -> None:
 
 
 async def several_outputs(front: Front) -> None:
-    for ask in (front.chat, front.complete):
-        await refused(ask(n=17), 400, "sampling_params.n: 17 is not allowed")
+    await refused(front.complete(n=17), 400, "sampling_params.n: 17 is not allowed")
+    await refused(front.chat(n=11), 400)
+    assert not front.ears.asked
 
 
 async def forms_without_sense(front: Front) -> None:
@@ -267,7 +268,7 @@ async def what_is_the_gateways_affair(front: Front) -> None:
 
 
 REFUSED: dict[str, Check] = {
-    "`n` above 16": several_outputs,
+    "`n` above 16, of a chat above 10": several_outputs,
     "a schema or expression that cannot be compiled, or not within its bounds": forms_without_sense,
     "a grammar (`ebnf`)": grammars,
     "images, video, audio": media,
