@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from asyncio import gather
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from paceline.together import together
@@ -87,6 +87,15 @@ from services.contract.errors import (
 from services.contract.types import Role, SessionStatus
 
 T = TypeVar("T")
+
+
+class _Created(NamedTuple):
+    """A session that was stored, and is to begin."""
+
+    spec: SessionSpec
+    record: NewSession
+    term: int
+
 
 # Seconds for the store to name a session's owner; after that the owner here keeps it.
 OWNER_KNOWN_WITHIN = 2.0
@@ -169,6 +178,26 @@ class Inference:
         keys = [SessionKey(tenant.name, one.session) for one in spec.completions(0)]
         alone = self._live.get(SessionKey(tenant.name, spec.session).name)
         self._require_no_other([] if alone is None else [alone], spec)
+        begun = await self._begin_together(request, spec, keys, tenant, parent, call)
+        return together(
+            [
+                self._attach(key, live, one, None if key in begun else call)
+                if (live := self._live.get(key.name)) is not None
+                else self._come_back_to(key, tenant, parent, call)
+                for key, one in zip(keys, spec.completions(0), strict=True)
+            ]
+        )
+
+    async def _begin_together(
+        self,
+        request: IncomingRequest,
+        spec: SessionSpec,
+        keys: list[SessionKey],
+        tenant: Tenant,
+        parent: str,
+        call: Call | None,
+    ) -> Collection[SessionKey]:
+        """Begin those of these sessions that do not exist, all or none; which those are."""
         absent = sum(key.name not in self._live for key in keys)
         if absent:
             self._require_memory(spec)
@@ -182,20 +211,13 @@ class Inference:
                 created = await self._create_together(request, spec, keys, call)
                 for key, (one, record, term) in created.items():
                     self._start(key, one, record, term, (), parent, free.pop())
-        return together(
-            [
-                self._attach(key, live, one, None if key in created else call)
-                if (live := self._live.get(key.name)) is not None
-                else self._come_back_to(key, tenant, parent, call)
-                for key, one in zip(keys, spec.completions(0), strict=True)
-            ]
-        )
+        return created
 
     async def _create_together(
         self, request: IncomingRequest, spec: SessionSpec, keys: list[SessionKey], call: Call | None
-    ) -> dict[SessionKey, tuple[SessionSpec, NewSession, int]]:
-        """Store those that do not exist: all, or none where an id is taken by other content."""
-        created: dict[SessionKey, tuple[SessionSpec, NewSession, int]] = {}
+    ) -> dict[SessionKey, _Created]:
+        """Store those that do not exist, or none where an id is taken by other content."""
+        created: dict[SessionKey, _Created] = {}
 
         async def create(key: SessionKey, one: SessionSpec) -> None:
             if (live := self._live.get(key.name)) is not None:
@@ -203,22 +225,23 @@ class Inference:
             record = self._record(request, one)
             found = await self._store.create(key, record, call)
             if found.created:
-                created[key] = one, record, found.term
+                created[key] = _Created(one, record, found.term)
 
-        first, *others = spec.completions(spec.seed)
-        await create(keys[0], first)
-        if keys[0] not in created:
-            # Created earlier, with the seed that was drawn then.
-            live = self._live.get(keys[0].name)
-            seed = live.spec.seed if live else (await self._store.get(keys[0])).seed
-            _, *others = spec.completions(seed)
-        tries = (create(key, one) for key, one in zip(keys[1:], others, strict=True))
-        failures = [e for e in await gather(*tries, return_exceptions=True) if e is not None]
-        if not failures:
-            return created
+        await create(keys[0], spec.completions(spec.seed)[0])
+        seed = spec.seed if created else await self._seed_of(keys[0])
+        others = zip(keys[1:], spec.completions(seed)[1:], strict=True)
+        tries = await gather(*(create(*other) for other in others), return_exceptions=True)
+        failures = [error for error in tries if error is not None]
         if any(isinstance(error, AlreadyExists) for error in failures):
             await gather(*map(self._store.abort, created), return_exceptions=True)
-        raise failures[0]
+        if failures:
+            raise failures[0]
+        return created
+
+    async def _seed_of(self, key: SessionKey) -> int:
+        """The seed that a session was created with."""
+        live = self._live.get(key.name)
+        return live.spec.seed if live is not None else (await self._store.get(key)).seed
 
     async def _come_back_to(
         self, key: SessionKey, tenant: Tenant, parent: str, call: Call | None
