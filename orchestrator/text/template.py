@@ -1,7 +1,7 @@
-"""Chat templates: a model's Jinja source, run in jinja2's immutable sandbox.
+"""Chat templates: a model's Jinja source, run in a sandbox.
 
 The environment is the one of transformers' `apply_chat_template`, so that a
-conversation becomes the same text here and there.
+conversation becomes the same text here and there; what a text may take is bounded.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from jinja2 import TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from orchestrator.text.sandbox import BoundedEnvironment
 from services.contract.errors import InvalidRequest
 
 Message = Mapping[str, Any]
@@ -53,10 +53,11 @@ class ChatTemplate:
     """A compiled chat template. Raises jinja2.TemplateError when the source is broken."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        environment = _environment()
+        environment = self._environment = _environment()
         try:
-            self._template = environment.from_string(source)
-            tree = environment.parse(source)
+            with environment.rendering():
+                self._template = environment.from_string(source)
+                tree = environment.parse(source)
         except (SyntaxError, RecursionError) as error:  # what Python says of the code made of it
             raise TemplateError(f"{type(error).__name__}: it is nested too deeply") from error
         self._special_tokens = dict(special_tokens)
@@ -73,8 +74,9 @@ class ChatTemplate:
         text of more than `most` characters.
         """
         try:
-            parts = self._template.generate(**self._given(conversation))
-            text = _joined(parts, most)
+            with self._environment.rendering():
+                parts = self._template.generate(**self._given(conversation))
+                text = _joined(parts, most)
             if conversation.continue_final_message:
                 return _left_open(text, conversation.messages[-1]["content"])
             return text
@@ -179,6 +181,9 @@ class _Namespace(Namespace):
             _refuse_private(name)
         Namespace.__init__(args[0], attributes)
 
+    def __repr__(self) -> str:
+        raise SecurityError("a namespace is no text")  # namespaces may be in one another
+
     def __setitem__(self, name: str, value: Any) -> None:
         _refuse_private(name)
         Namespace.__setitem__(self, name, value)
@@ -214,11 +219,11 @@ def _strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
-    environment.filters["tojson"] = _to_json
+    environment.add_filter("tojson", _to_json)
     environment.globals.update(
         raise_exception=_raise_exception,
         strftime_now=_strftime_now,
