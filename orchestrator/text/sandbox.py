@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Sequence, ValuesView
 from contextlib import contextmanager
 from functools import wraps
 from threading import local
@@ -38,8 +38,7 @@ _LOOK = 16
 """Turns and calls between two looks at the clock."""
 _SMALL = 8
 """Characters that a number or an empty list counts as."""
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
-_LISTS = (list, tuple, set, frozenset, *_VIEWS)
+_LISTS = (list, tuple, set, frozenset, KeysView, ValuesView, ItemsView)
 _TEXT = (str, bytes)
 
 
@@ -85,7 +84,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.share = _Share()
         super().__init__(finalize=self._written, **options)
         del self.globals["lipsum"]
-        for table in (self.filters, self.tests):
+        tables: list[dict[str, Any]] = [self.filters, self.tests]
+        for table in tables:
             table.update({name: self._bounded(name, one) for name, one in table.items()})
         for name in (_TURN, _MADE, _JOINED):
             self.filters[name] = getattr(self, f"_{name.strip()}")
@@ -102,7 +102,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def _parse(self, *given: Any) -> nodes.Template:
         tree: nodes.Template = _Watched().visit(super()._parse(*given))
-        return tree.set_environment(self)
+        tree.set_environment(self)
+        return tree
 
     # --- what the code of a template calls --------------------------------------------
 
@@ -234,14 +235,16 @@ def _of_one(name: str, value: Any, options: Sequence[Any]) -> int:
             return weight(value) + count * (depth * wide + weight(options))
     if not isinstance(value, _TEXT):
         return 0
+    text: Any = value
     match name:
-        case "replace" if len(options) > 1 and isinstance(options[0], type(value)):
-            return len(value) + value.count(options[0]) * weight(options[1])
+        case "replace" if len(options) > 1 and isinstance(options[0], type(text)):
+            return len(text) + int(text.count(options[0])) * weight(options[1])
         case "format" | "format_map":
-            return _of_format(str(value), options)
+            return _of_format(str(text), options)
         case "indent":
-            return len(value) + (value.count("\n") + 1) * max(wide, weight(options))
-    return len(value) * (1 + wide + weight(options)) if name in _OFTEN else 0
+            lines = 1 + int(text.count("\n"))
+            return len(text) + lines * max(wide, weight(options))
+    return len(text) * (1 + wide + weight(options)) if name in _OFTEN else 0
 
 
 def _of_format(pattern: str, options: Sequence[Any]) -> int:

@@ -257,7 +257,7 @@ async def test_questions_are_answered_with_records(client, service):
 
 
 CALL = {"name": "tell", "arguments": {"n": 1}}
-WRITTEN = '{"n": 1}'
+WRITTEN, CALLED = '{"n": 1}', {"function": CALL}
 
 
 async def test_conversations_carry_tools_calls_and_results(client, service):
