@@ -26,8 +26,6 @@ def record(**properties: object) -> Turn:
         "properties": properties,
         "required": [*properties],
         "additionalProperties": False,
-        # No blanks between the parts: fewer tokens.
-        "x-guidance": {"whitespace_pattern": ""},
     }
 
 
@@ -48,8 +46,12 @@ CALLS = [
 ]
 
 
-async def say(client: Client, messages: list[Turn], tools: list[Turn], schema: Turn) -> Turn | None:
+async def say(
+    client: Client, messages: list[Turn], tools: list[Turn], *any_of: Turn
+) -> Turn | None:
     """What the model says next; None: it was cut off at `max_tokens`."""
+    # No blanks between the parts: fewer tokens.
+    schema = {"anyOf": any_of, "x-guidance": {"whitespace_pattern": ""}}
     done = await client.generate(
         messages=messages,
         tools=tools,
@@ -67,11 +69,7 @@ def carry_out(call: Turn, number: int) -> list[Turn]:
     print(f"{call['name']}({call['arguments']}) = {result}", file=sys.stderr)
     return [
         {"role": "assistant", "content": "", "tool_calls": [called]},
-        {
-            "role": "tool",
-            "tool_call_id": called["id"],
-            "content": json.dumps({**call, "=": result}),
-        },
+        {"role": "tool", "tool_call_id": called["id"], "content": json.dumps([call, result])},
     ]
 
 
@@ -83,8 +81,7 @@ async def ask(client: Client, question: str, most_calls: int) -> str:
         messages.insert(0, {"role": "system", "content": f"You can call: {json.dumps(TOOLS)}"})
     for number in range(most_calls):
         # The first turn is a call; a small model would answer without one.
-        schema = {"anyOf": [*CALLS, ANSWER] if number else CALLS}
-        said = await say(client, messages, tools, schema)
+        said = await say(client, messages, tools, *CALLS, *([ANSWER] if number else []))
         if said is None or "answer" in said:
             break
         messages += carry_out(said, number)
