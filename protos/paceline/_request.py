@@ -131,8 +131,8 @@ def _turn(
     *, content: str | None = None, tool_calls: Sequence[Any] | None = None, **rest: Any
 ) -> pb.Message:
     calls = [_call(**call) for call in tool_calls or ()]
-    # What the OpenAI client returns has None for what there is not.
-    given = {name: value for name, value in rest.items() if value is not None}
+    # What the OpenAI client returns has None, or an empty list, for what there is not.
+    given = {name: value for name, value in rest.items() if value}
     return pb.Message(content=content, tool_calls=calls, **given)
 
 

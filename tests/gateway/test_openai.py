@@ -182,35 +182,34 @@ def test_a_json_schema_is_kept_to(front, client):
 
 
 TELL: Any = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+TELL["additionalProperties"] = False
 TOOLS: Any = [{"type": "function", "function": {"name": "tell", "parameters": TELL}}]
 
 
-def called(client: openai.OpenAI, model: str, choice: Any) -> Any:
+def called(client: openai.OpenAI, model: str) -> Any:
     """The message of a random model that calls: not every one of its texts ends."""
     for seed in range(20):
         done = client.chat.completions.create(
             model=model,
             messages=CHAT,
             tools=TOOLS,
-            tool_choice=choice,
+            tool_choice={"type": "function", "function": {"name": "tell"}},
             seed=seed,
-            max_tokens=200,
+            max_tokens=60,
         )
         if done.choices[0].finish_reason == "tool_calls":
             return done.choices[0].message
     raise AssertionError("no text came to its end")
 
 
-@pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "tell"}}], ids=str
-)
-def test_a_tool_is_called_and_its_result_answered_as_by_our_own_api(up, front, client, choice):
-    message = called(client, front.model, choice)
+def test_a_tool_is_called_and_its_result_answered_as_by_our_own_api(up, front, client):
+    message = called(client, front.model)
     [call] = message.tool_calls
     assert call.function.name == "tell"
     assert json.loads(call.function.arguments)["n"] in (1, 2)
     result = {"role": "tool", "tool_call_id": call.id, "content": "two"}
-    talk: Any = [*CHAT, message.model_dump(), result]
+    # A null would be the word `none` in the prompt: smg does not leave it out.
+    talk: Any = [*CHAT, message.model_dump() | {"content": ""}, result]
     done = client.chat.completions.create(
         model=front.model, messages=talk, tools=TOOLS, **PLAIN, extra_body=LETTERS
     )

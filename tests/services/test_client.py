@@ -266,7 +266,7 @@ async def test_conversations_carry_tools_calls_and_results(client, service):
     calls.append({"function": {"name": "tell", "arguments": WRITTEN}})
     # As the OpenAI client's `model_dump()` has them, with None for what there is not.
     messages = [
-        {"role": "user", "content": "hi", "refusal": None},
+        {"role": "user", "content": "hi", "refusal": None, "annotations": []},
         {"role": "assistant", "content": None, "tool_calls": calls, "reasoning_content": "so"},
         {"role": "tool", "content": "1", "tool_call_id": "c1", "name": "tell"},
     ]
