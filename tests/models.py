@@ -23,8 +23,12 @@ VOCAB_SIZE = 320
 BOS, EOS, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
 BOS_ID, EOS_ID, PAD_ID = 0, 1, 2
 CHAT_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{{ message['content'] }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{{ call['function']['name'] }}({{ call['function']['arguments'] | tojson }})"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 

@@ -1,60 +1,147 @@
-"""Chat templates: a model's Jinja source, run in jinja2's immutable sandbox.
+"""Chat templates: a model's Jinja source, run in a sandbox.
 
 The environment is the one of transformers' `apply_chat_template`, so that a
-conversation becomes the same text here and there.
+conversation becomes the same text here and there; what a text may take is bounded.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from orchestrator.text.sandbox import BoundedEnvironment
 from services.contract.errors import InvalidRequest
 
-# (role, content)
-Message = tuple[str, str]
+Message = Mapping[str, Any]
+"""One turn as the template sees it: its `role`, its `content`, and what else it has."""
 
 _LONGEST_REASON = 200
+_TOKENS = {f"{name}_token" for name in ("bos", "eos", "unk", "pad", "sep", "cls", "mask")}
+_USUAL = _TOKENS | {"messages", "tools", "add_generation_prompt"}
+_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a template is given; the names are those of `apply_chat_template`."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+class TooLong(Exception):
+    """A text of more than is allowed; `size` says how long it is, as far as is known."""
+
+    def __init__(self, size: str) -> None:
+        self.size = size
+        super().__init__(size)
 
 
 class ChatTemplate:
     """A compiled chat template. Raises jinja2.TemplateError when the source is broken."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        self._template = _environment().from_string(source)
+        environment = self._environment = _environment()
+        try:
+            with environment.rendering():
+                self._template = environment.from_string(source)
+                tree = environment.parse(source)
+        except (SyntaxError, RecursionError) as error:  # what Python says of the code made of it
+            raise TemplateError(f"{type(error).__name__}: it is nested too deeply") from error
         self._special_tokens = dict(special_tokens)
+        read = meta.find_undeclared_variables(tree)
+        self.takes_tools = "tools" in read
+        """Whether it has a place for tools."""
+        self.kwargs = tuple(sorted((read - _own_names(tree)) - _USUAL - environment.globals.keys()))
+        """What it reads beyond what every template is given."""
 
-    def render(self, messages: Sequence[Message]) -> Iterator[str]:
-        """The prompt of a conversation, up to where the assistant speaks, in parts.
+    def render(self, conversation: Conversation, most: int | None = None) -> str:
+        """The prompt of a conversation.
 
-        Raises InvalidRequest with the template's own words when it refuses.
+        Raises InvalidRequest with the template's own words when it refuses, and TooLong for a
+        text of more than `most` characters.
         """
         try:
-            yield from self._template.generate(
-                messages=[{"role": role, "content": content} for role, content in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=True,
-                **self._special_tokens,
-            )
+            with self._environment.rendering():
+                parts = self._template.generate(**self._given(conversation))
+                text = _joined(parts, most)
+            if conversation.continue_final_message:
+                return _left_open(text, conversation.messages[-1]["content"])
+            return text
+        except TooLong:
+            raise
         except Exception as error:  # the template is foreign code: it may raise anything
             # Only the template's own words: what Python raises may quote a message.
             own = isinstance(error, TemplateError)
-            raise refused(messages, str(error) if own else type(error).__name__) from error
+            reason = str(error) if own else type(error).__name__
+            raise refused(conversation.messages, reason) from error
+
+    def _given(self, conversation: Conversation) -> dict[str, Any]:
+        messages = [_as_seen(message) for message in conversation.messages]
+        if conversation.continue_final_message:
+            messages[-1]["content"] += _TAG
+        return {
+            **self._special_tokens,
+            "documents": None,
+            **conversation.kwargs,
+            "messages": messages,
+            "tools": conversation.tools,
+            "add_generation_prompt": conversation.add_generation_prompt,
+        }
+
+
+def _own_names(tree: nodes.Template) -> set[str]:
+    """The names that a template sets itself, without asking whether they are given."""
+    set_here = {one.name for one in tree.find_all(nodes.Name) if one.ctx == "store"}
+    asked_for = {
+        one.node.name
+        for one in tree.find_all((nodes.Test, nodes.Filter))
+        if one.name in ("defined", "undefined", "default", "d") and isinstance(one.node, nodes.Name)
+    }
+    return set_here - asked_for
+
+
+def _as_seen(message: Message) -> dict[str, Any]:
+    """Templates know a message's reasoning by one of two names."""
+    if (reasoning := message.get("reasoning_content")) is None:
+        return dict(message)
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def _joined(parts: Iterable[str], most: int | None) -> str:
+    kept, length = [], 0
+    for part in parts:
+        kept.append(part)
+        length += len(part)
+        if most is not None and length > most:
+            raise TooLong(f"more than {most} characters")
+    return "".join(kept)
+
+
+def _left_open(text: str, last: str) -> str:
+    """A text up to where its last message ends."""
+    if _TAG.strip() not in text or last.strip() not in text:
+        raise TemplateError("the last message is not in the prompt as it was given")
+    kept, _, after = text.rpartition(_TAG.strip())
+    # A template that trims messages has taken the blank of the mark, too.
+    return kept if after.startswith(" ") else kept.rstrip()
 
 
 def refused(messages: Sequence[Message], reason: str) -> InvalidRequest:
     """The error of a conversation that the model's template does not take."""
-    roles = ", ".join(role for role, _ in messages[:8])
+    roles = ", ".join(message["role"] for message in messages[:8])
     value = f"{len(messages)} messages ({roles})"
     allowed = f"what the model's chat template takes: {reason[:_LONGEST_REASON]}"
     return InvalidRequest("conversation", value, allowed)
@@ -94,6 +181,9 @@ class _Namespace(Namespace):
             _refuse_private(name)
         Namespace.__init__(args[0], attributes)
 
+    def __repr__(self) -> str:
+        raise SecurityError("a namespace is no text")  # namespaces may be in one another
+
     def __setitem__(self, name: str, value: Any) -> None:
         _refuse_private(name)
         Namespace.__setitem__(self, name, value)
@@ -129,11 +219,11 @@ def _strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
-    environment.filters["tojson"] = _to_json
+    environment.add_filter("tojson", _to_json)
     environment.globals.update(
         raise_exception=_raise_exception,
         strftime_now=_strftime_now,

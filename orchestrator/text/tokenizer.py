@@ -10,7 +10,7 @@ import tokenizers
 from jinja2 import TemplateError
 
 from orchestrator.text.lengths import reach_of, swallows
-from orchestrator.text.template import ChatTemplate, Message, refused
+from orchestrator.text.template import ChatTemplate, Conversation, TooLong, refused
 from orchestrator.text.vocabulary import Vocabulary
 from services.contract.errors import StartError
 from services.contract.types import TokenizerBundle
@@ -22,14 +22,6 @@ _SURELY, _TORN = 2, 1024
 
 Where a beginning is cut, a word is torn, and may have more tokens than it has in the text.
 """
-
-
-class TooLong(Exception):
-    """A text of more tokens than are allowed; `size` says how long it is, as far as is known."""
-
-    def __init__(self, size: str) -> None:
-        self.size = size
-        super().__init__(size)
 
 
 class Tokenizer:
@@ -106,7 +98,17 @@ class Tokenizer:
         """Whether the model takes conversations."""
         return bool(self.bundle.chat_template)
 
-    def render(self, messages: Sequence[Message], most: int | None = None) -> str:
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template has a place for tools."""
+        return self._readable is not None and self._readable.takes_tools
+
+    @property
+    def template_kwargs(self) -> tuple[str, ...]:
+        """The names that the chat template reads beyond what every template is given."""
+        return () if self._readable is None else self._readable.kwargs
+
+    def render(self, conversation: Conversation, most: int | None = None) -> str:
         """The prompt text of a conversation. Raises InvalidRequest when it is refused.
 
         TooLong for one of more than `most` characters.
@@ -114,24 +116,18 @@ class Tokenizer:
         try:
             template = self._chat_template
         except TemplateError as error:
-            raise refused(messages, f"it is broken ({error})") from error
-        parts, length = [], 0
-        for part in template.render(messages):
-            parts.append(part)
-            length += len(part)
-            if most is not None and length > most:
-                raise TooLong(f"more than {most} characters")
-        return "".join(parts)
+            raise refused(conversation.messages, f"it is broken ({error})") from error
+        return template.render(conversation, most)
 
     def encode_conversation(
-        self, messages: Sequence[Message], most: int | None = None, most_text: int | None = None
+        self, conversation: Conversation, most: int | None = None, most_text: int | None = None
     ) -> tuple[int, ...]:
         """Token ids of a conversation; the template writes the special tokens itself.
 
         Raises TooLong for more than `most` of them, and for a text of more than `most_text`
         characters, which a template may make of few words.
         """
-        return self.encode(self.render(messages, most_text), False, most)
+        return self.encode(self.render(conversation, most_text), False, most)
 
     @cached_property
     def anchor(self) -> tuple[int, ...]:
@@ -145,3 +141,11 @@ class Tokenizer:
         tokens = {"bos_token": bundle.bos_token, "eos_token": bundle.eos_token}
         given = {name: token for name, token in tokens.items() if token}
         return ChatTemplate(bundle.chat_template, given)
+
+    @cached_property
+    def _readable(self) -> ChatTemplate | None:
+        """The chat template, if there is one, and it is not broken."""
+        try:
+            return self._chat_template if self.has_chat_template else None
+        except TemplateError:
+            return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,10 @@ class Options(SamplingOptions, total=False):
     caps the draft window.
     `include_rounds` asks for statistics, text and origin per token.
     `ephemeral` keeps no text on the server after the end.
+
+    For `messages` alone, as in transformers' `apply_chat_template`: `tools` are definitions,
+    `chat_template_kwargs` more variables for the template, `continue_final_message` goes on
+    with the last message.
     """
 
     model: str
@@ -37,14 +42,23 @@ class Options(SamplingOptions, total=False):
     num_candidates: int
     include_rounds: bool
     ephemeral: bool
+    tools: Sequence[Mapping[str, Any]]
+    chat_template_kwargs: Mapping[str, Any]
+    add_generation_prompt: bool
+    continue_final_message: bool
 
 
-Message = Mapping[str, str]
-"""One turn of a conversation: {"role": ..., "content": ...}."""
+Message = Mapping[str, Any]
+"""One turn of a conversation: {"role": ..., "content": ...}.
+
+As in the OpenAI API it may have `tool_calls`, `tool_call_id`, `name` and `reasoning_content`;
+`arguments` of a call are JSON, or a mapping.
+"""
 
 MOST_COMPLETIONS = 16
 _SPECULATION = frozenset(field.name for field in pb.SpeculationParams.DESCRIPTOR.fields)
 _TOP_LEVEL = frozenset({"model", "include_rounds", "ephemeral"})
+_CONVERSATION = frozenset(field.name for field in pb.Conversation.DESCRIPTOR.fields)
 
 
 def build_request(
@@ -64,6 +78,8 @@ def build_request(
         raise TypeError("give exactly one of prompt, tokens and messages")
     if unknown := options.keys() - Options.__annotations__.keys():
         raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+    if messages is None and (alone := sorted(_CONVERSATION & options.keys())):
+        raise TypeError(f"{', '.join(alone)}: only with messages")
     request = pb.GenerateRequest(request_id=uuid.uuid4().hex if request_id is None else request_id)
     if n is not None and not 1 <= n <= MOST_COMPLETIONS:
         raise _refused("n", n, ValueError(f"allowed is 1 to {MOST_COMPLETIONS}"))
@@ -79,6 +95,8 @@ def build_request(
 def _set_option(request: pb.GenerateRequest, name: str, value: Any) -> None:
     if name in _TOP_LEVEL:
         _fill(request, name, value)
+    elif name in _CONVERSATION:
+        _fill(request.conversation, name, value, f"conversation.{name}")
     elif name in _SPECULATION:
         _fill(request.speculation, name, value, f"speculation.{name}")
     else:
@@ -92,7 +110,7 @@ def _fill(message: Any, name: str, value: Any, path: str = "") -> None:
     try:
         message.MergeFrom(type(message)(**{name: _WIRE.get(name, _as_is)(value)}))
         message.SetInParent()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, KeyError) as error:
         raise _refused(path or name, value, error) from None
 
 
@@ -111,7 +129,32 @@ def _strings(value: str | Sequence[str]) -> list[str]:
 
 
 def _turns(messages: Sequence[Message]) -> list[pb.Message]:
-    return [pb.Message(**message) for message in messages]
+    return [_turn(**message) for message in messages]
+
+
+def _turn(
+    *, content: str | None = None, tool_calls: Sequence[Any] | None = None, **rest: Any
+) -> pb.Message:
+    calls = [_call(**call) for call in tool_calls or ()]
+    # What the OpenAI client returns has None, or an empty list, for what there is not.
+    given = {name: value for name, value in rest.items() if value}
+    return pb.Message(content=content, tool_calls=calls, **given)
+
+
+def _call(*, function: Mapping[str, Any], type: str = "function", id: str = "") -> pb.ToolCall:
+    if type != "function":
+        raise ValueError("the type of a tool call is function")
+    arguments = function.get("arguments", "")
+    text = arguments if isinstance(arguments, str) else _json(arguments)
+    return pb.ToolCall(id=id, name=function["name"], arguments=text)
+
+
+def _tools(tools: Sequence[Mapping[str, Any]]) -> list[pb.Tool]:
+    return [pb.Tool(json=_json(tool)) for tool in tools]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _choice(options: Sequence[str]) -> pb.Choice:
@@ -128,6 +171,8 @@ def _method(value: Method | str) -> int:
 _WIRE: dict[str, Callable[[Any], Any]] = {
     "stop": _strings,
     "messages": _turns,
+    "tools": _tools,
+    "chat_template_kwargs": _json,
     "choice": _choice,
     "rejection_sample_method": _method,
 }

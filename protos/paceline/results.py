@@ -248,6 +248,8 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...]
     default_sampling_params_json: str
     has_chat_template: bool
+    chat_template_takes_tools: bool = False
+    chat_template_kwargs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,22 @@ from services.cluster.figures import Measured, Stopwatch
 
 
 async def question(
-    client: Client, prompt: str, *, raw: bool = False, system: str = ""
+    client: Client,
+    prompt: str,
+    *,
+    raw: bool = False,
+    system: str = "",
+    talk: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The prompt as the model wants it: a conversation if it has a chat template."""
-    if raw or not (await client.model_info()).has_chat_template:
+    """The prompt as the model wants it: a conversation if it has a chat template.
+
+    `talk`: what the template is given beside the messages; it takes a conversation.
+    """
+    if raw or not (talk or (await client.model_info()).has_chat_template):
         return {"prompt": prompt}
     turns = [{"role": "user", "content": prompt}]
-    return {"messages": [{"role": "system", "content": system}, *turns] if system else turns}
+    messages = [{"role": "system", "content": system}, *turns] if system else turns
+    return {"messages": messages, **(talk or {})}
 
 
 async def follow(

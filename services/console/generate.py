@@ -16,7 +16,7 @@ from services.cluster.asking import follow, question
 from services.cluster.figures import Measured, Stopwatch, by_source, summary
 from services.cluster.process import complain
 from services.console.connection import Connection
-from services.console.generate_form import Form
+from services.console.generate_form import Form, Templated
 from services.console.render import Colours, PlainText, Renderer
 from services.contract.errors import StartError
 from services.contract.sampling import NUMBERS
@@ -76,6 +76,7 @@ class GenerateOptions:
 
     connection: Connection
     form: Form
+    templated: Templated
     numbers: Numbers
     asked: Asked
     prompt: str = option("What to say to the model.", section="Arguments", word=True)
@@ -89,11 +90,12 @@ def run_generate(options: GenerateOptions) -> int:
     """Generate and print; the exit status. 2 = a setting is not allowed; one line says why."""
     try:
         form = options.form.arguments()
+        talk = options.templated.arguments(options.raw)
         client = Client(**options.connection.arguments(), resume=not options.no_resume)
     except (StartError, ValueError) as error:
         return complain("generate", error, status=2)
     try:
-        asyncio.run(_generate(client, options, form))
+        asyncio.run(_generate(client, options, form, talk))
     except KeyboardInterrupt:
         return INTERRUPTED
     except PacelineError as error:
@@ -107,9 +109,12 @@ def _given(*groups: Any) -> dict[str, Any]:
     return {name: value for name, value in given if value is not None and value is not False}
 
 
-async def _generate(client: Client, options: GenerateOptions, form: Mapping[str, Any]) -> None:
+async def _generate(
+    client: Client, options: GenerateOptions, form: Mapping[str, Any], talk: Mapping[str, Any]
+) -> None:
     async with client:
-        asked = await question(client, options.prompt, raw=options.raw, system=options.system)
+        raw, system = options.raw, options.system
+        asked = await question(client, options.prompt, raw=raw, system=system, talk=talk)
         asked |= {"include_rounds": True, **form, **_given(options.numbers, options.asked)}
         if options.as_json:
             await follow(client, asked, _print_json)

@@ -1,7 +1,8 @@
-"""The response format of `paceline generate`, from its flags."""
+"""The response format of `paceline generate`, and its tools, from its flags."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +27,66 @@ class Form:
 
         Raises StartError for more than one, and for a file that cannot be read.
         """
-        schema = None if self.json_schema is None else _text(self.json_schema)
+        schema = _text("--json-schema", self.json_schema)
         possible = {"json_schema": schema, "regex": self.regex, "choice": self.choice}
         given = {name: value for name, value in possible.items() if value is not None}
         if len(given) > 1:
-            flags = [f"--{name.replace('_', '-')}" for name in given]
+            flags = map(_flag, given)
             raise StartError(f"{' and '.join(flags)}: a text has one form; give one of them")
         return given
 
 
-def _text(schema: str) -> str:
-    """A schema as it was given, or the file after an @."""
-    if not schema.startswith("@"):
-        return schema
-    path = Path(schema[1:])
+@options
+class Templated:
+    """What the model's chat template is given beside the messages."""
+
+    tools: str | None = option(
+        "What the model may call: a JSON list.", None, section="Conversation", shown="TEXT|@FILE"
+    )
+    chat_template_kwargs: str | None = option(
+        'Variables for the chat template: a JSON object, such as {"enable_thinking": false}.',
+        None,
+        shown="TEXT|@FILE",
+    )
+
+    def arguments(self, raw: bool) -> dict[str, Any]:
+        """What `Client.generate` takes.
+
+        Raises StartError for what is no JSON of its kind, and for a prompt that is `raw`.
+        """
+        possible = {"tools": self.tools, "chat_template_kwargs": self.chat_template_kwargs}
+        given = {name: value for name, value in possible.items() if value is not None}
+        if given and raw:
+            raise StartError(f"{' and '.join(map(_flag, given))}: only without --raw")
+        return {name: _json(_flag(name), value, _KINDS[name]) for name, value in given.items()}
+
+
+_KINDS = {"tools": "list", "chat_template_kwargs": "dict"}
+_WORDS = {"list": "a list", "dict": "an object"}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _json(flag: str, given: str, kind: str) -> Any:
+    try:
+        value = json.loads(_text(flag, given) or "")
+    except ValueError as error:
+        raise StartError(f"{flag}: not JSON: {error}") from error
+    if type(value).__name__ != kind:
+        raise StartError(f"{flag}: not {_WORDS[kind]} as JSON")
+    return value
+
+
+def _text(flag: str, given: str | None) -> str | None:
+    """What was given, or the file after an @."""
+    if given is None or not given.startswith("@"):
+        return given
+    path = Path(given[1:])
     try:
         return path.read_text("utf-8")
     except OSError as error:
-        raise StartError(f"--json-schema: cannot read {path}: {error.strerror}") from error
+        raise StartError(f"{flag}: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise StartError(f"--json-schema: {path} is not text in UTF-8") from None
+        raise StartError(f"{flag}: {path} is not text in UTF-8") from None

@@ -1,4 +1,4 @@
-"""`paceline generate --json-schema`, `--regex` and `--choice`: what the client is asked for."""
+"""`paceline generate` with a format or with tools: what the client is asked for."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ def asked(monkeypatch):
     return seen
 
 
-def paceline(*arguments):
-    return typed.paceline(
-        "generate", "hi", "--address", "localhost:1", "--raw", "--json", *arguments
-    )
+def paceline(*arguments, raw=("--raw",)):
+    return typed.paceline("generate", "hi", "--address", "localhost:1", *raw, "--json", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +67,7 @@ def test_a_schema_may_be_in_a_file(asked, tmp_path):
             "--json-schema: cannot read /absent.json: No such file or directory",
         ),
         (["--json-schema", "@/"], "--json-schema: cannot read /: Is a directory"),
+        (["--tools", "[]"], "--tools: only without --raw"),
     ],
 )
 def test_a_form_that_cannot_be_asked_for_ends_with_one_line(asked, flags, named, capsys):
@@ -87,4 +86,37 @@ def test_a_schema_file_that_is_no_text_ends_with_one_line(asked, tmp_path, capsy
     ended = paceline("--json-schema", f"@{file}")
     assert ended.exit_code == 2
     assert "schema.json is not text in UTF-8" in ended.stderr + capsys.readouterr().err
+    assert asked == []
+
+
+def test_tools_and_variables_make_a_conversation(asked, tmp_path):
+    file = tmp_path / "tools.json"
+    file.write_text('[{"type": "function"}]')
+    flags = ("--tools", f"@{file}", "--chat-template-kwargs", '{"enable_thinking": false}')
+    ended = paceline(*flags, "--system", "be brief", raw=())
+    assert ended.exit_code == 0, ended.output
+    [request] = asked
+    assert request["messages"] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hi"},
+    ]
+    assert request["tools"] == [{"type": "function"}]
+    assert request["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--tools", "{}"], "--tools: not a list as JSON"),
+        (["--tools", "tell"], "--tools: not JSON: Expecting value"),
+        (["--chat-template-kwargs", "[]"], "--chat-template-kwargs: not an object as JSON"),
+        (["--chat-template-kwargs", "@/absent"], "--chat-template-kwargs: cannot read /absent"),
+    ],
+)
+def test_tools_that_are_none_end_with_one_line(asked, flags, named, capsys):
+    ended = paceline(*flags, raw=())
+    error = ended.stderr + capsys.readouterr().err
+    assert ended.exit_code == 2
+    assert error.startswith(f"paceline generate: {named}")
+    assert error.count("\n") == 1
     assert asked == []

@@ -24,7 +24,7 @@ TOKENS = 150
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("examples")
-    up = start_up(folder, "--target", str(tiny_model_folder(folder)))
+    up = start_up(folder, "--target", str(tiny_model_folder(folder, max_position_embeddings=2048)))
     yield up
     up.stop()
     assert up.left() == []
@@ -109,6 +109,13 @@ def test_every_text_becomes_a_record_or_is_known_to_be_cut_off(served: Up):
     assert len(lines) == 2
     assert all(re.fullmatch(r"City\(name=.*, people=\d+, capital=\w+\)|cut off", x) for x in lines)
     assert any(line.startswith("City(") for line in lines)
+
+
+def test_a_call_is_carried_out_and_its_result_is_in_the_next_turn(served: Up):
+    ended = run("tools.py", served, "How warm?", "--most-calls", "1")
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"temperature\(\{'city': '\w+'\}\) = \d+", ended.stderr)
+    assert ended.stdout.strip()
 
 
 def test_every_example_is_listed_and_run_by_a_test():

@@ -16,7 +16,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 from orchestrator.core.state import Limits
 from orchestrator.frontdoor.draining import Grace, drain
 from orchestrator.frontdoor.vllm_gateway.servicer import MOST_ABORTED
-from orchestrator.text import Tokenizer
+from orchestrator.text import Conversation, Tokenizer
 from services.contract.types import TokenizerBundle
 from tests.gateway.kit import (
     GREEDY,
@@ -421,13 +421,12 @@ async def test_the_tokenizer_is_streamed_and_is_the_served_one(running):
             bos_token=config["bos_token"],
             eos_token=config["eos_token"],
         )
-    messages = [("system", "be brief"), ("user", "the law of the drafter")]
+    turns = {"system": "be brief", "user": "the law of the drafter"}
+    messages = [{"role": role, "content": content} for role, content in turns.items()]
     expected = tiny_tokenizer().apply_chat_template(
-        [{"role": role, "content": content} for role, content in messages],
-        add_generation_prompt=True,
-        return_dict=False,
+        messages, add_generation_prompt=True, return_dict=False
     )
-    assert list(Tokenizer(read).encode_conversation(messages)) == expected
+    assert list(Tokenizer(read).encode_conversation(Conversation(messages))) == expected
 
 
 NOT_SERVED = {

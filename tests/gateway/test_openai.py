@@ -181,6 +181,46 @@ def test_a_json_schema_is_kept_to(front, client):
     assert is_answer(json.loads(done.choices[0].message.content), 6)
 
 
+TELL: Any = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+TELL["additionalProperties"] = False
+TOOLS: Any = [{"type": "function", "function": {"name": "tell", "parameters": TELL}}]
+
+
+def called(client: openai.OpenAI, model: str) -> Any:
+    """The message of a random model that calls: not every one of its texts ends."""
+    for seed in range(20):
+        done = client.chat.completions.create(
+            model=model,
+            messages=CHAT,
+            tools=TOOLS,
+            tool_choice={"type": "function", "function": {"name": "tell"}},
+            seed=seed,
+            max_tokens=60,
+        )
+        if done.choices[0].finish_reason == "tool_calls":
+            return done.choices[0].message
+    raise AssertionError("no text came to its end")
+
+
+def test_a_tool_is_called_and_its_result_answered_as_by_our_own_api(up, front, client):
+    message = called(client, front.model)
+    [call] = message.tool_calls
+    assert call.function.name == "tell"
+    assert json.loads(call.function.arguments)["n"] in (1, 2)
+    result = {"role": "tool", "tool_call_id": call.id, "content": "two"}
+    # A null would be the word `none` in the prompt: smg does not leave it out.
+    talk: Any = [*CHAT, message.model_dump() | {"content": ""}, result]
+    done = client.chat.completions.create(
+        model=front.model, messages=talk, tools=TOOLS, **PLAIN, extra_body=LETTERS
+    )
+    expected = ours(
+        up, lambda client: client.generate(messages=talk, tools=TOOLS, **PLAIN, **LETTERS)
+    )
+    assert done.usage.prompt_tokens == expected.usage.prompt_tokens
+    assert done.choices[0].message.content == expected.text
+    assert re.fullmatch(LETTERS["regex"], expected.text)
+
+
 def test_the_published_program_prints_an_answer(front):
     [program] = re.findall(r"```python[^\n]*\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert "http://127.0.0.1:30000/v1" in program

@@ -121,6 +121,23 @@ async def _called(front: Front, choice: Any) -> Any:
     raise AssertionError("no text came to its end")
 
 
+async def conversations_with_tools(front: Front) -> None:
+    call = {"name": "tell", "arguments": '{"n": 2, "a": "ü"}'}
+    talk: list[Any] = [
+        {"role": "user", "content": "tell"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c", "type": "function", "function": call}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "2"},
+    ]
+    await front.chat(messages=talk, tools=TOOLS)
+    [request] = front.ears.asked
+    ours = front.running.client.generate(messages=talk, tools=TOOLS, max_tokens=1)
+    assert len(request.tokenized.input_ids) == (await ours).usage.prompt_tokens
+
+
 async def log_probabilities(front: Front) -> None:
     done = await front.chat(logprobs=True, top_logprobs=3, **ON)
     assert front.asked.logprobs == 3
@@ -200,6 +217,7 @@ TAKEN: dict[str, Check] = {
     "`response_format`: `json_schema`, `json_object`": response_formats,
     "`regex`, an extension": expressions,
     "`tool_choice`: `required`, or one function": tools,
+    "`tools`, `tool_calls`, messages of role `tool`": conversations_with_tools,
     "`logprobs`, `top_logprobs` of a chat": log_probabilities,
     "`usage`": usage,
     "several prompts": several_prompts,

@@ -67,6 +67,31 @@ async def test_the_same_id_with_other_content_is_refused():
             await running.client.generate(PROMPT + "!", request_id="same", **GREEDY)
 
 
+async def test_a_conversation_with_tools_is_the_prompt_that_transformers_makes_of_it():
+    tool = {"type": "function", "function": {"name": "tell", "parameters": {"type": "object"}}}
+    call = {"id": "c1", "type": "function", "function": {"name": "tell", "arguments": {"n": 1}}}
+    talk = [
+        {"role": "user", "content": "tell"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "the law"},
+    ]
+    prompt = tiny_tokenizer().apply_chat_template(
+        talk, tools=[tool], add_generation_prompt=True, return_dict=False
+    )
+    asked = {"messages": talk, "tools": [tool], "request_id": "talk", "max_tokens": 12}
+    async with cluster([await start_verifier()], [await start_drafter()]) as running:
+        whole = await running.client.generate(**asked, temperature=0.0)
+        known = await running.client.generate(tokens=prompt, max_tokens=12, temperature=0.0)
+        assert whole.token_ids == known.token_ids
+        assert whole.usage.prompt_tokens == len(prompt)
+        again = await running.client.generate(**asked, temperature=0.0)
+        assert again.token_ids == whole.token_ids
+        rest = await running.client.resume("talk", offset=5)
+        assert rest.token_ids == whole.token_ids[5:]
+        with pytest.raises(AlreadyExists):
+            await running.client.generate(**asked | {"tools": [tool] * 2}, temperature=0.0)
+
+
 async def test_a_client_that_left_finds_its_session_paused_and_resumes_it():
     limits = Limits(detach_grace=0.05)
     options = {**GREEDY, "max_tokens": 300}
@@ -150,6 +175,7 @@ BAD = [
     ({"model": "unknown"}, "model"),
     ({"method": "magic"}, "speculation.method"),
     ({"messages": [{"role": "robot", "content": "hi"}]}, "conversation.messages[0].role"),
+    ({"messages": [{"role": "user"}], "tools": [[]]}, "conversation.tools[0].json"),
     ({"min_p": 1.1}, "sampling.min_p"),
     ({"frequency_penalty": 3.0}, "sampling.frequency_penalty"),
     ({"repetition_penalty": 0.0}, "sampling.repetition_penalty"),
@@ -281,6 +307,7 @@ async def test_what_the_server_says_of_itself():
     ) as running:
         model, info = await running.client.model_info(), await running.client.server_info()
     assert (model.vocab_size, model.has_chat_template) == (320, True)
+    assert (model.chat_template_takes_tools, model.chat_template_kwargs) == (True, ())
     assert {worker.role for worker in info.workers} == {"verifier", "drafter"}
     assert info.default_method == "model"
 

@@ -107,3 +107,8 @@ def test_lengths_are_those_of_every_list():
     assert incoming(pb.GenerateRequest(conversation=said)).lengths == requests.ListLengths(
         messages=2
     )
+    calling = pb.Message(tool_calls=[pb.ToolCall()] * 3)
+    said = pb.Conversation(messages=[calling] * 2, tools=[pb.Tool()] * 4)
+    assert incoming(pb.GenerateRequest(conversation=said)).lengths == requests.ListLengths(
+        messages=2, tools=4, tool_calls=6
+    )

@@ -13,7 +13,14 @@ import pytest
 from orchestrator.text import TextStream, Tokenizer
 from services.contract.errors import InvalidRequest, StartError
 from services.contract.types import TokenizerBundle
-from tests.orchestrator.text_kit import BOS, EOS, bundle, byte_level_backend, tokenizer
+from tests.orchestrator.text_kit import (
+    BOS,
+    EOS,
+    bundle,
+    byte_level_backend,
+    conversation,
+    tokenizer,
+)
 
 TEXTS = ["", " ", "the law", "  two  spaces\n\n\ttabs", "naïve café — 你好, 🙂👩‍👩‍👧", "x" * 300]
 TEXTS += [f"{BOS}user\nhello{EOS}"]
@@ -33,7 +40,7 @@ def with_template(source: str) -> Tokenizer:
 
 
 def render(source: str) -> str:
-    return with_template(source).render([("user", "hi")])
+    return with_template(source).render(conversation(("user", "hi")))
 
 
 def hugging_face(source: str) -> Any:
@@ -83,7 +90,7 @@ def test_the_demo_conversation_gives_the_ids_of_transformers(demo: tuple[Tokeniz
     for messages in CONVERSATIONS:
         chat = as_chat(messages)
         wanted = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-        assert list(ours.encode_conversation(messages)) == wanted
+        assert list(ours.encode_conversation(conversation(*messages))) == wanted
 
 
 @pytest.mark.demo_model
@@ -122,12 +129,12 @@ def test_templates_render_as_in_transformers(source: str) -> None:
         wanted = hugging_face(source).apply_chat_template(
             chat, add_generation_prompt=True, tokenize=False
         )
-        assert with_template(source).render(messages) == wanted
+        assert with_template(source).render(conversation(*messages)) == wanted
 
 
 def test_a_template_refusal_is_the_callers_to_mend() -> None:
     with pytest.raises(InvalidRequest, match="roles must alternate") as caught:
-        tokenizer().render([("user", "a"), ("user", "b")])
+        tokenizer().render(conversation(("user", "a"), ("user", "b")))
     assert caught.value.field == "conversation"
     assert caught.value.value == "2 messages (user, user)"
 

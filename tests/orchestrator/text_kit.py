@@ -8,7 +8,7 @@ from functools import cache
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from orchestrator.text import Tokenizer
+from orchestrator.text import Conversation, Tokenizer
 from services.contract.types import TokenizerBundle
 
 EOS = "<|im_end|>"
@@ -27,6 +27,11 @@ def bundle(backend: Backend, chat_template: str = CHAT_TEMPLATE) -> TokenizerBun
     eos = backend.token_to_id(EOS)
     ends = {"eos_token_ids": () if eos is None else (eos,), "bos_token": BOS, "eos_token": EOS}
     return TokenizerBundle("test", backend.to_str(), chat_template, **ends)
+
+
+def conversation(*turns: tuple[str, str]) -> Conversation:
+    """Of (role, content)."""
+    return Conversation([{"role": role, "content": content} for role, content in turns])
 
 
 def byte_level_backend() -> Backend:

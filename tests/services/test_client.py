@@ -254,3 +254,67 @@ async def test_questions_are_answered_with_records(client, service):
     assert (await client.server_info()).workers[0].methods == ("ngram",)
     await client.abort("s")
     assert service.aborted == ["s"]
+
+
+CALL = {"name": "tell", "arguments": {"n": 1}}
+WRITTEN, CALLED = '{"n": 1}', {"function": CALL}
+
+
+async def test_conversations_carry_tools_calls_and_results(client, service):
+    tool = {"type": "function", "function": {"name": "tell", "description": "ü"}}
+    calls = [{"id": "c1", "type": "function", "function": CALL}]
+    calls.append({"function": {"name": "tell", "arguments": WRITTEN}})
+    # As the OpenAI client's `model_dump()` has them, with None for what there is not.
+    messages = [
+        {"role": "user", "content": "hi", "refusal": None, "annotations": []},
+        {"role": "assistant", "content": None, "tool_calls": calls, "reasoning_content": "so"},
+        {"role": "tool", "content": "1", "tool_call_id": "c1", "name": "tell"},
+    ]
+    await client.generate(
+        messages=messages,
+        tools=[tool],
+        chat_template_kwargs={"enable_thinking": False},
+        add_generation_prompt=True,
+        continue_final_message=False,
+    )
+    called = [pb.ToolCall(id="c1", name="tell", arguments=WRITTEN)]
+    called.append(pb.ToolCall(name="tell", arguments=WRITTEN))
+    assert service.requests[-1].conversation == pb.Conversation(
+        messages=[
+            pb.Message(role="user", content="hi"),
+            pb.Message(role="assistant", tool_calls=called, reasoning_content="so"),
+            pb.Message(role="tool", content="1", tool_call_id="c1", name="tell"),
+        ],
+        tools=[
+            pb.Tool(json='{"type": "function", "function": {"name": "tell", "description": "ü"}}')
+        ],
+        chat_template_kwargs='{"enable_thinking": false}',
+        add_generation_prompt=True,
+        continue_final_message=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"tools": [{"x": float("nan")}]}, "conversation.tools"),
+        ({"tools": [{"x": object()}]}, "conversation.tools"),
+        ({"chat_template_kwargs": {"x": float("inf")}}, "conversation.chat_template_kwargs"),
+        ({"messages": [{"tool_calls": [{"id": "c"}]}]}, "conversation.messages"),
+        ({"messages": [{"tool_calls": [{"function": {}}]}]}, "conversation.messages"),
+        (
+            {"messages": [{"tool_calls": [{"type": "x", "function": CALL}]}]},
+            "conversation.messages",
+        ),
+        ({"messages": [{"role": "user", "images": 1}]}, "conversation.messages"),
+    ],
+)
+async def test_what_a_conversation_cannot_hold_is_refused_at_once(client, wrong, field):
+    with pytest.raises(paceline.InvalidArgument) as caught:
+        client.generate(**{"messages": [{"role": "user", "content": "hi"}]} | wrong)
+    assert caught.value.violations[0].field == field
+
+
+async def test_tools_need_messages(client):
+    with pytest.raises(TypeError, match="continue_final_message, tools: only with messages"):
+        client.generate("hi", tools=[], continue_final_message=True)

@@ -63,10 +63,11 @@ def test_a_file_that_is_missing_or_something_else_is_told_in_one_line(tmp_path, 
 
 
 def test_the_tokenizer_writes_any_text_and_the_mark_and_reads_letters_back():
-    from orchestrator.text.tokenizer import Tokenizer
+    from orchestrator.text import Conversation, Tokenizer
 
     tokenizer = Tokenizer(make_tokenizer())
-    ids = tokenizer.encode_conversation([("user", "Ängst 7")])
+    said = Conversation([{"role": "user", "content": "Ängst 7"}])
+    ids = tokenizer.encode_conversation(said)
     assert ids[-1] == START_ID
     assert START_ID not in ids[:-1]
     assert tokenizer.decode(ids[:-1]) == "Ängst 7\n"

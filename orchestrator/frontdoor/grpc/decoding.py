@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -11,13 +12,16 @@ from paceline.by_name import names_of
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.frontdoor.requests import (
+    ConversationRequest,
     FormatRequest,
     GenerationRequest,
     IncomingRequest,
     ListLengths,
     SamplingRequest,
     SpeculationRequest,
+    ToolRequest,
 )
+from orchestrator.frontdoor.requests.ranges import MAX_MESSAGES
 from services.contract.sampling import NUMBERS
 from services.contract.types import FormatKind
 
@@ -33,9 +37,16 @@ def incoming(message: pb.GenerateRequest) -> IncomingRequest:
         len(params.stop),
         len(params.stop_token_ids),
         len(params.logit_bias),
+        len(message.conversation.tools),
+        _calls(message.conversation.messages),
     )
     encoded = partial(message.SerializeToString, deterministic=True)
     return IncomingRequest(message.ByteSize(), lengths, partial(read_request, message), encoded)
+
+
+def _calls(messages: Sequence[pb.Message]) -> int:
+    """Of as many messages as a conversation may have; one of more is refused for those."""
+    return sum(len(message.tool_calls) for message in messages[:MAX_MESSAGES])
 
 
 def read_request(message: pb.GenerateRequest) -> GenerationRequest:
@@ -45,10 +56,22 @@ def read_request(message: pb.GenerateRequest) -> GenerationRequest:
         **_plain(_REQUEST, message),
         prompt=message.prompt if kind == "prompt" else None,
         tokens=message.tokens.ids if kind == "tokens" else None,
-        conversation=message.conversation.messages if kind == "conversation" else None,
+        conversation=_conversation(message.conversation) if kind == "conversation" else None,
         sampling=_sampling(message.sampling),
         speculation=_speculation(message.speculation),
     )
+
+
+def _conversation(message: pb.Conversation) -> ConversationRequest:
+    tools = tuple(map(_tool, message.tools))
+    plain = _plain(_CONVERSATION, message)
+    return ConversationRequest(**plain, messages=message.messages, tools=tools)
+
+
+def _tool(message: pb.Tool) -> ToolRequest:
+    if message.WhichOneof("definition") == "json":
+        return ToolRequest(json=message.json)
+    return ToolRequest(**_plain(_FUNCTION, message.function))
 
 
 def _sampling(params: pb.SamplingParams) -> SamplingRequest:
@@ -105,5 +128,7 @@ def _is_plain(field: Any) -> bool:
 
 
 _REQUEST = _shared(GenerationRequest, pb.GenerateRequest)
+_CONVERSATION = _shared(ConversationRequest, pb.Conversation)
+_FUNCTION = _shared(ToolRequest, pb.FunctionDefinition)
 _SAMPLING = _shared(SamplingRequest, pb.SamplingParams)
 _SPECULATION = _shared(SpeculationRequest, pb.SpeculationParams)

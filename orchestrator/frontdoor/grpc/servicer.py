@@ -133,7 +133,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         context: Any,
     ) -> pb.GetModelInfoResponse:
         """The model that is served, the same for every tenant."""
-        worker = self._target.worker
+        worker, tokenizer = self._target.worker, self._target.tokenizer
         return pb.GetModelInfoResponse(
             model=worker.model,
             model_fingerprint=worker.model_fingerprint,
@@ -142,7 +142,9 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             max_context_length=worker.max_context_length,
             eos_token_ids=self._target.eos_token_ids,
             default_sampling_params_json=self._inference.offer.defaults_json(),
-            has_chat_template=self._target.tokenizer.has_chat_template,
+            has_chat_template=tokenizer.has_chat_template,
+            chat_template_takes_tools=tokenizer.takes_tools,
+            chat_template_kwargs=tokenizer.template_kwargs,
         )
 
     async def GetServerInfo(  # noqa: N802

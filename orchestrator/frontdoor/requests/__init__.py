@@ -5,16 +5,19 @@ from orchestrator.frontdoor.requests.inputs import check_counts
 from orchestrator.frontdoor.requests.model import ModelDefaults, ServedModel, parse_defaults
 from orchestrator.frontdoor.requests.record import dump_spec, load_spec
 from orchestrator.frontdoor.requests.request import (
+    ConversationRequest,
     FormatRequest,
     GenerationRequest,
     IncomingRequest,
     ListLengths,
     SamplingRequest,
     SpeculationRequest,
+    ToolRequest,
 )
 from orchestrator.frontdoor.requests.spec import SessionSpec, completion_id
 
 __all__ = [
+    "ConversationRequest",
     "FormatRequest",
     "GenerationRequest",
     "IncomingRequest",
@@ -24,6 +27,7 @@ __all__ = [
     "ServedModel",
     "SessionSpec",
     "SpeculationRequest",
+    "ToolRequest",
     "build_spec",
     "check_counts",
     "completion_id",

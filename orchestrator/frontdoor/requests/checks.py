@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from orchestrator.frontdoor.requests.ranges import MAX_PROMPT_BYTES
 from services.contract.errors import InvalidRequest
 
 
@@ -11,6 +12,18 @@ def require(condition: bool, field: str, value: object, allowed: str) -> None:
     """Raise InvalidRequest unless `condition` holds."""
     if not condition:
         raise InvalidRequest(field, value, allowed)
+
+
+def size_of(text: str) -> int:
+    """Bytes of a text, or characters of one that is too long anyway."""
+    # Counting characters first keeps a huge text from being copied.
+    return len(text) if len(text) > MAX_PROMPT_BYTES else len(text.encode())
+
+
+def require_size(field: str, size: int, least: int) -> None:
+    """Raise InvalidRequest for an input of too many bytes, or too few."""
+    allowed = f"{least} to {MAX_PROMPT_BYTES} bytes"
+    require(least <= size <= MAX_PROMPT_BYTES, field, f"{size} bytes", allowed)
 
 
 def to_float32(value: float) -> float:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.frontdoor.requests.checks import require
+from orchestrator.frontdoor.requests.checks import require, require_size, size_of
+from orchestrator.frontdoor.requests.conversation import read_conversation, written
 from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.ranges import (
     MAX_BIASES,
     MAX_MESSAGES,
-    MAX_PROMPT_BYTES,
     MAX_RENDERED_CHARACTERS,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
-    ROLES,
+    MAX_TOOL_CALLS,
+    MAX_TOOLS,
 )
 from orchestrator.frontdoor.requests.request import GenerationRequest, ListLengths
 from orchestrator.text import Tokenizer, TooLong
-from orchestrator.text.template import Message
 from services.contract.errors import InvalidRequest
 
 
@@ -61,6 +61,8 @@ def check_counts(lengths: ListLengths, model: ServedModel) -> None:
             "messages",
             f"1 to {MAX_MESSAGES}",
         ),
+        ("conversation.tools", lengths.tools, MAX_TOOLS, "tools", ""),
+        ("conversation.messages.tool_calls", lengths.tool_calls, MAX_TOOL_CALLS, "calls", ""),
         ("sampling.stop", lengths.stop, MAX_STOPS, "strings", ""),
         ("sampling.stop_token_ids", lengths.stop_token_ids, MAX_STOP_TOKEN_IDS, "ids", ""),
         ("sampling.logit_bias", lengths.logit_bias, MAX_BIASES, "entries", ""),
@@ -75,7 +77,7 @@ def content(request: GenerationRequest) -> list[Any]:
         return [kind, request.prompt]
     if kind == "tokens":
         return [kind, list(request.tokens or ())]
-    return [kind, _messages(request)]
+    return [kind, *written(request.conversation)] if request.conversation else [kind]
 
 
 def _kind(request: GenerationRequest) -> str:
@@ -89,7 +91,7 @@ def _read_prompt(
     request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
     prompt = request.prompt or ""
-    _require_size("prompt", _size(prompt), 1)
+    require_size("prompt", size_of(prompt), 1)
     return tokenizer.encode(prompt, most=_longest(model))
 
 
@@ -109,16 +111,18 @@ def _read_tokens(
 def _read_conversation(
     request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
-    field, count = "conversation.messages", len(request.conversation or ())
-    require(1 <= count <= MAX_MESSAGES, field, f"{count} messages", f"1 to {MAX_MESSAGES}")
-    messages = _messages(request)
-    for index, (role, _) in enumerate(messages):
-        require(role in ROLES, f"{field}[{index}].role", role[:64], f"one of {', '.join(ROLES)}")
-    _require_size("conversation", sum(_size(text) for _, text in messages), 0)
+    asked = request.conversation
+    assert asked is not None
+    conversation = read_conversation(asked)
     if not tokenizer.has_chat_template:
+        count = f"{len(conversation.messages)} messages"
         allowed = f"a prompt or tokens: {model.name} has no chat template"
-        raise InvalidRequest("conversation", f"{count} messages", allowed)
-    return tokenizer.encode_conversation(messages, _longest(model), MAX_RENDERED_CHARACTERS)
+        raise InvalidRequest("conversation", count, allowed)
+    if conversation.tools and not tokenizer.takes_tools:
+        count = f"{len(conversation.tools)} tools"
+        allowed = f"none: the chat template of {model.name} has no place for tools"
+        raise InvalidRequest("conversation.tools", count, allowed)
+    return tokenizer.encode_conversation(conversation, _longest(model), MAX_RENDERED_CHARACTERS)
 
 
 _Reader = Callable[[GenerationRequest, Tokenizer, ServedModel], tuple[int, ...]]
@@ -135,17 +139,3 @@ def require_in_vocabulary(field: str, ids: tuple[int, ...], model: ServedModel) 
         return
     index = next(i for i, token in enumerate(ids) if token >= model.vocab_size)
     raise InvalidRequest(f"{field}[{index}]", ids[index], f"0 to {model.vocab_size - 1}")
-
-
-def _messages(request: GenerationRequest) -> list[Message]:
-    return [(message.role, message.content) for message in request.conversation or ()]
-
-
-def _size(text: str) -> int:
-    # Counting characters first keeps a huge text from being copied.
-    return len(text) if len(text) > MAX_PROMPT_BYTES else len(text.encode())
-
-
-def _require_size(field: str, size: int, least: int) -> None:
-    allowed = f"{least} to {MAX_PROMPT_BYTES} bytes"
-    require(least <= size <= MAX_PROMPT_BYTES, field, f"{size} bytes", allowed)

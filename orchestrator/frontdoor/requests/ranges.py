@@ -12,6 +12,14 @@ MAX_REQUEST_BYTES = 2 * MAX_PROMPT_BYTES
 MAX_RENDERED_CHARACTERS = 2 * MAX_PROMPT_BYTES
 """Of the text that a chat template makes of a conversation."""
 MAX_MESSAGES = 1024
+MAX_TOOLS = 128
+MAX_TOOL_CALLS = 1024
+"""Of all messages together."""
+MAX_JSON_BYTES = 64 * 1024
+"""Of one tool, of a call's arguments, of the variables for a chat template."""
+MAX_JSON_DEPTH = 32
+MAX_NAME_LENGTH = 256
+"""Characters of the names and ids in a conversation."""
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 MAX_STOP_TOKEN_IDS = 64
@@ -23,7 +31,7 @@ MAX_COMPLETIONS = 16
 MAX_SESSION_ID = 128
 MAX_METHOD_LENGTH = 256
 DEFAULT_MAX_TOKENS = 256
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
 
 ALLOWED_FORMATS = {

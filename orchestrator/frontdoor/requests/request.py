@@ -14,8 +14,24 @@ from typing import NamedTuple, Protocol
 from services.contract.types import FormatKind
 
 
+class ToolCallLike(Protocol):
+    """What the assistant called."""
+
+    @property
+    def id(self) -> str:
+        """By which its result names it."""
+
+    @property
+    def name(self) -> str:
+        """Of the function."""
+
+    @property
+    def arguments(self) -> str:
+        """An object as JSON."""
+
+
 class MessageLike(Protocol):
-    """One turn of a conversation."""
+    """One turn of a conversation; an empty text says that there is none."""
 
     @property
     def role(self) -> str:
@@ -24,6 +40,43 @@ class MessageLike(Protocol):
     @property
     def content(self) -> str:
         """What is said."""
+
+    @property
+    def tool_calls(self) -> Sequence[ToolCallLike]:
+        """What the assistant called."""
+
+    @property
+    def tool_call_id(self) -> str:
+        """The call that this is the result of."""
+
+    @property
+    def name(self) -> str:
+        """Of the function, or of who speaks."""
+
+    @property
+    def reasoning_content(self) -> str:
+        """What the assistant thought."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """A function by its parts, or a whole definition as `json`."""
+
+    name: str = ""
+    description: str | None = None
+    parameters: str | None = None
+    json: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRequest:
+    """What a chat template is to render; the names are those of the wire."""
+
+    messages: Sequence[MessageLike]
+    tools: Sequence[ToolRequest] = ()
+    chat_template_kwargs: str | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +127,7 @@ class GenerationRequest:
     model: str | None = None
     prompt: str | None = None
     tokens: Sequence[int] | None = None
-    conversation: Sequence[MessageLike] | None = None
+    conversation: ConversationRequest | None = None
     sampling: SamplingRequest = SamplingRequest()
     speculation: SpeculationRequest = SpeculationRequest()
     include_rounds: bool = False
@@ -83,13 +136,18 @@ class GenerationRequest:
 
 
 class ListLengths(NamedTuple):
-    """How many items each list of a request has, in the fields' own names."""
+    """How many items each list of a request has, in the fields' own names.
+
+    `tool_calls`: of all messages together.
+    """
 
     tokens: int = 0
     messages: int = 0
     stop: int = 0
     stop_token_ids: int = 0
     logit_bias: int = 0
+    tools: int = 0
+    tool_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
