@@ -278,12 +278,14 @@ def _fence(call: Call, replicas: int, before: bytes) -> list[bytes]:
 
 
 def _check_copies(replies: list[Any], wanted: int) -> None:
-    """Raise unless the write was made and copied; a refusal for good is raised as it is."""
-    for reply in replies:
-        if isinstance(reply, exceptions.ResponseError) and _final(reply):
-            raise reply
-    copies = replies[-1]
-    if isinstance(replies[-2], Exception) or not isinstance(copies, int):
+    """Raise unless the write was made and copied."""
+    written, copies = replies[-2:]
+    if isinstance(written, Exception):
+        raise written
+    if isinstance(copies, exceptions.ResponseError) and _final(copies):
+        raise copies
+    if not isinstance(copies, int):
+        # It became a replica meanwhile.
         raise TooFewReplicas(f"a write could not be copied to {wanted}")
     if copies < wanted:
         raise TooFewReplicas(f"{copies} of {wanted} have a write")

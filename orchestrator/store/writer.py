@@ -147,7 +147,7 @@ class Writer:
         try:
             replies = await self._delivery.execute(calls)
         except Exception as error:
-            if is_away(error) or login_refused(error):
+            if is_away(error) or login_refused(error) or isinstance(error, _ELSEWHERE):
                 return calls, error
             self._fail(calls, error)
             return [], None

@@ -70,7 +70,6 @@ def open_client(url: str, *, timeout_s: float = 2.0, connections: int = 8) -> Cl
     """
     place = checked_url(url)
     options: dict[str, Any] = {
-        **_ONCE,
         **_login(place.login, "password_file"),
         **_tls(place),
         "socket_timeout": timeout_s,
@@ -93,7 +92,7 @@ def open_client(url: str, *, timeout_s: float = 2.0, connections: int = 8) -> Cl
         kind = _FreshTls if place.tls else Connection
         where = {"connection_class": kind, "host": host, "port": port}
     pool = BlockingConnectionPool(
-        max_connections=connections, timeout=timeout_s, db=place.db, **where, **options
+        max_connections=connections, timeout=timeout_s, db=place.db, **_ONCE, **where, **options
     )
     return Redis.from_pool(pool)
 
@@ -260,6 +259,7 @@ def _sentinel(place: RedisUrl, options: dict[str, Any], connections: int) -> Red
         connection_class=kind,
         db=place.db,
         max_connections=4 * connections,
+        **_ONCE,
         **options,
     )
     client = cast(_SentinelRedis, _SentinelRedis.from_pool(pool))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import redis.asyncio.cluster
 from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
 _RETRIES = 2
@@ -20,13 +23,12 @@ class RedisCluster(redis.asyncio.cluster.RedisCluster):
     @classmethod
     def at(cls, hosts: Sequence[tuple[str, int]], **options: Any) -> RedisCluster:
         """By any of these nodes; it connects at first use."""
-        options.pop("retry", None)
         made = cls(
             startup_nodes=[ClusterNode(host, port) for host, port in hosts],
             require_full_coverage=False,
             # Else a cluster whose addresses all change could not be found by its names again.
             dynamic_startup_nodes=False,
-            cluster_error_retry_attempts=_RETRIES,
+            retry=Retry(NoBackoff(), _RETRIES),
             **options,
         )
         made._given = dict(made.nodes_manager.startup_nodes)
@@ -54,8 +56,8 @@ class RedisCluster(redis.asyncio.cluster.RedisCluster):
     async def aclose(self) -> None:
         """Close every connection."""
         await super().aclose()
-        await self.nodes_manager.aclose("startup_nodes")
-        await self.nodes_manager.aclose()
+        for nodes in (self._given, self.nodes_manager.nodes_cache):
+            await asyncio.gather(*(node.disconnect() for node in nodes.values()))
 
     def primary(self, key: str) -> ClusterNode:
         """Who serves the slot of a key, as far as is known. Raises SlotNotCoveredError."""
