@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from redis import exceptions
 
@@ -35,8 +35,10 @@ from orchestrator.store.lanes import Lanes
 from orchestrator.store.leases import Lease, Leases
 from orchestrator.store.options import StoreOptions
 from orchestrator.store.writer import Writer, WriterOptions
+from services.contract.errors import StartError
 from services.contract.types import FinishReason, SessionStatus
-from services.runtime.redis_client import FAULTS, Client, open_client, start_error
+from services.runtime.redis_client import FAULTS, Client, PartOfCluster, open_client, start_error
+from services.runtime.redis_cluster import RedisCluster
 
 T = TypeVar("T")
 
@@ -293,8 +295,23 @@ async def connect(
     except FAULTS as error:
         await client.aclose()
         raise start_error(url, error) from error
+    try:
+        await _refuse_part_of_a_cluster(url, client)
+    except StartError:
+        await store.close()
+        raise
     await warn_of_eviction(client)
     return store
+
+
+async def _refuse_part_of_a_cluster(url: str, client: Client) -> None:
+    """One node of several was named as if it were all. Raises StartError."""
+    told: Any = {}
+    if not isinstance(client, RedisCluster):
+        with suppress(*FAULTS):
+            told = await client.cluster("INFO")
+    if int(told.get("cluster_size", 0)) > 1:
+        raise start_error(url, PartOfCluster())
 
 
 def _delivery(client: Client, options: WriterOptions) -> OneServer | ClusterServers:

@@ -62,6 +62,10 @@ class TooFewReplicas(exceptions.ConnectionError):
     """A write is on fewer replicas than were asked for; it may be repeated."""
 
 
+class PartOfCluster(exceptions.ResponseError):
+    """One node of a cluster was named as if it were all."""
+
+
 def open_client(url: str, *, timeout_s: float = 2.0, connections: int = 8) -> Client:
     """A client of what a URL names (`redis_url`); it connects at first use.
 
@@ -147,6 +151,13 @@ class FilePassword(CredentialProvider):
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
         """Those of now."""
+        return self._now()
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """Those of now."""
+        return self._now()
+
+    def _now(self) -> tuple[str] | tuple[str, str]:
         password = self._password.current()
         return (self._username, password) if self._username else (password,)
 
@@ -160,7 +171,7 @@ def start_error(url: str, error: Exception) -> StartError:
     """One clear line on why Redis at `url` cannot be used."""
     if isinstance(error, TooFewReplicas):
         why = f"has too few replicas: {error}"
-    elif isinstance(error, exceptions.MovedError):
+    elif isinstance(error, exceptions.MovedError | PartOfCluster):
         why = "is a node of a cluster: write redis+cluster://"
     elif "Cluster mode is not enabled" in str(error):
         why = "is no cluster: write redis://"

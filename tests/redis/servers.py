@@ -23,11 +23,17 @@ from orchestrator.store import codec
 from orchestrator.store.embedded import find_server
 from services.contract.errors import StartError
 from services.runtime.redis_client import DEFAULT_PREFIX
+from services.runtime.serving import TlsFiles
 from testkit.ports import free_port
 from tests.waiting import until
 
 SLOTS = 16_384
 NODE_TIMEOUT_MS = 1000
+RIGHTS = (
+    *("~paceline:*", "+@read", "+@write", "+@scripting", "+@transaction", "+@connection"),
+    *("+info", "+time", "+wait", "+command", "+cluster|slots", "+cluster|info"),
+)
+"""What the user of Paceline may do, as docs/security.md has it."""
 
 
 @dataclass
@@ -47,7 +53,15 @@ class Server:
         config = self.folder / f"{self.port}.conf"
         data = self.folder / str(self.port)
         data.mkdir(exist_ok=True)
-        lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {data}", 'save ""', *self.told]
+        port = "tls-port" if self.options.get("ssl") else "port"
+        lines = [
+            "port 0",
+            f"{port} {self.port}",
+            "bind 127.0.0.1",
+            f"dir {data}",
+            'save ""',
+            *self.told,
+        ]
         if self.sentinel:
             lines.remove('save ""')
         if not config.exists():
@@ -104,6 +118,41 @@ def folder_of_servers() -> Iterator[tuple[Path, Callable[..., Server]]]:
             for server in made:
                 if server.process is not None and server.process.poll() is None:
                     server.kill()
+
+
+@dataclass
+class Tls:
+    """A server with a certificate of this authority, which wants one of its clients."""
+
+    server: TlsFiles
+    client: TlsFiles
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return (
+            f"tls-cert-file {self.server.cert}",
+            f"tls-key-file {self.server.key}",
+            f"tls-ca-cert-file {self.server.ca}",
+            "tls-auth-clients yes",
+            "tls-replication yes",
+            "tls-cluster yes",
+        )
+
+    @property
+    def options(self) -> str:
+        """Of a URL."""
+        shown = f"ssl_certfile={self.client.cert}&ssl_keyfile={self.client.key}"
+        return f"ssl_ca_certs={self.client.ca}&{shown}"
+
+    @property
+    def asking(self) -> dict[str, Any]:
+        """What `Server.ask` needs."""
+        return {
+            "ssl": True,
+            "ssl_ca_certs": str(self.client.ca),
+            "ssl_certfile": str(self.client.cert),
+            "ssl_keyfile": str(self.client.key),
+        }
 
 
 @dataclass

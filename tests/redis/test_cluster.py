@@ -15,7 +15,7 @@ from services.drafter.methods.ngram.archive import RedisArchive
 from services.runtime.registry import Registration, WorkerRegistry
 from tests.contracts.backends import NEW
 from tests.contracts.owners import Owner
-from tests.redis.servers import RedisCluster, linked, named_in, redis_cluster, slot_of
+from tests.redis.servers import RIGHTS, RedisCluster, linked, named_in, redis_cluster, slot_of
 from tests.waiting import until
 
 
@@ -107,6 +107,24 @@ async def test_phrases_are_kept_in_a_cluster(cluster):
     await until(lambda: arrived.append(archive.arrived()) or arrived[-1])
     assert arrived[-1] == ("a", (1, 2, 3))
     await asyncio.to_thread(archive.close)
+
+
+async def test_a_user_with_the_rights_that_are_documented_is_enough(cluster, caplog):
+    for one in cluster.masters:
+        await one.ask("ACL", "SETUSER", "pace", "on", ">secret", *RIGHTS)
+    url = cluster.url.replace("://", "://pace:secret@")
+    store, registry, archive = await connect(url), WorkerRegistry(url), RedisArchive(url)
+    assert [await owner.write(2) for owner in await on_each(cluster, store)] == [2, 2, 2]
+    await store.close()
+    async with Registration(url, WorkerDescription("w1", Role.DRAFTER), "127.0.0.1:9"):
+        assert len(await registry.list()) == 1
+    await registry.close()
+    archive.keep("a", [1, 2, 3])
+    archive.load("a")
+    await until(archive.arrived)
+    await asyncio.to_thread(archive.close)
+    assert "secret" not in caplog.text
+    assert "phrases are not kept" not in caplog.text
 
 
 async def test_a_session_whose_slot_moves_meanwhile_is_written_on(cluster):
