@@ -11,6 +11,7 @@ from orchestrator.store import EmbeddedRedis, WriterOptions, connect
 from services.contract.errors import StartError, StoreError
 from services.runtime.redis_client import FAULTS, open_client
 from testkit.chaos.proxy import Network
+from testkit.ports import free_port
 from tests.certificates import Authority
 from tests.contracts.backends import KEY, NEW
 from tests.contracts.owners import Owner
@@ -121,7 +122,13 @@ async def test_a_session_over_tls_with_a_certificate_a_user_and_a_password(tls, 
 
 async def test_a_cluster_over_tls(tls):
     with folder_of_servers() as (_, start):
-        node = start(*tls.told, "cluster-enabled yes", program=tls_server(), options=tls.asking)
+        node = start(
+            *tls.told,
+            "cluster-enabled yes",
+            f"cluster-port {free_port()}",
+            program=tls_server(),
+            options=tls.asking,
+        )
         await node.ready()
         await node.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
 
