@@ -12,8 +12,9 @@ from torch import Tensor
 from services.contract.errors import StartError
 from services.engine.budgeted import BudgetedEngine
 from services.engine.checkpoint.bundle import make_bundle
-from services.engine.checkpoint.fingerprint import model_fingerprint
+from services.engine.checkpoint.fingerprint import combine, model_fingerprint
 from services.engine.limits import max_context
+from services.engine.native import invariance_check
 from services.engine.native.device_memory import free_bytes, kv_capacity, room_to_run
 from services.engine.native.kv import Loan, PagedBudget, PagedCache
 from services.engine.native.layout import Layout
@@ -58,6 +59,8 @@ class NativeEngine(BudgetedEngine):
         self.num_layers: int = config.num_hidden_layers
         self.hidden_width: int = config.hidden_size
         self.budget: PagedBudget = PagedBudget(spec.kv_capacity_tokens or 0, self.num_layers)
+        self.batch_invariant = spec.batch_invariant
+        """Whether the bits of a row of logits depend on its own text alone."""
         self._skipper: Skipper | None = None
         self._soft: SoftTokens | None = None
         self._states: LayerStates | None = None
@@ -122,7 +125,10 @@ class NativeEngine(BudgetedEngine):
                 check=check,
                 differentiable=spec.differentiable,
                 rounded=spec.dtype == INT8,
+                invariant=spec.batch_invariant,
             )
+            if spec.batch_invariant:
+                self.fingerprint = combine(self.fingerprint, self._bits())
             per_token = self._bytes_per_token()
         self.budget.capacity = kv_capacity(
             self.model_id,
@@ -130,6 +136,14 @@ class NativeEngine(BudgetedEngine):
             per_token,
             self.max_context_length,
             free_bytes(self._model.device),
+        )
+
+    def _bits(self) -> str:
+        """A digest of what this model computes here: workers that differ in it differ in texts."""
+        vocab_size = self._model.config.get_text_config().vocab_size
+        budget = PagedBudget(invariance_check.TOKENS, self.budget.layers)
+        return invariance_check.bits(
+            self.forward, lambda reserve: PagedCache(budget, reserve), vocab_size, self.model_id
         )
 
     def _bytes_per_token(self) -> int:
@@ -183,7 +197,7 @@ class NativeEngine(BudgetedEngine):
     def _lay_out(
         self, segments: Sequence[Segment], skipped: frozenset[int] = frozenset()
     ) -> Layout:
-        layout = Layout(segments, skipped)
+        layout = Layout(segments, skipped, invariant=self.batch_invariant)
         self.check_ranges(layout.token_ids, layout.positions, len(self.soft_ids))
         return layout
 

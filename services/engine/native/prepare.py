@@ -11,6 +11,7 @@ from services.contract.errors import PacelineError, StartError
 from services.engine.native import selfcheck
 from services.engine.native.attention import install
 from services.engine.native.fused_layers import fuse, unfuse
+from services.engine.native.invariance import invariant as invariant_products
 from services.engine.native.packing import ByteLinear, pack, packing_of, require_rounding
 
 logger = logging.getLogger(__name__)
@@ -24,12 +25,13 @@ def prepare(
     check: bool = True,
     differentiable: bool = False,
     rounded: bool = False,
+    invariant: bool = False,
 ) -> None:
     """Pack the weights where it pays, fuse layers, install the ragged attention, self-check.
 
     `forward` runs a packed step of this model. `differentiable`: gradients reach what goes
-    in, which no packed weights do. `rounded`: weights become int8, after the check. Raises
-    StartError, with the figure, for a model whose ragged logits differ from its own, and where
+    in, which no packed weights do. `rounded`: weights become int8, after the check. `invariant`:
+    products are batch-invariant. Raises StartError, with the figure, for a model whose ragged logits differ from its own, and where
     weights cannot be rounded.
     """
     model.eval().requires_grad_(False)
@@ -37,7 +39,7 @@ def prepare(
         if rounded:
             require_rounding(model, name)
         packed = not (differentiable or rounded or is_part(model))
-        _prepare(model, name, forward, check=check, packed=packed)
+        _prepare(model, name, forward, check=check, packed=packed, invariant=invariant)
         if rounded:
             pack(model, ByteLinear)
     except (PacelineError, torch.OutOfMemoryError):
@@ -53,10 +55,18 @@ def is_part(model: Any) -> bool:
 
 
 def _prepare(
-    model: Any, name: str, forward: selfcheck.Forward, *, check: bool, packed: bool
+    model: Any,
+    name: str,
+    forward: selfcheck.Forward,
+    *,
+    check: bool,
+    packed: bool,
+    invariant: bool,
 ) -> None:
     tolerance = selfcheck.tolerance_of(model)
     kind = packing_of(model) if packed else None
+    if invariant:
+        kind = invariant_products(kind)
     if kind is not None:
         pack(model, kind)
     if kind is not None and kind.widens:
