@@ -84,7 +84,7 @@ def _weighed(scores: Tensor, values: Tensor, part: int | None) -> Tensor:
     weights = torch.softmax(scores, dim=-1)
     if part is None or weights.shape[-1] <= part:
         return torch.bmm(weights, values)
-    pairs = zip(weights.split(part, -1), values.split(part, 1), strict=True)
+    pairs = zip(torch.split(weights, part, -1), torch.split(values, part, 1), strict=True)
     return reduce(torch.add, (torch.bmm(*pair) for pair in pairs))
 
 

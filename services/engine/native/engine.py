@@ -13,8 +13,8 @@ from services.contract.errors import StartError
 from services.engine.budgeted import BudgetedEngine
 from services.engine.checkpoint.bundle import make_bundle
 from services.engine.checkpoint.fingerprint import combine, model_fingerprint
+from services.engine.invariance_check import TOKENS, check
 from services.engine.limits import max_context
-from services.engine.native import invariance_check
 from services.engine.native.device_memory import free_bytes, kv_capacity, room_to_run
 from services.engine.native.kv import Loan, PagedBudget, PagedCache
 from services.engine.native.layout import Layout
@@ -127,7 +127,7 @@ class NativeEngine(BudgetedEngine):
                 rounded=spec.dtype == INT8,
                 invariant=spec.batch_invariant,
             )
-            if spec.batch_invariant:
+            if self.batch_invariant:
                 self.fingerprint = combine(self.fingerprint, self._bits())
             per_token = self._bytes_per_token()
         self.budget.capacity = kv_capacity(
@@ -139,12 +139,10 @@ class NativeEngine(BudgetedEngine):
         )
 
     def _bits(self) -> str:
-        """A digest of what this model computes here: workers that differ in it differ in texts."""
-        vocab_size = self._model.config.get_text_config().vocab_size
-        budget = PagedBudget(invariance_check.TOKENS, self.budget.layers)
-        return invariance_check.bits(
-            self.forward, lambda reserve: PagedCache(budget, reserve), vocab_size, self.model_id
-        )
+        """What tells workers apart that would write different texts."""
+        budget = PagedBudget(TOKENS, self.budget.layers)
+        limits = self.vocab_size, self.max_context_length
+        return check(self.forward, lambda most: PagedCache(budget, most), *limits, self.model_id)
 
     def _bytes_per_token(self) -> int:
         probe = PagedCache(PagedBudget(1, self.budget.layers), 1)

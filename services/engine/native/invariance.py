@@ -59,14 +59,14 @@ class InvariantLinear(PackedLinear):
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
         flat = rows.reshape(-1, self.in_features)
-        parts = [self._padded(part, None) for part in flat.split(_MOST)]
+        parts = [self._padded(part, None) for part in torch.split(flat, _MOST)]
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         return whole.view(*rows.shape[:-1], self.out_features)
 
     def plus(self, rows: Tensor, added: Tensor) -> Tensor:
         """The product of rows [..., in_features] and `added` [..., out_features], in one call."""
-        flat = rows.reshape(-1, self.in_features).split(_MOST)
-        beside = added.reshape(-1, self.out_features).split(_MOST)
+        flat = torch.split(rows.reshape(-1, self.in_features), _MOST)
+        beside = torch.split(added.reshape(-1, self.out_features), _MOST)
         parts = [self._padded(*pair) for pair in zip(flat, beside, strict=True)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(added.shape)
 
@@ -91,9 +91,11 @@ class InvariantLinear(PackedLinear):
         count = len(rows)
         rows = F.pad(rows, (0, 0, 0, -count % _TILE))
         if added is None:
-            return torch.cat([self.multiplied(part, None) for part in rows.split(_TILE)])[:count]
+            return torch.cat([self.multiplied(part, None) for part in torch.split(rows, _TILE)])[
+                :count
+            ]
         added = F.pad(added, (0, 0, 0, -count % _TILE))
-        pairs = zip(rows.split(_TILE), added.split(_TILE), strict=True)
+        pairs = zip(torch.split(rows, _TILE), torch.split(added, _TILE), strict=True)
         return torch.cat([self.multiplied(*pair) for pair in pairs])[:count]
 
     def _lacking(self, count: int, *, adds: bool) -> int | None:
@@ -202,9 +204,7 @@ def _holds(way: Steady, dtype: torch.dtype, head_dim: int, groups: int, own: int
     drawn = torch.Generator().manual_seed(own)
     most, longest = 80, -(-own // 64) * 64 + 640
     query = torch.randn(2, most * groups, head_dim, generator=drawn).to(dtype)
-    keys, values = (
-        torch.randn(2, longest, head_dim, generator=drawn).to(dtype) for _ in range(2)
-    )
+    keys, values = (torch.randn(2, longest, head_dim, generator=drawn).to(dtype) for _ in range(2))
     mask = torch.zeros(1, 1, longest, dtype=dtype)
     mask[:, :, own:] = -torch.inf
     least = -(-way.rows // groups)
@@ -212,9 +212,9 @@ def _holds(way: Steady, dtype: torch.dtype, head_dim: int, groups: int, own: int
     def attended(rows: int, padded: int, parts: int) -> Tensor:
         rows = max(rows, least) * groups
         cut = (query[:, :rows], keys[:, :padded], values[:, :padded])
-        shaped = (part.repeat(parts, 1, 1) for part in cut)
+        mine, those, theirs = (part.repeat(parts, 1, 1) for part in cut)
         seen = mask[:, :, :padded].expand(2 * parts, rows, -1)
-        return attend(*shaped, seen, Scoring(), way)[:2]
+        return attend(mine, those, theirs, seen, Scoring(), way)[:2]
 
     expected = attended(most, longest, 1)
     return all(

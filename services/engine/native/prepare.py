@@ -31,8 +31,8 @@ def prepare(
 
     `forward` runs a packed step of this model. `differentiable`: gradients reach what goes
     in, which no packed weights do. `rounded`: weights become int8, after the check. `invariant`:
-    products are batch-invariant. Raises StartError, with the figure, for a model whose ragged logits differ from its own, and where
-    weights cannot be rounded.
+    products are batch-invariant. Raises StartError, with the figure, for a model whose ragged
+    logits differ from its own, and where weights cannot be rounded.
     """
     model.eval().requires_grad_(False)
     try:
@@ -66,6 +66,7 @@ def _prepare(
     tolerance = selfcheck.tolerance_of(model)
     kind = packing_of(model) if packed else None
     if invariant:
+        _require_cpu(model, name)
         kind = invariant_products(kind)
     if kind is not None:
         pack(model, kind)
@@ -74,6 +75,15 @@ def _prepare(
     if check:
         _check(model, name, forward, tolerance)
     install(model)
+
+
+def _require_cpu(model: Any, name: str) -> None:
+    device = model.device.type
+    if device != "cpu":
+        raise StartError(
+            f"{name}: batch-invariant: on {device} only vLLM can be (--engine vllm); "
+            "the native engine is on CPUs"
+        )
 
 
 def _check(model: Any, name: str, forward: selfcheck.Forward, tolerance: float) -> None:

@@ -1,7 +1,7 @@
 """The check at load of a batch-invariant model: equal bits in any company.
 
-A random text goes through the model at once. Then come the same tokens in pieces, some beside another
-text, as one way through a tree, and after a rollback. Every row must be the same to the bit.
+A random text goes through the model at once. Then come the same tokens in pieces, some beside
+another text, after a rollback, and as one way through a tree. Every row must be the same.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from services.contract.errors import StartError
-from services.engine.native.kv import PagedCache
-from services.engine.port import Segment
+from services.engine.port import KVCache, Segment
 
 Forward = Callable[[Sequence[Segment]], list[Tensor]]
 
@@ -24,13 +23,22 @@ TOKENS = 4 * 2 * _LENGTH
 """K/V that the check needs, in tokens."""
 
 
-def bits(
-    forward: Forward, new_cache: Callable[[int], PagedCache], vocab_size: int, name: str
+def check(
+    forward: Forward,
+    new_cache: Callable[[int], KVCache],
+    vocab_size: int,
+    context: int,
+    name: str,
 ) -> str:
-    """A digest of the logits; StartError for rows that differ between two companies."""
+    """A digest of the logits' bits; StartError where they differ between two companies.
+
+    `context`: the longest text there may be. Workers that differ in the digest would write
+    different texts.
+    """
     drawn = torch.Generator().manual_seed(7)
-    text, other = torch.randint(0, vocab_size, (2, _LENGTH), generator=drawn).tolist()
-    (expected,) = forward([Segment(cache := new_cache(_LENGTH), text)])
+    length = min(_LENGTH, context)
+    text, other = torch.randint(0, vocab_size, (2, length), generator=drawn).tolist()
+    (expected,) = forward([Segment(cache := new_cache(length), text)])
     cache.free()
     for place, row in _in_pieces(forward, new_cache, text, other):
         if not torch.equal(row, expected[place]):
@@ -43,16 +51,18 @@ def bits(
 
 def _in_pieces(
     forward: Forward,
-    new_cache: Callable[[int], PagedCache],
+    new_cache: Callable[[int], KVCache],
     text: Sequence[int],
     other: Sequence[int],
 ) -> Iterator[tuple[int, Tensor]]:
     """Places of the text, and their rows in company."""
-    mine, beside = new_cache(2 * _LENGTH), new_cache(2 * _LENGTH)
-    forward([Segment(mine, other[:3], logits_from=3)])
+    mine, beside = new_cache(2 * len(text)), new_cache(len(text))
+    forward([Segment(mine, other[:3], logits_from=len(other[:3]))])
     mine.rollback(0)
     for size in _PIECES:
         start = mine.length
+        if start + size >= len(text):
+            break
         pieces = [Segment(mine, text[start : start + size])]
         if start % 2:
             pieces = [Segment(beside, other[start : start + 2]), *pieces]
