@@ -15,18 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 
 from services.contract.errors import StartError
 from services.engine.native.attending import Scoring, Steady, attend
 from services.engine.native.packing import BlockedLinear, HalfLinear, PackedLinear
-
-if TYPE_CHECKING:
-    from torch import nn
 
 _DRAWN = 1 << 15
 """Numbers that a product is measured by, at least: rounding hides most differences."""
@@ -178,6 +175,15 @@ class InvariantPlain(InvariantLinear):
     @property
     def _dtype(self) -> torch.dtype:
         return self._packed.dtype  # type: ignore[no-any-return]
+
+
+def require_known(model: Any, name: str) -> None:
+    """Raise StartError for a packed model with weights that multiply in a way of their own."""
+    for path, module in model.named_modules():
+        known = isinstance(module, nn.Embedding)
+        if not known and any(own.dim() > 1 for own in module.parameters(recurse=False)):
+            kind = type(module).__name__
+            raise StartError(f"{name}: batch-invariant: {path} is a {kind}, and not known to be so")
 
 
 def invariant(kind: type[PackedLinear] | None) -> type[PackedLinear]:

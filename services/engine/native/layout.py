@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from services.engine.budgeted import check_apart, place
-from services.engine.native.attending import Scoring
+from services.engine.native.attending import Scoring, Steady
+from services.engine.native.invariance import steady
 from services.engine.native.kv import PagedCache
 from services.engine.native.pages import Memory
 from services.engine.native.paging import Paging
@@ -145,10 +146,15 @@ class Layout:
         if layer in self.skipped:
             raise RuntimeError(f"layer {layer} was to be skipped, and keeps K/V")
         if self._paging is None:
-            self._paging = Paging(self.pieces, key, value, invariant=self._invariant)
+            self._paging = Paging(self.pieces, key, value, self._steady(query, key))
         self._paging.write(layer, key, value)
         self._written += 1
         return self._paging.attend(layer, query, scoring)
+
+    def _steady(self, query: Tensor, key: Tensor) -> Steady | None:
+        if not self._invariant:
+            return None
+        return steady(query.dtype, query.shape[-1], query.shape[1] // key.shape[1])
 
     def commit(self, layers: int | None = None) -> None:
         """Make the new K/V valid in every cache, once the forward has succeeded.

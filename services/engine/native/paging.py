@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.engine.native.attending import Scoring, additive, attend, fused
-from services.engine.native.invariance import steady
+from services.engine.native.attending import Scoring, Steady, additive, attend, fused
 from services.engine.native.pages import PAGE, Extent, Memory, Places, pages_of
 
 SHORT = 16
@@ -109,8 +108,7 @@ class Group:
         runs: Sequence[_Run],
         window: int | None,
         like: Tensor,
-        *,
-        invariant: bool = False,
+        steady: Steady | None = None,
     ) -> None:
         """`like`: a query [1, heads, total, d] of the whole step."""
         _, self._heads, total, _ = like.shape
@@ -118,8 +116,8 @@ class Group:
         self._kv_heads = self._extent.keys.shape[1]
         self._groups = self._heads // self._kv_heads
         self._count = len(runs)
-        self._steady = steady(like.dtype, like.shape[-1], self._groups) if invariant else None
-        least = 1 if self._steady is None else -(-self._steady.rows // self._groups)
+        self._steady = steady
+        least = 1 if steady is None else -(-steady.rows // self._groups)
         self._rows = max(least, *(run.rows for run in runs))
         self._keys = PAGE * max(len(run.pages) for run in runs)
         taken = [run.piece.row + row for run in runs for row in self._padded(run)]
@@ -241,13 +239,14 @@ class Paging:
     """The writes and reads of one step."""
 
     def __init__(
-        self, pieces: Sequence[Rows], key: Tensor, value: Tensor, *, invariant: bool = False
+        self, pieces: Sequence[Rows], key: Tensor, value: Tensor, steady: Steady | None = None
     ) -> None:
         """Take the pages; key and value [1, kv_heads, total, d] are shaped as every layer's.
 
-        `invariant`: the bits of a row do not depend on others. Pieces are `TreeRows` then.
+        `steady`: how to attend, so that a row does not depend on others; the pieces are
+        `TreeRows` then.
         """
-        self._invariant = invariant
+        self._steady = steady
         self._pieces = list(pieces)
         self._memories = [piece.reach(key, value) for piece in pieces]
         self._writes = list(self._make_writes(key))
@@ -298,10 +297,12 @@ class Paging:
     def _runs(
         self, piece: Rows, memory: Memory, window: int | None, query: Tensor
     ) -> Iterator[_Run]:
-        if self._invariant and not piece.chained:
-            return _ways(cast("TreeRows", piece), memory, window)
+        # Keys are weighed in parts, which have to begin at the same ones for every row.
+        part = self._steady.keys or PAGE if self._steady is not None else PAGE
+        if self._steady is not None and not piece.chained:
+            return _ways(cast("TreeRows", piece), memory, window, part // PAGE)
         row_bytes = query.shape[1] * query.element_size()
-        return _runs(piece, memory, window, row_bytes, query.device)
+        return _runs(piece, memory, window, row_bytes, query.device, part // PAGE)
 
     def _grouped(self, window: int | None, query: Tensor) -> tuple[list[Group], Tensor | None]:
         """All groups, and which row of what they return is which one of the step's."""
@@ -312,7 +313,7 @@ class Paging:
             for run in self._runs(piece, memory, window, query)
         ]
         groups = [
-            Group(alike, window, query, invariant=self._invariant)
+            Group(alike, window, query, self._steady)
             for _, members in groupby(sorted(runs, key=_extent), _extent)
             for alike in _grouped_alike(list(members))
         ]
@@ -378,9 +379,14 @@ def _partition(runs: list[_Run]) -> list[list[_Run]]:
 
 
 def _runs(
-    piece: Rows, memory: Memory, window: int | None, row_bytes: int, device: torch.device
+    piece: Rows,
+    memory: Memory,
+    window: int | None,
+    row_bytes: int,
+    device: torch.device,
+    part: int,
 ) -> Iterator[_Run]:
-    """A piece's rows in runs that are attended to at once."""
+    """A piece's rows in runs that are attended to at once, of pages from a multiple of `part`."""
     assert memory.extent is not None
     most = piece.count
     if piece.count > SHORT and device.type == "cpu":
@@ -389,17 +395,18 @@ def _runs(
     for start in range(0, piece.count, most):
         stop = min(piece.count, start + most)
         end = piece.past + (stop if piece.chained else piece.count)
-        first = 0 if window is None else piece.first_seen(start, window) // PAGE
+        first = 0 if window is None else piece.first_seen(start, window) // PAGE // part * part
         pages = memory.pages[first : pages_of(end)]
         yield _Run(piece, memory.extent, range(start, stop), first, pages, end)
 
 
-def _ways(piece: TreeRows, memory: Memory, window: int | None) -> Iterator[_Run]:
-    """A run for each way through a tree."""
+def _ways(piece: TreeRows, memory: Memory, window: int | None, part: int) -> Iterator[_Run]:
+    """A run for each way through a tree, of pages from a multiple of `part`."""
     assert memory.extent is not None
     places = memory.places(0, piece.past + piece.count)
     for own, way in piece.ways():
         end = len(way)
-        first = 0 if window is None else max(0, end - len(own) + 1 - window) // PAGE
+        seen = 0 if window is None else max(0, end - len(own) + 1 - window)
+        first = seen // PAGE // part * part
         pages = memory.pages[first : pages_of(end)]
         yield _Run(piece, memory.extent, own, first, pages, end, places[list(way)][first * PAGE :])

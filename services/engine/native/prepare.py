@@ -12,6 +12,7 @@ from services.engine.native import selfcheck
 from services.engine.native.attention import install
 from services.engine.native.fused_layers import fuse, unfuse
 from services.engine.native.invariance import invariant as invariant_products
+from services.engine.native.invariance import require_known
 from services.engine.native.packing import ByteLinear, pack, packing_of, require_rounding
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,8 @@ def _prepare(
         kind = invariant_products(kind)
     if kind is not None:
         pack(model, kind)
+    if invariant:
+        require_known(model, name)
     if kind is not None and kind.widens:
         tolerance = selfcheck.TOLERANCES[torch.float32]
     if check:
