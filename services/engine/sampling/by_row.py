@@ -155,7 +155,7 @@ def _closest(row: _Row, context: RowContext, head: Head, within: float) -> tuple
         return NO_CHOICE, False
     best = exact.argmax()
     close = exact >= exact[best] - within / context.warping.temperature
-    return int(ids[best]), np.count_nonzero(close) > 1
+    return int(ids[best]), bool(np.count_nonzero(close) > 1)
 
 
 def _fastest(

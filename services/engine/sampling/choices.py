@@ -144,7 +144,7 @@ def _by_mode(pick: _Pick, scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
     if not all(mode.exact_match for mode in modes):
         raise ValueError("only greedy and coupled rows have a choice of their own")
     if len(modes) == 1:
-        return pick(*modes, scores, rows)
+        return pick(modes.pop(), scores, rows)
     owns = {mode: [i for i, row in enumerate(rows) if row.mode is mode] for mode in modes}
     picked = [pick(mode, scores[own], [rows[i] for i in own]) for mode, own in owns.items()]
     joined = torch.cat(picked)
