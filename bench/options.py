@@ -167,6 +167,7 @@ class BenchOptions(Models):
             skip_mask=self.skip_mask,
             engine=self.engine,
             execution=self.execution,
+            batch_invariant=self.batch_invariant,
             verifier_device=self.verifier_device,
             drafter_device=self.drafter_device,
             method=",".join(methods) if drafter else self.method,
@@ -190,6 +191,7 @@ class BenchOptions(Models):
             target=self.target,
             engine=self.engine,
             execution=self.execution,
+            batch_invariant=self.batch_invariant,
             dtype=self.dtype,
             drafters=0,
         )
