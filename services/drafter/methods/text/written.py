@@ -212,7 +212,8 @@ class Written:
             return []
         tokens, ends = self._encoded(ahead)
         if not ended:
-            sure = sum(end <= settled(ahead) for end in ends)
+            last = settled(ahead)
+            sure = sum(end <= last for end in ends)
             tokens = tokens[: max(sure, len(tokens) - _HELD)]
         unknown = (i for i, token in enumerate(tokens) if token >= self._vocab_size)
         return tokens[: next(unknown, len(tokens))]
