@@ -87,7 +87,7 @@ async def test_drafts_that_pass_as_text_change_no_token(arch, method):
         own = await greedy(running, method=method)
         assert list(own.token_ids) == plain(PROMPT, TOKENS, arch)
         alone = await coupled(running, disable_speculative_decoding=True)
-        drawn = await coupled(running, method=method, num_candidates=3)
+        drawn = await coupled(running, method=method)
         assert drawn.token_ids == alone.token_ids
         judged = await coupled(running, method=method, rejection_sample_method="block")
     for run in (own, drawn, judged):
