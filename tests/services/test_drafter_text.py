@@ -223,6 +223,28 @@ def test_a_long_text_is_encoded_by_windows():
     assert spelled(own.draft, written.ids) == text
 
 
+def test_a_byte_that_looks_like_a_mark_is_none():
+    own = languages("bytes", "other bytes")
+    start = own.target.mark("<|start|>")
+    written = Written(own)
+    odd = own.target.encode(b"\xff").ids
+    for tokens in ([start], odd, odd, own.target.encode(b"the").ids):
+        written.extend(tokens)
+        caught_up(written)
+    assert written.ids[0] == own.draft.mark("<|start|>")
+    assert spelled(own.draft, written.ids) == b"\xff\xffthe"
+
+
+def test_a_text_of_many_marks_enters_in_few_steps():
+    texts = Texts(byte_level(), byte_level(340, OTHER), step_tokens=512, context=4_000)
+    turn = [texts.target.mark("<|start|>"), *texts.encode("the"), *texts.target.ends]
+    texts.open("s", turn * 100, vocab_size=texts.target.size)
+    texts.core.step()
+    texts.core.step()
+    assert texts.state.cache.length > 300
+    texts.check()
+
+
 PIECES = st.one_of(
     st.sampled_from(
         [" the", "small", " draft", "er", "日", "é", "  ", "\n", "straw", "berry", "."]

@@ -21,6 +21,8 @@ from services.engine.sampling import RowContext
 
 _MOST_AHEAD = 512
 """Bytes. A model that writes more of which nothing can be sent is not asked any further."""
+_AT_ONCE = 512
+"""Tokens that are encoded before they enter KV."""
 _MORE = 64
 """Tokens by which K/V grows at least."""
 
@@ -62,11 +64,11 @@ class TextSession:
         self._written.rewind(length)
 
     def follow(self, ask: Ask) -> None:
-        """Take in the text as it is now, a window at a time."""
+        """Take in the text as it is now, about as much of it as enters KV in a step."""
         written = self._written
         written.rewind(len(ask.text))
         written.extend(ask.text[len(written) :])
-        while not written.caught_up and len(written.ids) <= self.cache.length:
+        while not written.caught_up and len(written.ids) < self.cache.length + _AT_ONCE:
             written.catch_up()
         if not written.ids:
             written.append(self._draft.start, b"")

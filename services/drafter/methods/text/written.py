@@ -18,6 +18,7 @@ Rules:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from services.drafter.methods.text.coder import Coder, settled, whole
@@ -65,6 +66,8 @@ class Written:
         self._data = bytearray()
         self._cuts: list[int] = []
         self._marks: dict[int, int | None] = {}
+        self._places: list[int] = []
+        """Where marks are in the text."""
         self._said = bytearray()
         self._same = 0
         """So many bytes of both are known to be equal."""
@@ -97,20 +100,23 @@ class Written:
         del self._tokens[length:]
         del self._cuts[length:]
         end = self._cuts[-1] if self._cuts else 0
-        gone = [at for at in self._marks if at >= end] if _MARK in self._data[end:] else []
+        first = bisect_left(self._places, end)
+        gone = self._places[first:]
+        del self._places[first:]
         for at in gone:
             del self._marks[at]
         del self._data[end:]
         self._same = min(self._same, end)
         if gone:
             # The draft's text holds none of those.
-            self._part(min(gone))
+            self._part(gone[0])
 
     def extend(self, tokens: Sequence[int]) -> None:
         """The target's text goes on."""
         for token in tokens:
             own = self._languages.target.bytes_of(token)
             if own is None:
+                self._places.append(len(self._data))
                 self._marks[len(self._data)] = self._languages.mark(token)
                 own = bytes((_MARK,))
             self._data += own
@@ -166,8 +172,8 @@ class Written:
 
     def _back(self, done: int) -> tuple[int, int]:
         """How many tokens are not encoded once more, and where in the text the others begin."""
-        last = self._said.rfind(_MARK)
-        lowest = last + 1 if last in self._marks else 0
+        before = bisect_left(self._places, done)
+        lowest = self._places[before - 1] + 1 if before else 0
         ends, kept = self._ends, len(self._ends)
         while kept and ends[kept - 1] > lowest:
             torn = kept < len(ends) and ends[kept - 1] == ends[kept]
@@ -179,11 +185,9 @@ class Written:
     def _window(self, start: int) -> int:
         """Where what is encoded now ends: before a mark, and not in a word."""
         end = min(len(self._data), start + WINDOW)
-        mark = self._data.find(_MARK, start, end)
-        while mark >= 0 and mark not in self._marks:
-            mark = self._data.find(_MARK, mark + 1, end)
-        if mark >= 0:
-            return mark
+        after = bisect_left(self._places, start)
+        if after < len(self._places) and self._places[after] < end:
+            return self._places[after]
         if end < len(self._data):
             return start + (settled(bytes(self._data[start:end])) or end - start)
         return end
