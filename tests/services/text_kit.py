@@ -25,6 +25,7 @@ def bundle(tokenizer: Tokenizer, eos: str = EOS, bos: str = "") -> TokenizerBund
     """What a worker tells of it."""
     text = tokenizer.to_str()
     end = tokenizer.token_to_id(eos)
+    assert end is not None
     return TokenizerBundle(
         f"{hash(text):x}", text, eos_token_ids=(end,), eos_token=eos, bos_token=bos
     )
