@@ -20,7 +20,7 @@ from services.runtime.options import Numbers, Words, option, options
 
 PACINGS = POLICIES
 RULES = ("standard", "block", "coupled")
-METHODS = ("ngram", "model", "eagle", "skip", "lookahead", "graph")
+METHODS = ("ngram", "model", "eagle", "skip", "lookahead", "graph", "text")
 PLAIN = "plain"
 PLAIN_ALL = "plain, all cores"
 PLACES = {"verifier": False, "pool": True}
@@ -47,8 +47,8 @@ class BenchOptions(Models):
     )
     dtype: Dtype = option("Number format of the models.", "float32")
     drafters: Words = option(
-        "Drafters to compare, a cluster each: ngram, model, eagle, skip, lookahead, graph, or "
-        "several joined by +.",
+        "Drafters to compare, a cluster each: ngram, model, eagle, skip, lookahead, graph, "
+        "text, or several joined by +.",
         "",
         section="What is compared",
     )
@@ -235,7 +235,7 @@ class BenchOptions(Models):
 
 def _run_a_draft(methods: Collection[str]) -> bool:
     """Whether one of these methods runs the draft model."""
-    return not {"model", "graph"}.isdisjoint(methods)
+    return not {"model", "graph", "text"}.isdisjoint(methods)
 
 
 def _split_drafter(drafter: str) -> tuple[list[str], list[str]]:

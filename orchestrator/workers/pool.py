@@ -402,7 +402,8 @@ def _capabilities(link: WorkerLink) -> tuple[str, ...]:
 
 
 def _mismatch(role: str, worker: WorkerDescription, known: WorkerDescription) -> str:
+    way_out = "; the method text drafts with another one" if role == "drafter" else ""
     return (
         f"the tokenizer of {role} {worker.worker_id} ({worker.tokenizer_fingerprint}) is not "
-        f"that of the target {known.model} ({known.tokenizer_fingerprint})"
+        f"that of the target {known.model} ({known.tokenizer_fingerprint}){way_out}"
     )

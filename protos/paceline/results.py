@@ -129,6 +129,7 @@ class DraftSource(StrEnum):
     LOOKAHEAD = "lookahead"
     TARGET_ROWS = "target_rows"
     EAGLE = "eagle"
+    TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Models:
         variable=True,
     )
     method: str = option(
-        "Drafting methods, joined by commas (ngram, model, eagle, skip, lookahead, graph).",
+        "Drafting methods, joined by commas (ngram, model, eagle, skip, lookahead, graph, text).",
         "",
         section="Drafting",
         variable=True,
@@ -323,6 +323,9 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
     arguments += [*engine, *options.ngram_flags]
     if options.drafts_with_the_target:
         arguments += ["--target", options.target, *_target_flags(options)]
+    elif "text" in split_methods(options.method):
+        # For its tokenizer.
+        arguments += ["--target", options.target]
     if options.drafts_with_a_model:
         arguments += _device_flags(options, "drafter", index)
         arguments += ["--dtype", options.dtype_of_drafters]

@@ -83,6 +83,7 @@ class DraftSource(IntEnum):
     LOOKAHEAD = 8
     TARGET_ROWS = 9
     EAGLE = 10
+    TEXT = 11
 
 
 def source_of(method: str) -> DraftSource:
@@ -90,7 +91,7 @@ def source_of(method: str) -> DraftSource:
     return _SOURCES.get(method, DraftSource.UNSPECIFIED)
 
 
-_METHODS = (*range(DraftSource.MODEL, DraftSource.LOOKAHEAD + 1), DraftSource.EAGLE)
+_METHODS = {*DraftSource} - {*range(DraftSource.MODEL), DraftSource.TARGET_ROWS}
 _SOURCES = {source.name.lower(): source for source in DraftSource if source in _METHODS}
 
 

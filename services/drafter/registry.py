@@ -152,6 +152,14 @@ def _eagle(settings: DrafterSettings, engines: Engines) -> Drafter:
     return engines.formed(EagleDrafter(engines.head, **_drafting(settings)), engines.head)
 
 
+def _text(settings: DrafterSettings, engines: Engines) -> Drafter:
+    from services.drafter.methods.text.text import TextDrafter
+    from services.engine.checkpoint.bundle import bundle_of
+
+    target = bundle_of(settings.target or "", settings.cache_dir)
+    return TextDrafter(engines.draft, target, step_tokens=settings.step_tokens)
+
+
 def _drafting(settings: DrafterSettings) -> dict[str, Any]:
     """How a draft model, or a head, drafts."""
     from services.drafter.methods.model.branches import PrepareRules
@@ -302,6 +310,7 @@ METHODS: Mapping[str, Callable[[DrafterSettings, Engines], Drafter]] = {
     "skip": _skip,
     "lookahead": _lookahead,
     "graph": _graph,
+    "text": _text,
     "ngram": _ngram,
 }
 

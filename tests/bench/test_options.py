@@ -172,6 +172,8 @@ def test_equal_text_is_claimed_only_where_it_is_promised(dtype, temperature, rul
         ({"rejection_sample_methods": ("greedy",)}, "--rejection-sample-methods: 'greedy'"),
         ({"drafters": ("oracle",)}, "--drafters: 'oracle' is not one of ngram, model"),
         ({"drafters": ("model",)}, "--drafters: model needs --draft"),
+        ({"drafters": ("ngram+text",)}, "--drafters: ngram+text needs --draft"),
+        ({"drafters": ("text@verifier",), "draft": "d"}, "a draft model runs in a process of its"),
         ({"drafters": ("eagle",), "draft": "d"}, "--drafters: eagle needs --head"),
         ({"drafters": ("model+eagle",), "draft": "d", "head": "h"}, "a head or a draft model"),
         ({"drafters": ("ngram+lookahead",)}, "--drafters: ngram+lookahead needs --lookahead"),

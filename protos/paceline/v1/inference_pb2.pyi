@@ -43,6 +43,7 @@ class DraftSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFT_SOURCE_LOOKAHEAD: _ClassVar[DraftSource]
     DRAFT_SOURCE_TARGET_ROWS: _ClassVar[DraftSource]
     DRAFT_SOURCE_EAGLE: _ClassVar[DraftSource]
+    DRAFT_SOURCE_TEXT: _ClassVar[DraftSource]
 
 class SessionStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -76,6 +77,7 @@ DRAFT_SOURCE_SKIP: DraftSource
 DRAFT_SOURCE_LOOKAHEAD: DraftSource
 DRAFT_SOURCE_TARGET_ROWS: DraftSource
 DRAFT_SOURCE_EAGLE: DraftSource
+DRAFT_SOURCE_TEXT: DraftSource
 SESSION_STATUS_UNSPECIFIED: SessionStatus
 SESSION_STATUS_ACTIVE: SessionStatus
 SESSION_STATUS_PAUSED: SessionStatus
