@@ -4,13 +4,15 @@
 
 The target answers prompts of Spec-Bench greedily, one token at a time. Then it reads the same
 tokens in blocks, as verification does. At each token stands the margin between the two best
-logits of the single step; between the same two tokens, the block has another. What nine changes
-in ten, and 99 in 100, stay below is a threshold of near-ties: see `services.engine.sampling.ties`.
+logits of the single step; between the same two tokens, the block has another. What 99 changes in
+100 stay below is the threshold of near-ties (`services.engine.sampling.ties`); `near` says how many
+tokens are under the one in use, `turned` where the block has another best token.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from research.command import measuring_parser, run, table
 from services.engine.native import NativeEngine
 from services.engine.native.dialogue import dialogue_of, tokenizer_of
 from services.engine.port import KVCache, Segment
+from services.engine.sampling import rounding
 from services.engine.spec import ModelSpec
 from services.engine.threads import pin
 
@@ -50,8 +53,10 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
             cache.rollback(len(prompt))
             found[size].append(compared(alone, in_blocks(engine, cache, tokens, size)))
         cache.free()
-    each = [_figures(str(size), pairs) for size, pairs in found.items()]
-    return {"blocks": [*each, _figures("all", [one for own in found.values() for one in own])]}
+    named = {str(size): pairs for size, pairs in found.items()}
+    named["all"] = list(chain.from_iterable(found.values()))
+    threshold = rounding(asked.dtype)
+    return {"blocks": [_figures(name, pairs, threshold) for name, pairs in named.items()]}
 
 
 def answered(
@@ -89,21 +94,17 @@ def _prompts(engine: NativeEngine, count: int) -> Iterator[list[int]]:
         yield dialogue.prompt(tokenizer.encode(prompt.text, add_special_tokens=False))
 
 
-def _figures(name: str, pairs: Sequence[Pairs]) -> dict[str, Any]:
-    changes, margins = (
-        torch.cat([getattr(own, part) for own in pairs]).double() for part in ("changes", "margins")
-    )
+def _figures(block: str, pairs: Sequence[Pairs], threshold: float) -> dict[str, Any]:
+    margins = torch.cat([own.margins for own in pairs])
+    changes = torch.cat([own.changes for own in pairs]).double()
     turned = torch.cat([own.turned for own in pairs])
-    widest = float(margins[turned].max()) if turned.any() else 0.0
-    quantiles = {name: float(changes.quantile(share)) for name, share in _QUANTILES.items()}
-    near = float((margins <= quantiles["99 in 100"]).double().mean())
     return {
-        "block": name,
+        "block": block,
         "rows": len(changes),
-        **quantiles,
-        "near": near,
+        **{name: float(changes.quantile(share)) for name, share in _QUANTILES.items()},
+        "near": float((margins <= threshold).double().mean()),
         "turned": int(turned.sum()),
-        "widest": widest,
+        "widest": float(margins[turned].max()) if turned.any() else 0.0,
     }
 
 
