@@ -138,7 +138,6 @@ def _vocabulary(head_ids: Tensor, vocab_size: int) -> dict[str, Tensor]:
 def _config(shape: HeadShape, target: HeadTarget, storage: Storage, drafted: int) -> dict[str, Any]:
     described: dict[str, Any] = {
         "architectures": ["Eagle3DraftModel"],
-        "model_type": "speculator_model",
         "speculators_model_type": "eagle3",
         "speculators_config": _speculators(target, drafted),
         "transformer_layer_config": _layer(shape, target),
