@@ -57,7 +57,7 @@ from services.contract.errors import (
     PacelineError,
     SessionAborted,
 )
-from services.contract.states import NO_STATES, gives
+from services.contract.states import gives
 from services.contract.types import FinishReason, Role
 
 
@@ -104,8 +104,8 @@ class SessionDriver:
         self._pieces: dict[int, tuple[str, ...]] = {}
         # Pinned: another target has another output distribution.
         self._verifier_fingerprint = stored.target_fingerprint
-        # What the session's verifier tells of its layers.
-        self._told_states = NO_STATES
+        # Whether the session's verifier tells the states that its drafters may need.
+        self._tells_states = False
         self._failed_on: dict[Role, str] = {}
         self._record = RecordWriter(
             key,
@@ -252,7 +252,8 @@ class SessionDriver:
             beside=verifier.worker if drafts and verifier else "",
             text=() if drafts else (config.prompt, self.state.committed),
             cache_scope="" if drafts else config.cache_scope,
-            states=self._told_states if drafts else config.states,
+            states=config.states,
+            untold=drafts and not self._tells_states,
             company=() if drafts else self._company(),
         )
         placed = self._workers.place(wanted)
@@ -260,7 +261,7 @@ class SessionDriver:
             return
         if role is Role.VERIFIER:
             self._verifier_fingerprint = placed.model_fingerprint
-            self._told_states = config.states if gives(placed, config.states) else NO_STATES
+            self._tells_states = gives(placed, config.states)
         tokens = len(config.prompt) + len(self.state.committed)
         ready_s = self._workers.opening_s(placed.worker_id, tokens)
         hands_over = wanted.beside and self._workers.hands_over(placed.worker_id, wanted.beside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, assert_never
 
 from paceline.by_name import read, write
@@ -63,7 +64,7 @@ def encode_verifier_event(event: VerifierEvent) -> pb.VerifierEvent:
         case SessionFailed():
             return pb.VerifierEvent(failed=records.encode_failed(event))
         case States():
-            return pb.VerifierEvent(states=_encode_states(event))
+            return pb.VerifierEvent(states=records.encode_states(pb.States, event))
         case _:
             assert_never(event)
 
@@ -200,17 +201,6 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
     )
 
 
-def _encode_states(event: States) -> pb.States:
-    return pb.States(
-        session_id=event.session, epoch=event.epoch, position=event.position, states=event.states
-    )
-
-
-def _decode_states(message: pb.States) -> States:
-    """Whether rows are whole is the reader's to say: it drops others."""
-    return States(_session(message.session_id), message.epoch, message.position, message.states)
-
-
 def _encode_taken(taken: TakenDraft | None) -> pb.TakenDraft | None:
     if taken is None:
         return None
@@ -272,5 +262,5 @@ _EVENTS: dict[str, Callable[[Any], VerifierEvent]] = {
     "progress": records.decode_progress,
     "draining": records.decode_draining,
     "failed": records.decode_failed,
-    "states": _decode_states,
+    "states": partial(records.decode_states, States),
 }
