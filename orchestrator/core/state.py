@@ -20,6 +20,7 @@ from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     EMPTY_HASH,
     RESPONSE_FORMAT,
+    TOKEN_LIMITS,
     ResolvedSampling,
     Verdict,
     VerifyMode,
@@ -107,6 +108,8 @@ class SessionConfig:
     cache_scope: str = ""
     # Whose K/V it may share while both are open: completions of one prompt; empty = nobody's.
     fork_scope: str = ""
+    # Among waiting sessions of its tenant; lower is sooner.
+    priority: int = 0
     # The drafter is to rest while the verifier works.
     synchronous: bool = False
     # Plain blocks may leave early: with the opening, since the first token waits for no draft,
@@ -151,7 +154,8 @@ class SessionConfig:
     @property
     def verifier_capabilities(self) -> tuple[str, ...]:
         """What a verifier must be able to do."""
-        return (RESPONSE_FORMAT,) if self.sampling.response_format is not None else ()
+        formats = (RESPONSE_FORMAT,) if self.sampling.response_format is not None else ()
+        return formats + ((TOKEN_LIMITS,) if self.sampling.limits_tokens else ())
 
 
 class Phase(Enum):

@@ -68,6 +68,7 @@ from orchestrator.session.stored_text import (
 )
 from orchestrator.session.stream_reader import follow, follow_alone
 from orchestrator.session.totals import SpecTotals
+from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.store.null_store import NullStore
 from orchestrator.store.round_records import session_rounds
 from orchestrator.text import TextStream
@@ -121,6 +122,7 @@ class Inference:
         self._pool, self._target = pool, target
         self._store, self._recorder, self._options = store, recorder, options
         self._live: dict[str, SessionDriver] = {}
+        self._line = WaitingLine(self._ask_soon)
         most_tokens = options.max_tokens_in_flight
         self._admission = Admission(
             options.max_sessions, most_tokens, pool.memory, max_memory=options.logprobs_memory
@@ -632,6 +634,7 @@ class Inference:
             beyond=ahead,
             logprobs_kept=self._options.logprobs_kept,
             company=partial(self._company, spec, key.tenant),
+            line=self._line,
         )
         self._live[driver.name] = driver
         self._recorder.start_generate(
@@ -651,6 +654,11 @@ class Inference:
             return []
         fellows = self._completions_here(SessionKey(tenant, spec.request_id))
         return [own.state.verifier.worker for own in fellows if own.state.verifier is not None]
+
+    def _ask_soon(self, name: str) -> None:
+        """Let a session that waits for a verifier ask for it, behind what happens now."""
+        if (driver := self._live.get(name)) is not None:
+            asyncio.get_running_loop().call_soon(lambda: driver.feed(Tick(driver.now())))
 
     def _share_out(self) -> None:
         """Tell every session when the load changes how much speculation it allows."""

@@ -15,6 +15,7 @@ from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     RESPONSE_FORMAT,
+    TOKEN_LIMITS,
     Role,
     estimate_capability,
     estimated_method,
@@ -55,6 +56,7 @@ class OfferedModel:
             self._teams,
             tenant.limits.max_tokens,
             RESPONSE_FORMAT in worker.capabilities,
+            TOKEN_LIMITS in worker.capabilities,
         )
 
     def _slow_methods(self) -> frozenset[str]:

@@ -42,13 +42,14 @@ from orchestrator.core.events import (
     WorkerAttached,
 )
 from orchestrator.core.placement import Wanted
-from orchestrator.core.state import State
+from orchestrator.core.state import Phase, State
 from orchestrator.frontdoor.requests import SessionSpec
 from orchestrator.session.logprobs import pack_row
 from orchestrator.session.output import LOGPROBS_KEPT, Beyond, Delivery, Output
 from orchestrator.session.ports import NewSession, Recorder, SessionKeeper, SessionKey, Workers
 from orchestrator.session.session_writer import RecordWriter
 from orchestrator.session.totals import SpecTotals
+from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.text import TextStream
 from services.contract.errors import (
     DeadlinePassed,
@@ -79,11 +80,12 @@ class SessionDriver:
         beyond: Beyond = Beyond.NOT_YET,
         logprobs_kept: int = LOGPROBS_KEPT,
         company: Callable[[], Collection[str]] = tuple,
+        line: WaitingLine | None = None,
     ) -> None:
         """`text` has taken `state.committed`, which is stored already.
 
         `beyond`: the answer to a reader that is ahead and sends no hash. `company`: the verifiers
-        of the other completions of its request.
+        of the other completions of its request. `line`: who else waits for a verifier.
         """
         self.key = key
         self.name = state.config.session
@@ -95,6 +97,7 @@ class SessionDriver:
         self._text = text
         self._workers, self._recorder = workers, recorder
         self._on_end, self._company = on_end, company
+        self._line = line or WaitingLine()
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event] = deque()
         self._unsettled: deque[tuple[Event, tuple[Action, ...], State]] = deque()
@@ -211,6 +214,9 @@ class SessionDriver:
                 self._workers.send(worker, self.name, replace(message, traceparent=parent))
             case Release(role, worker):
                 self._failed_on[role] = worker
+                if role is Role.VERIFIER and self.state.phase is Phase.RUNNING:
+                    # A full one: others shall not ask before it does.
+                    self._line.enter(*self._claim)
                 self._workers.release(worker, self.name)
             case NeedWorker(role):
                 self._place(role)
@@ -241,6 +247,8 @@ class SessionDriver:
         config = self.state.config
         drafts = role is Role.DRAFTER
         verifier = self.state.verifier
+        if not drafts and not self._line.takes_its_turn(*self._claim):
+            return
         wanted = Wanted(
             role,
             config.most_tokens if drafts else self.state.next_tokens,
@@ -260,6 +268,7 @@ class SessionDriver:
         if placed is None:
             return
         if role is Role.VERIFIER:
+            self._line.leave(self.name)
             self._verifier_fingerprint = placed.model_fingerprint
             self._tells_states = gives(placed, config.states)
         tokens = len(config.prompt) + len(self.state.committed)
@@ -267,6 +276,12 @@ class SessionDriver:
         hands_over = wanted.beside and self._workers.hands_over(placed.worker_id, wanted.beside)
         beside = wanted.beside if hands_over else ""
         self.feed(WorkerAttached(self.now(), role, placed.worker_id, ready_s, beside))
+
+    @property
+    def _claim(self) -> tuple[str, str, int, float]:
+        """Its place among those that wait for a verifier."""
+        since = self.state.verifier_missing_since
+        return self.key.tenant, self.name, self.state.config.priority, since
 
     def _persist(self, commit: Commit) -> None:
         pieces = self._text.append(commit.token_ids, finished=commit.ending is not None)
@@ -312,4 +327,5 @@ class SessionDriver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._line.leave(self.name)
         self._on_end(self)

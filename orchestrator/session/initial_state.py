@@ -115,6 +115,7 @@ class InitialStates:
             phrase_scope=phrases,
             cache_scope=prefixes,
             fork_scope=f"{key.tenant}/{spec.request_id}" if spec.n > 1 else "",
+            priority=spec.priority,
             synchronous=synchronous,
             plain_ahead=not synchronous,
             limits=options.limits,

@@ -27,7 +27,9 @@ class Options(SamplingOptions, total=False):
     `method` names a drafter, or several joined by commas; `num_speculative_tokens`
     caps the draft window.
     `include_rounds` asks for statistics, text and origin per token.
-    `ephemeral` keeps no text on the server after the end.
+    `ephemeral` keeps no text on the server after the end. A lower `priority` is sooner among
+    waiting sessions of one tenant. `truncate_prompt_tokens` keeps the last so many tokens of
+    the input.
 
     For `messages` alone, as in transformers' `apply_chat_template`: `tools` are definitions,
     `chat_template_kwargs` more variables for the template, `continue_final_message` goes on
@@ -46,6 +48,8 @@ class Options(SamplingOptions, total=False):
     chat_template_kwargs: Mapping[str, Any]
     add_generation_prompt: bool
     continue_final_message: bool
+    priority: int
+    truncate_prompt_tokens: int
 
 
 Message = Mapping[str, Any]
@@ -57,8 +61,10 @@ As in the OpenAI API it may have `tool_calls`, `tool_call_id`, `name` and `reaso
 
 MOST_COMPLETIONS = 16
 _SPECULATION = frozenset(field.name for field in pb.SpeculationParams.DESCRIPTOR.fields)
-_TOP_LEVEL = frozenset({"model", "include_rounds", "ephemeral"})
 _CONVERSATION = frozenset(field.name for field in pb.Conversation.DESCRIPTOR.fields)
+_TOP_LEVEL = frozenset(
+    {"model", "include_rounds", "ephemeral", "priority", "truncate_prompt_tokens"}
+)
 
 
 def build_request(
@@ -170,6 +176,7 @@ def _method(value: Method | str) -> int:
 
 _WIRE: dict[str, Callable[[Any], Any]] = {
     "stop": _strings,
+    "bad_words": _strings,
     "messages": _turns,
     "tools": _tools,
     "chat_template_kwargs": _json,

@@ -179,7 +179,9 @@ class ResolvedSampling(SamplingNumbers):
 
     `stop_token_ids` holds the EOS ids too, unless EOS is ignored; all of them
     are masked until `min_tokens`. `logprobs` None: off.
-    `response_format` None: any output.
+    `response_format` None: any output. `allowed_token_ids`, ascending: no others are
+    chosen; empty = any. `bad_words`: where the output ends in all tokens of one but its
+    last, that last one is not chosen.
     """
 
     max_tokens: int = 256
@@ -188,6 +190,13 @@ class ResolvedSampling(SamplingNumbers):
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
     response_format: ResponseFormat | None = None
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether it takes a worker with the capability `TOKEN_LIMITS`."""
+        return bool(self.allowed_token_ids or self.bad_words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +227,10 @@ def split_methods(method: str) -> tuple[str, ...]:
 
 RESPONSE_FORMAT = "response_format"
 """Capability of a worker that supports response formats."""
+
+
+TOKEN_LIMITS = "token_limits"
+"""Capability of a worker that heeds `allowed_token_ids` and `bad_words`."""
 
 
 STATES = "states"
@@ -519,6 +532,7 @@ class OpenVerify:
     of a draft, 0 = none. `state_layers`: of which layers states are told, if they can be.
     `fork_scope`: the same among completions of one prompt, which share K/V while they are open,
     and for no longer; empty = there are no others.
+    `priority`: whose turn it is among waiting sessions of one `cache_scope`; see `turns`.
     """
 
     session: str
@@ -535,6 +549,7 @@ class OpenVerify:
     top_rows: int = 0
     state_layers: tuple[int, ...] = ()
     fork_scope: str = ""
+    priority: int = 0
 
 
 class Allowance(NamedTuple):

@@ -4,6 +4,7 @@ A session reserves K/V for its text, a block and some tokens more, and then as m
 it grows. Where the budget holds no more, texts that ended go first; then the session opened
 last gives its K/V up, and is prefilled again when there is room. The one opened first never
 does, so something always goes on. Nobody waits while holding what another one waits for.
+Within a tenant priorities decide who counts as opened when (`services.contract.turns`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from services.contract.errors import Overloaded
 from services.contract.kv_reserve import SPARE_TOKENS, reserve_of
 from services.engine.lending import Lending
 from services.engine.port import Engine
-from services.verifier.session import VerifySession
+from services.verifier.session import VerifySession, by_seniority
 
 _FORKS = "completions of "
 
@@ -90,10 +91,9 @@ class Caches:
         """
         if session.cache.reserve >= session.next_tokens:
             return True
-        others = [own for own in sessions if own is not session and not own.preempted]
-        younger = sorted(
-            (own for own in others if own.number > session.number), key=lambda own: own.number
-        )
+        others = {own for own in sessions if own is not session and not own.preempted}
+        ordered = by_seniority(sessions)
+        younger = [own for own in ordered[ordered.index(session) :] if own in others]
         willing = [own for own in younger if own not in busy]
         while True:
             try:
@@ -117,7 +117,7 @@ class Caches:
         There is room for it and some tokens more, or nobody else to wait for.
         """
         preempted = [own for own in sessions if own.preempted]
-        session = min(preempted, key=lambda own: own.number, default=None)
+        session = next((own for own in by_seniority(sessions) if own.preempted), None)
         if session is None or len(preempted) == len(sessions):
             return session
         free = self._engine.kv_tokens_capacity - self._engine.kv_tokens_used

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from services.contract.errors import out_of_memory
 from services.contract.step_records import StepRecord
+from services.contract.turns import exchange
 from services.contract.types import (
     CloseVerify,
     FailureReason,
@@ -58,7 +59,7 @@ from services.verifier.refusals import (
     open_matcher,
 )
 from services.verifier.scheduling import PrefillPace, share_prefill
-from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession
+from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession, by_seniority
 from services.verifier.states import StateTeller, after
 from services.verifier.verdicts import decided, discarded, emitted, logprob_rows, told_rows
 
@@ -263,10 +264,12 @@ class VerifierCore:
         """At most one block per session; also how many were discarded.
 
         Whoever was served longest ago comes first, then whose block is oldest: chained
-        blocks, which wait here while their session is served, gain it no larger share.
+        blocks, which wait here while their session is served, gain it no larger share. Within
+        a tenant's turns priorities decide.
         """
         waiting = [own for own in self._sessions.values() if own.ready]
         waiting.sort(key=lambda session: (session.served, session.queue[0].arrived))
+        waiting = exchange(waiting, lambda session: session.block_claim, "served")
         parts: list[Part] = []
         busy: set[VerifySession] = set()
         discards = used = 0
@@ -277,7 +280,7 @@ class VerifierCore:
             if session.preempted or not self._has_room(session, busy):
                 continue
             task, skipped = self._next_task(session)
-            session.served = next(self._turns)
+            self._note_turn(session)
             discards += skipped
             if task is not None:
                 parts.append(block_part(session, task))
@@ -319,7 +322,7 @@ class VerifierCore:
 
     def _take_prompts(self, blocks: Sequence[Part]) -> list[Part]:
         """Shares of prompts, beside these blocks."""
-        waiting = [own for own in self._sessions.values() if own.feeds]
+        waiting = by_seniority(own for own in self._sessions.values() if own.feeds)
         if not waiting:
             return []
         left = [session.prefill_left for session in waiting]
@@ -343,8 +346,11 @@ class VerifierCore:
         if task.tree.parents is not None:
             session.queue.appendleft(task.block)
             return prompt_part(session, share)
-        session.served = next(self._turns)
+        self._note_turn(session)
         return last_part(session, share, task)
+
+    def _note_turn(self, session: VerifySession) -> None:
+        session.served, session.served_in = next(self._turns), self._steps
 
     def _prompt_room(self, used: int, served: Collection[VerifySession] = ()) -> int:
         """Prompt tokens for a step that verifies `used` rows, of `served` sessions."""

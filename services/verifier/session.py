@@ -27,11 +27,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from services.contract.turns import STEPS, Claim, exchange
 from services.contract.types import DraftTree, OpenVerify, TakenDraft, Verdict, Verify
 from services.engine.lending import Ahead, Offer
 from services.engine.port import KVCache, Segment, SharedText
@@ -102,7 +103,7 @@ class VerifySession:
         `form`: what its output is to be, where it has a form.
         """
         self.key: Key = (link, opening.session)
-        self.opening = opening
+        self.opening, self.priority = opening, opening.priority
         self.number = number
         self.since = now
         self.epoch = opening.epoch
@@ -130,9 +131,26 @@ class VerifySession:
         self.queue: deque[Block] = deque()
         self.served = 0
         """When it was last its turn, among the turns of all sessions."""
+        self.served_in = 0
+        """In which of the engine's steps that was."""
         self.habit = Habit()
         self._verdicts: dict[int, Verdict] = {}
         self._highest_round = 0
+
+    @property
+    def tenant(self) -> Hashable:
+        """Equal for sessions of one tenant, as far as is known: itself, where nothing is."""
+        return self.opening.cache_scope or self.key
+
+    @property
+    def claim(self) -> Claim:
+        """Its claim to room, and to be read."""
+        return Claim(self.tenant, self.priority, self.since)
+
+    @property
+    def block_claim(self) -> Claim:
+        """Its claim to a block in the next step."""
+        return Claim(self.tenant, self.priority, self.served_in, STEPS)
 
     @property
     def output_len(self) -> int:
@@ -342,6 +360,11 @@ class VerifySession:
         self._verdicts[verdict.round] = verdict
         while len(self._verdicts) > KEPT_VERDICTS:
             del self._verdicts[min(self._verdicts)]
+
+
+def by_seniority(sessions: Iterable[VerifySession]) -> list[VerifySession]:
+    """By `number`, once those of a tenant have exchanged theirs as their priorities say."""
+    return exchange(sorted(sessions, key=lambda own: own.number), lambda own: own.claim, "number")
 
 
 def _history(opening: OpenVerify) -> History | None:

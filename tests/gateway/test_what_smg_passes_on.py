@@ -203,8 +203,9 @@ async def least_tokens(front: Front) -> None:
 
 async def dropped(front: Front) -> None:
     for ask in (front.complete, front.chat):
-        await ask(logit_bias={"5": 3}, extra_body={"best_of": 3})
+        await ask(logit_bias={"5": 3}, extra_body={"best_of": 3, "truncate_prompt_tokens": 2})
         assert not front.asked.logit_bias
+        assert not front.asked.HasField("truncate_prompt_tokens")
         assert front.asked.n == 1
 
 
@@ -223,7 +224,7 @@ TAKEN: dict[str, Check] = {
     "several prompts": several_prompts,
     "`n`": several_completions,
     "`min_tokens`": least_tokens,
-    "`logit_bias`, `best_of`": dropped,
+    "`logit_bias`, `best_of`, `truncate_prompt_tokens`": dropped,
 }
 
 
@@ -270,7 +271,7 @@ async def embeddings(front: Front) -> None:
 
 
 async def what_smg_drops(front: Front) -> None:
-    extra = {"prompt_logprobs": 2, "truncate_prompt_tokens": 2, "structural_tag": "{}"}
+    extra = {"prompt_logprobs": 2, "structural_tag": "{}"}
     for ask in (front.chat, front.complete):
         await ask(extra_body=extra)
         for name in extra:
@@ -292,7 +293,7 @@ REFUSED: dict[str, Check] = {
     "images, video, audio": media,
     "a value out of its range, more tokens than the context holds": values_out_of_range,
     "`/v1/embeddings`": embeddings,
-    "log probabilities of the prompt, a prompt to be cut, a structural tag": what_smg_drops,
+    "log probabilities of the prompt, a structural tag": what_smg_drops,
     "prefill elsewhere, a rank of data parallelism": what_is_the_gateways_affair,
 }
 

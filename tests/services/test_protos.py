@@ -15,14 +15,15 @@ BUF = Path(sys.executable).with_name("buf")
 
 MESSAGES = {
     "GenerateRequest": "1 request_id 2 model 3 prompt 4 tokens 5 conversation 6 sampling "
-    "7 speculation 8 include_rounds 9 ephemeral",
+    "7 speculation 8 include_rounds 9 ephemeral 10 priority 12 truncate_prompt_tokens",
     "TokenIds": "1 ids",
     "Conversation": "1 messages",
     "Message": "1 role 2 content",
     "SamplingParams": "1 temperature 2 top_p 3 top_k 4 min_p 5 frequency_penalty "
     "6 presence_penalty 7 repetition_penalty 8 max_tokens 9 min_tokens 10 stop "
     "11 stop_token_ids 12 ignore_eos 13 seed 14 logit_bias 15 logprobs 16 json_schema "
-    "17 regex 18 choice 19 include_stop_str_in_output 20 skip_special_tokens",
+    "17 regex 18 choice 19 include_stop_str_in_output 20 skip_special_tokens "
+    "24 allowed_token_ids 25 bad_words",
     "Choice": "1 options",
     "SpeculationParams": "1 method 2 num_speculative_tokens 3 rejection_sample_method "
     "4 disable_speculative_decoding 5 num_candidates",

@@ -39,6 +39,9 @@ def incoming(message: pb.GenerateRequest) -> IncomingRequest:
         len(params.logit_bias),
         len(message.conversation.tools),
         _calls(message.conversation.messages),
+        len(params.allowed_token_ids),
+        len(params.bad_words),
+        message.HasField("truncate_prompt_tokens"),
     )
     encoded = partial(message.SerializeToString, deterministic=True)
     return IncomingRequest(message.ByteSize(), lengths, partial(read_request, message), encoded)

@@ -5,6 +5,7 @@ from orchestrator.frontdoor.requests.inputs import check_counts
 from orchestrator.frontdoor.requests.model import ModelDefaults, ServedModel, parse_defaults
 from orchestrator.frontdoor.requests.record import dump_spec, load_spec
 from orchestrator.frontdoor.requests.request import (
+    FITTING,
     ConversationRequest,
     FormatRequest,
     GenerationRequest,
@@ -17,6 +18,7 @@ from orchestrator.frontdoor.requests.request import (
 from orchestrator.frontdoor.requests.spec import SessionSpec, completion_id
 
 __all__ = [
+    "FITTING",
     "ConversationRequest",
     "FormatRequest",
     "GenerationRequest",

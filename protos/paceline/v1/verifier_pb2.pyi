@@ -46,7 +46,7 @@ class VerifierCommand(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenVerify, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ..., close: _Optional[_Union[CloseVerify, _Mapping]] = ...) -> None: ...
 
 class OpenVerify(_message.Message):
-    __slots__ = ("session_id", "term", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "traceparent", "cache_scope", "top_rows", "state_layers", "fork_scope")
+    __slots__ = ("session_id", "term", "epoch", "prompt", "committed", "mode", "sampling", "seed", "window", "traceparent", "cache_scope", "top_rows", "state_layers", "fork_scope", "priority")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class OpenVerify(_message.Message):
     TOP_ROWS_FIELD_NUMBER: _ClassVar[int]
     STATE_LAYERS_FIELD_NUMBER: _ClassVar[int]
     FORK_SCOPE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     term: int
     epoch: int
@@ -75,7 +76,8 @@ class OpenVerify(_message.Message):
     top_rows: int
     state_layers: _containers.RepeatedScalarFieldContainer[int]
     fork_scope: str
-    def __init__(self, session_id: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., traceparent: _Optional[str] = ..., cache_scope: _Optional[str] = ..., top_rows: _Optional[int] = ..., state_layers: _Optional[_Iterable[int]] = ..., fork_scope: _Optional[str] = ...) -> None: ...
+    priority: int
+    def __init__(self, session_id: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., sampling: _Optional[_Union[_types_pb2.ResolvedSampling, _Mapping]] = ..., seed: _Optional[int] = ..., window: _Optional[int] = ..., traceparent: _Optional[str] = ..., cache_scope: _Optional[str] = ..., top_rows: _Optional[int] = ..., state_layers: _Optional[_Iterable[int]] = ..., fork_scope: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class Verify(_message.Message):
     __slots__ = ("session_id", "epoch", "round", "extends_round", "base_len", "tree", "want_bonus", "traceparent", "allowance")

@@ -94,6 +94,7 @@ def encode_sampling(sampling: ResolvedSampling) -> pb.ResolvedSampling:
         sampling,
         logit_bias=dict(sampling.logit_bias),
         response_format=_encode_format(sampling.response_format),
+        bad_words=[pb.TokenSequence(token_ids=word) for word in sampling.bad_words],
     )
 
 
@@ -105,6 +106,7 @@ def decode_sampling(message: pb.ResolvedSampling) -> ResolvedSampling:
         logit_bias=tuple(sorted(message.logit_bias.items())),
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         response_format=_decode_format(message),
+        bad_words=tuple(tuple(word.token_ids) for word in message.bad_words),
     )
 
 
