@@ -437,7 +437,7 @@ async def test_what_a_client_sends_besides_reaches_the_orchestrator_as_the_page_
 
 async def test_every_way_to_speculate_on_the_page_can_be_said():
     named = [name for row in rows_under("name") for name in re.findall(r"`(\w+)`", row[0])]
-    assert set(named) == set(extensions._READERS)
+    assert set(named) == set(extensions.READERS)
 
 
 async def test_a_named_session_is_computed_once_and_told_to_all_who_ask_for_it(front: Front):

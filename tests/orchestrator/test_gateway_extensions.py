@@ -37,7 +37,7 @@ def test_every_way_to_speculate_can_be_said():
     )
     assert said.speculation == SpeculationRequest("ngram", 4, "STANDARD", True, 2)
     fields = pb.SpeculationParams.DESCRIPTOR.fields_by_name
-    assert set(fields) == extensions._READERS.keys() - {"session"}
+    assert set(fields) == extensions.READERS.keys() - {"session"}
 
 
 @pytest.mark.parametrize("behind", ["-p1", f"-p1{UUID}"])

@@ -54,7 +54,7 @@ def read(request_id: str, metadata: Iterable[tuple[str, Any]] | None) -> Extensi
         if key.startswith(_METADATA):
             _add(said, key.removeprefix(_METADATA).replace("-", "_"), str(value))
     session = said.pop("session", None)
-    told = {name: _READERS[name](name, value) for name, value in said.items()}
+    told = {name: READERS[name](name, value) for name, value in said.items()}
     return Extensions(session if session is None else session + prompt, SpeculationRequest(**told))
 
 
@@ -76,8 +76,8 @@ def _in_id(request_id: str) -> tuple[dict[str, str], str]:
 
 
 def _add(said: dict[str, str], name: str, value: str) -> None:
-    if name not in _READERS:
-        raise InvalidRequest("request_id or metadata", name[:_SHOWN], f"{', '.join(_READERS)}")
+    if name not in READERS:
+        raise InvalidRequest("request_id or metadata", name[:_SHOWN], f"{', '.join(READERS)}")
     if name in said:
         raise InvalidRequest(name, value[:_SHOWN], "said once")
     said[name] = value
@@ -103,7 +103,7 @@ def _flag(name: str, value: str) -> bool:
     return value == "true"
 
 
-_READERS: dict[str, Callable[[str, str], Any]] = {
+READERS: dict[str, Callable[[str, str], Any]] = {
     "session": _text,
     "method": _text,
     "num_speculative_tokens": _number,
