@@ -384,7 +384,8 @@ def no_fields(*names: str) -> Check:
 
 async def suffixes(front: Front) -> None:
     for suffix in (":nospec", "@nospec", "-nospec"):
-        await refused(front.chat(model=front.model + suffix), 404)
+        ask = front.client.chat.completions.create(model=front.model + suffix, messages=CHAT)
+        await refused(ask, 404)
     assert "model" not in vllm.GenerateRequest.DESCRIPTOR.fields_by_name
 
 
@@ -463,15 +464,14 @@ async def test_a_client_that_left_a_named_session_comes_back_to_it(front: Front)
     back = await front.complete(**ask)
     ours = await front.running.client.generate("the law", seed=3, max_tokens=200, ignore_eos=True)
     assert back.usage.completion_tokens == 200
-    assert back.choices[0].text == ours.text
+    # smg leaves out the bytes of a character that the end cuts off.
+    assert ours.text.startswith(back.choices[0].text)
+    assert len(ours.text) - len(back.choices[0].text) < 4
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_usage_has_the_draft_tokens_of_this_very_request(front: Front, stream: bool):
-    for said in (
-        "paceline(num_speculative_tokens=3)",
-        "paceline(disable_speculative_decoding=true)",
-    ):
+    for said in ("num_speculative_tokens=3", "disable_speculative_decoding=true"):
         for ask in (front.chat, front.complete):
             before = front.running.inference.totals()
             told = await drafts(ask, stream, said)
