@@ -478,19 +478,21 @@ async def test_usage_has_the_draft_tokens_of_this_very_request(front: Front, str
             after = front.running.inference.totals()
             accepted = after.accepted_tokens - before.accepted_tokens
             drafted = after.draft_tokens - before.draft_tokens
-            assert (told.accepted_prediction_tokens or 0) == accepted
-            assert (told.rejected_prediction_tokens or 0) == drafted - accepted
+            assert told == (accepted, drafted - accepted)
             assert bool(drafted) is ("disable" not in said)
 
 
-async def drafts(ask: Callable[..., Any], stream: bool, said: str) -> Any:
-    """What a request's usage says of its drafts."""
+async def drafts(ask: Callable[..., Any], stream: bool, said: str) -> tuple[int, int]:
+    """Draft tokens accepted and rejected, as a request's usage says; nothing is none."""
     params: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40, **ON}
     params["extra_headers"] = {"X-Request-Id": f"paceline({said})"}
-    if not stream:
-        return (await ask(**params)).usage.completion_tokens_details
-    [usage] = [part.usage async for part in await ask(**params, **WITH_USAGE) if part.usage]
-    return usage.completion_tokens_details
+    if stream:
+        [usage] = [part.usage async for part in await ask(**params, **WITH_USAGE) if part.usage]
+    else:
+        usage = (await ask(**params)).usage
+    if (told := usage.completion_tokens_details) is None:
+        return 0, 0
+    return told.accepted_prediction_tokens or 0, told.rejected_prediction_tokens or 0
 
 
 @pytest.mark.parametrize("row", TAKEN)
