@@ -286,7 +286,7 @@ FINISHES = ("stop", "length", "abort", "suspended", "detached", "error")
 
 
 # What drafted for a session: a method of its own, several together, or one that is not known here.
-METHODS = ("ngram", "graph", "model", "eagle", "skip", "lookahead", "several", "other")
+METHODS = ("ngram", "graph", "model", "text", "eagle", "skip", "lookahead", "several", "other")
 # How its drafts were verified.
 MODES = ("greedy", "coupled", "standard", "block")
 
