@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from asyncio import gather
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable
-from contextlib import AsyncExitStack, ExitStack, nullcontext, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from contextlib import AsyncExitStack, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -146,7 +146,7 @@ class Inference:
         tenant: Tenant,
         parent: str = "",
         call: Call | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request, tenant)
         if spec.n > 1:
@@ -175,7 +175,7 @@ class Inference:
         tenant: Tenant,
         parent: str,
         call: Call | None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """The same for several completions of one prompt, each a session of its own."""
         keys = [SessionKey(tenant.name, one.session) for one in spec.completions(0)]
         alone = self._live.get(SessionKey(tenant.name, spec.session).name)
@@ -250,12 +250,9 @@ class Inference:
     ) -> AsyncGenerator[Event]:
         """`resume` from the start, once it is read: what fails is this session's failure alone."""
         events = await self.resume(key, Prefix(), parent, tenant, call)
-        try:
+        async with aclosing(events):
             async for event in events:
                 yield event
-        finally:
-            if isinstance(events, AsyncGenerator):
-                await events.aclose()
 
     async def generate_once(
         self, request: IncomingRequest, key: SessionKey, tenant: Tenant, parent: str = ""
@@ -327,7 +324,7 @@ class Inference:
 
     def _attach(
         self, key: SessionKey, live: SessionDriver, spec: SessionSpec, call: Call | None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Attach a repeated request to its session here; raise if the id has other content."""
         _require_equal(live, spec)
         self._attend(key, live, call)
@@ -349,7 +346,7 @@ class Inference:
         parent: str = "",
         tenant: Tenant = DEFAULT_TENANT,
         call: Call | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Attach to a session after the tokens that a reader has: a live one, or a stored one.
 
         Raises Overloaded, before anything changes, when there is no room, and DataLoss where the
@@ -369,7 +366,7 @@ class Inference:
         resuming: Resuming,
         tenant: Tenant,
         call: Call | None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         # One at a time: a second restore would fence the first.
         async with self._lock(key):
             driver = self._live.get(key.name)
@@ -405,7 +402,7 @@ class Inference:
 
     async def _tell_finished(
         self, key: SessionKey, stored: StoredSession, prefix: Prefix, tenant: Tenant
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         with self._stored_texts.reader(tenant):
             rounds = await self._store.rounds(key)
             told = finished_session(stored, rounds, self._target.tokenizer, prefix)
@@ -417,7 +414,7 @@ class Inference:
             if failure is not None:
                 raise failure
 
-    def _read(self, driver: SessionDriver, prefix: Prefix) -> AsyncIterator[Event]:
+    def _read(self, driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]:
         # Log lines of this call carry the session's trace from here on.
         self._recorder.bind(driver.name)
         require_possible(driver.spec, prefix)
