@@ -20,6 +20,7 @@ from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     EMPTY_HASH,
     RESPONSE_FORMAT,
+    SCORES,
     ResolvedSampling,
     Verdict,
     VerifyMode,
@@ -151,7 +152,9 @@ class SessionConfig:
     @property
     def verifier_capabilities(self) -> tuple[str, ...]:
         """What a verifier must be able to do."""
-        return (RESPONSE_FORMAT,) if self.sampling.response_format is not None else ()
+        formed = (RESPONSE_FORMAT,) if self.sampling.response_format is not None else ()
+        scored = (SCORES,) if self.sampling.prompt_logprobs is not None else ()
+        return formed + scored
 
 
 class Phase(Enum):

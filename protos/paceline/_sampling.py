@@ -29,3 +29,4 @@ class SamplingOptions(TypedDict, total=False):
     choice: Sequence[str]
     include_stop_str_in_output: bool
     skip_special_tokens: bool
+    prompt_logprobs: int

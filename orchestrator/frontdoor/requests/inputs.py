@@ -18,7 +18,7 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_TOOLS,
 )
 from orchestrator.frontdoor.requests.request import GenerationRequest, ListLengths
-from orchestrator.text import Tokenizer, TooLong
+from orchestrator.text import Conversation, Tokenizer, TooLong
 from services.contract.errors import InvalidRequest
 
 
@@ -36,6 +36,27 @@ def prompt_ids(
         raise InvalidRequest(kind, error.size, _allowed(model)) from None
     require(1 <= len(ids) <= _longest(model), kind, f"{len(ids)} tokens", _allowed(model))
     return ids
+
+
+def prompt_text(
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
+) -> tuple[str, bool] | None:
+    """The text of a prompt or conversation, and whether special tokens are to be added to it.
+
+    None for token ids. Raises InvalidRequest.
+    """
+    kind = _kind(request)
+    if kind == "tokens":
+        return None
+    if kind == "prompt":
+        prompt = request.prompt or ""
+        require_size("prompt", size_of(prompt), 1)
+        return prompt, True
+    try:
+        conversation = _conversation(request, tokenizer, model)
+        return tokenizer.render(conversation, MAX_RENDERED_CHARACTERS), False
+    except TooLong as error:
+        raise InvalidRequest(kind, error.size, _allowed(model)) from None
 
 
 def _longest(model: ServedModel) -> int:
@@ -111,6 +132,13 @@ def _read_tokens(
 def _read_conversation(
     request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
+    conversation = _conversation(request, tokenizer, model)
+    return tokenizer.encode_conversation(conversation, _longest(model), MAX_RENDERED_CHARACTERS)
+
+
+def _conversation(
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
+) -> Conversation:
     asked = request.conversation
     assert asked is not None
     conversation = read_conversation(asked)
@@ -122,7 +150,7 @@ def _read_conversation(
         count = f"{len(conversation.tools)} tools"
         allowed = f"none: the chat template of {model.name} has no place for tools"
         raise InvalidRequest("conversation.tools", count, allowed)
-    return tokenizer.encode_conversation(conversation, _longest(model), MAX_RENDERED_CHARACTERS)
+    return conversation
 
 
 _Reader = Callable[[GenerationRequest, Tokenizer, ServedModel], tuple[int, ...]]

@@ -50,6 +50,10 @@ def dump_spec(spec: SessionSpec) -> bytes:
         del values["sampling"]["response_format"]
     else:
         version = WITH_FORMAT
+    if spec.sampling.prompt_logprobs is None:
+        del values["sampling"]["prompt_logprobs"]
+    else:
+        version = WITH_MORE_NUMBERS
     for name in NUMBERS.keys() - FIRST_NUMBERS:
         if values["sampling"][name] == NUMBERS[name].neutral:
             del values["sampling"][name]
@@ -141,6 +145,7 @@ def _sound_sampling(sampling: ResolvedSampling) -> bool:
         and _count(sampling.max_tokens, 2**31, least=1)
         and _count(sampling.min_tokens, sampling.max_tokens + 1)
         and (sampling.logprobs is None or _count(sampling.logprobs, MAX_LOGPROBS + 1))
+        and (sampling.prompt_logprobs is None or _count(sampling.prompt_logprobs, MAX_LOGPROBS + 1))
         and (sampling.response_format is None or _sound_format(sampling.response_format))
     )
 

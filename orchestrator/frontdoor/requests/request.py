@@ -103,6 +103,7 @@ class SamplingRequest:
     seed: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     response_format: FormatRequest | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None

@@ -102,6 +102,8 @@ def content_digest(
     if spec.sampling.response_format is None:
         # As before there were any: a retry across an upgrade finds its session.
         del values["sampling"]["response_format"]
+    if spec.sampling.prompt_logprobs is None:
+        del values["sampling"]["prompt_logprobs"]
     values |= {"rule": asked_rule, "seed": given_seed, "input": None}
     # No text holds this: in one, a quote has a backslash before it.
     before, mark, after = _json(values).partition('"input":null')

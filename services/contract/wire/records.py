@@ -101,6 +101,7 @@ def decode_sampling(message: pb.ResolvedSampling) -> ResolvedSampling:
         logit_bias=tuple(sorted(message.logit_bias.items())),
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         response_format=_decode_format(message),
+        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
     )
 
 

@@ -17,6 +17,7 @@ from services.contract.types import (
     LogprobRow,
     OpenVerify,
     Progress,
+    PromptScores,
     SessionFailed,
     States,
     TakenDraft,
@@ -64,6 +65,8 @@ def encode_verifier_event(event: VerifierEvent) -> pb.VerifierEvent:
             return pb.VerifierEvent(failed=records.encode_failed(event))
         case States():
             return pb.VerifierEvent(states=_encode_states(event))
+        case PromptScores():
+            return pb.VerifierEvent(scores=_encode_scores(event))
         case _:
             assert_never(event)
 
@@ -211,6 +214,20 @@ def _decode_states(message: pb.States) -> States:
     return States(_session(message.session_id), message.epoch, message.position, message.states)
 
 
+def _encode_scores(event: PromptScores) -> pb.PromptScores:
+    return pb.PromptScores(
+        session_id=event.session,
+        epoch=event.epoch,
+        position=event.position,
+        rows=[_encode_logprobs(row) for row in event.rows],
+    )
+
+
+def _decode_scores(message: pb.PromptScores) -> PromptScores:
+    rows = tuple(_decode_logprobs(row) for row in message.rows)
+    return PromptScores(_session(message.session_id), message.epoch, message.position, rows)
+
+
 def _encode_taken(taken: TakenDraft | None) -> pb.TakenDraft | None:
     if taken is None:
         return None
@@ -253,7 +270,7 @@ def _encode_logprobs(row: LogprobRow) -> pb.LogprobRow:
 
 def _decode_logprobs(message: pb.LogprobRow) -> LogprobRow:
     ids = tuple(message.top_token_ids)
-    values = decode_floats(message.top_logprobs, len(ids), "verdict.top_logprobs")
+    values = decode_floats(message.top_logprobs, len(ids), "logprobs.top_logprobs")
     return LogprobRow(message.logprob, ids, values)
 
 
@@ -273,4 +290,5 @@ _EVENTS: dict[str, Callable[[Any], VerifierEvent]] = {
     "draining": records.decode_draining,
     "failed": records.decode_failed,
     "states": _decode_states,
+    "scores": _decode_scores,
 }
