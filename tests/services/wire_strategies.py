@@ -80,6 +80,7 @@ BY_TYPE[t.ResolvedSampling] = record(
     logit_bias=st.dictionaries(u32, f32, max_size=4).map(lambda d: tuple(sorted(d.items()))),
     logprobs=st.none() | u32,
     response_format=st.none() | formats,
+    prompt_logprobs=st.none() | u32,
 )
 descriptions = record(
     t.WorkerDescription, protocol_min=st.integers(0, 5), protocol_max=st.integers(5, 9)
@@ -121,4 +122,5 @@ def verdicts(draw):
     return draw(verdict)
 
 
-verifier_events = record(t.VerifyOpened) | verdicts() | record(t.States) | of_both
+scores = record(t.PromptScores, rows=st.lists(logprob_rows(), max_size=4).map(tuple))
+verifier_events = record(t.VerifyOpened) | verdicts() | record(t.States) | scores | of_both
