@@ -54,7 +54,7 @@ def _score(ids: Sequence[int], packed: Sequence[PackedRow], top: int) -> pb.Cont
         for row in rows
     ]
     return pb.ContinuationScore(
-        tokens=list(map(_logprobs, ids, shown)),  # type: ignore[arg-type]
+        tokens=list(map(_logprobs, ids, shown)),
         logprob=math.fsum(row.logprob for row in rows),
         is_greedy=all(
             row.top_token_ids[:1] == (token,) for token, row in zip(ids, rows, strict=True)

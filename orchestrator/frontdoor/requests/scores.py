@@ -83,7 +83,7 @@ def build_score(request: ScoreRequest, tokenizer: Tokenizer, model: ServedModel)
         context = prompt_ids(request.context, tokenizer, model)
         # Length first: an over-long list is not looked through.
         _check_sizes(context, given, top, model)
-        ids = [tuple(one or ()) for one in given]
+        ids = [() if one is None or isinstance(one, str) else tuple(one) for one in given]
     _check_sizes(context, ids, top, model)
     for index, one in enumerate(ids):
         require_in_vocabulary(f"continuations[{index}].tokens.ids", one, model)
