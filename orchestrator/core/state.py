@@ -20,6 +20,7 @@ from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     EMPTY_HASH,
     RESPONSE_FORMAT,
+    SCORES,
     TOKEN_LIMITS,
     ResolvedSampling,
     Verdict,
@@ -154,8 +155,12 @@ class SessionConfig:
     @property
     def verifier_capabilities(self) -> tuple[str, ...]:
         """What a verifier must be able to do."""
-        formats = (RESPONSE_FORMAT,) if self.sampling.response_format is not None else ()
-        return formats + ((TOKEN_LIMITS,) if self.sampling.limits_tokens else ())
+        needed = {
+            RESPONSE_FORMAT: self.sampling.response_format is not None,
+            TOKEN_LIMITS: self.sampling.limits_tokens,
+            SCORES: self.sampling.prompt_logprobs is not None,
+        }
+        return tuple(name for name, used in needed.items() if used)
 
 
 class Phase(Enum):

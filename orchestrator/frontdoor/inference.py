@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import gather
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -28,15 +28,20 @@ from orchestrator.frontdoor.intake import vetted
 from orchestrator.frontdoor.long_requests import RequestThreads
 from orchestrator.frontdoor.requests import (
     IncomingRequest,
+    IncomingScore,
+    ScoreSpec,
     SessionSpec,
+    build_score,
     build_spec,
     check_counts,
+    check_score_counts,
     completion_id,
     dump_spec,
     load_spec,
 )
-from orchestrator.frontdoor.requests.ranges import MAX_COMPLETIONS
+from orchestrator.frontdoor.requests.ranges import MAX_COMPLETIONS, MAX_REQUEST_BYTES
 from orchestrator.frontdoor.response_formats import ResponseFormats
+from orchestrator.frontdoor.scoring import AT_ONCE, Scored, Scoring
 from orchestrator.frontdoor.served_model import OfferedModel
 from orchestrator.frontdoor.stored_texts import Slices, StoredTexts
 from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
@@ -45,7 +50,7 @@ from orchestrator.recorder import Recorder, Resuming
 from orchestrator.session.answer import Event, SessionRound
 from orchestrator.session.driver import SessionDriver
 from orchestrator.session.initial_state import InitialStates
-from orchestrator.session.logprobs import memory_of
+from orchestrator.session.logprobs import PackedRow, memory_of, prompt_memory, prompt_memory_of
 from orchestrator.session.output import Beyond, Prefix
 from orchestrator.session.ports import (
     Call,
@@ -72,7 +77,6 @@ from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.store.null_store import NullStore
 from orchestrator.store.round_records import session_rounds
 from orchestrator.text import TextStream
-from orchestrator.workers.events import to_core
 from orchestrator.workers.link import WorkerEvent
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import (
@@ -80,6 +84,7 @@ from services.contract.errors import (
     DataLoss,
     Draining,
     Fenced,
+    Impossible,
     InvalidRequest,
     NotFound,
     PacelineError,
@@ -137,6 +142,7 @@ class Inference:
         self._forms, self._work = forms or ResponseFormats(), work
         self.offer = OfferedModel(pool, target, options)
         self._initial_states = InitialStates(self.offer, options)
+        self._scoring = Scoring(pool, options.limits)
 
     # --- the use cases ----------------------------------------------------------------
 
@@ -306,6 +312,48 @@ class Inference:
         names = (completion_id(key.name, index) for index in range(MAX_COMPLETIONS))
         found = (self._live.get(name) for name in names)
         return [driver for driver in found if driver is not None and driver.spec.n > 1]
+
+    async def score(
+        self, request: IncomingScore, tenant: Tenant, parent: str = ""
+    ) -> tuple[ScoreSpec, list[list[PackedRow]]]:
+        """How likely continuations of a context are: for each, rows with the likeliest token."""
+        if self._draining:
+            raise _leaving()
+        if not self.offer.scores:
+            raise Impossible("no verifier here tells how likely a text is")
+        spec = await self._resolve_score(request, tenant)
+        del request  # It may be megabytes long.
+        shared = self._initial_states.score_scopes(tenant.name, spec.ephemeral)
+        start = len(spec.context)
+        texts = [
+            Scored((*spec.context, *one), start, spec.top, *shared) for one in spec.continuations
+        ]
+        longest = sorted((len(one.text) for one in texts), reverse=True)
+        largest = self._pool.largest_memory()
+        if largest and longest[0] > largest:
+            allowed = f"at most {largest} with its context: a verifier's K/V holds no more"
+            raise InvalidRequest("continuations", f"{longest[0]} tokens", allowed)
+        at_once = _at_once(longest, largest)
+        memory = prompt_memory(sum(map(len, spec.continuations)), max(1, spec.top))
+        weight, fields = sum(longest[:at_once]), ("continuations", "logprobs")
+        with self._admission.enter(0, weight, tenant, memory, fields):
+            return spec, await self._scoring.score(tenant.name, texts, at_once, parent)
+
+    async def _resolve_score(self, request: IncomingScore, tenant: Tenant) -> ScoreSpec:
+        model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
+        check_score_counts(request.lengths, request.continuations, model)
+
+        def read() -> ScoreSpec:
+            if self._work is None:
+                return build_score(request.read(), tokenizer, model)
+            with self._work.spent(tenant.name, request.size):
+                return build_score(request.read(), tokenizer, model)
+
+        # The context is tokenized with each of them.
+        size = request.size * (1 + request.continuations)
+        spec = await self.request_threads.read(min(size, MAX_REQUEST_BYTES), read)
+        vetted()
+        return spec
 
     def end_once(self, key: SessionKey) -> None:
         """End what `generate_once` began; nothing happens where there is none."""
@@ -537,6 +585,7 @@ class Inference:
     async def drain(self, timeout: float) -> None:
         """Hand over every session, starting ones included; wait at most `timeout` for the store."""
         self._draining = True
+        self._scoring.drain()
         handed = [driver.hand_over(_leaving()) for driver in list(self._live.values())]
         if handed:
             await asyncio.wait(handed, timeout=timeout)
@@ -687,12 +736,13 @@ class Inference:
         """Hand a worker's event to its session."""
         driver = self._live.get(event.session) if hasattr(event, "session") else None
         if driver is not None:
-            absorbed = to_core(worker, role, event, driver.now())
-            if absorbed is not None:
-                driver.feed(absorbed)
+            driver.hear(worker, role, event)
+        elif hasattr(event, "session"):
+            self._scoring.on_event(worker, event.session, event)
 
     def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
         """A worker is gone, and these sessions with it."""
+        self._scoring.on_lost(sessions, reason)
         for name in sessions:
             if driver := self._live.get(name):
                 driver.feed(WorkerLost(driver.now(), role, worker, reason))
@@ -720,8 +770,17 @@ def _weight(spec: SessionSpec) -> int:
 
 
 def _logprobs_memory(spec: SessionSpec, kept: int) -> int:
-    """Bytes that the logprobs of so many of its tokens take here."""
-    return memory_of(spec.sampling, min(kept, spec.sampling.max_tokens))
+    """Bytes that the logprobs of so many of its tokens, and of its prompt, take here."""
+    output = memory_of(spec.sampling, min(kept, spec.sampling.max_tokens))
+    return output + prompt_memory_of(spec.sampling, len(spec.prompt))
+
+
+def _at_once(longest: Sequence[int], memory: int) -> int:
+    """How many texts, the longest first, a verifier may have at a time: of half of its memory."""
+    count = min(AT_ONCE, len(longest))
+    while count > 1 and memory and sum(longest[:count]) > memory // 2:
+        count -= 1
+    return count
 
 
 def _leaving() -> Draining:

@@ -40,7 +40,9 @@ from orchestrator.core.events import (
     SuspendReason,
     Tick,
     WorkerAttached,
+    WorkerLost,
 )
+from orchestrator.core.logprobs import rows_fit
 from orchestrator.core.placement import Wanted
 from orchestrator.core.state import Phase, State
 from orchestrator.frontdoor.requests import SessionSpec
@@ -51,6 +53,8 @@ from orchestrator.session.session_writer import RecordWriter
 from orchestrator.session.totals import SpecTotals
 from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.text import TextStream
+from orchestrator.workers.events import to_core
+from orchestrator.workers.link import WorkerEvent
 from services.contract.errors import (
     DeadlinePassed,
     Impossible,
@@ -59,7 +63,7 @@ from services.contract.errors import (
     SessionAborted,
 )
 from services.contract.states import gives
-from services.contract.types import FinishReason, Role
+from services.contract.types import FinishReason, PromptScores, Role, VerifyOpened
 
 
 class SessionDriver:
@@ -92,7 +96,10 @@ class SessionDriver:
         self.spec = spec
         self.state = state
         proven = Beyond.AGAIN if spec.mode.exact_match else Beyond.LOST
-        self.output = Output(beyond, proven, logprobs_kept)
+        # Who owned it before told what was asked of the prompt, if anything is committed.
+        scored = spec.sampling.prompt_logprobs is not None and not state.committed
+        prompt_due = len(spec.prompt) - 1 if scored else 0
+        self.output = Output(beyond, proven, logprobs_kept, prompt_due)
         self.totals = SpecTotals()
         self._text = text
         self._workers, self._recorder = workers, recorder
@@ -144,6 +151,35 @@ class SessionDriver:
         else:
             self._settle()
         self._set_timer()
+
+    def hear(self, worker: str, role: Role, event: WorkerEvent) -> None:
+        """Absorb what a worker says."""
+        match event:
+            case PromptScores():
+                self._take_scores(worker, event)
+                return
+            case VerifyOpened(_, epoch) if self.output.prompt_missing:
+                self._refuse(worker, epoch, "it left tokens of the prompt out")
+        absorbed = to_core(worker, role, event, self.now())
+        if absorbed is not None:
+            self.feed(absorbed)
+
+    def _take_scores(self, worker: str, scores: PromptScores) -> None:
+        """Keep what is new of what the session's verifier says of the prompt."""
+        attached, output = self.state.verifier, self.output
+        if attached is None or (attached.worker, attached.epoch) != (worker, scores.epoch):
+            return
+        asked, known = self.spec.sampling.prompt_logprobs, output.prompt_known + 1
+        rows = scores.rows[max(0, known - scores.position) :]
+        behind = scores.position <= known and len(rows) <= output.prompt_missing
+        config = self.state.config
+        if not behind or not rows_fit(rows, asked or 0, config.vocab_size):
+            self._refuse(worker, scores.epoch, "what it said of the prompt cannot be")
+        elif rows:
+            output.put_prompt(tuple(map(pack_row, rows)))
+
+    def _refuse(self, worker: str, epoch: int, reason: str) -> None:
+        self.feed(WorkerLost(self.now(), Role.VERIFIER, worker, reason, epoch=epoch))
 
     def _turn(self, event: Event) -> None:
         self.state, actions = rounds.step(self.state, event)

@@ -23,7 +23,8 @@ class Options(SamplingOptions, total=False):
     """How to sample, speculate and report; all left out = the server's defaults.
 
     Sampling follows the usual names. `logprobs` is the number of alternatives
-    to report with each token. At most one of `json_schema`, `regex`, `choice`.
+    to report with each token, `prompt_logprobs` with each of the prompt's. At most one
+    of `json_schema`, `regex`, `choice`.
     `method` names a drafter, or several joined by commas; `num_speculative_tokens`
     caps the draft window.
     `include_rounds` asks for statistics, text and origin per token.
@@ -98,6 +99,26 @@ def build_request(
     return request
 
 
+def build_score_request(
+    context: str | None,
+    tokens: Sequence[int] | None,
+    messages: Sequence[Message] | None,
+    continuations: Sequence[str | Sequence[int]],
+    options: Mapping[str, Any],
+) -> pb.ScoreRequest:
+    """A request to score. Raises InvalidArgument and TypeError as `build_request`."""
+    if sum(given is not None for given in (context, tokens, messages)) != 1:
+        raise TypeError("give exactly one of context, tokens and messages")
+    request = pb.ScoreRequest()
+    _fill(request, "prompt", context)
+    _fill(request.tokens, "ids", tokens, "tokens.ids")
+    _fill(request.conversation, "messages", messages, "conversation.messages")
+    _fill(request, "continuations", continuations)
+    for name, value in options.items():
+        _fill(request, name, value)
+    return request
+
+
 def _set_option(request: pb.GenerateRequest, name: str, value: Any) -> None:
     if name in _TOP_LEVEL:
         _fill(request, name, value)
@@ -163,6 +184,15 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
+def _continuations(given: Sequence[str | Sequence[int]]) -> list[pb.Continuation]:
+    return [
+        pb.Continuation(text=one)
+        if isinstance(one, str)
+        else pb.Continuation(tokens=pb.TokenIds(ids=one))
+        for one in given
+    ]
+
+
 def _choice(options: Sequence[str]) -> pb.Choice:
     return pb.Choice(options=_strings(options))
 
@@ -181,5 +211,6 @@ _WIRE: dict[str, Callable[[Any], Any]] = {
     "tools": _tools,
     "chat_template_kwargs": _json,
     "choice": _choice,
+    "continuations": _continuations,
     "rejection_sample_method": _method,
 }

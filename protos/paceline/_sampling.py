@@ -31,3 +31,4 @@ class SamplingOptions(TypedDict, total=False):
     skip_special_tokens: bool
     allowed_token_ids: Sequence[int]
     bad_words: str | Sequence[str]
+    prompt_logprobs: int

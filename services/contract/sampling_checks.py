@@ -30,9 +30,10 @@ def _complaints(sampling: ResolvedSampling, mode: VerifyMode) -> Iterator[str]:
             yield f"sampling.{name}: {value} {number.unusable}"
     if sampling.max_tokens <= 0:
         yield f"sampling.max_tokens: {sampling.max_tokens} is not positive"
-    shown = sampling.logprobs or 0
-    if not 0 <= shown <= MAX_LOGPROBS:
-        yield f"sampling.logprobs: {shown} is outside 0..{MAX_LOGPROBS}"
+    for name in ("logprobs", "prompt_logprobs"):
+        shown = getattr(sampling, name) or 0
+        if not 0 <= shown <= MAX_LOGPROBS:
+            yield f"sampling.{name}: {shown} is outside 0..{MAX_LOGPROBS}"
     if (count := len(sampling.allowed_token_ids)) > MAX_ALLOWED_IDS:
         yield f"sampling.allowed_token_ids: {count} ids, more than {MAX_ALLOWED_IDS}"
     yield from _of_bad_words(sampling.bad_words)

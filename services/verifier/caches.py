@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from services.contract.errors import Overloaded
 from services.contract.kv_reserve import SPARE_TOKENS, reserve_of
 from services.engine.lending import Lending
-from services.engine.port import Engine
+from services.engine.port import Engine, SharedText
 from services.verifier.session import VerifySession, by_seniority
 
 _FORKS = "completions of "
@@ -51,14 +51,25 @@ class Caches:
         most, capacity = session.most_tokens, self._engine.kv_tokens_capacity
         if most > capacity:
             raise Overloaded(f"KV cache: a session of up to {most} tokens, and room for {capacity}")
-        scope, forks = session.opening.cache_scope, session.opening.fork_scope
-        kept = not forks or bool(scope and self._keeps)
-        opened = self._prefixes.open(
-            scope if kept else f"{_FORKS}{forks}", session.text, _reserve(session), kept=kept
-        )
+        opened = self._begin(session)
         session.shared, session.cache = opened, opened.cache
         if self._lending is not None:
             session.offer = self._lending.offer(session.key[1], opened.cache, session.text)
+
+    def _begin(self, session: VerifySession) -> SharedText:
+        """K/V with what is known of a text, but for rows that are to be scored."""
+        scope, forks = session.opening.cache_scope, session.opening.fork_scope
+        kept = not forks or bool(scope and self._keeps)
+        text, reserve = session.text, _reserve(session)
+        first = session.scored if session.scoring else len(text)
+        behind = text[first:]
+        del text[first:]
+        try:
+            return self._prefixes.open(
+                scope if kept else f"{_FORKS}{forks}", text, reserve, kept=kept
+            )
+        finally:
+            text += behind
 
     def close(self, session: VerifySession, *, sound: bool = True) -> None:
         """A session ends; `sound`: what it computed may serve others. Raises nothing."""
@@ -77,6 +88,11 @@ class Caches:
             shared.discard()
         except Exception:
             _log.exception("K/V of a session that ended was not given back in full")
+
+    def leave_context(self, session: VerifySession) -> None:
+        """Leave others what is before the first token that was scored: few texts go on alike."""
+        cache = session.cache
+        cache.rollback(min(cache.length, session.opening.score_from - 1))
 
     def room(
         self,

@@ -59,6 +59,7 @@ from services.verifier.refusals import (
     open_matcher,
 )
 from services.verifier.scheduling import PrefillPace, share_prefill
+from services.verifier.scores import most_rows, prompt_scores, within
 from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession, by_seniority
 from services.verifier.states import StateTeller, after
 from services.verifier.verdicts import decided, discarded, emitted, logprob_rows, told_rows
@@ -255,9 +256,14 @@ class VerifierCore:
             self._at_its_cost(session, partial(self._caches.open, session))
             if not session.preempted:
                 self._note_prefilled(session)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Copy what other sessions were fed first, where that is there."""
         for session in list(self._sessions.values()):
             shared = session.shared
             if shared is not None and shared.waits and self._at_its_cost(session, shared.settle):
+                session.forget_unscored()
                 self._note_prefilled(session)
 
     def _take_blocks(self) -> tuple[list[Part], int]:
@@ -329,7 +335,8 @@ class VerifierCore:
         room = self._prompt_room(
             sum(part.rows for part in blocks), {part.session for part in blocks}
         )
-        shares = share_prefill(left, room)
+        most = most_rows(self._engine.vocab_size)
+        shares = within(waiting, share_prefill(left, room), most)
         return [
             self._prompt(session, share)
             for session, share in zip(waiting, shares, strict=True)
@@ -393,14 +400,14 @@ class VerifierCore:
             found = next(results) if part.segment is not None else NOTHING_FED
             if found is None:
                 continue
-            told = found.states if part.session.telling is not None else None
+            states = found.states if part.session.telling is not None else None
             if part.prompt:
-                if told is not None:
-                    self._states.prompt(part, told)
-                self._note_prefilled(part.session)
+                if states is not None:
+                    self._states.prompt(part, states)
+                self._fed(part, found.logits)
             if part.task is None:
                 continue
-            states = None if told is None else told[part.prompt :]
+            states = None if states is None else states[part.prompt :]
             block = self._at_its_cost(
                 part.session, partial(judged, part.session, part.task, found.logits, states)
             )
@@ -413,6 +420,17 @@ class VerifierCore:
                 self._conclude(block, decision, step, rows.get(id(block), b""))
             else:
                 self._fail_session(block.session, decision)
+
+    def _fed(self, part: Part, logits: Tensor | None) -> None:
+        """A share of a prompt is in K/V: tell what its rows say, where that was asked for."""
+        session = part.session
+        if session.scoring and logits is not None and len(logits):
+            scores = self._at_its_cost(session, partial(prompt_scores, part, logits))
+            if scores is None:
+                return
+            session.scored += len(scores.rows)
+            self._emit(session.key[0], scores)
+        self._note_prefilled(session)
 
     def _decide(self, blocks: Sequence[Judged]) -> Sequence[Decision | Exception]:
         """The decisions for all blocks together or, if that fails, for each alone."""
@@ -457,9 +475,13 @@ class VerifierCore:
             return
         session.opened = True
         took = (self._options.clock() - session.since) * 1e3
-        cached = min(shared.cached, len(session.opening.prompt))
+        cached = min(shared.cached, session.most_cached)
         opened = VerifyOpened(session.key[1], session.opening.epoch, cached, took)
         self._emit(session.key[0], opened)
+        if session.opening.score_from:
+            self._settle()
+            self._caches.leave_context(session)
+            self._close(session.key)
 
     def _measure(self, parts: Sequence[Part], started: float, started_ns: int) -> None:
         ended = self._options.clock()

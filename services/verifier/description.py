@@ -6,6 +6,7 @@ from typing import cast
 
 from services.contract.types import (
     RESPONSE_FORMAT,
+    SCORES,
     STATES,
     TOKEN_LIMITS,
     Role,
@@ -42,7 +43,7 @@ def describe(
         max_context_length=engine.max_context_length,
         kv_capacity_tokens=engine.kv_tokens_capacity,
         version=version,
-        capabilities=(*trees, *RULES, *formats, TOKEN_LIMITS, *states),
+        capabilities=(*trees, *RULES, *formats, TOKEN_LIMITS, *states, SCORES),
         dtype=engine.dtype,
         hidden_width=0 if watched is None else watched.hidden_width,
         hidden_layers=0 if watched is None else watched.num_layers,

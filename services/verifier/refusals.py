@@ -139,7 +139,8 @@ def _check_text(opening: OpenVerify, limits: Limits) -> None:
     _require(len(opening.prompt) > 0, "prompt: no tokens; at least one is needed")
     _require_vocabulary("prompt", opening.prompt, limits)
     _require_vocabulary("committed", opening.committed, limits)
-    most = opening.sampling.max_tokens
+    _require(opening.score_from <= len(opening.prompt), "score_from: beyond the prompt")
+    most = 0 if opening.score_from else opening.sampling.max_tokens
     given = len(opening.committed)
     _require(given <= most, f"committed: {given} tokens, more than max_tokens {most}")
     total = len(opening.prompt) + most

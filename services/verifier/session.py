@@ -39,6 +39,7 @@ from services.engine.port import KVCache, Segment, SharedText
 from services.engine.sampling import History, wants_history
 from services.engine.structure import Compiled, Matcher, StructureError
 from services.verifier.gathering import Habit
+from services.verifier.scores import first_scored
 from services.verifier.states import Telling
 from services.verifier.trees import cut, shortened, without_first
 
@@ -118,6 +119,8 @@ class VerifySession:
         self.shared: SharedText | None = None
         """Its text in K/V, and what others may copy; None = it has no K/V."""
         self.text = [*opening.prompt, *opening.committed]
+        self.scored = first_scored(opening)
+        """Tokens of the prompt before it are told of, or were not asked for."""
         self.offer: Offer | None = None
         """What a drafter in this process may borrow."""
         self.retained: Tensor | None = None
@@ -170,7 +173,30 @@ class VerifySession:
     @property
     def takes_block(self) -> bool:
         """Whether its next block, if that is a chain, fits in the step that ends its prefill."""
-        return bool(self.queue) and self.form is None and self.retained is None
+        idle = self.form is None and self.retained is None and not self.scoring
+        return bool(self.queue) and idle
+
+    @property
+    def scoring(self) -> bool:
+        """Whether tokens of the prompt are still to be told of."""
+        return self.scored < len(self.opening.prompt)
+
+    @property
+    def most_cached(self) -> int:
+        """Tokens of the prompt that need not be fed: none whose row is told of."""
+        first = first_scored(self.opening)
+        return first - (first < len(self.opening.prompt))
+
+    def forget_unscored(self) -> None:
+        """Of K/V that was copied, drop the rows that are still to be told of."""
+        if self.scoring:
+            self.cache.rollback(min(self.cache.length, self.scored - 1))
+
+    def scored_rows(self, share: int) -> int:
+        """How many of the next `share` tokens of its prefill tell of the one behind them."""
+        if not self.scoring:
+            return 0
+        return min(share, max(0, self.cache.length + share + 1 - self.scored))
 
     def queued_ms(self, block: Block, started: float) -> float:
         """How long a block lay, ready to be verified, until a step started."""
@@ -208,6 +234,8 @@ class VerifySession:
     def most_tokens(self) -> int:
         """Tokens of K/V beyond which it cannot grow."""
         opening = self.opening
+        if opening.score_from:
+            return len(opening.prompt)
         return len(opening.prompt) + opening.sampling.max_tokens + opening.window
 
     @property

@@ -46,6 +46,7 @@ NUMBERS = {
     "top_p": ("above 0 to 1", 0.0, 1.1, -0.5, math.nan),
     "min_p": ("0 to 1", 1.5, math.nan),
     "logprobs": ("0 to 20", 21),
+    "prompt_logprobs": ("0 to 20", 21),
     "frequency_penalty": ("-2 to 2", 3.0, math.nan),
     "presence_penalty": ("-2 to 2", -2.5),
     "repetition_penalty": ("0.0001 to 2", 0.0, 1e-30, 2.1),
@@ -102,6 +103,8 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     (sampled, {"logit_bias": {9: 101.0, 3: 102.0}}, "logit_bias[3]", 102.0, "-100 to"),
     (sampled, {"logit_bias": {LAST_ID + 1: 0.0}}, f"logit_bias[{LAST_ID + 1}]", LAST_ID + 1, IDS),
     (sampled, MANY_BIASES, "logit_bias", "1025 entries", "at most 1024 entries"),
+    # where no verifier tells how likely a prompt is
+    (sampled, {"prompt_logprobs": 0}, "prompt_logprobs", "set", "left out (no verifier here"),
     # several completions
     (make, {"n": 0}, "n", 0, "1 to 16"),
     (make, {"n": 17}, "n", 17, "1 to 16"),

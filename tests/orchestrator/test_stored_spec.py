@@ -185,6 +185,18 @@ def test_a_version_without_response_formats_is_told_that_it_is_too_old() -> None
     assert "response_format" not in RECORD["sampling"]
 
 
+def test_what_is_asked_of_a_prompt_survives_being_stored_where_it_is_asked() -> None:
+    asked = pb.SamplingParams(prompt_logprobs=3)
+    spec = make(replace(MODEL, scores=True), sampling=asked)
+    assert load_spec(dump_spec(spec), spec.prompt) == spec
+    assert json.loads(dump_spec(spec))["version"] == 3
+    assert "prompt_logprobs" not in RECORD["sampling"]
+    broken = json.loads(dump_spec(spec))
+    broken["sampling"]["prompt_logprobs"] = 21
+    with pytest.raises(DataLoss):
+        load_spec(json.dumps(broken).encode(), spec.prompt)
+
+
 @pytest.mark.parametrize(
     "broken",
     [

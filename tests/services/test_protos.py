@@ -23,13 +23,18 @@ MESSAGES = {
     "6 presence_penalty 7 repetition_penalty 8 max_tokens 9 min_tokens 10 stop "
     "11 stop_token_ids 12 ignore_eos 13 seed 14 logit_bias 15 logprobs 16 json_schema "
     "17 regex 18 choice 19 include_stop_str_in_output 20 skip_special_tokens "
-    "24 allowed_token_ids 25 bad_words",
+    "24 allowed_token_ids 25 bad_words 26 prompt_logprobs",
     "Choice": "1 options",
     "SpeculationParams": "1 method 2 num_speculative_tokens 3 rejection_sample_method "
     "4 disable_speculative_decoding 5 num_candidates",
     "GenerateResponse": "1 started 2 chunk 3 complete",
     "ResumeResponse": "1 started 2 chunk 3 complete",
-    "Started": "1 session_id 2 prompt_tokens 3 seed",
+    "Started": "1 session_id 2 prompt_tokens 3 seed 10 prompt_logprobs 11 prompt_offset",
+    "ScoreRequest": "1 model 2 prompt 3 tokens 4 conversation 5 continuations 6 logprobs "
+    "7 ephemeral",
+    "Continuation": "1 text 2 tokens",
+    "ScoreResponse": "1 context_tokens 2 scores",
+    "ContinuationScore": "1 tokens 2 logprob 3 is_greedy",
     "Chunk": "1 offset 2 token_ids 3 text 4 logprobs 5 rounds 6 pieces 7 origins",
     "RoundStats": "1 index 2 epoch 3 draft_tokens 4 accepted_tokens 5 emitted_tokens "
     "6 draft_ms 7 verify_ms 8 queue_ms 9 round_ms 10 batch_size 11 drafter 12 verifier "
@@ -62,6 +67,7 @@ ONEOFS = {
 METHODS = {
     "Generate": ("GenerateRequest", "GenerateResponse", True),
     "Resume": ("ResumeRequest", "ResumeResponse", True),
+    "Score": ("ScoreRequest", "ScoreResponse", False),
     "Abort": ("AbortRequest", "AbortResponse", False),
     "GetSession": ("GetSessionRequest", "GetSessionResponse", False),
     "GetModelInfo": ("GetModelInfoRequest", "GetModelInfoResponse", False),

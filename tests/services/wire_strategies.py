@@ -81,6 +81,7 @@ BY_TYPE[t.ResolvedSampling] = record(
     logprobs=st.none() | u32,
     response_format=st.none() | formats,
     bad_words=st.lists(ids, max_size=3).map(tuple),
+    prompt_logprobs=st.none() | u32,
 )
 descriptions = record(
     t.WorkerDescription, protocol_min=st.integers(0, 5), protocol_max=st.integers(5, 9)
@@ -122,4 +123,5 @@ def verdicts(draw):
     return draw(verdict)
 
 
-verifier_events = record(t.VerifyOpened) | verdicts() | record(t.States) | of_both
+scores = record(t.PromptScores, rows=st.lists(logprob_rows(), max_size=4).map(tuple))
+verifier_events = record(t.VerifyOpened) | verdicts() | record(t.States) | scores | of_both

@@ -15,6 +15,13 @@ from orchestrator.frontdoor.requests.request import (
     SpeculationRequest,
     ToolRequest,
 )
+from orchestrator.frontdoor.requests.scores import (
+    IncomingScore,
+    ScoreRequest,
+    ScoreSpec,
+    build_score,
+    check_score_counts,
+)
 from orchestrator.frontdoor.requests.spec import SessionSpec, completion_id
 
 __all__ = [
@@ -23,15 +30,20 @@ __all__ = [
     "FormatRequest",
     "GenerationRequest",
     "IncomingRequest",
+    "IncomingScore",
     "ListLengths",
     "ModelDefaults",
     "SamplingRequest",
+    "ScoreRequest",
+    "ScoreSpec",
     "ServedModel",
     "SessionSpec",
     "SpeculationRequest",
     "ToolRequest",
+    "build_score",
     "build_spec",
     "check_counts",
+    "check_score_counts",
     "completion_id",
     "dump_spec",
     "load_spec",

@@ -19,7 +19,7 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_TOOLS,
 )
 from orchestrator.frontdoor.requests.request import FITTING, GenerationRequest, ListLengths
-from orchestrator.text import Tokenizer, TooLong
+from orchestrator.text import Conversation, Tokenizer, TooLong
 from services.contract.errors import InvalidRequest
 from services.contract.sampling_checks import MAX_ALLOWED_IDS, MAX_BAD_WORDS
 
@@ -58,6 +58,27 @@ def _last(ids: Sequence[int], kept: int | None) -> tuple[int, ...]:
 def _most(model: ServedModel, kept: int | None) -> int | None:
     """Tokens of a text before it is cut; None: what its size in bytes allows."""
     return _longest(model) if kept is None else None
+
+
+def prompt_text(
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
+) -> tuple[str, bool] | None:
+    """The text of a prompt or conversation, and whether special tokens are to be added to it.
+
+    None for token ids. Raises InvalidRequest.
+    """
+    kind = _kind(request)
+    if kind == "tokens":
+        return None
+    if kind == "prompt":
+        prompt = request.prompt or ""
+        require_size("prompt", size_of(prompt), 1)
+        return prompt, True
+    try:
+        conversation = _conversation(request, tokenizer, model)
+        return tokenizer.render(conversation, MAX_RENDERED_CHARACTERS), False
+    except TooLong as error:
+        raise InvalidRequest(kind, error.size, _allowed(model)) from None
 
 
 def _longest(model: ServedModel) -> int:
@@ -141,6 +162,14 @@ def _read_tokens(
 def _read_conversation(
     request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel, kept: int | None
 ) -> tuple[int, ...]:
+    conversation, most = _conversation(request, tokenizer, model), _most(model, kept)
+    ids = tokenizer.encode_conversation(conversation, most, MAX_RENDERED_CHARACTERS)
+    return _last(ids, kept)
+
+
+def _conversation(
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
+) -> Conversation:
     asked = request.conversation
     assert asked is not None
     conversation = read_conversation(asked)
@@ -152,9 +181,7 @@ def _read_conversation(
         count = f"{len(conversation.tools)} tools"
         allowed = f"none: the chat template of {model.name} has no place for tools"
         raise InvalidRequest("conversation.tools", count, allowed)
-    most = _most(model, kept)
-    ids = tokenizer.encode_conversation(conversation, most, MAX_RENDERED_CHARACTERS)
-    return _last(ids, kept)
+    return conversation
 
 
 _Reader = Callable[[GenerationRequest, Tokenizer, ServedModel, int | None], tuple[int, ...]]

@@ -57,8 +57,9 @@ def dump_spec(spec: SessionSpec) -> bytes:
         del values["sampling"]["response_format"]
     else:
         version = WITH_FORMAT
-    neutral = {name: NUMBERS[name].neutral for name in NUMBERS.keys() - FIRST_NUMBERS}
-    for name, nothing in (neutral | dict.fromkeys(FIRST_SAMPLING, ())).items():
+    newer: dict[str, object] = {"prompt_logprobs": None, **dict.fromkeys(FIRST_SAMPLING, ())}
+    newer |= {name: NUMBERS[name].neutral for name in NUMBERS.keys() - FIRST_NUMBERS}
+    for name, nothing in newer.items():
         if values["sampling"][name] == nothing:
             del values["sampling"][name]
         else:
@@ -160,6 +161,7 @@ def _sound_sampling(sampling: ResolvedSampling) -> bool:
         and _count(sampling.max_tokens, 2**31, least=1)
         and _count(sampling.min_tokens, sampling.max_tokens + 1)
         and (sampling.logprobs is None or _count(sampling.logprobs, MAX_LOGPROBS + 1))
+        and (sampling.prompt_logprobs is None or _count(sampling.prompt_logprobs, MAX_LOGPROBS + 1))
         and (sampling.response_format is None or _sound_format(sampling.response_format))
     )
 

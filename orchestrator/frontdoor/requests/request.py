@@ -105,6 +105,7 @@ class SamplingRequest:
     allowed_token_ids: Sequence[int] = ()
     bad_words: Sequence[str] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     response_format: FormatRequest | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None

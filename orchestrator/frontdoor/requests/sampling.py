@@ -45,7 +45,7 @@ def check_sampling(params: SamplingRequest, model: ServedModel) -> None:
     _check_biases(params, model)
     _check_limits(params, model)
     _check_stops(params, model)
-    _check_logprobs(params)
+    _check_logprobs(params, model)
 
 
 def resolve_sampling(
@@ -70,6 +70,7 @@ def resolve_sampling(
         stop_token_ids=_stop_token_ids(params, tokenizer.eos_token_ids),
         logit_bias=_biases(params),
         logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs,
         response_format=_format(params),
         allowed_token_ids=tuple(sorted({*params.allowed_token_ids})),
         bad_words=bad_words(params.bad_words, tokenizer),
@@ -162,9 +163,13 @@ def _check_stops(params: SamplingRequest, model: ServedModel) -> None:
     require_in_vocabulary(field, ids, model)
 
 
-def _check_logprobs(params: SamplingRequest) -> None:
-    wanted = params.logprobs or 0
-    require(wanted <= MAX_LOGPROBS, "sampling.logprobs", wanted, f"0 to {MAX_LOGPROBS}")
+def _check_logprobs(params: SamplingRequest, model: ServedModel) -> None:
+    for name in ("logprobs", "prompt_logprobs"):
+        wanted = getattr(params, name) or 0
+        require(wanted <= MAX_LOGPROBS, f"sampling.{name}", wanted, f"0 to {MAX_LOGPROBS}")
+    if params.prompt_logprobs is not None and not model.scores:
+        allowed = "left out (no verifier here tells how likely a prompt is)"
+        raise InvalidRequest("sampling.prompt_logprobs", "set", allowed)
 
 
 def _check_length(params: SamplingRequest, model: ServedModel) -> None:

@@ -79,7 +79,7 @@ _SEEDS = 1 << 64
 _PART = 1 << 16
 """Characters that are written as JSON at a time: the interpreter is locked meanwhile."""
 
-NEWER_SAMPLING = ("response_format", "allowed_token_ids", "bad_words")
+NEWER_SAMPLING = ("response_format", "allowed_token_ids", "bad_words", "prompt_logprobs")
 """Sampling fields that early versions did not have, beside numbers."""
 
 # No part of a request's content: the id, what the input and the rule became,
@@ -104,7 +104,7 @@ def content_digest(
         if values[name] == nothing:
             del values[name]
     for name in NEWER_SAMPLING:
-        if not values["sampling"][name]:
+        if values["sampling"][name] in (None, ()):
             del values["sampling"][name]
     values |= {"rule": asked_rule, "seed": given_seed, "input": None}
     # No text holds this: in one, a quote has a backslash before it.

@@ -107,6 +107,7 @@ def decode_sampling(message: pb.ResolvedSampling) -> ResolvedSampling:
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         response_format=_decode_format(message),
         bad_words=tuple(tuple(word.token_ids) for word in message.bad_words),
+        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
     )
 
 

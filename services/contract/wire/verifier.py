@@ -18,6 +18,7 @@ from services.contract.types import (
     LogprobRow,
     OpenVerify,
     Progress,
+    PromptScores,
     SessionFailed,
     States,
     TakenDraft,
@@ -65,6 +66,8 @@ def encode_verifier_event(event: VerifierEvent) -> pb.VerifierEvent:
             return pb.VerifierEvent(failed=records.encode_failed(event))
         case States():
             return pb.VerifierEvent(states=records.encode_states(pb.States, event))
+        case PromptScores():
+            return pb.VerifierEvent(scores=_encode_scores(event))
         case _:
             assert_never(event)
 
@@ -201,6 +204,20 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
     )
 
 
+def _encode_scores(event: PromptScores) -> pb.PromptScores:
+    return pb.PromptScores(
+        session_id=event.session,
+        epoch=event.epoch,
+        position=event.position,
+        rows=[_encode_logprobs(row) for row in event.rows],
+    )
+
+
+def _decode_scores(message: pb.PromptScores) -> PromptScores:
+    rows = tuple(_decode_logprobs(row) for row in message.rows)
+    return PromptScores(_session(message.session_id), message.epoch, message.position, rows)
+
+
 def _encode_taken(taken: TakenDraft | None) -> pb.TakenDraft | None:
     if taken is None:
         return None
@@ -243,7 +260,7 @@ def _encode_logprobs(row: LogprobRow) -> pb.LogprobRow:
 
 def _decode_logprobs(message: pb.LogprobRow) -> LogprobRow:
     ids = tuple(message.top_token_ids)
-    values = decode_floats(message.top_logprobs, len(ids), "verdict.top_logprobs")
+    values = decode_floats(message.top_logprobs, len(ids), "logprobs.top_logprobs")
     return LogprobRow(message.logprob, ids, values)
 
 
@@ -263,4 +280,5 @@ _EVENTS: dict[str, Callable[[Any], VerifierEvent]] = {
     "draining": records.decode_draining,
     "failed": records.decode_failed,
     "states": partial(records.decode_states, States),
+    "scores": _decode_scores,
 }
