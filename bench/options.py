@@ -114,6 +114,8 @@ class BenchOptions(Models):
         _check("--rejection-sample-methods", self.rejection_sample_methods, RULES)
         for drafter in self.drafters:
             self._check_drafter(drafter)
+        if self.head is not None and not any("eagle" in one for one in self.drafters):
+            raise StartError("--head: none of --drafters names eagle, which drafts with it")
         if self.drafters and self.method:
             raise StartError("--drafters: not beside --method, which is one of them")
         if len(set(self.drafters)) < len(self.drafters):

@@ -57,7 +57,8 @@ class Asking:
         else:
             how["disable_speculative_decoding"] = True
         asked = {"max_tokens": self._tokens, "ignore_eos": True, "ephemeral": True}
-        return await self._client.generate(prompt, **asked, **how)
+        said: Generation = await self._client.generate(prompt, **asked, **how)
+        return said
 
 
 async def measured(asked: argparse.Namespace) -> dict[str, Any]:

@@ -240,6 +240,15 @@ class WorkerPool:
         """All capabilities of the connected drafters and their methods."""
         return frozenset(c for link in self._up(Role.DRAFTER) for c in _capabilities(link))
 
+    def takes(self, worker: str) -> bool:
+        """Whether the worker is connected, and does not drain."""
+        link = self._by_worker.get(worker)
+        return link is not None and link.up and not link.draining
+
+    def verifies(self, capability: str) -> bool:
+        """Whether a connected verifier has the capability."""
+        return any(capability in _capabilities(link) for link in self._up(Role.VERIFIER))
+
     def states_for(self, methods: Collection[str]) -> StateShape | None:
         """The states of the target that a drafter of these methods needs, and a verifier tells.
 

@@ -149,7 +149,8 @@ def _model(settings: DrafterSettings, engines: Engines) -> Drafter:
 def _eagle(settings: DrafterSettings, engines: Engines) -> Drafter:
     from services.drafter.methods.eagle.eagle import EagleDrafter
 
-    return engines.formed(EagleDrafter(engines.head, **_drafting(settings)), engines.head)
+    drafter = EagleDrafter(engines.head, least=settings.head_chance, **_drafting(settings))
+    return engines.formed(drafter, engines.head)
 
 
 def _text(settings: DrafterSettings, engines: Engines) -> Drafter:

@@ -113,6 +113,14 @@ class DrafterSettings(WorkerSettings):
         description="steps of a head that a tree of `ngram,eagle` waits for, the first of them at "
         "the text's end, each next one a level deeper",
     )
+    head_chance: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="a draft of `eagle` ends before a token whose chance to stay is below this, by "
+        "the head's own probabilities and what verdicts say of them, in greedy and coupled "
+        "verification: about what a row costs, as a share of a verification; 0 = none does",
+    )
     tree: Literal["comb", "measured"] = Field(
         "measured",
         title="trees",

@@ -41,7 +41,8 @@ class NothingAllowed(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "response format, min_tokens, stop tokens and logit_bias together allow no token"
+            "response format, min_tokens, stop tokens, allowed_token_ids, bad_words and "
+            "logit_bias together allow no token"
         )
 
 

@@ -176,6 +176,8 @@ def test_equal_text_is_claimed_only_where_it_is_promised(dtype, temperature, rul
         ({"drafters": ("text@verifier",), "draft": "d"}, "a draft model runs in a process of its"),
         ({"drafters": ("eagle",), "draft": "d"}, "--drafters: eagle needs --head"),
         ({"drafters": ("model+eagle",), "draft": "d", "head": "h"}, "a head or a draft model"),
+        ({"drafters": ("ngram",), "head": "h"}, "--head: none of --drafters names eagle"),
+        ({"head": "h"}, "--head: none of --drafters names eagle"),
         ({"drafters": ("ngram+lookahead",)}, "--drafters: ngram+lookahead needs --lookahead"),
         ({"drafters": ("ngram@home",)}, "--drafters: 'home' is not one of verifier, pool"),
         ({"drafters": ("model@verifier",), "draft": "d"}, "a draft model runs in a process of its"),

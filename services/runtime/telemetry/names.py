@@ -290,6 +290,12 @@ FAILURES = {
 FINISHES = ("stop", "length", "abort", "suspended", "detached", "error")
 
 
+# What drafted for a session: a method of its own, several together, or one that is not known here.
+METHODS = ("ngram", "graph", "model", "text", "eagle", "skip", "lookahead", "several", "other")
+# How its drafts were verified.
+MODES = ("greedy", "coupled", "standard", "block")
+
+
 class Cause:
     """Why a session lost a worker."""
 
@@ -317,6 +323,8 @@ _MOMENTS = tuple(
 )  # 0.1 ms … 5 s
 _LENGTHS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _COUNTS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_EFFICIENCIES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0)
 _SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 ROUND_COUNT = Metric("paceline.rounds", _COUNTER, "{round}", "Rounds by outcome.", ("outcome",))
@@ -465,6 +473,22 @@ ROUND_ACCEPTED = Metric(
     "{token}",
     "Accepted draft tokens of a round that had any to verify.",
     buckets=_COUNTS,
+)
+REQUEST_ACCEPTANCE = Metric(
+    "paceline.request.acceptance_rate",
+    _HISTOGRAM,
+    "1",
+    "Share of a finished session's verified draft tokens that the target accepted.",
+    ("method", "mode"),
+    _SHARES,
+)
+REQUEST_EFFICIENCY = Metric(
+    "paceline.request.block_efficiency",
+    _HISTOGRAM,
+    "{token}",
+    "Tokens of a finished session that had drafts, for each forward pass of the target.",
+    ("method", "mode"),
+    _EFFICIENCIES,
 )
 SESSIONS = Metric(
     "paceline.sessions.active", _GAUGE, "{session}", "Sessions in this process.", ("role",)
