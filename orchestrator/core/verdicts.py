@@ -272,6 +272,7 @@ def _record(
         ended_at=turn.now,
         discarded_tokens=discarded,
         bad_q_rows=verdict.bad_q_rows,
+        near_ties=verdict.near_ties,
     )
 
 

@@ -61,6 +61,7 @@ class _Session:
     opened: set[Role] = field(default_factory=set)
     drafts: Drafts = field(default_factory=Drafts)
     emitted: int = 0
+    near_ties: int = 0
     first_at: float = 0.0
     last_at: float = 0.0
     finish: str = ""
@@ -260,6 +261,7 @@ class Recorder:
                 self._meters.fallback(reason)
         known.storing[record.round] = at
         known.drafts.add(record)
+        known.near_ties += record.near_ties
         self._meters.round(record, outcome)
         if known.spans is not None:
             known.spans.concluded(record, outcome, reason, stores=True)
@@ -326,6 +328,7 @@ def _result_attributes(known: _Session) -> dict[str, AttributeValue]:
         names.OUTPUT_TOKENS: known.emitted,
         names.EMITTED_TOKENS: known.emitted,
         names.ROUNDS: known.drafts.target_steps,
+        names.NEAR_TIES: known.near_ties,
     }
     if known.emitted:
         about[names.FIRST_TOKEN] = known.first_at - known.started_at

@@ -631,7 +631,8 @@ class Verdict(NamedTuple):
     `all_accepted`, else the recovered one. `top_rows`: the likeliest tokens after each of the
     draft's, accepted or not, packed (`top_rows`); empty unless asked for. `taken`: the tree that
     a block with an allowance took; None: it had no allowance. `states`: for each of `token_ids`
-    those of the token before it (see `states`), or none at all.
+    those of the token before it (see `states`), or none at all. `near_ties`: how many of
+    `token_ids` were chosen, greedily or coupled, by so little that rounding could turn them.
     """
 
     session: str
@@ -655,6 +656,7 @@ class Verdict(NamedTuple):
     top_rows: bytes = b""
     taken: TakenDraft | None = None
     states: bytes = b""
+    near_ties: int = 0
 
 
 class States(NamedTuple):

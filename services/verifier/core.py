@@ -27,6 +27,7 @@ from services.contract.types import (
     Progress,
     SessionFailed,
     TakenDraft,
+    Verdict,
     VerifierCommand,
     VerifierEvent,
     Verify,
@@ -34,6 +35,7 @@ from services.contract.types import (
     WorkerDescription,
 )
 from services.engine.port import Capability, Engine
+from services.engine.sampling import rounding
 from services.verifier.batch import (
     Part,
     Step,
@@ -102,6 +104,7 @@ class VerifierCore:
         self._engine = engine
         self._emit = emit
         self._worker_id = worker_id
+        self._rounding = rounding(engine.dtype)
         self._limits = Limits(
             engine.vocab_size,
             engine.max_context_length,
@@ -435,7 +438,7 @@ class VerifierCore:
     def _decide(self, blocks: Sequence[Judged]) -> Sequence[Decision | Exception]:
         """The decisions for all blocks together or, if that fails, for each alone."""
         try:
-            return self._spared(partial(decide, blocks))
+            return self._spared(partial(decide, blocks, self._rounding))
         except Exception as error:
             if len(blocks) == 1:
                 return [error]
@@ -462,9 +465,15 @@ class VerifierCore:
             batch_rows=step.rows,
         )
         session.store(verdict)
+        self._count(verdict)
         self._emit(session.key[0], self._states.verdict(session, verdict, states))
         if self._handover is not None:
             self._handover.verdicts.append(verdict)
+
+    def _count(self, verdict: Verdict) -> None:
+        told = self._options.on_choices
+        if told is not None and verdict.mode.exact_match:
+            told(verdict.mode.name.lower(), len(verdict.token_ids), verdict.near_ties)
 
     def _note_prefilled(self, session: VerifySession) -> None:
         shared = session.shared

@@ -119,6 +119,7 @@ def verdicts(draw):
         accepted_nodes=st.sampled_from([(), nodes]),
         logprobs=st.sampled_from([(), logprobs]),
         taken=st.none() | record(t.TakenDraft),
+        near_ties=st.integers(0, len(tokens)),
     )
     return draw(verdict)
 

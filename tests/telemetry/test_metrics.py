@@ -285,12 +285,29 @@ def test_a_worker_shows_every_kind_of_step_before_its_first(start, role, kinds):
     tracer.close()
 
 
+def test_near_ties_are_counted_among_the_tokens_that_a_model_chose(start):
+    telemetry = start("verifier", metrics_port=0)
+    tracer = StepTracer(telemetry)
+    tell = tracer.on_choices("tiny", "bfloat16")
+    tell("greedy", 5, 2)
+    tell("greedy", 3, 0)
+    page = scrape(telemetry)
+    tracer.close()
+    of = {"model": "tiny", "dtype": "bfloat16"}
+    for mode, chosen, near in (("greedy", 8, 2), ("coupled", 0, 0)):
+        assert page.value("paceline_chosen_tokens_total", mode=mode, **of) == chosen
+        assert page.value("paceline_near_ties_total", mode=mode, **of) == near
+    said = {s.labels["mode"] for s in page.families["paceline_near_ties"].samples}
+    assert said == {"greedy", "coupled"}
+
+
 def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, start):
     _, page = run
     worker = start("drafter", metrics_port=0)
     tracer = StepTracer(worker)
     tracer.watch({"drafter": Progress})
     tracer.on_preempt()()
+    tracer.on_choices("tiny", "float32")
     tracer.on_step("drafter")(StepRecord(0, 1, (StepEntry("a", "draft", 4),)))
     tracer.close()
     orchestrator = start(metrics_port=0)

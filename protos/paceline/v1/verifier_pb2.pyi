@@ -190,7 +190,7 @@ class VerifyOpened(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefill_ms: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("session_id", "epoch", "round", "base_len", "token_ids", "accepted", "all_accepted", "discarded", "accepted_nodes", "logprobs", "queue_ms", "verify_ms", "batch_size", "mode", "bad_q_rows", "draft_tokens", "batch_rows", "top_rows", "taken", "states")
+    __slots__ = ("session_id", "epoch", "round", "base_len", "token_ids", "accepted", "all_accepted", "discarded", "accepted_nodes", "logprobs", "queue_ms", "verify_ms", "batch_size", "mode", "bad_q_rows", "draft_tokens", "batch_rows", "top_rows", "taken", "states", "near_ties")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -211,6 +211,7 @@ class Verdict(_message.Message):
     TOP_ROWS_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
+    NEAR_TIES_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     epoch: int
     round: int
@@ -231,7 +232,8 @@ class Verdict(_message.Message):
     top_rows: bytes
     taken: TakenDraft
     states: bytes
-    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., all_accepted: _Optional[bool] = ..., discarded: _Optional[bool] = ..., accepted_nodes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[LogprobRow, _Mapping]]] = ..., queue_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ..., batch_size: _Optional[int] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., bad_q_rows: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., batch_rows: _Optional[int] = ..., top_rows: _Optional[bytes] = ..., taken: _Optional[_Union[TakenDraft, _Mapping]] = ..., states: _Optional[bytes] = ...) -> None: ...
+    near_ties: int
+    def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., all_accepted: _Optional[bool] = ..., discarded: _Optional[bool] = ..., accepted_nodes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[LogprobRow, _Mapping]]] = ..., queue_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ..., batch_size: _Optional[int] = ..., mode: _Optional[_Union[_types_pb2.VerifyMode, str]] = ..., bad_q_rows: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., batch_rows: _Optional[int] = ..., top_rows: _Optional[bytes] = ..., taken: _Optional[_Union[TakenDraft, _Mapping]] = ..., states: _Optional[bytes] = ..., near_ties: _Optional[int] = ...) -> None: ...
 
 class LogprobRow(_message.Message):
     __slots__ = ("logprob", "top_token_ids", "top_logprobs")

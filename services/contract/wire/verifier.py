@@ -175,6 +175,7 @@ def _encode_verdict(event: Verdict) -> pb.Verdict:
         top_rows=event.top_rows,
         taken=_encode_taken(event.taken),
         states=event.states,
+        near_ties=event.near_ties,
     )
 
 
@@ -201,6 +202,7 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         top_rows=message.top_rows,
         taken=_decode_taken(message.taken) if message.HasField("taken") else None,
         states=message.states,
+        near_ties=message.near_ties,
     )
 
 
@@ -248,6 +250,8 @@ def _check_verdict(message: pb.Verdict) -> None:
         raise ProtocolError(
             f"verdict: {len(message.accepted_nodes)} nodes for {accepted} accepted tokens"
         )
+    if message.near_ties > tokens:
+        raise ProtocolError(f"verdict: {message.near_ties} near-ties among {tokens} tokens")
 
 
 def _encode_logprobs(row: LogprobRow) -> pb.LogprobRow:

@@ -17,13 +17,21 @@ mask.
     by_row     laws and choices, one row at a time: numpy on a CPU
     by_batch   the same, all rows at once: torch on any device
     choices    tokens; laws    probabilities, and draws from them
+    ties       which choices rounding may turn
 """
 
-from services.engine.sampling.choices import best, choose, coupled_best, likeliest
+from services.engine.sampling.choices import (
+    best,
+    choose,
+    choose_closely,
+    coupled_best,
+    likeliest,
+)
 from services.engine.sampling.head import Head, PartHead, WholeHead, head_of
 from services.engine.sampling.history import History, wants_history
 from services.engine.sampling.laws import draw, forbids_all, kept_laws, log_law, top_law
 from services.engine.sampling.rows import NO_CHOICE, RowContext
+from services.engine.sampling.ties import rounding
 
 __all__ = [
     "NO_CHOICE",
@@ -34,6 +42,7 @@ __all__ = [
     "WholeHead",
     "best",
     "choose",
+    "choose_closely",
     "coupled_best",
     "draw",
     "forbids_all",
@@ -41,6 +50,7 @@ __all__ = [
     "kept_laws",
     "likeliest",
     "log_law",
+    "rounding",
     "top_law",
     "wants_history",
 ]

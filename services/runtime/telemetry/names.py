@@ -187,6 +187,11 @@ DISCARDED_DRAFT = Attribute(
     "paceline.draft.discarded", "True: drafted, but dropped before it was sent."
 )
 BAD_Q_ROWS = Attribute("paceline.draft.bad_q_rows", "Unusable rows of q in the block.")
+NEAR_TIES = Attribute(
+    "paceline.near_ties",
+    "Tokens of the verdict, on Generate of all of them, that the target chose by a margin so small "
+    "that rounding could turn them; STANDARD and BLOCK rounds have none.",
+)
 ROUNDS = Attribute("paceline.rounds", "Rounds with a verdict that the session took.")
 DRAFT_MS = Attribute("paceline.draft.duration", "Time to draft the block, ms.")
 VERIFY_MS = Attribute("paceline.verify.duration", "Time of the verifying step, ms.")
@@ -605,6 +610,21 @@ STATE_BYTES = Metric(
     "By",
     "Hidden states of the target: sent, received, or dropped where they found no room or no text.",
     ("role", "fate"),
+)
+CHOSEN = Metric(
+    "paceline.chosen.tokens",
+    _COUNTER,
+    "{token}",
+    "Tokens that the target chose, greedily or coupled: what near-ties are counted among.",
+    ("model", "dtype", "mode"),
+)
+NEAR_TIE_COUNT = Metric(
+    "paceline.near_ties",
+    _COUNTER,
+    "{token}",
+    "Chosen tokens whose margin is so small that rounding can turn it, in this dtype; of coupled "
+    "ones that of logits and noise. STANDARD and BLOCK are not counted: chance decides there.",
+    ("model", "dtype", "mode"),
 )
 KV_CAPACITY = Metric(
     "paceline.kv.tokens.capacity", _GAUGE, "{token}", "Most tokens the KV cache holds."
