@@ -20,7 +20,7 @@ from services.runtime.options import Numbers, Words, option, options
 
 PACINGS = POLICIES
 RULES = ("standard", "block", "coupled")
-METHODS = ("ngram", "model", "eagle", "skip", "lookahead", "graph")
+METHODS = ("ngram", "model", "eagle", "skip", "lookahead", "graph", "text")
 PLAIN = "plain"
 PLAIN_ALL = "plain, all cores"
 PLACES = {"verifier": False, "pool": True}
@@ -47,8 +47,8 @@ class BenchOptions(Models):
     )
     dtype: Dtype = option("Number format of the models.", "float32")
     drafters: Words = option(
-        "Drafters to compare, a cluster each: ngram, model, eagle, skip, lookahead, graph, or "
-        "several joined by +.",
+        "Drafters to compare, a cluster each: ngram, model, eagle, skip, lookahead, graph, "
+        "text, or several joined by +.",
         "",
         section="What is compared",
     )
@@ -114,6 +114,8 @@ class BenchOptions(Models):
         _check("--rejection-sample-methods", self.rejection_sample_methods, RULES)
         for drafter in self.drafters:
             self._check_drafter(drafter)
+        if self.head is not None and not any("eagle" in one for one in self.drafters):
+            raise StartError("--head: none of --drafters names eagle, which drafts with it")
         if self.drafters and self.method:
             raise StartError("--drafters: not beside --method, which is one of them")
         if len(set(self.drafters)) < len(self.drafters):
@@ -167,6 +169,7 @@ class BenchOptions(Models):
             skip_mask=self.skip_mask,
             engine=self.engine,
             execution=self.execution,
+            batch_invariant=self.batch_invariant,
             verifier_device=self.verifier_device,
             drafter_device=self.drafter_device,
             method=",".join(methods) if drafter else self.method,
@@ -190,6 +193,7 @@ class BenchOptions(Models):
             target=self.target,
             engine=self.engine,
             execution=self.execution,
+            batch_invariant=self.batch_invariant,
             dtype=self.dtype,
             drafters=0,
         )
@@ -233,7 +237,7 @@ class BenchOptions(Models):
 
 def _run_a_draft(methods: Collection[str]) -> bool:
     """Whether one of these methods runs the draft model."""
-    return not {"model", "graph"}.isdisjoint(methods)
+    return not {"model", "graph", "text"}.isdisjoint(methods)
 
 
 def _split_drafter(drafter: str) -> tuple[list[str], list[str]]:

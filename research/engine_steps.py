@@ -3,7 +3,8 @@
     python -m research.engine_steps --model smollm2-135m-instruct --dtype bfloat16
 
 Every repeat runs all of them in turn, so that a busy machine slows them alike;
-the ratios are medians over repeats, with their least and greatest value.
+the ratios are medians over repeats, with their least and greatest value. With
+--batch-invariant it is the engine in that mode against the same without.
 """
 
 import argparse
@@ -23,6 +24,9 @@ from services.engine.spec import ModelSpec
 from services.engine.threads import pin
 
 Stepper = Callable[[], object]
+_TREE = (-1, 0, 1, 0, -1)
+_COMPANIES = ((1, 1), (8, 1), (16, 1), (16, 5))
+"""Sessions, and rows of each, in which batch invariance is priced."""
 
 
 def stock_stepper(model: Any, prompt: list[int]) -> Stepper:
@@ -61,6 +65,18 @@ def engine_stepper(
     return step
 
 
+def tree_stepper(engine: NativeEngine, prompt: list[int]) -> Stepper:
+    """One step of a small tree, of three ways, always after the same text."""
+    cache = engine.new_cache(len(prompt) + len(_TREE))
+    engine.forward([Segment(cache, prompt, logits_from=len(prompt))])
+
+    def step() -> None:
+        engine.forward([Segment(cache, (prompt * 2)[: len(_TREE)], parents=_TREE)])
+        cache.rollback(len(prompt))
+
+    return step
+
+
 def timed(
     steppers: Mapping[str, Stepper],
     arguments: argparse.Namespace,
@@ -85,6 +101,11 @@ def _timed(step: Stepper, clock: Callable[[], float]) -> float:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """All times (ms per step) and ratios of one run."""
+    return price(arguments) if arguments.batch_invariant else compare(arguments)
+
+
+def compare(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Of the engine, transformers, blocks and several sessions."""
     pin(arguments.threads)
     spec = ModelSpec(arguments.model, arguments.dtype, cache_dir=arguments.cache_dir)
     stock = load_model(spec).model.eval()
@@ -107,6 +128,39 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "ms_per_step": {name: median(figures) for name, figures in times.items()},
         "ratios": {name: ratios(times[one], times[other]) for name, (one, other) in over.items()},
     }
+
+
+def price(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The same of the mode's steps over those without it."""
+    pin(arguments.threads)
+    prompt: list[int] = []
+    steppers: dict[str, Stepper] = {}
+    for invariant in (False, True):
+        spec = ModelSpec(
+            arguments.model,
+            arguments.dtype,
+            cache_dir=arguments.cache_dir,
+            batch_invariant=invariant,
+        )
+        engine = NativeEngine.load(spec)
+        prompt = prompt or torch.randint(0, engine.vocab_size, (arguments.context,)).tolist()
+        for sessions, rows in _COMPANIES:
+            name = _mode(f"{sessions} x {rows}", invariant)
+            steppers[name] = engine_stepper(engine, prompt, sessions, rows)
+        steppers[_mode("tree", invariant)] = tree_stepper(engine, prompt)
+    times = timed(steppers, arguments)
+    shapes = [*(f"{sessions} x {rows}" for sessions, rows in _COMPANIES), "tree"]
+    return {
+        "ms_per_step": {name: median(figures) for name, figures in times.items()},
+        "ratios": {
+            f"{name}: with / without": ratios(times[_mode(name, True)], times[_mode(name, False)])
+            for name in shapes
+        },
+    }
+
+
+def _mode(shape: str, invariant: bool) -> str:
+    return f"{shape}, batch-invariant" if invariant else shape
 
 
 def _block(rows: int) -> str:
@@ -135,6 +189,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--steps", type=int, default=8, help="steps per turn")
     made.add_argument("--cache-dir", type=Path, default=None)
+    made.add_argument("--batch-invariant", action="store_true", help="what that mode costs")
     return made
 
 

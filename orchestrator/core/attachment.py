@@ -88,6 +88,7 @@ def _open_verify(state: State) -> OpenVerify:
         top_rows=config.top_rows,
         state_layers=config.states.layers,
         fork_scope=config.fork_scope,
+        priority=config.priority,
     )
 
 

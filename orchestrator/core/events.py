@@ -227,6 +227,7 @@ class RoundRecord(NamedTuple):
     ended_at: float
     discarded_tokens: int = 0
     bad_q_rows: int = 0
+    near_ties: int = 0
     rejected: tuple[int, ...] = ()
     unjudged: tuple[int, ...] = ()
     sources: tuple[SourceCount, ...] = ()

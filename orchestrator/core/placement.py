@@ -51,8 +51,9 @@ class Wanted:
     the `capabilities` is better than none. `beside`: the session's verifier; a drafter in the
     same process may draft from its K/V. `text`: the text to prefill, in parts, and `cache_scope`:
     whose cached prefixes it may use. `states`: of the target, that a drafter of these methods may
-    count on; a verifier that can tell them is better than another. `company`: the verifiers of
-    other completions of the same prompt.
+    count on; a verifier that can tell them is better than another. `untold`: the session's verifier
+    cannot, so a drafter has to have a method that needs none; the next verifier may tell them.
+    `company`: the verifiers of other completions of the same prompt.
     """
 
     role: Role
@@ -67,6 +68,7 @@ class Wanted:
     text: tuple[Sequence[int], ...] = field(default=(), repr=False)
     cache_scope: str = ""
     states: StateShape = NO_STATES
+    untold: bool = False
     company: Collection[str] = ()
 
 
@@ -120,10 +122,20 @@ def fits(candidate: Candidate, wanted: Wanted) -> bool:
         return same and able and not _full(candidate, wanted)
     return (
         set(wanted.methods) <= set(worker.methods)
-        and needed(worker, tuple(wanted.methods)) in (NO_STATES, wanted.states)
+        and _drafts_from(worker, wanted)
         and not _full(candidate, wanted)
         and pairs(worker.tokenizer_fingerprint, wanted.tokenizer_fingerprint)
     )
+
+
+def _drafts_from(drafter: WorkerDescription, wanted: Wanted) -> bool:
+    """Whether the states that there are suffice for the methods, or for some of them."""
+    methods = tuple(wanted.methods)
+    shape = needed(drafter, methods)
+    if shape == NO_STATES:
+        return True
+    without = any(needed(drafter, (method,)) == NO_STATES for method in methods)
+    return shape == wanted.states and (without or not wanted.untold)
 
 
 def pairs(drafter_tokenizer: str, verifier_tokenizer: str) -> bool:

@@ -20,6 +20,8 @@ from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     EMPTY_HASH,
     RESPONSE_FORMAT,
+    SCORES,
+    TOKEN_LIMITS,
     ResolvedSampling,
     Verdict,
     VerifyMode,
@@ -107,6 +109,8 @@ class SessionConfig:
     cache_scope: str = ""
     # Whose K/V it may share while both are open: completions of one prompt; empty = nobody's.
     fork_scope: str = ""
+    # Among waiting sessions of its tenant; lower is sooner.
+    priority: int = 0
     # The drafter is to rest while the verifier works.
     synchronous: bool = False
     # Plain blocks may leave early: with the opening, since the first token waits for no draft,
@@ -151,7 +155,12 @@ class SessionConfig:
     @property
     def verifier_capabilities(self) -> tuple[str, ...]:
         """What a verifier must be able to do."""
-        return (RESPONSE_FORMAT,) if self.sampling.response_format is not None else ()
+        needed = {
+            RESPONSE_FORMAT: self.sampling.response_format is not None,
+            TOKEN_LIMITS: self.sampling.limits_tokens,
+            SCORES: self.sampling.prompt_logprobs is not None,
+        }
+        return tuple(name for name, used in needed.items() if used)
 
 
 class Phase(Enum):

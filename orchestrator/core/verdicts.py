@@ -37,6 +37,7 @@ from orchestrator.core.events import (
     SourceCount,
     VerdictArrived,
 )
+from orchestrator.core.logprobs import rows_fit
 from orchestrator.core.pacing import FinishedRound
 from orchestrator.core.state import Block, Phase, SessionConfig, State
 from orchestrator.core.turn import Turn
@@ -52,8 +53,6 @@ from services.contract.types import (
 
 TELL_EVERY = 4
 """Rounds in one commit to a drafter that gets verdicts beside the verifier."""
-LARGEST_LOGPROB = 1e-3
-"""Above 0 by no more than rounding; NaN is not below it either."""
 
 
 def on_verdict(turn: Turn, event: VerdictArrived) -> bool:
@@ -179,12 +178,8 @@ def _logprobs_fit(config: SessionConfig, verdict: Verdict) -> bool:
     asked = config.sampling.logprobs
     if asked is None:
         return not verdict.logprobs
-    return len(verdict.logprobs) == len(verdict.token_ids) and all(
-        len(row.top_token_ids) <= asked
-        and _known(config, row.top_token_ids)
-        and all(value < LARGEST_LOGPROB for value in (row.logprob, *row.top_logprobs))
-        for row in verdict.logprobs
-    )
+    whole = len(verdict.logprobs) == len(verdict.token_ids)
+    return whole and rows_fit(verdict.logprobs, asked, config.vocab_size)
 
 
 def _is_path(tree: DraftTree, nodes: tuple[int, ...]) -> bool:
@@ -277,6 +272,7 @@ def _record(
         ended_at=turn.now,
         discarded_tokens=discarded,
         bad_q_rows=verdict.bad_q_rows,
+        near_ties=verdict.near_ties,
     )
 
 

@@ -39,6 +39,10 @@ BYTE_SECONDS = 5e-9
 """CPU seconds per byte of a request before it is here: TLS, HTTP/2, parsing."""
 
 
+_FIELDS = "sampling.max_tokens", "sampling.logprobs"
+"""What asks for tokens, and for memory."""
+
+
 class Load:
     """The sessions that are open, what they weigh, and how fast they left lately."""
 
@@ -208,16 +212,28 @@ class Admission:
         return self._tenants[tenant].sessions if tenant in self._tenants else 0
 
     def enter(
-        self, prompt: int, max_tokens: int, tenant: Tenant = DEFAULT_TENANT, memory: int = 0
+        self,
+        prompt: int,
+        max_tokens: int,
+        tenant: Tenant = DEFAULT_TENANT,
+        memory: int = 0,
+        fields: tuple[str, str] = _FIELDS,
     ) -> Reservation:
         """Let a new session in, or raise Overloaded; InvalidRequest if it never fits.
 
-        `memory`: bytes that its logprobs may come to take.
+        `memory`: bytes that its logprobs may come to take. `fields`: what asks for its tokens, and
+        for these.
         """
-        return self.enter_together(1, prompt, max_tokens, tenant, memory)[0]
+        return self.enter_together(1, prompt, max_tokens, tenant, memory, fields)[0]
 
     def enter_together(
-        self, count: int, prompt: int, max_tokens: int, tenant: Tenant, memory: int = 0
+        self,
+        count: int,
+        prompt: int,
+        max_tokens: int,
+        tenant: Tenant,
+        memory: int = 0,
+        fields: tuple[str, str] = _FIELDS,
     ) -> list[Reservation]:
         """Let so many sessions of this kind in, all or none; the rest as `enter`."""
         tokens = prompt + max_tokens
@@ -225,10 +241,10 @@ class Admission:
         limit = min(bound.tokens for bound in bounds)
         if tokens > limit:
             allowed = f"at most {limit:.0f} together with the {prompt} tokens of the prompt"
-            raise InvalidRequest("sampling.max_tokens", max_tokens, allowed)
+            raise InvalidRequest(fields[0], max_tokens, allowed)
         if count * memory > self._max_memory:
             allowed = f"what takes at most {self._max_memory:.0f} bytes"
-            raise InvalidRequest("sampling.logprobs", f"{count * memory} bytes of them", allowed)
+            raise InvalidRequest(fields[1], f"{count * memory} bytes of them", allowed)
         for bound in bounds:
             _require_possible(bound, count, tokens)
         for bound in bounds:

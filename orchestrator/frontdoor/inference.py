@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from asyncio import gather
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable
-from contextlib import AsyncExitStack, ExitStack, nullcontext, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from contextlib import AsyncExitStack, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -28,15 +28,20 @@ from orchestrator.frontdoor.intake import vetted
 from orchestrator.frontdoor.long_requests import RequestThreads
 from orchestrator.frontdoor.requests import (
     IncomingRequest,
+    IncomingScore,
+    ScoreSpec,
     SessionSpec,
+    build_score,
     build_spec,
     check_counts,
+    check_score_counts,
     completion_id,
     dump_spec,
     load_spec,
 )
-from orchestrator.frontdoor.requests.ranges import MAX_COMPLETIONS
+from orchestrator.frontdoor.requests.ranges import MAX_COMPLETIONS, MAX_REQUEST_BYTES
 from orchestrator.frontdoor.response_formats import ResponseFormats
+from orchestrator.frontdoor.scoring import AT_ONCE, Scored, Scoring
 from orchestrator.frontdoor.served_model import OfferedModel
 from orchestrator.frontdoor.stored_texts import Slices, StoredTexts
 from orchestrator.frontdoor.tenants import DEFAULT_TENANT, Tenant
@@ -45,7 +50,7 @@ from orchestrator.recorder import Recorder, Resuming
 from orchestrator.session.answer import Event, SessionRound
 from orchestrator.session.driver import SessionDriver
 from orchestrator.session.initial_state import InitialStates
-from orchestrator.session.logprobs import memory_of
+from orchestrator.session.logprobs import PackedRow, memory_of, prompt_memory, prompt_memory_of
 from orchestrator.session.output import Beyond, Prefix
 from orchestrator.session.ports import (
     Call,
@@ -68,10 +73,10 @@ from orchestrator.session.stored_text import (
 )
 from orchestrator.session.stream_reader import follow, follow_alone
 from orchestrator.session.totals import SpecTotals
+from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.store.null_store import NullStore
 from orchestrator.store.round_records import session_rounds
 from orchestrator.text import TextStream
-from orchestrator.workers.events import to_core
 from orchestrator.workers.link import WorkerEvent
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import (
@@ -79,6 +84,7 @@ from services.contract.errors import (
     DataLoss,
     Draining,
     Fenced,
+    Impossible,
     InvalidRequest,
     NotFound,
     PacelineError,
@@ -121,6 +127,7 @@ class Inference:
         self._pool, self._target = pool, target
         self._store, self._recorder, self._options = store, recorder, options
         self._live: dict[str, SessionDriver] = {}
+        self._line = WaitingLine(self._ask_soon)
         most_tokens = options.max_tokens_in_flight
         self._admission = Admission(
             options.max_sessions, most_tokens, pool.memory, max_memory=options.logprobs_memory
@@ -135,6 +142,7 @@ class Inference:
         self._forms, self._work = forms or ResponseFormats(), work
         self.offer = OfferedModel(pool, target, options)
         self._initial_states = InitialStates(self.offer, options)
+        self._scoring = Scoring(pool, options.limits)
 
     # --- the use cases ----------------------------------------------------------------
 
@@ -144,7 +152,7 @@ class Inference:
         tenant: Tenant,
         parent: str = "",
         call: Call | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Start a session, or attach to the equal one of the same id; its events."""
         spec = await self._resolve(request, tenant)
         if spec.n > 1:
@@ -173,7 +181,7 @@ class Inference:
         tenant: Tenant,
         parent: str,
         call: Call | None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """The same for several completions of one prompt, each a session of its own."""
         keys = [SessionKey(tenant.name, one.session) for one in spec.completions(0)]
         alone = self._live.get(SessionKey(tenant.name, spec.session).name)
@@ -248,12 +256,9 @@ class Inference:
     ) -> AsyncGenerator[Event]:
         """`resume` from the start, once it is read: what fails is this session's failure alone."""
         events = await self.resume(key, Prefix(), parent, tenant, call)
-        try:
+        async with aclosing(events):
             async for event in events:
                 yield event
-        finally:
-            if isinstance(events, AsyncGenerator):
-                await events.aclose()
 
     async def generate_once(
         self, request: IncomingRequest, key: SessionKey, tenant: Tenant, parent: str = ""
@@ -308,6 +313,48 @@ class Inference:
         found = (self._live.get(name) for name in names)
         return [driver for driver in found if driver is not None and driver.spec.n > 1]
 
+    async def score(
+        self, request: IncomingScore, tenant: Tenant, parent: str = ""
+    ) -> tuple[ScoreSpec, list[list[PackedRow]]]:
+        """How likely continuations of a context are: for each, rows with the likeliest token."""
+        if self._draining:
+            raise _leaving()
+        if not self.offer.scores:
+            raise Impossible("no verifier here tells how likely a text is")
+        spec = await self._resolve_score(request, tenant)
+        del request  # It may be megabytes long.
+        shared = self._initial_states.score_scopes(tenant.name, spec.ephemeral)
+        start = len(spec.context)
+        texts = [
+            Scored((*spec.context, *one), start, spec.top, *shared) for one in spec.continuations
+        ]
+        longest = sorted((len(one.text) for one in texts), reverse=True)
+        largest = self._pool.largest_memory()
+        if largest and longest[0] > largest:
+            allowed = f"at most {largest} with its context: a verifier's K/V holds no more"
+            raise InvalidRequest("continuations", f"{longest[0]} tokens", allowed)
+        at_once = _at_once(longest, largest)
+        memory = prompt_memory(sum(map(len, spec.continuations)), max(1, spec.top))
+        weight, fields = sum(longest[:at_once]), ("continuations", "logprobs")
+        with self._admission.enter(0, weight, tenant, memory, fields):
+            return spec, await self._scoring.score(tenant.name, texts, at_once, parent)
+
+    async def _resolve_score(self, request: IncomingScore, tenant: Tenant) -> ScoreSpec:
+        model, tokenizer = self.offer.served_model(tenant), self._target.tokenizer
+        check_score_counts(request.lengths, request.continuations, model)
+
+        def read() -> ScoreSpec:
+            if self._work is None:
+                return build_score(request.read(), tokenizer, model)
+            with self._work.spent(tenant.name, request.size):
+                return build_score(request.read(), tokenizer, model)
+
+        # The context is tokenized with each of them.
+        size = request.size * (1 + request.continuations)
+        spec = await self.request_threads.read(min(size, MAX_REQUEST_BYTES), read)
+        vetted()
+        return spec
+
     def end_once(self, key: SessionKey) -> None:
         """End what `generate_once` began; nothing happens where there is none."""
         self._abort_here(key)
@@ -325,7 +372,7 @@ class Inference:
 
     def _attach(
         self, key: SessionKey, live: SessionDriver, spec: SessionSpec, call: Call | None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Attach a repeated request to its session here; raise if the id has other content."""
         _require_equal(live, spec)
         self._attend(key, live, call)
@@ -347,7 +394,7 @@ class Inference:
         parent: str = "",
         tenant: Tenant = DEFAULT_TENANT,
         call: Call | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Attach to a session after the tokens that a reader has: a live one, or a stored one.
 
         Raises Overloaded, before anything changes, when there is no room, and DataLoss where the
@@ -367,7 +414,7 @@ class Inference:
         resuming: Resuming,
         tenant: Tenant,
         call: Call | None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         # One at a time: a second restore would fence the first.
         async with self._lock(key):
             driver = self._live.get(key.name)
@@ -403,7 +450,7 @@ class Inference:
 
     async def _tell_finished(
         self, key: SessionKey, stored: StoredSession, prefix: Prefix, tenant: Tenant
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         with self._stored_texts.reader(tenant):
             rounds = await self._store.rounds(key)
             told = finished_session(stored, rounds, self._target.tokenizer, prefix)
@@ -415,7 +462,7 @@ class Inference:
             if failure is not None:
                 raise failure
 
-    def _read(self, driver: SessionDriver, prefix: Prefix) -> AsyncIterator[Event]:
+    def _read(self, driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]:
         # Log lines of this call carry the session's trace from here on.
         self._recorder.bind(driver.name)
         require_possible(driver.spec, prefix)
@@ -538,6 +585,7 @@ class Inference:
     async def drain(self, timeout: float) -> None:
         """Hand over every session, starting ones included; wait at most `timeout` for the store."""
         self._draining = True
+        self._scoring.drain()
         handed = [driver.hand_over(_leaving()) for driver in list(self._live.values())]
         if handed:
             await asyncio.wait(handed, timeout=timeout)
@@ -632,6 +680,7 @@ class Inference:
             beyond=ahead,
             logprobs_kept=self._options.logprobs_kept,
             company=partial(self._company, spec, key.tenant),
+            line=self._line,
         )
         self._live[driver.name] = driver
         self._recorder.start_generate(
@@ -651,6 +700,11 @@ class Inference:
             return []
         fellows = self._completions_here(SessionKey(tenant, spec.request_id))
         return [own.state.verifier.worker for own in fellows if own.state.verifier is not None]
+
+    def _ask_soon(self, name: str) -> None:
+        """Let a session that waits for a verifier ask for it, behind what happens now."""
+        if (driver := self._live.get(name)) is not None:
+            asyncio.get_running_loop().call_soon(lambda: driver.feed(Tick(driver.now())))
 
     def _share_out(self) -> None:
         """Tell every session when the load changes how much speculation it allows."""
@@ -682,12 +736,13 @@ class Inference:
         """Hand a worker's event to its session."""
         driver = self._live.get(event.session) if hasattr(event, "session") else None
         if driver is not None:
-            absorbed = to_core(worker, role, event, driver.now())
-            if absorbed is not None:
-                driver.feed(absorbed)
+            driver.hear(worker, role, event)
+        elif hasattr(event, "session"):
+            self._scoring.on_event(worker, event.session, event)
 
     def on_lost(self, worker: str, role: Role, sessions: Iterable[str], reason: str) -> None:
         """A worker is gone, and these sessions with it."""
+        self._scoring.on_lost(sessions, reason)
         for name in sessions:
             if driver := self._live.get(name):
                 driver.feed(WorkerLost(driver.now(), role, worker, reason))
@@ -715,8 +770,17 @@ def _weight(spec: SessionSpec) -> int:
 
 
 def _logprobs_memory(spec: SessionSpec, kept: int) -> int:
-    """Bytes that the logprobs of so many of its tokens take here."""
-    return memory_of(spec.sampling, min(kept, spec.sampling.max_tokens))
+    """Bytes that the logprobs of so many of its tokens, and of its prompt, take here."""
+    output = memory_of(spec.sampling, min(kept, spec.sampling.max_tokens))
+    return output + prompt_memory_of(spec.sampling, len(spec.prompt))
+
+
+def _at_once(longest: Sequence[int], memory: int) -> int:
+    """How many texts, the longest first, a verifier may have at a time: of half of its memory."""
+    count = min(AT_ONCE, len(longest))
+    while count > 1 and memory and sum(longest[:count]) > memory // 2:
+        count -= 1
+    return count
 
 
 def _leaving() -> Draining:

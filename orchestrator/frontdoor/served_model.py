@@ -15,6 +15,8 @@ from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     RESPONSE_FORMAT,
+    SCORES,
+    TOKEN_LIMITS,
     Role,
     estimate_capability,
     estimated_method,
@@ -55,7 +57,14 @@ class OfferedModel:
             self._teams,
             tenant.limits.max_tokens,
             RESPONSE_FORMAT in worker.capabilities,
+            TOKEN_LIMITS in worker.capabilities,
+            self.scores,
         )
+
+    @property
+    def scores(self) -> bool:
+        """Whether a verifier tells how likely tokens of a prompt are."""
+        return SCORES in self.target.worker.capabilities or self._pool.verifies(SCORES)
 
     def _slow_methods(self) -> frozenset[str]:
         """Methods that draft few tokens asynchronously during a verification."""

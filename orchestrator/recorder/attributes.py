@@ -67,4 +67,6 @@ def of_round(record: RoundRecord, outcome: str) -> Attributes:
         about[names.DISCARDED_TOKENS] = record.discarded_tokens
     if record.bad_q_rows:
         about[names.BAD_Q_ROWS] = record.bad_q_rows
+    if record.mode is not None and record.mode.exact_match:
+        about[names.NEAR_TIES] = record.near_ties
     return about

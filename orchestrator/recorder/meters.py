@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
 from orchestrator.core.events import RoundRecord
 from services.contract.states import Fate
-from services.contract.types import DraftSource
+from services.contract.types import DraftSource, VerifyMode
 from services.runtime.telemetry import Telemetry, names
 from services.runtime.telemetry.names import (
     FAILURES,
@@ -18,6 +22,23 @@ from services.runtime.telemetry.names import (
 )
 
 _SOURCES = tuple(source.name.lower() for source in DraftSource)
+
+
+@dataclass(slots=True)
+class Drafts:
+    """Sums over the rounds of a session that this orchestrator ran."""
+
+    target_steps: int = 0
+    emitted_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+    def add(self, record: RoundRecord) -> None:
+        """Count a round with its verdict."""
+        self.target_steps += 1
+        self.emitted_tokens += record.emitted_tokens
+        self.draft_tokens += record.draft_tokens
+        self.accepted_tokens += record.accepted_tokens
 
 
 class Meters:
@@ -57,6 +78,9 @@ class Meters:
         self._per_token = histogram(names.TOKEN_SECONDS)
         fates = [("orchestrator", fate.value) for fate in Fate]
         self._states = counter(names.STATE_BYTES, fates)
+        speculating = list(product(names.METHODS, names.MODES))
+        self._acceptance = histogram(names.REQUEST_ACCEPTANCE, speculating)
+        self._efficiency = histogram(names.REQUEST_EFFICIENCY, speculating)
         self._request = histogram(names.REQUEST_SECONDS, [(finish,) for finish in FINISHES])
 
     def round(self, record: RoundRecord, outcome: str) -> None:
@@ -138,6 +162,13 @@ class Meters:
     def finished(self, seconds_per_token: float) -> None:
         """A session of two tokens or more came to its end."""
         self._per_token.record(seconds_per_token)
+
+    def drafted(self, drafts: Drafts, methods: Sequence[str], mode: VerifyMode) -> None:
+        """A session came to its end that had draft tokens verified."""
+        known = methods[0] if methods and methods[0] in names.METHODS else "other"
+        labels = (known if len(methods) < 2 else "several", mode.name.lower())
+        self._acceptance.record(drafts.accepted_tokens / drafts.draft_tokens, *labels)
+        self._efficiency.record(drafts.emitted_tokens / drafts.target_steps, *labels)
 
     def ended(self, seconds: float, reason: str, error: str) -> None:
         """A session is over here; `error` is empty or the name of one."""

@@ -36,7 +36,7 @@ from orchestrator.core.events import (
 from orchestrator.core.state import Phase, SessionConfig, State
 from orchestrator.recorder.attributes import of_request, of_resume
 from orchestrator.recorder.demand import decodes_plainly, queued_tokens, wants_drafts
-from orchestrator.recorder.meters import Meters
+from orchestrator.recorder.meters import Drafts, Meters
 from orchestrator.recorder.reasons import cause, fallback
 from orchestrator.recorder.resuming import Resuming
 from orchestrator.recorder.spans import SessionSpans
@@ -59,8 +59,9 @@ class _Session:
     # When rounds went to the store.
     storing: dict[int, float] = field(default_factory=dict)
     opened: set[Role] = field(default_factory=set)
-    verdicts: int = 0
+    drafts: Drafts = field(default_factory=Drafts)
     emitted: int = 0
+    near_ties: int = 0
     first_at: float = 0.0
     last_at: float = 0.0
     finish: str = ""
@@ -178,10 +179,17 @@ class Recorder:
         self._abandon(known, set(), now)
         reason = "error" if error else known.finish or "detached"
         self._meters.ended(now - known.started_at, reason, known.error)
-        if reason in ("stop", "length") and known.emitted > 1:
-            self._meters.finished((known.last_at - known.first_at) / (known.emitted - 1))
+        if reason in ("stop", "length"):
+            self._finished(known)
         if known.spans is not None:
             known.spans.close(now, _result_attributes(known), known.error)
+
+    def _finished(self, known: _Session) -> None:
+        if known.emitted > 1:
+            self._meters.finished((known.last_at - known.first_at) / (known.emitted - 1))
+        if known.drafts.draft_tokens and known.state is not None:
+            config = known.state.config
+            self._meters.drafted(known.drafts, config.methods, config.mode)
 
     # --- events and actions ------------------------------------------------------------
 
@@ -252,7 +260,8 @@ class Recorder:
             if reason:
                 self._meters.fallback(reason)
         known.storing[record.round] = at
-        known.verdicts += 1
+        known.drafts.add(record)
+        known.near_ties += record.near_ties
         self._meters.round(record, outcome)
         if known.spans is not None:
             known.spans.concluded(record, outcome, reason, stores=True)
@@ -318,7 +327,8 @@ def _result_attributes(known: _Session) -> dict[str, AttributeValue]:
     about: dict[str, AttributeValue] = {
         names.OUTPUT_TOKENS: known.emitted,
         names.EMITTED_TOKENS: known.emitted,
-        names.ROUNDS: known.verdicts,
+        names.ROUNDS: known.drafts.target_steps,
+        names.NEAR_TIES: known.near_ties,
     }
     if known.emitted:
         about[names.FIRST_TOKEN] = known.first_at - known.started_at

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TypeVar
 
 from opentelemetry.trace import Span, Status, StatusCode
@@ -35,12 +36,13 @@ class Resuming:
         """It comes to no event; a caller that left meanwhile is a reason, too."""
         self._end(error)
 
-    async def through(self, events: AsyncIterator[T]) -> AsyncIterator[T]:
+    async def through(self, events: AsyncGenerator[T]) -> AsyncGenerator[T]:
         """The events; the span ends with them."""
         error: PacelineError | None = None
         try:
-            async for event in events:
-                yield event
+            async with aclosing(events):
+                async for event in events:
+                    yield event
         except PacelineError as raised:
             error = raised
             raise

@@ -11,12 +11,19 @@ from services.contract.types import LogprobRow, Origin
 
 
 class Started(NamedTuple):
-    """The first event of every stream; `completion`: its number among its request's."""
+    """The first event of every stream; `completion`: its number among its request's.
+
+    It comes again with `prompt_logprobs`, where they were asked for: those of `prompt_ids`, which
+    stand in the prompt from `prompt_offset` on.
+    """
 
     session_id: str
     prompt_tokens: int
     seed: int
     completion: int = 0
+    prompt_offset: int = 0
+    prompt_ids: tuple[int, ...] = ()
+    prompt_logprobs: tuple[LogprobRow, ...] = ()
 
 
 class Chunk(NamedTuple):

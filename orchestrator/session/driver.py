@@ -40,16 +40,21 @@ from orchestrator.core.events import (
     SuspendReason,
     Tick,
     WorkerAttached,
+    WorkerLost,
 )
+from orchestrator.core.logprobs import rows_fit
 from orchestrator.core.placement import Wanted
-from orchestrator.core.state import State
+from orchestrator.core.state import Phase, State
 from orchestrator.frontdoor.requests import SessionSpec
 from orchestrator.session.logprobs import pack_row
 from orchestrator.session.output import LOGPROBS_KEPT, Beyond, Delivery, Output
 from orchestrator.session.ports import NewSession, Recorder, SessionKeeper, SessionKey, Workers
 from orchestrator.session.session_writer import RecordWriter
 from orchestrator.session.totals import SpecTotals
+from orchestrator.session.waiting_line import WaitingLine
 from orchestrator.text import TextStream
+from orchestrator.workers.events import to_core
+from orchestrator.workers.link import WorkerEvent
 from services.contract.errors import (
     DeadlinePassed,
     Impossible,
@@ -57,8 +62,8 @@ from services.contract.errors import (
     PacelineError,
     SessionAborted,
 )
-from services.contract.states import NO_STATES, gives
-from services.contract.types import FinishReason, Role
+from services.contract.states import gives
+from services.contract.types import FinishReason, PromptScores, Role, VerifyOpened
 
 
 class SessionDriver:
@@ -79,22 +84,27 @@ class SessionDriver:
         beyond: Beyond = Beyond.NOT_YET,
         logprobs_kept: int = LOGPROBS_KEPT,
         company: Callable[[], Collection[str]] = tuple,
+        line: WaitingLine | None = None,
     ) -> None:
         """`text` has taken `state.committed`, which is stored already.
 
         `beyond`: the answer to a reader that is ahead and sends no hash. `company`: the verifiers
-        of the other completions of its request.
+        of the other completions of its request. `line`: who else waits for a verifier.
         """
         self.key = key
         self.name = state.config.session
         self.spec = spec
         self.state = state
         proven = Beyond.AGAIN if spec.mode.exact_match else Beyond.LOST
-        self.output = Output(beyond, proven, logprobs_kept)
+        # Who owned it before told what was asked of the prompt, if anything is committed.
+        scored = spec.sampling.prompt_logprobs is not None and not state.committed
+        prompt_due = len(spec.prompt) - 1 if scored else 0
+        self.output = Output(beyond, proven, logprobs_kept, prompt_due)
         self.totals = SpecTotals()
         self._text = text
         self._workers, self._recorder = workers, recorder
         self._on_end, self._company = on_end, company
+        self._line = line or WaitingLine()
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event] = deque()
         self._unsettled: deque[tuple[Event, tuple[Action, ...], State]] = deque()
@@ -104,8 +114,8 @@ class SessionDriver:
         self._pieces: dict[int, tuple[str, ...]] = {}
         # Pinned: another target has another output distribution.
         self._verifier_fingerprint = stored.target_fingerprint
-        # What the session's verifier tells of its layers.
-        self._told_states = NO_STATES
+        # Whether the session's verifier tells the states that its drafters may need.
+        self._tells_states = False
         self._failed_on: dict[Role, str] = {}
         self._record = RecordWriter(
             key,
@@ -141,6 +151,35 @@ class SessionDriver:
         else:
             self._settle()
         self._set_timer()
+
+    def hear(self, worker: str, role: Role, event: WorkerEvent) -> None:
+        """Absorb what a worker says."""
+        match event:
+            case PromptScores():
+                self._take_scores(worker, event)
+                return
+            case VerifyOpened(_, epoch) if self.output.prompt_missing:
+                self._refuse(worker, epoch, "it left tokens of the prompt out")
+        absorbed = to_core(worker, role, event, self.now())
+        if absorbed is not None:
+            self.feed(absorbed)
+
+    def _take_scores(self, worker: str, scores: PromptScores) -> None:
+        """Keep what is new of what the session's verifier says of the prompt."""
+        attached, output = self.state.verifier, self.output
+        if attached is None or (attached.worker, attached.epoch) != (worker, scores.epoch):
+            return
+        asked, known = self.spec.sampling.prompt_logprobs, output.prompt_known + 1
+        rows = scores.rows[max(0, known - scores.position) :]
+        behind = scores.position <= known and len(rows) <= output.prompt_missing
+        config = self.state.config
+        if not behind or not rows_fit(rows, asked or 0, config.vocab_size):
+            self._refuse(worker, scores.epoch, "what it said of the prompt cannot be")
+        elif rows:
+            output.put_prompt(tuple(map(pack_row, rows)))
+
+    def _refuse(self, worker: str, epoch: int, reason: str) -> None:
+        self.feed(WorkerLost(self.now(), Role.VERIFIER, worker, reason, epoch=epoch))
 
     def _turn(self, event: Event) -> None:
         self.state, actions = rounds.step(self.state, event)
@@ -211,6 +250,9 @@ class SessionDriver:
                 self._workers.send(worker, self.name, replace(message, traceparent=parent))
             case Release(role, worker):
                 self._failed_on[role] = worker
+                if role is Role.VERIFIER and self.state.phase is Phase.RUNNING:
+                    # A full one: others shall not ask before it does.
+                    self._line.enter(*self._claim)
                 self._workers.release(worker, self.name)
             case NeedWorker(role):
                 self._place(role)
@@ -241,6 +283,8 @@ class SessionDriver:
         config = self.state.config
         drafts = role is Role.DRAFTER
         verifier = self.state.verifier
+        if not drafts and not self._line.takes_its_turn(*self._claim):
+            return
         wanted = Wanted(
             role,
             config.most_tokens if drafts else self.state.next_tokens,
@@ -252,20 +296,28 @@ class SessionDriver:
             beside=verifier.worker if drafts and verifier else "",
             text=() if drafts else (config.prompt, self.state.committed),
             cache_scope="" if drafts else config.cache_scope,
-            states=self._told_states if drafts else config.states,
+            states=config.states,
+            untold=drafts and not self._tells_states,
             company=() if drafts else self._company(),
         )
         placed = self._workers.place(wanted)
         if placed is None:
             return
         if role is Role.VERIFIER:
+            self._line.leave(self.name)
             self._verifier_fingerprint = placed.model_fingerprint
-            self._told_states = config.states if gives(placed, config.states) else NO_STATES
+            self._tells_states = gives(placed, config.states)
         tokens = len(config.prompt) + len(self.state.committed)
         ready_s = self._workers.opening_s(placed.worker_id, tokens)
         hands_over = wanted.beside and self._workers.hands_over(placed.worker_id, wanted.beside)
         beside = wanted.beside if hands_over else ""
         self.feed(WorkerAttached(self.now(), role, placed.worker_id, ready_s, beside))
+
+    @property
+    def _claim(self) -> tuple[str, str, int, float]:
+        """Its place among those that wait for a verifier."""
+        since = self.state.verifier_missing_since
+        return self.key.tenant, self.name, self.state.config.priority, since
 
     def _persist(self, commit: Commit) -> None:
         pieces = self._text.append(commit.token_ids, finished=commit.ending is not None)
@@ -311,4 +363,5 @@ class SessionDriver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._line.leave(self.name)
         self._on_end(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 
 from orchestrator.core.pacing import DEFAULT_POLICY, Policy, make_policy
@@ -115,6 +116,7 @@ class InitialStates:
             phrase_scope=phrases,
             cache_scope=prefixes,
             fork_scope=f"{key.tenant}/{spec.request_id}" if spec.n > 1 else "",
+            priority=spec.priority,
             synchronous=synchronous,
             plain_ahead=not synchronous,
             limits=options.limits,
@@ -138,6 +140,12 @@ class InitialStates:
         worker, key = self._offer.target.worker, self._options.tenant_key
         phrases = phrase_scope(tenant, worker.tokenizer_fingerprint, key)
         return phrases, cache_scope(tenant, worker.model_fingerprint, key)
+
+    def score_scopes(self, tenant: str, ephemeral: bool) -> tuple[str, str]:
+        """Whose K/V the texts of one call share: the tenant's, or nobody's; and their own."""
+        worker, key = self._offer.target.worker, self._options.tenant_key
+        scope = "" if ephemeral else cache_scope(tenant, worker.model_fingerprint, key)
+        return scope, secrets.token_hex(16)
 
     def _method(self, spec: SessionSpec) -> str:
         if spec.disable_speculation:

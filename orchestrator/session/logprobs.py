@@ -33,3 +33,14 @@ def memory_of(sampling: ResolvedSampling, tokens: int) -> int:
     if sampling.logprobs is None:
         return 0
     return tokens * (_OVERHEAD + 8 * sampling.logprobs)
+
+
+def prompt_memory_of(sampling: ResolvedSampling, tokens: int) -> int:
+    """The same of a prompt of so many tokens."""
+    top = sampling.prompt_logprobs
+    return 0 if top is None else prompt_memory(tokens, top)
+
+
+def prompt_memory(tokens: int, top: int) -> int:
+    """Bytes that so many rows with `top` alternatives take."""
+    return tokens * (_OVERHEAD + 8 * top)

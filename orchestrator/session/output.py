@@ -25,6 +25,8 @@ MOST_JOINED = 64
 # Tokens in one message, unless a single delivery has more.
 MOST_TOGETHER = 4_096
 PART = 256
+# Tokens of a prompt whose logprobs are in one message.
+PROMPT_PART = 1_024
 # Tokens whose logprobs wait for readers that are behind.
 LOGPROBS_KEPT = 4_096
 
@@ -121,12 +123,15 @@ class Output:
         beyond: Beyond = Beyond.NOT_YET,
         proven: Beyond = Beyond.LOST,
         logprobs_kept: int = LOGPROBS_KEPT,
+        prompt_due: int = 0,
     ) -> None:
         """`beyond` applies to readers that send no hash.
 
         `proven` applies to those that do: they got tokens that are gone, which come again or
-        are lost. `logprobs_kept` in tokens.
+        are lost. `logprobs_kept` in tokens. `prompt_due`: rows that are to come of the prompt.
         """
+        self._prompt: list[PackedRow] = []
+        self._prompt_due = prompt_due
         self._beyond, self._proven = beyond, proven
         self._logprobs_kept = logprobs_kept
         self._deliveries: list[Delivery] = []
@@ -146,6 +151,33 @@ class Output:
     def ended(self) -> bool:
         """Whether the output is complete, or ends here."""
         return self.ending is not None or self.error is not None
+
+    @property
+    def prompt_known(self) -> int:
+        """Rows of the prompt so far, the first of which is that of its second token."""
+        return len(self._prompt)
+
+    @property
+    def prompt_missing(self) -> int:
+        """Rows of the prompt that are to come."""
+        return self._prompt_due - len(self._prompt)
+
+    def put_prompt(self, rows: Sequence[PackedRow]) -> None:
+        """Rows that follow those of the prompt so far."""
+        self._prompt += rows
+        self._notify()
+
+    async def prompt(self) -> AsyncIterator[tuple[int, list[PackedRow]]]:
+        """The rows of the prompt, in parts, each with the index of its first token."""
+        told = 0
+        while True:
+            while told < len(self._prompt):
+                part = self._prompt[told : told + PROMPT_PART]
+                yield 1 + told, part
+                told += len(part)
+            if not self.prompt_missing or self.ended:
+                return
+            await self._changed.wait()
 
     def put(self, delivery: Delivery) -> None:
         """Append what follows the output so far."""

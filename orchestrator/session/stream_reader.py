@@ -15,6 +15,7 @@ from orchestrator.session.output import Prefix
 async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]:
     """The events of a session after what the reader has, at the reader's own pace.
 
+    Logprobs of the prompt are for readers from the beginning on, while the session is at work.
     While nobody reads, the session is detached. Raises OffsetOutOfRange or DataLoss
     for a reader ahead of the output or of another one, and the error that ended the session.
     """
@@ -22,7 +23,13 @@ async def follow(driver: SessionDriver, prefix: Prefix) -> AsyncGenerator[Event]
     output.followers += 1
     driver.feed(Reattached(driver.now()))
     try:
-        yield Started(spec.session, len(spec.prompt), spec.seed, spec.index)
+        started = Started(spec.session, len(spec.prompt), spec.seed, spec.index)
+        yield started
+        if not prefix.offset:
+            async for first, rows in output.prompt():
+                ids = spec.prompt[first : first + len(rows)]
+                numbers = tuple(map(unpack_row, rows))
+                yield started._replace(prompt_offset=first, prompt_ids=ids, prompt_logprobs=numbers)
         async for delivery in output.follow(prefix):
             yield Chunk(
                 delivery.offset,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from orchestrator.text.vocabulary import byte_alphabet
+from services.contract.token_bytes import ALPHABET
 
 _COMPOSED = 9
 """NFC: of the bytes of any text, a ninth stays at least. Taken apart, 3 bytes become 1 at the
@@ -90,7 +90,7 @@ def _byte_level(model: Rule) -> Reach | None:
     if model["type"] != "BPE":
         return None
     vocabulary = model["vocab"]
-    silent = (byte for written, byte in byte_alphabet().items() if written not in vocabulary)
+    silent = (byte for written, byte in ALPHABET.items() if written not in vocabulary)
     return Reach(max(map(len, vocabulary)), bytes(silent))
 
 

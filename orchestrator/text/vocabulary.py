@@ -7,24 +7,13 @@ both, one character may be spread over several tokens.
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
 
 import tokenizers
 
+from services.contract.token_bytes import decoder_kinds, from_alphabet
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
-def byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable character for each byte (Radford et al. 2019, `encoder.py`)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    rest = (byte for byte in range(256) if byte not in set(printable))
-    alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(256 + i): byte for i, byte in enumerate(rest)}
-
-
-_ALPHABET = byte_alphabet()
 
 
 class Vocabulary:
@@ -32,7 +21,8 @@ class Vocabulary:
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         self._tokenizer = tokenizer
-        kinds = _decoder_kinds(tokenizer)
+        decoder = tokenizer.decoder
+        kinds = decoder_kinds(decoder.__getstate__()) if decoder is not None else []
         self._byte_level = kinds == ["ByteLevel"]
         self._fallback = "ByteFallback" in kinds
         self._bytes: dict[int, bytes | None] = {}
@@ -61,31 +51,10 @@ class Vocabulary:
         if written is None:
             return b""
         if self._byte_level:
-            return _from_alphabet(written)
+            return from_alphabet(written)
         match = _BYTE_TOKEN.fullmatch(written) if self._fallback else None
         return bytes.fromhex(match[1]) if match else None
 
     def _decodes_to_nothing(self, written: str) -> bool:
         token = self._tokenizer.token_to_id(written)
         return token is not None and self._tokenizer.decode([token]) == ""
-
-
-def _from_alphabet(written: str) -> bytes:
-    try:
-        return bytes(_ALPHABET[char] for char in written)
-    except KeyError:
-        # An added token is written as it is.
-        return written.encode()
-
-
-def _decoder_kinds(tokenizer: tokenizers.Tokenizer) -> list[str]:
-    """The decoder's steps by type, in order."""
-    if tokenizer.decoder is None:
-        return []
-    return _kinds(json.loads(tokenizer.decoder.__getstate__()))
-
-
-def _kinds(decoder: dict[str, Any]) -> list[str]:
-    if decoder["type"] != "Sequence":
-        return [decoder["type"]]
-    return [kind for step in decoder["decoders"] for kind in _kinds(step)]

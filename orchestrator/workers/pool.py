@@ -240,6 +240,15 @@ class WorkerPool:
         """All capabilities of the connected drafters and their methods."""
         return frozenset(c for link in self._up(Role.DRAFTER) for c in _capabilities(link))
 
+    def takes(self, worker: str) -> bool:
+        """Whether the worker is connected, and does not drain."""
+        link = self._by_worker.get(worker)
+        return link is not None and link.up and not link.draining
+
+    def verifies(self, capability: str) -> bool:
+        """Whether a connected verifier has the capability."""
+        return any(capability in _capabilities(link) for link in self._up(Role.VERIFIER))
+
     def states_for(self, methods: Collection[str]) -> StateShape | None:
         """The states of the target that a drafter of these methods needs, and a verifier tells.
 
@@ -402,7 +411,8 @@ def _capabilities(link: WorkerLink) -> tuple[str, ...]:
 
 
 def _mismatch(role: str, worker: WorkerDescription, known: WorkerDescription) -> str:
+    way_out = "; the method text drafts with another one" if role == "drafter" else ""
     return (
         f"the tokenizer of {role} {worker.worker_id} ({worker.tokenizer_fingerprint}) is not "
-        f"that of the target {known.model} ({known.tokenizer_fingerprint})"
+        f"that of the target {known.model} ({known.tokenizer_fingerprint}){way_out}"
     )

@@ -8,7 +8,7 @@ import grpc
 
 from paceline.errors import Internal
 from paceline.hashing import extend_hash
-from paceline.results import Chunk, Complete, Event, Started
+from paceline.results import Chunk, Complete, Event, PromptLogprobs, Started
 
 
 class Progress:
@@ -22,6 +22,7 @@ class Progress:
         self.offset, self.prefix_hash = offset, prefix_hash
         self.started: Started | None = None
         self.ended = False
+        self._prompt_known = 0
 
     def take(self, event: Event) -> Event | None:
         """The event, or its new part; None when nothing of it is new.
@@ -32,12 +33,21 @@ class Progress:
             case Started():
                 known, self.started = self.started, self.started or event
                 return event if known is None else None
+            case PromptLogprobs():
+                return self._take_prompt(event)
             case Chunk():
                 return self._take_chunk(event)
             case Complete():
                 self._check_whole(event)
                 self.ended = True
                 return event
+
+    def _take_prompt(self, event: PromptLogprobs) -> PromptLogprobs | None:
+        known = max(0, self._prompt_known - event.offset)
+        if known >= len(event.logprobs):
+            return None
+        self._prompt_known = event.offset + len(event.logprobs)
+        return replace(event, offset=event.offset + known, logprobs=event.logprobs[known:])
 
     def _take_chunk(self, chunk: Chunk) -> Chunk | None:
         known = self.offset - chunk.offset

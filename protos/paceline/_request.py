@@ -23,11 +23,14 @@ class Options(SamplingOptions, total=False):
     """How to sample, speculate and report; all left out = the server's defaults.
 
     Sampling follows the usual names. `logprobs` is the number of alternatives
-    to report with each token. At most one of `json_schema`, `regex`, `choice`.
+    to report with each token, `prompt_logprobs` with each of the prompt's. At most one
+    of `json_schema`, `regex`, `choice`.
     `method` names a drafter, or several joined by commas; `num_speculative_tokens`
     caps the draft window.
     `include_rounds` asks for statistics, text and origin per token.
-    `ephemeral` keeps no text on the server after the end.
+    `ephemeral` keeps no text on the server after the end. A lower `priority` is sooner among
+    waiting sessions of one tenant. `truncate_prompt_tokens` keeps the last so many tokens of
+    the input.
 
     For `messages` alone, as in transformers' `apply_chat_template`: `tools` are definitions,
     `chat_template_kwargs` more variables for the template, `continue_final_message` goes on
@@ -46,6 +49,8 @@ class Options(SamplingOptions, total=False):
     chat_template_kwargs: Mapping[str, Any]
     add_generation_prompt: bool
     continue_final_message: bool
+    priority: int
+    truncate_prompt_tokens: int
 
 
 Message = Mapping[str, Any]
@@ -57,8 +62,10 @@ As in the OpenAI API it may have `tool_calls`, `tool_call_id`, `name` and `reaso
 
 MOST_COMPLETIONS = 16
 _SPECULATION = frozenset(field.name for field in pb.SpeculationParams.DESCRIPTOR.fields)
-_TOP_LEVEL = frozenset({"model", "include_rounds", "ephemeral"})
 _CONVERSATION = frozenset(field.name for field in pb.Conversation.DESCRIPTOR.fields)
+_TOP_LEVEL = frozenset(
+    {"model", "include_rounds", "ephemeral", "priority", "truncate_prompt_tokens"}
+)
 
 
 def build_request(
@@ -89,6 +96,26 @@ def build_request(
     _fill(request.conversation, "messages", messages, "conversation.messages")
     for name, value in options.items():
         _set_option(request, name, value)
+    return request
+
+
+def build_score_request(
+    context: str | None,
+    tokens: Sequence[int] | None,
+    messages: Sequence[Message] | None,
+    continuations: Sequence[str | Sequence[int]],
+    options: Mapping[str, Any],
+) -> pb.ScoreRequest:
+    """A request to score. Raises InvalidArgument and TypeError as `build_request`."""
+    if sum(given is not None for given in (context, tokens, messages)) != 1:
+        raise TypeError("give exactly one of context, tokens and messages")
+    request = pb.ScoreRequest()
+    _fill(request, "prompt", context)
+    _fill(request.tokens, "ids", tokens, "tokens.ids")
+    _fill(request.conversation, "messages", messages, "conversation.messages")
+    _fill(request, "continuations", continuations)
+    for name, value in options.items():
+        _fill(request, name, value)
     return request
 
 
@@ -157,6 +184,15 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
+def _continuations(given: Sequence[str | Sequence[int]]) -> list[pb.Continuation]:
+    return [
+        pb.Continuation(text=one)
+        if isinstance(one, str)
+        else pb.Continuation(tokens=pb.TokenIds(ids=one))
+        for one in given
+    ]
+
+
 def _choice(options: Sequence[str]) -> pb.Choice:
     return pb.Choice(options=_strings(options))
 
@@ -170,9 +206,11 @@ def _method(value: Method | str) -> int:
 
 _WIRE: dict[str, Callable[[Any], Any]] = {
     "stop": _strings,
+    "bad_words": _strings,
     "messages": _turns,
     "tools": _tools,
     "chat_template_kwargs": _json,
     "choice": _choice,
+    "continuations": _continuations,
     "rejection_sample_method": _method,
 }

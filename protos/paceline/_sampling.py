@@ -29,3 +29,6 @@ class SamplingOptions(TypedDict, total=False):
     choice: Sequence[str]
     include_stop_str_in_output: bool
     skip_special_tokens: bool
+    allowed_token_ids: Sequence[int]
+    bad_words: str | Sequence[str]
+    prompt_logprobs: int

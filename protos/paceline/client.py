@@ -19,18 +19,19 @@ import grpc
 from paceline._addresses import parse_addresses
 from paceline._attempts import Attempts, Limits
 from paceline._channel import authorization, channel_credentials, channel_options, require_local
-from paceline._decode import decode_model_info, decode_server_info, decode_session
-from paceline._request import Message, Options, build_request
+from paceline._decode import decode_model_info, decode_scores, decode_server_info, decode_session
+from paceline._request import Message, Options, build_request, build_score_request
 from paceline._servers import Server, Servers
 from paceline._sessions import OpenSessions
 from paceline.completions import Completions
-from paceline.results import ModelInfo, ServerInfo, Session
+from paceline.results import ModelInfo, Scores, ServerInfo, Session
 from paceline.stream import GenerationStream
 from paceline.v1 import inference_pb2 as pb
 
 # Calls that answer from what the server knows; a generation has no such limit.
 _QUESTION_SECONDS = 30.0
 _ABORT_SECONDS = 5.0
+_SCORE_SECONDS = 300.0
 
 
 class Client:
@@ -164,6 +165,28 @@ class Client:
     async def abort(self, session_id: str, *, timeout: float | None = None) -> None:
         """End a session at once."""
         await self._ask("Abort", pb.AbortRequest(session_id=session_id), timeout)
+
+    async def score(
+        self,
+        context: str | None = None,
+        continuations: Sequence[str | Sequence[int]] = (),
+        *,
+        tokens: Sequence[int] | None = None,
+        messages: Sequence[Message] | None = None,
+        logprobs: int | None = None,
+        ephemeral: bool = False,
+        timeout: float | None = None,
+    ) -> Scores:
+        """How likely continuations of a text, of token ids or of a conversation are.
+
+        Continuations are texts, or token ids. Texts are split as evaluation harnesses do it: a
+        continuation's tokens are those of both texts together without as many as the context's
+        alone. `logprobs` is the number of alternatives to report with each token.
+        """
+        options = {"logprobs": logprobs, "ephemeral": ephemeral}
+        request = build_score_request(context, tokens, messages, continuations, options)
+        limit = timeout or self._timeout or _SCORE_SECONDS
+        return decode_scores(await self._ask("Score", request, limit))
 
     # --- questions -------------------------------------------------------------
 

@@ -85,6 +85,18 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Of tokens of the prompt, of which the first is its `offset`-th, counted from 0.
+
+    They come before the first `Chunk`, in parts, where `prompt_logprobs` asked for them.
+    """
+
+    offset: int
+    logprobs: tuple[TokenLogprobs, ...]
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Committed tokens: output[offset:offset + len(token_ids)], never taken back.
 
@@ -129,6 +141,7 @@ class DraftSource(StrEnum):
     LOOKAHEAD = "lookahead"
     TARGET_ROWS = "target_rows"
     EAGLE = "eagle"
+    TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +186,7 @@ class Complete:
     index: int = 0
 
 
-Event = Started | Chunk | Complete
+Event = Started | PromptLogprobs | Chunk | Complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +210,29 @@ class Generation:
     logprobs: tuple[TokenLogprobs, ...] = ()
     rounds: tuple[RoundStats, ...] = ()
     index: int = 0
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationScore:
+    """How likely a continuation is: each token, their sum, and whether each was the likeliest."""
+
+    tokens: tuple[TokenLogprobs, ...]
+    logprob: float
+    is_greedy: bool
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """What was scored."""
+        return tuple(one.token_id for one in self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Of each continuation of a context, in their order."""
+
+    context_tokens: int
+    scores: tuple[ContinuationScore, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import grpc
 from paceline._attempts import Attempts
 from paceline._sessions import OpenSessions
 from paceline.errors import PacelineError, cut_short, typed
-from paceline.results import Chunk, Complete, Event, Generation, Started
+from paceline.results import Chunk, Complete, Event, Generation, PromptLogprobs, Started
 
 _T = TypeVar("_T")
 
@@ -20,7 +20,8 @@ _T = TypeVar("_T")
 class GenerationStream:
     """A generation, which starts when it is first iterated or awaited.
 
-    Iterating yields `Started`, then `Chunk`s, then `Complete`. Awaiting gives the
+    Iterating yields `Started`, then `PromptLogprobs` if they were asked for, `Chunk`s, and
+    `Complete`. Awaiting gives the
     `Generation`, what was iterated before included. A caller that goes away early
     (a cancelled task, a loop broken off, a stream closed) aborts the session; an
     error or a passed deadline does not, and `Client.resume` goes on from there.
@@ -111,6 +112,9 @@ def gather(session_id: str, seen: list[Event]) -> Generation:
         matched_stop=complete.matched_stop,
         logprobs=tuple(row for chunk in chunks for row in chunk.logprobs),
         rounds=tuple(stats for chunk in chunks for stats in chunk.rounds),
+        prompt_logprobs=tuple(
+            row for event in seen if isinstance(event, PromptLogprobs) for row in event.logprobs
+        ),
     )
 
 

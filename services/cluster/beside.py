@@ -31,6 +31,7 @@ _SETTINGS = (
     "ngram_nodes",
     "draft",
     "head_steps",
+    "head_chance",
     "ahead_rows",
 )
 

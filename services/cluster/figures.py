@@ -124,6 +124,7 @@ NAMES = {
     DraftSource.FIRSTS: "single tokens",
     DraftSource.MODEL: "the draft model",
     DraftSource.EAGLE: "the head",
+    DraftSource.TEXT: "a draft model's text",
     DraftSource.GRAPH: "the draft graph",
     DraftSource.SKIP: "skipped layers",
     DraftSource.LOOKAHEAD: "look-ahead",

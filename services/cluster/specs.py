@@ -64,13 +64,19 @@ class Models:
     )
     drafter_device: Words = option("The same of drafters that run a model.", ())
     dtype: Dtype = option("Number format of the models.", "float32", variable=True)
+    batch_invariant: bool = option(
+        "Let the logits of a text depend on that text alone, to the bit, whatever runs beside it: "
+        "equal texts in bfloat16, too, a little slower.",
+        False,
+        variable=True,
+    )
     draft_dtype: Literal["auto", "float32", "bfloat16", "int8"] | None = option(
         "Number format of the draft model; left out: the fastest, on a CPU int8.",
         None,
         variable=True,
     )
     method: str = option(
-        "Drafting methods, joined by commas (ngram, model, eagle, skip, lookahead, graph).",
+        "Drafting methods, joined by commas (ngram, model, eagle, skip, lookahead, graph, text).",
         "",
         section="Drafting",
         variable=True,
@@ -276,6 +282,7 @@ def _verifier(options: ClusterOptions, site: Site, index: int, cores: Sequence[i
         return _spec(site, "verifier", name, [*arguments, *_synthetic_flags(options.synthetic)])
     arguments += ["--target", options.target, "--dtype", options.dtype]
     arguments += _engine_flags(options.engine, options.execution)
+    arguments += ["--batch-invariant"] * options.batch_invariant
     arguments += _device_flags(options, "verifier", index)
     if options.beside:
         arguments += ["--drafting", _method_beside(options), *_target_flags(options)]
@@ -316,6 +323,9 @@ def _drafter(options: ClusterOptions, site: Site, index: int, cores: Sequence[in
     arguments += [*engine, *options.ngram_flags]
     if options.drafts_with_the_target:
         arguments += ["--target", options.target, *_target_flags(options)]
+    elif "text" in split_methods(options.method):
+        # For its tokenizer.
+        arguments += ["--target", options.target]
     if options.drafts_with_a_model:
         arguments += _device_flags(options, "drafter", index)
         arguments += ["--dtype", options.dtype_of_drafters]

@@ -59,6 +59,10 @@ class Asked:
     )
     stop: list[str] | None = option("End before this text; repeatable.", None)
     ignore_eos: bool = option("Go on after the end-of-text token.", False)
+    allowed_token_ids: list[int] | None = option("Generate no other tokens; repeatable.", None)
+    bad_words: list[str] | None = option("Keep this text out of the output; repeatable.", None)
+    truncate_prompt_tokens: int | None = option("Keep the last so many tokens of the prompt.", None)
+    priority: int | None = option("Lower is sooner, among this tenant's sessions.", None)
     method: str | None = option(
         "Drafting method, or several joined by commas.", None, section="Speculation"
     )

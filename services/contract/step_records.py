@@ -33,3 +33,6 @@ class StepRecord:
 
 
 OnStep = Callable[[StepRecord], None]
+
+OnChoices = Callable[[str, int, int], None]
+"""(the rule's name, tokens that the target chose, near-ties among them)."""

@@ -83,6 +83,7 @@ class DraftSource(IntEnum):
     LOOKAHEAD = 8
     TARGET_ROWS = 9
     EAGLE = 10
+    TEXT = 11
 
 
 def source_of(method: str) -> DraftSource:
@@ -90,7 +91,7 @@ def source_of(method: str) -> DraftSource:
     return _SOURCES.get(method, DraftSource.UNSPECIFIED)
 
 
-_METHODS = (*range(DraftSource.MODEL, DraftSource.LOOKAHEAD + 1), DraftSource.EAGLE)
+_METHODS = {*DraftSource} - {*range(DraftSource.MODEL), DraftSource.TARGET_ROWS}
 _SOURCES = {source.name.lower(): source for source in DraftSource if source in _METHODS}
 
 
@@ -178,7 +179,9 @@ class ResolvedSampling(SamplingNumbers):
 
     `stop_token_ids` holds the EOS ids too, unless EOS is ignored; all of them
     are masked until `min_tokens`. `logprobs` None: off.
-    `response_format` None: any output.
+    `response_format` None: any output. `allowed_token_ids`, ascending: no others are
+    chosen; empty = any. `bad_words`: where the output ends in all tokens of one but its
+    last, that last one is not chosen. `prompt_logprobs` None: off.
     """
 
     max_tokens: int = 256
@@ -187,6 +190,14 @@ class ResolvedSampling(SamplingNumbers):
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
     response_format: ResponseFormat | None = None
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    prompt_logprobs: int | None = None
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether it takes a worker with the capability `TOKEN_LIMITS`."""
+        return bool(self.allowed_token_ids or self.bad_words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +228,14 @@ def split_methods(method: str) -> tuple[str, ...]:
 
 RESPONSE_FORMAT = "response_format"
 """Capability of a worker that supports response formats."""
+
+
+TOKEN_LIMITS = "token_limits"
+"""Capability of a worker that heeds `allowed_token_ids` and `bad_words`."""
+
+
+SCORES = "scores"
+"""Capability of a verifier that can tell how likely the tokens of a prompt are."""
 
 
 STATES = "states"
@@ -516,8 +535,10 @@ class OpenVerify:
     `cache_scope`: sessions with the same one may share K/V of equal prefixes; with an empty one
     a session shares nothing. `top_rows`: how many likeliest tokens verdicts hold for each row
     of a draft, 0 = none. `state_layers`: of which layers states are told, if they can be.
+    `score_from`: above 0, tokens of the prompt from there on are scored, and nothing else is done.
     `fork_scope`: the same among completions of one prompt, which share K/V while they are open,
     and for no longer; empty = there are no others.
+    `priority`: whose turn it is among waiting sessions of one `cache_scope`; see `turns`.
     """
 
     session: str
@@ -533,7 +554,9 @@ class OpenVerify:
     cache_scope: str = ""
     top_rows: int = 0
     state_layers: tuple[int, ...] = ()
+    score_from: int = 0
     fork_scope: str = ""
+    priority: int = 0
 
 
 class Allowance(NamedTuple):
@@ -594,7 +617,7 @@ class VerifyOpened:
 
 @dataclass(frozen=True, slots=True)
 class LogprobRow:
-    """Natural logarithms of the target's raw distribution at one emitted token."""
+    """Natural logarithms of the target's raw distribution at one token."""
 
     logprob: float
     top_token_ids: tuple[int, ...] = ()
@@ -608,7 +631,8 @@ class Verdict(NamedTuple):
     `all_accepted`, else the recovered one. `top_rows`: the likeliest tokens after each of the
     draft's, accepted or not, packed (`top_rows`); empty unless asked for. `taken`: the tree that
     a block with an allowance took; None: it had no allowance. `states`: for each of `token_ids`
-    those of the token before it (see `states`), or none at all.
+    those of the token before it (see `states`), or none at all. `near_ties`: how many of
+    `token_ids` were chosen, greedily or coupled, by so little that rounding could turn them.
     """
 
     session: str
@@ -632,6 +656,7 @@ class Verdict(NamedTuple):
     top_rows: bytes = b""
     taken: TakenDraft | None = None
     states: bytes = b""
+    near_ties: int = 0
 
 
 class States(NamedTuple):
@@ -646,5 +671,14 @@ class States(NamedTuple):
     states: bytes
 
 
+class PromptScores(NamedTuple):
+    """How likely the tokens of a prompt from `position` on are, each after all before it."""
+
+    session: str
+    epoch: int
+    position: int
+    rows: tuple[LogprobRow, ...]
+
+
 VerifierCommand = OpenVerify | Verify | CloseVerify
-VerifierEvent = VerifyOpened | Verdict | Progress | Draining | SessionFailed | States
+VerifierEvent = VerifyOpened | Verdict | Progress | Draining | SessionFailed | States | PromptScores

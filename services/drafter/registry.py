@@ -149,7 +149,16 @@ def _model(settings: DrafterSettings, engines: Engines) -> Drafter:
 def _eagle(settings: DrafterSettings, engines: Engines) -> Drafter:
     from services.drafter.methods.eagle.eagle import EagleDrafter
 
-    return engines.formed(EagleDrafter(engines.head, **_drafting(settings)), engines.head)
+    drafter = EagleDrafter(engines.head, least=settings.head_chance, **_drafting(settings))
+    return engines.formed(drafter, engines.head)
+
+
+def _text(settings: DrafterSettings, engines: Engines) -> Drafter:
+    from services.drafter.methods.text.text import TextDrafter
+    from services.engine.checkpoint.bundle import bundle_of
+
+    target = bundle_of(settings.target or "", settings.cache_dir)
+    return TextDrafter(engines.draft, target, step_tokens=settings.step_tokens)
 
 
 def _drafting(settings: DrafterSettings) -> dict[str, Any]:
@@ -302,6 +311,7 @@ METHODS: Mapping[str, Callable[[DrafterSettings, Engines], Drafter]] = {
     "skip": _skip,
     "lookahead": _lookahead,
     "graph": _graph,
+    "text": _text,
     "ngram": _ngram,
 }
 

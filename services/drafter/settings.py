@@ -12,7 +12,7 @@ from services.contract.types import split_methods
 from services.engine.checkpoint.heads import is_head
 from services.runtime.settings import WorkerSettings
 
-NEED_DRAFT = ("model", "graph", "eagle")
+NEED_DRAFT = ("model", "graph", "text", "eagle")
 """Methods that run a draft model, or a head."""
 
 
@@ -22,7 +22,7 @@ class DrafterSettings(WorkerSettings):
     draft: str | None = Field(
         None,
         title="model and device",
-        description="draft model of the methods `model` and `graph`: "
+        description="draft model of the methods `model`, `graph` and `text`: "
         "Hugging Face id, folder with safetensors, .gguf file, folder that `paceline distill` "
         "wrote, or smollm2-135m-instruct-draft; of `eagle`: the folder of an EAGLE-3 head, or "
         "smollm2-135m-instruct-eagle",
@@ -35,7 +35,8 @@ class DrafterSettings(WorkerSettings):
     target: str | None = Field(
         None,
         description="target model, for the methods `skip` and `lookahead`, which draft with it: as "
-        "the verifiers have it; `lookahead` finds it by the name that its file gives, too",
+        "the verifiers have it; `lookahead` finds it by the name that its file gives, too; `text` "
+        "reads its tokenizer alone",
     )
     method: str = Field(
         "",
@@ -111,6 +112,14 @@ class DrafterSettings(WorkerSettings):
         le=16,
         description="steps of a head that a tree of `ngram,eagle` waits for, the first of them at "
         "the text's end, each next one a level deeper",
+    )
+    head_chance: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="a draft of `eagle` ends before a token whose chance to stay is below this, by "
+        "the head's own probabilities and what verdicts say of them, in greedy and coupled "
+        "verification: about what a row costs, as a share of a verification; 0 = none does",
     )
     tree: Literal["comb", "measured"] = Field(
         "measured",
@@ -254,6 +263,21 @@ class DrafterSettings(WorkerSettings):
             raise ValueError("lookahead: the method lookahead needs look-ahead embeddings")
         if self.lookahead is not None and "lookahead" not in names:
             raise ValueError(f"lookahead: {self.lookahead} is given, but no method needs it")
+        return self
+
+    @model_validator(mode="after")
+    def _drafts_pass_as_text(self) -> Self:
+        if "text" not in self.method_names:
+            return self
+        if self.target is None:
+            raise ValueError("target: the method text needs the target model, for its tokenizer")
+        if self.synthetic is not None:
+            raise ValueError("synthetic: the method text needs a draft model with a tokenizer")
+        others = {*NEED_DRAFT} & {*self.method_names} - {"text"}
+        if others:
+            raise ValueError(
+                f"method: text drafts with another tokenizer than {others.pop()}; use two drafters"
+            )
         return self
 
     @model_validator(mode="after")

@@ -67,8 +67,9 @@ def last_part(session: VerifySession, share: int, task: Task) -> Part:
 
 
 def _prompt_segment(session: VerifySession, share: int) -> Segment:
-    start = session.cache.length
-    return Segment(session.cache, session.text[start : start + share], logits_from=share)
+    start, scored = session.cache.length, session.scored_rows(share)
+    tokens = session.text[start : start + share]
+    return Segment(session.cache, tokens, logits_from=share - scored)
 
 
 def judged(

@@ -4,6 +4,7 @@ A session reserves K/V for its text, a block and some tokens more, and then as m
 it grows. Where the budget holds no more, texts that ended go first; then the session opened
 last gives its K/V up, and is prefilled again when there is room. The one opened first never
 does, so something always goes on. Nobody waits while holding what another one waits for.
+Within a tenant priorities decide who counts as opened when (`services.contract.turns`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Callable, Collection
 from services.contract.errors import Overloaded
 from services.contract.kv_reserve import SPARE_TOKENS, reserve_of
 from services.engine.lending import Lending
-from services.engine.port import Engine
-from services.verifier.session import VerifySession
+from services.engine.port import Engine, SharedText
+from services.verifier.session import VerifySession, by_seniority
 
 _FORKS = "completions of "
 
@@ -50,14 +51,25 @@ class Caches:
         most, capacity = session.most_tokens, self._engine.kv_tokens_capacity
         if most > capacity:
             raise Overloaded(f"KV cache: a session of up to {most} tokens, and room for {capacity}")
-        scope, forks = session.opening.cache_scope, session.opening.fork_scope
-        kept = not forks or bool(scope and self._keeps)
-        opened = self._prefixes.open(
-            scope if kept else f"{_FORKS}{forks}", session.text, _reserve(session), kept=kept
-        )
+        opened = self._begin(session)
         session.shared, session.cache = opened, opened.cache
         if self._lending is not None:
             session.offer = self._lending.offer(session.key[1], opened.cache, session.text)
+
+    def _begin(self, session: VerifySession) -> SharedText:
+        """K/V with what is known of a text, but for rows that are to be scored."""
+        scope, forks = session.opening.cache_scope, session.opening.fork_scope
+        kept = not forks or bool(scope and self._keeps)
+        text, reserve = session.text, _reserve(session)
+        first = session.scored if session.scoring else len(text)
+        behind = text[first:]
+        del text[first:]
+        try:
+            return self._prefixes.open(
+                scope if kept else f"{_FORKS}{forks}", text, reserve, kept=kept
+            )
+        finally:
+            text += behind
 
     def close(self, session: VerifySession, *, sound: bool = True) -> None:
         """A session ends; `sound`: what it computed may serve others. Raises nothing."""
@@ -77,6 +89,11 @@ class Caches:
         except Exception:
             _log.exception("K/V of a session that ended was not given back in full")
 
+    def leave_context(self, session: VerifySession) -> None:
+        """Leave others what is before the first token that was scored: few texts go on alike."""
+        cache = session.cache
+        cache.rollback(min(cache.length, session.opening.score_from - 1))
+
     def room(
         self,
         session: VerifySession,
@@ -90,10 +107,9 @@ class Caches:
         """
         if session.cache.reserve >= session.next_tokens:
             return True
-        others = [own for own in sessions if own is not session and not own.preempted]
-        younger = sorted(
-            (own for own in others if own.number > session.number), key=lambda own: own.number
-        )
+        others = {own for own in sessions if own is not session and not own.preempted}
+        ordered = by_seniority(sessions)
+        younger = [own for own in ordered[ordered.index(session) :] if own in others]
         willing = [own for own in younger if own not in busy]
         while True:
             try:
@@ -117,7 +133,7 @@ class Caches:
         There is room for it and some tokens more, or nobody else to wait for.
         """
         preempted = [own for own in sessions if own.preempted]
-        session = min(preempted, key=lambda own: own.number, default=None)
+        session = next((own for own in by_seniority(sessions) if own.preempted), None)
         if session is None or len(preempted) == len(sessions):
             return session
         free = self._engine.kv_tokens_capacity - self._engine.kv_tokens_used

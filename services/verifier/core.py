@@ -18,6 +18,7 @@ from torch import Tensor
 
 from services.contract.errors import out_of_memory
 from services.contract.step_records import StepRecord
+from services.contract.turns import exchange
 from services.contract.types import (
     CloseVerify,
     FailureReason,
@@ -26,6 +27,7 @@ from services.contract.types import (
     Progress,
     SessionFailed,
     TakenDraft,
+    Verdict,
     VerifierCommand,
     VerifierEvent,
     Verify,
@@ -33,6 +35,7 @@ from services.contract.types import (
     WorkerDescription,
 )
 from services.engine.port import Capability, Engine
+from services.engine.sampling import rounding
 from services.verifier.batch import (
     Part,
     Step,
@@ -58,7 +61,8 @@ from services.verifier.refusals import (
     open_matcher,
 )
 from services.verifier.scheduling import PrefillPace, share_prefill
-from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession
+from services.verifier.scores import most_rows, prompt_scores, within
+from services.verifier.session import MOST_QUEUED, Block, Key, Task, VerifySession, by_seniority
 from services.verifier.states import StateTeller, after
 from services.verifier.verdicts import decided, discarded, emitted, logprob_rows, told_rows
 
@@ -100,6 +104,7 @@ class VerifierCore:
         self._engine = engine
         self._emit = emit
         self._worker_id = worker_id
+        self._rounding = rounding(engine.dtype)
         self._limits = Limits(
             engine.vocab_size,
             engine.max_context_length,
@@ -254,19 +259,26 @@ class VerifierCore:
             self._at_its_cost(session, partial(self._caches.open, session))
             if not session.preempted:
                 self._note_prefilled(session)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Copy what other sessions were fed first, where that is there."""
         for session in list(self._sessions.values()):
             shared = session.shared
             if shared is not None and shared.waits and self._at_its_cost(session, shared.settle):
+                session.forget_unscored()
                 self._note_prefilled(session)
 
     def _take_blocks(self) -> tuple[list[Part], int]:
         """At most one block per session; also how many were discarded.
 
         Whoever was served longest ago comes first, then whose block is oldest: chained
-        blocks, which wait here while their session is served, gain it no larger share.
+        blocks, which wait here while their session is served, gain it no larger share. Within
+        a tenant's turns priorities decide.
         """
         waiting = [own for own in self._sessions.values() if own.ready]
         waiting.sort(key=lambda session: (session.served, session.queue[0].arrived))
+        waiting = exchange(waiting, lambda session: session.block_claim, "served")
         parts: list[Part] = []
         busy: set[VerifySession] = set()
         discards = used = 0
@@ -277,7 +289,7 @@ class VerifierCore:
             if session.preempted or not self._has_room(session, busy):
                 continue
             task, skipped = self._next_task(session)
-            session.served = next(self._turns)
+            self._note_turn(session)
             discards += skipped
             if task is not None:
                 parts.append(block_part(session, task))
@@ -319,14 +331,15 @@ class VerifierCore:
 
     def _take_prompts(self, blocks: Sequence[Part]) -> list[Part]:
         """Shares of prompts, beside these blocks."""
-        waiting = [own for own in self._sessions.values() if own.feeds]
+        waiting = by_seniority(own for own in self._sessions.values() if own.feeds)
         if not waiting:
             return []
         left = [session.prefill_left for session in waiting]
         room = self._prompt_room(
             sum(part.rows for part in blocks), {part.session for part in blocks}
         )
-        shares = share_prefill(left, room)
+        most = most_rows(self._engine.vocab_size)
+        shares = within(waiting, share_prefill(left, room), most)
         return [
             self._prompt(session, share)
             for session, share in zip(waiting, shares, strict=True)
@@ -343,8 +356,11 @@ class VerifierCore:
         if task.tree.parents is not None:
             session.queue.appendleft(task.block)
             return prompt_part(session, share)
-        session.served = next(self._turns)
+        self._note_turn(session)
         return last_part(session, share, task)
+
+    def _note_turn(self, session: VerifySession) -> None:
+        session.served, session.served_in = next(self._turns), self._steps
 
     def _prompt_room(self, used: int, served: Collection[VerifySession] = ()) -> int:
         """Prompt tokens for a step that verifies `used` rows, of `served` sessions."""
@@ -387,14 +403,14 @@ class VerifierCore:
             found = next(results) if part.segment is not None else NOTHING_FED
             if found is None:
                 continue
-            told = found.states if part.session.telling is not None else None
+            states = found.states if part.session.telling is not None else None
             if part.prompt:
-                if told is not None:
-                    self._states.prompt(part, told)
-                self._note_prefilled(part.session)
+                if states is not None:
+                    self._states.prompt(part, states)
+                self._fed(part, found.logits)
             if part.task is None:
                 continue
-            states = None if told is None else told[part.prompt :]
+            states = None if states is None else states[part.prompt :]
             block = self._at_its_cost(
                 part.session, partial(judged, part.session, part.task, found.logits, states)
             )
@@ -408,10 +424,21 @@ class VerifierCore:
             else:
                 self._fail_session(block.session, decision)
 
+    def _fed(self, part: Part, logits: Tensor | None) -> None:
+        """A share of a prompt is in K/V: tell what its rows say, where that was asked for."""
+        session = part.session
+        if session.scoring and logits is not None and len(logits):
+            scores = self._at_its_cost(session, partial(prompt_scores, part, logits))
+            if scores is None:
+                return
+            session.scored += len(scores.rows)
+            self._emit(session.key[0], scores)
+        self._note_prefilled(session)
+
     def _decide(self, blocks: Sequence[Judged]) -> Sequence[Decision | Exception]:
         """The decisions for all blocks together or, if that fails, for each alone."""
         try:
-            return self._spared(partial(decide, blocks))
+            return self._spared(partial(decide, blocks, self._rounding))
         except Exception as error:
             if len(blocks) == 1:
                 return [error]
@@ -438,9 +465,15 @@ class VerifierCore:
             batch_rows=step.rows,
         )
         session.store(verdict)
+        self._count(verdict)
         self._emit(session.key[0], self._states.verdict(session, verdict, states))
         if self._handover is not None:
             self._handover.verdicts.append(verdict)
+
+    def _count(self, verdict: Verdict) -> None:
+        told = self._options.on_choices
+        if told is not None and verdict.mode.exact_match:
+            told(verdict.mode.name.lower(), len(verdict.token_ids), verdict.near_ties)
 
     def _note_prefilled(self, session: VerifySession) -> None:
         shared = session.shared
@@ -451,9 +484,13 @@ class VerifierCore:
             return
         session.opened = True
         took = (self._options.clock() - session.since) * 1e3
-        cached = min(shared.cached, len(session.opening.prompt))
+        cached = min(shared.cached, session.most_cached)
         opened = VerifyOpened(session.key[1], session.opening.epoch, cached, took)
         self._emit(session.key[0], opened)
+        if session.opening.score_from:
+            self._settle()
+            self._caches.leave_context(session)
+            self._close(session.key)
 
     def _measure(self, parts: Sequence[Part], started: float, started_ns: int) -> None:
         ended = self._options.clock()

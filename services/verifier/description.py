@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
-from services.contract.types import RESPONSE_FORMAT, STATES, Role, WorkerDescription
+from services.contract.types import (
+    RESPONSE_FORMAT,
+    SCORES,
+    STATES,
+    TOKEN_LIMITS,
+    Role,
+    WorkerDescription,
+)
 from services.engine.port import Capability, Engine, HiddenStates
 
 RULES = ("coupled", "greedy")
@@ -36,7 +43,7 @@ def describe(
         max_context_length=engine.max_context_length,
         kv_capacity_tokens=engine.kv_tokens_capacity,
         version=version,
-        capabilities=(*trees, *RULES, *formats, *states),
+        capabilities=(*trees, *RULES, *formats, TOKEN_LIMITS, *states, SCORES),
         dtype=engine.dtype,
         hidden_width=0 if watched is None else watched.hidden_width,
         hidden_layers=0 if watched is None else watched.num_layers,

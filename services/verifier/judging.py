@@ -8,8 +8,8 @@ a number of the block's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -19,7 +19,7 @@ from services.engine.noise import Stream, uniform
 from services.engine.sampling import (
     NO_CHOICE,
     RowContext,
-    choose,
+    choose_closely,
     draw,
     forbids_all,
     log_law,
@@ -41,7 +41,8 @@ class NothingAllowed(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "response format, min_tokens, stop tokens and logit_bias together allow no token"
+            "response format, min_tokens, stop tokens, allowed_token_ids, bad_words and "
+            "logit_bias together allow no token"
         )
 
 
@@ -71,6 +72,7 @@ class Decision:
     final_token: int | None
     all_accepted: bool
     bad_q_rows: int = 0
+    near_ties: int = 0
 
     @property
     def leaf_row(self) -> int:
@@ -78,11 +80,14 @@ class Decision:
         return self.path[-1] + 1 if self.path else 0
 
 
-def decide(judged: Sequence[Judged]) -> list[Decision | Unlawful]:
-    """What every block emits, worked out together; what else, for one without a token."""
+def decide(judged: Sequence[Judged], rounding: float = 0.0) -> list[Decision | Unlawful]:
+    """What every block emits, worked out together; what else, for one without a token.
+
+    `rounding`: by how much logits may be off; tokens chosen by less than that are near-ties.
+    """
     exact = [block for block in judged if block.session.opening.mode.exact_match]
     others = [block for block in judged if not block.session.opening.mode.exact_match]
-    decisions = dict(zip(map(id, exact), _decide_exactly(exact), strict=True))
+    decisions = dict(zip(map(id, exact), _decide_exactly(exact, rounding), strict=True))
     decisions |= dict(zip(map(id, others), _decide_by_rejection(others), strict=True))
     return [decisions[id(block)] for block in judged]
 
@@ -103,22 +108,32 @@ def row_contexts(session: VerifySession, task: Task) -> list[RowContext]:
 # --- by exact match ---------------------------------------------------------------
 
 
-def _decide_exactly(judged: Sequence[Judged]) -> list[Decision | Unlawful]:
+def _decide_exactly(judged: Sequence[Judged], rounding: float) -> list[Decision | Unlawful]:
     contexts = [row_contexts(block.session, block.task) for block in judged]
+    close: list[set[int]] = [set() for _ in judged]
 
     def choices(rows: Sequence[tuple[int, int]]) -> list[int]:
         logits = torch.stack([judged[block].logits[row] for block, row in rows])
-        return choose(logits, [contexts[block][row] for block, row in rows])
+        asked = [contexts[block][row] for block, row in rows]
+        chosen = choose_closely(logits, asked, rounding)
+        for (block, row), (_, near) in zip(rows, chosen, strict=True):
+            if near:
+                close[block].add(row)
+        return [token for token, _ in chosen]
 
     walks = walk_rows([block.task.tree for block in judged], choices)
-    return [_exact(block, walked) for block, walked in zip(judged, walks, strict=True)]
+    return [_exact(*each) for each in zip(judged, walks, close, strict=True)]
 
 
-def _exact(block: Judged, walked: Walk) -> Decision | Unlawful:
+def _exact(block: Judged, walked: Walk, close: Collection[int]) -> Decision | Unlawful:
+    """`close`: the rows of near-ties; one whose token is not emitted counts when it is again."""
     if walked.final_token == NO_CHOICE:
         return _why_none(block, walked.path)
-    emitted = block.task.always_emits or not walked.all_accepted
-    return Decision(walked.path, walked.final_token if emitted else None, walked.all_accepted)
+    emits = block.task.always_emits or not walked.all_accepted
+    token = walked.final_token if emits else None
+    decision = Decision(walked.path, token, walked.all_accepted)
+    near = len(close) if emits else len(set(close) - {decision.leaf_row})
+    return replace(decision, near_ties=near)
 
 
 # --- by rejection -----------------------------------------------------------------

@@ -84,6 +84,7 @@ def make_host(
         on_step=tracer.on_step("verifier") if tracer is not None else None,
         on_preempt=tracer.on_preempt() if tracer is not None else None,
         on_states=tracer.on_states("verifier") if tracer is not None else None,
+        on_choices=tracer.on_choices(engine.model_id, engine.dtype) if tracer is not None else None,
     )
 
     def make_core(emit: Emit) -> VerifierCore:
@@ -121,4 +122,5 @@ def _model_spec(settings: VerifierSettings) -> ModelSpec:
         engine=settings.engine,
         memory_share=settings.memory_share,
         execution=settings.execution,
+        batch_invariant=settings.batch_invariant,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.contract.states import OnStates
-from services.contract.step_records import OnStep
+from services.contract.step_records import OnChoices, OnStep
 from services.engine.lending import Lending
 from services.engine.structure import Structures
 
@@ -37,3 +37,4 @@ class VerifierOptions:
     on_step: OnStep | None = None
     on_preempt: Callable[[], object] | None = None
     on_states: OnStates | None = None
+    on_choices: OnChoices | None = None

@@ -6,11 +6,13 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from services.contract.errors import BusyError, out_of_memory
 from services.contract.sampling_checks import complaint
 from services.contract.states import MOST_LAYERS, sound
 from services.contract.tree_handover import EDGES
+from services.contract.turns import MOST
 from services.contract.types import (
     Allowance,
     DraftTree,
@@ -52,6 +54,7 @@ def check_open(opening: OpenVerify, limits: Limits) -> None:
     _check_text(opening, limits)
     few = f"state_layers: more than {MOST_LAYERS}, or not ascending"
     _require(sound(opening.state_layers), few)
+    _require(-MOST <= opening.priority <= MOST, f"priority: {opening.priority}, beyond {MOST}")
 
 
 def ask_form(opening: OpenVerify, structures: Structures | None, owner: str) -> Compiled | None:
@@ -128,13 +131,16 @@ def _check_sampling(opening: OpenVerify, limits: Limits) -> None:
     _require(not problem, problem)
     _require_vocabulary("sampling.stop_token_ids", sampling.stop_token_ids, limits)
     _require_vocabulary("sampling.logit_bias", [token for token, _ in sampling.logit_bias], limits)
+    _require_vocabulary("sampling.allowed_token_ids", sampling.allowed_token_ids, limits)
+    _require_vocabulary("sampling.bad_words", [*chain.from_iterable(sampling.bad_words)], limits)
 
 
 def _check_text(opening: OpenVerify, limits: Limits) -> None:
     _require(len(opening.prompt) > 0, "prompt: no tokens; at least one is needed")
     _require_vocabulary("prompt", opening.prompt, limits)
     _require_vocabulary("committed", opening.committed, limits)
-    most = opening.sampling.max_tokens
+    _require(opening.score_from <= len(opening.prompt), "score_from: beyond the prompt")
+    most = 0 if opening.score_from else opening.sampling.max_tokens
     given = len(opening.committed)
     _require(given <= most, f"committed: {given} tokens, more than max_tokens {most}")
     total = len(opening.prompt) + most

@@ -24,9 +24,9 @@ _ROW_MEMORY = 0.9
 
 
 def share_prefill(left: Sequence[int], room: int) -> list[int]:
-    """Tokens to feed per prompt, of which the first came first: no more than `room` in all.
+    """Tokens to feed per prompt, in the order of their turns: no more than `room` in all.
 
-    Half of the room is for those that came first, so that each has its turn; the rest for
+    Half of the room is for those whose turn it is first, so that each has its turn; the rest for
     those that have least left, so that a short prompt waits for no long one. A prompt gets as
     much as there is: in many small parts it would have its beginning read many times.
     """

@@ -27,17 +27,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from services.contract.turns import STEPS, Claim, exchange
 from services.contract.types import DraftTree, OpenVerify, TakenDraft, Verdict, Verify
 from services.engine.lending import Ahead, Offer
 from services.engine.port import KVCache, Segment, SharedText
 from services.engine.sampling import History, wants_history
 from services.engine.structure import Compiled, Matcher, StructureError
 from services.verifier.gathering import Habit
+from services.verifier.scores import first_scored
 from services.verifier.states import Telling
 from services.verifier.trees import cut, shortened, without_first
 
@@ -102,7 +104,7 @@ class VerifySession:
         `form`: what its output is to be, where it has a form.
         """
         self.key: Key = (link, opening.session)
-        self.opening = opening
+        self.opening, self.priority = opening, opening.priority
         self.number = number
         self.since = now
         self.epoch = opening.epoch
@@ -117,6 +119,8 @@ class VerifySession:
         self.shared: SharedText | None = None
         """Its text in K/V, and what others may copy; None = it has no K/V."""
         self.text = [*opening.prompt, *opening.committed]
+        self.scored = first_scored(opening)
+        """Tokens of the prompt before it are told of, or were not asked for."""
         self.offer: Offer | None = None
         """What a drafter in this process may borrow."""
         self.retained: Tensor | None = None
@@ -130,9 +134,26 @@ class VerifySession:
         self.queue: deque[Block] = deque()
         self.served = 0
         """When it was last its turn, among the turns of all sessions."""
+        self.served_in = 0
+        """In which of the engine's steps that was."""
         self.habit = Habit()
         self._verdicts: dict[int, Verdict] = {}
         self._highest_round = 0
+
+    @property
+    def tenant(self) -> Hashable:
+        """Equal for sessions of one tenant, as far as is known: itself, where nothing is."""
+        return self.opening.cache_scope or self.key
+
+    @property
+    def claim(self) -> Claim:
+        """Its claim to room, and to be read."""
+        return Claim(self.tenant, self.priority, self.since)
+
+    @property
+    def block_claim(self) -> Claim:
+        """Its claim to a block in the next step."""
+        return Claim(self.tenant, self.priority, self.served_in, STEPS)
 
     @property
     def output_len(self) -> int:
@@ -152,7 +173,30 @@ class VerifySession:
     @property
     def takes_block(self) -> bool:
         """Whether its next block, if that is a chain, fits in the step that ends its prefill."""
-        return bool(self.queue) and self.form is None and self.retained is None
+        idle = self.form is None and self.retained is None and not self.scoring
+        return bool(self.queue) and idle
+
+    @property
+    def scoring(self) -> bool:
+        """Whether tokens of the prompt are still to be told of."""
+        return self.scored < len(self.opening.prompt)
+
+    @property
+    def most_cached(self) -> int:
+        """Tokens of the prompt that need not be fed: none whose row is told of."""
+        first = first_scored(self.opening)
+        return first - (first < len(self.opening.prompt))
+
+    def forget_unscored(self) -> None:
+        """Of K/V that was copied, drop the rows that are still to be told of."""
+        if self.scoring:
+            self.cache.rollback(min(self.cache.length, self.scored - 1))
+
+    def scored_rows(self, share: int) -> int:
+        """How many of the next `share` tokens of its prefill tell of the one behind them."""
+        if not self.scoring:
+            return 0
+        return min(share, max(0, self.cache.length + share + 1 - self.scored))
 
     def queued_ms(self, block: Block, started: float) -> float:
         """How long a block lay, ready to be verified, until a step started."""
@@ -190,6 +234,8 @@ class VerifySession:
     def most_tokens(self) -> int:
         """Tokens of K/V beyond which it cannot grow."""
         opening = self.opening
+        if opening.score_from:
+            return len(opening.prompt)
         return len(opening.prompt) + opening.sampling.max_tokens + opening.window
 
     @property
@@ -342,6 +388,11 @@ class VerifySession:
         self._verdicts[verdict.round] = verdict
         while len(self._verdicts) > KEPT_VERDICTS:
             del self._verdicts[min(self._verdicts)]
+
+
+def by_seniority(sessions: Iterable[VerifySession]) -> list[VerifySession]:
+    """By `number`, once those of a tenant have exchanged theirs as their priorities say."""
+    return exchange(sorted(sessions, key=lambda own: own.number), lambda own: own.claim, "number")
 
 
 def _history(opening: OpenVerify) -> History | None:

@@ -21,6 +21,11 @@ class VerifierSettings(WorkerSettings):
         description="target model: Hugging Face id, folder with safetensors, .gguf file, "
         "or smollm2-135m-instruct",
     )
+    batch_invariant: bool = Field(
+        False,
+        description="let the logits of a text depend on that text alone, to the bit, whatever runs "
+        "beside it: equal texts in bfloat16, too, a little slower",
+    )
     tensor_parallel: int = Field(
         1,
         ge=1,
@@ -92,6 +97,8 @@ class VerifierSettings(WorkerSettings):
             raise ValueError(f"synthetic: no model runs, and --engine {self.engine} is given")
         if self.tensor_parallel > 1 and self.engine != "vllm":
             raise ValueError("tensor_parallel: only --engine vllm splits a model")
+        if self.batch_invariant and self.synthetic is not None:
+            raise ValueError("batch_invariant: a synthetic engine computes nothing")
         self.check_execution()
         return self
 

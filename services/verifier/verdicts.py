@@ -29,6 +29,7 @@ def decided(session: VerifySession, task: Task, decision: Decision) -> Verdict:
         accepted_nodes=tuple(task.nodes[node] for node in decision.path) if in_tree else (),
         mode=session.opening.mode,
         bad_q_rows=decision.bad_q_rows,
+        near_ties=decision.near_ties,
         draft_tokens=len(task.tree),
         taken=task.block.taken,
     )

@@ -97,6 +97,14 @@ def beside(site, **options):
     return None if drafter is None else (drafter.method_names, drafter.ngrams)
 
 
+@pytest.mark.parametrize("method", ["text", "ngram,text"])
+def test_a_draft_model_with_another_tokenizer_is_told_the_target(site, method):
+    _, drafter = worker_specs(ClusterOptions("big", draft="small", method=method), site)
+    settings = settings_of(drafter)
+    assert (settings.draft, settings.target) == ("small", "big")
+    assert settings.method == method
+
+
 def test_with_a_draft_model_n_grams_are_drafted_beside_the_verifier_too(site):
     for options in ({}, {"method": "ngram,model"}, {"drafters": 2}, {"pool": False}):
         assert beside(site, draft="small", **options) == (("ngram",), "f.bin")

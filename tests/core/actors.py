@@ -115,6 +115,7 @@ class SimVerifier:
             verify_ms=0.5,
             bad_q_rows=sum(not row.token_ids for row in tree.q or ()),
             draft_tokens=len(tree),
+            near_ties=len(out) // 2 if self.mode.exact_match else 0,
         )
 
     def _path(self, tree: t.DraftTree) -> tuple[list[int], bool]:

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from orchestrator.core.placement import Candidate, Wanted, choose
-from services.contract.states import StateShape
+from services.contract.states import NO_STATES, StateShape
 from services.contract.types import Progress, Role, WorkerDescription
 
 
@@ -154,6 +154,16 @@ def test_a_drafter_that_needs_states_is_chosen_where_these_very_states_are_told(
     # Its other methods need none.
     other = replace(needing("d").description, methods=("model", "ngram"))
     assert choose([Candidate(other, Progress())], replace(DRAFTER, methods=("ngram",))) == "d"
+
+
+def test_where_no_states_are_told_a_drafter_of_other_methods_too_is_chosen_and_no_other():
+    untold = replace(DRAFTER, states=SHAPE, untold=True)
+    both = replace(needing("d").description, methods=("ngram", "model"))
+    candidates = [Candidate(both, Progress())]
+    assert choose(candidates, untold) is None
+    assert choose(candidates, replace(untold, methods=("ngram", "model"))) == "d"
+    assert choose(candidates, replace(untold, methods=("ngram", "model"), states=NO_STATES)) is None
+    assert choose([worker("e", Role.DRAFTER)], untold) == "e"
 
 
 def test_a_verifier_that_tells_the_states_comes_before_one_that_cannot():

@@ -14,6 +14,7 @@ from services.engine.native import NativeEngine
 from services.engine.native.loading import read_folder
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
+from services.training.distill import checks as distill_checks
 from services.training.distill.options import DistillOptions
 from services.training.distill.target import read_target
 from services.training.distill.texts import LAW_TOKENS, Text, load_texts, shards
@@ -334,7 +335,7 @@ def test_the_disk_must_hold_the_states_of_all_tokens(target, tmp_path, monkeypat
     needed = checks.disk_needed(options, job.shape, job.own_parameters)
     # 64 tokens of a text for 40 distributions, three states of 64, two bytes each.
     assert needed > 2400 * 64 / 40 * 3 * 64 * 2
-    monkeypatch.setattr(checks, "free_disk", lambda _: needed - 1)
+    monkeypatch.setattr(distill_checks, "free_disk", lambda _: needed - 1)
     assert refused(train_head, options).startswith("too little disk: ")
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+
+import torch
 
 from services.engine.native import NativeEngine
 from services.engine.port import Engine
@@ -18,6 +21,27 @@ from tests.vllm.blocks_of_tokens import BlocksOfTokens
 def native() -> Engine:
     told = ModelSpec("llama", kv_capacity_tokens=CAPACITY, max_context=CONTEXT)
     return NativeEngine.from_model(model_of("llama"), spec=told, check=False)
+
+
+def batch_invariant(dtype: str) -> Engine:
+    """Ours, whose rows must be equal to the bit in any company."""
+    told = ModelSpec(
+        "llama",
+        dtype,
+        kv_capacity_tokens=CAPACITY,
+        max_context=CONTEXT,
+        batch_invariant=True,
+    )
+    model = copy.deepcopy(model_of("llama")).to(getattr(torch, dtype))
+    return NativeEngine.from_model(model, spec=told, check=False)
+
+
+def batch_invariant_float32() -> Engine:
+    return batch_invariant("float32")
+
+
+def batch_invariant_bfloat16() -> Engine:
+    return batch_invariant("bfloat16")
 
 
 def synthetic() -> Engine:
@@ -37,4 +61,11 @@ def blocks_of_tokens() -> Engine:
     return BlocksOfTokens(CAPACITY, CONTEXT)
 
 
-ENGINES: list[Callable[[], Engine]] = [native, synthetic, fake, blocks_of_tokens]
+ENGINES: list[Callable[[], Engine]] = [
+    native,
+    batch_invariant_float32,
+    batch_invariant_bfloat16,
+    synthetic,
+    fake,
+    blocks_of_tokens,
+]

@@ -72,3 +72,12 @@ async def test_a_tenant_is_told_of_its_own_load_alone(running):
             assert (load.num_used_tokens, load.max_total_num_tokens, load.token_usage) == (0, 0, 0)
         held.cancel()
     assert counts == {ACME: (1, 1, 1), BETA: (0, 0, 0)}
+
+
+async def test_the_name_of_a_session_is_its_tenants_own(running):
+    async with gateway_stub(running.address) as front:
+        told = []
+        for token, seed in ((ACME, 1), (BETA, 2), (ACME, 1)):
+            named = asked("paceline(session=same)", **GREEDY | {"seed": seed})
+            told.append(await answered(front.Generate(named, metadata=bearer(token))))
+    assert [answer.tokens for answer in told] == [text(1, 24), text(2, 24), text(1, 24)]

@@ -1,14 +1,17 @@
 """Each row of the page's tables of requests: what the real smg passes on, and what comes back."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import openai
 import pytest
 import pytest_asyncio
+from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
-from tests.gateway.overheard import OWN_DEFAULTS, Front, front_of, rows_under
+from orchestrator.frontdoor.vllm_gateway import extensions
+from tests.gateway.overheard import CHAT, OWN_DEFAULTS, Front, front_of, rows_under
 from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
@@ -203,8 +206,9 @@ async def least_tokens(front: Front) -> None:
 
 async def dropped(front: Front) -> None:
     for ask in (front.complete, front.chat):
-        await ask(logit_bias={"5": 3}, extra_body={"best_of": 3})
+        await ask(logit_bias={"5": 3}, extra_body={"best_of": 3, "truncate_prompt_tokens": 2})
         assert not front.asked.logit_bias
+        assert not front.asked.HasField("truncate_prompt_tokens")
         assert front.asked.n == 1
 
 
@@ -223,7 +227,7 @@ TAKEN: dict[str, Check] = {
     "several prompts": several_prompts,
     "`n`": several_completions,
     "`min_tokens`": least_tokens,
-    "`logit_bias`, `best_of`": dropped,
+    "`logit_bias`, `best_of`, `truncate_prompt_tokens`": dropped,
 }
 
 
@@ -270,7 +274,7 @@ async def embeddings(front: Front) -> None:
 
 
 async def what_smg_drops(front: Front) -> None:
-    extra = {"prompt_logprobs": 2, "truncate_prompt_tokens": 2, "structural_tag": "{}"}
+    extra = {"prompt_logprobs": 2, "structural_tag": "{}"}
     for ask in (front.chat, front.complete):
         await ask(extra_body=extra)
         for name in extra:
@@ -292,9 +296,203 @@ REFUSED: dict[str, Check] = {
     "images, video, audio": media,
     "a value out of its range, more tokens than the context holds": values_out_of_range,
     "`/v1/embeddings`": embeddings,
-    "log probabilities of the prompt, a prompt to be cut, a structural tag": what_smg_drops,
+    "log probabilities of the prompt, a structural tag": what_smg_drops,
     "prefill elsewhere, a rank of data parallelism": what_is_the_gateways_affair,
 }
+
+
+NAMED: dict[str, Any] = {"X-Request-Id": "paceline(session=sky-1)"}
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+AGENT = {"user-agent"}
+
+
+def ids(front: Front) -> list[str]:
+    """The ids of the requests that came."""
+    return [request.request_id for request in front.ears.asked]
+
+
+async def id_headers(front: Front) -> None:
+    for header in ("X-Request-Id", "X-Correlation-Id", "X-Trace-Id", "Request-Id"):
+        for ask in (front.chat, front.complete):
+            await ask(extra_headers={header: "paceline(method=model)"})
+            [told] = ids(front)
+            assert UUID.fullmatch(told.removeprefix("paceline(method=model)-"))
+    await front.complete(prompt=["the law", "the"], extra_headers={"X-Request-Id": "a"})
+    assert sorted(one[:5] for one in ids(front)) == ["a-p0-", "a-p1-"]
+    await front.chat(extra_headers={"X-Request-Id": "a" * 129})
+    assert ids(front)[0].startswith("chatcmpl-")
+    for path, body in elsewhere(front).items():
+        front.ears.asked.clear()
+        await front.client.post(
+            path, body=body, cast_to=object, options={"headers": {"X-Request-Id": "an-id"}}
+        )
+        assert UUID.fullmatch(ids(front)[0].removeprefix("an-id-"))
+
+
+def elsewhere(front: Front) -> dict[str, dict[str, Any]]:
+    """Requests of smg's other interfaces, by path."""
+    generate = str(front.client.base_url).replace("/v1/", "/generate")
+    few = {"model": front.model}
+    return {
+        "/responses": few | {"input": "the law", "max_output_tokens": 4},
+        "/messages": few | {"messages": CHAT, "max_tokens": 4},
+        generate: few | {"text": "the law", "sampling_params": {"max_new_tokens": 4}},
+    }
+
+
+async def request_ids(front: Front) -> None:
+    for ask in (front.chat, front.complete):
+        await ask(extra_body={"rid": "paceline(method=model)"})
+        assert ids(front) == ["paceline(method=model)"]
+    await front.complete(prompt=["the law", "the"], extra_body={"rid": "a"})
+    assert sorted(ids(front)) == ["a-p0", "a-p1"]
+    responses = elsewhere(front)["/responses"] | {"rid": "a"}
+    await refused(front.client.post("/responses", body=responses, cast_to=object), 400, "rid")
+
+
+async def other_headers(front: Front) -> None:
+    sent = {
+        "x-paceline-session": "a",
+        "Idempotency-Key": "b",
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "baggage": "c=d",
+        "X-SMG-Routing-Key": "e",
+        "X-SMG-Target-Worker": "0",
+    }
+    for ask in (front.chat, front.complete):
+        front.ears.metadata.clear()
+        await ask(extra_headers=sent)
+        assert {key for told in front.ears.metadata for key in told} == AGENT
+
+
+def no_fields(*names: str) -> Check:
+    values = {"metadata": {"a": "b"}, "store": True, "service_tier": "flex", "priority": 5}
+    values |= {"prediction": {"type": "content", "content": "the law"}, "vllm_xargs": {"a": "b"}}
+    values |= {name: {"a": "b"} for name in ("session_params", "custom_params", "speculation")}
+
+    async def check(front: Front) -> None:
+        for ask in (front.chat, front.complete):
+            await ask(seed=1)
+            [usual] = front.ears.asked
+            await ask(seed=1, extra_body={name: values.get(name, "a") for name in names})
+            [told] = front.ears.asked
+            told.request_id = usual.request_id
+            assert told == usual
+
+    return check
+
+
+async def suffixes(front: Front) -> None:
+    for suffix in (":nospec", "@nospec", "-nospec"):
+        ask = front.client.chat.completions.create(model=front.model + suffix, messages=CHAT)
+        await refused(ask, 404)
+    assert "model" not in vllm.GenerateRequest.DESCRIPTOR.fields_by_name
+
+
+async def metadata_behind(front: Front) -> None:
+    told = await front.client.chat.completions.with_raw_response.create(
+        model=front.model, messages=CHAT, max_tokens=4
+    )
+    assert not [name for name in told.headers if "paceline" in name]
+
+
+SENT: dict[str, Check] = {
+    "header `X-Request-Id`, `X-Correlation-Id`, `X-Trace-Id` or `Request-Id` "
+    "(`smg launch --request-id-headers` chooses)": id_headers,
+    "`rid`, a field that smg adds to chats, completions and `/generate`": request_ids,
+    "other headers, such as `x-paceline-session`, `Idempotency-Key`, `traceparent`, `baggage`, "
+    "`X-SMG-Routing-Key`, `X-SMG-Target-Worker`": other_headers,
+    "`user`, `metadata`, `service_tier`, `safety_identifier`, `prompt_cache_key`, `store`, "
+    "`prediction`": no_fields(
+        "user",
+        "metadata",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "store",
+        "prediction",
+    ),
+    "`vllm_xargs`, `priority`, `request_id`, `session_id`, `session_params`, `cache_salt`, "
+    "`custom_params`, `speculation`": no_fields(
+        "vllm_xargs",
+        "priority",
+        "request_id",
+        "session_id",
+        "session_params",
+        "cache_salt",
+        "custom_params",
+        "speculation",
+    ),
+    "`lora_path`, `lora_id`": no_fields("lora_path", "lora_id"),
+    "a suffix of the model's name": suffixes,
+    "metadata behind the answer, `x-paceline-acceptance`": metadata_behind,
+}
+
+
+@pytest.mark.parametrize("row", SENT)
+async def test_what_a_client_sends_besides_reaches_the_orchestrator_as_the_page_says(
+    front: Front, row: str
+):
+    await SENT[row](front)
+
+
+async def test_every_way_to_speculate_on_the_page_can_be_said():
+    named = [name for row in rows_under("name") for name in re.findall(r"`(\w+)`", row[0])]
+    assert set(named) == set(extensions.READERS)
+
+
+async def test_a_named_session_is_computed_once_and_told_to_all_who_ask_for_it(front: Front):
+    ask: dict[str, Any] = {"seed": 3, "max_tokens": 40, "extra_headers": NAMED, **ON}
+    first = await front.complete(**ask)
+    steps = front.running.inference.totals().target_steps
+    again = await front.complete(**ask)
+    parts = [part async for part in await front.complete(**ask, **WITH_USAGE)]
+    streamed = "".join(part.choices[0].text for part in parts if part.choices)
+    assert first.choices[0].text == again.choices[0].text == streamed
+    assert front.running.inference.totals().target_steps == steps
+    assert (await front.running.client.get_session("sky-1")).committed_tokens == 40
+    await refused(front.complete(**ask | {"seed": 4}), 409, "sky-1")
+
+
+async def test_a_client_that_left_a_named_session_comes_back_to_it(front: Front):
+    ask: dict[str, Any] = {"seed": 3, "max_tokens": 200, **ON}
+    ask["extra_headers"] = {"X-Request-Id": "paceline(session=sky-2)"}
+    stream = await front.complete(stream=True, **ask)
+    await anext(aiter(stream))
+    await stream.close()
+    await until(lambda: not front.running.door.streams.total)
+    back = await front.complete(**ask)
+    ours = await front.running.client.generate("the law", seed=3, max_tokens=200, ignore_eos=True)
+    assert back.usage.completion_tokens == 200
+    # smg leaves out the bytes of a character that the end cuts off.
+    assert ours.text.startswith(back.choices[0].text)
+    assert len(ours.text) - len(back.choices[0].text) < 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_usage_has_the_draft_tokens_of_this_very_request(front: Front, stream: bool):
+    for said in ("num_speculative_tokens=3", "disable_speculative_decoding=true"):
+        for ask in (front.chat, front.complete):
+            before = front.running.inference.totals()
+            told = await drafts(ask, stream, said)
+            after = front.running.inference.totals()
+            accepted = after.accepted_tokens - before.accepted_tokens
+            drafted = after.draft_tokens - before.draft_tokens
+            assert told == (accepted, drafted - accepted)
+            assert bool(drafted) is ("disable" not in said)
+
+
+async def drafts(ask: Callable[..., Any], stream: bool, said: str) -> tuple[int, int]:
+    """Draft tokens accepted and rejected, as a request's usage says; nothing is none."""
+    params: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40, **ON}
+    params["extra_headers"] = {"X-Request-Id": f"paceline({said})"}
+    if stream:
+        [usage] = [part.usage async for part in await ask(**params, **WITH_USAGE) if part.usage]
+    else:
+        usage = (await ask(**params)).usage
+    if (told := usage.completion_tokens_details) is None:
+        return 0, 0
+    return told.accepted_prediction_tokens or 0, told.rejected_prediction_tokens or 0
 
 
 @pytest.mark.parametrize("row", TAKEN)
@@ -310,6 +508,7 @@ async def test_what_the_page_says_is_refused_is_an_error_of_its_status(front: Fr
 async def test_every_row_of_the_page_is_tried():
     assert [row[0] for row in rows_under("OpenAI")] == list(TAKEN)
     assert [row[0] for row in rows_under("what")] == list(REFUSED)
+    assert [row[0] for row in rows_under("sent")] == list(SENT)
 
 
 async def test_a_session_is_called_as_the_id_that_the_client_was_given(front: Front):
@@ -325,8 +524,6 @@ async def test_the_gateway_asks_for_loads_and_for_no_cache_events_that_are_not_s
 
 
 async def _loads(front: Front) -> Any:
-    from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
-
     from tests.gateway.kit import gateway_stub
 
     async with gateway_stub(front.running.address) as stub:

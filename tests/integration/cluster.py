@@ -23,7 +23,7 @@ from orchestrator.recorder import Recorder
 from orchestrator.store import EmbeddedRedis, RedisSessionStore, StoreOptions, connect
 from orchestrator.workers.link import LinkLimits
 from orchestrator.workers.pool import WorkerPool
-from services.contract.types import Role
+from services.contract.types import Role, TokenizerBundle
 from services.drafter.core import DrafterCore
 from services.drafter.methods.graph.draft_graph import GraphRules
 from services.drafter.methods.graph.graph import GraphDrafter
@@ -37,6 +37,7 @@ from services.drafter.methods.self_draft.borrowing import Borrowing
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.drafter.methods.text.text import TextDrafter
 from services.engine.lending import Lending
 from services.engine.native import NativeEngine
 from services.engine.skip_mask import SkipMask
@@ -55,8 +56,9 @@ from services.runtime.serving import (
 from services.runtime.telemetry import Telemetry
 from services.verifier.core import VerifierCore
 from services.verifier.options import VerifierOptions
-from tests.models import tiny_model, tiny_tokenizer
+from tests.models import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.services.drafter_kit import FixedGrowth
+from tests.services.text_kit import OTHER, byte_level
 
 PATIENT = LinkLimits(silence=60.0, engine_stall=120.0)
 """For what takes its time on a busy machine."""
@@ -74,6 +76,19 @@ def target(arch: str = "llama", seed: int = 0) -> Any:
 
 def engine(arch: str = "llama", seed: int = 0, **options: Any) -> NativeEngine:
     return NativeEngine.from_model(target(arch, seed), tiny_tokenizer(), ModelSpec(arch, **options))
+
+
+def reading_otherwise(arch: str = "llama", seed: int = 0) -> NativeEngine:
+    """Another vocabulary of the same size, and so another model."""
+    made = engine(arch, seed)
+    made.bundle = byte_level(VOCAB_SIZE, OTHER)
+    return made
+
+
+def target_bundle() -> TokenizerBundle:
+    bundle = engine().bundle
+    assert bundle is not None
+    return bundle
 
 
 def looking_ahead(arch: str = "llama", seed: int = 0) -> NativeEngine:
@@ -176,6 +191,7 @@ DRAFTERS: dict[str, Callable[[str, int], Any]] = {
     ),
     "lookahead": lambda arch, seed: LookaheadDrafter(looking_ahead(arch, seed)),
     "ngram": lambda *_: NgramDrafter(),
+    "text": lambda arch, seed: TextDrafter(reading_otherwise(arch, seed), target_bundle()),
 }
 
 

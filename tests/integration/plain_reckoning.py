@@ -5,6 +5,7 @@ One row at a time in float64; it knows nothing of drafts, blocks or batches.
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,26 @@ TOKENS = 32
 
 def resolved(options: dict[str, Any]) -> ResolvedSampling:
     """The parameters as values, with the neutral ones filled in."""
-    plain = {name: value for name, value in options.items() if name != "logit_bias"}
-    return ResolvedSampling(**plain, logit_bias=tuple(options.get("logit_bias", {}).items()))
+    given = dict(options)
+    biases, words = given.pop("logit_bias", {}), given.pop("bad_words", ())
+    allowed = tuple(given.pop("allowed_token_ids", ()))
+    return ResolvedSampling(
+        **given,
+        logit_bias=tuple(biases.items()),
+        allowed_token_ids=allowed,
+        bad_words=tuple(chain.from_iterable(map(sequences_of, words))),
+    )
+
+
+def sequences_of(word: str) -> list[tuple[int, ...]]:
+    """The tokens of a bad word; behind a space, too, if as many that begin otherwise."""
+    bare, spaced = (tuple(prompt_ids(prefix + word)) for prefix in ("", " "))
+    inner = len(spaced) == len(bare) and spaced[0] != bare[0]
+    return [bare, spaced] if inner else [bare]
 
 
 def scores_at(logits: np.ndarray, prompt: Sequence[int], output: Sequence[int], s: Any):
-    """Logits after bias, penalties and min_tokens, [V] float64; `output` comes before this row."""
+    """Scores before any law, [V] float64; `output` comes before this row."""
     scores = logits.astype(np.float64)
     for token, bias in s.logit_bias:
         scores[token] += bias
@@ -46,6 +61,11 @@ def scores_at(logits: np.ndarray, prompt: Sequence[int], output: Sequence[int], 
     scores -= s.frequency_penalty * counts + s.presence_penalty * (counts > 0)
     if len(output) < s.min_tokens:
         scores[list(s.stop_token_ids)] = -np.inf
+    if s.allowed_token_ids:
+        scores[np.setdiff1d(np.arange(len(scores)), s.allowed_token_ids)] = -np.inf
+    for *before, last in s.bad_words:
+        if list(output[len(output) - len(before) :]) == before:
+            scores[last] = -np.inf
     if s.response_format is not None:
         scores[~allowed_after(output, s.response_format)] = -np.inf
     return scores

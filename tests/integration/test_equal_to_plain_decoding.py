@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from paceline import Generation
+from paceline import DraftSource, Generation
 
 from tests.integration.cluster import (
     ARCHITECTURES,
@@ -75,6 +75,25 @@ async def test_greedy_output_equals_transformers_with_measured_trees_and_unfolde
             assert runs[0].speculation.draft_acceptance_rate == 1.0
             drafted = [stats.accepted_tokens for stats in runs[2].rounds if stats.draft_tokens]
             assert min(drafted[:-1]) == 4, "the accepted path reaches full depth"
+
+
+@pytest.mark.parametrize("arch", ["llama", "gpt2"])
+@pytest.mark.parametrize("method", ["text", "ngram,text"])
+async def test_drafts_that_pass_as_text_change_no_token(arch, method):
+    """The draft model has another vocabulary; random texts of the target are no UTF-8."""
+    drafter = await start_drafter("other", arch, seed=3, methods=("ngram", "text"))
+    options = {"pacing": "eager", "fallback": False}
+    async with cluster([await start_verifier(arch=arch)], [drafter], PATIENT, **options) as running:
+        own = await greedy(running, method=method)
+        assert list(own.token_ids) == plain(PROMPT, TOKENS, arch)
+        alone = await coupled(running, disable_speculative_decoding=True)
+        drawn = await coupled(running, method=method)
+        assert drawn.token_ids == alone.token_ids
+        judged = await coupled(running, method=method, rejection_sample_method="block")
+    for run in (own, drawn, judged):
+        assert run.speculation.num_draft_tokens > 0
+    sources = {one.source for one in own.speculation.sources}
+    assert DraftSource.TEXT in sources
 
 
 @pytest.mark.parametrize("pacing", ["eager", "fixed"])

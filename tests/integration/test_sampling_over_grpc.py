@@ -10,7 +10,7 @@ from paceline import InvalidArgument, Method
 from orchestrator.recorder.meters import Meters
 from services.contract.types import ResolvedSampling, SparseRow
 from services.drafter.methods.model import candidates
-from tests.integration.cluster import PATIENT, cluster, start_verifier, target
+from tests.integration.cluster import PATIENT, PROMPT, cluster, start_verifier, target
 from tests.integration.plain_reckoning import (
     TOKENS,
     behind_its_noise,
@@ -40,10 +40,14 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "repetition_penalty": {"repetition_penalty": 1.6, "logit_bias": OFTEN},
     "logit_bias": {"logit_bias": {7: 4.0, 60: -100.0, 99: 6.0}},
     "min_tokens": {"min_tokens": 12, "stop_token_ids": STOPS},
+    "allowed_token_ids": {"allowed_token_ids": [*OFTEN]},
+    # Of the bytes that OFTEN brings, one, two and three tokens.
+    "bad_words": {"bad_words": ["J", "2>", ">>", "b2", "nV2", "the"], "logit_bias": OFTEN},
     "all of them": {
         "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "frequency_penalty": 0.4,
         "presence_penalty": 0.3, "repetition_penalty": 1.2, "logit_bias": {99: 3.0},
-        "min_tokens": 8, "stop_token_ids": STOPS,
+        "min_tokens": 8, "stop_token_ids": STOPS, "allowed_token_ids": [*range(5, 310)],
+        "bad_words": ["the", "J", "2>"],
     },
 }  # fmt: skip
 RULES = ("coupled", "standard", "block")
@@ -126,8 +130,19 @@ async def test_a_coupled_text_is_the_targets_own_sample_whoever_drafts(name):
             {"repetition_penalty": 0.8, "logit_bias": {7: 3.0}, "top_k": 3, "top_p": 0.5},
             {"repetition_penalty": 0.8, "sequence_bias": {(7,): 3.0}},
         ),
+        (
+            {"allowed_token_ids": [7, 99, *range(150, 200)]},
+            {"suppress_tokens": [*range(7), *range(8, 99), *range(100, 150), *range(200, 320)]},
+        ),
+        (
+            {"logit_bias": {32: 60.0, 20: 58.0}, "bad_words": [">>", ">2>", "2222"]},
+            {
+                "sequence_bias": {(32,): 60.0, (20,): 58.0},
+                "bad_words_ids": [[32, 32], [32, 20, 32], [20] * 4],
+            },
+        ),
     ],
-    ids=["repetition", "bias", "min_tokens", "together"],
+    ids=["repetition", "bias", "min_tokens", "together", "allowed tokens", "bad words"],
 )
 async def test_greedy_text_is_that_of_transformers(options, theirs):
     ids = torch.tensor([prompt_ids()])
@@ -198,6 +213,21 @@ async def test_auto_follows_temperature_seed_and_drafter():
     assert [rules_of(run) for run in runs] == [{rule} for _, rule in asked]
 
 
+# --- prompts that are cut ---------------------------------------------------------
+
+
+async def test_a_cut_prompt_is_answered_as_its_end_alone_and_counted_so():
+    own = {"temperature": 0.0, "max_tokens": 16}
+    async with cluster([await start_verifier()], [await start_near_drafter()]) as live:
+        end = await live.client.generate(tokens=prompt_ids()[-6:], **own)
+        runs = [
+            await live.client.generate(truncate_prompt_tokens=6, **given, **own)
+            for given in ({"prompt": PROMPT}, {"tokens": prompt_ids()}, {"prompt": 90 * PROMPT})
+        ]
+    assert {run.token_ids for run in runs} == {end.token_ids}
+    assert {run.usage.prompt_tokens for run in runs} == {6}
+
+
 # --- bad input --------------------------------------------------------------------
 
 STANDARD_TREES = {"num_candidates": 3, "rejection_sample_method": "standard"}
@@ -206,6 +236,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {VOCAB_SIZE: 1.0}}, f"sampling.logit_bias[{VOCAB_SIZE}]"),
     ({"logit_bias": {3: 101.0}}, "sampling.logit_bias[3]"),
     ({"logprobs": 21}, "sampling.logprobs"),
+    ({"allowed_token_ids": [VOCAB_SIZE]}, "sampling.allowed_token_ids[0]"),
+    ({"bad_words": [" "]}, "sampling.bad_words[0]"),
+    ({"priority": 101}, "priority"),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
     ({"min_p": 1.5}, "sampling.min_p"),
     ({"frequency_penalty": 2.5}, "sampling.frequency_penalty"),
     ({"presence_penalty": float("nan")}, "sampling.presence_penalty"),

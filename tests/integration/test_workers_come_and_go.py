@@ -1,17 +1,19 @@
 """Workers die, drain, come late, do not fit: the text does not change, links are made again."""
 
 import asyncio
+import time
 
 import pytest
 from paceline import Chunk, Client, Unavailable
 
 from orchestrator.core.state import Limits
 from orchestrator.workers.link import LinkLimits, WorkerLink
-from services.contract.types import Role
+from services.contract.types import OpenVerify, Role
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.engine.native import NativeEngine
 from services.engine.spec import ModelSpec
+from services.verifier.core import VerifierCore
 from tests.integration.cluster import (
     ARCHITECTURES,
     PATIENT,
@@ -160,6 +162,44 @@ async def test_a_full_verifier_lets_sessions_wait_and_serves_them_all():
             )
         )
     assert {run.token_ids for run in runs} == {tuple(plain(PROMPT, 40))}
+
+
+async def test_the_sooner_of_two_waiting_sessions_gets_the_verifier_first():
+    """Room for one session at a time; those that wait came in the other order."""
+    small = engine(kv_capacity_tokens=280)
+    forward = small.forward
+    small.forward = lambda segments: time.sleep(0.02) or forward(segments)
+    worker = await start_core(VerifierCore, small, "v1", small.bundle)
+    ask = {"temperature": 0.0, "max_tokens": 250, "ignore_eos": True}
+    order: list[str] = []
+    async with cluster([worker], [], PATIENT, max_tokens_in_flight=5000) as running:
+        sent, opened = running.pool.send, []
+
+        def send(worker, session, command):
+            opened.append(command)
+            sent(worker, session, command)
+
+        running.pool.send = send
+
+        async def begin(name: str, priority: int) -> None:
+            async for event in running.client.generate(
+                PROMPT, request_id=name, priority=priority, **ask
+            ):
+                if isinstance(event, Chunk):
+                    order.append(name)
+                    return
+
+        first = aiter(running.client.generate(PROMPT, request_id="first", **ask))
+        while not isinstance(await anext(first), Chunk):
+            pass
+        waiting = []
+        for name, priority in (("low", 50), ("high", -50)):
+            waiting.append(asyncio.create_task(begin(name, priority)))
+            await until(lambda: running.inference.waiting_sessions == len(waiting))
+        await running.client.abort("first")
+        await asyncio.gather(*waiting)
+    assert order == ["high", "low"]
+    assert {one.priority for one in opened if isinstance(one, OpenVerify)} == {0, -50, 50}
 
 
 async def test_a_worker_that_does_not_answer_is_reported_while_the_rest_serves(caplog):

@@ -26,6 +26,7 @@ MODEL = ServedModel(
     default_method="ngram",
     capabilities=frozenset({"model:sampled", "model:tree"}),
     teams=frozenset({frozenset({"ngram", "model"})}),
+    limits_tokens=True,
 )
 
 

@@ -101,8 +101,12 @@ def test_nothing_is_taken_out_of_a_message_before_it_is_read():
 
 def test_lengths_are_those_of_every_list():
     sampling = pb.SamplingParams(stop=["a"] * 3, stop_token_ids=[1] * 4, logit_bias={5: 1.0})
+    sampling.allowed_token_ids.extend([1] * 5)
+    sampling.bad_words.extend(["a"] * 6)
     message = pb.GenerateRequest(tokens=pb.TokenIds(ids=[1, 2]), sampling=sampling)
-    assert incoming(message).lengths == requests.ListLengths(2, 0, 3, 4, 1)
+    assert incoming(message).lengths == requests.ListLengths(2, 0, 3, 4, 1, 0, 0, 5, 6)
+    message.truncate_prompt_tokens = 1
+    assert incoming(message).lengths == requests.ListLengths(2, 0, 3, 4, 1, 0, 0, 5, 6, cut=True)
     said = pb.Conversation(messages=[pb.Message()] * 2)
     assert incoming(pb.GenerateRequest(conversation=said)).lengths == requests.ListLengths(
         messages=2

@@ -18,7 +18,7 @@ from services.contract.errors import InvalidRequest
 from services.contract.sampling import NUMBERS
 from services.contract.types import FormatKind
 from tests.docs.pages import DOCS
-from tests.orchestrator.request_kit import MODEL, build_spec, tokenizer
+from tests.orchestrator.request_kit import CONTEXT, MODEL, build_spec, tokenizer
 
 IDS = [5, 6, 7]
 GUIDE = DOCS / "openai.md"
@@ -135,6 +135,29 @@ def test_a_json_object_is_a_schema():
     assert sampled(json_object=False).response_format is None
 
 
+def test_a_prompt_is_cut_as_the_gateway_asks():
+    long = engine.TokenizedInput(input_ids=[5] * 1000)
+
+    def prompt(most: int, **params: Any) -> int:
+        cut = {"truncate_prompt_tokens": most} | params
+        request = gateway.to_request(asked(cut, tokenized=long))
+        return len(build_spec(request, tokenizer(), MODEL).prompt)
+
+    assert [prompt(3), prompt(CONTEXT - 1, max_tokens=1)] == [3, CONTEXT - 1]
+    # What leaves room for the answer, as in vLLM.
+    assert [prompt(-1), prompt(-1, max_tokens=20)] == [CONTEXT - 1, CONTEXT - 20]
+    assert gateway.list_lengths(asked({"truncate_prompt_tokens": -1})).cut
+
+
+@pytest.mark.parametrize("most", [0, -2, CONTEXT + 1])
+def test_a_cut_that_cannot_be_is_refused_by_the_gateways_name_for_it(most):
+    request = gateway.to_request(asked({"truncate_prompt_tokens": most}))
+    with pytest.raises(InvalidRequest) as caught:
+        build_spec(request, tokenizer(), MODEL)
+    named = gateway.in_its_words(caught.value)
+    assert named.field == "sampling_params.truncate_prompt_tokens"
+
+
 @pytest.mark.parametrize("one", [0, 1])
 def test_without_a_number_there_is_one_output(one):
     assert gateway.to_request(asked({"n": one})).n in (None, 1)
@@ -145,7 +168,6 @@ def test_without_a_number_there_is_one_output(one):
     ("params", "field"),
     [
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
-        ({"truncate_prompt_tokens": -1}, "truncate_prompt_tokens"),
         ({"grammar": 'root ::= "a"'}, "grammar"),
         ({"structural_tag": "{}"}, "structural_tag"),
         ({"logprobs": -1}, "logprobs"),

@@ -192,6 +192,17 @@ def test_a_template_that_makes_much_of_little_is_stopped(monkeypatch: pytest.Mon
             "sampling.logit_bias",
             "1025",
         ),
+        (
+            {"sampling": pb.SamplingParams(allowed_token_ids=[1] * 4097)},
+            "sampling.allowed_token_ids",
+            "4097 ids",
+        ),
+        ({"sampling": pb.SamplingParams(bad_words=["a"] * 129)}, "sampling.bad_words", "129 words"),
+        (
+            {"tokens": pb.TokenIds(ids=[5] * (2**20 + 1)), "truncate_prompt_tokens": 1},
+            "tokens",
+            "1048577 tokens",
+        ),
     ],
 )
 def test_lists_that_are_too_long_are_refused_before_anything_waits(

@@ -320,6 +320,57 @@ def test_a_request_without_a_format_has_the_digest_that_it_had_before_there_were
     assert make(STRUCTURED).digest == make().digest == BEFORE_FORMATS
 
 
+def test_allowed_tokens_are_kept_once_and_in_order() -> None:
+    assert sampled(allowed_token_ids=[9, 4, 9]).sampling.allowed_token_ids == (4, 9)
+    assert sampled(allowed_token_ids=[4, 9]).digest == sampled(allowed_token_ids=[9, 4]).digest
+    assert sampled(allowed_token_ids=[4]).digest != make().digest
+
+
+def test_a_bad_word_is_its_tokens_with_and_without_a_space_before_it_as_in_vllm() -> None:
+    """vLLM's `SamplingParams.update_from_tokenizer`, written down once more."""
+    encode, words = tokenizer().encode, ["the", " law", "drafter rides", "x", "the"]
+    expected: list[tuple[int, ...]] = []
+    for word in words:
+        for prefix in ("", " "):
+            found = encode(prefix + word.lstrip(), add_special_tokens=False)
+            last = expected[-1] if expected else ()
+            if not prefix or (found[0] != last[0] and len(found) == len(last)):
+                expected.append(found)
+    assert sampled(bad_words=words).sampling.bad_words == tuple(dict.fromkeys(expected))
+    assert len(expected) > len(words)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"prompt": "the law of the large verifier"},
+        {"conversation": pb.Conversation(messages=[pb.Message(role="user", content="the law")])},
+        {"tokens": pb.TokenIds(ids=[5, 6, 7, 8])},
+    ],
+)
+def test_a_cut_prompt_is_the_last_tokens_of_the_whole_one(given: dict[str, Any]) -> None:
+    whole = make(**given)
+    cut = make(**given, truncate_prompt_tokens=3)
+    assert cut.prompt == whole.prompt[-3:]
+    assert cut.sampling.max_tokens == CONTEXT - 3
+    assert make(**given, truncate_prompt_tokens=CONTEXT).prompt == whole.prompt
+    assert len({whole.digest, cut.digest, make(**given, truncate_prompt_tokens=2).digest}) == 3
+
+
+def test_a_prompt_beyond_the_context_fits_once_it_is_cut() -> None:
+    said = "the law " * 200
+    assert len(make(prompt=said, truncate_prompt_tokens=10).prompt) == 10
+    many = pb.TokenIds(ids=[5] * 1000)
+    assert make(tokens=many, truncate_prompt_tokens=10).prompt == (5,) * 10
+    talk = pb.Conversation(messages=[pb.Message(role="user", content=said)])
+    assert len(make(conversation=talk, truncate_prompt_tokens=10).prompt) == 10
+
+
+def test_a_priority_is_kept_and_none_is_the_digest_of_before() -> None:
+    assert make(priority=-3).priority == -3
+    assert make(priority=0).digest == make().digest != make(priority=1).digest
+
+
 def test_a_spec_survives_being_stored() -> None:
     params = {"stop": ["é"], "logprobs": 2, "seed": 2**64 - 1, "temperature": 0.7, "min_p": 0.1}
     params |= {"frequency_penalty": -1.3, "presence_penalty": 0.7, "repetition_penalty": 1.3}

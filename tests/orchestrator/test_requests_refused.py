@@ -46,6 +46,7 @@ NUMBERS = {
     "top_p": ("above 0 to 1", 0.0, 1.1, -0.5, math.nan),
     "min_p": ("0 to 1", 1.5, math.nan),
     "logprobs": ("0 to 20", 21),
+    "prompt_logprobs": ("0 to 20", 21),
     "frequency_penalty": ("-2 to 2", 3.0, math.nan),
     "presence_penalty": ("-2 to 2", -2.5),
     "repetition_penalty": ("0.0001 to 2", 0.0, 1e-30, 2.1),
@@ -102,12 +103,33 @@ CASES: list[tuple[Maker, dict[str, Any], str, object, str]] = [
     (sampled, {"logit_bias": {9: 101.0, 3: 102.0}}, "logit_bias[3]", 102.0, "-100 to"),
     (sampled, {"logit_bias": {LAST_ID + 1: 0.0}}, f"logit_bias[{LAST_ID + 1}]", LAST_ID + 1, IDS),
     (sampled, MANY_BIASES, "logit_bias", "1025 entries", "at most 1024 entries"),
+    # where no verifier tells how likely a prompt is
+    (sampled, {"prompt_logprobs": 0}, "prompt_logprobs", "set", "left out (no verifier here"),
     # several completions
     (make, {"n": 0}, "n", 0, "1 to 16"),
     (make, {"n": 17}, "n", 17, "1 to 16"),
     (make, {"n": 2**32 - 1}, "n", 2**32 - 1, "1 to 16"),
     (make, {"n": 10, "request_id": "r" * 127}, "request_id", "r" * 127, "at most 126 characters"),
     (make, {"n": 11, "request_id": "r" * 126}, "request_id", "r" * 126, "at most 125 characters"),
+    # token limits
+    (sampled, {"allowed_token_ids": [1] * 4097}, "allowed_token_ids", "4097 ids", "most 4096 ids"),
+    (sampled, {"allowed_token_ids": [1, LAST_ID + 1]}, "allowed_token_ids[1]", LAST_ID + 1, "0 to"),
+    (sampled, {"bad_words": ["a"] * 129}, "bad_words", "129 words", "at most 128 words"),
+    (sampled, {"bad_words": ["a", "b" * 129]}, "bad_words[1]", "129 characters", "1 to 128 char"),
+    (sampled, {"bad_words": [""]}, "bad_words[0]", "0 characters", "1 to 128 characters"),
+    (sampled, {"bad_words": ["  "]}, "bad_words[0]", "2 characters", "not all of them blank"),
+    # turns and cuts
+    (make, {"priority": 101}, "priority", 101, "-100 to 100"),
+    (make, {"priority": -(2**31)}, "priority", -(2**31), "-100 to 100"),
+    (make, {"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", 0, "1 to 64 (the model's"),
+    (make, {"truncate_prompt_tokens": 65}, "truncate_prompt_tokens", 65, "1 to 64 (the model's"),
+    (
+        make,
+        {"prompt": "q " * 80} | {"truncate_prompt_tokens": 64},
+        "prompt",
+        "64 tokens",
+        "1 to 63",
+    ),
     # where no verifier keeps outputs to a format
     (sampled, {"json_schema": "{}"}, "json_schema", "set", UNKEPT),
     (sampled, {"regex": "a"}, "regex", "set", UNKEPT),
@@ -197,6 +219,22 @@ def test_as_many_biases_as_allowed_are_taken() -> None:
     wide = replace(MODEL, vocab_size=2000)
     spec = make(wide, sampling=pb.SamplingParams(logit_bias=dict.fromkeys(range(1024), -100.0)))
     assert len(spec.sampling.logit_bias) == 1024
+
+
+@pytest.mark.parametrize("limit", [{"allowed_token_ids": [1]}, {"bad_words": ["law"]}])
+def test_limits_that_no_verifier_heeds_are_refused(limit) -> None:
+    old = replace(MODEL, limits_tokens=False)
+    with pytest.raises(InvalidRequest, match="no verifier here heeds it") as caught:
+        make(old, sampling=pb.SamplingParams(**limit))
+    assert caught.value.field == f"sampling.{next(iter(limit))}"
+
+
+def test_a_token_that_is_cut_away_is_not_looked_at_and_others_keep_their_places() -> None:
+    wrong = LAST_ID + 1
+    assert make(**ids(wrong, 5, 6), truncate_prompt_tokens=2).prompt == (5, 6)
+    with pytest.raises(InvalidRequest) as caught:
+        make(**ids(5, 6, wrong), truncate_prompt_tokens=2)
+    assert caught.value.field == "tokens.ids[2]"
 
 
 def test_a_model_without_a_chat_template_takes_no_conversation() -> None:

@@ -31,6 +31,9 @@ class Pool:
     def states_for(self, methods: Collection[str]) -> StateShape | None:
         return None if set(methods) & self.unpaired else self.shape
 
+    def verifies(self, capability: str) -> bool:
+        return False
+
     def methods(self) -> tuple[str, ...]:
         return self.offered
 

@@ -103,7 +103,7 @@ def test_a_record_nested_without_end_is_data_loss() -> None:
 
 def test_what_a_newer_version_wrote_is_for_a_newer_version() -> None:
     with pytest.raises(StoreError, match="newer"):
-        load_spec(changed(("version",), 5), ())
+        load_spec(changed(("version",), 6), ())
 
 
 def test_a_number_that_is_not_known_here_is_of_a_newer_version() -> None:
@@ -126,6 +126,48 @@ def test_a_number_that_not_every_version_knows_is_stored_only_where_it_does_some
         assert load_spec(dump_spec(spec), spec.prompt) == spec
 
 
+LIMITED = make(sampling=pb.SamplingParams(allowed_token_ids=[4, 7], bad_words=["the law", "rides"]))
+
+
+def test_token_limits_and_priorities_survive_being_stored() -> None:
+    for spec, version in ((LIMITED, 3), (make(priority=-7), 5), (replace(LIMITED, priority=2), 5)):
+        assert load_spec(dump_spec(spec), spec.prompt) == spec
+        assert json.loads(dump_spec(spec))["version"] == version
+    assert not {"allowed_token_ids", "bad_words"} & RECORD["sampling"].keys()
+    assert "priority" not in RECORD
+
+
+BROKEN = {
+    "allowed_token_ids": ([-1], [1.5], [0] * 4097, 7, "ab"),
+    "bad_words": ([[]], [[-1]], [["a"]], [[1] * 514], [[1]] * 257, [3]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name, values in BROKEN.items() for value in values],
+    ids=lambda part: str(part)[:20],
+)
+def test_a_limit_that_no_request_can_ask_for_is_data_loss(name, value) -> None:
+    record = json.loads(dump_spec(LIMITED))
+    record["sampling"][name] = value
+    with pytest.raises(DataLoss):
+        load_spec(json.dumps(record).encode(), LIMITED.prompt)
+
+
+@pytest.mark.parametrize("value", [101, -101, 0.5, True, "1", None])
+def test_a_priority_that_no_request_can_ask_for_is_data_loss(value) -> None:
+    record = json.loads(dump_spec(make(priority=1))) | {"priority": value}
+    with pytest.raises(DataLoss):
+        load_spec(json.dumps(record).encode(), SPEC.prompt)
+
+
+def test_a_field_that_is_not_known_here_is_of_a_newer_version() -> None:
+    record = json.loads(dump_spec(make(priority=1))) | {"colour": "blue"}
+    with pytest.raises(StoreError, match="newer"):
+        load_spec(json.dumps(record).encode(), SPEC.prompt)
+
+
 FORMED = make(
     replace(MODEL, structured=True),
     sampling=pb.SamplingParams(choice=pb.Choice(options=["a", "b"])),
@@ -141,6 +183,18 @@ def test_a_version_without_response_formats_is_told_that_it_is_too_old() -> None
     assert json.loads(dump_spec(FORMED))["version"] == 2
     assert RECORD["version"] == 1
     assert "response_format" not in RECORD["sampling"]
+
+
+def test_what_is_asked_of_a_prompt_survives_being_stored_where_it_is_asked() -> None:
+    asked = pb.SamplingParams(prompt_logprobs=3)
+    spec = make(replace(MODEL, scores=True), sampling=asked)
+    assert load_spec(dump_spec(spec), spec.prompt) == spec
+    assert json.loads(dump_spec(spec))["version"] == 3
+    assert "prompt_logprobs" not in RECORD["sampling"]
+    broken = json.loads(dump_spec(spec))
+    broken["sampling"]["prompt_logprobs"] = 21
+    with pytest.raises(DataLoss):
+        load_spec(json.dumps(broken).encode(), spec.prompt)
 
 
 @pytest.mark.parametrize(

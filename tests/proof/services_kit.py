@@ -42,13 +42,15 @@ class Case:
 
     name: str
     rule: str
-    sampling: Mapping[str, float] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     speculation: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def resolved(self) -> ResolvedSampling:
         """What the law is computed from."""
-        return ResolvedSampling(**self.sampling)  # type: ignore[arg-type]
+        given = dict(self.sampling)
+        words = [models.spelt(word) for word in given.pop("bad_words", ())]
+        return ResolvedSampling(**given, bad_words=tuple(words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +260,10 @@ async def _run(
     size = {"tokens": prompt, "seed": seed, "max_tokens": length, "ignore_eos": True}
     asked = {**size, **told, **case.sampling, **case.speculation}
     generation = await running.client.generate(**asked)
-    return Text(prompt, generation.token_ids), generation
+    # A bad word lies in the output, and begins in what the law looks back on.
+    seen = 2 if "bad_words" in case.sampling else 0
+    output = generation.token_ids
+    return Text((*prompt, *output[:seen]), output[seen:]), generation
 
 
 def _gathered(case: Case, vocab: int, runs: Sequence[tuple[Text, Generation]]) -> Sample:

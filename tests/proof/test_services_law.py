@@ -66,6 +66,18 @@ FREE = [
         "coupled free top_p", "coupled", {"temperature": 1.0, "top_p": 0.88}, {"num_candidates": 6}
     ),
 ]
+FEW = {"allowed_token_ids": (0, 1, 2, 3, 5, 7, 8, 10)}
+WORDS = {"bad_words": ("d", "ab", "ba", "cc", "fb", "bac", "hhh", "cha")}
+LIMITS = [
+    Case("coupled words", "coupled", {"temperature": 1.3, **WORDS}),
+    Case("standard few words", "standard", {"temperature": 1.3, **FEW, **WORDS}),
+    Case("block words top_k", "block", {"temperature": 1.3, "top_k": 6, **WORDS}),
+    Case("block few", "block", {"temperature": 0.7, **FEW}),
+]
+LIMITED_TREES = [
+    Case("standard tree words", "standard", {"temperature": 1.3, **WORDS}, {"num_candidates": 3}),
+    Case("coupled tree both", "coupled", {**FEW, **WORDS}, {"num_candidates": 3}),
+]
 TOGETHER = Services(window=5, burst=5, pacing="fixed", angle=0.2)
 IN_FLIGHT = Services(window=8, burst=3, blocks=2, pacing="ahead", angle=0.2)
 TOKENS = 200_000
@@ -122,6 +134,14 @@ async def test_every_rule_and_parameter_keeps_the_law_block_by_block():
 
 async def test_every_rule_keeps_the_law_with_chained_blocks_under_way():
     check(await sample(CHAINED, EACH, LENGTH, IN_FLIGHT))
+
+
+async def test_token_limits_keep_the_law_along_chains_and_trees():
+    check(await sample(LIMITS + LIMITED_TREES, EACH, LENGTH, TOGETHER))
+
+
+async def test_token_limits_keep_the_law_with_chained_blocks_under_way():
+    check(await sample(LIMITS, EACH, LENGTH, IN_FLIGHT))
 
 
 async def test_drafts_whose_tokens_do_not_see_each_other_keep_the_law():

@@ -67,6 +67,11 @@ def letters(vocab: int = VOCAB) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=_LETTERS[vocab - 1])
 
 
+def spelt(word: str) -> tuple[int, ...]:
+    """The tokens of a word."""
+    return tuple(_LETTERS.index(letter) for letter in word)
+
+
 @torch.no_grad()
 def raw_logits(model: Any) -> np.ndarray:
     """Logits after every pair of tokens, float64 [V, V, V]."""
@@ -76,14 +81,25 @@ def raw_logits(model: Any) -> np.ndarray:
 
 
 def law_of(model: Any, sampling: ResolvedSampling) -> np.ndarray:
-    """The law under temperature, top_k, top_p and min_p, float64 [V, V, V].
+    """The law under temperature, top_k, top_p, min_p and token limits, float64 [V, V, V].
+
+    A bad word has three tokens at most, all of them in the output.
 
     Raises ValueError if a token lies so near an edge of top_p or min_p that float32
     cannot tell on which side.
     """
     logits = raw_logits(model)
+    for before in np.ndindex(logits.shape[:2]):
+        logits[*before, _forbidden(before, sampling, len(logits))] = -np.inf
     rows = [_row(one, sampling) for one in logits.reshape(-1, len(logits))]
     return np.stack(rows).reshape(logits.shape)
+
+
+def _forbidden(before: tuple[int, ...], sampling: ResolvedSampling, vocab: int) -> list[int]:
+    """The tokens that may not follow two others."""
+    allowed = sampling.allowed_token_ids or range(vocab)
+    ends = [word[-1] for word in sampling.bad_words if before[3 - len(word) :] == word[:-1]]
+    return [token for token in range(vocab) if token not in allowed or token in ends]
 
 
 def _row(logits: np.ndarray, sampling: ResolvedSampling) -> np.ndarray:

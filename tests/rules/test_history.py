@@ -65,7 +65,9 @@ def test_extending_a_history_costs_the_same_however_long_the_text_is():
         ({"frequency_penalty": -0.1}, True),
         ({"presence_penalty": 0.1}, True),
         ({"repetition_penalty": 0.9}, True),
+        ({"allowed_token_ids": (3,)}, False),
+        ({"bad_words": ((3,),)}, True),
     ],
 )
-def test_a_history_is_wanted_when_some_penalty_is_on(sampling, wanted):
+def test_a_history_is_wanted_where_a_row_depends_on_its_prefix(sampling, wanted):
     assert wants_history(ResolvedSampling(**sampling)) is wanted

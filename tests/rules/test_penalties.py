@@ -1,6 +1,7 @@
 """Every sampling parameter, position by position, against transformers' own processors."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from services.engine.sampling import (
     best,
     choose,
     coupled_best,
+    forbids_all,
     log_law,
     paths,
     top_law,
@@ -52,7 +54,27 @@ def reference_scores(logits, prompt, output, sampling):
         scores = hf.MinNewTokensLengthLogitsProcessor(
             len(prompt), sampling.min_tokens, list(sampling.stop_token_ids)
         )(text, scores)
-    return scores
+    if sampling.allowed_token_ids:
+        others = {*range(len(logits))} - {*sampling.allowed_token_ids}
+        scores = hf.SuppressTokensLogitsProcessor(sorted(others), device="cpu")(text, scores)
+    return without_bad_words(scores, output, sampling.bad_words)
+
+
+def without_bad_words(scores, output, words):
+    """As vLLM, transformers' processor sees the output alone."""
+    known = [list(word) for word in words if max(word) < scores.shape[-1]]
+    if not known:
+        return scores
+    text = torch.tensor([output], dtype=torch.long)
+    return hf.NoBadWordsLogitsProcessor(known, eos_token_id=None)(text, scores)
+
+
+def random_words(rng, vocab):
+    """Of tokens that outputs are made of, so that some are about to be ended."""
+    few = min(8, vocab - 1)
+    return tuple(
+        {tuple(rng.randrange(few) for _ in range(rng.choice([1, 2, 2, 3]))) for _ in range(6)}
+    )
 
 
 def reference_law(logits, prompt, output, sampling):
@@ -81,9 +103,12 @@ def random_sampling(rng, vocab):
         "repetition_penalty": rng.choice([0.8, 1.3, 2.0]),
         "min_tokens": rng.choice([1, 4, 50]),
         "logit_bias": tuple((t, rng.uniform(-5, 5)) for t in rng.sample(range(vocab), 6)),
+        # The last token, which ends no bad word and is no stop, stays: something is allowed.
+        "allowed_token_ids": (*sorted(rng.sample(range(vocab - 1), vocab // 2)), vocab - 1),
+        "bad_words": random_words(rng, vocab),
     }
     kept = {name: value for name, value in some.items() if rng.random() < 0.5}
-    return ResolvedSampling(stop_token_ids=tuple(rng.sample(range(vocab), 3)), **kept)
+    return ResolvedSampling(stop_token_ids=tuple(rng.sample(range(vocab - 1), 3)), **kept)
 
 
 def random_prefixes(rng, vocab):
@@ -148,7 +173,8 @@ def test_greedy_takes_the_argmax_of_transformers_scores(case, either_path):
     assert choose(logits, rows) == [int(scores.argmax()) for scores in expected]
     found = best(logits, rows, 4)
     for ids, scores in zip(found, expected, strict=True):
-        assert ids.tolist() == torch.topk(scores, 4).indices.tolist()
+        values, tokens = torch.topk(scores, 4)
+        assert ids.tolist() == tokens.where(values.isfinite(), NO_CHOICE).tolist()
 
 
 @pytest.mark.parametrize("case", range(30))
@@ -219,7 +245,8 @@ def test_ids_beyond_a_smaller_vocabulary_are_ignored(either_path):
     beyond = ResolvedSampling(
         **{**FIXED, "logit_bias": beyond.logit_bias, "stop_token_ids": (3, 5, 6, 77)}
     )
-    within = ResolvedSampling(**FIXED)
+    beyond = replace(beyond, allowed_token_ids=(0, 1, 2, 3, 4, 90), bad_words=((6, 0), (2, 91)))
+    within = ResolvedSampling(**FIXED, allowed_token_ids=(0, 1, 2, 3, 4))
     logits = random_logits(random.Random(3), 2, 6)
     for mode in (GREEDY, COUPLED):
         ours = RowContext(mode, beyond, 1, 1, history_of([1, 6, 50], [4, 6]), (2, 6, 1 << 40))
@@ -252,3 +279,50 @@ def test_a_forbidden_stop_id_is_not_brought_back_by_a_bias(either_path):
     for mode in (GREEDY, COUPLED):
         assert choose(logits, [RowContext(mode, sampling, 0, 0)]) != [1]
         assert choose(logits, [RowContext(mode, sampling, 0, 1)]) == [1]
+
+
+@pytest.mark.parametrize("mode", [GREEDY, COUPLED])
+def test_the_last_token_of_a_bad_word_is_forbidden_behind_the_others_along_a_path(
+    mode, either_path
+):
+    sampling = ResolvedSampling(bad_words=((5, 6, 1), (4,)))
+    logits = torch.tensor([[0.0, 90.0, 60.0, 0.0, 95.0, 0.0, 0.0]])
+    for prompt, output, path, chosen in (
+        ([5, 6], [], (), 1),  # a prompt is no part of it
+        ([5], [6], (), 1),
+        ([0], [5, 6], (), 2),
+        ([0], [5], (6,), 2),
+        ([0], [], (5, 6), 2),
+        ([0], [5, 6], (0,), 1),
+        ([0], [6], (), 1),
+    ):
+        row = RowContext(mode, sampling, 0, len(output) + len(path), history_of(prompt, output))
+        assert choose(logits, [replace(row, path=path)]) == [chosen]
+
+
+def test_a_history_taken_back_forgets_the_beginning_of_a_bad_word(either_path):
+    sampling = ResolvedSampling(bad_words=((5, 6, 1),))
+    logits, history = torch.tensor([[0.0, 9.0, 8.0, 0.0, 0.0, 0.0, 0.0]]), history_of([0], [5, 6])
+    assert choose(logits, [RowContext(GREEDY, sampling, 0, 2, history)]) == [2]
+    history.rewind(1)
+    history.extend([3])
+    assert choose(logits, [RowContext(GREEDY, sampling, 0, 2, history)]) == [1]
+
+
+@pytest.mark.parametrize("mode", [GREEDY, COUPLED])
+def test_parameters_that_leave_no_token_give_no_choice(mode, either_path):
+    logits = torch.zeros(1, 4)
+    for nothing in (
+        {"allowed_token_ids": (1,), "bad_words": ((1,),)},
+        {"allowed_token_ids": (1, 2), "min_tokens": 1, "stop_token_ids": (1, 2)},
+        {"bad_words": ((0,), (1,), (2,), (3,))},
+    ):
+        row = RowContext(mode, ResolvedSampling(**nothing), 0, 0)
+        assert choose(logits, [row]) == [NO_CHOICE]
+        assert forbids_all(logits[0], row)
+
+
+def test_a_bias_brings_back_no_token_beside_the_allowed_ones(either_path):
+    sampling = ResolvedSampling(logit_bias=((1, 100.0),), allowed_token_ids=(0, 2))
+    law = log_law(torch.zeros(1, 3), [RowContext(BLOCK, sampling, 0, 0)]).exp()
+    torch.testing.assert_close(law, torch.tensor([[0.5, 0.0, 0.5]]))

@@ -70,6 +70,8 @@ SAMPLING = {
     "ignore_eos": True,
     "seed": 2**64 - 1,
     "logit_bias": {4: -1.0},
+    "allowed_token_ids": [3, 4],
+    "bad_words": ["no", "never"],
     "logprobs": 0,
     "include_stop_str_in_output": True,
     "skip_special_tokens": False,
@@ -92,6 +94,8 @@ async def test_every_argument_arrives_in_its_field(client, service):
         num_candidates=2,
         include_rounds=True,
         ephemeral=True,
+        priority=-3,
+        truncate_prompt_tokens=9,
     )
     assert service.requests == [
         pb.GenerateRequest(
@@ -110,6 +114,8 @@ async def test_every_argument_arrives_in_its_field(client, service):
             ),
             include_rounds=True,
             ephemeral=True,
+            priority=-3,
+            truncate_prompt_tokens=9,
         )
     ]
 

@@ -8,7 +8,8 @@ import paceline
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline import EMPTY_HASH, Chunk, Client, extend_hash
+from paceline import EMPTY_HASH, Chunk, Client, PromptLogprobs, TokenLogprobs, extend_hash
+from paceline._progress import Progress
 from paceline.v1 import inference_pb2 as pb
 
 from testkit.chaos.proxy import Network
@@ -276,3 +277,11 @@ def test_whatever_breaks_the_tokens_are_the_whole_text_once(sizes, plan, names):
         assert cluster.aborted == []
 
     asyncio.run(scenario())
+
+
+def test_parts_of_a_prompt_that_come_again_are_told_once():
+    progress = Progress(0, EMPTY_HASH)
+    rows = tuple(TokenLogprobs(token, -0.5) for token in range(6))
+    assert progress.take(PromptLogprobs(1, rows[:4])) == PromptLogprobs(1, rows[:4])
+    assert progress.take(PromptLogprobs(1, rows[:2])) is None
+    assert progress.take(PromptLogprobs(3, rows[2:])) == PromptLogprobs(5, rows[4:])

@@ -7,13 +7,16 @@ out anew each time, with a fresh cache that was told the same states.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import pytest
 import torch
 
 from services.contract import types as t
 from services.drafter.core import DrafterCore
+from services.drafter.methods.eagle.chances import Chances
 from services.drafter.methods.eagle.eagle import EagleDrafter
+from services.drafter.methods.graph.tree_growth import default_growth
 from services.drafter.methods.model.ahead import AheadRules
 from services.drafter.methods.model.branches import PrepareRules
 from services.drafter.methods.model.informed import InformedDrafter
@@ -66,7 +69,12 @@ class Site:
 
     def __init__(self, engine, method="eagle", **opening) -> None:
         self.engine, self.drafts = engine, []
-        self.drafter = EagleDrafter(engine, prepare=opening.pop("prepare", None))
+        self.drafter = EagleDrafter(
+            engine,
+            least=opening.pop("least", 0.0),
+            prepare=opening.pop("prepare", None),
+            trees=opening.pop("trees", None),
+        )
         drafters = {"eagle": self.drafter}
         if method != "eagle":
             ngram = NgramDrafter()
@@ -112,18 +120,29 @@ class Site:
 
 def expected(engine, text: Sequence[int], count: int, first: int = 0) -> list[int]:
     """The likeliest tokens behind a text, whose states are known from `first` on."""
+    return [token for token, _ in likeliest(engine, text, count, first)]
+
+
+def likeliest(engine, text: Sequence[int], count: int, first: int = 0) -> list[tuple[int, float]]:
+    """The same, each with its probability."""
     cache = engine.new_cache(len(text) + count)
     try:
         cache.anchor(first, states(range(first, len(text) - 1), engine.state_width))
         fresh, found = list(text), []
         while len(found) < count:
             (rows,) = engine.forward([Segment(cache, fresh, logits_from=len(fresh) - 1)])
-            best = int(engine.head_ids[rows[-1].argmax()])
-            fresh = [best]
-            found.append(best)
+            column = int(rows[-1].argmax())
+            fresh = [int(engine.head_ids[column])]
+            found.append((fresh[0], float(rows[-1].softmax(-1)[column])))
         return found
     finally:
         cache.free()
+
+
+def between(engine, text: Sequence[int], count: int) -> float:
+    """A chance that a draft of `count` tokens behind a text has, and none of one more."""
+    chances = [chance for _, chance in likeliest(engine, text, count + 1)]
+    return (prod(chances) + prod(chances[:count])) / 2
 
 
 def test_a_draft_begins_when_the_states_of_the_prompt_are_there(engine):
@@ -212,6 +231,89 @@ def test_every_mode_drafts_chains_and_trees(engine, mode, count):
     assert all((draft.tree.parents is not None) is (count > 1) for draft in drafts if draft.tree.q)
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("prepare", [None, PrepareRules(32, 8)])
+def test_a_chain_ends_before_a_token_that_hardly_stays(engine, count, prepare):
+    text = [*PROMPT, TEXT[0]]
+    site = Site(engine, window=6, least=between(engine, text, count), prepare=prepare)
+    site.read()
+    site.commit(TEXT[:1])
+    drafts = site.settle()
+    assert [t for draft in drafts for t in draft.tree.token_ids] == expected(engine, text, count)
+    assert drafts[-1].final
+    site.core.handle(1, t.Credit("s", 7))
+    assert site.drafted() == []
+
+
+def test_a_chain_goes_on_when_what_it_ended_with_is_committed(engine):
+    text = [*PROMPT, TEXT[0]]
+    site = Site(engine, window=6, least=between(engine, text, 2))
+    site.read()
+    site.commit(TEXT[:1])
+    assert len(site.drafted()) == 2
+    site.commit(expected(engine, text, 1))
+    assert len(site.drafted()) > 0
+
+
+def test_a_verdict_says_what_the_token_before_which_a_draft_ended_was_worth(engine):
+    text, believed = [*PROMPT, TEXT[0]], []
+    kept = expected(engine, text, 3)
+    for last in (kept[2], kept[2] + 1):
+        site = Site(engine, window=6, least=between(engine, text, 2))
+        session = site.drafter._sessions[1, "s"]
+        site.read()
+        site.commit(TEXT[:1])
+        site.settle()
+        site.commit([*kept[:2], last], epoch=2)
+        site.settle()
+        believed.append(session.chances.believed(likeliest(engine, text, 3)[2][1]))
+    right, wrong = believed
+    assert right > wrong
+
+
+@pytest.mark.parametrize("mode", drafter_kit.SAMPLED)
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_drawn_has_the_length_that_was_asked_for(engine, mode, count):
+    site = Site(engine, window=4, mode=mode, least=0.99, num_candidates=count, temperature=0.9)
+    site.read()
+    site.commit(TEXT[:1])
+    drafts = [draft.tree for draft in site.settle() if len(draft.tree)]
+    assert sum(len(tree) for tree in drafts) == 4 * count
+
+
+@pytest.mark.parametrize("mode", [t.VerifyMode.GREEDY, t.VerifyMode.COUPLED])
+def test_a_tree_has_what_is_likely_to_stay_and_no_more(engine, mode):
+    sizes = []
+    for least in (0.0, 0.05, 0.3):
+        temperature = 0.0 if mode is t.VerifyMode.GREEDY else 0.9
+        site = Site(
+            engine,
+            window=6,
+            mode=mode,
+            temperature=temperature,
+            num_candidates=4,
+            least=least,
+            trees=default_growth,
+        )
+        site.read()
+        site.commit(TEXT[:1])
+        (draft,) = site.settle()
+        sizes.append(len(draft.tree))
+    assert sizes[0] >= sizes[1] > sizes[2]
+
+
+def test_probabilities_are_believed_as_far_as_verdicts_bear_them_out():
+    chances = Chances(0.1)
+    assert chances.believed(0.8) == pytest.approx(0.8)
+    for hit in [True, False, False, False] * 50:
+        chances.observe(0.8, hit=hit)
+        chances.observe(0.3, hit=True)
+    assert chances.believed(0.8) == pytest.approx(0.25, abs=0.05)
+    assert chances.believed(0.3) > 0.8
+    assert chances.believed(0.05) == pytest.approx(0.05)
+    assert chances.believed(0.44) <= 1.0
+
+
 def test_a_draft_that_was_prepared_for_the_verdict_is_there_at_once(engine):
     site = Site(engine, window=3, prepare=PrepareRules(32, 8))
     site.read()
@@ -265,6 +367,19 @@ def test_a_parallel_head_drafts_in_one_pass_and_only_from_verdicts(parallel):
     assert site.drafted() == []
     site.commit(accepted[2:], epoch=site.epoch)
     assert site.drafted() == in_one_pass(parallel, [*PROMPT, *site.output], 4)
+
+
+def test_a_parallel_head_drafts_no_token_that_hardly_stays(parallel):
+    whole = Site(parallel, window=8)
+    some = Site(parallel, window=8, least=0.2)
+    for site in (whole, some):
+        site.read()
+        site.commit(TEXT[:1])
+        site.settle()
+    (all_of_it,), (beginning,) = whole.drafts, some.drafts
+    count = len(beginning.tree)
+    assert 0 < count < 4
+    assert beginning.tree.token_ids == all_of_it.tree.token_ids[:count]
 
 
 @pytest.mark.parametrize("mode", list(t.VerifyMode))

@@ -18,6 +18,7 @@ from services.drafter.methods.ngram.ngram import NgramDrafter
 from services.drafter.methods.self_draft.exits import Exit
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.drafter.methods.self_draft.skip import SkipDrafter
+from services.drafter.methods.text.text import TextDrafter
 from services.drafter.registry import _dtype, build
 from services.drafter.settings import DrafterSettings
 from services.engine.checkpoint.files import weights_digest
@@ -30,6 +31,7 @@ from tests.models import VOCAB_SIZE, tiny_model_folder
 from tests.services.drafter_kit import opening
 from tests.services.link_kit import first_event, process
 from tests.services.student_kit import distilled_folder
+from tests.services.text_kit import byte_level
 
 pytestmark = pytest.mark.usefixtures("no_environment")
 torch.set_num_threads(1)
@@ -78,6 +80,10 @@ def test_a_draft_model_is_rounded_where_the_cpu_can_and_a_target_never(monkeypat
         ({"method": "skip", "target": "m", "skip_threshold": 1.5}, "skip_threshold"),
         ({"skip_search": True}, "skip_search"),
         ({"method": "skip", "target": "m", "skip_share": 1.0}, "skip_share"),
+        ({"method": "text"}, "draft"),
+        ({"method": "text", "draft": "m"}, "target: the method text needs"),
+        ({"method": "text", "target": "m", "synthetic": "f"}, "synthetic: the method text"),
+        ({"method": "text,model", "draft": "m", "target": "t"}, "method: text .* than model"),
         ({"method": "lookahead"}, "lookahead: the method lookahead needs"),
         ({"method": "ngram", "lookahead": "f"}, "lookahead: f is given"),
         ({"ngram_min": 5, "ngram_max": 4}, "ngram_min"),
@@ -112,7 +118,7 @@ def test_two_drafters_left_unnamed_have_different_names():
 def test_an_unknown_method_is_refused_with_the_known_ones():
     with pytest.raises(
         StartError,
-        match="'oracle' is unknown; there is model, eagle, skip, lookahead, graph, ngram",
+        match="'oracle' is unknown; there is model, eagle, skip, lookahead, graph, text, ngram",
     ):
         build(DrafterSettings(method="oracle"))
 
@@ -156,6 +162,19 @@ def test_a_model_is_loaded_from_a_folder(made, tmp_path):
     assert worker.vocab_size == VOCAB_SIZE
     assert worker.model_fingerprint
     assert worker.tokenizer_fingerprint
+
+
+def test_drafts_pass_as_text_between_the_tokenizers_of_two_folders(made, tmp_path):
+    target = str(tiny_model_folder(tmp_path / "target"))
+    draft = tiny_model_folder(tmp_path / "draft", "gpt2")
+    (draft / "tokenizer.json").write_text(byte_level().tokenizer_json)
+    drafter = made(draft=str(draft), method="text", target=target)["text"]
+    assert isinstance(drafter, TextDrafter)
+    own = made(draft=target)["model"]
+    worker = described(drafter)
+    assert worker.tokenizer_fingerprint == described(own).tokenizer_fingerprint
+    assert worker.tokenizer_fingerprint != drafter.engine.bundle.fingerprint
+    assert worker.model == str(draft)
 
 
 def test_the_target_is_loaded_with_its_mask_and_thresholds(made, tmp_path):

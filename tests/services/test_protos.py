@@ -15,20 +15,26 @@ BUF = Path(sys.executable).with_name("buf")
 
 MESSAGES = {
     "GenerateRequest": "1 request_id 2 model 3 prompt 4 tokens 5 conversation 6 sampling "
-    "7 speculation 8 include_rounds 9 ephemeral",
+    "7 speculation 8 include_rounds 9 ephemeral 10 priority 12 truncate_prompt_tokens",
     "TokenIds": "1 ids",
     "Conversation": "1 messages",
     "Message": "1 role 2 content",
     "SamplingParams": "1 temperature 2 top_p 3 top_k 4 min_p 5 frequency_penalty "
     "6 presence_penalty 7 repetition_penalty 8 max_tokens 9 min_tokens 10 stop "
     "11 stop_token_ids 12 ignore_eos 13 seed 14 logit_bias 15 logprobs 16 json_schema "
-    "17 regex 18 choice 19 include_stop_str_in_output 20 skip_special_tokens",
+    "17 regex 18 choice 19 include_stop_str_in_output 20 skip_special_tokens "
+    "24 allowed_token_ids 25 bad_words 26 prompt_logprobs",
     "Choice": "1 options",
     "SpeculationParams": "1 method 2 num_speculative_tokens 3 rejection_sample_method "
     "4 disable_speculative_decoding 5 num_candidates",
     "GenerateResponse": "1 started 2 chunk 3 complete",
     "ResumeResponse": "1 started 2 chunk 3 complete",
-    "Started": "1 session_id 2 prompt_tokens 3 seed",
+    "Started": "1 session_id 2 prompt_tokens 3 seed 10 prompt_logprobs 11 prompt_offset",
+    "ScoreRequest": "1 model 2 prompt 3 tokens 4 conversation 5 continuations 6 logprobs "
+    "7 ephemeral",
+    "Continuation": "1 text 2 tokens",
+    "ScoreResponse": "1 context_tokens 2 scores",
+    "ContinuationScore": "1 tokens 2 logprob 3 is_greedy",
     "Chunk": "1 offset 2 token_ids 3 text 4 logprobs 5 rounds 6 pieces 7 origins",
     "RoundStats": "1 index 2 epoch 3 draft_tokens 4 accepted_tokens 5 emitted_tokens "
     "6 draft_ms 7 verify_ms 8 queue_ms 9 round_ms 10 batch_size 11 drafter 12 verifier "
@@ -61,6 +67,7 @@ ONEOFS = {
 METHODS = {
     "Generate": ("GenerateRequest", "GenerateResponse", True),
     "Resume": ("ResumeRequest", "ResumeResponse", True),
+    "Score": ("ScoreRequest", "ScoreResponse", False),
     "Abort": ("AbortRequest", "AbortResponse", False),
     "GetSession": ("GetSessionRequest", "GetSessionResponse", False),
     "GetModelInfo": ("GetModelInfoRequest", "GetModelInfoResponse", False),

@@ -210,7 +210,7 @@ def test_kv_holds_all_text_but_the_last_token_after_every_verdict(table):
 def test_the_description_says_what_the_verifier_can_do():
     worker = Table().core.describe()
     assert worker.role is Role.VERIFIER
-    assert worker.capabilities == ("tree", "coupled", "greedy", "states")
+    assert worker.capabilities == ("tree", "coupled", "greedy", "token_limits", "states", "scores")
     assert (worker.model_fingerprint, worker.vocab_size) == ("fake-fingerprint", VOCAB)
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import count
 
 from services.contract.types import Verdict, VerifyOpened
-from tests.fake_engine import VOCAB
+from tests.fake_engine import VOCAB, FakeEngine
 from tests.services.verifier_bench import Table, block, opening, target_text
 
 TOKENS = 400
@@ -13,10 +13,10 @@ TOKENS = 400
 class Sender:
     """A session that always has `ahead` chained blocks of `size` right tokens waiting."""
 
-    def __init__(self, table, name, size=0, ahead=1, tree=False):
+    def __init__(self, table, name, size=0, ahead=1, tree=False, own=None):
         self.name, self.size, self.ahead, self.tree = name, size, ahead, tree
         self._table, self._rounds, self._length = table, count(1), 0
-        command = table.opened(session=name, max_tokens=TOKENS, window=40)
+        command = table.opened(session=name, max_tokens=TOKENS, window=40, **(own or {}))
         self._text = target_text(command, TOKENS)
 
     def begin(self):
@@ -102,3 +102,79 @@ def test_who_came_first_is_fed_however_many_shorter_prompts_come_after_it():
             break
     assert steps <= 30
     assert "short 0" in opened[:2]
+
+
+def prioritised(table, names, **more):
+    """A sender for each name, `tenant/priority/number`."""
+    senders = []
+    for name in names:
+        tenant, priority, _ = name.split("/")
+        own = {"cache_scope": tenant, "priority": int(priority)}
+        senders.append(Sender(table, name, own=own, **more))
+    for sender in senders:
+        sender.begin()
+    return senders
+
+
+def test_a_saturated_verifier_serves_a_tenants_sooner_sessions_more_often_and_all_in_the_end():
+    table = Table(max_step_tokens=4)
+    names = [f"a/{priority}/{i}" for priority in (-100, 100) for i in range(6)]
+    senders = prioritised(table, names)
+    verdicts = served(table, senders, 90)
+    sooner = [verdicts[name] for name in names[:6]]
+    later = [verdicts[name] for name in names[6:]]
+    assert max(sooner) - min(sooner) <= 1
+    assert max(later) - min(later) <= 1
+    assert min(sooner) > 5 * max(later)
+    # Twenty steps of the engine, as two hundred of priority are worth, and a round of the others.
+    assert min(later) >= 90 // 25
+
+
+def test_a_tenant_has_as_many_turns_whatever_its_priorities():
+    for priorities in ((0, 0), (-100, 100), (-100, -100)):
+        table = Table(max_step_tokens=3)
+        names = [f"a/{priorities[i % 2]}/{i}" for i in range(6)]
+        names += [f"b/0/{i}" for i in range(3)]
+        verdicts = served(table, prioritised(table, names), 60)
+        of_each = {t: sum(n for name, n in verdicts.items() if name[0] == t) for t in "ab"}
+        assert of_each == {"a": 120, "b": 60}
+        assert {verdicts[name] for name in names[6:]} == {20}
+
+
+def test_sessions_that_leave_nothing_behind_are_of_nobody_and_have_no_priority():
+    table = Table(max_step_tokens=3)
+    senders = prioritised(table, [f"/{priority}/{i}" for priority in (-100, 100) for i in range(3)])
+    assert set(served(table, senders, 20).values()) == {10}
+
+
+def test_a_sooner_prompt_is_read_before_those_of_its_tenant_that_came_before():
+    now = 0.0
+    table = Table(max_step_tokens=8, clock=lambda: now)
+    order = {}
+    for name, tenant, priority in (("first", "a", 0), ("other", "b", 0), ("sooner", "a", -8)):
+        long = tuple((i + len(name)) % VOCAB for i in range(100))
+        table.give(opening(session=name, cache_scope=tenant, priority=priority, prompt=long))
+        now += 0.5
+    while len(order) < 3:
+        table.core.step()
+        for event in table.taken():
+            order[event.session] = len(order)
+    assert list(order) == ["sooner", "other", "first"]
+
+
+def test_of_a_tenants_sessions_the_latest_one_gives_its_memory_up_first():
+    for priority, gives_way in ((0, "young"), (-100, "old")):
+        table = Table(FakeEngine(300))
+        for name, own in (("old", 0), ("young", priority)):
+            table.opened(session=name, cache_scope="a", priority=own, max_tokens=250)
+        lengths = dict.fromkeys(("old", "young"), 0)
+        for number in range(1, 250):
+            for name in lengths:
+                table.give(block(number, lengths[name], session=name))
+            table.core.step()
+            preempted = [one.key[1] for one in table.core._sessions.values() if one.preempted]
+            if preempted:
+                break
+            for event in table.taken():
+                lengths[event.session] += len(event.token_ids)
+        assert preempted == [gives_way]

@@ -196,6 +196,7 @@ def test_parents_that_make_no_tree_arrive_for_the_receiver_to_refuse_one_session
     [
         ({"token_ids": [1], "accepted": 2}, "2 accepted among 1 tokens"),
         ({"token_ids": [1, 2, 3], "accepted": 1}, "1 accepted among 3 tokens"),
+        ({"token_ids": [1], "near_ties": 2}, "2 near-ties among 1 tokens"),
         ({"token_ids": [1], "logprobs": [verifier_pb2.LogprobRow()] * 2}, "2 logprobs"),
         ({"token_ids": [1], "accepted": 1, "accepted_nodes": [0, 1]}, "2 nodes"),
     ],

@@ -80,6 +80,8 @@ BY_TYPE[t.ResolvedSampling] = record(
     logit_bias=st.dictionaries(u32, f32, max_size=4).map(lambda d: tuple(sorted(d.items()))),
     logprobs=st.none() | u32,
     response_format=st.none() | formats,
+    bad_words=st.lists(ids, max_size=3).map(tuple),
+    prompt_logprobs=st.none() | u32,
 )
 descriptions = record(
     t.WorkerDescription, protocol_min=st.integers(0, 5), protocol_max=st.integers(5, 9)
@@ -92,7 +94,7 @@ drafter_commands = st.one_of(
 )
 drafter_events = record(t.DraftOpened) | record(t.Draft) | of_both
 verifier_commands = st.one_of(
-    record(t.OpenVerify),
+    record(t.OpenVerify, priority=st.integers(-(2**31), 2**31 - 1)),
     record(t.Verify, allowance=st.none() | record(t.Allowance)),
     record(t.CloseVerify),
 )
@@ -117,8 +119,10 @@ def verdicts(draw):
         accepted_nodes=st.sampled_from([(), nodes]),
         logprobs=st.sampled_from([(), logprobs]),
         taken=st.none() | record(t.TakenDraft),
+        near_ties=st.integers(0, len(tokens)),
     )
     return draw(verdict)
 
 
-verifier_events = record(t.VerifyOpened) | verdicts() | record(t.States) | of_both
+scores = record(t.PromptScores, rows=st.lists(logprob_rows(), max_size=4).map(tuple))
+verifier_events = record(t.VerifyOpened) | verdicts() | record(t.States) | scores | of_both

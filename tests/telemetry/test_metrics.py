@@ -18,6 +18,7 @@ from orchestrator.recorder import watch_memory
 from services.contract import errors
 from services.contract.step_records import StepEntry, StepRecord
 from services.contract.types import OpenDraft, OpenVerify, Progress, Role, VerifyMode
+from services.drafter import registry
 from services.runtime.telemetry import StepTracer, names
 from services.runtime.telemetry.loop_lag import MOST_MISSED, lags
 from services.runtime.telemetry.names import MetricKind
@@ -174,6 +175,53 @@ def test_histograms_count_the_rounds(run):
     assert page.value("gen_ai_server_request_duration_seconds_count", finish_reason="length") == 1
 
 
+def test_a_finished_session_is_one_value_of_acceptance_and_of_block_efficiency(run):
+    world, page = run
+    done = records(world)
+    drafted = sum(record.draft_tokens for record in done)
+    accepted = sum(record.accepted_tokens for record in done)
+    config = world.state.config
+    labels = {"method": config.method, "mode": config.mode.name.lower()}
+    for name, value in (
+        ("acceptance_rate", accepted / drafted),
+        ("block_efficiency", len(world.emitted) / len(done)),
+    ):
+        assert page.value(f"paceline_request_{name}_count", **labels) == 1
+        assert page.value(f"paceline_request_{name}_sum", **labels) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [
+        ({"method": "model,ngram"}, "several"),
+        ({"method": "of-my-own"}, "other"),
+        ({"method": ""}, None),
+        ({"pacing": "fixed", "max_tokens": 1000}, None),
+    ],
+)
+def test_sessions_without_drafts_or_an_end_are_no_value_and_odd_methods_are_taken_together(
+    start, options, label
+):
+    telemetry = start(metrics_port=0)
+    world = TracedWorld(telemetry, **{"pacing": "fixed", "max_tokens": 32, **options})
+    if options.get("max_tokens"):
+        world.run(steps=60)
+    else:
+        world.finish()
+    page = scrape(telemetry)
+    mode = world.state.config.mode.name.lower()
+    counts = {
+        method: page.value("paceline_request_acceptance_rate_count", method=method, mode=mode)
+        for method in names.METHODS
+    }
+    assert {method for method, count in counts.items() if count} == {label} - {None}
+
+
+def test_methods_and_modes_are_those_that_there_are():
+    assert names.METHODS[:-2] == tuple(sorted(registry.METHODS, key=names.METHODS.index))
+    assert tuple(mode.name.lower() for mode in VerifyMode) == names.MODES
+
+
 def test_the_rounds_of_a_lost_verifier_are_abandoned_at_once(start):
     telemetry = start(metrics_port=0)
     world = TracedWorld(telemetry, max_tokens=1000).to_a_block_in_flight()
@@ -237,12 +285,29 @@ def test_a_worker_shows_every_kind_of_step_before_its_first(start, role, kinds):
     tracer.close()
 
 
+def test_near_ties_are_counted_among_the_tokens_that_a_model_chose(start):
+    telemetry = start("verifier", metrics_port=0)
+    tracer = StepTracer(telemetry)
+    tell = tracer.on_choices("tiny", "bfloat16")
+    tell("greedy", 5, 2)
+    tell("greedy", 3, 0)
+    page = scrape(telemetry)
+    tracer.close()
+    of = {"model": "tiny", "dtype": "bfloat16"}
+    for mode, chosen, near in (("greedy", 8, 2), ("coupled", 0, 0)):
+        assert page.value("paceline_chosen_tokens_total", mode=mode, **of) == chosen
+        assert page.value("paceline_near_ties_total", mode=mode, **of) == near
+    said = {s.labels["mode"] for s in page.families["paceline_near_ties"].samples}
+    assert said == {"greedy", "coupled"}
+
+
 def test_every_metric_on_the_page_is_declared_with_its_kind_and_labels(run, start):
     _, page = run
     worker = start("drafter", metrics_port=0)
     tracer = StepTracer(worker)
     tracer.watch({"drafter": Progress})
     tracer.on_preempt()()
+    tracer.on_choices("tiny", "float32")
     tracer.on_step("drafter")(StepRecord(0, 1, (StepEntry("a", "draft", 4),)))
     tracer.close()
     orchestrator = start(metrics_port=0)

@@ -115,6 +115,21 @@ def test_unusable_rows_of_q_are_on_their_round(traced):
     assert {index: rows for index, rows in said.items() if rows is not None} == bad
 
 
+def test_near_ties_are_on_their_round_and_all_of_them_on_the_session(traced):
+    world, got = traced(max_tokens=48)
+    records = [action.commit.record for action in world.performed(events.Persist)]
+    near = {record.round: record.near_ties for record in records}
+    assert sum(near.values()) > 0
+    spans = {span.attributes[names.ROUND_INDEX]: span for span in got.named("spec_round")}
+    assert {index: span.attributes[names.NEAR_TIES] for index, span in spans.items()} == near
+    assert only(got.named("Generate")).attributes[names.NEAR_TIES] == sum(near.values())
+
+
+def test_rounds_where_chance_decides_have_no_near_ties(traced):
+    _, got = traced(mode=VerifyMode.BLOCK, max_tokens=16)
+    assert not any(names.NEAR_TIES in span.attributes for span in got.named("spec_round"))
+
+
 def test_opening_a_worker_is_a_prefill_span(traced):
     _, got = traced()
     prefills = got.named("prefill")

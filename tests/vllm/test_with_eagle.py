@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from services.engine.eagle.engine import EagleEngine
 from services.engine.eagle.loading import load_head
 from services.engine.port import Segment
 from services.engine.spec import ModelSpec
+from services.training.distill.target import read_target
+from services.training.eagle.head import EagleHead, shape_of
+from services.training.eagle.stored import HeadTarget, save_head
 from tests.engine.eagle import kit
 from tests.models import tiny_model_folder
 from tests.vllm.eagle_proposals import PROMPTS
@@ -30,16 +34,37 @@ SHAPE = {
 }
 BIASED = SHAPE | {"attention_bias": True, "num_hidden_layers": 2, "rope_parameters": kit.LLAMA3}
 Save = Callable[..., Path]
-HEADS: dict[str, tuple[Save, kit.Made]] = {
-    "speculators": (
-        kit.save_speculators,
-        kit.make(1, shape=BIASED, norm_before_fc=True, norm_output=True),
+
+
+def made(save: Save, seed: int, *, shape: dict[str, Any] = SHAPE, **head: Any) -> Save:
+    """Saves a random head for any target of its size."""
+    return lambda target, folder: save(kit.make(seed, shape=shape, **head), folder)
+
+
+@torch.no_grad()
+def exported(target: Path, folder: Path) -> Path:
+    """A random head as `paceline distill --kind eagle --storage bfloat16` stores it."""
+    own, drawn = read_target(str(target)), torch.Generator().manual_seed(4)
+    head = EagleHead(shape_of(own.config, kit.LAYERS, COLUMNS))
+    for name, weights in head.named_parameters():
+        spread = (3.0 if name.startswith("lm_head") else 1.0) / math.sqrt(weights.shape[-1])
+        fresh = torch.randn(weights.shape, generator=drawn)
+        weights.copy_(fresh * spread if weights.dim() > 1 else 1 + 0.3 * fresh)
+    ids = torch.randperm(own.vocab_size, generator=drawn)[:COLUMNS].sort().values
+    architecture = own.config.architectures[0]
+    described = HeadTarget(own.name, own.weights, architecture, own.vocab_size, own.context)
+    save_head(head, ids, described, folder, storage="bfloat16", drafted=TOKENS, card={})
+    return folder
+
+
+COLUMNS = 60
+HEADS: dict[str, Save] = {
+    "speculators": made(
+        kit.save_speculators, 1, shape=BIASED, norm_before_fc=True, norm_output=True
     ),
-    "SpecForge": (kit.save_specforge, kit.make(2, shape=SHAPE, norm_before_residual=False)),
-    "parallel": (
-        kit.save_speculators,
-        kit.make(3, shape=SHAPE, parallel=TOKENS, mask_token_id=9),
-    ),
+    "SpecForge": made(kit.save_specforge, 2, norm_before_residual=False),
+    "parallel": made(kit.save_speculators, 3, parallel=TOKENS, mask_token_id=9),
+    "exported": exported,
 }
 
 
@@ -55,8 +80,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def test_heads_draft_as_vllm_does_with_them(method: str, target: Path, tmp_path: Path) -> None:
-    save, made = HEADS[method]
-    folder, file = save(made, tmp_path / "head"), tmp_path / "proposals.safetensors"
+    folder, file = HEADS[method](target, tmp_path / "head"), tmp_path / "proposals.safetensors"
     arguments = [str(target), str(folder), method, str(TOKENS), str(file)]
     subprocess.run(
         [sys.executable, "-m", "tests.vllm.eagle_proposals", *arguments], check=True, timeout=300

@@ -42,8 +42,9 @@ _Continue = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 _SERVICE = f"/{pb.DESCRIPTOR.services_by_name['InferenceService'].full_name}/"
 # Of the gateway's door, whose stubs need not be installed.
 _ENGINE = "/vllm.grpc.engine.VllmEngine/"
-# These hold a stream for as long as a session lasts.
-_STREAMS = frozenset({f"{_SERVICE}Generate", f"{_SERVICE}Resume", f"{_ENGINE}Generate"})
+# These hold a stream for as long as a session lasts, or cost as much.
+_LASTING = ("Generate", "Resume", "Score")
+_STREAMS = frozenset({*(_SERVICE + name for name in _LASTING), f"{_ENGINE}Generate"})
 # A tenant with a limit of sessions may have so many streams for each, for readers that
 # are behind and retries, and a few more.
 STREAMS_PER_SESSION, SPARE_STREAMS = 4, 16

@@ -16,8 +16,10 @@ from orchestrator.frontdoor.requests import (
     FormatRequest,
     GenerationRequest,
     IncomingRequest,
+    IncomingScore,
     ListLengths,
     SamplingRequest,
+    ScoreRequest,
     SpeculationRequest,
     ToolRequest,
 )
@@ -39,9 +41,48 @@ def incoming(message: pb.GenerateRequest) -> IncomingRequest:
         len(params.logit_bias),
         len(message.conversation.tools),
         _calls(message.conversation.messages),
+        len(params.allowed_token_ids),
+        len(params.bad_words),
+        message.HasField("truncate_prompt_tokens"),
     )
     encoded = partial(message.SerializeToString, deterministic=True)
     return IncomingRequest(message.ByteSize(), lengths, partial(read_request, message), encoded)
+
+
+def incoming_score(message: pb.ScoreRequest) -> IncomingScore:
+    """The same of a request to score."""
+    talk = message.conversation
+    lengths = ListLengths(
+        tokens=len(message.tokens.ids),
+        messages=len(talk.messages),
+        tools=len(talk.tools),
+        tool_calls=_calls(talk.messages),
+    )
+    return IncomingScore(
+        message.ByteSize(), lengths, len(message.continuations), partial(read_score, message)
+    )
+
+
+def read_score(message: pb.ScoreRequest) -> ScoreRequest:
+    """What such a message asks for, unchecked."""
+    kind = message.WhichOneof("context")
+    context = GenerationRequest(
+        model=message.model if message.HasField("model") else None,
+        prompt=message.prompt if kind == "prompt" else None,
+        tokens=message.tokens.ids if kind == "tokens" else None,
+        conversation=_conversation(message.conversation) if kind == "conversation" else None,
+        ephemeral=message.ephemeral,
+    )
+    continuations = list(map(_continuation, message.continuations))
+    top = message.logprobs if message.HasField("logprobs") else None
+    return ScoreRequest(context, continuations, top)
+
+
+def _continuation(message: pb.Continuation) -> str | Sequence[int] | None:
+    kind = message.WhichOneof("content")
+    if kind == "text":
+        return message.text
+    return message.tokens.ids if kind == "tokens" else None
 
 
 def _calls(messages: Sequence[pb.Message]) -> int:

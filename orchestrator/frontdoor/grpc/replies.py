@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import repeat
 from typing import Any, TypeVar
 
 from paceline.by_name import fields_of, numbers_of, write
 from paceline.v1 import inference_pb2 as pb
 
 from orchestrator.core.events import Ending, RoundRecord
+from orchestrator.frontdoor.requests import ScoreSpec
 from orchestrator.session.answer import Chunk, Complete, Event, SessionRound, Started
+from orchestrator.session.logprobs import PackedRow, unpack_row
 from orchestrator.session.totals import SpecTotals
 from services.contract.types import FinishReason, LogprobRow, Origin, SessionStatus, VerifyMode
 
@@ -30,9 +36,35 @@ def respond(kind: type[_R], event: Event) -> _R:
         case Chunk():
             return kind(chunk=_chunk(event))
         case Started():
-            return kind(started=write(pb.Started, event, index=event.completion))
+            return kind(started=_started(event))
         case Complete():
             return kind(complete=_complete(event))
+
+
+def scores(spec: ScoreSpec, rows: Sequence[Sequence[PackedRow]]) -> pb.ScoreResponse:
+    """The answer to a request to score."""
+    each = map(_score, spec.continuations, rows, repeat(spec.top))
+    return pb.ScoreResponse(context_tokens=len(spec.context), scores=list(each))
+
+
+def _score(ids: Sequence[int], packed: Sequence[PackedRow], top: int) -> pb.ContinuationScore:
+    rows = list(map(unpack_row, packed))
+    shown = [
+        replace(row, top_token_ids=row.top_token_ids[:top], top_logprobs=row.top_logprobs[:top])
+        for row in rows
+    ]
+    return pb.ContinuationScore(
+        tokens=list(map(_logprobs, ids, shown)),
+        logprob=math.fsum(row.logprob for row in rows),
+        is_greedy=all(
+            row.top_token_ids[:1] == (token,) for token, row in zip(ids, rows, strict=True)
+        ),
+    )
+
+
+def _started(started: Started) -> pb.Started:
+    rows = list(map(_logprobs, started.prompt_ids, started.prompt_logprobs))
+    return write(pb.Started, started, index=started.completion, prompt_logprobs=rows)
 
 
 def _chunk(chunk: Chunk) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from paceline.v1 import inference_pb2_grpc as pb_grpc
 
 from orchestrator.frontdoor.grpc import replies
 from orchestrator.frontdoor.grpc.call_limits import current_tenant
-from orchestrator.frontdoor.grpc.decoding import incoming
+from orchestrator.frontdoor.grpc.decoding import incoming, incoming_score
 from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, metadata, told, traceparent
 from orchestrator.frontdoor.inference import Inference
 from orchestrator.frontdoor.intake import vetted
@@ -94,6 +94,16 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
         async for event in events:
             if not await told(context, replies.respond(kind, event), self._patience, _ADVICE):
                 return
+
+    async def Score(  # noqa: N802
+        self, request: pb.ScoreRequest, context: Any
+    ) -> pb.ScoreResponse:
+        """How likely continuations of a context are."""
+        async with border(context):
+            caller = (current_tenant(), traceparent(context))
+            scored = self._inference.score(incoming_score(request), *caller)
+            del request  # It may be megabytes long.
+            return replies.scores(*await scored)
 
     async def Abort(self, request: pb.AbortRequest, context: Any) -> pb.AbortResponse:  # noqa: N802
         """End a session at once."""

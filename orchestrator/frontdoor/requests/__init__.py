@@ -5,6 +5,7 @@ from orchestrator.frontdoor.requests.inputs import check_counts
 from orchestrator.frontdoor.requests.model import ModelDefaults, ServedModel, parse_defaults
 from orchestrator.frontdoor.requests.record import dump_spec, load_spec
 from orchestrator.frontdoor.requests.request import (
+    FITTING,
     ConversationRequest,
     FormatRequest,
     GenerationRequest,
@@ -14,22 +15,35 @@ from orchestrator.frontdoor.requests.request import (
     SpeculationRequest,
     ToolRequest,
 )
+from orchestrator.frontdoor.requests.scores import (
+    IncomingScore,
+    ScoreRequest,
+    ScoreSpec,
+    build_score,
+    check_score_counts,
+)
 from orchestrator.frontdoor.requests.spec import SessionSpec, completion_id
 
 __all__ = [
+    "FITTING",
     "ConversationRequest",
     "FormatRequest",
     "GenerationRequest",
     "IncomingRequest",
+    "IncomingScore",
     "ListLengths",
     "ModelDefaults",
     "SamplingRequest",
+    "ScoreRequest",
+    "ScoreSpec",
     "ServedModel",
     "SessionSpec",
     "SpeculationRequest",
     "ToolRequest",
+    "build_score",
     "build_spec",
     "check_counts",
+    "check_score_counts",
     "completion_id",
     "dump_spec",
     "load_spec",

@@ -15,7 +15,7 @@ from orchestrator.frontdoor.requests.checks import require
 from orchestrator.frontdoor.requests.inputs import content, prompt_ids
 from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.modes import resolve_mode
-from orchestrator.frontdoor.requests.ranges import MAX_COMPLETIONS, MAX_SESSION_ID
+from orchestrator.frontdoor.requests.ranges import MAX_COMPLETIONS, MAX_SESSION_ID, PRIORITY
 from orchestrator.frontdoor.requests.request import GenerationRequest
 from orchestrator.frontdoor.requests.sampling import check_sampling, resolve_sampling, stop_strings
 from orchestrator.frontdoor.requests.spec import SessionSpec, completion_id, content_digest
@@ -89,6 +89,8 @@ def _check_names(request: GenerationRequest, model: ServedModel) -> None:
     if (name := request.request_id) is not None:
         allowed = "1 to 128 letters, digits and -_.:"
         require(bool(_REQUEST_ID.fullmatch(name)), "request_id", name[:_SHOWN], allowed)
+    if (priority := request.priority) is not None:
+        require(PRIORITY.holds(priority), "priority", priority, PRIORITY.text)
     if (asked := request.model) is not None:
         require(asked == model.name, "model", asked[:_SHOWN], repr(model.name))
 
@@ -108,7 +110,7 @@ def _assemble(
 ) -> SessionSpec:
     params, speculation = request.sampling, request.speculation
     room = model.max_context_length - len(prompt)
-    sampling = resolve_sampling(params, model, tokenizer.eos_token_ids, room)
+    sampling = resolve_sampling(params, model, tokenizer, room)
     return SessionSpec(
         session="",
         model=model.name,
@@ -128,6 +130,7 @@ def _assemble(
         num_candidates=num_candidates(speculation),
         chains=asks_for_chains(speculation),
         n=request.n or 1,
+        priority=request.priority or 0,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from orchestrator.frontdoor.requests.checks import require, require_size, size_of
@@ -10,6 +10,7 @@ from orchestrator.frontdoor.requests.conversation import read_conversation, writ
 from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.ranges import (
     MAX_BIASES,
+    MAX_CUT_TOKENS,
     MAX_MESSAGES,
     MAX_RENDERED_CHARACTERS,
     MAX_STOP_TOKEN_IDS,
@@ -17,25 +18,67 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_TOOL_CALLS,
     MAX_TOOLS,
 )
-from orchestrator.frontdoor.requests.request import GenerationRequest, ListLengths
-from orchestrator.text import Tokenizer, TooLong
+from orchestrator.frontdoor.requests.request import FITTING, GenerationRequest, ListLengths
+from orchestrator.text import Conversation, Tokenizer, TooLong
 from services.contract.errors import InvalidRequest
+from services.contract.sampling_checks import MAX_ALLOWED_IDS, MAX_BAD_WORDS
 
 
 def prompt_ids(
     request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
 ) -> tuple[int, ...]:
-    """The prompt's token ids: at least one, with room for one more token.
+    """The prompt's token ids, cut as asked: at least one, with room for one more token.
 
     Raises InvalidRequest; values name sizes, not content.
     """
-    kind = _kind(request)
+    kind, kept = _kind(request), _kept(request, model)
     try:
-        ids = _READERS[kind](request, tokenizer, model)
+        ids = _READERS[kind](request, tokenizer, model, kept)
     except TooLong as error:
         raise InvalidRequest(kind, error.size, _allowed(model)) from None
     require(1 <= len(ids) <= _longest(model), kind, f"{len(ids)} tokens", _allowed(model))
     return ids
+
+
+def _kept(request: GenerationRequest, model: ServedModel) -> int | None:
+    """How many of the input's last tokens are wanted; None: all."""
+    kept, context = request.truncate_prompt_tokens, model.max_context_length
+    if kept == FITTING:
+        return max(1, context - max(1, request.sampling.max_tokens or 0))
+    if kept is not None:
+        allowed = f"1 to {context} (the model's context)"
+        require(1 <= kept <= context, "truncate_prompt_tokens", kept, allowed)
+    return kept
+
+
+def _last(ids: Sequence[int], kept: int | None) -> tuple[int, ...]:
+    return tuple(ids if kept is None else ids[-kept:])
+
+
+def _most(model: ServedModel, kept: int | None) -> int | None:
+    """Tokens of a text before it is cut; None: what its size in bytes allows."""
+    return _longest(model) if kept is None else None
+
+
+def prompt_text(
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
+) -> tuple[str, bool] | None:
+    """The text of a prompt or conversation, and whether special tokens are to be added to it.
+
+    None for token ids. Raises InvalidRequest.
+    """
+    kind = _kind(request)
+    if kind == "tokens":
+        return None
+    if kind == "prompt":
+        prompt = request.prompt or ""
+        require_size("prompt", size_of(prompt), 1)
+        return prompt, True
+    try:
+        conversation = _conversation(request, tokenizer, model)
+        return tokenizer.render(conversation, MAX_RENDERED_CHARACTERS), False
+    except TooLong as error:
+        raise InvalidRequest(kind, error.size, _allowed(model)) from None
 
 
 def _longest(model: ServedModel) -> int:
@@ -52,8 +95,11 @@ def check_counts(lengths: ListLengths, model: ServedModel) -> None:
 
     A message could hold millions of small items, which take memory while the request waits.
     """
+    ids, allowed_ids = _longest(model), _allowed(model)
+    if lengths.cut:
+        ids, allowed_ids = MAX_CUT_TOKENS, ""
     for field, count, most, unit, allowed in (
-        ("tokens", lengths.tokens, _longest(model), "tokens", _allowed(model)),
+        ("tokens", lengths.tokens, ids, "tokens", allowed_ids),
         (
             "conversation.messages",
             lengths.messages,
@@ -66,18 +112,21 @@ def check_counts(lengths: ListLengths, model: ServedModel) -> None:
         ("sampling.stop", lengths.stop, MAX_STOPS, "strings", ""),
         ("sampling.stop_token_ids", lengths.stop_token_ids, MAX_STOP_TOKEN_IDS, "ids", ""),
         ("sampling.logit_bias", lengths.logit_bias, MAX_BIASES, "entries", ""),
+        ("sampling.allowed_token_ids", lengths.allowed_token_ids, MAX_ALLOWED_IDS, "ids", ""),
+        ("sampling.bad_words", lengths.bad_words, MAX_BAD_WORDS, "words", ""),
     ):
         require(count <= most, field, f"{count} {unit}", allowed or f"at most {most} {unit}")
 
 
 def content(request: GenerationRequest) -> list[Any]:
     """The input as given, as a JSON value: what makes two inputs equal."""
-    kind = _kind(request)
+    kind, kept = _kind(request), request.truncate_prompt_tokens
+    cut = [] if kept is None else [kept]
     if kind == "prompt":
-        return [kind, request.prompt]
+        return [kind, request.prompt, *cut]
     if kind == "tokens":
-        return [kind, list(request.tokens or ())]
-    return [kind, *written(request.conversation)] if request.conversation else [kind]
+        return [kind, list(request.tokens or ()), *cut]
+    return [kind, *written(request.conversation), *cut] if request.conversation else [kind]
 
 
 def _kind(request: GenerationRequest) -> str:
@@ -88,29 +137,39 @@ def _kind(request: GenerationRequest) -> str:
 
 
 def _read_prompt(
-    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel, kept: int | None
 ) -> tuple[int, ...]:
     prompt = request.prompt or ""
     require_size("prompt", size_of(prompt), 1)
-    return tokenizer.encode(prompt, most=_longest(model))
+    return _last(tokenizer.encode(prompt, most=_most(model, kept)), kept)
 
 
 def _read_tokens(
-    request: GenerationRequest, _tokenizer: Tokenizer, model: ServedModel
+    request: GenerationRequest, _tokenizer: Tokenizer, model: ServedModel, kept: int | None
 ) -> tuple[int, ...]:
     tokens = request.tokens or ()
     count = len(tokens)
     # Length first: an over-long list is not looked through.
-    if count > _longest(model):
+    if kept is None and count > _longest(model):
         raise TooLong(f"{count} tokens")
-    ids = tuple(tokens)
-    require_in_vocabulary("tokens.ids", ids, model)
+    fits = count <= MAX_CUT_TOKENS
+    require(fits, "tokens", f"{count} tokens", f"at most {MAX_CUT_TOKENS} tokens")
+    ids = _last(tokens, kept)
+    require_in_vocabulary("tokens.ids", ids, model, count - len(ids))
     return ids
 
 
 def _read_conversation(
-    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel, kept: int | None
 ) -> tuple[int, ...]:
+    conversation, most = _conversation(request, tokenizer, model), _most(model, kept)
+    ids = tokenizer.encode_conversation(conversation, most, MAX_RENDERED_CHARACTERS)
+    return _last(ids, kept)
+
+
+def _conversation(
+    request: GenerationRequest, tokenizer: Tokenizer, model: ServedModel
+) -> Conversation:
     asked = request.conversation
     assert asked is not None
     conversation = read_conversation(asked)
@@ -122,10 +181,10 @@ def _read_conversation(
         count = f"{len(conversation.tools)} tools"
         allowed = f"none: the chat template of {model.name} has no place for tools"
         raise InvalidRequest("conversation.tools", count, allowed)
-    return tokenizer.encode_conversation(conversation, _longest(model), MAX_RENDERED_CHARACTERS)
+    return conversation
 
 
-_Reader = Callable[[GenerationRequest, Tokenizer, ServedModel], tuple[int, ...]]
+_Reader = Callable[[GenerationRequest, Tokenizer, ServedModel, int | None], tuple[int, ...]]
 _READERS: dict[str, _Reader] = {
     "prompt": _read_prompt,
     "tokens": _read_tokens,
@@ -133,9 +192,14 @@ _READERS: dict[str, _Reader] = {
 }
 
 
-def require_in_vocabulary(field: str, ids: tuple[int, ...], model: ServedModel) -> None:
-    """Raise InvalidRequest naming the first id that the model does not have."""
+def require_in_vocabulary(
+    field: str, ids: tuple[int, ...], model: ServedModel, before: int = 0
+) -> None:
+    """Raise InvalidRequest naming the first id that the model does not have.
+
+    `before`: how many items of the field come before `ids`.
+    """
     if not ids or max(ids) < model.vocab_size:
         return
     index = next(i for i, token in enumerate(ids) if token >= model.vocab_size)
-    raise InvalidRequest(f"{field}[{index}]", ids[index], f"0 to {model.vocab_size - 1}")
+    raise InvalidRequest(f"{field}[{before + index}]", ids[index], f"0 to {model.vocab_size - 1}")

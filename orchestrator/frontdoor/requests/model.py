@@ -59,7 +59,8 @@ class ServedModel:
     `slow_methods` draft few tokens during a verification. `teams` are the sets of methods
     that one drafter runs: only methods of one team can draft for one session.
     `most_tokens`: the most that one request of this tenant may generate; None = the context.
-    `structured`: outputs can follow a response format.
+    `structured`: outputs can follow a response format; `limits_tokens`: they can be kept to
+    some tokens, and from some words. `scores`: tokens of prompts can be scored.
     """
 
     name: str
@@ -73,6 +74,8 @@ class ServedModel:
     teams: frozenset[frozenset[str]] = frozenset()
     most_tokens: int | None = None
     structured: bool = False
+    limits_tokens: bool = False
+    scores: bool = False
 
     def samples(self, method: str) -> bool:
         """Whether a method samples its drafts and sends their distributions."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from services.contract.formats import MOST_CHARACTERS, MOST_OPTIONS
 from services.contract.sampling import Range
+from services.contract.turns import MOST
 from services.contract.types import FormatKind
 
 MAX_PROMPT_BYTES = 4 * 1024 * 1024
 MAX_REQUEST_BYTES = 2 * MAX_PROMPT_BYTES
 """Of a whole message: what is longer is refused before it is read, which locks the interpreter."""
+MAX_CUT_TOKENS = MAX_PROMPT_BYTES // 4
+"""Of a list of token ids of which the last ones are kept."""
 MAX_RENDERED_CHARACTERS = 2 * MAX_PROMPT_BYTES
 """Of the text that a chat template makes of a conversation."""
 MAX_MESSAGES = 1024
@@ -24,6 +27,9 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 MAX_STOP_TOKEN_IDS = 64
 MAX_LOGPROBS = 20
+MAX_CONTINUATIONS = 128
+MAX_SCORED_NUMBERS = 1 << 16
+"""Log-probabilities in the answer to one call: about a megabyte."""
 MAX_SPECULATIVE_TOKENS = 64
 MAX_CANDIDATES = 8
 MAX_BIASES = 1024
@@ -44,3 +50,4 @@ ALLOWED_FORMATS = {
 }
 
 BIAS = Range(-100.0, 100.0)
+PRIORITY = Range(-MOST, MOST)

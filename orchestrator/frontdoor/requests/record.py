@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields, replace
+from itertools import chain
 from typing import Any
 
 from orchestrator.frontdoor.requests.ranges import (
@@ -13,20 +14,26 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_LOGPROBS,
     MAX_SPECULATIVE_TOKENS,
     MAX_STOP_LENGTH,
+    PRIORITY,
 )
 from orchestrator.frontdoor.requests.spec import SessionSpec
 from services.contract.errors import DataLoss, StoreError
 from services.contract.formats import size_problem
 from services.contract.sampling import NUMBERS, Number, Range
+from services.contract.sampling_checks import MAX_ALLOWED_IDS, MAX_BAD_SEQUENCES, MAX_BAD_TOKENS
 from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
 
 VERSION = 1
 WITH_FORMAT = 2
 """A record with a response format, which the first version does not support."""
 WITH_MORE_NUMBERS = 3
-"""A record with a number that neither of them knows."""
+"""A record with a sampling parameter that neither of them knows."""
 WITH_COMPLETIONS = 4
 """A record of one of several completions."""
+WITH_MORE_FIELDS = 5
+"""A record with a field of its own that none of them knows."""
+FIRST_SAMPLING = ("allowed_token_ids", "bad_words")
+"""Of the third version, where they are not empty."""
 FIRST_NUMBERS = frozenset(
     (
         "temperature",
@@ -50,8 +57,10 @@ def dump_spec(spec: SessionSpec) -> bytes:
         del values["sampling"]["response_format"]
     else:
         version = WITH_FORMAT
-    for name in NUMBERS.keys() - FIRST_NUMBERS:
-        if values["sampling"][name] == NUMBERS[name].neutral:
+    newer: dict[str, object] = {"prompt_logprobs": None, **dict.fromkeys(FIRST_SAMPLING, ())}
+    newer |= {name: NUMBERS[name].neutral for name in NUMBERS.keys() - FIRST_NUMBERS}
+    for name, nothing in newer.items():
+        if values["sampling"][name] == nothing:
             del values["sampling"][name]
         else:
             version = WITH_MORE_NUMBERS
@@ -59,6 +68,10 @@ def dump_spec(spec: SessionSpec) -> bytes:
         del values["n"], values["index"]
     else:
         version = WITH_COMPLETIONS
+    if spec.priority:
+        version = WITH_MORE_FIELDS
+    else:
+        del values["priority"]
     values |= {"mode": spec.mode.name, "version": version}
     del values["prompt"]
     if not spec.chains:
@@ -77,7 +90,7 @@ def load_spec(record: bytes, prompt: tuple[int, ...]) -> SessionSpec:
         values = json.loads(record)
         version = values.pop("version")
         newer = _is_newer(version, values)
-        if not newer and version in range(VERSION, WITH_COMPLETIONS + 1):
+        if not newer and version in range(VERSION, WITH_MORE_FIELDS + 1):
             values["sampling"] = _load_sampling(values["sampling"])
             values["mode"] = VerifyMode[values["mode"]]
             values |= {"stop": tuple(values["stop"]), "method": tuple(values["method"])}
@@ -94,10 +107,12 @@ def load_spec(record: bytes, prompt: tuple[int, ...]) -> SessionSpec:
 
 def _is_newer(version: object, values: dict[str, Any]) -> bool:
     """Whether this version knows less than the one that wrote a record."""
-    if version in (WITH_MORE_NUMBERS, WITH_COMPLETIONS):
-        known = {one.name for one in fields(ResolvedSampling)}
-        return not values["sampling"].keys() <= known
-    return isinstance(version, int) and version > WITH_COMPLETIONS
+    if version not in (WITH_MORE_NUMBERS, WITH_COMPLETIONS, WITH_MORE_FIELDS):
+        return isinstance(version, int) and version > WITH_MORE_FIELDS
+    sampling = {one.name for one in fields(ResolvedSampling)}
+    own = {one.name for one in fields(SessionSpec)}
+    more = version == WITH_MORE_FIELDS and not values.keys() <= own
+    return more or not values["sampling"].keys() <= sampling
 
 
 def _load_sampling(values: dict[str, Any]) -> ResolvedSampling:
@@ -107,6 +122,8 @@ def _load_sampling(values: dict[str, Any]) -> ResolvedSampling:
     if form is not None:
         form = ResponseFormat(FormatKind(form["kind"]), tuple(form["source"]))
     fields = {"logit_bias": biases, "stop_token_ids": ids, "response_format": form}
+    fields["allowed_token_ids"] = tuple(values.get("allowed_token_ids", ()))
+    fields["bad_words"] = tuple(tuple(word) for word in values.get("bad_words", ()))
     return ResolvedSampling(**values | fields)
 
 
@@ -130,6 +147,8 @@ def _sound(spec: SessionSpec) -> bool:
         and _count(spec.num_candidates, MAX_CANDIDATES + 1, least=1)
         and _count(spec.n, MAX_COMPLETIONS + 1, least=1)
         and _count(spec.index, spec.n)
+        and _number(spec.priority, PRIORITY)
+        and isinstance(spec.priority, int)
     )
 
 
@@ -137,11 +156,24 @@ def _sound_sampling(sampling: ResolvedSampling) -> bool:
     return (
         all(_sound_number(getattr(sampling, name), one) for name, one in NUMBERS.items())
         and all(_count(token, 2**32) for token in sampling.stop_token_ids)
+        and _sound_limits(sampling)
         and all(_count(token, 2**32) and _number(bias, BIAS) for token, bias in sampling.logit_bias)
         and _count(sampling.max_tokens, 2**31, least=1)
         and _count(sampling.min_tokens, sampling.max_tokens + 1)
         and (sampling.logprobs is None or _count(sampling.logprobs, MAX_LOGPROBS + 1))
+        and (sampling.prompt_logprobs is None or _count(sampling.prompt_logprobs, MAX_LOGPROBS + 1))
         and (sampling.response_format is None or _sound_format(sampling.response_format))
+    )
+
+
+def _sound_limits(sampling: ResolvedSampling) -> bool:
+    tokens = chain(sampling.allowed_token_ids, *sampling.bad_words)
+    few = len(sampling.allowed_token_ids) <= MAX_ALLOWED_IDS
+    return (
+        few
+        and len(sampling.bad_words) <= MAX_BAD_SEQUENCES
+        and all(1 <= len(word) <= MAX_BAD_TOKENS for word in sampling.bad_words)
+        and all(_count(token, 2**32) for token in tokens)
     )
 
 

@@ -102,7 +102,10 @@ class SamplingRequest:
     ignore_eos: bool | None = None
     seed: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: Sequence[int] = ()
+    bad_words: Sequence[str] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     response_format: FormatRequest | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
@@ -119,9 +122,16 @@ class SpeculationRequest:
     num_candidates: int | None = None
 
 
+FITTING = -1
+"""In place of `truncate_prompt_tokens`: as many as leave room for `max_tokens`."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A request; one of `prompt`, `tokens` and `conversation` is its input."""
+    """A request; one of `prompt`, `tokens` and `conversation` is its input.
+
+    `truncate_prompt_tokens`: that only its last so many tokens are kept, or `FITTING`.
+    """
 
     request_id: str | None = None
     model: str | None = None
@@ -133,12 +143,15 @@ class GenerationRequest:
     include_rounds: bool = False
     ephemeral: bool = False
     n: int | None = None
+    priority: int | None = None
+    truncate_prompt_tokens: int | None = None
 
 
 class ListLengths(NamedTuple):
     """How many items each list of a request has, in the fields' own names.
 
     `tool_calls`: of all messages together.
+    `cut`: the last of the tokens alone are to be kept.
     """
 
     tokens: int = 0
@@ -148,6 +161,9 @@ class ListLengths(NamedTuple):
     logit_bias: int = 0
     tools: int = 0
     tool_calls: int = 0
+    allowed_token_ids: int = 0
+    bad_words: int = 0
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.frontdoor.requests.checks import require, shown
 from orchestrator.frontdoor.requests.inputs import require_in_vocabulary
 from orchestrator.frontdoor.requests.model import ServedModel
@@ -16,9 +18,16 @@ from orchestrator.frontdoor.requests.ranges import (
     MAX_STOPS,
 )
 from orchestrator.frontdoor.requests.request import SamplingRequest
+from orchestrator.text import Tokenizer
 from services.contract.errors import InvalidRequest
 from services.contract.formats import size_problem
 from services.contract.sampling import NUMBERS
+from services.contract.sampling_checks import (
+    MAX_ALLOWED_IDS,
+    MAX_BAD_TOKENS,
+    MAX_BAD_WORD_LENGTH,
+    MAX_BAD_WORDS,
+)
 from services.contract.types import ResolvedSampling, ResponseFormat
 
 
@@ -34,12 +43,13 @@ def check_sampling(params: SamplingRequest, model: ServedModel) -> None:
     _check_format(params, model)
     _check_length(params, model)
     _check_biases(params, model)
+    _check_limits(params, model)
     _check_stops(params, model)
-    _check_logprobs(params)
+    _check_logprobs(params, model)
 
 
 def resolve_sampling(
-    params: SamplingRequest, model: ServedModel, eos_token_ids: tuple[int, ...], room: int
+    params: SamplingRequest, model: ServedModel, tokenizer: Tokenizer, room: int
 ) -> ResolvedSampling:
     """Checked parameters with every default filled in.
 
@@ -57,16 +67,53 @@ def resolve_sampling(
         **numbers,
         max_tokens=max_tokens,
         min_tokens=_min_tokens(params, max_tokens),
-        stop_token_ids=_stop_token_ids(params, eos_token_ids),
+        stop_token_ids=_stop_token_ids(params, tokenizer.eos_token_ids),
         logit_bias=_biases(params),
         logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs,
         response_format=_format(params),
+        allowed_token_ids=tuple(sorted({*params.allowed_token_ids})),
+        bad_words=bad_words(params.bad_words, tokenizer),
     )
 
 
 def stop_strings(params: SamplingRequest) -> tuple[str, ...]:
     """The stop strings, each once, in the order given."""
     return tuple(dict.fromkeys(params.stop))
+
+
+def bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """The token sequences that each word may not appear as, as vLLM has them, each once.
+
+    With a space before it only where that gives as many tokens and another first one: a word
+    in the middle of a text. Raises InvalidRequest for a word that is no token, or too many.
+    """
+    found: dict[tuple[int, ...], None] = {}
+    for index, word in enumerate(words):
+        bare = tokenizer.encode(word.lstrip(), add_special_tokens=False)
+        size, allowed = f"{len(bare)} tokens", f"what is 1 to {MAX_BAD_TOKENS} tokens"
+        require(1 <= len(bare) <= MAX_BAD_TOKENS, f"sampling.bad_words[{index}]", size, allowed)
+        spaced = tokenizer.encode(f" {word.lstrip()}", add_special_tokens=False)
+        found[bare] = None
+        if len(spaced) == len(bare) and spaced[0] != bare[0]:
+            found[spaced] = None
+    return tuple(found)
+
+
+def _check_limits(params: SamplingRequest, model: ServedModel) -> None:
+    for name in ("allowed_token_ids", "bad_words"):
+        field = f"sampling.{name}"
+        allowed = "left out (no verifier here heeds it)"
+        require(model.limits_tokens or not getattr(params, name), field, "set", allowed)
+    field, count = "sampling.allowed_token_ids", len(params.allowed_token_ids)
+    require(count <= MAX_ALLOWED_IDS, field, f"{count} ids", f"at most {MAX_ALLOWED_IDS} ids")
+    require_in_vocabulary(field, tuple(params.allowed_token_ids), model)
+    field, count = "sampling.bad_words", len(params.bad_words)
+    require(count <= MAX_BAD_WORDS, field, f"{count} words", f"at most {MAX_BAD_WORDS} words")
+    for index, word in enumerate(params.bad_words):
+        fits = len(word) <= MAX_BAD_WORD_LENGTH and bool(word.strip())
+        allowed = f"1 to {MAX_BAD_WORD_LENGTH} characters, not all of them blank"
+        require(fits, f"{field}[{index}]", f"{len(word)} characters", allowed)
 
 
 def _format(params: SamplingRequest) -> ResponseFormat | None:
@@ -116,9 +163,13 @@ def _check_stops(params: SamplingRequest, model: ServedModel) -> None:
     require_in_vocabulary(field, ids, model)
 
 
-def _check_logprobs(params: SamplingRequest) -> None:
-    wanted = params.logprobs or 0
-    require(wanted <= MAX_LOGPROBS, "sampling.logprobs", wanted, f"0 to {MAX_LOGPROBS}")
+def _check_logprobs(params: SamplingRequest, model: ServedModel) -> None:
+    for name in ("logprobs", "prompt_logprobs"):
+        wanted = getattr(params, name) or 0
+        require(wanted <= MAX_LOGPROBS, f"sampling.{name}", wanted, f"0 to {MAX_LOGPROBS}")
+    if params.prompt_logprobs is not None and not model.scores:
+        allowed = "left out (no verifier here tells how likely a prompt is)"
+        raise InvalidRequest("sampling.prompt_logprobs", "set", allowed)
 
 
 def _check_length(params: SamplingRequest, model: ServedModel) -> None:

@@ -20,7 +20,7 @@ class SessionSpec:
     was asked for by number, so drafts are no trees even where those are the default. `digest`
     identifies the content: equal for requests that ask for the same, whatever
     their id; a seed drawn by the server is no part of it. `n`: how many completions the request
-    has, of which this is number `index`; see `completions`.
+    has, of which this is number `index`; see `completions`. `priority`: lower is sooner.
     """
 
     session: str
@@ -42,6 +42,7 @@ class SessionSpec:
     chains: bool = False
     n: int = 1
     index: int = 0
+    priority: int = 0
 
     @property
     def request_id(self) -> str:
@@ -78,6 +79,9 @@ _SEEDS = 1 << 64
 _PART = 1 << 16
 """Characters that are written as JSON at a time: the interpreter is locked meanwhile."""
 
+NEWER_SAMPLING = ("response_format", "allowed_token_ids", "bad_words", "prompt_logprobs")
+"""Sampling fields that early versions did not have, beside numbers."""
+
 # No part of a request's content: the id, what the input and the rule became,
 # and the digest itself.
 _NO_CONTENT = ("session", "prompt", "mode", "digest", "index")
@@ -95,13 +99,13 @@ def content_digest(
     # asdict would copy the prompt id by id.
     fields = asdict(replace(spec, prompt=()))
     values = {key: value for key, value in fields.items() if key not in _NO_CONTENT}
-    if not spec.chains:
-        del values["chains"]
-    if spec.n == 1:
-        del values["n"]
-    if spec.sampling.response_format is None:
-        # As before there were any: a retry across an upgrade finds its session.
-        del values["sampling"]["response_format"]
+    # As before there were any: a retry across an upgrade finds its session.
+    for name, nothing in (("chains", False), ("n", 1), ("priority", 0)):
+        if values[name] == nothing:
+            del values[name]
+    for name in NEWER_SAMPLING:
+        if values["sampling"][name] in (None, ()):
+            del values["sampling"][name]
     values |= {"rule": asked_rule, "seed": given_seed, "input": None}
     # No text holds this: in one, a quote has a backslash before it.
     before, mark, after = _json(values).partition('"input":null')

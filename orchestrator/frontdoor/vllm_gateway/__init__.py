@@ -3,10 +3,12 @@
 A gateway (smg) turns the OpenAI API into calls of this service: it applies the chat
 template, tokenizes and detokenizes. Here:
 
-request   its request as one of ours, or the unsupported field
-response  our events as its responses
-archive   the served tokenizer as the archive that it fetches
-servicer  the service
+request     its request as one of ours, or the unsupported field
+extensions  what a client says of sessions and speculation, in the request's id or metadata
+response    our events as its responses
+open_calls  which open call an `Abort` means
+archive     the served tokenizer as the archive that it fetches
+servicer    the service
 
 The stubs are those of the package smg-grpc-proto, the extra `gateway`.
 """

@@ -47,7 +47,6 @@ _OF_REQUEST = {
 }
 _OF_SAMPLING = {
     "prompt_logprobs": "output tokens alone have log probabilities",
-    "truncate_prompt_tokens": "no prompt is cut",
     "grammar": _FORMATS,
     "structural_tag": _FORMATS,
 }
@@ -59,6 +58,7 @@ _FIELDS = {
     "tokens": "tokenized.input_ids",
     "prompt": "text",
     "n": f"{_PARAMS}.n",
+    "truncate_prompt_tokens": f"{_PARAMS}.truncate_prompt_tokens",
 }
 
 
@@ -79,7 +79,8 @@ def list_lengths(asked: engine.GenerateRequest) -> ListLengths:
     """How many items its lists have."""
     params, ids = asked.sampling_params, asked.tokenized.input_ids
     stops, biases = params.stop_token_ids, params.logit_bias
-    return ListLengths(len(ids), 0, len(params.stop), len(stops), len(biases))
+    cut = params.HasField("truncate_prompt_tokens")
+    return ListLengths(len(ids), 0, len(params.stop), len(stops), len(biases), cut=cut)
 
 
 def to_request(asked: engine.GenerateRequest) -> GenerationRequest:
@@ -94,6 +95,8 @@ def to_request(asked: engine.GenerateRequest) -> GenerationRequest:
         sampling=_sampling(asked.sampling_params) if asked.HasField(_PARAMS) else SamplingRequest(),
         # A zero is no number: left out.
         n=asked.sampling_params.n or None,
+        # -1 is `FITTING` there, too.
+        truncate_prompt_tokens=_given(asked.sampling_params, "truncate_prompt_tokens"),
     )
 
 

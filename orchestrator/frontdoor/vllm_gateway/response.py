@@ -5,17 +5,38 @@ from __future__ import annotations
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.session.answer import Chunk, Complete, Event, Started
+from orchestrator.session.totals import SpecTotals
+
+ACCEPTANCE = "x-paceline-acceptance"
+
+
+def acceptance(totals: SpecTotals) -> tuple[tuple[str, str], ...]:
+    """What became of a request's drafts, as metadata behind its last message."""
+    figures = {
+        "num_draft_tokens": f"{totals.draft_tokens}",
+        "num_accepted_draft_tokens": f"{totals.accepted_tokens}",
+        "draft_acceptance_rate": f"{totals.draft_acceptance_rate:.4f}",
+        "mean_acceptance_length": f"{totals.mean_acceptance_length:.4f}",
+        "block_efficiency": f"{totals.block_efficiency:.4f}",
+    }
+    return ((ACCEPTANCE, ";".join(f"{name}={value}" for name, value in figures.items())),)
 
 
 class Answers:
-    """The responses of a request's completions, each with its index."""
+    """The responses of a request's completions, each with its index.
+
+    `totals`: what became of the drafts of those that have ended.
+    """
 
     def __init__(self, asked: engine.GenerateRequest) -> None:
         count = max(1, asked.sampling_params.n)
         self._answers = [Answer(asked, index) for index in range(count)]
+        self.totals = SpecTotals()
 
     def add(self, event: Event) -> engine.GenerateResponse | None:
         """The response to one event, if any."""
+        if isinstance(event, Complete):
+            self.totals.join(event.totals)
         return self._answers[event.completion].add(event)
 
 

@@ -1,18 +1,18 @@
 """`vllm.grpc.engine.VllmEngine` over gRPC: decode, call, encode.
 
 The `Door` before it settles who may call, how often, and as which tenant, as for
-`InferenceService`. A gateway cannot resume a session, so the session is not stored, and ends
-with its call.
+`InferenceService`. A session is not stored, and ends with its call, unless the client named it
+(see `extensions`): then it is one of our own API, which may be asked for again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -24,14 +24,18 @@ from orchestrator.frontdoor.grpc.call_limits import current_tenant
 from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, told, traceparent
 from orchestrator.frontdoor.inference import Inference
 from orchestrator.frontdoor.requests import IncomingRequest
+from orchestrator.frontdoor.vllm_gateway import extensions
 from orchestrator.frontdoor.vllm_gateway.archive import archive, chunks
+from orchestrator.frontdoor.vllm_gateway.open_calls import OpenCall, OpenCalls
 from orchestrator.frontdoor.vllm_gateway.request import (
+    SESSION_PREFIX,
     in_its_words,
     list_lengths,
     session_id,
     to_request,
 )
-from orchestrator.frontdoor.vllm_gateway.response import Answers
+from orchestrator.frontdoor.vllm_gateway.response import Answers, acceptance
+from orchestrator.session.answer import Event
 from orchestrator.session.ports import SessionKey
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.errors import (
@@ -77,6 +81,7 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
         self._version, self._most_sessions = version, most_sessions
         self._ready, self._shared, self._patience = ready, shared, read_patience
         self._began = time.time()
+        self._calls = OpenCalls(inference.end_once)
         self._archive: asyncio.Future[bytes] | None = None
 
     def add_to(self, server: grpc.aio.Server) -> str:
@@ -87,32 +92,47 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
 
     async def Generate(self, request: engine.GenerateRequest, context: Any) -> None:  # noqa: N802
         """Generate; stream the tokens, or send them at the end."""
-        async with border(context):
+        async with border(context), self._calls.enter(_key(request.request_id)) as call:
             with _in_its_words():
-                asked = IncomingRequest(
-                    request.ByteSize(), list_lengths(request), partial(to_request, request)
-                )
-                started = await self._inference.generate_once(
-                    asked, _key(request.request_id), current_tenant(), traceparent(context)
-                )
-                answer = Answers(request)
-                del request, asked  # They may be megabytes long, and the stream hours.
+                started = await self._start(request, context, call)
+                answers = Answers(request)
+                del request  # It may be megabytes long, and the stream hours.
                 async with aclosing(started) as events:
                     async for event in events:
-                        response = answer.add(event)
+                        response = answers.add(event)
                         if response and not await told(context, response, self._patience):
                             return
+                context.set_trailing_metadata(acceptance(answers.totals))
+
+    async def _start(
+        self, request: engine.GenerateRequest, context: Any, call: OpenCall
+    ) -> AsyncGenerator[Event]:
+        """The events of the session that a request is for."""
+        said = extensions.read(request.request_id, context.invocation_metadata())
+        asked = IncomingRequest(
+            request.ByteSize(),
+            list_lengths(request),
+            lambda: said.added_to(to_request(request)),
+        )
+        tenant, parent = current_tenant(), traceparent(context)
+        if said.session is not None:
+            return await self._inference.generate(asked, tenant, parent)
+        call.session = key = _session(request.request_id)
+        return await self._inference.generate_once(asked, key, tenant, parent)
 
     async def Abort(  # noqa: N802
         self, request: engine.AbortRequest, context: Any
     ) -> engine.AbortResponse:
-        """End requests at once; unknown and ended ones are ignored."""
+        """End requests at once; unknown and ended ones are ignored.
+
+        A session that has a name goes on without them, as when a client of our own API leaves.
+        """
         async with border(context):
             count, allowed = len(request.request_ids), f"at most {MOST_ABORTED} ids"
             if count > MOST_ABORTED:
                 raise InvalidRequest("request_ids", f"{count} ids", allowed)
             for request_id in request.request_ids:
-                self._inference.end_once(_key(request_id))
+                self._calls.abort(_key(request_id))
         return engine.AbortResponse()
 
     async def HealthCheck(  # noqa: N802
@@ -235,6 +255,13 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
 
 def _key(request_id: str) -> SessionKey:
     return SessionKey(current_tenant().name, session_id(request_id))
+
+
+def _session(request_id: str) -> SessionKey:
+    """A session without a name; an id that says how to speculate may be that of many requests."""
+    if extensions.speaks(request_id):
+        return SessionKey(current_tenant().name, SESSION_PREFIX + secrets.token_hex(16))
+    return _key(request_id)
 
 
 async def _unserved(context: Any, why: str) -> NoReturn:

@@ -44,6 +44,11 @@ class InferenceServiceStub:
                 request_serializer=paceline_dot_v1_dot_inference__pb2.ResumeRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_inference__pb2.ResumeResponse.FromString,
                 _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/paceline.v1.InferenceService/Score',
+                request_serializer=paceline_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
+                _registered_method=True)
         self.Abort = channel.unary_unary(
                 '/paceline.v1.InferenceService/Abort',
                 request_serializer=paceline_dot_v1_dot_inference__pb2.AbortRequest.SerializeToString,
@@ -80,6 +85,14 @@ class InferenceServiceServicer:
 
     def Resume(self, request, context):
         """Re-attaches to a session at an output offset, after any disconnect.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Score(self, request, context):
+        """How likely given continuations of a context are, token by token. Nothing is stored, so it may be
+        repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,6 +138,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Resume,
                     request_deserializer=paceline_dot_v1_dot_inference__pb2.ResumeRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_inference__pb2.ResumeResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=paceline_dot_v1_dot_inference__pb2.ScoreRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_inference__pb2.ScoreResponse.SerializeToString,
             ),
             'Abort': grpc.unary_unary_rpc_method_handler(
                     servicer.Abort,
@@ -201,6 +219,33 @@ class InferenceService:
             '/paceline.v1.InferenceService/Resume',
             paceline_dot_v1_dot_inference__pb2.ResumeRequest.SerializeToString,
             paceline_dot_v1_dot_inference__pb2.ResumeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paceline.v1.InferenceService/Score',
+            paceline_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+            paceline_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

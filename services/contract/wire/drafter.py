@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, assert_never
 
 from paceline.by_name import read, write
@@ -38,7 +39,7 @@ def encode_drafter_command(command: DrafterCommand) -> pb.DrafterCommand:
         case Credit(session, window):
             return pb.DrafterCommand(credit=pb.Credit(session_id=session, window=window))
         case DraftStates():
-            return pb.DrafterCommand(states=_encode_states(command))
+            return pb.DrafterCommand(states=records.encode_states(pb.DraftStates, command))
         case _:
             assert_never(command)
 
@@ -113,21 +114,6 @@ def _decode_commit(message: pb.CommitDraft) -> CommitDraft:
     )
 
 
-def _encode_states(command: DraftStates) -> pb.DraftStates:
-    return pb.DraftStates(
-        session_id=command.session,
-        epoch=command.epoch,
-        position=command.position,
-        states=command.states,
-    )
-
-
-def _decode_states(message: pb.DraftStates) -> DraftStates:
-    """Whether rows are whole is the session's to say: it drops others."""
-    session = _session(message.session_id)
-    return DraftStates(session, message.epoch, message.position, message.states)
-
-
 def _decode_close(message: pb.CloseDraft) -> CloseDraft:
     return CloseDraft(_session(message.session_id))
 
@@ -180,7 +166,7 @@ _COMMANDS: dict[str, Callable[[Any], DrafterCommand]] = {
     "commit": _decode_commit,
     "close": _decode_close,
     "credit": _decode_credit,
-    "states": _decode_states,
+    "states": partial(records.decode_states, DraftStates),
 }
 _EVENTS: dict[str, Callable[[Any], DrafterEvent]] = {
     "opened": _decode_opened,

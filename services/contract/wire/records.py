@@ -13,6 +13,7 @@ from paceline.v1 import types_pb2 as pb
 
 from services.contract.errors import ProtocolError
 from services.contract.types import (
+    DraftStates,
     DraftTree,
     Draining,
     FailureReason,
@@ -25,6 +26,7 @@ from services.contract.types import (
     Role,
     SessionFailed,
     SparseRow,
+    States,
     WorkerDescription,
 )
 from services.contract.wire.floats import decode_floats, encode_floats
@@ -38,6 +40,8 @@ LONGEST_MS = 1e9
 
 _E = TypeVar("_E", bound=Enum)
 _T = TypeVar("_T")
+_M = TypeVar("_M", bound=Message)
+_Rows = TypeVar("_Rows", States, DraftStates)
 
 
 def decode_enum(kind: type[_E], value: object, field: str) -> _E:
@@ -90,6 +94,7 @@ def encode_sampling(sampling: ResolvedSampling) -> pb.ResolvedSampling:
         sampling,
         logit_bias=dict(sampling.logit_bias),
         response_format=_encode_format(sampling.response_format),
+        bad_words=[pb.TokenSequence(token_ids=word) for word in sampling.bad_words],
     )
 
 
@@ -101,6 +106,8 @@ def decode_sampling(message: pb.ResolvedSampling) -> ResolvedSampling:
         logit_bias=tuple(sorted(message.logit_bias.items())),
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         response_format=_decode_format(message),
+        bad_words=tuple(tuple(word.token_ids) for word in message.bad_words),
+        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
     )
 
 
@@ -252,3 +259,16 @@ def decode_failed(message: pb.SessionFailed) -> SessionFailed:
         message=message.message[:LONGEST_REASON],
         epoch=message.epoch,
     )
+
+
+def encode_states(kind: type[_M], rows: States | DraftStates) -> _M:
+    """The target's states, in one of the two messages that are nothing else."""
+    return kind(
+        session_id=rows.session, epoch=rows.epoch, position=rows.position, states=rows.states
+    )
+
+
+def decode_states(kind: type[_Rows], message: Any) -> _Rows:
+    """Whether rows are whole is the reader's to say: it drops others."""
+    session = require_name(message.session_id, "session_id")
+    return kind(session, message.epoch, message.position, message.states)

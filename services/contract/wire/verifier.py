@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, assert_never
 
 from paceline.by_name import read, write
@@ -17,6 +18,7 @@ from services.contract.types import (
     LogprobRow,
     OpenVerify,
     Progress,
+    PromptScores,
     SessionFailed,
     States,
     TakenDraft,
@@ -63,7 +65,9 @@ def encode_verifier_event(event: VerifierEvent) -> pb.VerifierEvent:
         case SessionFailed():
             return pb.VerifierEvent(failed=records.encode_failed(event))
         case States():
-            return pb.VerifierEvent(states=_encode_states(event))
+            return pb.VerifierEvent(states=records.encode_states(pb.States, event))
+        case PromptScores():
+            return pb.VerifierEvent(scores=_encode_scores(event))
         case _:
             assert_never(event)
 
@@ -171,6 +175,7 @@ def _encode_verdict(event: Verdict) -> pb.Verdict:
         top_rows=event.top_rows,
         taken=_encode_taken(event.taken),
         states=event.states,
+        near_ties=event.near_ties,
     )
 
 
@@ -197,18 +202,22 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         top_rows=message.top_rows,
         taken=_decode_taken(message.taken) if message.HasField("taken") else None,
         states=message.states,
+        near_ties=message.near_ties,
     )
 
 
-def _encode_states(event: States) -> pb.States:
-    return pb.States(
-        session_id=event.session, epoch=event.epoch, position=event.position, states=event.states
+def _encode_scores(event: PromptScores) -> pb.PromptScores:
+    return pb.PromptScores(
+        session_id=event.session,
+        epoch=event.epoch,
+        position=event.position,
+        rows=[_encode_logprobs(row) for row in event.rows],
     )
 
 
-def _decode_states(message: pb.States) -> States:
-    """Whether rows are whole is the reader's to say: it drops others."""
-    return States(_session(message.session_id), message.epoch, message.position, message.states)
+def _decode_scores(message: pb.PromptScores) -> PromptScores:
+    rows = tuple(_decode_logprobs(row) for row in message.rows)
+    return PromptScores(_session(message.session_id), message.epoch, message.position, rows)
 
 
 def _encode_taken(taken: TakenDraft | None) -> pb.TakenDraft | None:
@@ -241,6 +250,8 @@ def _check_verdict(message: pb.Verdict) -> None:
         raise ProtocolError(
             f"verdict: {len(message.accepted_nodes)} nodes for {accepted} accepted tokens"
         )
+    if message.near_ties > tokens:
+        raise ProtocolError(f"verdict: {message.near_ties} near-ties among {tokens} tokens")
 
 
 def _encode_logprobs(row: LogprobRow) -> pb.LogprobRow:
@@ -253,7 +264,7 @@ def _encode_logprobs(row: LogprobRow) -> pb.LogprobRow:
 
 def _decode_logprobs(message: pb.LogprobRow) -> LogprobRow:
     ids = tuple(message.top_token_ids)
-    values = decode_floats(message.top_logprobs, len(ids), "verdict.top_logprobs")
+    values = decode_floats(message.top_logprobs, len(ids), "logprobs.top_logprobs")
     return LogprobRow(message.logprob, ids, values)
 
 
@@ -272,5 +283,6 @@ _EVENTS: dict[str, Callable[[Any], VerifierEvent]] = {
     "progress": records.decode_progress,
     "draining": records.decode_draining,
     "failed": records.decode_failed,
-    "states": _decode_states,
+    "states": partial(records.decode_states, States),
+    "scores": _decode_scores,
 }

@@ -6,11 +6,14 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from services.contract.errors import StartError
 from services.contract.types import TokenizerBundle
-from services.engine.checkpoint.files import one_line
+from services.engine.checkpoint.files import cache_folder, locate, one_line
+from services.engine.checkpoint.fingerprint import file_digest
+from services.engine.checkpoint.gguf import converted
 
 
 def make_bundle(tokenizer: Any, model: Any) -> TokenizerBundle:
@@ -46,6 +49,26 @@ def read_bundle(folder: Path, model: Any, name: str) -> TokenizerBundle:
         return make_bundle(tokenizer, model)
     except Exception as error:
         raise StartError(f"model {name}: tokenizer: {one_line(error)}") from error
+
+
+def bundle_of(name: str, cache_dir: Path | None = None) -> TokenizerBundle:
+    """The tokenizer of a model whose weights are not loaded; StartError when there is none."""
+    from transformers import AutoConfig, GenerationConfig
+
+    source, cache = locate(name), cache_folder(cache_dir)
+    if source.suffix == ".gguf":
+        source = converted(source, file_digest(source, cache / "digests"), "float32", cache)
+    try:
+        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+        generation = GenerationConfig.from_model_config(config)
+        if (source / "generation_config.json").is_file():
+            generation = GenerationConfig.from_pretrained(source, local_files_only=True)
+    except Exception as error:
+        raise StartError(f"model {name}: {one_line(error)}") from error
+    model = SimpleNamespace(
+        generation_config=generation, config=SimpleNamespace(get_text_config=config.get_text_config)
+    )
+    return read_bundle(source, model, name)
 
 
 def _canonical(tokenizer_json: str) -> str:

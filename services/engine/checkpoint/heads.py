@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,19 @@ def is_head(name: str | Path | None) -> bool:
         return False
     if str(name).lower() in SHIPPED_HEADS:
         return True
+    folder = Path(name).expanduser()
     try:
-        said = read_json(Path(name).expanduser())
+        file = (folder / _CONFIG).stat()
+    except (OSError, ValueError):
+        return False
+    return _describes_head(folder, file.st_mtime_ns, file.st_size)
+
+
+@lru_cache(maxsize=8)
+def _describes_head(folder: Path, changed: int, size: int) -> bool:  # noqa: ARG001
+    """Whoever starts processes asks often, and the file is read once as long as it stays."""
+    try:
+        said = read_json(folder)
     except StartError:
         return False
     return KIND in said or is_named(said)

@@ -52,7 +52,7 @@ class HeadTensors:
         """A tensor of floats, finite; StartError for anything else."""
         value = self._read(name)
         if value.dtype is torch.int8:
-            value = value.float() * self._read(f"{name}_scale").float().reshape(-1, 1)
+            value = restored(value, self._read(f"{name}_scale"))
         if not bool(torch.isfinite(value).all()):
             raise StartError(f"head {self._folder}: tensor {name} is not finite")
         return value
@@ -133,6 +133,11 @@ def _bytes(stored: _Stored) -> int:
     for extent in stored.shape:
         size *= extent
     return size
+
+
+def restored(value: Tensor, scale: Tensor | None) -> Tensor:
+    """Floats [rows, columns] of what is stored; `scale`: one for each row, of codes."""
+    return value.float() if scale is None else value.float() * scale.float().reshape(-1, 1)
 
 
 def _shapes(config: HeadConfig, states: int) -> dict[str, tuple[int, ...]]:

@@ -7,6 +7,7 @@ and weighed here. Elsewhere the fused kernels are the fast ones.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -27,21 +28,38 @@ class Scoring(NamedTuple):
     softcap: float | None = None
 
 
+class Steady(NamedTuple):
+    """A way to attend in which a row's bits do not depend on its company; see `invariance`.
+
+    `rows`: the fewest that are multiplied with a key. `keys`: so many values at a time are
+    weighed, one part after the other; None: all at once.
+    """
+
+    rows: int
+    keys: int | None
+
+
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scoring: Scoring
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scoring: Scoring,
+    steady: Steady | None = None,
 ) -> Tensor:
     """Attention of each of n parts: query [n, rows, d] over keys and values [n, L, d].
 
-    `mask`: additive, [n or 1, rows, L], the window included; None: all is seen.
-    Differentiable.
+    `mask`: additive, [n or 1, rows, L], the window included; None: all is seen. `steady`: in
+    this way, on the CPU. Differentiable.
     """
+    part = None if steady is None else steady.keys
     scale = query.shape[-1] ** -0.5 if scoring.scaling is None else scoring.scaling
     softcap = scoring.softcap
     if softcap is not None:
         scores = torch.tanh(query @ keys.transpose(1, 2) * (scale / softcap)) * softcap
-        return _weighed(scores if mask is None else scores + mask, values)
+        return _weighed(scores if mask is None else scores + mask, values, part)
     if query.device.type == "cpu":
-        return _weighed(_scores(query, keys, mask, scale), values)
+        return _weighed(_scores(query, keys, mask, scale), values, part)
     return fused(query, keys, values, mask, scoring)
 
 
@@ -62,8 +80,12 @@ def _scores(query: Tensor, keys: Tensor, mask: Tensor | None, scale: float) -> T
     return torch.baddbmm(wide, query, keys.transpose(1, 2), alpha=scale)
 
 
-def _weighed(scores: Tensor, values: Tensor) -> Tensor:
-    return torch.bmm(torch.softmax(scores, dim=-1), values)
+def _weighed(scores: Tensor, values: Tensor, part: int | None) -> Tensor:
+    weights = torch.softmax(scores, dim=-1)
+    if part is None or weights.shape[-1] <= part:
+        return torch.bmm(weights, values)
+    pairs = zip(torch.split(weights, part, -1), torch.split(values, part, 1), strict=True)
+    return reduce(torch.add, (torch.bmm(*pair) for pair in pairs))
 
 
 def additive(visible: Tensor, like: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor
 from services.contract.errors import StartError
 from services.engine.budgeted import BudgetedEngine
 from services.engine.checkpoint.bundle import make_bundle
-from services.engine.checkpoint.fingerprint import model_fingerprint
+from services.engine.checkpoint.fingerprint import combine, model_fingerprint
+from services.engine.invariance_check import TOKENS, check
 from services.engine.limits import max_context
 from services.engine.native.device_memory import free_bytes, kv_capacity, room_to_run
 from services.engine.native.kv import Loan, PagedBudget, PagedCache
@@ -58,6 +59,8 @@ class NativeEngine(BudgetedEngine):
         self.num_layers: int = config.num_hidden_layers
         self.hidden_width: int = config.hidden_size
         self.budget: PagedBudget = PagedBudget(spec.kv_capacity_tokens or 0, self.num_layers)
+        self.batch_invariant = spec.batch_invariant
+        """Whether the bits of a row of logits depend on its own text alone."""
         self._skipper: Skipper | None = None
         self._soft: SoftTokens | None = None
         self._states: LayerStates | None = None
@@ -122,7 +125,10 @@ class NativeEngine(BudgetedEngine):
                 check=check,
                 differentiable=spec.differentiable,
                 rounded=spec.dtype == INT8,
+                invariant=spec.batch_invariant,
             )
+            if self.batch_invariant:
+                self.fingerprint = combine(self.fingerprint, self._bits())
             per_token = self._bytes_per_token()
         self.budget.capacity = kv_capacity(
             self.model_id,
@@ -131,6 +137,12 @@ class NativeEngine(BudgetedEngine):
             self.max_context_length,
             free_bytes(self._model.device),
         )
+
+    def _bits(self) -> str:
+        """What tells workers apart that would write different texts."""
+        budget = PagedBudget(TOKENS, self.budget.layers)
+        limits = self.vocab_size, self.max_context_length
+        return check(self.forward, lambda most: PagedCache(budget, most), *limits, self.model_id)
 
     def _bytes_per_token(self) -> int:
         probe = PagedCache(PagedBudget(1, self.budget.layers), 1)
@@ -183,7 +195,7 @@ class NativeEngine(BudgetedEngine):
     def _lay_out(
         self, segments: Sequence[Segment], skipped: frozenset[int] = frozenset()
     ) -> Layout:
-        layout = Layout(segments, skipped)
+        layout = Layout(segments, skipped, invariant=self.batch_invariant)
         self.check_ranges(layout.token_ids, layout.positions, len(self.soft_ids))
         return layout
 

@@ -93,7 +93,11 @@ class _Parts:
         qkv = whole_product((attention.q_proj, attention.k_proj, attention.v_proj))
         gate_up = whole_product((mlp.gate_proj, mlp.up_proj))
         ends = (attention.o_proj, mlp.down_proj)
-        if qkv is None or gate_up is None or not all(type(one) is BlockedLinear for one in ends):
+        if (
+            qkv is None
+            or gate_up is None
+            or not all(isinstance(one, BlockedLinear) for one in ends)
+        ):
             return None
         norms = (_Norm.of(layer.input_layernorm), _Norm.of(layer.post_attention_layernorm))
         by_head = hasattr(attention, "q_norm")

@@ -6,14 +6,15 @@ once a step; the attention of each layer only looks it up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from services.engine.budgeted import check_apart, place
-from services.engine.native.attending import Scoring
+from services.engine.native.attending import Scoring, Steady
+from services.engine.native.invariance import steady
 from services.engine.native.kv import PagedCache
 from services.engine.native.pages import Memory
 from services.engine.native.paging import Paging
@@ -50,6 +51,22 @@ class Piece:
         start = self.past + row if self.parents is None else self.base
         return max(0, start + 1 - window)
 
+    def ways(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """Of a tree, for each way to a leaf: rows that no way before had; places of all its tokens.
+
+        The rows are the last ones of the way.
+        """
+        assert self.parents is not None
+        old, inner, had = len(self.parents) - self.count, set(self.parents), set[int]()
+        for leaf in range(old, len(self.parents)):
+            if leaf in inner:
+                continue
+            way = _path(self.parents, leaf)
+            fresh = [node for node in way if node >= old and node not in had]
+            had.update(fresh)
+            places = [*range(self.base), *(self.base + node for node in way)]
+            yield [node - old for node in fresh], places
+
     def reach(self, key: Tensor, value: Tensor) -> Memory:
         """The cache's memory, with room for these rows."""
         return self.cache.reach(self.past + self.count, key, value)
@@ -62,6 +79,15 @@ class Piece:
         if self.parents is not None:
             visible[:, self.base :] = _ancestors(self.parents)[-self.count :]
         return visible if window is None else visible & (keys > rows - window)
+
+
+def _path(parents: Sequence[int], leaf: int) -> list[int]:
+    """The nodes from the root's child down to a leaf."""
+    path = []
+    while leaf >= 0:
+        path.append(leaf)
+        leaf = parents[leaf]
+    return path[::-1]
 
 
 def _ancestors(parents: tuple[int, ...]) -> Tensor:
@@ -77,10 +103,17 @@ def _ancestors(parents: tuple[int, ...]) -> Tensor:
 class Layout:
     """All segments of one forward, packed into one row of tokens."""
 
-    def __init__(self, segments: Sequence[Segment], skipped: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        skipped: frozenset[int] = frozenset(),
+        *,
+        invariant: bool = False,
+    ) -> None:
         """Check and place the segments; raises ValueError before anything is changed.
 
-        `skipped`: layers whose attention is left out, and which so keep no K/V.
+        `skipped`: layers whose attention is left out, and which so keep no K/V. `invariant`: the
+        bits of a row must not depend on others.
         """
         check_apart(segments)
         self.skipped = skipped
@@ -88,6 +121,7 @@ class Layout:
         self.pieces = [Piece(*pair, skipped) for pair in zip(segments, starts, strict=False)]
         self.token_ids = [token for segment in segments for token in segment.token_ids]
         self.positions = [position for piece in self.pieces for position in piece.positions]
+        self._invariant = invariant
         self._paging: Paging | None = None
         self._written = 0
 
@@ -112,10 +146,15 @@ class Layout:
         if layer in self.skipped:
             raise RuntimeError(f"layer {layer} was to be skipped, and keeps K/V")
         if self._paging is None:
-            self._paging = Paging(self.pieces, key, value)
+            self._paging = Paging(self.pieces, key, value, self._steady(query, key))
         self._paging.write(layer, key, value)
         self._written += 1
         return self._paging.attend(layer, query, scoring)
+
+    def _steady(self, query: Tensor, key: Tensor) -> Steady | None:
+        if not self._invariant:
+            return None
+        return steady(query.dtype, query.shape[-1], query.shape[1] // key.shape[1])
 
     def commit(self, layers: int | None = None) -> None:
         """Make the new K/V valid in every cache, once the forward has succeeded.

@@ -301,7 +301,7 @@ def whole_product(modules: Sequence[nn.Module]) -> BlockedLinear | None:
     ends = list(accumulate(part.out_features for part in parts))
     in_order = [part._columns.stop for part in parts] == ends
     alike = all(part._product.packed is packed for part in parts)
-    return packed if type(packed) is BlockedLinear and in_order and alike else None
+    return packed if isinstance(packed, BlockedLinear) and in_order and alike else None
 
 
 def packing_of(model: Any) -> type[PackedLinear] | None:

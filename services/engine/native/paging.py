@@ -3,6 +3,9 @@
 Made once a step, for all layers. Rows of many sessions with texts of about the same
 length are attended to in one go, padded to the longest; a long run of rows is cut, so that
 its scores stay in the processor's caches and each part reads only what comes before it.
+
+In a batch-invariant step the row of a tree reads the text on
+its path in one piece, as the row of a chain does: each way to a leaf is a run of its own.
 """
 
 from __future__ import annotations
@@ -10,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from services.engine.native.attending import Scoring, additive, attend, fused
-from services.engine.native.pages import PAGE, Extent, Memory, pages_of
+from services.engine.native.attending import Scoring, Steady, additive, attend, fused
+from services.engine.native.pages import PAGE, Extent, Memory, Places, pages_of
 
 SHORT = 16
 """Rows of a session that are padded and attended to with those of others, at most."""
@@ -53,31 +56,48 @@ class Rows(Protocol):
         """The memory, with room for these rows."""
 
 
+class TreeRows(Rows, Protocol):
+    """Rows that may be those of a tree, in a batch-invariant step."""
+
+    def ways(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """For each way to a leaf: rows that no way before had, and places of all its tokens.
+
+        The rows are the last ones of the way.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Rows `start` to `stop` of a piece, and the pages that they read."""
+    """Some rows of a piece, and the pages that they read."""
 
     piece: Rows
     extent: Extent
-    start: int
-    stop: int
+    own: Sequence[int]
+    """The rows, in the piece."""
     first: int
     """The first of the pages, counted from the beginning of the text."""
     pages: Sequence[int]
     end: int
     """Keys from the beginning of the text."""
+    way: Places | None = None
+    """Of a way through a tree, where in the extent each of its tokens from that page on lies."""
 
     @property
     def rows(self) -> int:
         """How many."""
-        return self.stop - self.start
+        return len(self.own)
+
+    @property
+    def chained(self) -> bool:
+        """Whether the rows are the last of the keys, in order."""
+        return self.piece.chained or self.way is not None
 
     def singly(self) -> Iterator[_Run]:
         """A run for each row, of what it may read."""
-        for row in range(self.start, self.stop):
-            end = self.piece.past + row + 1 if self.piece.chained else self.end
+        for place, row in enumerate(self.own):
+            end = self.end - self.rows + place + 1 if self.chained else self.end
             pages = self.pages[: pages_of(end) - self.first]
-            yield replace(self, start=row, stop=row + 1, pages=pages, end=end)
+            yield replace(self, own=(row,), pages=pages, end=end)
 
 
 class Group:
@@ -88,6 +108,7 @@ class Group:
         runs: Sequence[_Run],
         window: int | None,
         like: Tensor,
+        steady: Steady | None = None,
     ) -> None:
         """`like`: a query [1, heads, total, d] of the whole step."""
         _, self._heads, total, _ = like.shape
@@ -95,7 +116,9 @@ class Group:
         self._kv_heads = self._extent.keys.shape[1]
         self._groups = self._heads // self._kv_heads
         self._count = len(runs)
-        self._rows = max(run.rows for run in runs)
+        self._steady = steady
+        least = 1 if steady is None else -(-steady.rows // self._groups)
+        self._rows = max(least, *(run.rows for run in runs))
         self._keys = PAGE * max(len(run.pages) for run in runs)
         taken = [run.piece.row + row for run in runs for row in self._padded(run)]
         self.rows = np.asarray(taken)
@@ -106,10 +129,11 @@ class Group:
         """Which of them are no padding."""
         whole = taken == list(range(total))
         self._index = None if whole else torch.from_numpy(self.rows).to(like.device)
+        self._by_token = runs[0].way is not None
         self._view = self._consecutive()
         self._mask: Tensor | None
         if self._view is None:
-            self._pages = self._page_index(like)
+            self._pages = self._token_index(like) if self._by_token else self._page_index(like)
             self._mask = self._per_head(self._visible(), like)
         else:
             self._mask = self._mask_of_view(self._view, like)
@@ -133,25 +157,28 @@ class Group:
                 return fused(query, keys, values, self._mask, scoring)
         else:
             keys, values = (self._gathered(t) for t in stored)
-        return attend(query, keys, values, self._mask, scoring)
+        return attend(query, keys, values, self._mask, scoring, self._steady)
 
     def _gathered(self, stored: Tensor) -> Tensor:
         """[parts * kv_heads, keys, d] of one layer's [kv_heads, pages, PAGE, d]."""
-        pages = stored.flatten(2).flatten(0, 1).index_select(0, self._pages)
+        units = stored.flatten(0, 2) if self._by_token else stored.flatten(2).flatten(0, 1)
+        pages = units.index_select(0, self._pages)
         return pages.view(self._count * self._kv_heads, self._keys, stored.shape[-1])
 
     # --- what is the same in all layers ------------------------------------------
 
     def _padded(self, run: _Run) -> Iterator[int]:
-        yield from range(run.start, run.stop)
+        yield from run.own
         for _ in range(self._rows - run.rows):
-            yield run.stop - 1
+            yield run.own[-1]
 
     def _consecutive(self) -> slice | None:
         """The keys of a lone short run, if they lie in one piece."""
         run = self._runs[0]
         start = run.pages[0]
         if self._count > 1 or self._rows > _FUSED_ROWS or self._keys > _FUSED_KEYS:
+            return None
+        if self._steady is not None:
             return None
         if list(run.pages) != list(range(start, start + len(run.pages))):
             return None
@@ -164,6 +191,16 @@ class Group:
             line[:] = run.pages[0]
             line[0, : len(run.pages)] = run.pages
         heads = np.arange(self._kv_heads)[:, None] * self._extent.count
+        return torch.from_numpy((table + heads).reshape(-1)).to(like.device)
+
+    def _token_index(self, like: Tensor) -> Tensor:
+        """The same by tokens, for ways through trees."""
+        table = np.zeros((self._count, 1, self._keys), np.int64)
+        for line, run in zip(table, self._runs, strict=True):
+            assert run.way is not None
+            line[:] = run.way[0]
+            line[0, : run.end - run.first * PAGE] = run.way[: run.end - run.first * PAGE]
+        heads = np.arange(self._kv_heads)[:, None] * (self._extent.count * PAGE)
         return torch.from_numpy((table + heads).reshape(-1)).to(like.device)
 
     def _mask_of_view(self, view: slice, like: Tensor) -> Tensor | None:
@@ -181,16 +218,17 @@ class Group:
 
     def _visible(self) -> Tensor:
         """Bool [parts, rows, keys]; padding sees what a run's last row sees."""
-        past = torch.tensor([run.piece.past for run in self._runs])[:, None]
         own = torch.tensor([list(self._padded(run)) for run in self._runs])
-        rows = (past + own)[:, :, None]
+        before = torch.tensor([run.end - run.rows for run in self._runs])[:, None]
+        last = torch.tensor([run.rows - 1 for run in self._runs])[:, None]
+        rows = (before + torch.arange(self._rows).minimum(last))[:, :, None]
         first = torch.tensor([run.first * PAGE for run in self._runs])
         keys = (first[:, None] + torch.arange(self._keys))[:, None]
         visible = keys <= rows
         if self._window is not None:
             visible &= keys > rows - self._window
         for place, run in enumerate(self._runs):
-            if not run.piece.chained:
+            if not run.chained:
                 seen = run.piece.visible(self._window)[own[place], run.first * PAGE :]
                 visible[place, :, : seen.shape[1]] = seen
                 visible[place, :, seen.shape[1] :] = False
@@ -200,8 +238,15 @@ class Group:
 class Paging:
     """The writes and reads of one step."""
 
-    def __init__(self, pieces: Sequence[Rows], key: Tensor, value: Tensor) -> None:
-        """Take the pages; key and value [1, kv_heads, total, d] are shaped as every layer's."""
+    def __init__(
+        self, pieces: Sequence[Rows], key: Tensor, value: Tensor, steady: Steady | None = None
+    ) -> None:
+        """Take the pages; key and value [1, kv_heads, total, d] are shaped as every layer's.
+
+        `steady`: how to attend, so that a row does not depend on others; the pieces are
+        `TreeRows` then.
+        """
+        self._steady = steady
         self._pieces = list(pieces)
         self._memories = [piece.reach(key, value) for piece in pieces]
         self._writes = list(self._make_writes(key))
@@ -249,16 +294,26 @@ class Paging:
             rows = torch.from_numpy(np.concatenate(taken)).to(key.device)
             yield extent, None if len(extents) == 1 else rows, places
 
+    def _runs(
+        self, piece: Rows, memory: Memory, window: int | None, query: Tensor
+    ) -> Iterator[_Run]:
+        # Keys are weighed in parts, which have to begin at the same ones for every row.
+        part = self._steady.keys or PAGE if self._steady is not None else PAGE
+        if self._steady is not None and not piece.chained:
+            return _ways(cast("TreeRows", piece), memory, window, part // PAGE)
+        row_bytes = query.shape[1] * query.element_size()
+        return _runs(piece, memory, window, row_bytes, query.device, part // PAGE)
+
     def _grouped(self, window: int | None, query: Tensor) -> tuple[list[Group], Tensor | None]:
         """All groups, and which row of what they return is which one of the step's."""
-        _, heads, total, _ = query.shape
+        total = query.shape[2]
         runs = [
             run
             for piece, memory in zip(self._pieces, self._memories, strict=True)
-            for run in _runs(piece, memory, window, heads * query.element_size(), query.device)
+            for run in self._runs(piece, memory, window, query)
         ]
         groups = [
-            Group(alike, window, query)
+            Group(alike, window, query, self._steady)
             for _, members in groupby(sorted(runs, key=_extent), _extent)
             for alike in _grouped_alike(list(members))
         ]
@@ -271,9 +326,9 @@ class Paging:
         return groups, torch.from_numpy(back).to(query.device)
 
 
-def _extent(run: _Run) -> int:
-    """Runs that differ in this lie in different tensors."""
-    return id(run.extent)
+def _extent(run: _Run) -> tuple[int, bool]:
+    """Runs that differ in this lie in different tensors, or are read in different units."""
+    return id(run.extent), run.way is not None
 
 
 def _likeness(run: _Run) -> int:
@@ -324,9 +379,14 @@ def _partition(runs: list[_Run]) -> list[list[_Run]]:
 
 
 def _runs(
-    piece: Rows, memory: Memory, window: int | None, row_bytes: int, device: torch.device
+    piece: Rows,
+    memory: Memory,
+    window: int | None,
+    row_bytes: int,
+    device: torch.device,
+    part: int,
 ) -> Iterator[_Run]:
-    """A piece's rows in runs that are attended to at once."""
+    """A piece's rows in runs that are attended to at once, of pages from a multiple of `part`."""
     assert memory.extent is not None
     most = piece.count
     if piece.count > SHORT and device.type == "cpu":
@@ -335,6 +395,18 @@ def _runs(
     for start in range(0, piece.count, most):
         stop = min(piece.count, start + most)
         end = piece.past + (stop if piece.chained else piece.count)
-        first = 0 if window is None else piece.first_seen(start, window) // PAGE
+        first = 0 if window is None else piece.first_seen(start, window) // PAGE // part * part
         pages = memory.pages[first : pages_of(end)]
-        yield _Run(piece, memory.extent, start, stop, first, pages, end)
+        yield _Run(piece, memory.extent, range(start, stop), first, pages, end)
+
+
+def _ways(piece: TreeRows, memory: Memory, window: int | None, part: int) -> Iterator[_Run]:
+    """A run for each way through a tree, of pages from a multiple of `part`."""
+    assert memory.extent is not None
+    places = memory.places(0, piece.past + piece.count)
+    for own, way in piece.ways():
+        end = len(way)
+        seen = 0 if window is None else max(0, end - len(own) + 1 - window)
+        first = seen // PAGE // part * part
+        pages = memory.pages[first : pages_of(end)]
+        yield _Run(piece, memory.extent, own, first, pages, end, places[list(way)][first * PAGE :])

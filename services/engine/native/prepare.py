@@ -11,6 +11,8 @@ from services.contract.errors import PacelineError, StartError
 from services.engine.native import selfcheck
 from services.engine.native.attention import install
 from services.engine.native.fused_layers import fuse, unfuse
+from services.engine.native.invariance import invariant as invariant_products
+from services.engine.native.invariance import require_known
 from services.engine.native.packing import ByteLinear, pack, packing_of, require_rounding
 
 logger = logging.getLogger(__name__)
@@ -24,20 +26,21 @@ def prepare(
     check: bool = True,
     differentiable: bool = False,
     rounded: bool = False,
+    invariant: bool = False,
 ) -> None:
     """Pack the weights where it pays, fuse layers, install the ragged attention, self-check.
 
     `forward` runs a packed step of this model. `differentiable`: gradients reach what goes
-    in, which no packed weights do. `rounded`: weights become int8, after the check. Raises
-    StartError, with the figure, for a model whose ragged logits differ from its own, and where
-    weights cannot be rounded.
+    in, which no packed weights do. `rounded`: weights become int8, after the check. `invariant`:
+    products are batch-invariant. Raises StartError, with the figure, for a model whose ragged
+    logits differ from its own, and where weights cannot be rounded.
     """
     model.eval().requires_grad_(False)
     try:
         if rounded:
             require_rounding(model, name)
         packed = not (differentiable or rounded or is_part(model))
-        _prepare(model, name, forward, check=check, packed=packed)
+        _prepare(model, name, forward, check=check, packed=packed, invariant=invariant)
         if rounded:
             pack(model, ByteLinear)
     except (PacelineError, torch.OutOfMemoryError):
@@ -53,17 +56,37 @@ def is_part(model: Any) -> bool:
 
 
 def _prepare(
-    model: Any, name: str, forward: selfcheck.Forward, *, check: bool, packed: bool
+    model: Any,
+    name: str,
+    forward: selfcheck.Forward,
+    *,
+    check: bool,
+    packed: bool,
+    invariant: bool,
 ) -> None:
     tolerance = selfcheck.tolerance_of(model)
     kind = packing_of(model) if packed else None
+    if invariant:
+        _require_cpu(model, name)
+        kind = invariant_products(kind)
     if kind is not None:
         pack(model, kind)
+    if invariant:
+        require_known(model, name)
     if kind is not None and kind.widens:
         tolerance = selfcheck.TOLERANCES[torch.float32]
     if check:
         _check(model, name, forward, tolerance)
     install(model)
+
+
+def _require_cpu(model: Any, name: str) -> None:
+    device = model.device.type
+    if device != "cpu":
+        raise StartError(
+            f"{name}: batch-invariant: on {device} only vLLM can be (--engine vllm); "
+            "the native engine is on CPUs"
+        )
 
 
 def _check(model: Any, name: str, forward: selfcheck.Forward, tolerance: float) -> None:

@@ -1,27 +1,37 @@
 """The law of every row of a forward pass, and the choices drawn from it.
 
 One order of processing for every row, the same on drafter and verifier:
-logit_bias, repetition, frequency and presence penalty, min_tokens, the mask of
-a response format, temperature, cuts (`cuts`). Penalties and masks see the
-exact prefix of the row's own position, draft tokens included: frequency and
-presence count the output, repetition prompt and output. An argmax (GREEDY)
-heeds all up to the mask.
+logit_bias, repetition, frequency and presence penalty, min_tokens,
+allowed_token_ids, bad_words, the mask of a response format, temperature, cuts
+(`cuts`). Penalties, bad words and masks see the exact prefix of the row's own
+position, draft tokens included: frequency, presence and bad words look at the
+output, repetition at prompt and output. An argmax (GREEDY) heeds all up to the
+mask.
 
-    history    counts of a text, for the penalties
+    history    counts of a text, for the penalties, and its last tokens
+    bad_words  what may not follow the last tokens
     rows       what a row is told
     head       which tokens the columns of a row stand for
-    adjust     bias, penalties, min_tokens, masks
+    adjust     bias, penalties, min_tokens, token limits, masks
     cuts       which tokens are left, by number and mass
     by_row     laws and choices, one row at a time: numpy on a CPU
     by_batch   the same, all rows at once: torch on any device
     choices    tokens; laws    probabilities, and draws from them
+    ties       which choices rounding may turn
 """
 
-from services.engine.sampling.choices import best, choose, coupled_best, likeliest
+from services.engine.sampling.choices import (
+    best,
+    choose,
+    choose_closely,
+    coupled_best,
+    likeliest,
+)
 from services.engine.sampling.head import Head, PartHead, WholeHead, head_of
 from services.engine.sampling.history import History, wants_history
 from services.engine.sampling.laws import draw, forbids_all, kept_laws, log_law, top_law
 from services.engine.sampling.rows import NO_CHOICE, RowContext
+from services.engine.sampling.ties import rounding
 
 __all__ = [
     "NO_CHOICE",
@@ -32,6 +42,7 @@ __all__ = [
     "WholeHead",
     "best",
     "choose",
+    "choose_closely",
     "coupled_best",
     "draw",
     "forbids_all",
@@ -39,6 +50,7 @@ __all__ = [
     "kept_laws",
     "likeliest",
     "log_law",
+    "rounding",
     "top_law",
     "wants_history",
 ]

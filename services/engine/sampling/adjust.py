@@ -1,4 +1,4 @@
-"""logit_bias, penalties, min_tokens and grammar masks: edits of scores, before any law.
+"""logit_bias, penalties, min_tokens, token limits, grammar masks: edits of scores, before any law.
 
 All rows are edited together, on the device where the logits lie. Token ids
 without a column (a smaller draft model, a part of a head) are ignored.
@@ -14,8 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.contract.sampling import counts
+from services.engine.sampling.bad_words import BadWords, compiled
 from services.engine.sampling.head import Head, Ids
-from services.engine.sampling.history import History, wants_history
+from services.engine.sampling.history import History
 from services.engine.sampling.rows import RowContext
 
 _Values = NDArray[np.float32]
@@ -27,15 +29,18 @@ def adjusted(logits: Tensor, rows: Sequence[RowContext], head: Head) -> Tensor:
     Each row sees the prefix of its own position: history, then path.
     """
     biased = [i for i, row in enumerate(rows) if row.sampling.logit_bias]
-    penalised = [i for i, row in enumerate(rows) if wants_history(row.sampling)]
+    penalised = [i for i, row in enumerate(rows) if counts(row.sampling)]
     unfinished = [i for i, row in enumerate(rows) if _unfinished(row)]
+    limited = [i for i, row in enumerate(rows) if row.sampling.limits_tokens]
     constrained = [i for i, row in enumerate(rows) if row.matcher is not None]
-    if not (biased or penalised or unfinished or constrained):
+    if not (biased or penalised or unfinished or limited or constrained):
         return logits
     scores = logits.clone(memory_format=torch.contiguous_format)
     _add_bias(scores, rows, biased, head)
     _penalise(scores, rows, penalised, head)
     _forbid_stops(scores, rows, unfinished, head)
+    _keep_allowed(scores, rows, [i for i in limited if rows[i].sampling.allowed_token_ids], head)
+    _forbid_words(scores, rows, [i for i in limited if rows[i].sampling.bad_words], head)
     _constrain(scores, rows, constrained, head)
     return scores
 
@@ -88,9 +93,49 @@ def _counts(row: RowContext, head: Head) -> tuple[Ids, Ids]:
 def _forbid_stops(
     scores: Tensor, rows: Sequence[RowContext], which: Sequence[int], head: Head
 ) -> None:
-    places = [_stops(rows[i].sampling.stop_token_ids, head) + i * len(head) for i in which]
-    if places:
-        scores.view(-1)[_on(scores, np.concatenate(places))] = -torch.inf
+    _forbid(scores, [_columns(rows[i].sampling.stop_token_ids, head) for i in which], which, head)
+
+
+def _keep_allowed(
+    scores: Tensor, rows: Sequence[RowContext], which: Sequence[int], head: Head
+) -> None:
+    if not which:
+        return
+    laws = {id(rows[i].sampling): rows[i].sampling for i in which}
+    columns = {key: _columns(law.allowed_token_ids, head) for key, law in laws.items()}
+    kept = _places([columns[id(rows[i].sampling)] for i in which], which, head)
+    places, flat = _on(scores, kept), scores.view(-1)
+    allowed = flat[places]
+    scores[_on(scores, np.array(which))] = -torch.inf
+    flat[places] = allowed
+
+
+def _forbid_words(
+    scores: Tensor, rows: Sequence[RowContext], which: Sequence[int], head: Head
+) -> None:
+    laws = {id(rows[i].sampling): rows[i].sampling for i in which}
+    words = {key: compiled(law.bad_words) for key, law in laws.items()}
+    ends = [_ends(rows[i], words[id(rows[i].sampling)], head) for i in which]
+    _forbid(scores, ends, which, head)
+
+
+def _ends(row: RowContext, words: BadWords, head: Head) -> Ids:
+    """Columns of the tokens that would end a bad word at a row."""
+    before = row.history.tail(words.reach) if row.history is not None else ()
+    columns, known = head.columns(np.array(words.forbidden((*before, *row.path)), dtype=np.int64))
+    return columns[known]
+
+
+def _forbid(scores: Tensor, columns: Sequence[Ids], which: Sequence[int], head: Head) -> None:
+    """No choice of these columns, in each of these rows."""
+    if which:
+        places = _places(columns, which, head)
+        scores.view(-1)[_on(scores, places)] = -torch.inf
+
+
+def _places(columns: Sequence[Ids], which: Sequence[int], head: Head) -> Ids:
+    """Columns of rows, in the flattened scores."""
+    return np.concatenate([own + i * len(head) for i, own in zip(which, columns, strict=True)])
 
 
 def _constrain(
@@ -107,7 +152,7 @@ def _constrain(
 
 
 @lru_cache(maxsize=64)
-def _stops(tokens: tuple[int, ...], head: Head) -> Ids:
+def _columns(tokens: tuple[int, ...], head: Head) -> Ids:
     columns, known = head.columns(np.array(tokens, dtype=np.int64))
     return columns[known]
 

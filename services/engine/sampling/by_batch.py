@@ -37,15 +37,34 @@ def highest(scores: Tensor, count: int) -> Tensor:
 
 def race(scores: Tensor, rows: Sequence[RowContext], head: Head, count: int) -> Tensor:
     """The `count` best of log p + Gumbel, int64 [R, count], best first; NO_CHOICE beyond."""
-    places = [row.place for row in rows]
-    words = word_rows(places, head.ids(scores.device))
-    perturbed = perturb(_warped(scores, rows), words)
+    perturbed = _perturbed(scores, rows, head)
     return first_largest(perturbed)[:, None] if count == 1 else highest(perturbed, count)
+
+
+def near(scores: Tensor, chosen: Tensor, within: float | Tensor) -> Tensor:
+    """Whether a score besides the `chosen` largest one is so near to it, bool [R]."""
+    best = scores.gather(-1, chosen.clamp(min=0)[:, None])
+    return (scores >= best - within).sum(-1) > 1
+
+
+def close_race(
+    scores: Tensor, rows: Sequence[RowContext], head: Head, within: float
+) -> tuple[Tensor, Tensor]:
+    """The best of log p + Gumbel, int64 [R]; whether another is near, in units of the scores."""
+    perturbed = _perturbed(scores, rows, head)
+    chosen = first_largest(perturbed)
+    gaps = perturbed.new_tensor([[within / row.warping.temperature] for row in rows])
+    return chosen, near(perturbed, chosen, gaps)
 
 
 def perturb(scores: Tensor, words: Tensor) -> Tensor:
     """Score - log E in float64 [R, V], with the exponentials E of `words` (int32)."""
     return scores - to_exponential(words).log_()
+
+
+def _perturbed(scores: Tensor, rows: Sequence[RowContext], head: Head) -> Tensor:
+    words = word_rows([row.place for row in rows], head.ids(scores.device))
+    return perturb(_warped(scores, rows), words)
 
 
 def log_law(scores: Tensor, rows: Sequence[RowContext]) -> Tensor:

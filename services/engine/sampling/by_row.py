@@ -57,6 +57,23 @@ def race(scores: Tensor, rows: Sequence[RowContext], head: Head, count: int) -> 
     return _padded([_winners(scored, row, head, count) for scored, row in each], count)
 
 
+def near(scores: Tensor, chosen: Tensor, within: float) -> Tensor:
+    """Whether a score besides the `chosen` largest one is so near to it, bool [R]."""
+    table, columns = scores.numpy(), chosen.tolist()
+    each = zip(table, columns, strict=True)
+    found = [np.count_nonzero(row >= row[column] - within) > 1 for row, column in each]
+    return torch.tensor(found)
+
+
+def close_race(
+    scores: Tensor, rows: Sequence[RowContext], head: Head, within: float
+) -> tuple[Tensor, Tensor]:
+    """The best of log p + Gumbel, int64 [R]; whether another is near, in units of the scores."""
+    each = zip(scores.numpy(), rows, strict=True)
+    found = [_closest(scored, row, head, within) for scored, row in each]
+    return torch.tensor([ids for ids, _ in found]), torch.tensor([close for _, close in found])
+
+
 def log_law(scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
     """Log-probabilities [R, V] float32; all NaN where a row has no finite law."""
     laws = [row.warping for row in rows]
@@ -127,40 +144,62 @@ def _best_of(row: _Row, count: int) -> _Ids:
 
 def _winners(row: _Row, context: RowContext, head: Head, count: int) -> _Ids:
     """Indices of the `count` best, best first; none of a row without a finite law."""
+    ids, exact = _fastest(row, context, head, count)
+    return ids[np.argsort(-exact, kind="stable")[:count]]
+
+
+def _closest(row: _Row, context: RowContext, head: Head, within: float) -> tuple[int, bool]:
+    """The best, NO_CHOICE without a finite law; whether another is within so much of it."""
+    ids, exact = _fastest(row, context, head, 1, within)
+    if not len(ids):
+        return NO_CHOICE, False
+    best = exact.argmax()
+    close = exact >= exact[best] - within / context.warping.temperature
+    return int(ids[best]), bool(np.count_nonzero(close) > 1)
+
+
+def _fastest(
+    row: _Row, context: RowContext, head: Head, count: int, within: float = 0.0
+) -> tuple[_Ids, NDArray[np.float64]]:
+    """Indices, in order, that hold the `count` best and few others; score / T - log E of each.
+
+    With all that are near the best ones. None of a row without a finite law.
+    """
     top = row.max()
     if not np.isfinite(top):
-        return np.zeros(0, dtype=np.int64)
-    law = context.warping
+        return np.zeros(0, dtype=np.int64), np.zeros(0)
+    law, place = context.warping, context.place
     lowest = edge(row, law)
     if lowest == -np.inf:
-        words = words_of(*context.place, head.folded())
-        return _fastest(row, top, law.temperature, words, count)
-    kept = np.flatnonzero(row >= lowest)
-    words = words_of(*context.place, head.folded()[kept])
-    return kept[_fastest(row[kept], top, law.temperature, words, count)]
+        kept, words = None, words_of(*place, head.folded())
+    else:
+        kept = np.flatnonzero(row >= lowest)
+        row, words = row[kept], words_of(*place, head.folded()[kept])
+    if len(row) <= _FEW:
+        runners = np.arange(len(row))
+    else:
+        runners = _contenders(row, top, law.temperature, words, count, within)
+    exact = _perturbed(row[runners], top, law.temperature, words[runners])
+    sound = np.isfinite(exact)
+    ids = runners if kept is None else kept[runners]
+    return ids[sound], exact[sound]
 
 
-def _fastest(row: _Row, top: np.float32, temperature: float, words: _Words, count: int) -> _Ids:
-    """Indices of the `count` best of score / T - log E, best first."""
-    few = len(row) <= _FEW
-    runners = np.arange(len(row)) if few else _contenders(row, top, temperature, words, count)
-    exact = _perturbed(row[runners], top, temperature, words[runners])
-    order = np.argsort(-exact, kind="stable")[:count]
-    return runners[order[np.isfinite(exact[order])]]
-
-
-def _contenders(row: _Row, top: np.float32, temperature: float, words: _Words, count: int) -> _Ids:
+def _contenders(
+    row: _Row, top: np.float32, temperature: float, words: _Words, count: int, within: float
+) -> _Ids:
     """Indices, in order, that hold the `count` best of score / T - log E and few others.
 
     E = -log(1 - U) >= U, so score - T log U in float32 is a bound from above, and
-    the exact values at the `count` best bounds say which others can matter.
+    the exact values at the `count` best bounds say which others can matter. So are all that are
+    not more than `within` worse, in units of the scores.
     """
     # `words` lack the 2**-32 of U, so the bound lacks 32 T log 2.
     noise = torch.from_numpy(words.astype(np.float32)).add_(0.5).log_()
     bound = torch.sub(torch.from_numpy(row), noise, alpha=temperature, out=noise).numpy()
     leaders = _best_of(bound, count)
     reached = float(_perturbed(row[leaders], top, temperature, words[leaders]).min())
-    slack = temperature * _ROUNDING[0] + abs(float(top)) * _ROUNDING[1]
+    slack = temperature * _ROUNDING[0] + abs(float(top)) * _ROUNDING[1] + within
     limit = float(top) + temperature * (reached - _OFFSET) - slack
     return np.flatnonzero(bound >= max(np.float32(limit), _LOWEST))
 

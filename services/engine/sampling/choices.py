@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -27,7 +29,27 @@ def choose(logits: Tensor, rows: Sequence[RowContext], head: Head | None = None)
     head = head or whole_head(logits.shape[-1])
     chosen: list[int] = []
     for path, scores, part in parts(logits, rows, head):
-        chosen += head.tokens(_chosen(path, scores, part, head)).tolist()
+        pick = partial(_picked, path, head)
+        chosen += head.tokens(_by_mode(pick, scores, part)).tolist()
+    return chosen
+
+
+def choose_closely(
+    logits: Tensor, rows: Sequence[RowContext], within: float, head: Head | None = None
+) -> list[tuple[int, bool]]:
+    """The tokens of `choose`, each with whether it was near a tie.
+
+    It was where another token was not more than `within` worse: by the logits after bias,
+    penalties and masks; in a coupled row by those and the noise in units of logits, which is
+    temperature times Gumbel noise. See `ties`.
+    """
+    head = head or whole_head(logits.shape[-1])
+    chosen: list[tuple[int, bool]] = []
+    for path, scores, part in parts(logits, rows, head):
+        pick = partial(_picked_closely, path, head, within)
+        columns, close = _by_mode(pick, scores, part).unbind(-1)
+        pairs = torch.stack((head.tokens(columns), close), -1).tolist()
+        chosen += [(token, bool(near)) for token, near in pairs]
     return chosen
 
 
@@ -86,20 +108,49 @@ def coupled_best(
     return head.tokens(_joined(found, logits, count))
 
 
-def _chosen(path: Path, scores: Tensor, rows: Sequence[RowContext], head: Head) -> Tensor:
+_Pick = Callable[[VerifyMode, Tensor, Sequence[RowContext]], Tensor]
+"""What rows of one mode choose by their scores [R, V], int64 [R] or [R, 2]."""
+
+
+def _picked(
+    path: Path, head: Head, mode: VerifyMode, scores: Tensor, rows: Sequence[RowContext]
+) -> Tensor:
     """One column per row, int64 [R]."""
-    modes = {row.mode for row in rows}
-    if modes == {VerifyMode.GREEDY}:
+    if mode is VerifyMode.GREEDY:
         return path.first_largest(scores)
-    if modes == {VerifyMode.COUPLED}:
-        return path.race(scores, rows, head, 1)[:, 0]
+    return path.race(scores, rows, head, 1)[:, 0]
+
+
+def _picked_closely(
+    path: Path,
+    head: Head,
+    within: float,
+    mode: VerifyMode,
+    scores: Tensor,
+    rows: Sequence[RowContext],
+) -> Tensor:
+    """One column per row, and 1 where another is near, int64 [R, 2]."""
+    if mode is VerifyMode.GREEDY:
+        chosen = path.first_largest(scores)
+        close = path.near(scores, chosen, within)
+    else:
+        chosen, close = path.close_race(scores, rows, head, within)
+    return torch.stack((chosen, close.long()), -1)
+
+
+def _by_mode(pick: _Pick, scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
+    """What all rows choose, in their order."""
+    modes = {row.mode for row in rows}
     if not all(mode.exact_match for mode in modes):
         raise ValueError("only greedy and coupled rows have a choice of their own")
-    chosen = torch.empty(len(rows), dtype=torch.int64)
-    for mode in modes:
-        own = [i for i, row in enumerate(rows) if row.mode is mode]
-        chosen[own] = _chosen(path, scores[own], [rows[i] for i in own], head).cpu()
-    return chosen
+    if len(modes) == 1:
+        return pick(modes.pop(), scores, rows)
+    owns = {mode: [i for i, row in enumerate(rows) if row.mode is mode] for mode in modes}
+    picked = [pick(mode, scores[own], [rows[i] for i in own]) for mode, own in owns.items()]
+    joined = torch.cat(picked)
+    found = torch.empty_like(joined)
+    found[list(chain.from_iterable(owns.values()))] = joined
+    return found
 
 
 def _joined(found: Sequence[Tensor], logits: Tensor, count: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the penalties know of a text: which tokens it holds and how often."""
+"""What penalties and bad words know of a text: its tokens, how often each, and the last ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.contract.sampling import counts
+from services.contract.types import ResolvedSampling
 
 Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
-wants_history = counts
-"""Whether some penalty is on, so that a row's law depends on counts of its prefix."""
+def wants_history(sampling: ResolvedSampling) -> bool:
+    """Whether a row's law depends on its prefix: by counts for a penalty, or by a bad word."""
+    return counts(sampling) or bool(sampling.bad_words)
 
 
 class History:
@@ -54,6 +56,10 @@ class History:
             raise ValueError(f"cannot rewind {len(self._output)} tokens to {output_length}")
         while len(self._output) > output_length:
             self._forget(self._output.pop())
+
+    def tail(self, count: int) -> Sequence[int]:
+        """The last `count` output tokens, or all of them."""
+        return self._output[max(0, len(self._output) - count) :]
 
     def counts(self, path: Sequence[int] = ()) -> Counts:
         """Distinct ids [N] of the text and of `path` after it; counts [N] in output and path.

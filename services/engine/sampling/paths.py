@@ -34,6 +34,14 @@ class Path(Protocol):
     def race(self, scores: Tensor, rows: Sequence[RowContext], head: Head, count: int) -> Tensor:
         """The best of log p + Gumbel, best first, int64 [R, count]."""
 
+    def near(self, scores: Tensor, chosen: Tensor, within: float) -> Tensor:
+        """Whether a score besides the `chosen` largest one is so near to it, bool [R]."""
+
+    def close_race(
+        self, scores: Tensor, rows: Sequence[RowContext], head: Head, within: float
+    ) -> tuple[Tensor, Tensor]:
+        """The best of log p + Gumbel, int64 [R]; whether another is near, in units of scores."""
+
     def log_law(self, scores: Tensor, rows: Sequence[RowContext]) -> Tensor:
         """Log-probabilities [R, V] float32."""
 

@@ -19,7 +19,7 @@ class RowContext:
     """How to choose at one row; `position` is the output index of the chosen token.
 
     `history` is the text (prompt and output) up to where `path` starts, and may
-    be left out without penalties; `path` holds the draft tokens between that
+    be left out without penalties and bad words; `path` holds the draft tokens between that
     text and this row. `matcher` follows the same output, where it has to be of a
     given form. Rows of one tree share history and matcher.
     """

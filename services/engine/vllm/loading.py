@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from services.contract.errors import StartError
+from services.engine import invariance_check
 from services.engine.checkpoint.bundle import read_bundle
 from services.engine.checkpoint.files import cache_folder, locate, one_line, weight_files
 from services.engine.checkpoint.fingerprint import combine, file_digest, folder_fingerprint
@@ -111,7 +112,11 @@ def load_part(spec: ModelSpec, load_format: str = "auto") -> Part:
     """This process's part of a model. Raises StartError, one line."""
     if spec.device == "cpu":
         _require_graphs(spec, EAGER)
-    prepare(spec.device)
+        if spec.batch_invariant:
+            raise StartError(
+                f"model {spec.model}: vLLM is not batch-invariant on CPUs; use --engine native"
+            )
+    prepare(spec.device, batch_invariant=spec.batch_invariant)
     pin(spec.threads)
     folder, config = _source(spec)[0], _config(spec)
     llm = _llm(folder, spec, config, load_format)
@@ -146,6 +151,10 @@ def _checked(spec: ModelSpec, part: Part, compute: Step, count: int) -> VllmEngi
         watching=_watching(spec, part, config),
     )
     check(engine, part.told)
+    if spec.batch_invariant:
+        limits = part.loaded.vocab_size, part.loaded.context
+        bits = invariance_check.check(engine.forward, engine.new_cache, *limits, spec.model)
+        engine.fingerprint = combine(engine.fingerprint, bits)
     return engine
 
 
@@ -162,8 +171,10 @@ def _watching(spec: ModelSpec, part: Part, config: Any) -> Watching | None:
     return Watching(int(text.num_hidden_layers), int(text.hidden_size), begin)
 
 
-def prepare(device: str) -> None:
+def prepare(device: str, *, batch_invariant: bool = False) -> None:
     """What vLLM reads of the environment when it is imported."""
+    if batch_invariant:
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     kind, _, index = device.partition(":")

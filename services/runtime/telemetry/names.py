@@ -187,6 +187,11 @@ DISCARDED_DRAFT = Attribute(
     "paceline.draft.discarded", "True: drafted, but dropped before it was sent."
 )
 BAD_Q_ROWS = Attribute("paceline.draft.bad_q_rows", "Unusable rows of q in the block.")
+NEAR_TIES = Attribute(
+    "paceline.near_ties",
+    "Tokens of the verdict, on Generate of all of them, that the target chose by a margin so small "
+    "that rounding could turn them; STANDARD and BLOCK rounds have none.",
+)
 ROUNDS = Attribute("paceline.rounds", "Rounds with a verdict that the session took.")
 DRAFT_MS = Attribute("paceline.draft.duration", "Time to draft the block, ms.")
 VERIFY_MS = Attribute("paceline.verify.duration", "Time of the verifying step, ms.")
@@ -285,6 +290,12 @@ FAILURES = {
 FINISHES = ("stop", "length", "abort", "suspended", "detached", "error")
 
 
+# What drafted for a session: a method of its own, several together, or one that is not known here.
+METHODS = ("ngram", "graph", "model", "text", "eagle", "skip", "lookahead", "several", "other")
+# How its drafts were verified.
+MODES = ("greedy", "coupled", "standard", "block")
+
+
 class Cause:
     """Why a session lost a worker."""
 
@@ -312,6 +323,8 @@ _MOMENTS = tuple(
 )  # 0.1 ms … 5 s
 _LENGTHS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _COUNTS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_EFFICIENCIES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0)
 _SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 ROUND_COUNT = Metric("paceline.rounds", _COUNTER, "{round}", "Rounds by outcome.", ("outcome",))
@@ -461,6 +474,22 @@ ROUND_ACCEPTED = Metric(
     "Accepted draft tokens of a round that had any to verify.",
     buckets=_COUNTS,
 )
+REQUEST_ACCEPTANCE = Metric(
+    "paceline.request.acceptance_rate",
+    _HISTOGRAM,
+    "1",
+    "Share of a finished session's verified draft tokens that the target accepted.",
+    ("method", "mode"),
+    _SHARES,
+)
+REQUEST_EFFICIENCY = Metric(
+    "paceline.request.block_efficiency",
+    _HISTOGRAM,
+    "{token}",
+    "Tokens of a finished session that had drafts, for each forward pass of the target.",
+    ("method", "mode"),
+    _EFFICIENCIES,
+)
 SESSIONS = Metric(
     "paceline.sessions.active", _GAUGE, "{session}", "Sessions in this process.", ("role",)
 )
@@ -581,6 +610,21 @@ STATE_BYTES = Metric(
     "By",
     "Hidden states of the target: sent, received, or dropped where they found no room or no text.",
     ("role", "fate"),
+)
+CHOSEN = Metric(
+    "paceline.chosen.tokens",
+    _COUNTER,
+    "{token}",
+    "Tokens that the target chose, greedily or coupled: what near-ties are counted among.",
+    ("model", "dtype", "mode"),
+)
+NEAR_TIE_COUNT = Metric(
+    "paceline.near_ties",
+    _COUNTER,
+    "{token}",
+    "Chosen tokens whose margin is so small that rounding can turn it, in this dtype; of coupled "
+    "ones that of logits and noise. STANDARD and BLOCK are not counted: chance decides there.",
+    ("model", "dtype", "mode"),
 )
 KV_CAPACITY = Metric(
     "paceline.kv.tokens.capacity", _GAUGE, "{token}", "Most tokens the KV cache holds."

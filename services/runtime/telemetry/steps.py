@@ -19,8 +19,8 @@ from opentelemetry.trace import SpanContext
 from opentelemetry.util.types import AttributeValue
 
 from services.contract.states import Fate, OnStates
-from services.contract.step_records import OnStep, StepEntry, StepRecord
-from services.contract.types import Progress
+from services.contract.step_records import OnChoices, OnStep, StepEntry, StepRecord
+from services.contract.types import Progress, VerifyMode
 from services.runtime.telemetry import names
 from services.runtime.telemetry.children import ChildSpans, child_of, sampled_root
 from services.runtime.telemetry.loop_lag import LoopLag
@@ -94,6 +94,18 @@ class StepTracer:
         """What the core of this role, and its links, tell of the target's states."""
         counted = self._telemetry.counter(names.STATE_BYTES, [(role, fate.value) for fate in Fate])
         return lambda fate, size: counted.add(size, role, fate.value)
+
+    def on_choices(self, model: str, dtype: str) -> OnChoices:
+        """What the verifier's core tells of the tokens that this model chose."""
+        rows = [(model, dtype, mode.name.lower()) for mode in VerifyMode if mode.exact_match]
+        chosen = self._telemetry.counter(names.CHOSEN, rows)
+        near_ties = self._telemetry.counter(names.NEAR_TIE_COUNT, rows)
+
+        def count(mode: str, tokens: int, near: int) -> None:
+            chosen.add(tokens, model, dtype, mode)
+            near_ties.add(near, model, dtype, mode)
+
+        return count
 
     def close(self, timeout: float = 1.0) -> None:
         """Record what waits, then stop; call it before the telemetry's shutdown."""

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,6 +46,14 @@ class Sources:
     excluded: frozenset[str]
 
 
+class Ground(NamedTuple):
+    """The target, where it runs, and what it is to go on from."""
+
+    target: Target
+    device: torch.device
+    sources: Sources
+
+
 @dataclass(frozen=True, slots=True)
 class Commission:
     """The texts of a training that passed all checks."""
@@ -69,21 +77,53 @@ class Job(Commission):
 
 def check(options: DistillOptions) -> Job:
     """The job that the options describe; StartError, one line, for what cannot be done."""
-    check_place(options)
-    sources = read_sources(options)
-    check_amounts(options, options.positions)
-    device = device_of(options.device)
-    target = read_target(options.target)
+    ground = ground_of(options, options.positions)
+    target = ground.target
     layers = options.layers or default_layers(options.num_layers, target.layers)
     check_head(options, target)
     own = own_parameters(target, layers, options.head_tokens)
+    work, plan = planned(
+        options,
+        ground,
+        _training(options, layers),
+        memory=memory_needed(options, target, own),
+        disk=disk_needed(options, own),
+    )
+    return Job(options, *ground, work, plan, layers, own)
+
+
+def ground_of(options: WritingOptions, positions: int) -> Ground:
+    """What texts can be written with; StartError, one line, for what cannot be done.
+
+    `positions`: so many are to be seen in training.
+    """
+    check_place(options)
+    sources = read_sources(options)
+    check_amounts(options, positions)
+    device = device_of(options.device)
+    target = read_target(options.target)
     check_context(options, target, sources.openings)
-    plan = plan_of(options, target.weights, _training(options, layers))
+    return Ground(target, device, sources)
+
+
+def planned(
+    options: WritingOptions,
+    ground: Ground,
+    training: Mapping[str, Any],
+    *,
+    memory: int,
+    disk: int,
+) -> tuple[WorkFolder, Mapping[str, Any]]:
+    """The folder of the work, and its plan; StartError if it holds another one's, or lacks room.
+
+    `training`: what decides the result beside the texts. `memory` and `disk`: bytes needed.
+    """
+    plan = plan_of(options, ground.target.weights, training)
     work = WorkFolder(options.work_folder)
     work.require_plan(plan)
-    check_room("memory", memory_needed(options, target, own), free_bytes(device))
-    check_room("disk", disk_needed(options, own), free_disk(options.work_folder))
-    return Job(options, target, device, sources, work, plan, layers, own)
+    check_room("memory", memory, free_bytes(ground.device))
+    check_room("disk", disk, free_disk(work.path))
+    return work, plan
 
 
 def _training(options: DistillOptions, layers: tuple[int, ...]) -> dict[str, Any]:

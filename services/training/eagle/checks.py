@@ -17,21 +17,14 @@ from services.training.distill.checks import (
     TRAINED_BYTES,
     WEIGHT_BYTES,
     Commission,
-    check_amounts,
-    check_context,
     check_head,
-    check_place,
-    check_room,
-    device_of,
-    free_bytes,
-    free_disk,
+    ground_of,
     kv_bytes,
-    read_sources,
+    planned,
 )
 from services.training.distill.options import DistillOptions
-from services.training.distill.target import Target, read_target, supported
+from services.training.distill.target import Target, supported
 from services.training.distill.texts import LAW_BYTES
-from services.training.distill.work import WorkFolder, plan_of
 from services.training.eagle.head import EagleHead, HeadShape, default_layers, shape_of
 from services.training.eagle.states import STATE_BYTES
 
@@ -50,23 +43,21 @@ class HeadJob(Commission):
 def check(options: DistillOptions) -> HeadJob:
     """The job that the options describe; StartError, one line, for what cannot be done."""
     _check_own(options)
-    check_place(options)
-    sources = read_sources(options)
-    check_amounts(options, options.positions)
-    device = device_of(options.device)
-    target = read_target(options.target)
+    ground = ground_of(options, options.positions)
+    target = ground.target
     layers = options.layers or default_layers(target.layers)
     check_layers(layers, target.layers, target.name)
     check_head(options, target)
     shape = shape_of(target.config, layers, options.head_tokens)
     own = _own_parameters(target, shape)
-    check_context(options, target, sources.openings)
-    plan = plan_of(options, target.weights, _training(options, shape))
-    work = WorkFolder(options.work_folder)
-    work.require_plan(plan)
-    check_room("memory", memory_needed(options, target, own), free_bytes(device))
-    check_room("disk", disk_needed(options, shape, own), free_disk(work.path))
-    return HeadJob(options, target, device, sources, work, plan, shape, own)
+    work, plan = planned(
+        options,
+        ground,
+        _training(options, shape),
+        memory=memory_needed(options, target, own),
+        disk=disk_needed(options, shape, own),
+    )
+    return HeadJob(options, *ground, work, plan, shape, own)
 
 
 def _check_own(options: DistillOptions) -> None:

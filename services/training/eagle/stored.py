@@ -18,6 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from services.engine.eagle.layout import read_config
+from services.engine.eagle.tensors import HeadTensors, restored
 from services.training.eagle.head import EagleHead, HeadShape
 
 Storage = Literal["bfloat16", "int8"]
@@ -98,30 +100,31 @@ def as_stored(head: EagleHead, storage: Storage) -> EagleHead:
 @torch.no_grad()
 def read_head(folder: Path) -> tuple[EagleHead, Tensor]:
     """A head that `save_head` wrote, in float32, and the ids of its tokens; for measuring."""
-    from safetensors.torch import load_file
-
-    described = json.loads((folder / CONFIG).read_text())
-    layer, tensors = described["transformer_layer_config"], load_file(folder / TENSORS)
+    config = read_config(folder)
     shape = HeadShape(
-        tuple(described["eagle_aux_hidden_state_layer_ids"]),
-        described["draft_vocab_size"],
-        layer["hidden_size"],
-        layer["num_attention_heads"],
-        layer["num_key_value_heads"],
-        layer["head_dim"],
-        layer["intermediate_size"],
-        layer["rms_norm_eps"],
-        layer["rope_parameters"]["rope_theta"],
+        config.states or (),
+        config.draft_vocab_size,
+        config.width,
+        config.heads,
+        config.kv_heads,
+        config.head_width,
+        config.inner,
+        config.epsilon,
+        config.rope["rope_theta"],
     )
+    tensors = HeadTensors(folder, config, len(shape.layers))
     head = EagleHead(shape)
-    _fill(head, tensors)
-    return head, torch.arange(shape.tokens) + tensors["d2t"]
+    for name, parameter in head.named_parameters():
+        parameter.copy_(tensors(name))
+    ids, order = tensors.head_ids(config)
+    if order is not None:
+        head.lm_head.weight.copy_(head.lm_head.weight[order])
+    return head, ids
 
 
 def _fill(head: EagleHead, tensors: Mapping[str, Tensor]) -> None:
     for name, parameter in head.named_parameters():
-        value, scale = tensors[name].float(), tensors.get(f"{name}_scale")
-        parameter.copy_(value if scale is None else value * scale.float())
+        parameter.copy_(restored(tensors[name], tensors.get(f"{name}_scale")))
 
 
 def _vocabulary(head_ids: Tensor, vocab_size: int) -> dict[str, Tensor]:
@@ -135,7 +138,6 @@ def _vocabulary(head_ids: Tensor, vocab_size: int) -> dict[str, Tensor]:
 def _config(shape: HeadShape, target: HeadTarget, storage: Storage, drafted: int) -> dict[str, Any]:
     described: dict[str, Any] = {
         "architectures": ["Eagle3DraftModel"],
-        "model_type": "speculator_model",
         "speculators_model_type": "eagle3",
         "speculators_config": _speculators(target, drafted),
         "transformer_layer_config": _layer(shape, target),

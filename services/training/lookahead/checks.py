@@ -12,19 +12,12 @@ from services.training.distill.checks import (
     LOGIT_BYTES,
     WEIGHT_BYTES,
     Commission,
-    check_amounts,
-    check_context,
-    check_place,
-    check_room,
-    device_of,
-    free_bytes,
-    free_disk,
+    ground_of,
     kv_bytes,
-    read_sources,
+    planned,
 )
-from services.training.distill.target import Target, read_target
+from services.training.distill.target import Target
 from services.training.distill.texts import LAW_BYTES, shards
-from services.training.distill.work import WorkFolder, plan_of
 from services.training.lookahead.options import LookaheadOptions
 
 MOST_STEPS = 32
@@ -33,19 +26,16 @@ MOST_STEPS = 32
 def check(options: LookaheadOptions) -> Commission:
     """The texts and the place that the options describe; StartError for what cannot be done."""
     _check_own(options)
-    check_place(options)
-    sources = read_sources(options)
-    check_amounts(options, options.train)
-    device = device_of(options.device)
-    target = read_target(options.target)
-    check_context(options, target, sources.openings)
-    _check_texts(options, target)
-    plan = plan_of(options, target.weights, _training(options))
-    work = WorkFolder(options.work_folder)
-    work.require_plan(plan)
-    check_room("memory", memory_needed(options, target), free_bytes(device))
-    check_room("disk", 0 if options.texts else options.write * LAW_BYTES, free_disk(work.path))
-    return Commission(options, target, device, sources, work, plan)
+    ground = ground_of(options, options.train)
+    _check_texts(options, ground.target)
+    work, plan = planned(
+        options,
+        ground,
+        _training(options),
+        memory=memory_needed(options, ground.target),
+        disk=0 if options.texts else options.write * LAW_BYTES,
+    )
+    return Commission(options, *ground, work, plan)
 
 
 def memory_needed(options: LookaheadOptions, target: Target) -> int:

@@ -10,19 +10,12 @@ from services.engine.ngram_file import FIRSTS
 from services.training.distill.checks import (
     WEIGHT_BYTES,
     Commission,
-    check_amounts,
-    check_context,
-    check_place,
-    check_room,
-    device_of,
-    free_bytes,
-    free_disk,
+    ground_of,
     kv_bytes,
-    read_sources,
+    planned,
 )
-from services.training.distill.target import Target, read_target
+from services.training.distill.target import Target
 from services.training.distill.texts import LAW_BYTES
-from services.training.distill.work import WorkFolder, plan_of
 from services.training.ngrams.options import NgramOptions
 
 LARGEST_TEXT = 1 << 26
@@ -30,24 +23,18 @@ LARGEST_TEXT = 1 << 26
 
 def check(options: NgramOptions) -> tuple[Commission, list[str]]:
     """The texts to write and those given; StartError for what cannot be done."""
-    check_place(options)
-    sources = read_sources(options)
-    check_amounts(options, 1)
     given = [_text_of(path) for path in options.texts]
-    device = device_of(options.device)
-    target = read_target(options.target)
-    check_context(options, target, sources.openings)
+    ground = ground_of(options, 1)
+    target, laws = ground.target, options.write * LAW_BYTES
     _check_size(options, target)
-    extra = {"content of texts": [hashlib.sha256(t.encode()).hexdigest()[:16] for t in given]}
-    plan = plan_of(options, target.weights, extra)
-    work = WorkFolder(options.work_folder)
-    work.require_plan(plan)
-    needed = (
-        target.parameters * WEIGHT_BYTES + options.write * LAW_BYTES + kv_bytes(options, target)
+    work, plan = planned(
+        options,
+        ground,
+        {"content of texts": [hashlib.sha256(t.encode()).hexdigest()[:16] for t in given]},
+        memory=target.parameters * WEIGHT_BYTES + laws + kv_bytes(options, target),
+        disk=laws + options.most_bytes,
     )
-    check_room("memory", needed, free_bytes(device))
-    check_room("disk", options.write * LAW_BYTES + options.most_bytes, free_disk(work.path))
-    return Commission(options, target, device, sources, work, plan), given
+    return Commission(options, *ground, work, plan), given
 
 
 def _check_size(options: NgramOptions, target: Target) -> None:

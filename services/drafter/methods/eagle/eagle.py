@@ -21,9 +21,11 @@ al., 2602.01469): the best shape behind a network, where every pass more is a ve
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from services.contract.states import StateShape
 from services.contract.types import OpenDraft
+from services.drafter.methods.eagle.chances import Chances
 from services.drafter.methods.eagle.sessions import (
     AnchoredPlaces,
     AnchoredSession,
@@ -38,12 +40,20 @@ from services.engine.port import Segment, StateDrafting, freed_on_error
 
 
 class EagleDrafter(ModelDrafter):
-    """A model drafter on a head, which is told the target's states by `anchor`."""
+    """A model drafter on a head, which is told the target's states by `anchor`.
+
+    `least`: where drafts end that are matched exactly; see `chances`.
+    """
 
     _engine: StateDrafting
     _chain = AnchoredSession
     _tree = AnchoredTrees
     _places = AnchoredPlaces
+
+    def __init__(self, engine: StateDrafting, *, least: float = 0.0, **drafting: Any) -> None:
+        """`drafting`: as of a model drafter."""
+        super().__init__(engine, **drafting)
+        self._chances = Chances(least)
 
     @property
     def needed_states(self) -> StateShape:
@@ -56,6 +66,19 @@ class EagleDrafter(ModelDrafter):
             self._anchored(key).cache.anchor(position, states)
 
     def _session(
+        self, key: SessionKey, opening: OpenDraft, reserve: int, vocab_size: int
+    ) -> Stepping:
+        """One whose drafts end by chance, where they are matched exactly."""
+        session = self._endless(key, opening, reserve, vocab_size)
+        comb = opening.num_candidates > 1 and isinstance(session, AnchoredSession)
+        if opening.mode.exact_match and self._chances.least and (self._engine.soft_ids or not comb):
+            assert isinstance(session, AnchoredSession | AnchoredTrees)
+            # One that shares nothing finds out for itself.
+            shared = self._chances if opening.phrase_scope else Chances(self._chances.least)
+            session.ends_by(shared)
+        return session
+
+    def _endless(
         self, key: SessionKey, opening: OpenDraft, reserve: int, vocab_size: int
     ) -> Stepping:
         """One that drafts in one pass, where the head can."""

@@ -117,22 +117,26 @@ class Branches:
             if len(path) < len(ask.text) - self._root:
                 self._drop(path)
 
-    def drafted(self, ask: Ask) -> tuple[int, ...]:
-        """What is drafted already behind the text, `room` tokens at most; its tree stands."""
-        if self._graph is None:
-            return ()
-        path = self._onward(self._graph.walk(ask.text[self._root :]))[: ask.room]
-        self._figures.hits += bool(path)
-        self._figures.delivered += len(path)
-        return self._graph.tokens(path)
+    def drafted(self, ask: Ask) -> list[Level]:
+        """What is drafted already behind the text, `room` tokens at most; its tree stands.
 
-    def _onward(self, path: Sequence[int]) -> list[int]:
+        Of each its first candidate.
+        """
+        if self._graph is None:
+            return []
+        onward = self._onward(self._graph.walk(ask.text[self._root :]))[: ask.room]
+        self._figures.hits += bool(onward)
+        self._figures.delivered += len(onward)
+        return onward
+
+    def _onward(self, path: Sequence[int]) -> list[Level]:
         """The first candidates behind a path."""
         assert self._graph is not None
         below, onward = self._graph[path[-1] if path else ROOT].below, []
         while below:
-            onward.append(below[0][0])
-            below = self._graph[below[0][0]].below
+            first, weight = below[0]
+            onward.append(Level((self._graph[first].token,), weights=(weight,)))
+            below = self._graph[first].below
         return onward
 
     def settle(self, text: Sequence[int]) -> None:

@@ -104,10 +104,12 @@ class ModelSession:
 
     def drafted(self, ask: Ask) -> Proposed | None:
         """What was prepared for this text; every other level takes a step."""
-        tokens = self.branches.drafted(ask) if self.branches is not None else ()
-        if not tokens:
+        prepared = self.branches.drafted(ask) if self.branches is not None else ()
+        if not prepared:
             return None
-        return Proposed(DraftTree(tokens, proposal=PROPOSALS[self._mode]), prepared=True)
+        kept = self._worth(ask, prepared)
+        tree = DraftTree(_firsts(kept), proposal=PROPOSALS[self._mode])
+        return Proposed(tree, final=len(kept) < len(prepared), prepared=len(kept) > 0)
 
     def feed(self, ask: Ask, most: int) -> Feed:
         """At most `most` tokens for KV, and whether nothing is left after them."""
@@ -137,7 +139,7 @@ class ModelSession:
         if not comb.levels:
             self._drawn = (ask.epoch, ask.position)
         row = self._row(ask.position, tuple(comb.trunk), ask.text)
-        if self.branches is not None:
+        if self._weighs:
             return [self._weighed(row)]
         key = (ask.epoch, self._drafter_index, ask.position, comb.node)
         return [Place(row, self._count, self.vocab_size, key)]
@@ -155,6 +157,15 @@ class ModelSession:
         place, counted = start + len(path), self._counts.of(text)
         matcher = self.form.of(text) if self.form is not None else None
         return RowContext(self._mode, self._sampling, self._seed, place, counted, path, matcher)
+
+    @property
+    def _weighs(self) -> bool:
+        """Whether it asks for candidates with their weights: of chains, matched exactly."""
+        return self.branches is not None
+
+    def _worth(self, ask: Ask, levels: Sequence[Level]) -> Sequence[Level]:  # noqa: ARG002
+        """The first of these levels behind the text, up to where the draft ends by itself."""
+        return levels
 
     def _weighed(self, row: RowContext) -> Place:
         return Place(row, min(CHOICES, self.vocab_size), self.vocab_size, weighed=True)
@@ -185,3 +196,7 @@ class ModelSession:
         if self._count == 1:
             return 1
         return min(ask.room, MAX_TREE_NODES // self._count, self._longest - len(ask.text) + 1)
+
+
+def _firsts(levels: Sequence[Level]) -> tuple[int, ...]:
+    return tuple(level.token_ids[0] for level in levels)

@@ -141,7 +141,10 @@ class LookaheadSession(ModelSession):
             RowContext(self._mode, self._sampling, self._seed, ask.position + ahead, counted)
             for ahead in range(depth)
         )
-        return [Place(row, 1, self.vocab_size, (*key, node)) for node, row in enumerate(rows)]
+        return [
+            self._weighed(row) if self._weighs else Place(row, 1, self.vocab_size, (*key, node))
+            for node, row in enumerate(rows)
+        ]
 
     def absorb(self, levels: Sequence[Level], ask: Ask) -> Proposed:  # noqa: ARG002
         """The levels before the first one without a finite law, as a chain."""

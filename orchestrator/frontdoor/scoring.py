@@ -1,0 +1,309 @@
+"""Scores of continuations: sessions of a verifier that generate nothing, and are stored nowhere.
+
+    each continuation    a session of context and continuation, which closes itself
+    a call               at most `AT_ONCE` of them at a time, all on one verifier: there they share
+                         the context's K/V, as completions of one prompt do
+    a lost verifier      the next attempt goes to another one; what was told is told again
+
+All in the same steps as blocks and prompts: to the verifier they are prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from orchestrator.core.logprobs import rows_fit
+from orchestrator.core.placement import Wanted
+from orchestrator.core.state import Limits
+from orchestrator.session.logprobs import PackedRow, pack_row
+from services.contract.errors import (
+    DeadlinePassed,
+    Draining,
+    NoWorker,
+    Overloaded,
+)
+from services.contract.types import (
+    SCORES,
+    FailureReason,
+    OpenVerify,
+    PromptScores,
+    ResolvedSampling,
+    Role,
+    SessionFailed,
+    VerifierCommand,
+    VerifyMode,
+    VerifyOpened,
+    WorkerDescription,
+)
+
+AT_ONCE = 8
+"""Continuations of one call that a verifier has at a time."""
+ASK_AGAIN = 0.25
+"""Seconds until a worker is asked for again, where none has room."""
+OPENING_FACTOR = 4.0
+"""Of the time that a verifier's queue and pace explain."""
+
+
+class Verifiers(Protocol):
+    """What scoring needs of the pool."""
+
+    def place(self, wanted: Wanted) -> WorkerDescription | None:
+        """The worker that suits best."""
+
+    def opening_s(self, worker: str, tokens: int) -> float:
+        """Expected seconds to read so many tokens."""
+
+    def send(self, worker: str, session: str, command: VerifierCommand) -> None:
+        """Send a command."""
+
+    def release(self, worker: str, session: str) -> None:
+        """Close a session."""
+
+    def takes(self, worker: str) -> bool:
+        """Whether the worker is connected, and does not drain."""
+
+
+class Lost(Exception):
+    """An attempt that another one may follow; `busy`: it cost none."""
+
+    def __init__(self, reason: str, *, busy: bool = False) -> None:
+        self.busy = busy
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What is to be scored: `text` from `start` on.
+
+    `scope`, `forks`: who may share its K/V, as `OpenVerify` has them.
+    """
+
+    text: tuple[int, ...]
+    start: int
+    top: int
+    scope: str
+    forks: str
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One session on a verifier."""
+
+    worker: str
+    wanted: Scored
+    vocab_size: int
+    done: asyncio.Future[None]
+    rows: list[PackedRow] = field(default_factory=list)
+
+    def hear(self, event: object) -> None:
+        """Absorb what the verifier says."""
+        match event:
+            case PromptScores():
+                self._take(event)
+            case VerifyOpened():
+                whole = len(self.rows) == len(self.wanted.text) - self.wanted.start
+                self.end(None if whole else Lost("it left tokens out"))
+            case SessionFailed(_, reason, message):
+                self.end(_failure(reason, message))
+
+    def _take(self, scores: PromptScores) -> None:
+        """Rows that may begin with some that are known: a verifier may have to read again."""
+        known = self.wanted.start + len(self.rows)
+        rows = scores.rows[max(0, known - scores.position) :]
+        behind = scores.position <= known and len(rows) <= len(self.wanted.text) - known
+        # The likeliest token is always asked for: it says whether a text is greedy.
+        if behind and rows_fit(rows, max(1, self.wanted.top), self.vocab_size):
+            self.rows += map(pack_row, rows)
+        else:
+            self.end(Lost("what it said of a text cannot be"))
+
+    def end(self, error: Exception | None) -> None:
+        """It is over, well or not."""
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+
+def _failure(reason: FailureReason, message: str) -> Exception:
+    said = message or reason.name
+    if reason in (FailureReason.INVALID, FailureReason.UNSUPPORTED) or reason.for_good:
+        return NoWorker(f"a verifier refuses: {said}")
+    return Lost(said, busy=reason is FailureReason.CAPACITY)
+
+
+class Scoring:
+    """All scores of one orchestrator. Its methods belong to the event loop."""
+
+    def __init__(self, verifiers: Verifiers, limits: Limits) -> None:
+        self.verifiers, self.limits = verifiers, limits
+        self.draining = False
+        self._attempts: dict[str, Attempt] = {}
+        self._heard: dict[str, float] = {}
+        """When each verifier last said something of one of them."""
+
+    async def score(
+        self, tenant: str, texts: Sequence[Scored], at_once: int, traceparent: str = ""
+    ) -> list[list[PackedRow]]:
+        """The rows of each text. Raises NoWorker, Overloaded, DeadlinePassed, Draining."""
+        call = _Call(self, tenant, asyncio.Semaphore(at_once), traceparent)
+        tasks = [asyncio.ensure_future(call.score(text)) for text in texts]
+        try:
+            async with asyncio.timeout(self.limits.deadline):
+                return await asyncio.gather(*tasks)
+        except TimeoutError:
+            seconds = f"{self.limits.deadline:g} s"
+            raise DeadlinePassed(f"the scores took longer than {seconds}; ask for fewer") from None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def on_event(self, worker: str, session: str, event: object) -> None:
+        """A verifier says something of a session that may be one of these."""
+        attempt = self._attempts.get(session)
+        if attempt is not None and attempt.worker == worker:
+            self._heard[worker] = asyncio.get_running_loop().time()
+            attempt.hear(event)
+
+    def on_lost(self, sessions: Iterable[str], reason: str) -> None:
+        """A verifier is gone, and with it its sessions, some of which may be these."""
+        for name in sessions:
+            if (attempt := self._attempts.get(name)) is not None:
+                attempt.end(Lost(reason))
+
+    def drain(self) -> None:
+        """End what is at work; it may be asked of another orchestrator."""
+        self.draining = True
+        for attempt in self._attempts.values():
+            attempt.end(_leaving())
+
+    async def attempt(
+        self, name: str, worker: WorkerDescription, wanted: Scored, parent: str
+    ) -> list[PackedRow]:
+        """The rows of a text by one verifier. Raises Lost."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        attempt = Attempt(worker.worker_id, wanted, worker.vocab_size, done)
+        self._attempts[name] = attempt
+        try:
+            self.verifiers.send(attempt.worker, name, _opening(name, wanted, parent))
+            await self._until_done(attempt)
+            return attempt.rows
+        finally:
+            del self._attempts[name]
+            self.verifiers.release(attempt.worker, name)
+
+    async def _until_done(self, attempt: Attempt) -> None:
+        """Wait, for as long as its verifier says something, of this one or of another."""
+        loop, worker = asyncio.get_running_loop(), attempt.worker
+        self._heard[worker] = loop.time()
+        while not attempt.done.done():
+            queued = [len(one.wanted.text) for one in self._attempts.values()]
+            explained = self.verifiers.opening_s(worker, sum(queued))
+            until = self._heard[worker] + self.limits.opening_wait + OPENING_FACTOR * explained
+            if until <= loop.time():
+                raise Lost("it did not answer in time")
+            await asyncio.wait((attempt.done,), timeout=until - loop.time())
+        attempt.done.result()
+
+
+class _Call:
+    """The texts of one call, which share a verifier, and the attempts."""
+
+    def __init__(
+        self, scoring: Scoring, tenant: str, turns: asyncio.Semaphore, traceparent: str
+    ) -> None:
+        self._scoring, self._tenant, self._turns = scoring, tenant, turns
+        self._traceparent = traceparent
+        self._worker: WorkerDescription | None = None
+        self._fingerprint = ""
+        self._left: set[str] = set()
+
+    async def score(self, wanted: Scored) -> list[PackedRow]:
+        """The rows of one text."""
+        async with self._turns:
+            busy, failures = "", 0
+            while True:
+                worker = await self._find(wanted, busy)
+                name = f"{self._tenant}/score/{secrets.token_hex(8)}"
+                try:
+                    return await self._scoring.attempt(name, worker, wanted, self._traceparent)
+                except Lost as lost:
+                    self._leave(worker)
+                    busy, failures = str(lost) if lost.busy else "", failures + (not lost.busy)
+                    if failures >= self._scoring.limits.worker_attempts:
+                        reason = f"{failures} verifiers failed, at last: {lost}"
+                        raise NoWorker(reason) from None
+                if busy:
+                    await asyncio.sleep(ASK_AGAIN)
+
+    async def _find(self, wanted: Scored, busy: str) -> WorkerDescription:
+        """The verifier of this call; a new one where there is none. Waits for room."""
+        loop, verifiers = asyncio.get_running_loop(), self._scoring.verifiers
+        limits = self._scoring.limits
+        until = loop.time() + limits.verifier_wait
+        if self._worker is not None and not verifiers.takes(self._worker.worker_id):
+            self._worker = None
+        while self._worker is None:
+            if self._scoring.draining:
+                raise _leaving()
+            placed = verifiers.place(self._wanted(wanted))
+            if placed is not None:
+                self._worker, self._fingerprint = placed, placed.model_fingerprint
+            elif loop.time() > until:
+                raise (Overloaded if busy else NoWorker)(
+                    f"no verifier could take a text of {len(wanted.text)} tokens to score for "
+                    f"{limits.verifier_wait:g} s"
+                )
+            else:
+                await asyncio.sleep(ASK_AGAIN)
+        return self._worker
+
+    def _wanted(self, wanted: Scored) -> Wanted:
+        size = len(wanted.text)
+        return Wanted(
+            Role.VERIFIER,
+            size,
+            most_tokens=size,
+            capabilities=(SCORES,),
+            # All of a call by the same model.
+            model_fingerprint=self._fingerprint,
+            avoid=tuple(self._left),
+            text=(wanted.text,),
+            cache_scope=wanted.scope,
+        )
+
+    def _leave(self, worker: WorkerDescription) -> None:
+        """Do without a verifier from now on, if there is another one."""
+        if self._worker is worker:
+            self._worker = None
+            self._left.add(worker.worker_id)
+
+
+def _leaving() -> Draining:
+    return Draining("this orchestrator stops; ask another one")
+
+
+def _opening(name: str, wanted: Scored, traceparent: str) -> OpenVerify:
+    sampling = ResolvedSampling(max_tokens=1, prompt_logprobs=max(1, wanted.top))
+    return OpenVerify(
+        name,
+        term=1,
+        epoch=1,
+        prompt=wanted.text,
+        committed=(),
+        mode=VerifyMode.GREEDY,
+        sampling=sampling,
+        seed=0,
+        window=0,
+        traceparent=traceparent,
+        cache_scope=wanted.scope,
+        fork_scope=wanted.forks,
+        score_from=wanted.start,
+    )

@@ -1,0 +1,1 @@
+"""Drafting by a model with another tokenizer: drafts pass as text."""

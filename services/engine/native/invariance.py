@@ -1,0 +1,236 @@
+"""Batch invariance on the CPU: the bits of a row do not depend on the rows beside it.
+
+A kernel adds a product up in an order that can depend on how many rows there are. Plain decoding
+multiplies one row, a verification several, a prompt hundreds; rounded to bfloat16, their logits
+then differ, and with them some tokens (He et al., "Defeating Nondeterminism in LLM Inference",
+2025). Which numbers of rows are out of line is measured here, on this CPU, with the
+weights themselves; such a product gets rows of zeros behind its own. oneDNN, say, has a kernel
+of its own for one row of bfloat16 by a long weight: plain decoding multiplies two there.
+
+Attention is made in one way for all, as `Steady` says: see `paging`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from services.contract.errors import StartError
+from services.engine.native.attending import Scoring, Steady, attend
+from services.engine.native.packing import BlockedLinear, HalfLinear, PackedLinear
+
+_DRAWN = 1 << 15
+"""Numbers that a product is measured by, at least: rounding hides most differences."""
+_TILE = 8
+"""Rows of the products that all others are held against."""
+_MOST_PADDING = 8
+_EXACT, _COARSE, _MOST = 64, 32, 512
+"""Up to the first, each number of rows is measured by itself; beyond, they are rounded up to a
+multiple of the second; of more than the third there are several products."""
+_TRIED = (1, 2, 3, 5)
+"""Numbers of rows that are measured at the start."""
+_STEADY = (Steady(1, None), Steady(4, None), Steady(4, 256), Steady(4, 128), Steady(8, 64))
+"""Ways to attend, the cheapest first."""
+_TEXTS = (5, 64, 100, 200, 300, 700, 1000)
+"""Keys that a measured row sees."""
+
+
+class InvariantLinear(PackedLinear):
+    """What goes before a packed linear module's own class to make its rows invariant."""
+
+    _known: ClassVar[dict[tuple[Any, ...], int | None]] = {}
+    """Rows of zeros to put behind so many rows; None: no number will do."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        """Pack the weights; StartError where not even products of eight rows are alike."""
+        super().__init__(linear)
+        for count in _TRIED:
+            self._lacking(count, adds=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        flat = rows.reshape(-1, self.in_features)
+        parts = [self._padded(part, None) for part in torch.split(flat, _MOST)]
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return whole.view(*rows.shape[:-1], self.out_features)
+
+    def plus(self, rows: Tensor, added: Tensor) -> Tensor:
+        """The product of rows [..., in_features] and `added` [..., out_features], in one call."""
+        flat = torch.split(rows.reshape(-1, self.in_features), _MOST)
+        beside = torch.split(added.reshape(-1, self.out_features), _MOST)
+        parts = [self._padded(*pair) for pair in zip(flat, beside, strict=True)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(added.shape)
+
+    def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """The kernel's own product of rows [n, in_features], with what is added to it."""
+        raise NotImplementedError
+
+    def _padded(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        count = len(rows)
+        if not count:
+            return self.multiplied(rows, added)
+        lacking = self._lacking(count, adds=added is not None)
+        if lacking is None:
+            return self._in_tiles(rows, added)
+        if lacking:
+            rows = F.pad(rows, (0, 0, 0, lacking))
+            added = None if added is None else F.pad(added, (0, 0, 0, lacking))
+        return self.multiplied(rows, added)[:count]
+
+    def _in_tiles(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """The product as those have it that others are held against."""
+        count = len(rows)
+        rows = F.pad(rows, (0, 0, 0, -count % _TILE))
+        if added is None:
+            return torch.cat([self.multiplied(part, None) for part in torch.split(rows, _TILE)])[
+                :count
+            ]
+        added = F.pad(added, (0, 0, 0, -count % _TILE))
+        pairs = zip(torch.split(rows, _TILE), torch.split(added, _TILE), strict=True)
+        return torch.cat([self.multiplied(*pair) for pair in pairs])[:count]
+
+    def _lacking(self, count: int, *, adds: bool) -> int | None:
+        """Rows of zeros that so many rows want; measured once for all products of a shape."""
+        key = (type(self), self.in_features, self.out_features, self._dtype, adds, count)
+        if key not in self._known:
+            start = 0 if count <= _EXACT else -count % _COARSE
+            tried = range(start, start + _MOST_PADDING)
+            self._known[key] = next((n for n in tried if self._alike(count, n, adds=adds)), None)
+        return self._known[key]
+
+    def _alike(self, count: int, lacking: int, *, adds: bool) -> bool:
+        """Whether so many rows, so padded, have the bits that they have in tiles."""
+        drawn = torch.Generator().manual_seed(count)
+        draws = -(-_DRAWN // (count * self.out_features))
+        return all(self._alike_once(count, lacking, drawn, adds=adds) for _ in range(draws))
+
+    def _alike_once(self, count: int, lacking: int, drawn: torch.Generator, *, adds: bool) -> bool:
+        rows = torch.randn(count, self.in_features, generator=drawn).to(self._dtype)
+        added = torch.randn(count, self.out_features, generator=drawn).to(self._dtype)
+        beside = added if adds else None
+        expected = self._in_tiles(rows, beside)
+        turned = self._in_tiles(rows.flip(0), None if beside is None else beside.flip(0)).flip(0)
+        if not torch.equal(expected, turned):
+            shape = f"{self.in_features} x {self.out_features}"
+            raise StartError(f"batch-invariant: products by {shape} depend on a row's place here")
+        rows, added = (F.pad(part, (0, 0, 0, lacking)) for part in (rows, added))
+        return torch.equal(self.multiplied(rows, added if adds else None)[:count], expected)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Of the rows."""
+        raise NotImplementedError
+
+
+class InvariantBlocked(InvariantLinear, BlockedLinear):
+    """oneDNN's products."""
+
+    def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """See `InvariantLinear`."""
+        if added is None:
+            return BlockedLinear.forward(self, rows)
+        return BlockedLinear.plus(self, rows, added)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self._packed.dtype  # type: ignore[no-any-return]
+
+
+class InvariantHalf(InvariantLinear, HalfLinear):
+    """FBGEMM's products, of one and two rows as well."""
+
+    def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """See `InvariantLinear`."""
+        product = self._product(rows)
+        return product if added is None else product + added
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.float32
+
+
+class InvariantPlain(InvariantLinear):
+    """Those of `nn.Linear`, for weights that are not packed."""
+
+    tolerances: ClassVar = {torch.float32: 1e-3, torch.bfloat16: 1e-2, torch.float16: 1e-2}
+
+    def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """See `InvariantLinear`."""
+        product = F.linear(rows, self._packed, self._bias)
+        return product if added is None else product + added
+
+    def whole(self) -> Tensor:
+        """The weights [out_features, in_features]."""
+        return self._packed  # type: ignore[no-any-return]
+
+    def _pack(self, weight: Tensor) -> Tensor:
+        return weight
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self._packed.dtype  # type: ignore[no-any-return]
+
+
+def require_known(model: Any, name: str) -> None:
+    """Raise StartError for a packed model with weights that multiply in a way of their own."""
+    for path, module in model.named_modules():
+        known = isinstance(module, nn.Embedding)
+        if not known and any(own.dim() > 1 for own in module.parameters(recurse=False)):
+            kind = type(module).__name__
+            raise StartError(f"{name}: batch-invariant: {path} is a {kind}, and not known to be so")
+
+
+def invariant(kind: type[PackedLinear] | None) -> type[PackedLinear]:
+    """The invariant products for weights that would be packed so, or not at all."""
+    if kind is None:
+        return InvariantPlain
+    return {BlockedLinear: InvariantBlocked, HalfLinear: InvariantHalf}[kind]
+
+
+@cache
+def steady(dtype: torch.dtype, head_dim: int, groups: int) -> Steady:
+    """The cheapest way to attend in which no row depends on others or on how far keys are padded.
+
+    `groups`: heads that share a key. Raises StartError where this CPU has none.
+    """
+    for way in _STEADY:
+        if all(_holds(way, dtype, head_dim, groups, own) for own in _TEXTS):
+            return way
+    raise StartError("batch-invariant: attention on this CPU depends on the rows beside a row")
+
+
+def _holds(way: Steady, dtype: torch.dtype, head_dim: int, groups: int, own: int) -> bool:
+    """Whether rows that see `own` keys have the same bits in all company that is tried."""
+    drawn = torch.Generator().manual_seed(own)
+    most, longest = 80, -(-own // 64) * 64 + 640
+    query = torch.randn(2, most * groups, head_dim, generator=drawn).to(dtype)
+    keys, values = (torch.randn(2, longest, head_dim, generator=drawn).to(dtype) for _ in range(2))
+    mask = torch.zeros(1, 1, longest, dtype=dtype)
+    mask[:, :, own:] = -torch.inf
+    least = -(-way.rows // groups)
+
+    def attended(rows: int, padded: int, parts: int) -> Tensor:
+        rows = max(rows, least) * groups
+        cut = (query[:, :rows], keys[:, :padded], values[:, :padded])
+        mine, those, theirs = (part.repeat(parts, 1, 1) for part in cut)
+        seen = mask[:, :, :padded].expand(2 * parts, rows, -1)
+        return attend(mine, those, theirs, seen, Scoring(), way)[:2]
+
+    expected = attended(most, longest, 1)
+    return all(
+        torch.equal(out, expected[:, : out.shape[1]])
+        for out in (attended(*company) for company in _companies(own, longest))
+    )
+
+
+def _companies(own: int, longest: int) -> Iterator[tuple[int, int, int]]:
+    """Rows, padded keys and parts."""
+    least = -(-own // 64) * 64
+    lengths = (least, least + 64, least + 128, least + 320, longest)
+    yield from product((1, 2, 3, 5, 8, 16, 64), lengths, (1, 3))

@@ -1,0 +1,152 @@
+"""Rows that are the same to the bit in any company: products, attention, whole models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from services.contract.errors import StartError
+from services.engine import invariance_check
+from services.engine.native import NativeEngine, PagedCache
+from services.engine.native.invariance import InvariantPlain, steady
+from services.engine.port import Segment
+from services.engine.spec import ModelSpec
+from tests.models import SUPPORTED, tiny_model
+
+CAPACITY = 8192
+OTHER_PRODUCTS = {"gpt2": "Conv1D", "mixtral": "MixtralTopKRouter"}
+"""Architectures with weights that are no linear module's."""
+
+
+def engine(arch: str, dtype: str, *, invariant: bool = True) -> NativeEngine:
+    told = ModelSpec(arch, dtype, kv_capacity_tokens=CAPACITY, batch_invariant=invariant)
+    model = tiny_model(arch, intermediate_size=1536).to(getattr(torch, dtype))
+    return NativeEngine.from_model(model, spec=told)
+
+
+class OddLinear(InvariantPlain):
+    """A kernel for an odd number of rows adds a little."""
+
+    def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        product = super().multiplied(rows, added)
+        return product + len(rows) % 2 * 1e-3
+
+
+class LongLinear(InvariantPlain):
+    """A kernel for more rows than eight adds a little."""
+
+    def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        return super().multiplied(rows, added) + (len(rows) > 8) * 1e-3
+
+
+class PlacedLinear(InvariantPlain):
+    """A kernel that treats the first row otherwise."""
+
+    def multiplied(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        product = super().multiplied(rows, added).clone()
+        product[:1] += 1e-5
+        return product
+
+
+@pytest.mark.parametrize("kind", [OddLinear, LongLinear])
+def test_products_that_a_kernel_rounds_otherwise_get_rows_of_zeros_or_are_made_in_tiles(kind):
+    torch.manual_seed(0)
+    linear = kind(nn.Linear(24, 40))
+    rows, added = torch.randn(1100, 24), torch.randn(1100, 40)
+    expected = torch.cat([linear.multiplied(part, None) for part in rows.split(8)[:-1]])
+    for count in (0, 1, 2, 7, 9, 16, 63, 65, 200, 1096):
+        assert torch.equal(linear(rows[:count]), expected[:count]), count
+    together = linear.plus(rows[:9], added[:9])
+    for count in (1, 3, 8):
+        assert torch.equal(linear.plus(rows[:count], added[:count]), together[:count])
+    assert linear(rows[None, :3]).shape == (1, 3, 40)
+
+
+def test_a_kernel_that_treats_rows_by_their_place_is_refused():
+    with pytest.raises(StartError, match="depend on a row's place"):
+        PlacedLinear(nn.Linear(24, 40))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_there_is_a_way_to_attend_here(dtype):
+    way = steady(dtype, 64, 3)
+    assert way.rows >= 1
+    assert way.keys is None or way.keys % 64 == 0
+
+
+def texts_of(made: NativeEngine, random: Random, text: Sequence[int]) -> list[Tensor]:
+    """The rows of a text that is read piece by piece, as chains and in trees, among others."""
+    mine, others = made.new_cache(2 * len(text)), [made.new_cache(900) for _ in range(3)]
+    for cache in others:
+        read = [random.randrange(300) for _ in range(random.randrange(1, 300))]
+        made.forward([Segment(cache, read)])
+    rows: list[Tensor] = []
+    while mine.length < len(text):
+        base = mine.length
+        piece = list(text[base : base + random.choice((1, 1, 2, 5, 9, 40))])
+        tree = random.random() < 0.4
+        # Of a tree every second node is another word in the place of the text's.
+        nodes = [token for own in piece for token in (random.randrange(300), own)]
+        parents = [node // 2 * 2 - 1 for node in range(len(nodes))]
+        segment = Segment(mine, nodes, parents=parents) if tree else Segment(mine, piece)
+        beside = [
+            Segment(cache, [random.randrange(300) for _ in range(random.choice((1, 4)))])
+            for cache in others[: random.randrange(4)]
+        ]
+        pieces = [segment, *beside]
+        random.shuffle(pieces)
+        mine_now = made.forward(pieces)[pieces.index(segment)]
+        for cache in others:
+            cache.rollback(min(cache.length, 400))
+        if tree:
+            mine_now = mine_now[1::2]
+            mine.keep_path(base, range(1, len(nodes), 2))
+        rows += list(mine_now)
+    for cache in (mine, *others):
+        cache.free()
+    return rows
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("arch", ["llama", "mistral", "gemma2"])
+def test_a_text_has_the_same_rows_in_any_company(arch, dtype):
+    made = engine(arch, dtype)
+    text = [Random(3).randrange(300) for _ in range(330)]
+    (expected,) = made.forward([Segment(cache := made.new_cache(len(text)), text)])
+    cache.free()
+    for seed in range(4):
+        rows = texts_of(made, Random(seed), text)
+        assert all(torch.equal(*pair) for pair in zip(rows, expected, strict=True)), seed
+
+
+def test_without_the_mode_rows_depend_on_their_company():
+    made = engine("llama", "float32", invariant=False)
+    text = [Random(3).randrange(300) for _ in range(330)]
+    (expected,) = made.forward([Segment(made.new_cache(len(text)), text)])
+    rows = texts_of(made, Random(0), text)
+    assert not all(torch.equal(*pair) for pair in zip(rows, expected, strict=True))
+    with pytest.raises(StartError, match="depend on the rows beside a row"):
+        invariance_check.check(
+            made.forward, lambda most: PagedCache(made.budget, most), 300, 512, "llama"
+        )
+
+
+@pytest.mark.parametrize("arch", SUPPORTED)
+def test_every_architecture_is_batch_invariant_or_refused_by_the_name_of_what_is_not(arch):
+    if (kind := OTHER_PRODUCTS.get(arch)) is None:
+        assert engine(arch, "bfloat16").batch_invariant
+        return
+    with pytest.raises(StartError, match=f"is a {kind}, and not known"):
+        engine(arch, "bfloat16")
+
+
+def test_workers_that_would_write_different_texts_differ_in_their_fingerprints():
+    prints = {
+        engine("llama", "bfloat16", invariant=invariant).fingerprint for invariant in (True, False)
+    }
+    assert len(prints) == 2
+    assert engine("llama", "bfloat16").fingerprint in prints

@@ -1,0 +1,270 @@
+import asyncio
+import runpy
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from paceline import (
+    Chunk,
+    FailedPrecondition,
+    InvalidArgument,
+    PromptLogprobs,
+    Started,
+    Unavailable,
+)
+
+from services.contract.types import Role
+from services.engine.native import NativeEngine
+from services.verifier import scores as verifier_scores
+from tests.integration.cluster import (
+    PROMPT,
+    cluster,
+    orchestrator,
+    start_drafter,
+    start_verifier,
+    target,
+)
+from tests.models import tiny_tokenizer
+from tests.waiting import until
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "python" / "lm_eval_model.py"
+CONTEXT = f"{PROMPT}. Before each law stands"
+WORDS = [" the small drafter", " a law", " nobody at all", "\nthe verifier"]
+
+
+def laws(ids):
+    """Transformers' own log-probabilities [tokens, V] of a text."""
+    with torch.no_grad():
+        return target()(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+
+
+def reckoned(context, continuation):
+    """What lm-eval's `_encode_pair` and `loglikelihood` make of two texts."""
+    encode = tiny_tokenizer().encode
+    spaces = len(context) - len(context.rstrip())
+    if spaces:
+        context, continuation = context[:-spaces], context[-spaces:] + continuation
+    before = encode(context)
+    return before, encode(context + continuation)[len(before) :]
+
+
+def check(score, before, behind, top=None):
+    rows = laws(before + behind)[len(before) - 1 : -1]
+    own = rows.gather(-1, torch.tensor([behind]).T).flatten()
+    assert score.token_ids == tuple(behind)
+    assert [one.logprob for one in score.tokens] == pytest.approx(own.tolist(), abs=1e-3)
+    assert score.logprob == pytest.approx(own.sum().item(), abs=1e-3)
+    assert score.is_greedy == (rows.argmax(-1).tolist() == behind)
+    for one, row in zip(score.tokens, rows, strict=True):
+        best = row.topk(top or 0)
+        assert one.top_logprobs == pytest.approx(best.values.tolist(), abs=1e-3)
+
+
+@asynccontextmanager
+async def served(**options):
+    async with cluster([await start_verifier()], [], **options) as one:
+        yield one
+
+
+async def test_texts_are_scored_as_transformers_scores_them():
+    async with served() as one:
+        for context in (CONTEXT, f"{CONTEXT}  ", "the"):
+            found = await one.client.score(context, WORDS, logprobs=3)
+            for score, word in zip(found.scores, WORDS, strict=True):
+                check(score, *reckoned(context, word), top=3)
+
+
+async def test_token_ids_are_scored_as_they_are():
+    before, behind = reckoned(CONTEXT, WORDS[0])
+    async with served() as one:
+        found = await one.client.score(tokens=before, continuations=[behind, behind[:1]])
+        assert found.context_tokens == len(before)
+        check(found.scores[0], before, behind)
+        check(found.scores[1], before, behind[:1])
+
+
+async def test_a_greedy_output_is_known_as_one():
+    async with served() as one:
+        text = tiny_tokenizer().encode(PROMPT)
+        output = await one.client.generate(PROMPT, max_tokens=12, temperature=0.0, ignore_eos=True)
+        ids = list(output.token_ids)
+        other = [*ids[:-1], (ids[-1] + 1) % 300]
+        found = await one.client.score(tokens=text, continuations=[ids, other])
+        assert [score.is_greedy for score in found.scores] == [True, False]
+
+
+async def test_continuations_share_the_prefill_of_their_context(monkeypatch):
+    fed, forward = [], NativeEngine.forward
+
+    def counted(self, segments, *rest):
+        fed.append(sum(len(one.token_ids) for one in segments))
+        return forward(self, segments, *rest)
+
+    context = tiny_tokenizer().encode(CONTEXT * 3)
+    async with served() as one:
+        monkeypatch.setattr(NativeEngine, "forward", counted)
+        words = [[5, 6, token] for token in range(20)]
+        await one.client.score(tokens=context, continuations=words)
+        assert sum(fed) < len(context) + 20 * 20
+
+
+async def test_prompt_logprobs_come_before_the_output_whatever_is_cached(monkeypatch):
+    monkeypatch.setattr(verifier_scores, "MOST_ROWS", 7)
+    monkeypatch.setattr("orchestrator.session.output.PROMPT_PART", 10)
+    text = tiny_tokenizer().encode(CONTEXT)
+    rows = laws(text)[:-1]
+    own = rows.gather(-1, torch.tensor([text[1:]]).T).flatten().tolist()
+    asked = {"max_tokens": 6, "temperature": 0.0, "prompt_logprobs": 2}
+    async with cluster([await start_verifier()], [await start_drafter()]) as one:
+        plain = await one.client.generate(CONTEXT, max_tokens=6, temperature=0.0)
+        for _ in range(2):
+            events = [event async for event in one.client.generate(CONTEXT, **asked)]
+            kinds = [type(event) for event in events]
+            assert kinds[:2] == [Started, PromptLogprobs]
+            assert PromptLogprobs not in kinds[kinds.index(Chunk) :]
+            assert kinds.count(PromptLogprobs) > 1
+            parts = [event for event in events if type(event) is PromptLogprobs]
+            told = [row for part in parts for row in part.logprobs]
+            assert [row.token_id for row in told] == text[1:]
+            assert [row.logprob for row in told] == pytest.approx(own, abs=1e-3)
+            assert told[3].top_token_ids == tuple(rows[3].topk(2).indices.tolist())
+            done = await one.client.generate(CONTEXT, **asked)
+            assert done.token_ids == plain.token_ids
+            assert list(done.prompt_logprobs) == told
+
+
+async def test_scores_and_sessions_go_on_side_by_side():
+    async with served() as one:
+        plain = await one.client.generate(PROMPT, max_tokens=30, temperature=0.0)
+        calls = [one.client.score(CONTEXT, WORDS) for _ in range(6)]
+        output, *found = await asyncio.gather(
+            one.client.generate(PROMPT, max_tokens=30, temperature=0.0).result(), *calls
+        )
+        assert output.token_ids == plain.token_ids
+        sums = [[score.logprob for score in scored.scores] for scored in found]
+        assert all(each == pytest.approx(sums[0], abs=1e-4) for each in sums)
+
+
+async def test_another_verifier_scores_what_a_lost_one_left(monkeypatch):
+    monkeypatch.setattr(verifier_scores, "MOST_ROWS", 1)
+    workers = [await start_verifier("v1"), await start_verifier("v2")]
+    async with cluster(workers, []) as one:
+        call = asyncio.ensure_future(one.client.score(CONTEXT * 4, WORDS * 5))
+        await until(lambda: any(_sessions(one).values()))
+        [busy] = [number for number, sessions in enumerate(_sessions(one).values()) if sessions]
+        await workers[busy].kill()
+        found = await call
+        for score, word in zip(found.scores, WORDS * 5, strict=True):
+            check(score, *reckoned(CONTEXT * 4, word))
+
+
+def _sessions(one):
+    return {link.worker_id: len(link.assigned) for link in one.pool.links(Role.VERIFIER)}
+
+
+async def test_a_caller_that_leaves_frees_what_its_scores_held(monkeypatch):
+    monkeypatch.setattr(verifier_scores, "MOST_ROWS", 1)
+    async with served() as one:
+        with pytest.raises(Exception, match=r"(?i)deadline"):
+            await one.client.score(CONTEXT * 8, WORDS * 20, timeout=0.3)
+        await until(lambda: not any(_sessions(one).values()))
+        await until(lambda: not one.inference.sessions_of("default"))
+        assert await one.client.score("the", [" law"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"context": "the", "continuations": []}, "continuations"),
+        ({"context": "the", "continuations": ["a"] * 129}, "continuations"),
+        ({"context": "the", "continuations": [""]}, "continuations[0]"),
+        ({"context": "the", "continuations": ["a", [3]]}, "continuations"),
+        ({"context": " ", "continuations": ["a"]}, "context"),
+        ({"tokens": [], "continuations": [[1]]}, "tokens"),
+        ({"tokens": [1], "continuations": [[1_000_000]]}, "continuations[0].tokens.ids[0]"),
+        ({"tokens": [1], "continuations": [[1] * 100_000]}, "continuations[0]"),
+        ({"context": "the", "continuations": ["a"], "logprobs": 21}, "logprobs"),
+        ({"context": "a" * 1_000_000, "continuations": ["a"] * 9}, "continuations"),
+    ],
+)
+async def test_what_cannot_be_scored_is_refused_by_its_field(one_cluster, asked, field):
+    with pytest.raises(InvalidArgument) as refused:
+        await one_cluster.client.score(**asked)
+    assert [violation.field for violation in refused.value.violations] == [field]
+
+
+@pytest.fixture
+async def one_cluster():
+    async with served() as one:
+        yield one
+
+
+async def test_a_verifier_that_cannot_score_is_asked_for_none(monkeypatch):
+    monkeypatch.setattr("services.verifier.description.SCORES", "other")
+    async with served() as one:
+        with pytest.raises(FailedPrecondition):
+            await one.client.score("the", [" law"])
+        with pytest.raises(InvalidArgument, match="prompt_logprobs"):
+            await one.client.generate("the", prompt_logprobs=1)
+        assert (await one.client.generate("the", max_tokens=2)).token_ids
+
+
+async def test_an_orchestrator_that_stops_sends_scores_elsewhere(monkeypatch):
+    monkeypatch.setattr(verifier_scores, "MOST_ROWS", 1)
+    async with served() as one:
+        call = asyncio.ensure_future(one.client.score(CONTEXT * 8, WORDS * 20))
+        await until(lambda: any(_sessions(one).values()))
+        await one.inference.drain(1.0)
+        with pytest.raises(Unavailable):
+            await call
+
+
+async def test_the_example_for_lm_eval_gives_its_answers(monkeypatch):
+    stubs = {name: ModuleType(name) for name in ("lm_eval", "lm_eval.api.model", "lm_eval.tasks")}
+    stubs["lm_eval.api.model"].LM = object
+    stubs["lm_eval.tasks"].TaskManager = object
+    for name, stub in (stubs | {"lm_eval.api": ModuleType("lm_eval.api")}).items():
+        monkeypatch.setitem(sys.modules, name, stub)
+    example = runpy.run_path(str(EXAMPLE))["Paceline"]
+    asked = [SimpleNamespace(args=(CONTEXT, word)) for word in (*WORDS, WORDS[0])]
+    async with served() as one:
+        model = example(one.address, first_token=5)
+        found = await asyncio.to_thread(model.loglikelihood, asked)
+        scored = (await one.client.score(CONTEXT, WORDS)).scores
+        assert found[:-1] == [(pytest.approx(x.logprob, abs=1e-4), x.is_greedy) for x in scored]
+        [alone] = await asyncio.to_thread(
+            model.loglikelihood, [SimpleNamespace(args=("", WORDS[0]))]
+        )
+        ids = tiny_tokenizer().encode(WORDS[0])
+        check((await one.client.score(tokens=[5], continuations=[ids])).scores[0], [5], ids)
+        assert alone[0] == pytest.approx(_sum([5], ids), abs=1e-3)
+        options = {"until": [" "], "max_gen_toks": 4}
+        [text] = await asyncio.to_thread(
+            model.generate_until, [SimpleNamespace(args=(CONTEXT, options))]
+        )
+        assert " " not in text
+
+
+def _sum(before, behind):
+    rows = laws(before + behind)[len(before) - 1 : -1]
+    return rows.gather(-1, torch.tensor([behind]).T).sum().item()
+
+
+async def test_a_restored_session_tells_its_prompt_only_while_nothing_is_committed():
+    asked = {"temperature": 0.0, "prompt_logprobs": 1, "ignore_eos": True}
+    async with cluster([await start_verifier()], []) as one:
+        made = one.client.generate(CONTEXT, max_tokens=400, request_id="s", **asked)
+        async for event in made:
+            if isinstance(event, Chunk):
+                break
+        async with orchestrator("o2", one.redis, one.verifiers, []) as two:
+            stream = two.client.resume("s")
+            seen = []
+            async for event in stream:
+                seen.append(type(event))
+                if len(seen) > 4:
+                    break
+            assert PromptLogprobs not in seen
