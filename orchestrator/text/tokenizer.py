@@ -10,6 +10,7 @@ import tokenizers
 from jinja2 import TemplateError
 
 from orchestrator.text.lengths import reach_of, swallows
+from orchestrator.text.reasoning import Reasoning, reasoning_of
 from orchestrator.text.template import ChatTemplate, Conversation, TooLong, refused
 from orchestrator.text.vocabulary import Vocabulary
 from services.contract.errors import StartError
@@ -48,6 +49,7 @@ class Tokenizer:
             for token, added in self._tokenizer.get_added_tokens_decoder().items()
             if added.special
         )
+        self.special_names = frozenset(map(self._tokenizer.id_to_token, self.special_ids))
         self.vocabulary = Vocabulary(self._tokenizer)
         written = json.loads(self._tokenizer.to_str())
         self._reach = reach_of(written)
@@ -128,6 +130,14 @@ class Tokenizer:
         characters, which a template may make of few words.
         """
         return self.encode(self.render(conversation, most_text), False, most)
+
+    @cached_property
+    def reasoning(self) -> Reasoning | None:
+        """How the model marks its thoughts; None: it tells of no mark that is known."""
+        added = {
+            one.content: token for token, one in self._tokenizer.get_added_tokens_decoder().items()
+        }
+        return reasoning_of(added.get, self.bundle.chat_template)
 
     @cached_property
     def anchor(self) -> tuple[int, ...]:
