@@ -49,7 +49,11 @@ class Tokenizer:
             for token, added in self._tokenizer.get_added_tokens_decoder().items()
             if added.special
         )
-        self.special_names = frozenset(map(self._tokenizer.id_to_token, self.special_ids))
+        self.special_names = frozenset(
+            added.content
+            for added in self._tokenizer.get_added_tokens_decoder().values()
+            if added.special
+        )
         self.vocabulary = Vocabulary(self._tokenizer)
         written = json.loads(self._tokenizer.to_str())
         self._reach = reach_of(written)

@@ -21,7 +21,6 @@ class Form:
     choice: list[str] | None = option(
         "The text is this, or another one given so; repeatable.", None
     )
-
     grammar: str | None = option(
         "The text follows this grammar, in Lark or GBNF.", None, shown="TEXT|@FILE"
     )
@@ -42,7 +41,7 @@ class Form:
         read.
         """
         names = ("json_schema", "grammar", "structural_tag")
-        possible = {name: _text(_flag(name), getattr(self, name)) for name in names}
+        possible: dict[str, Any] = {name: _text(_flag(name), getattr(self, name)) for name in names}
         possible |= {"regex": self.regex, "choice": self.choice}
         order = ("json_schema", "regex", "choice", "grammar", "structural_tag")
         given = {name: possible[name] for name in order if possible[name] is not None}

@@ -139,8 +139,8 @@ async def test_behind_free_text_all_of_a_hundred_answers_are_json_of_the_schema(
         asked = (ask(live, None, "behind free text", **way) for _ in range(100))
         runs = await asyncio.gather(*asked)
     ended = [list(run.token_ids) for run in runs if str(run.finish_reason) == "stop"]
-    begun = [(ids, begins(ids, FormatMarker(text="e"))) for ids in ended]
-    formed = [tiny_tokenizer().decode(ids[at:-1]) for ids, at in begun if at is not None]
+    begun = [(ids[:-1], begins(ids[:-1], FormatMarker(text="e"))) for ids in ended]
+    formed = [tiny_tokenizer().decode(ids[at:]) for ids, at in begun if at is not None]
     assert len(formed) > 50
     assert all(is_answer(json.loads(text), LONGEST) for text in formed)
 

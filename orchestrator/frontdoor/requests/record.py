@@ -143,7 +143,9 @@ def _load_sampling(values: dict[str, Any]) -> ResolvedSampling:
 
 
 def _load_start(values: dict[str, Any] | None) -> FormatMarker | None:
-    return values and FormatMarker(values["text"], tuple(values["token_ids"]))
+    if values is None:
+        return None
+    return FormatMarker(values["text"], tuple(values["token_ids"]))
 
 
 def _sound(spec: SessionSpec) -> bool:
