@@ -40,6 +40,7 @@ from services.runtime import serving
 from services.runtime.format_vetting import Vetting
 from services.runtime.memory import keep_little
 from services.runtime.readyfile import write_line
+from services.runtime.redis_client import checked_url
 from services.runtime.registry import WorkerRegistry
 from services.runtime.serving import GrpcServer, Health
 from services.runtime.serving.options import host_port, is_loopback
@@ -67,6 +68,8 @@ def run(settings: OrchestratorSettings) -> int:
 async def _serve(settings: OrchestratorSettings) -> int:
     # Now, not after the wait for a verifier: what could not be served is refused.
     serving.server_credentials(settings.serving_options())
+    if settings.redis is not None:
+        checked_url(settings.redis)
     if settings.vllm_engine:
         vllm_gateway.require()
     work = Work(settings.tenant_share) if settings.tokens_file is not None else None
@@ -211,7 +214,7 @@ async def _store(settings: OrchestratorSettings, url: str, recorder: Recorder) -
         lease_ms=round(1e3 * settings.lease),
         durability=Durability(settings.durability),
     )
-    patience = WriterOptions(patience_s=settings.store_patience)
+    patience = WriterOptions(patience_s=settings.store_patience, replicas=settings.store_replicas)
     return await connect(url, options, patience, recorder.dropped_writes, recorder.fenced_write)
 
 

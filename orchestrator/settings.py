@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from services.contract.types import split_methods
 from services.runtime.format_vetting import Bounds
@@ -85,7 +85,16 @@ class OrchestratorSettings(LinkSettings):
     redis: str | None = Field(
         None,
         title="sessions and their store",
-        description="URL of the Redis for sessions; left out: a private local server",
+        description="URL of the Redis for sessions: redis:// or rediss:// (TLS), or "
+        "redis+sentinel://HOST,HOST/SERVICE, or redis+cluster://HOST,HOST; left out: a private "
+        "local server",
+    )
+    store_replicas: int = Field(
+        0,
+        ge=0,
+        le=16,
+        description="replicas of Redis that must have a write before it counts as stored (WAIT); "
+        "where they do not, sessions wait as if Redis were away; needs durability required",
     )
     durability: Literal["required", "relaxed"] = Field(
         "required",
@@ -190,6 +199,12 @@ class OrchestratorSettings(LinkSettings):
     def form_bounds(self) -> Bounds:
         """What compiling one response format may take."""
         return Bounds(self.form_seconds, self.form_memory_mb << 20)
+
+    @model_validator(mode="after")
+    def _replicas_of_what_waits(self) -> Self:
+        if self.store_replicas and self.durability != "required":
+            raise ValueError("store_replicas: with durability relaxed nothing waits for replicas")
+        return self
 
     @field_validator("method")
     @classmethod

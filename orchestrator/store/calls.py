@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store.command import Arg, Call, Reply, no_mending
-from orchestrator.store.writer import Writer
 from services.contract.errors import (
     AlreadyExists,
     DataLoss,
@@ -22,8 +22,35 @@ T = TypeVar("T")
 _LONGEST_DETAIL = 80
 
 
+class Sender(Protocol):
+    """Who sends calls in order: `Writer`, or `Lanes` in a cluster."""
+
+    on_fenced: Callable[[], None]
+
+    @property
+    def patience_s(self) -> float:
+        """For how long one call may wait."""
+
+    @property
+    def losses(self) -> int:
+        """How often a server has shown that it may have lost acknowledged writes."""
+
+    @property
+    def away_s(self) -> float:
+        """For how long a server has not taken what waits for it, in seconds."""
+
+    def start(self) -> None:
+        """Start sending."""
+
+    def send(self, call: Call) -> asyncio.Future[Any]:
+        """Queue a call; its place in the order is taken now."""
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Send what is queued, for at most `timeout` seconds, then fail the rest."""
+
+
 def prepare(
-    writer: Writer,
+    writer: Sender,
     name: str,
     key: SessionKey,
     keys: Sequence[str],
@@ -31,7 +58,10 @@ def prepare(
     decode: Callable[[Reply], T],
     mend: Callable[[bool], Call | None] = no_mending,
 ) -> Call:
-    """A call of one script for one session, not queued yet. `keys` are what `keys_of` says."""
+    """A call of one script for one session, not queued yet; its patience begins now.
+
+    `keys` are what `keys_of` says.
+    """
 
     def answer(reply: Reply) -> T:
         if reply[0] != b"ok":
@@ -41,7 +71,9 @@ def prepare(
             raise refusal
         return decode(reply)
 
-    return writer.prepare(name, keys, args, answer, mend)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + writer.patience_s
+    return Call(name, keys, tuple(args), answer, deadline, loop.create_future(), mend)
 
 
 def _detail(reply: Reply) -> str:

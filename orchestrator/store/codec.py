@@ -33,9 +33,13 @@ def keys_of(prefix: str, key: SessionKey) -> tuple[str, str, str]:
 
     Both names are escaped: no two sessions of two tenants can meet in one key.
     """
-    tag = f"{quote(key.tenant, safe=':')}/{quote(key.session_id, safe=':')}"
-    family = f"{prefix}{{{tag}}}:"
+    family = f"{prefix}{{{tag_of(key)}}}:"
     return f"{family}meta", f"{family}tokens", f"{family}rounds"
+
+
+def tag_of(key: SessionKey) -> str:
+    """What decides the slot of a session's keys."""
+    return f"{quote(key.tenant, safe=':')}/{quote(key.session_id, safe=':')}"
 
 
 def pack(token_ids: Sequence[int]) -> bytes:

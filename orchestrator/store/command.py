@@ -38,6 +38,7 @@ class Call:
 
     `mend` is asked, once the server said that something is missing, for a call to be
     made before this one is repeated; it hears whether the record itself shows that.
+    `on_settled` hears, once, that the call is not under way any more.
     """
 
     script: str
@@ -47,6 +48,7 @@ class Call:
     deadline: float
     answer: asyncio.Future[Any]
     mend: Callable[[bool], Call | None] = no_mending
+    on_settled: Callable[[], None] | None = None
 
     def packed(self) -> bytes:
         """The call as the server reads it."""
@@ -55,6 +57,8 @@ class Call:
 
     def settle(self, reply: Any) -> None:
         """Answer the caller with what the server replied, or with an error."""
+        if self.on_settled is not None:
+            self.on_settled()
         # The caller may have been cancelled meanwhile; the write stands.
         if self.answer.done():
             return

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from typing import Any
 
-from redis.asyncio import Redis
-
-from services.runtime.redis_client import FAULTS
+from services.runtime.redis_client import FAULTS, Client
+from services.runtime.redis_cluster import RedisCluster
 
 log = logging.getLogger(__name__)
 
 _NONE = "noeviction"
 
 
-async def warn_of_eviction(client: Redis) -> None:
+async def warn_of_eviction(client: Client) -> None:
     """Say in the log if sessions may be evicted, or if that cannot be told."""
-    policy = await _policy(client)
-    if not policy:
+    policies = await _policies(client)
+    if not all(policies):
         log.warning(
             "session store: its maxmemory-policy could not be checked (INFO and CONFIG GET are "
             "refused); it must be noeviction, or sessions are lost when memory runs out"
         )
-    elif policy != _NONE:
+    for policy in sorted(set(policies) - {_NONE, ""}):
         log.warning(
             "session store: its maxmemory-policy is %s: when memory runs out it throws sessions "
             "away; set it to noeviction",
@@ -30,11 +30,18 @@ async def warn_of_eviction(client: Redis) -> None:
         )
 
 
-async def _policy(client: Redis) -> str:
-    """Empty where nobody says. Managed servers often know no CONFIG."""
+async def _policies(client: Client) -> list[str]:
+    """That of each server; empty where it does not say. Managed ones often know no CONFIG."""
+    if isinstance(client, RedisCluster):
+        return [await _policy(client, target_nodes=node) for node in client.primaries()]
+    return [await _policy(client)]
+
+
+async def _policy(client: Any, **target: Any) -> str:
     with suppress(*FAULTS):
-        if policy := (await client.info("memory")).get("maxmemory_policy", ""):
+        if policy := (await client.info("memory", **target)).get("maxmemory_policy", ""):
             return str(policy)
     with suppress(*FAULTS):
-        return str((await client.config_get("maxmemory-policy")).get("maxmemory-policy", ""))
+        told = await client.config_get("maxmemory-policy", **target)
+        return str(told.get("maxmemory-policy", ""))
     return ""

@@ -22,10 +22,9 @@ from typing import TypeVar
 
 from orchestrator.session.ports import Holder, SessionKey
 from orchestrator.store import codec
-from orchestrator.store.calls import nothing, prepare
+from orchestrator.store.calls import Sender, nothing, prepare
 from orchestrator.store.command import Arg, Call, Reply, no_mending
 from orchestrator.store.options import StoreOptions
-from orchestrator.store.writer import Writer
 from services.contract.errors import DataLoss, Fenced, PacelineError, SessionAborted
 from services.runtime.tasks import end
 
@@ -83,7 +82,7 @@ class Lease:
 class Leases:
     """Everything that is held. All methods belong to the event loop."""
 
-    def __init__(self, writer: Writer, options: StoreOptions) -> None:
+    def __init__(self, writer: Sender, options: StoreOptions) -> None:
         self._writer, self._options = writer, options
         self._held: dict[SessionKey, Lease] = {}
         self._task: asyncio.Task[None] | None = None

@@ -6,10 +6,9 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from redis import exceptions
-from redis.asyncio import Redis
 
 from orchestrator.session.ports import (
     Call,
@@ -23,15 +22,23 @@ from orchestrator.session.ports import (
 )
 from orchestrator.store import codec
 from orchestrator.store.background import Background
-from orchestrator.store.calls import nothing, prepare
+from orchestrator.store.calls import Sender, nothing, prepare
 from orchestrator.store.command import Arg, Reply
+from orchestrator.store.delivery import (
+    ClusterServers,
+    DeliveryOptions,
+    OneServer,
+    delivery,
+)
 from orchestrator.store.eviction import warn_of_eviction
+from orchestrator.store.lanes import Lanes
 from orchestrator.store.leases import Lease, Leases
 from orchestrator.store.options import StoreOptions
-from orchestrator.store.scripts import script
-from orchestrator.store.writer import Writer, WriterOptions, load_scripts
+from orchestrator.store.writer import Writer, WriterOptions
+from services.contract.errors import StartError
 from services.contract.types import FinishReason, SessionStatus
-from services.runtime.redis_client import FAULTS, open_client, start_error
+from services.runtime.redis_client import FAULTS, Client, PartOfCluster, open_client, start_error
+from services.runtime.redis_cluster import RedisCluster
 
 T = TypeVar("T")
 
@@ -46,7 +53,7 @@ class RedisSessionStore:
 
     def __init__(
         self,
-        client: Redis,
+        client: Client,
         options: StoreOptions | None = None,
         writer_options: WriterOptions | None = None,
         on_dropped: Callable[[int], None] = lambda _: None,
@@ -59,7 +66,8 @@ class RedisSessionStore:
         """
         self._client = client
         self._options = options or StoreOptions()
-        self._writer = Writer(client, writer_options, on_fenced)
+        self._delivery = _delivery(client, writer_options or WriterOptions())
+        self._writer = _sender(self._delivery, writer_options, on_fenced)
         self._leases = Leases(self._writer, self._options)
         self._background = Background(self._leases, on_dropped)
 
@@ -75,27 +83,44 @@ class RedisSessionStore:
 
         Raises what redis-py raises; `connect` makes one line of it.
         """
-        await load_scripts(self._client)
-        await self._probe()
+        await self._delivery.load_scripts()
+        await self._probe(min)
         self._writer.start()
         self._leases.start(self._renew)
 
     async def answers(self) -> bool:
-        """Whether the server takes every kind of write now; waits a few seconds at most."""
+        """Whether the server takes every kind of write now; waits a few seconds at most.
+
+        Of a cluster: whether any of its nodes does. Sessions on the others wait for theirs.
+        """
         try:
-            await self._probe()
+            await self._probe(max)
         except exceptions.NoScriptError:
             # It began anew; once taught it is asked again.
             with suppress(*FAULTS):
-                await load_scripts(self._client)
+                await self._delivery.load_scripts()
             return False
         except FAULTS:
             return False
         return True
 
-    async def _probe(self) -> None:
-        keys = codec.keys_of(self._options.prefix, SessionKey("", secrets.token_hex(8)))
-        await self._client.evalsha(script("probe").sha, len(keys), *keys)
+    async def _probe(self, which: Callable[[Iterable[bool]], bool]) -> None:
+        """Ask each server, and raise unless all (`min`) or any (`max`) take writes."""
+        tag = f"{{{codec.tag_of(SessionKey('', '%s'))}}}"
+        asked = (self._probe_one(name) for name in self._delivery.probes(tag))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        faults = [answer for answer in answers if isinstance(answer, BaseException)]
+        if not answers:
+            raise exceptions.ConnectionError("no node serves any slot")
+        if faults and not which(not isinstance(one, BaseException) for one in answers):
+            raise faults[0]
+
+    async def _probe_one(self, name: str) -> None:
+        key = SessionKey("", name)
+        keys = codec.keys_of(self._options.prefix, key)
+        reply = await self._delivery.probe(prepare(self._writer, "probe", key, keys, (), nothing))
+        if isinstance(reply, Exception):
+            raise reply
 
     async def close(self, timeout: float = 5.0) -> None:
         """Send what is queued, for at most `timeout` seconds, and close the client."""
@@ -153,7 +178,7 @@ class RedisSessionStore:
 
         Safe in any thread.
         """
-        return self._writer.outage.seconds
+        return self._writer.away_s
 
     @property
     def dropped_writes(self) -> int:
@@ -259,7 +284,7 @@ async def connect(
     on_dropped: Callable[[int], None] = lambda _: None,
     on_fenced: Callable[[], None] = lambda: None,
 ) -> RedisSessionStore:
-    """A started store at `redis://`, `rediss://` or `unix://`.
+    """A started store at a URL as `services.runtime.redis_url` reads them.
 
     Raises StartError, one line, when the server cannot be used.
     """
@@ -270,8 +295,37 @@ async def connect(
     except FAULTS as error:
         await client.aclose()
         raise start_error(url, error) from error
+    try:
+        await _refuse_part_of_a_cluster(url, client)
+    except StartError:
+        await store.close()
+        raise
     await warn_of_eviction(client)
     return store
+
+
+async def _refuse_part_of_a_cluster(url: str, client: Client) -> None:
+    """One node of several was named as if it were all. Raises StartError."""
+    told: Any = {}
+    if not isinstance(client, RedisCluster):
+        with suppress(*FAULTS):
+            told = await client.cluster("INFO")
+    if int(told.get("cluster_size", 0)) > 1:
+        raise start_error(url, PartOfCluster())
+
+
+def _delivery(client: Client, options: WriterOptions) -> OneServer | ClusterServers:
+    return delivery(client, DeliveryOptions(options.max_bytes, options.replicas))
+
+
+def _sender(
+    servers: OneServer | ClusterServers,
+    options: WriterOptions | None,
+    on_fenced: Callable[[], None],
+) -> Sender:
+    if isinstance(servers, ClusterServers):
+        return Lanes(servers, options, on_fenced)
+    return Writer(servers, options, on_fenced)
 
 
 def _length(reply: Reply) -> int:

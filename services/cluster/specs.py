@@ -378,11 +378,15 @@ def _thread_flags(
 
 def _spec(site: Site, role: str, name: str, arguments: Sequence[str]) -> ProcessSpec:
     ready = site.folder / f"{name}.ready"
-    common = ["--redis", site.redis, "--ready-file", str(ready), "--tether", str(site.owner)]
+    common = ["--ready-file", str(ready), "--tether", str(site.owner)]
+    # A URL that names a user is not for those who can list processes.
+    secret = {"PACELINE_REDIS": site.redis} if "@" in site.redis else {}
+    common += [] if secret else ["--redis", site.redis]
     return ProcessSpec(
         name=name,
         # -P: a folder named like one of our packages must not be imported from here.
         argv=(sys.executable, "-P", "-m", "paceline", role, *arguments, *common),
         ready_file=ready,
         log_file=site.folder / f"{name}.log",
+        environment=secret,
     )

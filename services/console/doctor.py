@@ -27,6 +27,12 @@ class DoctorOptions:
         "",
         section="Models",
     )
+    redis: str | None = option(
+        "URL of a Redis, to be told whether orchestrators can use it, and what it keeps.",
+        None,
+        section="Redis",
+        variable=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +57,13 @@ def run_doctor(options: DoctorOptions) -> int:
     try:
         checkpoint = read_checkpoint(options.target) if options.target else None
         choice = choose(engines, gpus, checkpoint)
+        servers = _servers(options.redis) if options.redis else []
     except StartError as error:
         _show(_machine(gpus), _engines(engines))
         return complain("doctor", error, status=1)
     target = [("target", f"{options.target}: {_described(checkpoint)}")] if checkpoint else []
     chosen = [("choice", choice.flags), ("", f"because {choice.reason}")]
-    _show(_machine(gpus), _engines(engines), [*target, *chosen])
+    _show(_machine(gpus), _engines(engines), [*target, *chosen], servers)
     return 0
 
 
@@ -134,6 +141,13 @@ def _machine(gpus: Sequence[str]) -> Lines:
 def _engines(engines: Sequence[start.Installed]) -> Lines:
     labels = iter(("engines", *[""] * len(engines)))
     return [(next(labels), f"{one.name:<8} {one.version or one.problem}") for one in engines]
+
+
+def _servers(url: str) -> Lines:
+    from services.console.doctor_redis import describe
+
+    servers = describe(url)
+    return list(zip(("redis", *[""] * len(servers)), servers, strict=False))
 
 
 def _show(*groups: Lines) -> None:

@@ -16,12 +16,17 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
-from redis.asyncio import Redis
-
 from services.contract.errors import StoreError
 from services.contract.record_types import checked
 from services.contract.types import Progress, Role, WorkerDescription
-from services.runtime.redis_client import DEFAULT_PREFIX, FAULTS, open_client, start_error
+from services.runtime.redis_client import (
+    DEFAULT_PREFIX,
+    FAULTS,
+    Client,
+    RunScript,
+    open_client,
+    start_error,
+)
 from services.runtime.tasks import end
 
 log = logging.getLogger(__name__)
@@ -95,7 +100,7 @@ class Registration:
         heartbeat_s: float = 1.0,
         ttl_s: float = 4.0,
         prefix: str = DEFAULT_PREFIX,
-        client: Redis | None = None,
+        client: Client | None = None,
     ) -> None:
         self._url = redis_url
         self._worker = RegisteredWorker(description, address)
@@ -105,8 +110,8 @@ class Registration:
         self._keys = _keys(prefix)
         self._instance = secrets.token_hex(_INSTANCE_CHARS // 2)
         self._client = client or open_client(redis_url, connections=2)
-        self._beat = self._client.register_script(_HEARTBEAT)
-        self._remove = self._client.register_script(_REMOVE)
+        self._beat = RunScript(self._client, _HEARTBEAT)
+        self._remove = RunScript(self._client, _REMOVE)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -161,11 +166,11 @@ class WorkerRegistry:
     """Reads the registry."""
 
     def __init__(
-        self, redis_url: str, *, prefix: str = DEFAULT_PREFIX, client: Redis | None = None
+        self, redis_url: str, *, prefix: str = DEFAULT_PREFIX, client: Client | None = None
     ) -> None:
         self._keys = _keys(prefix)
         self._client = client or open_client(redis_url, connections=2)
-        self._list = self._client.register_script(_LIST)
+        self._list = RunScript(self._client, _LIST)
 
     async def list(self, role: Role | None = None) -> list[RegisteredWorker]:
         """The workers that are alive, by name; of one role, if given. Raises StoreError."""

@@ -128,7 +128,9 @@ class WorkerSettings(ServingSettings):
     """What every worker has: its place in the registry, and how its model runs."""
 
     redis: str | None = Field(
-        None, title="registry", description="URL of the Redis with the worker registry"
+        None,
+        title="registry",
+        description="URL of the Redis with the worker registry, as orchestrators take it",
     )
     worker_id: str = Field(min_length=1, description="name in the registry")
     advertise: str = Field(

@@ -10,6 +10,7 @@ from services.contract.types import Role
 from services.runtime import serving
 from services.runtime.affinity import keep_to
 from services.runtime.announcement import Announcement, AnnounceOptions, Entry
+from services.runtime.redis_client import checked_url
 from services.runtime.serving import Health, Served
 from services.runtime.settings import WorkerSettings
 from services.runtime.telemetry import StepTracer, Telemetry
@@ -60,6 +61,9 @@ async def _serve(
     settings: WorkerSettings, tracer: StepTracer, load: Callable[[], Sequence[Served]]
 ) -> int:
     options, stop = settings.serving_options(), serving.stop_on_signals()
+    if settings.redis is not None:
+        # Now, not once a model is loaded.
+        checked_url(settings.redis)
     async with Health(options) as health:
         roles = await serving.loaded(load, stop)
         await health.started()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -324,6 +325,14 @@ def test_every_worker_has_a_name_a_ready_file_and_the_store(site):
         assert settings.ready_file == spec.ready_file
         assert settings.port == 0
     assert len({spec.log_file for spec in specs}) == 4
+
+
+def test_a_password_of_redis_is_in_no_command_line(site):
+    secret = replace(site, redis="redis://u:hunter2@somewhere")
+    options = ClusterOptions(target="big")
+    for spec in (*worker_specs(options, secret), *orchestrator_specs(options, secret)):
+        assert "hunter2" not in " ".join(spec.argv)
+        assert spec.environment == {"PACELINE_REDIS": secret.redis}
 
 
 def test_no_drafters_leave_the_verifier_alone(site):

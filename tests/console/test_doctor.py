@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from orchestrator.store import EmbeddedRedis
 from services.console import doctor
 from services.console.doctor import Checkpoint, choose, read_checkpoint, run_doctor
 from services.contract.errors import StartError
@@ -64,6 +65,17 @@ def test_what_cannot_be_run_is_said_with_the_reason(engines, checkpoint, said):
 def test_a_folder_says_what_it_holds(tmp_path, config, expected):
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert read_checkpoint(str(tmp_path)) == expected
+
+
+def test_a_redis_is_described_or_the_reason_why_not_is_given(capsys):
+    with EmbeddedRedis() as redis:
+        assert run_doctor(doctor.DoctorOptions(redis=redis.url)) == 0
+    said = capsys.readouterr().out
+    assert "0 replicas, no append-only file: a restart forgets" in said
+    assert run_doctor(doctor.DoctorOptions(redis="redis://u:hunter2@127.0.0.1:1")) == 1
+    told = "".join(capsys.readouterr())
+    assert "Redis at redis://127.0.0.1:1 does not answer" in told
+    assert "hunter2" not in told
 
 
 def test_a_broken_config_is_one_sentence(tmp_path):

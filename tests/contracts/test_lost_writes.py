@@ -13,6 +13,7 @@ from fakeredis import FakeServer
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store import EmbeddedRedis, RedisSessionStore, StoreOptions, WriterOptions
+from orchestrator.store.delivery import pipeline_of
 from orchestrator.store.server_identity import Identity, parse_identity, shows_loss
 from services.contract.errors import DataLoss, Fenced, NotFound, SessionAborted
 from services.contract.types import FinishReason, SessionStatus
@@ -273,7 +274,7 @@ async def test_long_sessions_are_given_back_in_pipelines_of_bounded_size(backend
     restart(server)
     writes = [owner.write(number) for number in (2, 3) for owner in owners]
     assert await asyncio.gather(*writes) == [1_501] * 40 + [1_502] * 40
-    pipelines = [store._writer._pipeline([call] * 9) for call in _seeds(store, owners)]
+    pipelines = [pipeline_of([call] * 9, 10_000) for call in _seeds(store, owners)]
     assert {len(pipeline) for pipeline in pipelines} == {1}
     for key in keys:
         assert await text_of(store, key) == [*range(1_500), 2, 3]

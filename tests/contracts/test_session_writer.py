@@ -8,7 +8,7 @@ from fakeredis import FakeServer
 
 from orchestrator.session.ports import SessionKey
 from orchestrator.store import WriterOptions
-from orchestrator.store.writer import Writer
+from orchestrator.store.delivery import OneServer
 from services.contract.errors import DataLoss, StoreError
 from services.contract.types import FinishReason, SessionStatus
 from tests.contracts.backends import KEY, NEW, Backend
@@ -75,7 +75,7 @@ async def test_scripts_are_loaded_again_when_the_server_forgot_them(store, backe
 
 
 async def test_a_lost_reply_changes_nothing(store, monkeypatch):
-    execute, lost = Writer._execute, []
+    execute, lost = OneServer.execute, []
 
     async def execute_and_lose_every_first_reply(writer, calls):
         replies = await execute(writer, calls)
@@ -84,7 +84,7 @@ async def test_a_lost_reply_changes_nothing(store, monkeypatch):
             raise ConnectionError("the reply is lost")
         return replies
 
-    monkeypatch.setattr(Writer, "_execute", execute_and_lose_every_first_reply)
+    monkeypatch.setattr(OneServer, "execute", execute_and_lose_every_first_reply)
     assert (await store.create(KEY, NEW)).created
     assert (await store.acquire(KEY, "o2")).term == 2
     assert await asyncio.gather(*[store.commit(KEY, 2, r, r - 1, [r]) for r in (1, 2)]) == [1, 2]

@@ -41,29 +41,17 @@ async def test_a_started_store_serves(valkey):
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 async def test_a_refused_connection_is_one_clear_line(scheme):
-    message = await refusal_of(f"{scheme}://user:hunter2@127.0.0.1:1/0?socket_timeout=1")
-    assert f"Redis at {scheme}://127.0.0.1:1/0 does not answer" in message
+    message = await refusal_of(f"{scheme}://user:hunter2@127.0.0.1:1/3?client_name=me")
+    assert f"Redis at {scheme}://127.0.0.1:1/3 does not answer" in message
 
 
 async def test_a_missing_socket_is_one_clear_line():
     assert "/nowhere/redis.sock does not answer" in await refusal_of("unix:///nowhere/redis.sock")
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        *[
-            "http://:hunter2@h:1",
-            "localhost:6379",
-            "redis://h:port",
-            "redis://[::1",
-            "redis://h?db=x",
-        ],
-    ],
-)
+@pytest.mark.parametrize("url", ["", "http://:hunter2@h:1", "redis://h:port"])
 async def test_a_url_that_says_nothing_is_one_clear_line(url):
-    assert "redis://host:port" in await refusal_of(url)
+    assert "the Redis URL is not usable" in await refusal_of(url)
 
 
 async def test_a_wrong_password_is_one_clear_line(durable):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.store.writer import Writer
+from orchestrator.store.delivery import OneServer
 from orchestrator.workers import link
 from services.contract.types import Draft, Verdict, Verify
 from services.drafter.core import DrafterCore
@@ -61,13 +61,13 @@ def codecs(monkeypatch: pytest.MonkeyPatch) -> tuple[Counting, Counting]:
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many commits each pipeline to the store held."""
     counted: list[int] = []
-    execute = Writer._execute
+    execute = OneServer.execute
 
     async def counting(self, calls):
         counted.append(sum(call.script == "commit" for call in calls))
         return await execute(self, calls)
 
-    monkeypatch.setattr(Writer, "_execute", counting)
+    monkeypatch.setattr(OneServer, "execute", counting)
     return counted
 
 

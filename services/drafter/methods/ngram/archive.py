@@ -19,9 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from redis.asyncio import Redis
-
-from services.runtime.redis_client import DEFAULT_PREFIX, FAULTS, open_client, safe_url
+from services.runtime.redis_client import DEFAULT_PREFIX, FAULTS, Client, open_client, safe_url
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +29,7 @@ MOST_ARRIVED = 4096
 """Texts that may wait for the drafter; what comes beyond takes the place of the oldest."""
 _FLUSH_S = 2.0
 
-Job = Callable[[Redis], Awaitable[None]]
+Job = Callable[[Client], Awaitable[None]]
 
 
 class RedisArchive:
@@ -45,7 +43,7 @@ class RedisArchive:
         most_texts: int = 128,
         most_tokens: int = 512,
         prefix: str = DEFAULT_PREFIX,
-        client: Callable[[], Redis] | None = None,
+        client: Callable[[], Client] | None = None,
     ) -> None:
         """Connects at first use. Raises StartError for a URL that says nothing."""
         self._url = url
@@ -118,12 +116,12 @@ class RedisArchive:
                 log.warning("phrases are not kept: Redis at %s: %s", safe_url(self._url), why)
             self._away = True
 
-    async def _load(self, redis: Redis, scope: str) -> None:
+    async def _load(self, redis: Client, scope: str) -> None:
         texts = await redis.lrange(self._key(scope), -self._most_texts, -1)
         outputs = (_decode(record, self._most_tokens) for record in texts)
         self._arrived += [(scope, output) for output in outputs if output]
 
-    async def _keep(self, redis: Redis, scope: str, text: bytes) -> None:
+    async def _keep(self, redis: Client, scope: str, text: bytes) -> None:
         key = self._key(scope)
         async with redis.pipeline(transaction=True) as pipe:
             pipe.rpush(key, text)

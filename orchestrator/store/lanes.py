@@ -1,0 +1,100 @@
+"""The writers of a cluster, one for each node that serves slots.
+
+A node that is away holds up its own sessions alone. The calls of one session stay in
+order: while any of its slot is under way, the next goes the same way, wherever the slot is by
+then; each writer finds the node of a call anew at each attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from redis import exceptions
+
+from orchestrator.store.command import Call
+from orchestrator.store.delivery import ClusterServers, slot_of
+from orchestrator.store.writer import Writer, WriterOptions
+
+
+class Lanes:
+    """Use from one event loop, between `start` and `close`; as `Writer` is used."""
+
+    def __init__(
+        self,
+        servers: ClusterServers,
+        options: WriterOptions | None = None,
+        on_fenced: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._servers = servers
+        self._options = options or WriterOptions()
+        self.on_fenced = on_fenced
+        self._lanes: dict[str, Writer] = {}
+        self._busy: dict[int, tuple[Writer, int]] = {}
+        self._retired: set[asyncio.Task[None]] = set()
+        self._closing = True
+
+    def start(self) -> None:
+        """Start sending."""
+        self._closing = False
+
+    @property
+    def patience_s(self) -> float:
+        """For how long one call may wait."""
+        return self._options.patience_s
+
+    @property
+    def losses(self) -> int:
+        """How often a server has shown that it may have lost acknowledged writes."""
+        return self._servers.losses
+
+    @property
+    def away_s(self) -> float:
+        """For how long the node that is away longest has not taken what waits for it."""
+        return max((lane.away_s for lane in list(self._lanes.values())), default=0.0)
+
+    def send(self, call: Call) -> asyncio.Future[Any]:
+        """Queue a call; its place in the order of its session is taken now."""
+        slot = slot_of(call)
+        lane, count = self._busy.get(slot) or (self._lane(call), 0)
+        self._busy[slot] = lane, count + 1
+        return lane.send(replace(call, on_settled=partial(self._settled, slot)))
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Send what is queued, for at most `timeout` seconds, then fail the rest."""
+        self._closing = True
+        lanes = list(self._lanes.values())
+        await asyncio.gather(*(lane.close(timeout) for lane in lanes), *self._retired)
+
+    def _settled(self, slot: int) -> None:
+        lane, count = self._busy.pop(slot)
+        if count > 1:
+            self._busy[slot] = lane, count - 1
+
+    def _lane(self, call: Call) -> Writer:
+        try:
+            name = self._servers.client.primary(call.keys[0]).name
+        except exceptions.RedisClusterException:
+            name = ""
+        lane = self._lanes.get(name)
+        if lane is None:
+            self._retire()
+            lane = self._lanes[name] = Writer(self._servers, self._options)
+            if not self._closing:
+                lane.start()
+        return lane
+
+    def _retire(self) -> None:
+        """End the lanes of nodes that left, once they are empty."""
+        known, busy = self._servers.client.nodes_manager.nodes_cache, set(map(id, self._in_use()))
+        for name, lane in list(self._lanes.items()):
+            if name not in known and id(lane) not in busy:
+                task = asyncio.create_task(self._lanes.pop(name).close())
+                self._retired.add(task)
+                task.add_done_callback(self._retired.discard)
+
+    def _in_use(self) -> list[Writer]:
+        return [lane for lane, _ in self._busy.values()]
