@@ -64,7 +64,9 @@ def sampling_arguments(files: Iterable[FileDescriptorProto]) -> str:
 
 def _type_of(field: FieldDescriptorProto, maps: Collection[str]) -> str:
     if field.type == field.TYPE_MESSAGE:
-        return "Mapping[int, float]" if field.type_name in maps else "Sequence[str]"
+        known = f".{PACKAGE}.FormatStart"
+        other = "str | Sequence[int] | bool" if field.type_name == known else "Sequence[str]"
+        return "Mapping[int, float]" if field.type_name in maps else other
     name = {field.TYPE_STRING: "str", field.TYPE_BOOL: "bool", field.TYPE_FLOAT: "float"}
     kind = name.get(field.type, "int")
     if field.label != field.LABEL_REPEATED:

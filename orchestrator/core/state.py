@@ -19,7 +19,6 @@ from services.contract.kv_reserve import reserve_of
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
     EMPTY_HASH,
-    RESPONSE_FORMAT,
     SCORES,
     TOKEN_LIMITS,
     ResolvedSampling,
@@ -155,12 +154,13 @@ class SessionConfig:
     @property
     def verifier_capabilities(self) -> tuple[str, ...]:
         """What a verifier must be able to do."""
+        formats = self.sampling.response_format
         needed = {
-            RESPONSE_FORMAT: self.sampling.response_format is not None,
             TOKEN_LIMITS: self.sampling.limits_tokens,
             SCORES: self.sampling.prompt_logprobs is not None,
         }
-        return tuple(name for name, used in needed.items() if used)
+        others = tuple(name for name, used in needed.items() if used)
+        return (() if formats is None else formats.capabilities) + others
 
 
 class Phase(Enum):

@@ -140,6 +140,7 @@ class Inference:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ended = SpecTotals()
         self._forms, self._work = forms or ResponseFormats(), work
+        self._forms.special = target.tokenizer.special_names
         self.offer = OfferedModel(pool, target, options)
         self._initial_states = InitialStates(self.offer, options)
         self._scoring = Scoring(pool, options.limits)

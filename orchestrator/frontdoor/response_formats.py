@@ -10,12 +10,14 @@ import asyncio
 import hashlib
 import json
 from collections import OrderedDict
+from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from orchestrator.frontdoor.admission import Work
 from orchestrator.frontdoor.requests.ranges import ALLOWED_FORMATS
 from services.contract.errors import InvalidRequest
+from services.contract.formats import named_in
 from services.contract.types import ResponseFormat
 from services.runtime.format_vetting import Vetted, Vetting
 
@@ -39,6 +41,8 @@ class ResponseFormats:
 
     def __init__(self, vetting: Vetting | None = None, work: Work | None = None) -> None:
         """`work`: where what a tenant's formats cost is counted."""
+        self.special: Collection[str] = ()
+        """Names of the model's special tokens."""
         self._vetting, self._work = vetting or Vetting(), work
         self._known: OrderedDict[bytes, str] = OrderedDict()
         self._asked: dict[_Key, _Asked] = {}
@@ -78,7 +82,7 @@ class ResponseFormats:
 
     def _ask(self, key: _Key, wanted: ResponseFormat) -> _Asked:
         tenant, digest = key
-        job = self._vetting.submit(wanted, tenant)
+        job = self._vetting.submit(wanted, tenant, named_in(wanted, self.special))
         asked = _Asked(job, asyncio.wrap_future(job))
 
         def note(done: asyncio.Future[Vetted]) -> None:

@@ -14,6 +14,7 @@ from orchestrator.options import Options
 from orchestrator.workers.pool import Target, WorkerPool
 from services.contract.states import NO_STATES, StateShape
 from services.contract.types import (
+    LATER_FORMATS,
     RESPONSE_FORMAT,
     SCORES,
     TOKEN_LIMITS,
@@ -37,6 +38,7 @@ class OfferedModel:
         self._methods = dict.fromkeys(split_methods(options.method))
         self._teams: frozenset[frozenset[str]] = frozenset()
         self._capabilities: frozenset[str] = frozenset()
+        self._of_verifiers = frozenset(target.worker.capabilities)
         self.defaults = parse_defaults(target.generation_config_json)
 
     def served_model(self, tenant: Tenant = DEFAULT_TENANT) -> ServedModel:
@@ -44,6 +46,7 @@ class OfferedModel:
         worker = self.target.worker
         self._methods |= dict.fromkeys(self._pool.methods())
         self._capabilities |= self._pool.capabilities()
+        self._of_verifiers |= self._pool.capabilities(Role.VERIFIER)
         self._teams |= self._pool.teams()
         return ServedModel(
             worker.model,
@@ -56,9 +59,10 @@ class OfferedModel:
             self._slow_methods(),
             self._teams,
             tenant.limits.max_tokens,
-            RESPONSE_FORMAT in worker.capabilities,
+            RESPONSE_FORMAT in self._of_verifiers,
             TOKEN_LIMITS in worker.capabilities,
             self.scores,
+            frozenset(LATER_FORMATS) & self._of_verifiers,
         )
 
     @property

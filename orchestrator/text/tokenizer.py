@@ -10,6 +10,7 @@ import tokenizers
 from jinja2 import TemplateError
 
 from orchestrator.text.lengths import reach_of, swallows
+from orchestrator.text.reasoning import Reasoning, reasoning_of
 from orchestrator.text.template import ChatTemplate, Conversation, TooLong, refused
 from orchestrator.text.vocabulary import Vocabulary
 from services.contract.errors import StartError
@@ -46,6 +47,11 @@ class Tokenizer:
         self.special_ids = frozenset(
             token
             for token, added in self._tokenizer.get_added_tokens_decoder().items()
+            if added.special
+        )
+        self.special_names = frozenset(
+            added.content
+            for added in self._tokenizer.get_added_tokens_decoder().values()
             if added.special
         )
         self.vocabulary = Vocabulary(self._tokenizer)
@@ -128,6 +134,14 @@ class Tokenizer:
         characters, which a template may make of few words.
         """
         return self.encode(self.render(conversation, most_text), False, most)
+
+    @cached_property
+    def reasoning(self) -> Reasoning | None:
+        """How the model marks its thoughts; None: it tells of no mark that is known."""
+        added = {
+            one.content: token for token, one in self._tokenizer.get_added_tokens_decoder().items()
+        }
+        return reasoning_of(added.get, self.bundle.chat_template)
 
     @cached_property
     def anchor(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -24,6 +24,7 @@ from services.contract.states import Fate, OnStates, StateRoom, portion, states_
 from services.contract.types import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
+    RESPONSE_FORMAT,
     CloseDraft,
     CloseVerify,
     DrafterCommand,
@@ -158,6 +159,8 @@ class WorkerLink:
         if len(self._outbox) >= self._limits.outbox:
             self.cut("it does not read its commands")
             return
+        if isinstance(command, OpenDraft):
+            command = self._readable(command)
         admitted = self._state_room.admit(command)
         if admitted is None:
             return
@@ -169,6 +172,14 @@ class WorkerLink:
                 self._openings.send(command.session, tokens, self._now)
             case CloseVerify() | CloseDraft():
                 self._openings.forget(command.session)
+
+    def _readable(self, opening: OpenDraft) -> OpenDraft:
+        """Without a response format that an older drafter cannot read; it drafts as if for none."""
+        wanted = opening.sampling.response_format
+        known = self.description.capabilities if self.description else ()
+        if wanted is None or {*wanted.capabilities} <= {RESPONSE_FORMAT, *known}:
+            return opening
+        return replace(opening, sampling=replace(opening.sampling, response_format=None))
 
     def opening_s(self, tokens: int) -> float:
         """Expected seconds to open a session with a text of so many tokens."""

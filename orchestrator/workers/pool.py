@@ -236,9 +236,9 @@ class WorkerPool:
         """The methods of each connected drafter."""
         return frozenset(frozenset(_methods(link)) for link in self._up(Role.DRAFTER))
 
-    def capabilities(self) -> frozenset[str]:
-        """All capabilities of the connected drafters and their methods."""
-        return frozenset(c for link in self._up(Role.DRAFTER) for c in _capabilities(link))
+    def capabilities(self, role: Role = Role.DRAFTER) -> frozenset[str]:
+        """All capabilities of the connected drafters and their methods, or of verifiers."""
+        return frozenset(c for link in self._up(role) for c in _capabilities(link))
 
     def takes(self, worker: str) -> bool:
         """Whether the worker is connected, and does not drain."""

@@ -23,8 +23,9 @@ class Options(SamplingOptions, total=False):
     """How to sample, speculate and report; all left out = the server's defaults.
 
     Sampling follows the usual names. `logprobs` is the number of alternatives
-    to report with each token, `prompt_logprobs` with each of the prompt's. At most one
-    of `json_schema`, `regex`, `choice`.
+    to report with each token, `prompt_logprobs` with each of the prompt's. At most one of
+    `json_schema`, `regex`, `choice`, `grammar` and `structural_tag`; it holds behind
+    `response_format_start`, a text, token ids, or True for what ends the model's thoughts.
     `method` names a drafter, or several joined by commas; `num_speculative_tokens`
     caps the draft window.
     `include_rounds` asks for statistics, text and origin per token.
@@ -197,6 +198,14 @@ def _choice(options: Sequence[str]) -> pb.Choice:
     return pb.Choice(options=_strings(options))
 
 
+def _start(value: str | Sequence[int] | bool) -> pb.FormatStart:
+    if isinstance(value, bool):
+        return pb.FormatStart(auto=value)
+    if isinstance(value, str):
+        return pb.FormatStart(text=value)
+    return pb.FormatStart(token_ids=pb.TokenIds(ids=value))
+
+
 def _method(value: Method | str) -> int:
     allowed = ", ".join(method.value for method in _METHODS)
     if value not in _METHODS:
@@ -212,5 +221,6 @@ _WIRE: dict[str, Callable[[Any], Any]] = {
     "chat_template_kwargs": _json,
     "choice": _choice,
     "continuations": _continuations,
+    "response_format_start": _start,
     "rejection_sample_method": _method,
 }

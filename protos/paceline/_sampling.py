@@ -27,8 +27,11 @@ class SamplingOptions(TypedDict, total=False):
     json_schema: str
     regex: str
     choice: Sequence[str]
+    grammar: str
+    structural_tag: str
     include_stop_str_in_output: bool
     skip_special_tokens: bool
+    response_format_start: str | Sequence[int] | bool
     allowed_token_ids: Sequence[int]
     bad_words: str | Sequence[str]
     prompt_logprobs: int

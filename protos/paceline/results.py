@@ -286,6 +286,9 @@ class ModelInfo:
     has_chat_template: bool
     chat_template_takes_tools: bool = False
     chat_template_kwargs: tuple[str, ...] = ()
+    reasoning_end: str = ""
+    """What ends the model's thoughts; empty: it tells of nothing such."""
+    reasoning_end_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from services.runtime.options import option, options
 
 @options
 class Form:
-    """At most one of three; none = any text."""
+    """At most one of five; none = any text."""
 
     json_schema: str | None = option(
         "The text is JSON of this schema.", None, section="Structured output", shown="TEXT|@FILE"
@@ -21,19 +21,39 @@ class Form:
     choice: list[str] | None = option(
         "The text is this, or another one given so; repeatable.", None
     )
+    grammar: str | None = option(
+        "The text follows this grammar, in Lark or GBNF.", None, shown="TEXT|@FILE"
+    )
+    structural_tag: str | None = option(
+        "Parts of the text have the forms of this structural tag (JSON).", None, shown="TEXT|@FILE"
+    )
+    format_start: str | None = option(
+        "Free text comes before the form, up to this one, such as </think>; auto = what ends the "
+        "model's thoughts.",
+        None,
+        shown="TEXT|auto",
+    )
 
     def arguments(self) -> dict[str, Any]:
         """What `Client.generate` takes.
 
-        Raises StartError for more than one, and for a file that cannot be read.
+        Raises StartError for more than one, for a start of none, and for a file that cannot be
+        read.
         """
-        schema = _text("--json-schema", self.json_schema)
-        possible = {"json_schema": schema, "regex": self.regex, "choice": self.choice}
-        given = {name: value for name, value in possible.items() if value is not None}
+        names = ("json_schema", "grammar", "structural_tag")
+        possible: dict[str, Any] = {name: _text(_flag(name), getattr(self, name)) for name in names}
+        possible |= {"regex": self.regex, "choice": self.choice}
+        order = ("json_schema", "regex", "choice", "grammar", "structural_tag")
+        given = {name: possible[name] for name in order if possible[name] is not None}
         if len(given) > 1:
             flags = map(_flag, given)
             raise StartError(f"{' and '.join(flags)}: a text has one form; give one of them")
-        return given
+        if self.format_start is None:
+            return given
+        if not given:
+            raise StartError("--format-start: there is no form to begin; give one")
+        auto = self.format_start == "auto"
+        return given | {"response_format_start": True if auto else self.format_start}
 
 
 @options

@@ -1,4 +1,4 @@
-"""Response formats: JSON of a schema, a match of a regular expression, or a choice.
+"""Response formats: JSON of a schema, a regular expression, a choice, a grammar, or tags in text.
 
 Grammars are llguidance's. Checking one needs no model and no tokenizer; masks of allowed
 tokens are in `services.engine.structure`. The limits here bound following a grammar,
@@ -9,11 +9,14 @@ first passes `services.runtime.format_vetting`.
 from __future__ import annotations
 
 import json
-from functools import cache
-from typing import TYPE_CHECKING, assert_never
+import re
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
+from services.contract.structural_tags import tags_grammar
 from services.contract.types import FormatKind, ResponseFormat
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ MOST_CHARACTERS = {
     FormatKind.JSON_SCHEMA: 64 * 1024,
     FormatKind.REGEX: 4 * 1024,
     FormatKind.CHOICE: 16 * 1024,
+    FormatKind.GRAMMAR: 64 * 1024,
+    FormatKind.STRUCTURAL_TAG: 64 * 1024,
 }
 """Most characters of a format; of a choice, of all its options together."""
 
@@ -43,10 +48,26 @@ LIMITS = LLParserLimits(
 _JSON: JsonCompileOptions = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
 
 _LONGEST_REASON = 200
+_NAME = re.compile(r"<[^<>\s]+>")
+"""How a grammar can name a special token."""
 
 
-def grammar(wanted: ResponseFormat) -> str:
-    """The format as a grammar of llguidance. Raises ValueError for JSON that is no schema."""
+class Checked(NamedTuple):
+    """`complaint`: why a format cannot be used, in one line; empty if it can.
+
+    `grammar`: what llguidance reads then.
+    """
+
+    complaint: str
+    grammar: str = ""
+
+
+def grammar(wanted: ResponseFormat, special: Collection[str] = ()) -> str:
+    """The format as a grammar of llguidance. Raises ValueError for one that cannot be read.
+
+    `special`: names of special tokens, which tags tell from text. GBNF is converted in plain
+    Python, which may take seconds.
+    """
     match wanted.kind:
         case FormatKind.JSON_SCHEMA:
             return LLMatcher.grammar_from_json_schema(_schema(wanted.source[0]), _JSON)
@@ -55,35 +76,61 @@ def grammar(wanted: ResponseFormat) -> str:
         case FormatKind.CHOICE:
             options = " | ".join(json.dumps(option) for option in wanted.source)
             return LLMatcher.grammar_from_lark(f"start: {options}\n")
+        case FormatKind.GRAMMAR:
+            return grammar_from("grammar", wanted.source[0])
+        case FormatKind.STRUCTURAL_TAG:
+            try:
+                tags = tags_grammar(wanted.source[0], special, _JSON)
+            except RecursionError:
+                raise ValueError("it is nested too deep") from None
+            return LLMatcher.grammar_from_lark(tags)
         case _:
             assert_never(wanted.kind)
 
 
-def problem(wanted: ResponseFormat) -> str:
-    """Why the format cannot be used, in one line; empty if it can.
+def check(wanted: ResponseFormat, special: Collection[str] = ()) -> Checked:
+    """Whether the format can be used, by outputs with these special tokens.
 
     Compiles it and looks for a first token, so call it in processes with limits only.
     """
     if misfit := size_problem(wanted):
-        return misfit
+        return Checked(misfit)
     try:
-        compiled = grammar(wanted)
+        compiled = grammar(wanted, special)
     except ValueError as error:
-        return _line(error)
-    matcher = LLMatcher(_any_tokenizer(), compiled, log_level=0, limits=LIMITS)
+        return Checked(_line(error))
+    tokenizer = _any_tokenizer(tuple(special))
+    matcher = LLMatcher(tokenizer, compiled, log_level=0, limits=LIMITS)
     if matcher.is_error():
-        return _line(matcher.get_error())
-    matcher.compute_bitmask()
-    return dead_end(matcher)
+        return Checked(_line(matcher.get_error()))
+    return Checked(dead_end(matcher), compiled)
+
+
+def problem(wanted: ResponseFormat) -> str:
+    """What is wrong with a format; see `check`."""
+    return check(wanted).complaint
+
+
+def named_in(wanted: ResponseFormat, special: Iterable[str]) -> tuple[str, ...]:
+    """Those special tokens that the format may mean."""
+    if wanted.kind not in (FormatKind.GRAMMAR, FormatKind.STRUCTURAL_TAG):
+        return ()
+    [source] = wanted.source
+    return tuple(name for name in special if name in source and _NAME.fullmatch(name))
 
 
 def dead_end(matcher: LLMatcher) -> str:
-    """Why no token can follow at the matcher's position, its mask computed; empty if one can.
+    """Why no token can follow at the matcher's position, or not be taken back; empty if one can.
 
     Quotes nothing of the format.
     """
+    mask = matcher.compute_bitmask()
     if not matcher.is_error():
-        return ""
+        place = next(place for place, byte in enumerate(mask) if byte)
+        token = 8 * place + (mask[place] & -mask[place]).bit_length() - 1
+        moved = matcher.deep_copy()
+        moved.consume_token(token)
+        return "" if moved.rollback(1) else "max_tokens and stop of rules are not served"
     nothing = matcher.get_error().startswith("NoExtension")
     return "it allows no output" if nothing else "it takes too much to follow"
 
@@ -114,20 +161,23 @@ def _schema(text: str) -> str:
 
 
 class _Bytes:
-    """A tokenizer of single bytes: the least that llguidance needs of one."""
+    """A tokenizer of single bytes and special tokens: the least that llguidance needs of one."""
 
     eos_token_id = 256
     bos_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"\xff<|end|>")
-    special_token_ids = (256,)
+
+    def __init__(self, special: Collection[str]) -> None:
+        named = [b"\xff" + name.encode() for name in ("<|end|>", *special)]
+        self.tokens = (*(bytes([byte]) for byte in range(256)), *named)
+        self.special_token_ids = tuple(range(256, len(self.tokens)))
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
 
 
-@cache
-def _any_tokenizer() -> LLTokenizer:
-    return LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=[_Bytes.eos_token_id])
+@lru_cache(maxsize=8)
+def _any_tokenizer(special: tuple[str, ...]) -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(_Bytes(special)), eos_token=[_Bytes.eos_token_id])
 
 
 def _line(*messages: object) -> str:

@@ -163,14 +163,39 @@ class FormatKind(StrEnum):
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
     CHOICE = "choice"
+    GRAMMAR = "grammar"
+    STRUCTURAL_TAG = "structural_tag"
+
+
+@dataclass(frozen=True, slots=True)
+class FormatMarker:
+    """Where a format begins: behind the first `text` of the output, or these `token_ids`.
+
+    One of the two is given.
+    """
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
-    """A response format. `source`: the schema or the expression; of a choice, its options."""
+    """A response format. `source`: as it was written; of a choice, its options.
+
+    Text up to `start` is free; None: the format holds from the first token.
+    """
 
     kind: FormatKind
     source: tuple[str, ...]
+    start: FormatMarker | None = None
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What a worker has to know to follow it."""
+        new = self.kind in (FormatKind.GRAMMAR, FormatKind.STRUCTURAL_TAG)
+        grammar = (RESPONSE_GRAMMAR,) if new else ()
+        start = (RESPONSE_START,) if self.start is not None else ()
+        return (RESPONSE_FORMAT, *grammar, *start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +253,15 @@ def split_methods(method: str) -> tuple[str, ...]:
 
 RESPONSE_FORMAT = "response_format"
 """Capability of a worker that supports response formats."""
+
+RESPONSE_GRAMMAR = "response_format:grammar"
+"""Capability of a worker that reads grammars and structural tags."""
+
+RESPONSE_START = "response_format:start"
+"""Capability of a worker that knows formats with a start."""
+
+LATER_FORMATS = (RESPONSE_GRAMMAR, RESPONSE_START)
+"""What workers with response formats did not know from the first."""
 
 
 TOKEN_LIMITS = "token_limits"

@@ -19,6 +19,7 @@ from services.contract.step_records import OnStep, StepEntry, StepRecord
 from services.contract.tree_handover import Handover, StateExchange
 from services.contract.types import (
     HANDS_OVER,
+    LATER_FORMATS,
     CloseDraft,
     CommitDraft,
     Credit,
@@ -356,10 +357,11 @@ class DrafterCore:
 
         Capabilities: `<method>:sampled` draws its drafts and sends their law,
         `<method>:tree` drafts several candidates per node, `<method>:states` drafts from states
-        of the target, `hands_over`: see `Handover`.
+        of the target, `hands_over`: see `Handover`; and which response formats it may be sent.
         """
         names = self._methods.names
         able = tuple(capabilities({name: self._drafters[name] for name in names}))
+        able = (*able, *LATER_FORMATS)
         if self._handover is not None:
             able = (*able, HANDS_OVER)
         worker = replace(

@@ -11,6 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 
@@ -19,8 +20,9 @@ from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
 from services.contract.errors import BusyError
-from services.contract.formats import LIMITS, dead_end, grammar
-from services.contract.types import ResponseFormat, TokenizerBundle
+from services.contract.formats import LIMITS, dead_end, grammar, named_in
+from services.contract.types import FormatMarker, ResponseFormat, TokenizerBundle
+from services.engine.marker import FreeText, Marker
 from services.engine.port import Engine
 from services.runtime.format_vetting import Vetted, Vetting
 
@@ -77,6 +79,7 @@ class Structures:
             raise StructureError(f"the tokenizer cannot be used: {type(error).__name__}") from error
         self._width = vocab_size
         self._ends = frozenset(bundle.eos_token_ids)
+        self._special = _special_names(self._tokenizer)
         self._vetting = vetting
         self._compiled: OrderedDict[ResponseFormat, Compiled] = OrderedDict()
         self.wake: Callable[[], object] = lambda: None
@@ -84,13 +87,14 @@ class Structures:
 
     def matcher(self, wanted: ResponseFormat, *, lenient: bool = False) -> Matcher:
         """A matcher in front of the first token, however long it takes. Raises StructureError."""
-        return self.follow(self.compiled(wanted), lenient=lenient)
+        return self.follow(self.compiled(wanted), wanted.start, lenient=lenient)
 
     def compiled(self, wanted: ResponseFormat, owner: str = "") -> Compiled:
         """The format's grammar, under way; `owner`: whose turn it takes.
 
-        Raises Overloaded where too many wait.
+        Where it begins is no part of it. Raises Overloaded where too many wait.
         """
+        wanted = replace(wanted, start=None)
         found = self._compiled.get(wanted)
         if found is None or _was_busy(found):
             found = self._compiled[wanted] = self._begin(wanted, owner)
@@ -98,8 +102,10 @@ class Structures:
         self._let_go()
         return found
 
-    def follow(self, compiled: Compiled, *, lenient: bool = False) -> Matcher:
-        """A matcher in front of the first token, of a grammar that is done.
+    def follow(
+        self, compiled: Compiled, start: FormatMarker | None = None, *, lenient: bool = False
+    ) -> Matcher:
+        """A matcher in front of the first token, of a grammar that is done and begins at `start`.
 
         Raises StructureError for a format that cannot be kept to, and BusyError where that
         could not be told.
@@ -109,18 +115,25 @@ class Structures:
             # A new one: what is raised again and again gathers tracebacks.
             raise type(error)(str(error))
         matcher = compiled.matcher.result()
-        return Matcher(matcher.deep_copy(), self._width, self._ends, lenient)
+        free = FreeText(None if start is None else self._marker(start))
+        return Matcher(matcher.deep_copy(), self._width, self._ends, lenient, free)
+
+    def _marker(self, start: FormatMarker) -> Marker:
+        if start.token_ids:
+            return Marker(start.token_ids, lambda token: (token,))
+        spell = self._tokenizer.decode_bytes
+        return Marker(start.text.encode(), lambda token: spell([token]))
 
     def _begin(self, wanted: ResponseFormat, owner: str) -> Compiled:
         begun = Compiled()
         if self._vetting is None:
-            _settle(begun, lambda: self._compile(wanted))
+            _settle(begun, lambda: self._compile(self._read(wanted)))
             return begun
-        vetted = self._vetting.submit(wanted, owner)
-        vetted.add_done_callback(partial(self._go_on, wanted, begun))
+        vetted = self._vetting.submit(wanted, owner, named_in(wanted, self._special))
+        vetted.add_done_callback(partial(self._go_on, begun))
         return begun
 
-    def _go_on(self, wanted: ResponseFormat, begun: Compiled, vetted: Future[Vetted]) -> None:
+    def _go_on(self, begun: Compiled, vetted: Future[Vetted]) -> None:
         """In the thread of a child that has vetted the format."""
 
         def matcher() -> LLMatcher:
@@ -128,20 +141,22 @@ class Structures:
             begun.size = found.size
             if found.complaint:
                 raise StructureError("it cannot be compiled within the bounds of this worker")
-            return self._compile(wanted)
+            return self._compile(found.grammar)
 
         _settle(begun, matcher)
         self.wake()
 
-    def _compile(self, wanted: ResponseFormat) -> LLMatcher:
+    def _read(self, wanted: ResponseFormat) -> str:
         try:
-            matcher = LLMatcher(self._tokenizer, grammar(wanted), log_level=0, limits=LIMITS)
+            return grammar(wanted, named_in(wanted, self._special))
         except ValueError:
             raise StructureError("it cannot be read") from None
+
+    def _compile(self, wanted: str) -> LLMatcher:
+        matcher = LLMatcher(self._tokenizer, wanted, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise StructureError("it cannot be compiled")
-        # The costliest mask as a rule; what it finds out of the grammar, all sessions share.
-        matcher.compute_bitmask()
+        # The first mask is the costliest as a rule, and what it finds out, all sessions share.
         if end := dead_end(matcher):
             raise StructureError(end)
         return matcher
@@ -171,6 +186,12 @@ def _was_busy(compiled: Compiled) -> bool:
     return compiled.done and isinstance(compiled.matcher.exception(), BusyError)
 
 
+def _special_names(tokenizer: LLTokenizer) -> list[str]:
+    """Names of the tokens that are no text."""
+    special = filter(tokenizer.is_special_token, range(tokenizer.vocab_size))
+    return [tokenizer.decode_bytes([token]).decode(errors="replace") for token in special]
+
+
 def structures_of(engine: Engine, vetting: Vetting | None = None) -> Structures | None:
     """For the engine's tokenizer; None, and a warning, where it has none that can be used."""
     if engine.bundle is None:
@@ -185,18 +206,29 @@ def structures_of(engine: Engine, vetting: Vetting | None = None) -> Structures 
 class Matcher:
     """One output and what may follow it; `extend` and `rewind` move it for good.
 
-    Behind the end-of-text token anything is allowed: nobody reads on there. A `lenient`
-    one allows everything, too, where the format cannot be followed any further; others
-    raise StructureError there.
+    An output is free text up to its marker, then what the format allows, then the end. Behind
+    the end-of-text token anything is allowed: nobody reads on there. A `lenient` one allows
+    everything, too, where the format cannot be followed any further; others raise
+    StructureError there.
     """
 
-    def __init__(self, matcher: LLMatcher, width: int, ends: frozenset[int], lenient: bool) -> None:
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        width: int,
+        ends: frozenset[int],
+        lenient: bool,
+        free: FreeText,
+    ) -> None:
         self._matcher = matcher
+        self._free = free
         self._lenient = lenient
         self._width = width
         self._ends = ends
         self._output: list[int] = []
         self._path: list[int] = []
+        self._formed = 0
+        """How many tokens the matcher took."""
         self._behind = 0
         """How many of the last tokens are the end or lie behind it: unknown to the matcher."""
 
@@ -229,10 +261,10 @@ class Matcher:
     def mask(self, path: Sequence[int]) -> Mask | None:
         """Which tokens may follow the output and `path`, bool [V].
 
-        None behind the end, and where the format does not allow `path` itself, so that
-        no target gets there.
+        None = any: in free text, behind the end, and where the format does not allow `path`
+        itself, so that no target gets there.
         """
-        if not self._walk(path) or self._behind:
+        if not self._walk(path) or self._behind or not self._free.complete:
             return None
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if not self._followed():
@@ -241,7 +273,8 @@ class Matcher:
 
     def must_end(self, path: Sequence[int]) -> bool:
         """Whether nothing but the end may follow the output and `path`."""
-        return self._walk(path) and not self._behind and self._matcher.is_stopped()
+        formed = self._walk(path) and not self._behind and self._free.complete
+        return formed and self._matcher.is_stopped()
 
     def _walk(self, path: Sequence[int]) -> bool:
         """Stand behind `path`; False where the format does not allow it."""
@@ -262,16 +295,28 @@ class Matcher:
         if not self._behind:
             ends = (place for place, token in enumerate(tokens) if token in self._ends)
             inside = next(ends, len(tokens))
-            taken = self._matcher.try_consume_tokens(list(tokens[:inside])) if inside else 0
-            if taken < inside or (inside < len(tokens) and not self._matcher.is_accepting()):
+            taken = self._free.take(tokens[:inside])
+            taken += self._form(tokens[taken:inside])
+            if taken < inside or (inside < len(tokens) and not self._may_end()):
                 return taken
         self._behind += len(tokens) - inside
         return len(tokens)
 
+    def _form(self, tokens: Sequence[int]) -> int:
+        taken = self._matcher.try_consume_tokens(list(tokens)) if tokens else 0
+        self._formed += taken
+        return taken
+
+    def _may_end(self) -> bool:
+        return not self._free.complete or self._matcher.is_accepting()
+
     def _back(self, tokens: int) -> None:
         behind = min(tokens, self._behind)
+        formed = min(tokens - behind, self._formed)
         self._behind -= behind
-        if tokens > behind and not self._matcher.rollback(tokens - behind):
+        self._formed -= formed
+        self._free.back(tokens - behind - formed)
+        if formed and not self._matcher.rollback(formed):
             self._followed()
 
     def _followed(self) -> bool:

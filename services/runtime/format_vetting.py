@@ -52,17 +52,19 @@ class Bounds:
 class Vetted(NamedTuple):
     """`complaint`: why the format cannot be used, empty if it can; `size`: bytes, roughly.
 
-    `seconds`: the CPU time of the check.
+    `seconds`: the CPU time of the check; `grammar`: the format as llguidance reads it.
     """
 
     complaint: str
     size: int = 0
     seconds: float = 0.0
+    grammar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
     wanted: ResponseFormat
+    special: tuple[str, ...]
     owner: str
     answer: Future[Vetted]
 
@@ -120,14 +122,18 @@ class Vetting:
         self._children: list[_Child] = []
         self._closed = False
 
-    def submit(self, wanted: ResponseFormat, owner: str = "") -> Future[Vetted]:
+    def submit(
+        self, wanted: ResponseFormat, owner: str = "", special: tuple[str, ...] = ()
+    ) -> Future[Vetted]:
         """Vet a format, unless it is cancelled before its turn. `owner`: whose turn it takes.
+
+        `special`: the special tokens that it may mean.
 
         Raises Overloaded when too many wait. The future raises Overloaded if the machine was
         too busy, and Draining after `close`. Its callbacks run in a child's thread, which
         waits for them.
         """
-        job = _Job(wanted, owner, Future())
+        job = _Job(wanted, special, owner, Future())
         with self._changed:
             if self._closed:
                 raise _closing()
@@ -164,7 +170,7 @@ class Vetting:
         while (job := self._next()) is not None:
             if job.answer.set_running_or_notify_cancel():
                 try:
-                    vetted = child.vet(job.wanted)
+                    vetted = child.vet(job)
                 except Exception as error:
                     job.answer.set_exception(error)
                 else:
@@ -211,20 +217,21 @@ class _Child:
                 self._process.kill()
                 self._process.wait(_END_SECONDS)
 
-    def vet(self, wanted: ResponseFormat) -> Vetted:
+    def vet(self, job: _Job) -> Vetted:
         """Vet one format. Raises Overloaded without a result, Draining after `end`."""
         link = self._started()
         try:
-            link.send_bytes(json.dumps([wanted.kind, *wanted.source]).encode())
+            asked = [job.wanted.kind, job.wanted.source, job.special]
+            link.send_bytes(json.dumps(asked).encode())
             if not link.poll(self._bounds.patience):
                 self._lose(kill=True)
                 raise _unknown(f"took more than {self._bounds.patience:g} s on a busy machine")
-            complaint, size, seconds, goes_on = json.loads(link.recv_bytes())
+            complaint, size, seconds, compiled, goes_on = json.loads(link.recv_bytes())
         except (EOFError, OSError):
             return Vetted(self._cause(self._lose()), seconds=self._bounds.seconds)
         if not goes_on:
             self._lose()
-        return Vetted(complaint, size, seconds)
+        return Vetted(complaint, size, seconds, compiled)
 
     def _started(self) -> Connection[Any, Any]:
         with self._lock:

@@ -2,8 +2,9 @@
 
     python -m services.runtime.format_vetting_child LINK PARENT SECONDS BYTES
 
-LINK is an open file descriptor: a format comes as JSON [kind, text, …], and the answer is
-[complaint, bytes when compiled, seconds of CPU, whether this process goes on].
+LINK is an open file descriptor: a format comes as JSON [kind, [text, …], [special token, …]],
+and the answer is
+[complaint, bytes when compiled, seconds of CPU, grammar, whether this process goes on].
 A job may take SECONDS of CPU time, and this process BYTES of memory; beyond that it dies.
 """
 
@@ -41,26 +42,28 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     _confine(most)
     link: Connection[Any, Any] = Connection(handle)
-    from services.contract.formats import problem
+    from services.contract.formats import Checked, check
     from services.contract.types import FormatKind, ResponseFormat
 
     goes_on = True
     with suppress(EOFError, OSError):
         while goes_on:
-            kind, *source = json.loads(link.recv_bytes())
+            kind, source, special = json.loads(link.recv_bytes())
             before, began = _peak(), time.process_time()
             # The signal has no handler, so the kernel kills this process, whatever it does.
             signal.setitimer(signal.ITIMER_PROF, seconds)
             try:
-                complaint = problem(ResponseFormat(FormatKind(kind), tuple(source)))
+                told = check(ResponseFormat(FormatKind(kind), tuple(source)), special)
             except MemoryError:
                 os.abort()
             except BaseException as error:
-                complaint = f"it cannot be compiled ({type(error).__name__})"
+                told = Checked(f"it cannot be compiled ({type(error).__name__})")
             signal.setitimer(signal.ITIMER_PROF, 0)
             taken, spent = max(0, _peak() - before), time.process_time() - began
             goes_on = taken < GROWN_SHARE * most
-            link.send_bytes(json.dumps([complaint, taken, spent, goes_on]).encode())
+            link.send_bytes(
+                json.dumps([told.complaint, taken, spent, told.grammar, goes_on]).encode()
+            )
 
 
 def _confine(most: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from services.contract.types import (
+    LATER_FORMATS,
     RESPONSE_FORMAT,
     SCORES,
     STATES,
@@ -30,7 +31,7 @@ def describe(
     `structured`: it serves outputs of a given form.
     """
     trees = ("tree",) if Capability.TREES in engine.capabilities else ()
-    formats = (RESPONSE_FORMAT,) if structured else ()
+    formats = (RESPONSE_FORMAT, *LATER_FORMATS) if structured else ()
     watched = states_of(engine)
     states = () if watched is None else (STATES,)
     return WorkerDescription(

@@ -77,7 +77,8 @@ def open_matcher(opening: OpenVerify, compiled: Compiled, structures: Structures
 
     Raises StructureError where the form cannot be kept to, Overloaded where that was not told.
     """
-    matcher = structures.follow(compiled)
+    wanted = opening.sampling.response_format
+    matcher = structures.follow(compiled, wanted.start if wanted else None)
     if not matcher.extend(opening.committed):
         raise StructureError("what is committed is no beginning of what it allows")
     return matcher
@@ -133,6 +134,10 @@ def _check_sampling(opening: OpenVerify, limits: Limits) -> None:
     _require_vocabulary("sampling.logit_bias", [token for token, _ in sampling.logit_bias], limits)
     _require_vocabulary("sampling.allowed_token_ids", sampling.allowed_token_ids, limits)
     _require_vocabulary("sampling.bad_words", [*chain.from_iterable(sampling.bad_words)], limits)
+    wanted = sampling.response_format
+    if wanted is not None and wanted.start is not None:
+        field = "sampling.response_format.start.token_ids"
+        _require_vocabulary(field, wanted.start.token_ids, limits)
 
 
 def _check_text(opening: OpenVerify, limits: Limits) -> None:

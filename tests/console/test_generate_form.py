@@ -7,6 +7,7 @@ import pytest
 from services.console import generate as generation
 from tests.console import typed
 
+FORMS = ("json_schema", "regex", "choice", "grammar", "structural_tag", "response_format_start")
 SCHEMA = '{"type": "integer"}'
 
 
@@ -35,22 +36,31 @@ def paceline(*arguments, raw=("--raw",)):
         (["--regex", ""], {"regex": ""}),
         (["--choice", "yes"], {"choice": ["yes"]}),
         (["--choice", "yes", "--choice", "no, or later"], {"choice": ["yes", "no, or later"]}),
+        (["--grammar", 'start: "a"'], {"grammar": 'start: "a"'}),
+        (["--structural-tag", "{}"], {"structural_tag": "{}"}),
+        (
+            ["--regex", "a", "--format-start", "</think>"],
+            {"regex": "a", "response_format_start": "</think>"},
+        ),
+        (
+            ["--regex", "a", "--format-start", "auto"],
+            {"regex": "a", "response_format_start": True},
+        ),
     ],
 )
 def test_a_form_reaches_the_client_as_it_was_typed(asked, flags, form):
     ended = paceline(*flags)
     assert ended.exit_code == 0, ended.output
     [request] = asked
-    assert {
-        name: request[name] for name in ("json_schema", "regex", "choice") if name in request
-    } == form
+    assert {name: request[name] for name in FORMS if name in request} == form
 
 
-def test_a_schema_may_be_in_a_file(asked, tmp_path):
-    file = tmp_path / "schema.json"
+@pytest.mark.parametrize("name", ["json_schema", "grammar", "structural_tag"])
+def test_what_is_long_may_be_in_a_file(asked, tmp_path, name):
+    file = tmp_path / "form"
     file.write_text('{"const": "Zürich"}', encoding="utf-8")
-    assert paceline("--json-schema", f"@{file}").exit_code == 0
-    assert asked[0]["json_schema"] == '{"const": "Zürich"}'
+    assert paceline(f"--{name.replace('_', '-')}", f"@{file}").exit_code == 0
+    assert asked[0][name] == '{"const": "Zürich"}'
 
 
 @pytest.mark.parametrize(
@@ -66,6 +76,8 @@ def test_a_schema_may_be_in_a_file(asked, tmp_path):
             ["--json-schema", "@/absent.json"],
             "--json-schema: cannot read /absent.json: No such file or directory",
         ),
+        (["--grammar", "@/absent"], "--grammar: cannot read /absent: No such file or directory"),
+        (["--format-start", "auto"], "--format-start: there is no form to begin; give one"),
         (["--json-schema", "@/"], "--json-schema: cannot read /: Is a directory"),
         (["--tools", "[]"], "--tools: only without --raw"),
     ],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.contract.formats import MOST_CHARACTERS, problem
-from services.contract.types import FormatKind, ResponseFormat
+from services.contract.types import FormatKind, FormatMarker, ResponseFormat
 from services.engine.checkpoint.bundle import make_bundle
 from services.engine.structure import KEPT_GRAMMARS, StructureError, Structures
 from tests.answers import answer_schema, is_answer
@@ -31,6 +32,18 @@ def regex(expression: str) -> ResponseFormat:
 
 def schema(value: object) -> ResponseFormat:
     return ResponseFormat(FormatKind.JSON_SCHEMA, (json.dumps(value),))
+
+
+def grammar(text: str) -> ResponseFormat:
+    return ResponseFormat(FormatKind.GRAMMAR, (text,))
+
+
+def tags(value: object) -> ResponseFormat:
+    return ResponseFormat(FormatKind.STRUCTURAL_TAG, (json.dumps(value),))
+
+
+def behind(wanted: ResponseFormat, text: str = "", ids: tuple[int, ...] = ()) -> ResponseFormat:
+    return replace(wanted, start=FormatMarker(text, ids))
 
 
 @pytest.fixture(scope="module")
@@ -92,32 +105,95 @@ def test_a_choice_allows_just_what_leads_to_an_option(structures, pieces, seed):
     assert matcher.length == len(output)
 
 
+PAIRS = regex(r"(ab|ba)*c[0-9]{2,4}")
+CALLS = {
+    "structures": [{"begin": "a<", "schema": {"enum": [1, 22]}, "end": ">"}],
+    "triggers": ["a<"],
+}
+SIGNS = [67, 68, 69, 30, 32, 19, EOS_ID]
+"""a, b, c, <, >, 1 and the end."""
+MOVED = {
+    "from the first token": PAIRS,
+    "behind a text": behind(PAIRS, "aba"),
+    "behind tokens": behind(PAIRS, ids=(68, 69)),
+    "a grammar": grammar('start: x "c" y\nx[lazy]: /[ab]*/ "b"\ny[suffix=">"]: /[0-9]*/'),
+    "tags": tags(CALLS),
+}
+
+
+@pytest.mark.parametrize("wanted", MOVED.values(), ids=MOVED)
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_masks_do_not_depend_on_the_moves_that_led_to_them(structures, data):
+def test_masks_do_not_depend_on_the_moves_that_led_to_them(structures, wanted, data):
     """Draft paths that are walked, kept in part and taken back leave no trace."""
-    wanted, matcher, output = regex(r"(ab|ba)*c[0-9]{2,4}"), None, []
-    matcher = structures.matcher(wanted)
+    matcher, output = structures.matcher(wanted), []
     for _ in range(data.draw(st.integers(1, 8))):
         path: list[int] = []
         for _ in range(data.draw(st.integers(0, 4))):
             mask = matcher.mask(path)
-            if mask is None:
-                break
-            likely = sorted(ids(mask)) if data.draw(st.booleans()) else list(range(VOCAB_SIZE))
-            path.append(data.draw(st.sampled_from(likely)))
+            likely = SIGNS if mask is None else sorted(ids(mask))
+            path.append(data.draw(st.sampled_from(likely) | st.sampled_from(SIGNS)))
         fresh = structures.matcher(wanted)
         assert fresh.extend(output)
         mine, other = matcher.mask(path), fresh.mask(path)
         assert (mine is None) == (other is None)
         assert mine is None or (mine == other).all()
-        if mine is not None and data.draw(st.booleans()):
+        assert matcher.must_end(path) == fresh.must_end(path)
+        if data.draw(st.booleans()):
             kept = path[: data.draw(st.integers(0, len(path)))]
-            assert matcher.extend(kept)
-            output += kept
+            taken = matcher.extend(kept)
+            assert taken == fresh.extend(kept)
+            output += kept if taken else []
         elif output and data.draw(st.booleans()):
             output = output[: data.draw(st.integers(0, len(output)))]
             matcher.rewind(len(output))
+
+
+def test_text_is_free_up_to_its_marker_and_of_the_format_from_the_next_token(structures, pieces):
+    """However the marker is cut into tokens, and whatever else its last one holds."""
+    known = {piece: token for token, piece in enumerate(pieces) if piece}
+    after, he, ad, a = known[b"after"], known[b"he"], known[b"ad"], known[b"a"]
+    first = ids(structures.matcher(choice("yes", "no")).mask(()))
+    for marker, text in (
+        ("head", (he, ad)),
+        ("head", (he, he, ad)),
+        ("hea", (he, ad)),
+        ("head", (he, a, known[b"d"])),
+        ("after", (after,)),
+        ("ftera", (after, ad)),
+        ("<|im_start|>", (0,)),
+        ("a<|im_start|>", (a, 0)),
+    ):
+        matcher = structures.matcher(behind(choice("yes", "no"), marker))
+        for place in range(len(text)):
+            assert matcher.mask(text[:place]) is None
+            assert not matcher.must_end(text[:place])
+        assert ids(matcher.mask(text)) == first
+        assert matcher.extend(text)
+        assert ids(matcher.mask(())) == first
+        assert not matcher.extend([he])
+
+
+def test_a_marker_of_tokens_is_those_tokens_and_no_others_of_the_same_text(structures, pieces):
+    known = {piece: token for token, piece in enumerate(pieces) if piece}
+    he, h, e = known[b"he"], known[b"h"], known[b"e"]
+    matcher = structures.matcher(behind(regex("a"), ids=(h, h, e)))
+    assert matcher.mask((he, h, e, h, h, he)) is None
+    assert ids(matcher.mask((he, h, e, h, h, h, e))) == {known[b"a"]}
+
+
+def test_a_text_may_end_before_its_marker_and_has_no_form_then(structures):
+    matcher = structures.matcher(behind(regex("a"), "head"))
+    assert matcher.extend([7, EOS_ID, 8])
+    assert matcher.mask(()) is None
+    matcher.rewind(1)
+    assert matcher.mask(()) is None
+    assert not matcher.must_end(())
+
+
+def test_formats_that_begin_elsewhere_share_what_is_compiled(structures):
+    compiled = structures.compiled(regex("ab"))
+    assert structures.compiled(behind(regex("ab"), "x")) is compiled
 
 
 def test_a_path_that_is_not_allowed_has_no_mask_and_changes_nothing(structures):
@@ -171,6 +247,25 @@ def test_whatever_is_drawn_under_a_schema_is_json_of_that_schema(structures, see
         (schema({"type": "secretive"}), "type"),
         (schema({"$ref": "#/nowhere"}), "nowhere"),
         (regex("(a"), "regex"),
+        (grammar("start: a"), "a"),
+        (grammar("root ::= a"), "not found"),
+        (grammar("once upon a time"), "Expected"),
+        (grammar('start: <|unheard_of|> "a"'), "unknown special token"),
+        (grammar("root ::= " + "(" * 5000 + '"a"' + ")" * 5000), "recursion"),
+        (grammar("start: x\nx[max_tokens=2]: /a+/"), "max_tokens"),
+        (grammar('start: x\nx[stop="b"]: /[ab]+/'), "stop"),
+        (grammar("x" * (MOST_CHARACTERS[FormatKind.GRAMMAR] + 1)), "more than"),
+        (tags([]), "a JSON object"),
+        (tags({}), "structures"),
+        (
+            tags({"structures": [{"begin": "a", "end": "b", "schema": 1}], "triggers": ["a"]}),
+            "schema",
+        ),
+        (tags(CALLS | {"triggers": []}), "triggers"),
+        (tags(CALLS | {"triggers": ["b"]}), "none of the triggers"),
+        (tags({"format": {"type": "poem"}}), "'poem' is none of"),
+        (tags({"format": {"type": "any_text", "excludes": ["a"]}}), "excludes"),
+        (tags({"format": {"type": "star", "content": {"type": "any_text"}}}), "free text"),
         (regex(""), "empty"),
         (regex("a" * (MOST_CHARACTERS[FormatKind.REGEX] + 1)), "more than"),
         (schema({"enum": ["x" * MOST_CHARACTERS[FormatKind.JSON_SCHEMA]]}), "more than"),
@@ -190,7 +285,18 @@ def test_a_format_that_cannot_be_used_is_refused_with_the_reason(structures, wan
 
 
 @pytest.mark.parametrize(
-    "wanted", [schema(ANSWER), schema({}), schema(True), regex("[a-z]+"), choice("a", "b")]
+    "wanted",
+    [
+        schema(ANSWER),
+        schema({}),
+        schema(True),
+        regex("[a-z]+"),
+        choice("a", "b"),
+        grammar("start: /[a-z]+/"),
+        grammar('root ::= "a" | "b" root'),
+        tags(CALLS),
+        tags({"format": {"type": "any_text"}}),
+    ],
 )
 def test_a_format_that_can_be_used_has_no_problem(structures, wanted):
     assert problem(wanted) == ""

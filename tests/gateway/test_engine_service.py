@@ -151,6 +151,7 @@ async def test_a_stop_token_is_told_and_the_end_of_text_is_an_end_like_any(runni
 
 
 SHORT = r'\{"[a-c]":[0-9]\}'
+TWICE = json.dumps({"format": {"type": "const_string", "value": "aa"}})
 
 
 @pytest.mark.parametrize(
@@ -158,6 +159,8 @@ SHORT = r'\{"[a-c]":[0-9]\}'
     [
         ({"json_object": True}, lambda text: isinstance(json.loads(text), dict)),
         ({"regex": SHORT}, lambda text: re.fullmatch(SHORT, text)),
+        ({"grammar": 'root ::= "a" | "b"'}, lambda text: text in ("a", "b")),
+        ({"structural_tag": TWICE}, lambda text: text == "aa"),
         (
             {"choice": engine.ChoiceConstraint(choices=["the law", "tokens"])},
             lambda text: text in ("the law", "tokens"),
@@ -176,7 +179,8 @@ async def test_outputs_have_the_form_that_is_asked_for(running, form, has_it):
 
 UNSERVED: dict[str, dict[str, Any]] = {
     "sampling_params.n": {"n": 17},
-    "sampling_params.grammar": {"grammar": 'root ::= "a"'},
+    "sampling_params.grammar": {"grammar": "once upon a time"},
+    "sampling_params.structural_tag": {"structural_tag": "{}"},
     "sampling_params.json_schema": {"json_schema": '{"type":"nonsense"}'},
     "sampling_params.top_p": {"top_p": 1.5},
     "sampling_params.max_tokens": {"max_tokens": 0},
@@ -381,6 +385,8 @@ async def test_loads_follow_the_sessions(slow):
     assert busy.max_running_requests == info.max_num_seqs == 1024
     assert (info.active_requests, info.server_type) == (2, "vllm-grpc")
     assert info.uptime_seconds > 0
+    # This model tells of no thoughts.
+    assert info.constrained_decoding_start == "first_token"
 
 
 async def test_sessions_without_a_verifier_wait_and_what_is_held_is_told(running):

@@ -260,9 +260,9 @@ ERRORS: dict[str, tuple[Callable[[openai.OpenAI, str], object], int, str]] = {
         400,
         "sampling_params.max_tokens: 9999 is not allowed; allowed is 1 to",
     ),
-    "a grammar": (
+    "a bad grammar": (
         lambda client, model: client.chat.completions.create(
-            model=model, messages=CHAT, extra_body={"ebnf": 'root ::= "a"'}
+            model=model, messages=CHAT, extra_body={"ebnf": "once upon a time"}
         ),
         400,
         "sampling_params.grammar",

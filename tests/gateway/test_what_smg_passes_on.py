@@ -102,6 +102,20 @@ async def expressions(front: Front) -> None:
     assert done.choices[0].text == "bbb"
 
 
+async def grammars(front: Front) -> None:
+    for ask in (front.chat, front.complete):
+        await ask(extra_body={"ebnf": 'root ::= "bb"'})
+        assert front.asked.grammar == 'root ::= "bb"'
+    done = await front.complete(extra_body={"ebnf": 'root ::= "bb"'}, max_tokens=9)
+    assert done.choices[0].text == "bb"
+
+
+async def tags(front: Front) -> None:
+    for ask in (front.chat, front.complete):
+        await ask(extra_body={"structural_tag": "{}"})
+        assert not front.asked.HasField("structural_tag")
+
+
 async def tools(front: Front) -> None:
     await front.chat(tools=TOOLS, tool_choice="auto")
     assert front.asked.WhichOneof("constraint") is None
@@ -220,6 +234,8 @@ TAKEN: dict[str, Check] = {
     "`stop`": stops,
     "`response_format`: `json_schema`, `json_object`": response_formats,
     "`regex`, an extension": expressions,
+    "`ebnf`, an extension": grammars,
+    "`structural_tag`, an extension": tags,
     "`tool_choice`: `required`, or one function": tools,
     "`tools`, `tool_calls`, messages of role `tool`": conversations_with_tools,
     "`logprobs`, `top_logprobs` of a chat": log_probabilities,
@@ -248,10 +264,7 @@ async def forms_without_sense(front: Front) -> None:
     form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "no"}}}
     await refused(front.chat(response_format=form), 400, "sampling_params.json_schema: ")
     await refused(front.complete(extra_body={"regex": "("}), 400, "sampling_params.regex: ")
-
-
-async def grammars(front: Front) -> None:
-    await refused(front.chat(extra_body={"ebnf": 'root ::= "a"'}), 400, "sampling_params.grammar: ")
+    await refused(front.chat(extra_body={"ebnf": "root"}), 400, "sampling_params.grammar: ")
 
 
 async def media(front: Front) -> None:
@@ -274,7 +287,7 @@ async def embeddings(front: Front) -> None:
 
 
 async def what_smg_drops(front: Front) -> None:
-    extra = {"prompt_logprobs": 2, "structural_tag": "{}"}
+    extra = {"prompt_logprobs": 2}
     for ask in (front.chat, front.complete):
         await ask(extra_body=extra)
         for name in extra:
@@ -291,12 +304,11 @@ async def what_is_the_gateways_affair(front: Front) -> None:
 
 REFUSED: dict[str, Check] = {
     "`n` above 16, of a chat above 10": several_outputs,
-    "a schema or expression that cannot be compiled, or not within its bounds": forms_without_sense,
-    "a grammar (`ebnf`)": grammars,
+    "a schema, expression or grammar that cannot be compiled in bounds": forms_without_sense,
     "images, video, audio": media,
     "a value out of its range, more tokens than the context holds": values_out_of_range,
     "`/v1/embeddings`": embeddings,
-    "log probabilities of the prompt, a structural tag": what_smg_drops,
+    "log probabilities of the prompt ([scores](clients.md#scores) instead)": what_smg_drops,
     "prefill elsewhere, a rank of data parallelism": what_is_the_gateways_affair,
 }
 

@@ -4,6 +4,7 @@ One row at a time in float64; it knows nothing of drafts, blocks or batches.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from paceline import Generation
 
-from services.contract.types import ResolvedSampling, ResponseFormat
+from services.contract.types import FormatMarker, ResolvedSampling, ResponseFormat
 from services.drafter.core import DrafterCore
 from services.drafter.methods.model.model import ModelDrafter
 from services.drafter.methods.ngram.ngram import NgramDrafter
@@ -72,12 +73,26 @@ def scores_at(logits: np.ndarray, prompt: Sequence[int], output: Sequence[int], 
 
 
 def allowed_after(output: Sequence[int], wanted: ResponseFormat) -> np.ndarray:
-    """The mask behind an output that is read once from its first token, bool [V]."""
-    matcher = structures().matcher(wanted)
-    assert matcher.extend(output)
+    """The mask behind an output that is read once from its first token, bool [V].
+
+    Where it begins is looked up in the whole text, again for each position.
+    """
+    begun = begins(output, wanted.start)
+    if begun is None:
+        return np.ones(VOCAB_SIZE, dtype=bool)
+    matcher = structures().matcher(replace(wanted, start=None))
+    assert matcher.extend(output[begun:])
     mask = matcher.mask(())
     assert mask is not None
     return mask
+
+
+def begins(output: Sequence[int], start: FormatMarker | None) -> int | None:
+    """How many tokens of an output come before its format; None: all of them so far."""
+    if start is None:
+        return 0
+    texts = (tiny_tokenizer().decode(output[:size]) for size in range(len(output) + 1))
+    return next((size for size, text in enumerate(texts) if start.text in text), None)
 
 
 @cache

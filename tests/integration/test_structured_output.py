@@ -12,10 +12,11 @@ from orchestrator.frontdoor.grpc.decoding import incoming
 from orchestrator.frontdoor.response_formats import ResponseFormats
 from orchestrator.frontdoor.tenants import Tenant, TenantLimits
 from services.contract.errors import InvalidRequest, Overloaded
-from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat
+from services.contract.types import FormatKind, FormatMarker, ResolvedSampling, ResponseFormat
 from tests.answers import answer_schema, is_answer
 from tests.integration.cluster import PROMPT, cluster, start_verifier
 from tests.integration.plain_reckoning import (
+    begins,
     behind_its_noise,
     behind_the_best,
     generate,
@@ -35,14 +36,26 @@ FORMATS: dict[str, dict[str, Any]] = {
     "json_schema": {"json_schema": ANSWER},
     "regex": {"regex": r"([a-f]{2,9} ?){2,12}[.!]"},
     "choice": {"choice": ["the drafter", "the drafters", "the target", "a"]},
+    "grammar": {"grammar": 'root ::= "a" (" and " [a-f]+){1,9} "."'},
+    "structural_tag": {
+        "structural_tag": json.dumps(
+            {
+                "structures": [{"begin": "e<", "schema": json.loads(ANSWER), "end": ">"}],
+                "triggers": ["e"],
+            }
+        )
+    },
+    "behind free text": {"json_schema": ANSWER, "response_format_start": "e"},
 }
 RULES = ("coupled", "standard", "block")
 MOST = 64
 
 
 def form_of(name: str) -> ResponseFormat:
-    [(kind, given)] = FORMATS[name].items()
-    return ResponseFormat(FormatKind(kind), tuple(given) if name == "choice" else (given,))
+    (kind, given), *more = FORMATS[name].items()
+    source = tuple(given) if name == "choice" else (given,)
+    start = FormatMarker(text=more[0][1]) if more else None
+    return ResponseFormat(FormatKind(kind), source, start)
 
 
 def resolved(name: str, **more: Any) -> ResolvedSampling:
@@ -50,7 +63,8 @@ def resolved(name: str, **more: Any) -> ResolvedSampling:
 
 
 async def ask(running: Any, seed: int | None, name: str, **more: Any) -> Any:
-    return await generate(running, seed, ignore_eos=False, max_tokens=MOST, **FORMATS[name] | more)
+    given = {"ignore_eos": False, "max_tokens": MOST, **FORMATS[name], **more}
+    return await generate(running, seed, **given)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -116,23 +130,39 @@ async def test_all_of_a_hundred_answers_are_json_of_the_schema(rule):
     assert all(is_answer(json.loads(run.text), LONGEST) for run in runs)
 
 
+@pytest.mark.parametrize("rule", RULES)
+async def test_behind_free_text_all_of_a_hundred_answers_are_json_of_the_schema(rule):
+    """And an answer that ends in front of its marker has no form."""
+    way = {"rejection_sample_method": rule, "max_tokens": 120}
+    drafters = [await start_near_drafter()]
+    async with cluster([await start_verifier()], drafters, fallback=False) as live:
+        asked = (ask(live, None, "behind free text", **way) for _ in range(100))
+        runs = await asyncio.gather(*asked)
+    ended = [list(run.token_ids) for run in runs if str(run.finish_reason) == "stop"]
+    begun = [(ids[:-1], begins(ids[:-1], FormatMarker(text="e"))) for ids in ended]
+    formed = [tiny_tokenizer().decode(ids[at:]) for ids, at in begun if at is not None]
+    assert len(formed) > 50
+    assert all(is_answer(json.loads(text), LONGEST) for text in formed)
+
+
 async def test_a_minimum_of_tokens_ends_where_the_form_does():
     async with cluster([await start_verifier()], []) as live:
         run = await ask(live, 3, "choice", min_tokens=40)
     assert run.text in FORMATS["choice"]["choice"]
 
 
-async def test_a_session_whose_verifier_dies_goes_on_in_its_form():
-    """The form is followed anew through what is committed."""
+@pytest.mark.parametrize(("name", "at"), [("json_schema", 5), ("behind free text", 2)])
+async def test_a_session_whose_verifier_dies_goes_on_in_its_form(name, at):
+    """The form is followed anew through what is committed; `at`: in free text, too."""
     verifiers = [await start_verifier("v1"), await start_verifier("v2")]
     async with cluster(verifiers, [await start_near_drafter()]) as live:
-        whole = await ask(live, 5, "json_schema")
+        whole = await ask(live, 5, name)
         seen: list[int] = []
         async for event in live.client.generate(
-            PROMPT, seed=5, temperature=1.0, max_tokens=MOST, json_schema=ANSWER
+            PROMPT, seed=5, temperature=1.0, max_tokens=MOST, **FORMATS[name]
         ):
             seen += getattr(event, "token_ids", ())
-            if len(seen) > 5 and not any(worker.task.done() for worker in verifiers):
+            if len(seen) > at and not any(worker.task.done() for worker in verifiers):
                 await next(w for w in verifiers if w.host.progress().sessions).kill()
     assert seen == list(whole.token_ids)
 
@@ -147,6 +177,14 @@ async def test_a_session_whose_verifier_dies_goes_on_in_its_form():
         ({"regex": "(a"}, "sampling.regex"),
         ({"choice": ["a", ""]}, "sampling.choice"),
         ({"regex": "a", "ignore_eos": True}, "sampling.ignore_eos"),
+        ({"grammar": "once upon a time"}, "sampling.grammar"),
+        ({"grammar": "start: <|unheard_of|>"}, "sampling.grammar"),
+        ({"structural_tag": "{}"}, "sampling.structural_tag"),
+        ({"response_format_start": "a"}, "sampling.response_format_start"),
+        (
+            {"regex": "a", "response_format_start": True},
+            "sampling.response_format_start.auto",
+        ),
     ],
 )
 async def test_a_format_that_cannot_be_kept_to_is_refused_by_its_name(options, field):

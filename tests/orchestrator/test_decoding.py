@@ -14,7 +14,7 @@ from orchestrator.frontdoor.grpc.decoding import incoming, read_request
 from services.contract.sampling import NUMBERS
 from services.contract.types import FormatKind
 
-FORMATS = {"json_schema", "regex", "choice"}
+FORMATS = {"json_schema", "regex", "choice", "grammar", "structural_tag"}
 RECORDS: list[tuple[type[Message], type[Any], set[str], set[str]]] = [
     (pb.GenerateRequest, requests.GenerationRequest, set(), set()),
     (

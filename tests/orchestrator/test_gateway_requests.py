@@ -12,7 +12,12 @@ from paceline.v1 import inference_pb2 as pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.frontdoor.grpc.decoding import read_request
-from orchestrator.frontdoor.requests import FormatRequest, ListLengths, SamplingRequest
+from orchestrator.frontdoor.requests import (
+    FormatRequest,
+    FormatStartRequest,
+    ListLengths,
+    SamplingRequest,
+)
 from orchestrator.frontdoor.vllm_gateway import request as gateway
 from services.contract.errors import InvalidRequest
 from services.contract.sampling import NUMBERS
@@ -158,6 +163,19 @@ def test_a_cut_that_cannot_be_is_refused_by_the_gateways_name_for_it(most):
     assert named.field == "sampling_params.truncate_prompt_tokens"
 
 
+@pytest.mark.parametrize("kind", [FormatKind.GRAMMAR, FormatKind.STRUCTURAL_TAG])
+def test_grammars_and_tags_are_taken_as_they_are(kind):
+    assert sampled(**{kind.value: "a"}).response_format == FormatRequest(kind, ["a"])
+
+
+def test_a_constraint_begins_behind_thoughts_unless_the_gateway_has_written_them_into_it():
+    assert sampled(regex="a").response_format_start == FormatStartRequest(
+        auto=True, if_thinking=True
+    )
+    assert sampled(regex="a", grammar_from_first_token=True).response_format_start is None
+    assert sampled(json_object=False).response_format_start is None
+
+
 @pytest.mark.parametrize("one", [0, 1])
 def test_without_a_number_there_is_one_output(one):
     assert gateway.to_request(asked({"n": one})).n in (None, 1)
@@ -168,8 +186,6 @@ def test_without_a_number_there_is_one_output(one):
     ("params", "field"),
     [
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
-        ({"grammar": 'root ::= "a"'}, "grammar"),
-        ({"structural_tag": "{}"}, "structural_tag"),
         ({"logprobs": -1}, "logprobs"),
         ({"logit_bias": {-3: 1.0}}, "logit_bias[-3]"),
         ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias"),
@@ -196,10 +212,9 @@ def test_a_field_that_cannot_be_served_is_refused_by_its_name(name, value):
 
 NO_EFFECT = {
     "sampling_params.spaces_between_special_tokens",
-    "sampling_params.grammar_from_first_token",
     "tokenized.original_text",
 }
-"""Text is made by the gateway, and a constraint begins with the first token always."""
+"""Text is made by the gateway."""
 OF_THE_CALL = {"request_id", "stream"}
 """What `to_request` leaves to its caller."""
 
@@ -230,7 +245,8 @@ def every_field() -> Iterator[tuple[str, engine.GenerateRequest, engine.Generate
             yield field.name, asked(), asked(**{field.name: some_value(field)})
     for field in sampling.fields:
         value = some_value(field)
-        yield f"sampling_params.{field.name}", asked({}), asked({field.name: value})
+        base = {"regex": "a"} if field.name == "grammar_from_first_token" else {}
+        yield f"sampling_params.{field.name}", asked(base), asked(base | {field.name: value})
     for field in engine.TokenizedInput.DESCRIPTOR.fields:
         given = {"input_ids": IDS} | {field.name: some_value(field)}
         yield f"tokenized.{field.name}", asked(), asked(tokenized=given)

@@ -307,6 +307,8 @@ STRUCTURED = replace(MODEL, structured=True)
         ({"json_schema": '{"type": "object"}'}, FormatKind.JSON_SCHEMA, ('{"type": "object"}',)),
         ({"regex": "[a-z]+"}, FormatKind.REGEX, ("[a-z]+",)),
         ({"choice": pb.Choice(options=["b", "a"])}, FormatKind.CHOICE, ("b", "a")),
+        ({"grammar": 'start: "a"'}, FormatKind.GRAMMAR, ('start: "a"',)),
+        ({"structural_tag": "{}"}, FormatKind.STRUCTURAL_TAG, ("{}",)),
     ],
 )
 def test_a_response_format_is_kept_as_it_was_given(params, kind, source) -> None:
@@ -369,6 +371,15 @@ def test_a_prompt_beyond_the_context_fits_once_it_is_cut() -> None:
 def test_a_priority_is_kept_and_none_is_the_digest_of_before() -> None:
     assert make(priority=-3).priority == -3
     assert make(priority=0).digest == make().digest != make(priority=1).digest
+
+
+OF_A_REGEX_BEFORE_STARTS = "d19882b0c4f65d3d4927133abc260e5e0a99754169225cf25637413e1389a52c"
+
+
+def test_a_format_without_a_start_has_the_digest_that_it_had_before_there_were_any() -> None:
+    assert (
+        make(STRUCTURED, sampling=pb.SamplingParams(regex="a")).digest == OF_A_REGEX_BEFORE_STARTS
+    )
 
 
 def test_a_spec_survives_being_stored() -> None:

@@ -40,7 +40,7 @@ class Slow:
     def __init__(self) -> None:
         self.asked: list[tuple[ResponseFormat, str, Future[Vetted]]] = []
 
-    def submit(self, wanted: ResponseFormat, owner: str = "") -> Future[Vetted]:
+    def submit(self, wanted: ResponseFormat, owner: str = "", special=()) -> Future[Vetted]:
         answer: Future[Vetted] = Future()
         self.asked.append((wanted, owner, answer))
         return answer

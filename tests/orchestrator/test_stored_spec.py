@@ -103,7 +103,7 @@ def test_a_record_nested_without_end_is_data_loss() -> None:
 
 def test_what_a_newer_version_wrote_is_for_a_newer_version() -> None:
     with pytest.raises(StoreError, match="newer"):
-        load_spec(changed(("version",), 6), ())
+        load_spec(changed(("version",), 7), ())
 
 
 def test_a_number_that_is_not_known_here_is_of_a_newer_version() -> None:
@@ -195,6 +195,41 @@ def test_what_is_asked_of_a_prompt_survives_being_stored_where_it_is_asked() -> 
     broken["sampling"]["prompt_logprobs"] = 21
     with pytest.raises(DataLoss):
         load_spec(json.dumps(broken).encode(), spec.prompt)
+
+
+LATER = [
+    {"grammar": 'start: "a" | "b"'},
+    {"structural_tag": '{"structures": [], "triggers": []}'},
+    {"regex": "a+", "response_format_start": pb.FormatStart(text="</think>")},
+    {"regex": "a+", "response_format_start": pb.FormatStart(token_ids=pb.TokenIds(ids=[7, 8]))},
+]
+
+
+@pytest.mark.parametrize("asked", LATER, ids=str)
+def test_a_later_format_survives_and_an_older_version_leaves_it_alone(asked) -> None:
+    spec = make(replace(MODEL, structured=True), sampling=pb.SamplingParams(**asked))
+    assert load_spec(dump_spec(spec), spec.prompt) == spec
+    assert json.loads(dump_spec(spec))["version"] == 6
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        {},
+        "a",
+        {"text": "", "token_ids": []},
+        {"text": "a", "token_ids": [1]},
+        {"text": "a" * 257, "token_ids": []},
+        {"text": "", "token_ids": [1] * 33},
+        {"text": "", "token_ids": [-1]},
+        {"text": 7, "token_ids": []},
+    ],
+)
+def test_a_start_that_no_request_can_ask_for_is_data_loss(start) -> None:
+    record = json.loads(dump_spec(FORMED))
+    record["sampling"]["response_format"]["start"] = start
+    with pytest.raises(DataLoss):
+        load_spec(json.dumps(record).encode(), FORMED.prompt)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from services.contract.types import (
     FormatKind,
+    FormatMarker,
     ResolvedSampling,
     ResponseFormat,
     TokenizerBundle,
@@ -55,7 +56,7 @@ def exact_laws() -> Iterator[None]:
 class Language:
     """A form and tokens to write it with, the last of which ends a text.
 
-    `words`: those of the form that a text of `max_tokens` can be, or begin.
+    `words`: those of the form that a text of `max_tokens` can be, or begin, behind its marker.
     """
 
     pieces: tuple[str, ...]
@@ -82,10 +83,30 @@ class Language:
     def _initial_states(self) -> frozenset[str]:
         return frozenset(word[:size] for word in self.words for size in range(len(word) + 1))
 
+    def said(self, text: Text) -> str:
+        return "".join(self.pieces[token] for token in text)
+
+    def begins(self, text: Text) -> int | None:
+        """How many tokens come before the form; None where its marker is not there yet."""
+        start = self.form.start
+        if start is None:
+            return 0
+        sizes = range(1, len(text) + 1)
+        if start.text:
+            return next((n for n in sizes if start.text in self.said(text[:n])), None)
+        ids = start.token_ids
+        return next((n for n in sizes if text[:n][-len(ids) :] == ids), None)
+
     def allowed(self, text: Text) -> np.ndarray | None:
-        """What may follow, bool [V]; None behind the end and where the text has left the form."""
-        said = "".join(self.pieces[token] for token in text)
-        if self.end in text or said not in self._initial_states:
+        """What may follow, bool [V].
+
+        None, anything: in front of a marker, behind the end, and where the text has left the form.
+        """
+        begun = self.begins(text)
+        if self.end in text or begun is None:
+            return None
+        said = self.said(text[begun:])
+        if said not in self._initial_states:
             return None
         inside = [said + piece in self._initial_states for piece in self.pieces[:-1]]
         return np.array([*inside, said in self.words])
@@ -102,6 +123,9 @@ SHORT = Language(
     words=_joined(("ab", "ba", "b"), 4),
 )
 """For where the laws of `tests.proof.laws` stand: three tokens."""
+
+MARKED = replace(SHORT, form=replace(SHORT.form, start=FormatMarker(text="a")))
+"""The same behind free text."""
 
 LETTERS = {"pieces": ("a", "b", "ab", "</s>"), "merges": (("a", "b"),)}
 OPTIONS = ("ab", "aba", "ba", "bab")
@@ -130,6 +154,16 @@ LANGUAGES = {
             for items in product(("1", "2", "21"), repeat=size)
         ),
         max_tokens=5,
+    ),
+    "behind a text": Language(
+        **LETTERS,
+        form=ResponseFormat(FormatKind.CHOICE, OPTIONS, FormatMarker(text="ba")),
+        words=frozenset(OPTIONS),
+    ),
+    "behind tokens": Language(
+        **LETTERS,
+        form=ResponseFormat(FormatKind.CHOICE, OPTIONS, FormatMarker(token_ids=(1, 2))),
+        words=frozenset(OPTIONS),
     ),
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.pacing import Fixed
 from services.contract.types import DraftTree, Proposal, Role
-from tests.proof.formed import SHORT, FormedWorld, Laws, exact_laws
+from tests.proof.formed import MARKED, SHORT, FormedWorld, Laws, exact_laws
 from tests.proof.laws import row
 from tests.proof.machine import check_every_moment, cluster, error
 from tests.proof.real_rules import RealRule
@@ -31,9 +31,12 @@ def in_float64():
         yield
 
 
-def habits(*, drafter_knows=True, verifier_knows=True):
+LANGUAGES = pytest.mark.parametrize("language", [SHORT, MARKED], ids=["at once", "marked"])
+
+
+def habits(*, language=SHORT, drafter_knows=True, verifier_knows=True):
     """Workers that keep to the form, as far as they know it; what must come out is by hand."""
-    world = FormedWorld(SHORT)
+    world = FormedWorld(language)
     told = Laws(world, world.raw.target, knows=verifier_knows).law
     drafted = Laws(world, world.raw.draft, knows=drafter_knows).law
 
@@ -56,21 +59,31 @@ def worlds(mode, schedule, policy, max_tokens=4, **known):
 @pytest.mark.parametrize("knows", [True, False], ids=["knowing", "not knowing"])
 @pytest.mark.parametrize("policy", [Restless(3), Fixed(3)], ids=["restless", "fixed"])
 @pytest.mark.parametrize("schedule", ["ahead", "slow verifier", "chained"])
-def test_the_text_has_the_law_of_plain_constrained_decoding(mode, schedule, policy, knows):
-    assert error(worlds(mode, schedule, policy, drafter_knows=knows)) < EXACT
+@LANGUAGES
+def test_the_text_has_the_law_of_plain_constrained_decoding(
+    language, mode, schedule, policy, knows
+):
+    own = worlds(mode, schedule, policy, language=language, drafter_knows=knows)
+    assert error(own) < EXACT
 
 
 @MODES
 @pytest.mark.parametrize("policy", [Restless(2), Fixed(2)], ids=["restless", "fixed"])
-def test_workers_that_die_at_any_time_leave_the_law(mode, policy):
-    assert error(worlds(mode, "mortal", policy, max_tokens=3)) < EXACT
+@LANGUAGES
+def test_workers_that_die_at_any_time_leave_the_law(language, mode, policy):
+    assert error(worlds(mode, "mortal", policy, max_tokens=3, language=language)) < EXACT
 
 
 @MODES
-def test_at_whatever_moment_a_process_dies_the_law_stays(mode):
-    check_every_moment(worlds(mode, "chained", Restless(2), max_tokens=3), STRIKES, EXACT)
+@LANGUAGES
+def test_at_whatever_moment_a_process_dies_the_law_stays(language, mode):
+    """In free text and in the form behind it, too."""
+    own = worlds(mode, "chained", Restless(2), max_tokens=3, language=language)
+    check_every_moment(own, STRIKES, EXACT)
 
 
 @MODES
-def test_a_verifier_that_does_not_know_the_form_is_seen(mode):
-    assert error(worlds(mode, "chained", Restless(3), verifier_knows=False)) > SEEN
+@LANGUAGES
+def test_a_verifier_that_does_not_know_the_form_is_seen(language, mode):
+    own = worlds(mode, "chained", Restless(3), language=language, verifier_knows=False)
+    assert error(own) > SEEN

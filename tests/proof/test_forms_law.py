@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from services.contract.types import DraftTree, VerifyMode
+from services.engine.marker import FreeText, Marker
 from services.engine.noise import exponentials
 from services.engine.structure import Matcher
 from services.verifier import judging
@@ -25,6 +26,8 @@ from tests.rules.worlds import chain, sparse
 EXACT, SEEN = 1e-12, 1e-4
 TREES = {"siblings": (-1, -1, -1), "a comb": (-1, -1, 0, 0), "two branches": (-1, 0, -1, 2)}
 SMALL = ("siblings",)
+WIDE = ("regex", "behind tokens")
+"""Forms of too many texts for larger trees."""
 FORMS = pytest.mark.parametrize("form", LANGUAGES)
 
 
@@ -48,7 +51,10 @@ def test_the_matcher_allows_what_the_list_of_words_does(form):
         matcher = language.structures.matcher(language.form)
         assert matcher.extend(text)
         mask, allowed = matcher.mask(()), language.allowed(text)
-        assert (mask == allowed).all()
+        if allowed is None:
+            assert mask is None
+            allowed = np.ones(language.end + 1, dtype=bool)
+        assert (mask is None) or (mask == allowed).all()
         seen += 1
         if len(text) + 1 < language.max_tokens:
             inside = allowed[:-1].nonzero()[0].tolist()
@@ -70,7 +76,7 @@ def test_chains_leave_the_law_of_plain_constrained_decoding(form, mode):
     assert distance(form, chain(2), mode) < EXACT
 
 
-@pytest.mark.parametrize("form", ["choice", "regex"])
+@pytest.mark.parametrize("form", ["choice", "regex", "behind a text"])
 @MODES
 def test_chains_that_leave_the_form_change_nothing(form, mode):
     assert distance(form, chain(2), mode, knows=False) < EXACT
@@ -85,20 +91,24 @@ def test_chains_that_leave_the_form_change_nothing(form, mode):
         ("choice", (2,)),
         ("choice", (1, 1)),
         ("json_schema", (2,)),
+        ("behind a text", (1,)),
+        ("behind a text", (2,)),
+        ("behind tokens", (1, 1)),
     ],
 )
 def test_chained_blocks_leave_the_law_of_plain_constrained_decoding(form, mode, sizes):
     assert distance(form, chain(3), mode, sizes=sizes) < EXACT
 
 
+@pytest.mark.parametrize("form", ["choice", "behind a text"])
 @MODES
-def test_chained_blocks_that_leave_the_form_change_nothing(mode):
-    assert distance("choice", chain(3), mode, knows=False, sizes=(1,)) < EXACT
+def test_chained_blocks_that_leave_the_form_change_nothing(form, mode):
+    assert distance(form, chain(3), mode, knows=False, sizes=(1,)) < EXACT
 
 
 @pytest.mark.parametrize(
     ("form", "shape"),
-    [(form, shape) for form in LANGUAGES for shape in TREES if form != "regex" or shape in SMALL],
+    [(form, shape) for form in LANGUAGES for shape in TREES if form not in WIDE or shape in SMALL],
 )
 def test_trees_leave_the_law_of_plain_constrained_decoding(form, shape):
     world, shape = FormedWorld(LANGUAGES[form]), TREES[shape]
@@ -107,8 +117,9 @@ def test_trees_leave_the_law_of_plain_constrained_decoding(form, shape):
         assert kit.Speculated(world, own, shape, STANDARD).distance() < EXACT
 
 
-def test_trees_that_leave_the_form_change_nothing():
-    assert distance("choice", (-1, -1, 0), knows=False) < EXACT
+@pytest.mark.parametrize("form", ["choice", "behind a text"])
+def test_trees_that_leave_the_form_change_nothing(form):
+    assert distance(form, (-1, -1, 0), knows=False) < EXACT
 
 
 @FORMS
@@ -245,6 +256,32 @@ def stays(self, tokens):
 def test_a_matcher_that_is_not_taken_back_after_a_rejection_is_seen(mode, monkeypatch):
     monkeypatch.setattr(Matcher, "extend", stays)
     assert distance("regex", chain(2), mode) > SEEN
+
+
+MARKED = pytest.mark.parametrize("form", ["behind a text", "behind tokens"])
+
+
+@MARKED
+@MODES
+def test_a_form_that_begins_with_the_output_in_place_of_its_marker_is_seen(form, mode, monkeypatch):
+    monkeypatch.setattr(FreeText, "complete", True)
+    monkeypatch.setattr(FreeText, "take", lambda self, tokens: 0)
+    assert distance(form, chain(2), mode) > SEEN
+
+
+@MARKED
+@MODES
+def test_free_text_that_is_not_taken_back_with_a_draft_is_seen(form, mode, monkeypatch):
+    monkeypatch.setattr(FreeText, "back", lambda self, tokens: None)
+    monkeypatch.setattr(Matcher, "extend", lambda self, tokens: bool(self._take(tokens)) or True)
+    assert distance(form, chain(2), mode) > SEEN
+
+
+@MODES
+def test_a_marker_that_is_looked_for_in_each_token_alone_is_seen(mode, monkeypatch):
+    plain = Marker.after
+    monkeypatch.setattr(Marker, "after", lambda self, _, token: plain(self, 0, token))
+    assert distance("behind a text", chain(2), mode) > SEEN
 
 
 @EXACTLY

@@ -5,7 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.contract.types import FailureReason, Proposal, ResolvedSampling, VerifyMode
+from services.contract.types import (
+    LATER_FORMATS,
+    FailureReason,
+    Proposal,
+    ResolvedSampling,
+    VerifyMode,
+)
 from services.drafter.methods.self_draft.lookahead import LookaheadDrafter
 from services.engine.native import NativeEngine
 from services.engine.noise import Stream, uniform
@@ -151,7 +157,7 @@ def test_it_drafts_chains_of_one_candidate_whatever_is_asked_for():
     harness = harness_of()
     draft = harness.draft(num_candidates=3, window=1 + L)
     assert (len(draft.tree), draft.tree.parents) == (1 + L, None)
-    assert harness.core.describe().capabilities == ("model:sampled",)
+    assert harness.core.describe().capabilities == ("model:sampled", *LATER_FORMATS)
 
 
 def test_an_engine_without_embeddings_is_no_look_ahead_drafter():

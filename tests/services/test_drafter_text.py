@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from services.contract import types as t
 from services.contract.errors import StartError
+from services.contract.types import LATER_FORMATS
 from services.drafter.methods.text.coder import Coder, settled, whole
 from services.drafter.methods.text.text import TextDrafter
 from services.drafter.methods.text.written import WINDOW, Languages, Written
@@ -461,7 +462,7 @@ def test_a_worker_is_bound_to_the_targets_tokenizer():
     described = texts.core.describe()
     assert described.tokenizer_fingerprint == byte_level().fingerprint
     assert described.model == "fake"
-    assert described.capabilities == ()
+    assert described.capabilities == LATER_FORMATS
 
 
 def _fed(engine: Teller) -> int:

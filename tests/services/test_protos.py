@@ -23,7 +23,9 @@ MESSAGES = {
     "6 presence_penalty 7 repetition_penalty 8 max_tokens 9 min_tokens 10 stop "
     "11 stop_token_ids 12 ignore_eos 13 seed 14 logit_bias 15 logprobs 16 json_schema "
     "17 regex 18 choice 19 include_stop_str_in_output 20 skip_special_tokens "
-    "24 allowed_token_ids 25 bad_words 26 prompt_logprobs",
+    "21 grammar 22 structural_tag 23 response_format_start 24 allowed_token_ids 25 bad_words "
+    "26 prompt_logprobs",
+    "FormatStart": "1 text 2 token_ids 3 auto",
     "Choice": "1 options",
     "SpeculationParams": "1 method 2 num_speculative_tokens 3 rejection_sample_method "
     "4 disable_speculative_decoding 5 num_candidates",
@@ -60,7 +62,14 @@ PREFIXES = {
 }
 ONEOFS = {
     ("GenerateRequest", "input"): ["prompt", "tokens", "conversation"],
-    ("SamplingParams", "response_format"): ["json_schema", "regex", "choice"],
+    ("SamplingParams", "response_format"): [
+        "json_schema",
+        "regex",
+        "choice",
+        "grammar",
+        "structural_tag",
+    ],
+    ("FormatStart", "start"): ["text", "token_ids", "auto"],
     ("GenerateResponse", "event"): ["started", "chunk", "complete"],
     ("ResumeResponse", "event"): ["started", "chunk", "complete"],
 }

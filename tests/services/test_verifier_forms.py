@@ -56,7 +56,7 @@ class Compiler:
         self.asked.append((wanted, owner, Compiled()))
         return self.asked[-1][2]
 
-    def follow(self, compiled, lenient=False):
+    def follow(self, compiled, start=None, *, lenient=False):
         compiled.matcher.result()
         return Anything()
 

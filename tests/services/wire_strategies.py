@@ -65,14 +65,19 @@ def trees(draw):
     return draw(record(t.DraftTree, token_ids=st.just(tokens), parents=either, q=q))
 
 
+some = st.text(min_size=1, max_size=8)
+starts = st.none() | st.builds(t.FormatMarker, text=some)
+starts |= st.builds(t.FormatMarker, token_ids=st.lists(u32, min_size=1, max_size=4).map(tuple))
 formats = st.builds(
     t.ResponseFormat,
-    st.sampled_from([t.FormatKind.JSON_SCHEMA, t.FormatKind.REGEX]),
+    st.sampled_from([kind for kind in t.FormatKind if kind is not t.FormatKind.CHOICE]),
     st.tuples(texts),
+    starts,
 ) | st.builds(
     t.ResponseFormat,
     st.just(t.FormatKind.CHOICE),
     st.lists(texts, min_size=1, max_size=3).map(tuple),
+    starts,
 )
 BY_TYPE[t.DraftTree] = trees()
 BY_TYPE[t.ResolvedSampling] = record(

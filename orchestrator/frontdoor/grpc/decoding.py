@@ -14,6 +14,7 @@ from paceline.v1 import inference_pb2 as pb
 from orchestrator.frontdoor.requests import (
     ConversationRequest,
     FormatRequest,
+    FormatStartRequest,
     GenerationRequest,
     IncomingRequest,
     IncomingScore,
@@ -120,6 +121,7 @@ def _sampling(params: pb.SamplingParams) -> SamplingRequest:
         **_plain(_SAMPLING, params),
         numbers={name: getattr(params, name) for name in NUMBERS if params.HasField(name)},
         response_format=_format(params),
+        response_format_start=_start(params),
     )
 
 
@@ -129,6 +131,18 @@ def _format(params: pb.SamplingParams) -> FormatRequest | None:
         return None
     source = params.choice.options if kind == "choice" else [getattr(params, kind)]
     return FormatRequest(FormatKind(kind), source)
+
+
+def _start(params: pb.SamplingParams) -> FormatStartRequest | None:
+    if not params.HasField("response_format_start"):
+        return None
+    start = params.response_format_start
+    kind = start.WhichOneof("start")
+    return FormatStartRequest(
+        text=start.text if kind == "text" else None,
+        token_ids=start.token_ids.ids if kind == "token_ids" else None,
+        auto=start.auto,
+    )
 
 
 def _speculation(params: pb.SpeculationParams) -> SpeculationRequest:

@@ -144,6 +144,8 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
     ) -> pb.GetModelInfoResponse:
         """The model that is served, the same for every tenant."""
         worker, tokenizer = self._target.worker, self._target.tokenizer
+        reasoning = tokenizer.reasoning
+        end = None if reasoning is None else reasoning.end_id
         return pb.GetModelInfoResponse(
             model=worker.model,
             model_fingerprint=worker.model_fingerprint,
@@ -153,6 +155,8 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
             eos_token_ids=self._target.eos_token_ids,
             default_sampling_params_json=self._inference.offer.defaults_json(),
             has_chat_template=tokenizer.has_chat_template,
+            reasoning_end="" if reasoning is None else reasoning.end,
+            reasoning_end_token_ids=() if end is None else (end,),
             chat_template_takes_tools=tokenizer.takes_tools,
             chat_template_kwargs=tokenizer.template_kwargs,
         )

@@ -12,12 +12,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from orchestrator.frontdoor.requests.checks import require
+from orchestrator.frontdoor.requests.format_start import format_start
 from orchestrator.frontdoor.requests.inputs import content, prompt_ids
 from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.modes import resolve_mode
 from orchestrator.frontdoor.requests.ranges import MAX_COMPLETIONS, MAX_SESSION_ID, PRIORITY
 from orchestrator.frontdoor.requests.request import GenerationRequest
-from orchestrator.frontdoor.requests.sampling import check_sampling, resolve_sampling, stop_strings
+from orchestrator.frontdoor.requests.sampling import (
+    check_sampling,
+    resolve_sampling,
+    stop_strings,
+    stop_token_ids,
+)
 from orchestrator.frontdoor.requests.spec import SessionSpec, completion_id, content_digest
 from orchestrator.frontdoor.requests.speculation import (
     asked_rule,
@@ -110,7 +116,9 @@ def _assemble(
 ) -> SessionSpec:
     params, speculation = request.sampling, request.speculation
     room = model.max_context_length - len(prompt)
-    sampling = resolve_sampling(params, model, tokenizer, room)
+    ends = stop_token_ids(params, tokenizer.eos_token_ids)
+    start = format_start(params, model, tokenizer, prompt, ends)
+    sampling = resolve_sampling(params, model, tokenizer, room, start)
     return SessionSpec(
         session="",
         model=model.name,

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.frontdoor.requests.checks import to_float32
 from services.contract.sampling import NUMBERS, Number, SamplingNumbers
 from services.contract.types import (
+    LATER_FORMATS,
     estimate_capability,
     sampled_capability,
     split_methods,
@@ -59,8 +60,9 @@ class ServedModel:
     `slow_methods` draft few tokens during a verification. `teams` are the sets of methods
     that one drafter runs: only methods of one team can draft for one session.
     `most_tokens`: the most that one request of this tenant may generate; None = the context.
-    `structured`: outputs can follow a response format; `limits_tokens`: they can be kept to
-    some tokens, and from some words. `scores`: tokens of prompts can be scored.
+    `structured`: outputs can follow a response format; `formats`: the capabilities that verifiers
+    have beyond the first ones of those; `limits_tokens`: outputs can be kept to some tokens, and
+    from some words. `scores`: tokens of prompts can be scored.
     """
 
     name: str
@@ -76,6 +78,7 @@ class ServedModel:
     structured: bool = False
     limits_tokens: bool = False
     scores: bool = False
+    formats: frozenset[str] = frozenset(LATER_FORMATS)
 
     def samples(self, method: str) -> bool:
         """Whether a method samples its drafts and sends their distributions."""

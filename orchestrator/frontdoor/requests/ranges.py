@@ -45,6 +45,8 @@ ALLOWED_FORMATS = {
     for kind, what in {
         FormatKind.JSON_SCHEMA: "a JSON schema that can be compiled,",
         FormatKind.REGEX: "a regular expression that can be compiled,",
+        FormatKind.GRAMMAR: "a Lark or GBNF grammar that can be compiled,",
+        FormatKind.STRUCTURAL_TAG: "a structural tag that can be compiled,",
         FormatKind.CHOICE: f"1 to {MOST_OPTIONS} options, none empty, together",
     }.items()
 }

@@ -18,10 +18,17 @@ from orchestrator.frontdoor.requests.ranges import (
 )
 from orchestrator.frontdoor.requests.spec import SessionSpec
 from services.contract.errors import DataLoss, StoreError
+from services.contract.format_markers import marker_problem
 from services.contract.formats import size_problem
 from services.contract.sampling import NUMBERS, Number, Range
 from services.contract.sampling_checks import MAX_ALLOWED_IDS, MAX_BAD_SEQUENCES, MAX_BAD_TOKENS
-from services.contract.types import FormatKind, ResolvedSampling, ResponseFormat, VerifyMode
+from services.contract.types import (
+    FormatKind,
+    FormatMarker,
+    ResolvedSampling,
+    ResponseFormat,
+    VerifyMode,
+)
 
 VERSION = 1
 WITH_FORMAT = 2
@@ -32,6 +39,8 @@ WITH_COMPLETIONS = 4
 """A record of one of several completions."""
 WITH_MORE_FIELDS = 5
 """A record with a field of its own that none of them knows."""
+WITH_LATER_FORMATS = 6
+"""A record with a format of a kind, or with a start, that none of them knows."""
 FIRST_SAMPLING = ("allowed_token_ids", "bad_words")
 """Of the third version, where they are not empty."""
 FIRST_NUMBERS = frozenset(
@@ -57,6 +66,8 @@ def dump_spec(spec: SessionSpec) -> bytes:
         del values["sampling"]["response_format"]
     else:
         version = WITH_FORMAT
+        if spec.sampling.response_format.start is None:
+            del values["sampling"]["response_format"]["start"]
     newer: dict[str, object] = {"prompt_logprobs": None, **dict.fromkeys(FIRST_SAMPLING, ())}
     newer |= {name: NUMBERS[name].neutral for name in NUMBERS.keys() - FIRST_NUMBERS}
     for name, nothing in newer.items():
@@ -72,6 +83,8 @@ def dump_spec(spec: SessionSpec) -> bytes:
         version = WITH_MORE_FIELDS
     else:
         del values["priority"]
+    if spec.sampling.response_format and len(spec.sampling.response_format.capabilities) > 1:
+        version = WITH_LATER_FORMATS
     values |= {"mode": spec.mode.name, "version": version}
     del values["prompt"]
     if not spec.chains:
@@ -90,7 +103,7 @@ def load_spec(record: bytes, prompt: tuple[int, ...]) -> SessionSpec:
         values = json.loads(record)
         version = values.pop("version")
         newer = _is_newer(version, values)
-        if not newer and version in range(VERSION, WITH_MORE_FIELDS + 1):
+        if not newer and version in range(VERSION, WITH_LATER_FORMATS + 1):
             values["sampling"] = _load_sampling(values["sampling"])
             values["mode"] = VerifyMode[values["mode"]]
             values |= {"stop": tuple(values["stop"]), "method": tuple(values["method"])}
@@ -107,11 +120,11 @@ def load_spec(record: bytes, prompt: tuple[int, ...]) -> SessionSpec:
 
 def _is_newer(version: object, values: dict[str, Any]) -> bool:
     """Whether this version knows less than the one that wrote a record."""
-    if version not in (WITH_MORE_NUMBERS, WITH_COMPLETIONS, WITH_MORE_FIELDS):
-        return isinstance(version, int) and version > WITH_MORE_FIELDS
+    if version not in range(WITH_MORE_NUMBERS, WITH_LATER_FORMATS + 1):
+        return isinstance(version, int) and version > WITH_LATER_FORMATS
     sampling = {one.name for one in fields(ResolvedSampling)}
     own = {one.name for one in fields(SessionSpec)}
-    more = version == WITH_MORE_FIELDS and not values.keys() <= own
+    more = version in (WITH_MORE_FIELDS, WITH_LATER_FORMATS) and not values.keys() <= own
     return more or not values["sampling"].keys() <= sampling
 
 
@@ -120,11 +133,19 @@ def _load_sampling(values: dict[str, Any]) -> ResolvedSampling:
     ids = tuple(values["stop_token_ids"])
     form = values.get("response_format")
     if form is not None:
-        form = ResponseFormat(FormatKind(form["kind"]), tuple(form["source"]))
+        form = ResponseFormat(
+            FormatKind(form["kind"]), tuple(form["source"]), _load_start(form.get("start"))
+        )
     fields = {"logit_bias": biases, "stop_token_ids": ids, "response_format": form}
     fields["allowed_token_ids"] = tuple(values.get("allowed_token_ids", ()))
     fields["bad_words"] = tuple(tuple(word) for word in values.get("bad_words", ()))
     return ResolvedSampling(**values | fields)
+
+
+def _load_start(values: dict[str, Any] | None) -> FormatMarker | None:
+    if values is None:
+        return None
+    return FormatMarker(values["text"], tuple(values["token_ids"]))
 
 
 def _sound(spec: SessionSpec) -> bool:
@@ -181,7 +202,14 @@ def _sound_format(wanted: ResponseFormat) -> bool:
     """Texts of the sizes that a request may have; the verifier compiles them anyway."""
     texts = all(isinstance(text, str) for text in wanted.source)
     single = wanted.kind is FormatKind.CHOICE or len(wanted.source) == 1
-    return texts and single and not size_problem(wanted)
+    return texts and single and not size_problem(wanted) and _sound_start(wanted.start)
+
+
+def _sound_start(start: FormatMarker | None) -> bool:
+    if start is None:
+        return True
+    known = all(_count(token, 2**32) for token in start.token_ids)
+    return isinstance(start.text, str) and known and not marker_problem(start)
 
 
 def _sound_number(value: object, one: Number) -> bool:

@@ -88,6 +88,19 @@ class FormatRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class FormatStartRequest:
+    """What a format begins behind: one of these.
+
+    `auto`: what ends the model's thoughts; `if_thinking`: only where the prompt ends in them.
+    """
+
+    text: str | None = None
+    token_ids: Sequence[int] | None = None
+    auto: bool = False
+    if_thinking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingRequest:
     """How tokens are to be drawn, and when they end; the names are those of the wire.
 
@@ -107,6 +120,7 @@ class SamplingRequest:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     response_format: FormatRequest | None = None
+    response_format_start: FormatStartRequest | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.frontdoor.requests.checks import require, shown
+from orchestrator.frontdoor.requests.format_start import check_format_start
 from orchestrator.frontdoor.requests.inputs import require_in_vocabulary
 from orchestrator.frontdoor.requests.model import ServedModel
 from orchestrator.frontdoor.requests.ranges import (
@@ -28,7 +29,7 @@ from services.contract.sampling_checks import (
     MAX_BAD_WORD_LENGTH,
     MAX_BAD_WORDS,
 )
-from services.contract.types import ResolvedSampling, ResponseFormat
+from services.contract.types import RESPONSE_FORMAT, FormatMarker, ResolvedSampling, ResponseFormat
 
 
 def check_sampling(params: SamplingRequest, model: ServedModel) -> None:
@@ -41,6 +42,7 @@ def check_sampling(params: SamplingRequest, model: ServedModel) -> None:
         allowed = NUMBERS[name].allowed
         require(allowed.holds(value), f"sampling.{name}", shown(value), allowed.text)
     _check_format(params, model)
+    check_format_start(params, model)
     _check_length(params, model)
     _check_biases(params, model)
     _check_limits(params, model)
@@ -49,9 +51,13 @@ def check_sampling(params: SamplingRequest, model: ServedModel) -> None:
 
 
 def resolve_sampling(
-    params: SamplingRequest, model: ServedModel, tokenizer: Tokenizer, room: int
+    params: SamplingRequest,
+    model: ServedModel,
+    tokenizer: Tokenizer,
+    room: int,
+    start: FormatMarker | None = None,
 ) -> ResolvedSampling:
-    """Checked parameters with every default filled in.
+    """Checked parameters with every default filled in; a format begins at `start`.
 
     `room` is how many tokens the context has left after the prompt. Raises
     InvalidRequest when the lengths asked for do not fit.
@@ -67,11 +73,11 @@ def resolve_sampling(
         **numbers,
         max_tokens=max_tokens,
         min_tokens=_min_tokens(params, max_tokens),
-        stop_token_ids=_stop_token_ids(params, tokenizer.eos_token_ids),
+        stop_token_ids=stop_token_ids(params, tokenizer.eos_token_ids),
         logit_bias=_biases(params),
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
-        response_format=_format(params),
+        response_format=_format(params, start),
         allowed_token_ids=tuple(sorted({*params.allowed_token_ids})),
         bad_words=bad_words(params.bad_words, tokenizer),
     )
@@ -116,9 +122,9 @@ def _check_limits(params: SamplingRequest, model: ServedModel) -> None:
         require(fits, f"{field}[{index}]", f"{len(word)} characters", allowed)
 
 
-def _format(params: SamplingRequest) -> ResponseFormat | None:
+def _format(params: SamplingRequest, start: FormatMarker | None = None) -> ResponseFormat | None:
     wanted = params.response_format
-    return None if wanted is None else ResponseFormat(wanted.kind, tuple(wanted.source))
+    return None if wanted is None else ResponseFormat(wanted.kind, tuple(wanted.source), start)
 
 
 def _check_format(params: SamplingRequest, model: ServedModel) -> None:
@@ -128,6 +134,9 @@ def _check_format(params: SamplingRequest, model: ServedModel) -> None:
     field = f"sampling.{wanted.kind}"
     if not model.structured:
         allowed = "left out (no verifier here keeps outputs to a format)"
+        raise InvalidRequest(field, "set", allowed)
+    if not {*wanted.capabilities} <= {RESPONSE_FORMAT, *model.formats}:
+        allowed = "left out (no verifier here knows such formats)"
         raise InvalidRequest(field, "set", allowed)
     if complaint := size_problem(wanted):
         raise InvalidRequest(field, complaint, ALLOWED_FORMATS[wanted.kind])
@@ -195,6 +204,7 @@ def _min_tokens(params: SamplingRequest, max_tokens: int) -> int:
     return value
 
 
-def _stop_token_ids(params: SamplingRequest, eos_token_ids: tuple[int, ...]) -> tuple[int, ...]:
+def stop_token_ids(params: SamplingRequest, eos_token_ids: tuple[int, ...]) -> tuple[int, ...]:
+    """Tokens that end the text."""
     eos = () if params.ignore_eos else eos_token_ids
     return tuple(sorted({*eos, *params.stop_token_ids}))

@@ -106,6 +106,8 @@ def content_digest(
     for name in NEWER_SAMPLING:
         if values["sampling"][name] in (None, ()):
             del values["sampling"][name]
+    if spec.sampling.response_format and spec.sampling.response_format.start is None:
+        del values["sampling"]["response_format"]["start"]
     values |= {"rule": asked_rule, "seed": given_seed, "input": None}
     # No text holds this: in one, a quote has a backslash before it.
     before, mark, after = _json(values).partition('"input":null')

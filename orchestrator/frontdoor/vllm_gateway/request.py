@@ -16,6 +16,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from orchestrator.frontdoor.requests import (
     FormatRequest,
+    FormatStartRequest,
     GenerationRequest,
     ListLengths,
     SamplingRequest,
@@ -35,7 +36,6 @@ _MODULUS = 2**64
 
 _TEXT_ALONE = "the model takes text alone"
 _ONE_PLACE = "prompts are read by the verifier that generates"
-_FORMATS = "json_schema, json_object, regex and choice are served"
 # What cannot be served, and why.
 _OF_REQUEST = {
     "mm_inputs": _TEXT_ALONE,
@@ -47,8 +47,6 @@ _OF_REQUEST = {
 }
 _OF_SAMPLING = {
     "prompt_logprobs": "output tokens alone have log probabilities",
-    "grammar": _FORMATS,
-    "structural_tag": _FORMATS,
 }
 _PARAMS = "sampling_params"
 # The gateway's name of each of our root fields.
@@ -131,6 +129,7 @@ def _sampling(asked: engine.SamplingParams) -> SamplingRequest:
         logit_bias=_biases(asked),
         logprobs=_logprobs(asked),
         response_format=_format(asked),
+        response_format_start=_start(asked),
         include_stop_str_in_output=asked.include_stop_str_in_output,
         skip_special_tokens=asked.skip_special_tokens,
     )
@@ -183,5 +182,16 @@ def _format(asked: engine.SamplingParams) -> FormatRequest | None:
             return FormatRequest(FormatKind.REGEX, [asked.regex])
         case "choice":
             return FormatRequest(FormatKind.CHOICE, asked.choice.choices)
+        case "grammar":
+            return FormatRequest(FormatKind.GRAMMAR, [asked.grammar])
+        case "structural_tag":
+            return FormatRequest(FormatKind.STRUCTURAL_TAG, [asked.structural_tag])
         case _:
             return None
+
+
+def _start(asked: engine.SamplingParams) -> FormatStartRequest | None:
+    """Behind the model's thoughts, if the prompt ends in them and the format does not."""
+    if _format(asked) is None or asked.grammar_from_first_token:
+        return None
+    return FormatStartRequest(auto=True, if_thinking=True)

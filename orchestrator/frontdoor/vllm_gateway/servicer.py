@@ -24,6 +24,7 @@ from orchestrator.frontdoor.grpc.call_limits import current_tenant
 from orchestrator.frontdoor.grpc.streaming import READ_PATIENCE, told, traceparent
 from orchestrator.frontdoor.inference import Inference
 from orchestrator.frontdoor.requests import IncomingRequest
+from orchestrator.frontdoor.requests.format_start import begins_later
 from orchestrator.frontdoor.vllm_gateway import extensions
 from orchestrator.frontdoor.vllm_gateway.archive import archive, chunks
 from orchestrator.frontdoor.vllm_gateway.open_calls import OpenCall, OpenCalls
@@ -172,7 +173,15 @@ class VllmEngineServicer(engine_grpc.VllmEngineServicer):  # type: ignore[misc, 
             server_type="vllm-grpc",
             data_parallel_size=1,
             max_num_seqs=self._most_sessions,
+            constrained_decoding_start=self._formats_begin(),
         )
+
+    def _formats_begin(self) -> str:
+        """Where the format of a prompt that ends in the model's thoughts begins."""
+        known = self._target.tokenizer.reasoning
+        told = known is not None and known.begin_id is not None and known.end_id is not None
+        later = told and begins_later(self._inference.offer.served_model())
+        return "after_reasoning" if later else "first_token"
 
     async def GetLoads(  # noqa: N802
         self, request: engine.GetLoadsRequest, context: Any

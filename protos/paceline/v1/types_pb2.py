@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/types.proto\x12\x0bpaceline.v1\"\xaf\x04\n\x10ResolvedSampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x05 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x07 \x01(\x02\x12\x12\n\nmax_tokens\x18\x08 \x01(\r\x12\x12\n\nmin_tokens\x18\t \x01(\r\x12\x16\n\x0estop_token_ids\x18\n \x03(\r\x12@\n\nlogit_bias\x18\x0b \x03(\x0b\x32,.paceline.v1.ResolvedSampling.LogitBiasEntry\x12\x15\n\x08logprobs\x18\x0c \x01(\rH\x00\x88\x01\x01\x12\x34\n\x0fresponse_format\x18\r \x01(\x0b\x32\x1b.paceline.v1.ResponseFormat\x12\x19\n\x11\x61llowed_token_ids\x18\x0e \x03(\r\x12-\n\tbad_words\x18\x0f \x03(\x0b\x32\x1a.paceline.v1.TokenSequence\x12\x1c\n\x0fprompt_logprobs\x18\x10 \x01(\rH\x01\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\x95\x01\n\x0eResponseFormat\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x35\n\x06\x63hoice\x18\x03 \x01(\x0b\x32#.paceline.v1.ResponseFormat.OptionsH\x00\x1a\x1a\n\x07Options\x12\x0f\n\x07options\x18\x01 \x03(\tB\x08\n\x06\x66ormat\"X\n\tSparseRow\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rprobabilities\x18\x02 \x01(\x0c\x12!\n\x05\x64type\x18\x03 \x01(\x0e\x32\x12.paceline.v1.DType\"\x98\x01\n\tDraftTree\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12!\n\x01q\x18\x03 \x03(\x0b\x32\x16.paceline.v1.SparseRow\x12\'\n\x08proposal\x18\x04 \x01(\x0e\x32\x15.paceline.v1.Proposal\x12\x1b\n\x13without_replacement\x18\x05 \x01(\x08\"\x94\x03\n\x11WorkerDescription\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x04 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x05 \x01(\t\x12\x12\n\nvocab_size\x18\x06 \x01(\r\x12\x1a\n\x12max_context_length\x18\x07 \x01(\r\x12\x0f\n\x07methods\x18\x08 \x03(\t\x12\x1a\n\x12kv_capacity_tokens\x18\t \x01(\x04\x12\x14\n\x0cprotocol_min\x18\n \x01(\r\x12\x14\n\x0cprotocol_max\x18\x0b \x01(\r\x12\x0f\n\x07version\x18\x0c \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\r \x03(\t\x12\r\n\x05\x64type\x18\x0e \x01(\t\x12\x14\n\x0cstate_layers\x18\x0f \x03(\r\x12\x13\n\x0bstate_width\x18\x10 \x01(\r\x12\x14\n\x0chidden_width\x18\x11 \x01(\r\x12\x15\n\rhidden_layers\x18\x12 \x01(\r\"6\n\tLinkHello\x12\x17\n\x0forchestrator_id\x18\x01 \x01(\t\x12\x10\n\x08protocol\x18\x02 \x01(\r\"\xe5\x01\n\x08Progress\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x10\n\x08sessions\x18\x02 \x01(\r\x12\x15\n\rqueued_tokens\x18\x03 \x01(\r\x12\x16\n\x0ekv_tokens_used\x18\x04 \x01(\x04\x12\x1a\n\x12kv_tokens_capacity\x18\x05 \x01(\x04\x12\x0f\n\x07step_ms\x18\x06 \x01(\x02\x12\x17\n\x0fkv_tokens_spare\x18\x07 \x01(\x04\x12\x19\n\x11oldest_command_ms\x18\x08 \x01(\x02\x12\x0f\n\x07turn_ms\x18\t \x01(\x02\x12\x17\n\x0frecalled_tokens\x18\n \x01(\x04\"\x1f\n\x08\x44raining\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x01 \x01(\r\"\xa3\x01\n\rSessionFailed\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12*\n\x06reason\x18\x02 \x01(\x0e\x32\x1a.paceline.v1.FailureReason\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\r\x12\x32\n\x0eprecise_reason\x18\x05 \x01(\x0e\x32\x1a.paceline.v1.FailureReason\"\xb2\x01\n\x0fTokenizerBundle\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\t\x12\x16\n\x0etokenizer_json\x18\x02 \x01(\t\x12\x15\n\rchat_template\x18\x03 \x01(\t\x12\x1e\n\x16generation_config_json\x18\x04 \x01(\t\x12\x15\n\reos_token_ids\x18\x05 \x03(\r\x12\x11\n\tbos_token\x18\x06 \x01(\t\x12\x11\n\teos_token\x18\x07 \x01(\t*\x8b\x01\n\nVerifyMode\x12\x1b\n\x17VERIFY_MODE_UNSPECIFIED\x10\x00\x12\x16\n\x12VERIFY_MODE_GREEDY\x10\x01\x12\x17\n\x13VERIFY_MODE_COUPLED\x10\x02\x12\x18\n\x14VERIFY_MODE_STANDARD\x10\x03\x12\x15\n\x11VERIFY_MODE_BLOCK\x10\x04*f\n\x08Proposal\x12\x18\n\x14PROPOSAL_UNSPECIFIED\x10\x00\x12\x14\n\x10PROPOSAL_ONE_HOT\x10\x01\x12\x14\n\x10PROPOSAL_SAMPLED\x10\x02\x12\x14\n\x10PROPOSAL_COUPLED\x10\x03*\\\n\x05\x44Type\x12\x16\n\x12\x44_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44_TYPE_FLOAT32\x10\x01\x12\x12\n\x0e\x44_TYPE_FLOAT16\x10\x02\x12\x13\n\x0f\x44_TYPE_BFLOAT16\x10\x03*\x88\x02\n\rFailureReason\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x46\x41ILURE_REASON_CAPACITY\x10\x01\x12\"\n\x1e\x46\x41ILURE_REASON_UNKNOWN_SESSION\x10\x02\x12\x1a\n\x16\x46\x41ILURE_REASON_INVALID\x10\x03\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSUPPORTED\x10\x04\x12\x1b\n\x17\x46\x41ILURE_REASON_INTERNAL\x10\x05\x12\x19\n\x15\x46\x41ILURE_REASON_FORMAT\x10\x06\x12\"\n\x1e\x46\x41ILURE_REASON_NOTHING_ALLOWED\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/types.proto\x12\x0bpaceline.v1\"\xaf\x04\n\x10ResolvedSampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x05 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x07 \x01(\x02\x12\x12\n\nmax_tokens\x18\x08 \x01(\r\x12\x12\n\nmin_tokens\x18\t \x01(\r\x12\x16\n\x0estop_token_ids\x18\n \x03(\r\x12@\n\nlogit_bias\x18\x0b \x03(\x0b\x32,.paceline.v1.ResolvedSampling.LogitBiasEntry\x12\x15\n\x08logprobs\x18\x0c \x01(\rH\x00\x88\x01\x01\x12\x34\n\x0fresponse_format\x18\r \x01(\x0b\x32\x1b.paceline.v1.ResponseFormat\x12\x19\n\x11\x61llowed_token_ids\x18\x0e \x03(\r\x12-\n\tbad_words\x18\x0f \x03(\x0b\x32\x1a.paceline.v1.TokenSequence\x12\x1c\n\x0fprompt_logprobs\x18\x10 \x01(\rH\x01\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xec\x01\n\x0eResponseFormat\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x35\n\x06\x63hoice\x18\x03 \x01(\x0b\x32#.paceline.v1.ResponseFormat.OptionsH\x00\x12\x11\n\x07grammar\x18\x04 \x01(\tH\x00\x12\x18\n\x0estructural_tag\x18\x05 \x01(\tH\x00\x12(\n\x05start\x18\x06 \x01(\x0b\x32\x19.paceline.v1.FormatMarker\x1a\x1a\n\x07Options\x12\x0f\n\x07options\x18\x01 \x03(\tB\x08\n\x06\x66ormat\"p\n\x0c\x46ormatMarker\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x32\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x1d.paceline.v1.FormatMarker.IdsH\x00\x1a\x12\n\x03Ids\x12\x0b\n\x03ids\x18\x01 \x03(\rB\x08\n\x06marker\"X\n\tSparseRow\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rprobabilities\x18\x02 \x01(\x0c\x12!\n\x05\x64type\x18\x03 \x01(\x0e\x32\x12.paceline.v1.DType\"\x98\x01\n\tDraftTree\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12!\n\x01q\x18\x03 \x03(\x0b\x32\x16.paceline.v1.SparseRow\x12\'\n\x08proposal\x18\x04 \x01(\x0e\x32\x15.paceline.v1.Proposal\x12\x1b\n\x13without_replacement\x18\x05 \x01(\x08\"\x94\x03\n\x11WorkerDescription\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x04 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x05 \x01(\t\x12\x12\n\nvocab_size\x18\x06 \x01(\r\x12\x1a\n\x12max_context_length\x18\x07 \x01(\r\x12\x0f\n\x07methods\x18\x08 \x03(\t\x12\x1a\n\x12kv_capacity_tokens\x18\t \x01(\x04\x12\x14\n\x0cprotocol_min\x18\n \x01(\r\x12\x14\n\x0cprotocol_max\x18\x0b \x01(\r\x12\x0f\n\x07version\x18\x0c \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\r \x03(\t\x12\r\n\x05\x64type\x18\x0e \x01(\t\x12\x14\n\x0cstate_layers\x18\x0f \x03(\r\x12\x13\n\x0bstate_width\x18\x10 \x01(\r\x12\x14\n\x0chidden_width\x18\x11 \x01(\r\x12\x15\n\rhidden_layers\x18\x12 \x01(\r\"6\n\tLinkHello\x12\x17\n\x0forchestrator_id\x18\x01 \x01(\t\x12\x10\n\x08protocol\x18\x02 \x01(\r\"\xe5\x01\n\x08Progress\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x10\n\x08sessions\x18\x02 \x01(\r\x12\x15\n\rqueued_tokens\x18\x03 \x01(\r\x12\x16\n\x0ekv_tokens_used\x18\x04 \x01(\x04\x12\x1a\n\x12kv_tokens_capacity\x18\x05 \x01(\x04\x12\x0f\n\x07step_ms\x18\x06 \x01(\x02\x12\x17\n\x0fkv_tokens_spare\x18\x07 \x01(\x04\x12\x19\n\x11oldest_command_ms\x18\x08 \x01(\x02\x12\x0f\n\x07turn_ms\x18\t \x01(\x02\x12\x17\n\x0frecalled_tokens\x18\n \x01(\x04\"\x1f\n\x08\x44raining\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x01 \x01(\r\"\xa3\x01\n\rSessionFailed\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12*\n\x06reason\x18\x02 \x01(\x0e\x32\x1a.paceline.v1.FailureReason\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\r\x12\x32\n\x0eprecise_reason\x18\x05 \x01(\x0e\x32\x1a.paceline.v1.FailureReason\"\xb2\x01\n\x0fTokenizerBundle\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\t\x12\x16\n\x0etokenizer_json\x18\x02 \x01(\t\x12\x15\n\rchat_template\x18\x03 \x01(\t\x12\x1e\n\x16generation_config_json\x18\x04 \x01(\t\x12\x15\n\reos_token_ids\x18\x05 \x03(\r\x12\x11\n\tbos_token\x18\x06 \x01(\t\x12\x11\n\teos_token\x18\x07 \x01(\t*\x8b\x01\n\nVerifyMode\x12\x1b\n\x17VERIFY_MODE_UNSPECIFIED\x10\x00\x12\x16\n\x12VERIFY_MODE_GREEDY\x10\x01\x12\x17\n\x13VERIFY_MODE_COUPLED\x10\x02\x12\x18\n\x14VERIFY_MODE_STANDARD\x10\x03\x12\x15\n\x11VERIFY_MODE_BLOCK\x10\x04*f\n\x08Proposal\x12\x18\n\x14PROPOSAL_UNSPECIFIED\x10\x00\x12\x14\n\x10PROPOSAL_ONE_HOT\x10\x01\x12\x14\n\x10PROPOSAL_SAMPLED\x10\x02\x12\x14\n\x10PROPOSAL_COUPLED\x10\x03*\\\n\x05\x44Type\x12\x16\n\x12\x44_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44_TYPE_FLOAT32\x10\x01\x12\x12\n\x0e\x44_TYPE_FLOAT16\x10\x02\x12\x13\n\x0f\x44_TYPE_BFLOAT16\x10\x03*\x88\x02\n\rFailureReason\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x46\x41ILURE_REASON_CAPACITY\x10\x01\x12\"\n\x1e\x46\x41ILURE_REASON_UNKNOWN_SESSION\x10\x02\x12\x1a\n\x16\x46\x41ILURE_REASON_INVALID\x10\x03\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSUPPORTED\x10\x04\x12\x1b\n\x17\x46\x41ILURE_REASON_INTERNAL\x10\x05\x12\x19\n\x15\x46\x41ILURE_REASON_FORMAT\x10\x06\x12\"\n\x1e\x46\x41ILURE_REASON_NOTHING_ALLOWED\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,14 +33,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RESOLVEDSAMPLING_LOGITBIASENTRY']._loaded_options = None
   _globals['_RESOLVEDSAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_VERIFYMODE']._serialized_start=2111
-  _globals['_VERIFYMODE']._serialized_end=2250
-  _globals['_PROPOSAL']._serialized_start=2252
-  _globals['_PROPOSAL']._serialized_end=2354
-  _globals['_DTYPE']._serialized_start=2356
-  _globals['_DTYPE']._serialized_end=2448
-  _globals['_FAILUREREASON']._serialized_start=2451
-  _globals['_FAILUREREASON']._serialized_end=2715
+  _globals['_VERIFYMODE']._serialized_start=2312
+  _globals['_VERIFYMODE']._serialized_end=2451
+  _globals['_PROPOSAL']._serialized_start=2453
+  _globals['_PROPOSAL']._serialized_end=2555
+  _globals['_DTYPE']._serialized_start=2557
+  _globals['_DTYPE']._serialized_end=2649
+  _globals['_FAILUREREASON']._serialized_start=2652
+  _globals['_FAILUREREASON']._serialized_end=2916
   _globals['_RESOLVEDSAMPLING']._serialized_start=41
   _globals['_RESOLVEDSAMPLING']._serialized_end=600
   _globals['_RESOLVEDSAMPLING_LOGITBIASENTRY']._serialized_start=519
@@ -48,23 +48,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENSEQUENCE']._serialized_start=602
   _globals['_TOKENSEQUENCE']._serialized_end=636
   _globals['_RESPONSEFORMAT']._serialized_start=639
-  _globals['_RESPONSEFORMAT']._serialized_end=788
-  _globals['_RESPONSEFORMAT_OPTIONS']._serialized_start=752
-  _globals['_RESPONSEFORMAT_OPTIONS']._serialized_end=778
-  _globals['_SPARSEROW']._serialized_start=790
-  _globals['_SPARSEROW']._serialized_end=878
-  _globals['_DRAFTTREE']._serialized_start=881
-  _globals['_DRAFTTREE']._serialized_end=1033
-  _globals['_WORKERDESCRIPTION']._serialized_start=1036
-  _globals['_WORKERDESCRIPTION']._serialized_end=1440
-  _globals['_LINKHELLO']._serialized_start=1442
-  _globals['_LINKHELLO']._serialized_end=1496
-  _globals['_PROGRESS']._serialized_start=1499
-  _globals['_PROGRESS']._serialized_end=1728
-  _globals['_DRAINING']._serialized_start=1730
-  _globals['_DRAINING']._serialized_end=1761
-  _globals['_SESSIONFAILED']._serialized_start=1764
-  _globals['_SESSIONFAILED']._serialized_end=1927
-  _globals['_TOKENIZERBUNDLE']._serialized_start=1930
-  _globals['_TOKENIZERBUNDLE']._serialized_end=2108
+  _globals['_RESPONSEFORMAT']._serialized_end=875
+  _globals['_RESPONSEFORMAT_OPTIONS']._serialized_start=839
+  _globals['_RESPONSEFORMAT_OPTIONS']._serialized_end=865
+  _globals['_FORMATMARKER']._serialized_start=877
+  _globals['_FORMATMARKER']._serialized_end=989
+  _globals['_FORMATMARKER_IDS']._serialized_start=961
+  _globals['_FORMATMARKER_IDS']._serialized_end=979
+  _globals['_SPARSEROW']._serialized_start=991
+  _globals['_SPARSEROW']._serialized_end=1079
+  _globals['_DRAFTTREE']._serialized_start=1082
+  _globals['_DRAFTTREE']._serialized_end=1234
+  _globals['_WORKERDESCRIPTION']._serialized_start=1237
+  _globals['_WORKERDESCRIPTION']._serialized_end=1641
+  _globals['_LINKHELLO']._serialized_start=1643
+  _globals['_LINKHELLO']._serialized_end=1697
+  _globals['_PROGRESS']._serialized_start=1700
+  _globals['_PROGRESS']._serialized_end=1929
+  _globals['_DRAINING']._serialized_start=1931
+  _globals['_DRAINING']._serialized_end=1962
+  _globals['_SESSIONFAILED']._serialized_start=1965
+  _globals['_SESSIONFAILED']._serialized_end=2128
+  _globals['_TOKENIZERBUNDLE']._serialized_start=2131
+  _globals['_TOKENIZERBUNDLE']._serialized_end=2309
 # @@protoc_insertion_point(module_scope)

@@ -111,7 +111,7 @@ class TokenSequence(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ResponseFormat(_message.Message):
-    __slots__ = ("json_schema", "regex", "choice")
+    __slots__ = ("json_schema", "regex", "choice", "grammar", "structural_tag", "start")
     class Options(_message.Message):
         __slots__ = ("options",)
         OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -120,10 +120,29 @@ class ResponseFormat(_message.Message):
     JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     REGEX_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURAL_TAG_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     json_schema: str
     regex: str
     choice: ResponseFormat.Options
-    def __init__(self, json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[_Union[ResponseFormat.Options, _Mapping]] = ...) -> None: ...
+    grammar: str
+    structural_tag: str
+    start: FormatMarker
+    def __init__(self, json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[_Union[ResponseFormat.Options, _Mapping]] = ..., grammar: _Optional[str] = ..., structural_tag: _Optional[str] = ..., start: _Optional[_Union[FormatMarker, _Mapping]] = ...) -> None: ...
+
+class FormatMarker(_message.Message):
+    __slots__ = ("text", "token_ids")
+    class Ids(_message.Message):
+        __slots__ = ("ids",)
+        IDS_FIELD_NUMBER: _ClassVar[int]
+        ids: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    token_ids: FormatMarker.Ids
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[FormatMarker.Ids, _Mapping]] = ...) -> None: ...
 
 class SparseRow(_message.Message):
     __slots__ = ("token_ids", "probabilities", "dtype")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 from paceline.by_name import read, write
 from paceline.v1 import types_pb2 as pb
 
 from services.contract.errors import ProtocolError
+from services.contract.format_markers import marker_problem
 from services.contract.types import (
     DraftStates,
     DraftTree,
     Draining,
     FailureReason,
     FormatKind,
+    FormatMarker,
     LinkHello,
     Progress,
     Proposal,
@@ -114,15 +117,18 @@ def decode_sampling(message: pb.ResolvedSampling) -> ResolvedSampling:
 def _encode_format(wanted: ResponseFormat | None) -> pb.ResponseFormat | None:
     if wanted is None:
         return None
-    match wanted.kind:
-        case FormatKind.JSON_SCHEMA:
-            return pb.ResponseFormat(json_schema=wanted.source[0])
-        case FormatKind.REGEX:
-            return pb.ResponseFormat(regex=wanted.source[0])
-        case FormatKind.CHOICE:
-            return pb.ResponseFormat(choice=pb.ResponseFormat.Options(options=wanted.source))
-        case _:
-            assert_never(wanted.kind)
+    start = None if wanted.start is None else _encode_marker(wanted.start)
+    if wanted.kind is FormatKind.CHOICE:
+        options = pb.ResponseFormat.Options(options=wanted.source)
+        return pb.ResponseFormat(choice=options, start=start)
+    source: dict[str, Any] = {wanted.kind.value: wanted.source[0]}
+    return pb.ResponseFormat(**source, start=start)
+
+
+def _encode_marker(start: FormatMarker) -> pb.FormatMarker:
+    if start.text:
+        return pb.FormatMarker(text=start.text)
+    return pb.FormatMarker(token_ids=pb.FormatMarker.Ids(ids=start.token_ids))
 
 
 def _decode_format(message: pb.ResolvedSampling) -> ResponseFormat | None:
@@ -131,7 +137,13 @@ def _decode_format(message: pb.ResolvedSampling) -> ResponseFormat | None:
     wanted = read_format(message.response_format, "format")
     if wanted is None:
         raise ProtocolError("sampling.response_format: of no kind that is known here")
-    return wanted
+    if not message.response_format.HasField("start"):
+        return wanted
+    start = message.response_format.start
+    marker = FormatMarker(start.text, tuple(start.token_ids.ids))
+    if complaint := marker_problem(marker):
+        raise ProtocolError(f"sampling.response_format.start: {complaint}")
+    return replace(wanted, start=marker)
 
 
 def read_format(message: Any, oneof: str) -> ResponseFormat | None:

@@ -10,15 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.contract.errors import BusyError
-from services.contract.types import ResponseFormat
+from services.contract.types import FormatMarker, ResponseFormat
 from services.engine.structure import Compiled, Matcher, StructureError, Structures
 
 
 class TextForm:
     """Follows the text of one session, once its form is compiled."""
 
-    def __init__(self, compiled: Compiled, structures: Structures, prompt_length: int) -> None:
+    def __init__(
+        self,
+        compiled: Compiled,
+        structures: Structures,
+        prompt_length: int,
+        start: FormatMarker | None = None,
+    ) -> None:
+        """`start`: where the form begins; None: with the output."""
         self._compiled: Compiled | None = compiled
+        self._start = start
         self._structures = structures
         self._prompt_length = prompt_length
         self._matcher: Matcher | None = None
@@ -41,7 +49,7 @@ class TextForm:
 
     def _follow(self, compiled: Compiled) -> Matcher | None:
         try:
-            return self._structures.follow(compiled, lenient=True)
+            return self._structures.follow(compiled, self._start, lenient=True)
         except (StructureError, BusyError):
             return None
 
@@ -53,6 +61,7 @@ def form_of(
     if structures is None:
         return None
     try:
-        return TextForm(structures.compiled(wanted, owner), structures, prompt_length)
+        compiled = structures.compiled(wanted, owner)
+        return TextForm(compiled, structures, prompt_length, wanted.start)
     except BusyError:
         return None
