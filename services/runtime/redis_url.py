@@ -42,7 +42,8 @@ _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _YES_OR_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
 _SENTINEL = ("sentinel_username", "sentinel_password", "sentinel_password_file")
-_OPTIONS = ("db", "client_name", "protocol", "password_file", *_TLS, *_SENTINEL)
+_LOGIN = ("username", "password", "password_file")
+_OPTIONS = ("db", "client_name", "protocol", *_LOGIN, *_TLS, *_SENTINEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +222,14 @@ def _read_db(text: str) -> int:
 
 def _read_login(text: str, options: dict[str, str]) -> Login:
     user, _, password = text.partition(":")
+    if (user and "username" in options) or (password and "password" in options):
+        raise ValueError("user and password: before the host or as options, not both")
     login = Login(
-        _decoded("user", user),
-        _decoded("password", password),
+        _decoded("user", user) or options.get("username", ""),
+        _decoded("password", password) or options.get("password", ""),
         Path(options["password_file"]) if "password_file" in options else None,
     )
-    if user and not password and login.password_file is None:
+    if login.username and not login.password and login.password_file is None:
         raise ValueError("password: a user without one; write USER:PASSWORD@ or password_file=")
     return _one_password(login, "password_file")
 

@@ -7,13 +7,13 @@ import pytest
 from redis import exceptions
 
 from orchestrator.session.ports import SessionKey
-from orchestrator.store import RedisSessionStore, StoreOptions, WriterOptions, connect
+from orchestrator.store import RedisSessionStore, StoreOptions, WriterOptions, codec, connect
 from orchestrator.store.lanes import Lanes
 from services.contract.errors import NotFound, StartError, StoreError
 from services.contract.types import FinishReason, Role, WorkerDescription
 from services.drafter.methods.ngram.archive import RedisArchive
+from services.runtime.redis_client import is_away
 from services.runtime.registry import Registration, WorkerRegistry
-from tests.contracts.backends import NEW
 from tests.contracts.owners import Owner
 from tests.redis.servers import RIGHTS, RedisCluster, linked, named_in, redis_cluster, slot_of
 from tests.waiting import until
@@ -176,6 +176,36 @@ async def test_calls_of_one_session_stay_in_order_while_its_slot_moves(cluster):
     await store.close()
 
 
+async def test_a_caller_that_leaves_changes_no_order(cluster):
+    store = await connect(cluster.url)
+    owner = (await on_each(cluster, store))[0]
+    moving = asyncio.create_task(cluster.move(slot_of(owner.key), cluster.masters[1], pause=0.05))
+    while not moving.done():
+        owner.write(1).cancel()
+        kept = owner.write(2)
+        await asyncio.sleep(0.005)
+    assert await kept == len(owner.text)
+    assert list((await store.get(owner.key)).committed) == owner.text
+    assert owner.refused == []
+    await store.close()
+
+
+async def test_nodes_that_send_calls_to_each_other_cost_no_more_than_patience(cluster):
+    store = await connect(cluster.url, writer_options=WriterOptions(patience_s=1.0))
+    owner = (await on_each(cluster, store))[0]
+    slot, ids = slot_of(owner.key), [await one.ask("CLUSTER", "MYID") for one in cluster.masters]
+    first = cluster.masters[0]
+    # The first asks to ask the second, which knows nothing of it.
+    await first.ask("DEL", f"paceline:{{{codec.tag_of(owner.key)}}}:meta")
+    await first.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+    with pytest.raises(StoreError):
+        await store.get(owner.key)
+    await first.ask("CLUSTER", "SETSLOT", slot, "STABLE")
+    with pytest.raises(NotFound):
+        await store.get(owner.key)
+    await store.close()
+
+
 async def test_a_node_that_is_away_holds_up_its_own_sessions_alone(cluster):
     store = await connect(cluster.url, writer_options=WriterOptions(patience_s=1.5))
     owners = await on_each(cluster, store)
@@ -253,7 +283,4 @@ async def test_a_cluster_that_is_named_as_one_server_is_one_clear_line(cluster):
 
 
 def test_cross_slot_is_no_fault_that_is_waited_for():
-    from services.runtime.redis_client import is_away
-
     assert not is_away(exceptions.ClusterCrossSlotError("x"))
-    assert NEW.digest

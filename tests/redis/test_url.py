@@ -16,6 +16,10 @@ from services.runtime.redis_url import LONGEST, Login, RedisUrl, Tls, parse, sho
         ("redis://h:1/3", RedisUrl("redis", "server", (("h", 1),), db=3)),
         ("redis://[::1]:7", RedisUrl("redis", "server", (("::1", 7),))),
         ("redis://h?db=2", RedisUrl("redis", "server", (("h", 6379),), db=2)),
+        (
+            "unix:///r?username=u&password=p%25",
+            RedisUrl("unix", "unix", path="/r", login=Login("u", "p%")),
+        ),
         ("redis://:p@h", RedisUrl("redis", "server", (("h", 6379),), login=Login("", "p"))),
         (
             "redis://u%40:p%2F%3A@h",
@@ -93,6 +97,8 @@ def test_a_url_says_all_there_is_to_say(url, said):
         ("redis://u:%ff@h", "password"),
         ("redis://u@h", "password"),
         ("redis://u:hunter2@h?password_file=/f", "password_file"),
+        ("redis://u:hunter2@h?password=hunter2", "not both"),
+        ("redis://h?username=u", "password"),
         ("redis://h?ssl_ca_certs=/ca", "ssl_ca_certs"),
         ("rediss://h?ssl_certfile=/c", "ssl_certfile and ssl_keyfile"),
         ("rediss://h?ssl_cert_reqs=maybe", "ssl_cert_reqs"),
